@@ -4,7 +4,7 @@ import { Probe } from "./probe.js";
 
 const REST_MS = 100; // longer than silences within words
 const PAUSE_MS = 400; // longer than pauses between sentences
-const MOST_HUSHED_MS = 800; // then an agent that still speaks is unmuted
+const MOST_HUSHED_MS = 800; // unmuted after this time even if the agent still speaks
 
 export class AgentSound {
   /** Sound after silence. @type {(at: number) => void} */
@@ -15,7 +15,7 @@ export class AgentSound {
   oncolumn = () => {};
   /** Whether there was sound, and no lasting silence since. */
   lively = false;
-  /** Of the played sound. */
+  /** Analyses the played sound. */
   analyser;
   #element;
   #probe;

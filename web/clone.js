@@ -16,7 +16,7 @@ const TEXT =
 const at = (id) => /** @type {T} */ (document.getElementById(id));
 
 export class CloneDialog {
-  /** A voice of this name is there from now on. @type {(name: string) => void} */
+  /** A voice of this name was added. @type {(name: string) => void} */
   onadded = () => {};
   #api;
   #recorder = new Recorder();

@@ -23,9 +23,9 @@ export class Connection {
   state = "connecting";
   /** @type {(state: State, detail: {error?: ApiError, retryMs?: number}) => void} */
   onstate = () => {};
-  /** A session is there. @type {(session: Session, sink: Sink) => void} */
+  /** A session is open. @type {(session: Session, sink: Sink) => void} */
   onopen = () => {};
-  /** The session is gone, with the code of a WebSocket close. @type {(code: number, reason: string) => void} */
+  /** The session was lost, with a WebSocket close code. @type {(code: number, reason: string) => void} */
   onlost = () => {};
   /** Passed on to every session. @type {Session["ontraffic"]} */
   ontraffic = () => {};

@@ -11,7 +11,7 @@ const NEAR_PX = 60; // do not scroll for a reader who scrolled up further than t
  */
 
 export class ConversationView {
-  /** Somebody wants to see where the time of a turn went. @type {(id: number) => void} */
+  /** The user asks for the figures of a turn. @type {(id: number) => void} */
   onask = () => {};
   #list;
   #subtitle;
@@ -42,7 +42,7 @@ export class ConversationView {
     this.#showLine(phase === "speaking" || spoken?.cut ? spoken : null);
   }
 
-  /** Nothing was said. */
+  /** Show an empty conversation. */
   clear() {
     this.#entries.clear();
     this.#list.replaceChildren();
@@ -63,7 +63,7 @@ export class ConversationView {
   }
 
   /**
-   * @param {number} id of a turn that somebody spoke or wrote into
+   * @param {number} id of an interrupted turn
    * @param {number} ms until it was silent
    */
   silence(id, ms) {
@@ -72,7 +72,7 @@ export class ConversationView {
   }
 
   /**
-   * The one element of its kind in an entry's last line.
+   * The element of this kind in an entry's last line.
    * @param {number} id
    * @param {"button" | "span"} kind
    */
@@ -113,7 +113,7 @@ export class ConversationView {
     return entry;
   }
 
-  /** @param {Turn | null} turn the line of it that is being heard is the subtitle */
+  /** @param {Turn | null} turn its line that is being heard becomes the subtitle */
   #showLine(turn) {
     if (!turn) return this.#subtitle.replaceChildren();
     const [from, to] = lineAt(turn.text, turn.heard);

@@ -1,4 +1,4 @@
-/** One call: its turns, when they are heard, and how fast an interruption is silent. */
+/** One call: its turns, their times, and the time to silence after an interruption. */
 
 import { Conversation } from "./conversation.js";
 import { TurnClock } from "./waterfall.js";
@@ -14,23 +14,23 @@ export class Dialogue {
   conversation = new Conversation();
   /** The conversation changed. */
   onchange = () => {};
-  /** Where the time to an answer went, so far. @type {(turn: Turn, marks: Marks) => void} */
+  /** New figures of the time to an answer. @type {(turn: Turn, marks: Marks) => void} */
   onmarks = () => {};
-  /** A turn that somebody spoke or wrote into is silent, so many ms later. @type {(turn: Turn, ms: number) => void} */
+  /** An interrupted turn is silent, `ms` after the interruption. @type {(turn: Turn, ms: number) => void} */
   onsilence = () => {};
-  /** The agent has something to say to the page. @type {(text: string) => void} */
+  /** A message of the agent to the user. @type {(text: string) => void} */
   onnotice = () => {};
   /** The agent could not do something. @type {(text: string) => void} */
   onerror = () => {};
   #call;
   #sound;
   #clock = new TurnClock();
-  /** Turns by the agent's numbers of them. @type {Map<number, Turn>} */
+  /** Turns by the agent's number. @type {Map<number, Turn>} */
   #numbered = new Map();
   /** Number of the agent's last turn, and of its last turn with sound. */
   #number = 0;
   #heard = 0;
-  /** The turn that is being interrupted, and since when. @type {{turn: Turn, at: number} | null} */
+  /** The turn that is being interrupted, and the start of the interruption. @type {{turn: Turn, at: number} | null} */
   #barged = null;
 
   /**
@@ -45,7 +45,7 @@ export class Dialogue {
     sound.onrest = (at) => this.#rest(at);
   }
 
-  /** A turn of the user that is written. @param {string} text */
+  /** A typed turn of the user. @param {string} text */
   write(text) {
     const at = performance.now();
     this.#interrupt(at);

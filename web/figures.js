@@ -9,9 +9,9 @@ const MOST_MARKED = 60; // turns whose figures can be looked up
  * @typedef {import("./conversation.js").Turn} Turn
  * @typedef {import("./waterfall.js").Marks} Marks
  *
- * @typedef {object} Places where they are shown
+ * @typedef {object} Places elements that show them
  * @property {HTMLElement} waterfall a `dl`
- * @property {HTMLElement} about it, in words
+ * @property {HTMLElement} about the waterfall in words
  * @property {HTMLElement} flash
  */
 
@@ -54,7 +54,7 @@ export class Figures {
   }
 
   /**
-   * @param {Turn} turn that somebody spoke or wrote into
+   * @param {Turn} turn an interrupted one
    * @param {number} ms until it was silent
    */
   silence({ id }, ms) {

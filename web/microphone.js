@@ -7,10 +7,10 @@ export const RECORDING = { echoCancellation: false, noiseSuppression: false, aut
 
 /** @typedef {{title: string, body: string}} Problem */
 
-/** Why a page from here has no microphone at all. @type {Problem} */
+/** For a page that is not a secure context. @type {Problem} */
 export const INSECURE = {
   title: "The microphone needs HTTPS, or localhost",
-  body: "Browsers let no page from another address listen. Put a TLS proxy before the node, or tunnel its port.",
+  body: "Browsers give other addresses no microphone. Put a TLS proxy before the node, or tunnel its port.",
 };
 
 export class MicrophoneError extends Error {
@@ -23,7 +23,7 @@ export class MicrophoneError extends Error {
 
 /**
  * @param {MediaTrackConstraints} constraints
- * @returns {Promise<MediaStream>} one audio track; whoever asked stops it
+ * @returns {Promise<MediaStream>} one audio track; the caller stops it
  * @throws {MicrophoneError} there is no microphone
  */
 export async function openMicrophone(constraints) {
@@ -35,7 +35,7 @@ export async function openMicrophone(constraints) {
   }
 }
 
-/** @param {MediaStream | null} stream is over, and the browser's sign of it goes out */
+/** @param {MediaStream | null} stream ends, and with it the browser's recording sign */
 export function stopMicrophone(stream) {
   for (const track of stream?.getTracks() ?? []) track.stop();
 }

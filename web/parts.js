@@ -14,7 +14,7 @@ export class Parts {
   #api;
   #list;
   #notices;
-  /** What is missing, and what was said about it. @type {Map<string, string>} */
+  /** Missing components, each with the message of its notice. @type {Map<string, string>} */
   #lacks = new Map();
   /** @type {ReturnType<typeof setTimeout>} */
   #looking = 0;
@@ -48,7 +48,7 @@ export class Parts {
     this.onchange();
   }
 
-  /** @param {Agent} known what stays so while there is no answer */
+  /** @param {Agent} known shown again if there is no answer */
   async #look(known) {
     const isSeen = this.#list.closest("main")?.checkVisibility() && !document.hidden;
     const agent = isSeen ? await this.#api.agent().catch(() => null) : null;

@@ -8,7 +8,7 @@ export class Probe {
   onlevel = (/** @type {boolean} */ _loud, /** @type {number} */ _at) => {};
   /** 20 ms of sound: its peak 0..1, and zero crossings a sample. */
   oncolumn = (/** @type {number} */ _peak, /** @type {number} */ _brightness) => {};
-  /** Of the stream. */
+  /** Analyses the stream. */
   analyser;
   #source;
   #node;

@@ -128,7 +128,7 @@ export class Talk {
     return this.#call !== null;
   }
 
-  /** @returns {Promise<MediaStream | null>} null when there is none, which has been said then */
+  /** @returns {Promise<MediaStream | null>} null when there is none, after a notice */
   async #microphone() {
     try {
       return await openMicrophone(CONVERSATION);

@@ -1,4 +1,4 @@
-/** Light and dark: the system's choice, until the button says otherwise. */
+/** Light and dark: the system's choice until the button overrides it. */
 
 const STORED = "agent_tts.theme";
 

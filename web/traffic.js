@@ -6,7 +6,7 @@ export class Traffic {
   #list;
   #startedAt = 0;
   /**
-   * Present entry of consecutive audio.
+   * Current entry of consecutive audio.
    * @type {{contextNo: number, element: HTMLElement, count: number, samples: number} | null}
    */
   #audio = null;

@@ -1,6 +1,6 @@
 /**
- * A turn's text on the page, in pieces that are each `coming`, `ready` (its sound is there), `now`, `heard`,
- * or, once the turn was cut, `cut` (its sound was made in vain) or `unsaid` (it was never made).
+ * A turn's text on the page, in pieces of a state: `coming`, `ready` (its audio has arrived), `now`, `heard`,
+ * or, in a cut turn, `cut` (its audio was dropped) or `unsaid` (it has no audio).
  */
 
 // A piece is a word, or one character of a script that writes no spaces.

@@ -1,4 +1,4 @@
-/** The page's views, a `main` each: the address says which one is shown. */
+/** The page's views, a `main` each; the address selects one. */
 
 export class Views {
   /** Another view is shown. @type {(name: string) => void} */

@@ -21,7 +21,7 @@ export class VoicePicker {
   onchange = () => {};
   /** @type {Voice[]} */
   voices = [];
-  /** Name of the node's default. */
+  /** Name of the node's default voice. */
   preferred = "";
   /** @type {Voice | null} */
   chosen = null;

@@ -16,7 +16,7 @@ export const STAGES = [
 ];
 
 /**
- * What each stage adds: a bar reaches from the mark before it to its own, whichever came first.
+ * The time that each stage adds: a bar reaches from the previous mark in time to its own.
  * @param {Marks} marks
  * @returns {Bar[]} in the order of time
  */
@@ -34,9 +34,9 @@ export function waterfall(marks) {
  * message. A typed turn begins here and includes its way to the agent.
  */
 export class TurnClock {
-  /** When the turn was written that is not answered yet. @type {number | null} */
+  /** Time of the typed turn that is not answered yet. @type {number | null} */
   #written = null;
-  /** The answer: when its question was written, if it was, and when its first sound was heard. */
+  /** The answer: times of its typed question, if any, and of its first sound. */
   #answer = { written: /** @type {number | null} */ (null), heard: /** @type {number | null} */ (null) };
   /** @type {{turn: number, marks: Marks, at: number} | null} */
   #told = null;

@@ -1,8 +1,8 @@
 /**
  * The waveform: turns on a time line that moves past a fixed playhead.
  *
- * Left of it is what was heard, right of it what is ready to be heard. Bars are 20 ms; their colour tells vowels from
- * hissing consonants. Who prefers reduced motion gets pages that stand still while the playhead walks.
+ * Left of it is what was heard, right of it what is ready to be heard. Bars are 20 ms; their colour separates
+ * vowels from hissing consonants. With reduced motion the page stands still while the playhead moves.
  */
 
 export const COLUMN_SAMPLES = 480; // at 24 kHz: a quarter of the node's 80 ms frame
@@ -13,7 +13,7 @@ const PX_PER_MS = PITCH / COLUMN_MS;
 const GAP_MS = 400; // between turns
 const PLAYHEAD = 0.62; // of the width
 const CALM_FPS = 4; // frames a second with reduced motion
-const FALL_MS = 700; // in which cut sound falls silent on the screen
+const FALL_MS = 700; // fade-out of cut sound on the screen
 const TONES = 6; // shades between voice and hiss
 const MOST_TURNS = 12;
 const MOST_JITTER = 4; // columns
@@ -35,7 +35,7 @@ export class Wave {
   #strips = [];
   /** The playhead's place in the last strip, ms. */
   #playedMs = 0;
-  /** Whether something moves. */
+  /** Whether an animation runs. */
   #live = false;
   #drawnAt = 0;
   #frame = 0;
@@ -86,7 +86,7 @@ export class Wave {
   }
 
   /**
-   * Add sound that is heard now and was not known before.
+   * Add sound that is heard now and was not added before.
    * @param {number} peak
    * @param {number} brightness zero crossings a sample
    */
@@ -151,7 +151,7 @@ export class Wave {
     this.#draw();
   }
 
-  /** Draw again soon, and go on while something moves. */
+  /** Draw in the next animation frame, and repeat while an animation runs. */
   #wake() {
     if (this.#frame) return;
     this.#frame = requestAnimationFrame((now) => {

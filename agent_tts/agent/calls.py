@@ -38,7 +38,7 @@ MAX_CANDIDATES = 64  # in one message
 class VoiceChoice(BaseModel):
     """The voice that a caller asks for; None is the node's choice."""
 
-    model_config = ConfigDict(extra="ignore", frozen=True)
+    model_config = ConfigDict(frozen=True)
     voice: str | None = Field(None, max_length=200)
     language: str | None = Field(None, max_length=100)
     instructions: str | None = Field(None, max_length=4_000)

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Any, Literal, TypeVar
 
 from fastapi import APIRouter, FastAPI, Request, Response
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from agent_tts.agent.call import Build, load_build
 from agent_tts.agent.calls import Calls, VoiceChoice
@@ -25,14 +25,12 @@ Body = TypeVar("Body", bound=BaseModel)
 class CallOfferBody(BaseModel):
     """Pipecat's `SmallWebRTCRequest`. There is no renegotiation: another offer is another call."""
 
-    model_config = ConfigDict(extra="ignore")
     sdp: str
     type: Literal["offer"]
     request_data: VoiceChoice | None = None
 
 
 class CandidateBody(BaseModel):
-    model_config = ConfigDict(extra="ignore")
     candidate: str = Field(max_length=1_000)
     sdp_mid: str = Field("0", max_length=64)
     sdp_mline_index: int = 0
@@ -41,7 +39,6 @@ class CandidateBody(BaseModel):
 class CandidatesBody(BaseModel):
     """Pipecat's `SmallWebRTCPatchRequest`."""
 
-    model_config = ConfigDict(extra="ignore")
     pc_id: str
     candidates: list[CandidateBody]
 

@@ -47,15 +47,12 @@ def with_local_models(settings: Settings) -> Settings:
 
 
 def local_folder(source: str, revision: str | None = None) -> Path:
-    """The folder of a checkpoint: `source` itself, or the hub's cached copy on this disk, downloaded if needed.
+    """The folder of a checkpoint: `source` itself, or the cached copy of a hub id, downloaded if needed.
 
-    A commit that is in the cache is used without a request to the hub.
+    A commit that is in the cache is used without a request to the hub. Raises SettingsError: nothing usable is there.
 
     Args:
-        source: a folder, or a hub id like Qwen/Qwen3-TTS-12Hz-1.7B-Base.
         revision: commit, tag or branch of a hub id; None is the present head of its main branch.
-    Raises:
-        SettingsError: there is no such folder or model, it is incomplete, or it cannot be downloaded.
     """
     folder = Path(source).expanduser()
     if folder.is_dir():

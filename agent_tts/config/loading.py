@@ -77,8 +77,7 @@ def load_settings(
 ) -> Settings:
     """Settings from a YAML file, then `environ`, then `overrides` by dotted keys; a later source is stronger.
 
-    Raises:
-        SettingsError: one line for each problem: the key, what is wrong, what is allowed.
+    Raises SettingsError, with one line for each problem: the key, what is wrong, what is allowed.
     """
     return load(config, overrides, environ).settings
 
@@ -112,11 +111,7 @@ def load(
 
 
 def find_config(name: str) -> Path:
-    """The file that `--config` names: a path, or the name of a file in the package ("cpu").
-
-    Raises:
-        SettingsError: there is none; the message lists the files of the package.
-    """
+    """The file that `--config` names: a path, or a name of one in the package ("cpu"). Raises SettingsError: none."""
     path = Path(name)
     if path.is_file():
         return path

@@ -1,8 +1,8 @@
 """Autobahn|Testsuite against the node's WebSocket stack: `python -m tests.autobahn.run PYTHON2`; once per release.
 
-The suite is a program of Python 2.7, which has to be there with its pip; it is installed into build/autobahn. It talks
-to a server that echoes messages through the node's own classes and deadlines; only the size of a message is its own.
-Every case has to pass but those in `DEVIATIONS`. Compression (12, 13) is off in the node, and left out.
+The suite needs Python 2.7 with pip and is installed into build/autobahn. It connects to a server that echoes messages
+through the node's own classes and deadlines; only the maximum size of a message differs. Every case must pass except
+those in `DEVIATIONS`. Compression (12, 13) is off in the node and left out.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ FOLDER = Path("build/autobahn").absolute()
 AGENT = "agent_tts"
 MESSAGE_BYTES = 16 << 20
 LIMIT_S = 1_800.0
-PASSED = {"OK", "NON-STRICT", "INFORMATIONAL"}  # non-strict: later than it could be, as the protocol allows
+PASSED = {"OK", "NON-STRICT", "INFORMATIONAL"}  # non-strict: later than possible, but allowed
 
-_MANY = f"a message in more than {MAX_FRAGMENTS} fragments is cut: nobody who speaks needs as many"
+_MANY = f"a message in more than {MAX_FRAGMENTS} fragments is cut: no client needs that many"
 DEVIATIONS = {
     "7.1.5": "a close frame inside a fragmented message is an error to the `websockets` library: 1002 in place of 1000",
     **{f"9.{kind}.{size}": _MANY for kind in (3, 4) for size in (1, 2, 3, 4)},
@@ -46,7 +46,7 @@ run()
 async def echo(scope: Scope, receive: Receive, send: Send) -> None:
     """The ASGI application that the suite expects."""
     if scope["type"] != "websocket":
-        raise NotImplementedError(scope["type"])  # of the lifespan: uvicorn then goes without
+        raise NotImplementedError(scope["type"])  # of the lifespan: uvicorn then goes without it
     await receive()
     await send({"type": "websocket.accept"})
     while (message := await receive())["type"] != "websocket.disconnect":
@@ -59,7 +59,7 @@ async def _run(*command: str | Path) -> None:
     try:
         async with asyncio.timeout(LIMIT_S):
             if await process.wait():
-                raise SystemExit(f"{command[0]} failed: what it said is above")
+                raise SystemExit(f"{command[0]} failed: its output is above")
     finally:
         if process.returncode is None:
             process.kill()
@@ -67,7 +67,7 @@ async def _run(*command: str | Path) -> None:
 
 
 async def _talk(python2: str) -> None:
-    """Have the suite talk to an echo server of ours."""
+    """Run the suite against an echo server."""
     settings = Settings.model_validate({"engine": "tone", "port": 0, "limits": {"message_bytes": MESSAGE_BYTES}})
     with closing(listen(settings)) as listener:
         config = NodeConfig(echo, settings)  # type: ignore[arg-type]
@@ -90,7 +90,7 @@ async def _talk(python2: str) -> None:
 
 
 def judged() -> int:
-    """Print the suite's verdicts; how many cases are not as they should be."""
+    """Print the suite's verdicts; return the number of unexpected ones."""
     found = json.loads((FOLDER / "reports" / "index.json").read_text())[AGENT]
     failed = {case for case, verdict in found.items() if {verdict["behavior"], verdict["behaviorClose"]} - PASSED}
     groups = Counter(case.split(".")[0] for case in found)
@@ -100,12 +100,12 @@ def judged() -> int:
     for case in sorted(failed):
         print(f"{case}: {DEVIATIONS.get(case, 'UNEXPECTED, see ' + str(FOLDER / 'reports' / 'index.html'))}")
     for case in sorted(set(DEVIATIONS) - failed):
-        print(f"{case}: passes, so it is no deviation any more")
+        print(f"{case}: passes and is no longer a deviation")
     return len(failed ^ set(DEVIATIONS))
 
 
 async def main() -> int:
-    """Install the suite, run it, and judge; the exit code."""
+    """Install the suite, run it, and evaluate it; return the exit code."""
     python2 = sys.argv[1]
     FOLDER.mkdir(parents=True, exist_ok=True)
     if not (FOLDER / "python2" / "autobahntestsuite").is_dir():

@@ -1,13 +1,13 @@
 /**
- * Notes when the user and the agent sound in the page, and what the agent says of it. It runs before the page's scripts.
+ * Records when the user and the agent sound in the page, and the agent's messages. Runs before the page's scripts.
  *
- * Moments are performance.now's. The microphone's is when its sound comes into the page, the agent's is when its sound
- * has left the jitter buffer and the decoder.
+ * Times are performance.now's: of the user when the microphone's sound enters the page, of the agent when its sound has
+ * left the jitter buffer and the decoder.
  */
 window.ear = {
-  /** @type {[string, number][]} what, and when */
+  /** Event and time. @type {[string, number][]} */
   notes: [],
-  /** What the page's microphone gives. @type {MediaStream | null} */
+  /** Stream of the page's microphone. @type {MediaStream | null} */
   microphone: null,
   /** The page's call. @type {RTCPeerConnection | null} */
   peer: null,
@@ -17,12 +17,12 @@ window.ear = {
     ear.notes.push([what, at]);
   },
 
-  /** The notes since the last time. */
+  /** Remove and return the notes. */
   take() {
     return ear.notes.splice(0);
   },
 
-  /** Mean time of the agent's sound in the jitter buffer, ms: it grows where the browser or the node lacks a core. */
+  /** Mean time of the agent's sound in the jitter buffer, ms; it grows on a busy machine. */
   async buffered() {
     const reports = [...(await ear.peer.getStats()).values()];
     const { jitterBufferDelay, jitterBufferEmittedCount } = reports.find(({ type }) => type === "inbound-rtp");
@@ -47,8 +47,7 @@ window.ear = {
 };
 
 {
-  // A microphone that does not hear the loudspeaker gives echo cancellation nothing to learn from: for as long as it
-  // takes that to know, it dampens the voice.
+  // Echo cancellation is off: without an echo of the loudspeaker it dampens the voice until it has adapted.
   const open = navigator.mediaDevices?.getUserMedia.bind(navigator.mediaDevices);
   if (open) {
     navigator.mediaDevices.getUserMedia = async ({ audio }) =>

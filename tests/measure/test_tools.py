@@ -1,4 +1,4 @@
-"""Every tool says what it does, and refuses options that make no sense."""
+"""Every tool has help and refuses invalid options."""
 
 from __future__ import annotations
 

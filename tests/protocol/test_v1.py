@@ -1,4 +1,4 @@
-"""Messages of the wire protocol: what is taken, what is refused and how."""
+"""Messages of the wire protocol: accepted ones, refused ones and their errors."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MESSAGES: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda m: m["type"])
-def test_every_message_of_the_protocol_is_taken(message: dict[str, Any]) -> None:
+def test_every_message_of_the_protocol_is_accepted(message: dict[str, Any]) -> None:
     taken = parse(json.dumps(message))
     assert taken.type == message["type"]
 
@@ -82,12 +82,12 @@ def test_malformed_messages_are_bad_messages(data: str | bytes) -> None:
 
 
 @pytest.mark.parametrize("type_", ["nope", "", None, 3, "session.created", ["ping"], {}])
-def test_unknown_types_are_named_as_such_with_what_is_allowed(type_: Any) -> None:
+def test_unknown_types_are_refused_with_the_known_ones(type_: Any) -> None:
     with pytest.raises(UnknownType, match=r"text\.append"):
         parse(json.dumps({"type": type_}))
 
 
-def test_an_error_never_repeats_what_was_sent() -> None:
+def test_an_error_never_repeats_the_message() -> None:
     secret = "my secret text"
     for message in (
         {"type": "text.append", "context_id": "a", "text": [secret]},
@@ -143,18 +143,18 @@ def test_wrong_session_fields_are_bad_messages(fields: dict[str, Any]) -> None:
     ],
     ids=str,
 )
-def test_wrong_outputs_are_unsupported_formats_that_say_what_is_allowed(output: Any) -> None:
+def test_wrong_outputs_are_unsupported_formats_with_the_allowed_values(output: Any) -> None:
     with pytest.raises(UnsupportedFormat) as caught:
         SessionConfig().merged({"output": output}, 60_000)
     assert "output" in caught.value.message
 
 
-def test_a_misspelt_field_is_answered_with_the_fields_there_are() -> None:
+def test_a_misspelt_field_is_answered_with_the_known_fields() -> None:
     with pytest.raises(BadMessage, match="lead_ms"):
         SessionConfig().merged({"lead": 1}, 60_000)
 
 
-def test_merging_keeps_what_is_not_mentioned() -> None:
+def test_merging_keeps_unmentioned_fields() -> None:
     config = SessionConfig().merged({"output": {"encoding": "opus"}, "sampling": {"top_k": 1}}, 60_000)
     config = config.merged({"output": {"sample_rate": 48_000}, "voice": "vivian"}, 60_000)
     assert config.output.encoding == "opus"
@@ -188,7 +188,7 @@ def test_the_audio_header_is_sixteen_bytes_little_endian() -> None:
     assert len(protocol.header(1, 0, 0)) == 16
 
 
-def test_lone_surrogates_can_be_sent_back() -> None:
+def test_lone_surrogates_survive_a_round_trip() -> None:
     message = protocol.dump(protocol.build("x", text="\ud800"))
     assert json.loads(message.encode())["text"] == "\ud800"
 

@@ -1,4 +1,4 @@
-"""Validation errors name the field and what is allowed, and never repeat the input."""
+"""Validation errors name the field and the allowed values, and never repeat the input."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def refused_body(body: str, depth: int = 1) -> SpeechError:
     return body_error(caught.value, Wanted, spoken="text", depth=depth)
 
 
-def test_a_message_that_is_allowed_is_a_value() -> None:
+def test_a_valid_message_is_parsed() -> None:
     assert check_message(Wanted, {"name": "b"}).name == "b"
 
 
@@ -59,7 +59,9 @@ def test_a_message_that_is_allowed_is_a_value() -> None:
         ({"name": SECRET}, BadMessage, "message: not this name"),
     ],
 )
-def test_a_message_is_refused_with_its_field(fields: dict[str, Any], kind: type[SpeechError], said: str) -> None:
+def test_an_invalid_message_is_refused_with_its_field(
+    fields: dict[str, Any], kind: type[SpeechError], said: str
+) -> None:
     error = refused_message(fields)
     assert (type(error), error.message) == (kind, said)
 
@@ -74,16 +76,16 @@ def test_a_message_is_refused_with_its_field(fields: dict[str, Any], kind: type[
         ('{"settings": {"speed": "secret"}}', "settings", "settings: input should be a valid number"),
     ],
 )
-def test_a_body_is_refused_with_its_param(body: str, param: str | None, said: str) -> None:
+def test_an_invalid_body_is_refused_with_its_param(body: str, param: str | None, said: str) -> None:
     error = refused_body(body)
     assert isinstance(error, InvalidRequest)
     assert (error.param, error.message[: len(said)]) == (param, said)
     assert SECRET not in error.message
 
 
-def test_a_body_names_as_many_parts_of_the_path_as_asked() -> None:
+def test_the_param_of_a_body_has_the_requested_depth() -> None:
     assert refused_body('{"settings": {"speed": "secret"}}', depth=3).message.startswith("settings.speed: ")
 
 
-def test_a_format_has_a_code_of_its_own() -> None:
+def test_an_invalid_format_has_its_own_code() -> None:
     assert isinstance(refused_body('{"response_format": "secret"}'), UnsupportedFormat)

@@ -1,4 +1,4 @@
-"""The authorization matrix: every route with every kind of visitor. A route without a row fails."""
+"""The authorization matrix: every route with every kind of client. A route without a row fails."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ WRONG = {"Authorization": "Bearer wrong"}
 BAD_ORIGIN = {"Origin": "https://evil.example"}
 GOOD_ORIGIN = {"Origin": "https://app.example"}
 
-OPEN = "open"  # anybody
-KEYED = "keyed"  # whoever has a key
-STREAM = "stream"  # a key, or a one-time token
+OPEN = "open"  # any client
+KEYED = "keyed"  # a client with a key
+STREAM = "stream"  # a key or a one-time token
 
 MATRIX = {
     ("GET", "/"): OPEN,
@@ -95,7 +95,7 @@ def test_every_route_has_a_row() -> None:
 async def status(running: RunningNode, method: str, path: str, headers: dict[str, str], query: str = "") -> int:
     path = re.sub(r"{(\w+)(:\w+)?}", r"\1", path)
     body: dict[str, Any] = {} if method == "GET" else {"json": {}}
-    # Without certificates, which take longer to read than a request takes.
+    # Without certificates: reading them takes longer than a request.
     async with httpx.AsyncClient(trust_env=False, verify=False) as client:
         response = await client.request(method, running.url + path + query, headers=headers, **body)
         assert KEY not in response.text
@@ -103,7 +103,7 @@ async def status(running: RunningNode, method: str, path: str, headers: dict[str
 
 
 async def test_keyed_routes() -> None:
-    """Remove `authorized` from any one of them to see it fail."""
+    """Fails if `authorized` is removed from any of them."""
     async with running_node(auth=AUTH) as running:
         client = running.node.guard.authorize({"x-api-key": KEY, "host": "x"}, {})
         for method, path in KEYED_ROUTES:
@@ -125,7 +125,7 @@ async def test_open_routes() -> None:
 
 
 async def stream_close_code(running: RunningNode, query: str = "", headers: dict[str, str] | None = None) -> int | None:
-    """The code that the stream is closed with at once; None when it greets."""
+    """The code with which the stream is closed at once; None when it greets."""
     async with wire(running.ws_url + query, additional_headers=headers or {}) as peer:
         try:
             first = await peer.receive()
@@ -140,7 +140,7 @@ async def stream_close_code(running: RunningNode, query: str = "", headers: dict
 
 
 async def test_the_stream() -> None:
-    """Make `Guard._redeem` a look-up instead of a `pop` to see the reused token pass."""
+    """The reused token passes if `Guard._redeem` looks up instead of `pop`."""
     async with running_node(auth=AUTH) as running:
         for refused in REFUSED:
             assert await stream_close_code(running, headers=refused) == 1008
@@ -154,10 +154,10 @@ async def test_the_stream() -> None:
 
 
 async def test_the_streams_of_other_vendors() -> None:
-    """Refusals are in their shape: a close code, or an HTTP status that means the same."""
+    """Refusals in the vendor's form: a close code, or an HTTP status with the same meaning."""
 
     async def close_code(path: str, headers: dict[str, str]) -> int | None:
-        """The code that it is closed with at once; None when it is still open after a ping's answer."""
+        """The code with which it is closed at once; None when it answers a ping."""
         url = running.url.replace("http", "ws", 1) + re.sub(r"{(\w+)}", r"\1", path)
         try:
             socket_ = await connect(url, additional_headers=headers, proxy=None)
@@ -191,7 +191,7 @@ async def test_an_expired_token() -> None:
         assert await stream_close_code(running, f"?token={token}") == 1008
 
 
-async def test_without_keys_only_a_foreign_page_is_kept_out() -> None:
+async def test_without_keys_only_foreign_origins_are_refused() -> None:
     async with running_node() as running:
         assert await stream_close_code(running) is None
         assert await stream_close_code(running, headers={"Origin": running.url}) is None
@@ -200,7 +200,7 @@ async def test_without_keys_only_a_foreign_page_is_kept_out() -> None:
         assert await status(running, "GET", "/v1/models", {"Host": "evil.example"}) == 401
 
 
-async def test_a_key_has_only_so_many_sessions() -> None:
+async def test_sessions_of_a_key_are_limited() -> None:
     async with (
         running_node(auth=AUTH, limits={"sessions_per_key": 1}) as running,
         wire(running.ws_url, additional_headers=RIGHT) as peer,

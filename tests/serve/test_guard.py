@@ -1,4 +1,4 @@
-"""Keys, tokens, origins and counts."""
+"""Keys, tokens, origins and session counts."""
 
 from __future__ import annotations
 
@@ -61,13 +61,13 @@ def test_a_missing_or_wrong_key_is_unauthorized(headers: dict[str, str]) -> None
 
 
 @pytest.mark.parametrize("key", ["", " ", "two words", "ключ", "a\n"])
-def test_a_key_that_nobody_or_anybody_could_send_is_no_key(key: str) -> None:
-    """An empty one would be matched by a request without any."""
+def test_an_empty_or_unsendable_key_is_refused(key: str) -> None:
+    """An empty key would match a request without a key."""
     with pytest.raises(ValueError, match="visible ASCII"):
         Settings(host="0.0.0.0", auth={"api_keys": [key]})
 
 
-def test_keys_are_told_apart_and_not_shown() -> None:
+def test_keys_have_different_labels_that_do_not_show_them() -> None:
     guard = locked()
     one = guard.authorize({**HOST, "x-api-key": KEY}, {})
     two = guard.authorize({**HOST, "x-api-key": "other"}, {})
@@ -76,7 +76,7 @@ def test_keys_are_told_apart_and_not_shown() -> None:
 
 
 def test_keys_are_compared_in_constant_time() -> None:
-    """Replace `compare_digest` by `==` to see it fail."""
+    """Fails with `==` in place of `compare_digest`."""
     tree = ast.parse(inspect.getsource(guard_module.Guard._check_key).lstrip().replace("\n    ", "\n"))
     calls = [ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)]
     assert "hmac.compare_digest" in calls
@@ -84,7 +84,7 @@ def test_keys_are_compared_in_constant_time() -> None:
     assert all("given" not in ast.unparse(node) and "key" not in ast.unparse(node) for node in compared)
 
 
-def test_a_token_stands_for_its_key_once() -> None:
+def test_a_token_replaces_its_key_once() -> None:
     guard = locked()
     client = guard.authorize({**HOST, "x-api-key": KEY}, {})
     token, life_s = guard.issue_token(client)
@@ -163,7 +163,7 @@ def test_with_keys_any_host_name_is_the_node_s() -> None:
     locked().authorize({**HOST, "x-api-key": KEY, "origin": "http://node.example:8100"}, {})
 
 
-def test_sessions_are_counted_by_key_and_all_together() -> None:
+def test_sessions_are_counted_by_key_and_in_total() -> None:
     guard = make(limits={"sessions_per_key": 1, "connections": 2})
     with guard.admit(Client("a")):
         with pytest.raises(AtCapacity) as caught, guard.admit(Client("a")):

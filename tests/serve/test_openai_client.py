@@ -1,4 +1,4 @@
-"""The official `openai` client, unchanged but for its base URL, against a node."""
+"""The official `openai` client, unmodified but for its base URL, on a node."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def connect(node: RunningNode, key: str = KEY, retries: int = 0) -> AsyncI
 
 
 async def test_speech_is_streamed(node: RunningNode) -> None:
-    """As Pipecat's and LiveKit's services do: raw pcm, chunk by chunk."""
+    """As Pipecat's and LiveKit's services use it: raw pcm, chunk by chunk."""
     async with (
         connect(node) as client,
         client.audio.speech.with_streaming_response.create(
@@ -66,7 +66,7 @@ async def test_synchronous_client(node: RunningNode) -> None:
     assert abs(dominant_hz(pcm) - 220) < 3
 
 
-async def test_events_and_fields_of_ours(node: RunningNode) -> None:
+async def test_our_events_and_fields(node: RunningNode) -> None:
     async with (
         connect(node) as client,
         client.audio.speech.with_streaming_response.create(
@@ -116,7 +116,7 @@ async def test_errors_are_those_of_openai(node: RunningNode) -> None:
             await wrong.audio.speech.create(**good)
 
 
-async def test_a_part_does_not_pass_for_the_whole(node: RunningNode) -> None:
+async def test_a_truncated_answer_is_an_error(node: RunningNode) -> None:
     async with connect(node) as client:
         with pytest.raises(openai.APIConnectionError):
             await client.audio.speech.create(
@@ -124,8 +124,8 @@ async def test_a_part_does_not_pass_for_the_whole(node: RunningNode) -> None:
             )
 
 
-async def test_a_busy_node_is_tried_again_when_it_says(node: RunningNode) -> None:
-    """The client's own retry, with the node's word on when, is enough to get through."""
+async def test_the_client_retries_when_the_node_says(node: RunningNode) -> None:
+    """The client's own retry, with the node's `Retry-After`, succeeds."""
     long: dict[str, Any] = {"model": "tts-1", "voice": "alloy", "input": "word " * 3_900, "response_format": "pcm"}
     async with connect(node) as client, connect(node, retries=3) as patient:
         async with client.audio.speech.with_streaming_response.create(**long):
@@ -138,7 +138,7 @@ async def test_a_busy_node_is_tried_again_when_it_says(node: RunningNode) -> Non
         assert (await waiting).content
 
 
-async def test_leaving_client_frees_the_slot(node: RunningNode) -> None:
+async def test_a_disconnecting_client_frees_the_slot(node: RunningNode) -> None:
     async with (
         connect(node) as client,
         client.audio.speech.with_streaming_response.create(

@@ -1,4 +1,4 @@
-"""The routes keep what the OpenAPI document promises, whatever is sent to them."""
+"""Answers of all routes conform to the OpenAPI document, for any request."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from tests.support import running_app, running_node, settings_of, until, with_mo
 pytestmark = pytest.mark.node
 
 EXAMPLES = round(60 * FACTOR)  # of each kind, for each operation
-TIMEOUT_S = 60  # of a request: this process computes for seconds between two of its own
+TIMEOUT_S = 60  # for a request: this process computes for seconds between two requests
 
 
 def rejects_what_is_wrong(ctx: CheckContext, response: Response, case: Case[Any]) -> bool | None:
-    """A body that is too long is refused, too, whatever else is wrong with it."""
+    """Also true of a too long body, which is refused whatever else is wrong with it."""
     return None if response.status_code == 413 else checks.negative_data_rejection(ctx, response, case)
 
 
@@ -44,7 +44,7 @@ CHECKS = [
 
 
 def fuzz(url: str, paths: str = "^/") -> int:
-    """Send examples of every operation, right ones and wrong ones; how many were sent."""
+    """Send valid and invalid examples of every operation; return their number."""
     schema = schemathesis.openapi.from_dict(create_app(Settings()).openapi()).include(path_regex=paths)
     sent = 0
     with requests.Session() as session:

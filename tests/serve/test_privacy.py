@@ -1,4 +1,4 @@
-"""What is spoken is in no log line, metric or span of a node, whatever goes wrong meanwhile."""
+"""No log line, metric or span of a node contains spoken text, whatever fails."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ pytestmark = pytest.mark.node
 
 SECRET = "xylophone"
 TEXT = f"My {SECRET} is in the cellar."
-AUDIO = "UklGRg"  # how base64 of a WAV begins
+AUDIO = "UklGRg"  # start of a WAV in base64
 ENGINE_LOST_S = 20.0
 
 
 async def speak_everywhere(url: str) -> str:
-    """Speak it in every way, and do wrong with it in every way; the metrics in the end."""
+    """Speak it over every route, and cause every error with it; return the metrics."""
     ws_url = url.replace("http", "ws", 1) + "/v1/tts/stream"
     async with httpx.AsyncClient(base_url=url, timeout=20) as client:
         for body in (
@@ -68,7 +68,7 @@ async def speak_everywhere(url: str) -> str:
 
 
 async def unplugged(ws_url: str) -> None:
-    """In the middle of speaking, the connection is cut."""
+    """Cut the connection while it speaks."""
     async with wire(ws_url) as peer:
         await peer.send("text.append", context_id="t", text=f"{TEXT} " * 20)
         await peer.until_audio("t")
@@ -76,7 +76,7 @@ async def unplugged(ws_url: str) -> None:
 
 
 @pytest.mark.parametrize("form", ["text", "json"])
-def test_a_secret_that_is_spoken_is_told_nowhere(form: str) -> None:
+def test_a_spoken_secret_appears_nowhere(form: str) -> None:
     with collector() as spans:
         settings = ("tone.scripted_faults=true", f"telemetry.endpoint=http://127.0.0.1:{spans.server_port}")
         flags = ("--port", "0", "--engine", "tone", "--log-level", "debug", "--log-format", form)
@@ -100,7 +100,7 @@ def test_a_secret_that_is_spoken_is_told_nowhere(form: str) -> None:
         assert SECRET not in what, where
         assert "cellar" not in what, where
         assert AUDIO not in what, where
-    assert "slot" in found["log"]  # the fault is there, if not what it befell
+    assert "slot" in found["log"]  # the fault is logged without its input
     assert "agent_tts_contexts_total" in metrics
     assert "first_audio" in found["spans"]
     if form == "json":

@@ -1,4 +1,4 @@
-"""A node with two Qwen3-TTS engines: what is added to the library is spoken by both."""
+"""A node with two Qwen3-TTS engines: both speak voices that are added to the library."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WORDS = "Hello world, how are you?"
 
 
 async def said_by_both(node: RunningNode) -> list[bytes]:
-    """The same text in the voice `vec` by each engine: the second context goes where the first did not."""
+    """The same text in the voice `vec` from each engine: the second context goes to the other engine."""
     async with wire(node.ws_url) as peer:
         for name in ("a", "b"):
             await peer.send("context.open", context_id=name, voice="vec", language="de", seed=7, lead_ms=None)

@@ -1,4 +1,4 @@
-"""A node that speaks Qwen3-TTS, as its clients meet it: real sockets, its engine in a process, tiny checkpoints."""
+"""A node with Qwen3-TTS through its public interfaces: real sockets, an engine process, tiny checkpoints."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ class Speaker:
 
     @property
     def models(self) -> tuple[Model, ...]:
-        """Named, designed, cloned; and a cloned one that hardly ever says its end."""
+        """Models for named, designed and cloned voices; and one for cloned voices that almost never ends."""
         return self.node.node.service.routing.info.models
 
     async def stream(self, *pieces: str, pause_s: float = 0.0, **fields: Any) -> bytes:
-        """pcm_s16le of a text through a WebSocket of its own."""
+        """pcm_s16le of a text over its own WebSocket."""
         async with wire(self.node.ws_url) as peer:
             await begin(peer, **fields)
             for piece in pieces:
@@ -78,19 +78,19 @@ class Speaker:
 
 
 async def begin(peer: Wire, context_id: str = "c", **fields: Any) -> None:
-    """Open a context that is sent as fast as it is made."""
+    """Open a context that is sent as fast as it is generated."""
     await peer.send("context.open", context_id=context_id, **{"lead_ms": None, **SPOKEN, **fields})
 
 
 async def refusal(speaker: Speaker, **fields: Any) -> dict[str, Any]:
-    """Why a context cannot be opened."""
+    """The reason why a context cannot be opened."""
     async with wire(speaker.node.ws_url) as peer:
         await begin(peer, **fields)
         return await peer.until("error", "c")
 
 
 def same(pcm: bytes, other: bytes) -> bool:
-    """Whether two pieces of pcm_s16le are one: the rows of a batch may be rounded differently, by a step of int16."""
+    """Whether two pcm_s16le are equal to one step of int16: batches round rows differently."""
     if len(pcm) != len(other):
         return False
     difference = np.frombuffer(pcm, "<i2").astype(int) - np.frombuffer(other, "<i2")
@@ -99,9 +99,9 @@ def same(pcm: bytes, other: bytes) -> bool:
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def no_leaked_tasks(speaker: Speaker) -> AsyncIterator[None]:
-    """The suite's gate for the loop of this module, in which the node lives on: a test leaves none of its tasks there.
+    """The suite's leak gate for this module's loop, in which the node lives on: a test leaves no task there.
 
-    Nor any of its connections, which the gate for file descriptors asks for when this loop no longer runs.
+    It checks connections too, because this loop does not run when the gate for file descriptors checks.
     """
     before = asyncio.all_tasks()
     yield
@@ -118,7 +118,7 @@ async def speaker(
     models: list[dict[str, str]] = [{"source": str(folder)} for folder in folders]
     models.append({"source": str(checkpoint("base")), "load": "first_use"})
     qwen3 = {"models": models, "device": "cpu", "dtype": "float32", "max_model_len": 256}
-    close = {"Connection": "close"}  # no connection outlives its test
+    close = {"Connection": "close"}  # all connections of the test are closed
     async with (
         running_node(engine="qwen3", slots=SLOTS, qwen3=qwen3, voices={"folder": str(library)}) as node,
         httpx.AsyncClient(base_url=node.url, headers=close, timeout=60) as http,
@@ -146,8 +146,8 @@ async def add_voices(speaker: Speaker) -> None:
 # ---------------------------------------------------------------- speaking
 
 
-async def test_every_voice_says_the_same_over_both_ways_whatever_the_split(speaker: Speaker) -> None:
-    """And they are all different voices."""
+async def test_every_voice_gives_the_same_audio_over_websocket_and_http_for_any_split(speaker: Speaker) -> None:
+    """The voices differ from each other."""
     listed = (await speaker.http.get("/v1/audio/voices")).json()["voices"]
     assert {"ryan", "design", "bob", "zoe", "narrator", "vec"} <= {voice["name"] for voice in listed}
     who: list[dict[str, Any]] = [
@@ -172,8 +172,8 @@ async def test_every_voice_says_the_same_over_both_ways_whatever_the_split(speak
     assert same(await speaker.stream(WORDS, speaker_embedding=speaker.vector), heard[5])  # that of `vec`
 
 
-async def test_a_clone_says_what_upstream_says_of_the_same_clip(speaker: Speaker, checkpoint: Checkpoints) -> None:
-    """From the file that was uploaded to the samples that are heard; half a second of silence follows the clip."""
+async def test_a_clone_gives_upstreams_audio_for_the_same_clip(speaker: Speaker, checkpoint: Checkpoints) -> None:
+    """From the uploaded file to the output samples; half a second of silence follows the clip."""
     model = oracle.load(checkpoint("base"))
     longer = np.pad(CLIP.numpy(), (0, 12_000))
     (item,), (padded,) = (
@@ -193,7 +193,7 @@ async def test_a_clone_says_what_upstream_says_of_the_same_clip(speaker: Speaker
     assert_same(pcm.astype(np.float32) / np.float32(32_767), expected)
 
 
-async def test_all_of_a_text_is_heard_before_its_flush_is_answered(speaker: Speaker) -> None:
+async def test_all_audio_of_a_text_precedes_the_answer_to_its_flush(speaker: Speaker) -> None:
     alone = await speaker.stream("Hello world.", voice="bob")
     async with wire(speaker.node.ws_url) as peer:
         await begin(peer, voice="bob")
@@ -208,7 +208,7 @@ async def test_all_of_a_text_is_heard_before_its_flush_is_answered(speaker: Spea
         assert len(peer.pcm("c")) > len(alone)
 
 
-async def test_a_barge_in_leaves_nothing_to_those_who_come_after(speaker: Speaker) -> None:
+async def test_a_cancelled_context_does_not_affect_later_ones(speaker: Speaker) -> None:
     alone = await speaker.stream(WORDS, voice="ryan")
     async with wire(speaker.node.ws_url) as peer:
         for number in range(SLOTS):
@@ -227,7 +227,7 @@ async def test_a_barge_in_leaves_nothing_to_those_who_come_after(speaker: Speake
 
 
 async def test_a_request_may_name_its_model(speaker: Speaker) -> None:
-    """One of the two that speak the voice is loaded by this, and it never says its end."""
+    """The named one of the two models that speak the voice is loaded; it almost never ends."""
     *_, cloned, endless = (model.name for model in speaker.models)
     usual = await speaker.request("Hi.", voice="vec", **SPOKEN)
     assert same(await speaker.request("Hi.", voice="vec", model=cloned, **SPOKEN), usual)
@@ -237,7 +237,7 @@ async def test_a_request_may_name_its_model(speaker: Speaker) -> None:
         assert len(peer.pcm("c")) > 50 * FRAME_BYTES
 
 
-async def test_a_model_that_does_not_speak_a_voice_names_those_that_would(speaker: Speaker) -> None:
+async def test_the_error_for_a_wrong_model_names_the_models_that_speak_the_voice(speaker: Speaker) -> None:
     named, designed, cloned, endless = (model.name for model in speaker.models)
     for voice, model, able in (
         ("ryan", cloned, (named,)),
@@ -252,8 +252,8 @@ async def test_a_model_that_does_not_speak_a_voice_names_those_that_would(speake
     assert (await refusal(speaker, model="whisper-1"))["code"] == "model_not_found"
 
 
-async def test_a_node_without_the_model_of_a_voice_says_which_it_needs(speaker: Speaker) -> None:
-    """It keeps the same library, and lists what it can speak of it: nothing."""
+async def test_a_node_without_the_model_of_a_voice_names_the_missing_model(speaker: Speaker) -> None:
+    """It has the same library, and lists no voice of it."""
     app = create_app(settings_of(voices={"folder": str(speaker.library)}), with_models())
     async with running_app(app) as other, httpx.AsyncClient(base_url=f"{other.url}/v1/audio", timeout=10) as http:
         listed = (await http.get("/voices")).json()["voices"]
@@ -264,11 +264,11 @@ async def test_a_node_without_the_model_of_a_voice_says_which_it_needs(speaker: 
             assert f"Qwen/Qwen3-TTS-12Hz-1.7B-{needed}" in response.json()["error"]["message"]
 
 
-# ---------------------------------------------------------------- voices that go
+# ---------------------------------------------------------------- deleted voices
 
 
-async def test_a_voice_that_is_deleted_is_unknown_and_its_name_free_for_another(speaker: Speaker) -> None:
-    """Whoever speaks with it speaks on."""
+async def test_a_deleted_voice_is_unknown_and_its_name_free(speaker: Speaker) -> None:
+    """Running speech in the voice continues."""
     await speaker.embed("gone", speaker.vector)
     alone = await speaker.stream(WORDS, voice="gone")
     async with wire(speaker.node.ws_url) as peer:

@@ -1,6 +1,6 @@
-"""Attacks on the connection itself: each is cut in time, and no other client notices.
+"""Attacks on the connection itself: each is cut in time, and other clients are not affected.
 
-Every test names what it guards.
+Every test names the code that it guards.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ TEXT = "Meanwhile somebody else speaks."
 HANDSHAKE_S = 0.5
 WRITE_S = 0.5
 FAST = {"handshake_s": HANDSHAKE_S, "write_s": WRITE_S, "tcp_user_s": 1.0}
-LATE_S = 0.5  # of a frame, after its time to be heard
-GROWTH = 48 << 20  # bytes of this process, client included
+LATE_S = 0.5  # s by which a frame may be late
+GROWTH = 48 << 20  # bytes of this process, including the client
 HEAD = b"Host: localhost\r\n"
 UPGRADE = HEAD + (
     b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: "
@@ -40,7 +40,7 @@ HELLO = b"GET /v1/tts/stream HTTP/1.1\r\n" + UPGRADE + b"\r\n"
 
 
 def frame(opcode: int, payload: bytes = b"", *, fin: bool = True) -> bytes:
-    """A WebSocket frame of a client, masked with zeros."""
+    """A client's WebSocket frame, masked with zeros."""
     assert len(payload) < 126
     return bytes([opcode | (0x80 if fin else 0), 0x80 | len(payload)]) + bytes(4) + payload
 
@@ -59,7 +59,7 @@ async def raw(running: RunningNode, rcvbuf: int = 4_096) -> AsyncIterator[socket
 
 
 async def read_until(sock: socket.socket, end: bytes = b"\r\n\r\n") -> bytes:
-    """What comes, up to `end` or the end of the connection."""
+    """Received bytes up to `end` or the end of the connection."""
     answer = b""
     async with asyncio.timeout(5):
         while end not in answer and (piece := await asyncio.get_running_loop().sock_recv(sock, 65_536)):
@@ -72,7 +72,7 @@ async def read_all(sock: socket.socket) -> bytes:
 
 
 async def flood(sock: socket.socket, again: bytes, every_s: float = 0.0) -> None:
-    """Send the same for ever, and never read. Returns when the connection is cut."""
+    """Send the same bytes in a loop without reading. Returns when the connection is cut."""
     loop = asyncio.get_running_loop()
     try:
         while True:
@@ -83,7 +83,7 @@ async def flood(sock: socket.socket, again: bytes, every_s: float = 0.0) -> None
 
 
 def resident_bytes() -> int:
-    """Of this process; 0 where the system does not tell."""
+    """Resident memory of this process, bytes; 0 where the system does not show it."""
     if sys.platform != "linux":
         return 0
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -133,7 +133,7 @@ HTTP_FLOODS = {
 
 @pytest.mark.parametrize("attack", HTTP_FLOODS)
 async def test_a_flood_over_http_is_cut(attack: str) -> None:
-    """Guards `HttpProtocol.data_received` and MAX_PIPELINED; no deadline comes to their help."""
+    """Guards `HttpProtocol.data_received` and MAX_PIPELINED; no deadline applies here."""
     opening, again = HTTP_FLOODS[attack]
     async with running_node() as running, harmless(running, within_s=2.0):
         async with raw(running) as sock:
@@ -151,8 +151,8 @@ DRIBBLES = {
 
 
 @pytest.mark.parametrize("what", DRIBBLES)
-async def test_a_dribble_does_not_hold_a_connection(what: str) -> None:
-    """Guards `HttpProtocol._set_deadline` in each of its places."""
+async def test_a_slow_sender_does_not_hold_a_connection(what: str) -> None:
+    """Guards all uses of `HttpProtocol._set_deadline`."""
     async with running_node(timeouts=FAST) as running, asyncio.timeout(4 * HANDSHAKE_S + 1):
         async with raw(running) as sock:
             await asyncio.get_running_loop().sock_sendall(sock, DRIBBLES[what])
@@ -160,7 +160,7 @@ async def test_a_dribble_does_not_hold_a_connection(what: str) -> None:
         await until(lambda: not running.server.server_state.connections)
 
 
-async def test_an_upgrade_that_websockets_cannot_take_is_answered() -> None:
+async def test_an_invalid_upgrade_is_answered() -> None:
     """Guards the end of `WebSocketProtocol.data_received`."""
     async with running_node() as running:
         for head, status in [
@@ -191,7 +191,7 @@ WEBSOCKET_FLOODS = {
 
 @pytest.mark.parametrize("refused", [False, True], ids=["session", "refused"])
 @pytest.mark.parametrize("attack", WEBSOCKET_FLOODS)
-async def test_a_flood_of_frames_that_say_nothing_is_cut(attack: str, refused: bool) -> None:
+async def test_a_flood_of_frames_without_a_message_is_cut(attack: str, refused: bool) -> None:
     """Guards `WebSocketProtocol._may_send_idle_frame`."""
     opening, again = WEBSOCKET_FLOODS[attack]
     limits = {"connections": 1} if refused else {}
@@ -205,7 +205,7 @@ async def test_a_flood_of_frames_that_say_nothing_is_cut(attack: str, refused: b
 
 
 async def test_slow_fragments_do_not_pile_up() -> None:
-    """Guards MAX_FRAGMENTS, with the rate out of its way."""
+    """Guards MAX_FRAGMENTS, with the rate limit off."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("agent_tts.serve.server.IDLE_FRAMES_BURST", 1_000_000)
         async with running_node() as running, raw(running) as sock:
@@ -217,7 +217,7 @@ async def test_slow_fragments_do_not_pile_up() -> None:
                 await flood(sock, frame(CONTINUATION, fin=False) * MAX_FRAGMENTS)
 
 
-async def test_a_refused_client_that_stays_is_cut() -> None:
+async def test_a_refused_client_that_stays_connected_is_cut() -> None:
     """Guards the deadline in `StreamEndpoint._refuse`; uvicorn's own is 10 s."""
     keys = ["k" * 32]
     async with running_node(timeouts=FAST, auth={"api_keys": keys}) as running, asyncio.timeout(WRITE_S * 4):
@@ -228,8 +228,8 @@ async def test_a_refused_client_that_stays_is_cut() -> None:
         await until(lambda: not running.server.server_state.connections)
 
 
-async def test_tiny_messages_wait_their_turn() -> None:
-    """Guards `WebSocketProtocol._parse` and the bucket in `Connection._read`: nothing piles up, all of it is heard."""
+async def test_a_flood_of_tiny_messages_is_delayed_and_complete() -> None:
+    """Guards `WebSocketProtocol._parse` and the bucket in `Connection._read`: nothing piles up, nothing is lost."""
     message = frame(TEXT_FRAME, b'{"type":"context.cancel","context_id":"*"}')
     async with running_node() as running, harmless(running, 10.0), raw(running, 1 << 20) as sock:
         loop = asyncio.get_running_loop()
@@ -259,10 +259,10 @@ async def test_tiny_messages_wait_their_turn() -> None:
         assert longest < 200
 
 
-# ---------------------------------------------------------------- what still works
+# ---------------------------------------------------------------- legal traffic
 
 
-async def test_ordinary_http_is_not_disturbed() -> None:
+async def test_ordinary_http_works() -> None:
     async with running_node(timeouts=FAST) as running, httpx.AsyncClient(base_url=running.url) as http:
         body = b'{"model":"tts-1","input":"a","response_format":"pcm"}' + b" " * 60_000
         for _ in range(3):

@@ -36,7 +36,7 @@ class Peer:
         self.session = session
         self.messages: list[dict[str, Any]] = []
         self.audio: dict[str, list[AudioChunk]] = {}
-        self.order: list[str] = []  # of everything that came, as "type context_id"
+        self.order: list[str] = []  # order of all messages, as "type context_id"
         self._wake = asyncio.Event()
         session.waker = self._wake.set
 
@@ -44,7 +44,7 @@ class Peer:
         self.session.receive([{"type": type_, **fields}])
 
     def take(self) -> None:
-        """All that is there now."""
+        """Take all messages that are ready."""
         while (item := self.session.poll()) is not None:
             if isinstance(item, AudioChunk):
                 self.audio.setdefault(item.context_id, []).append(item)
@@ -54,7 +54,7 @@ class Peer:
                 self.order.append(f"{item['type']} {item.get('context_id')}")
 
     async def until(self, type_: str, context_id: str | None = None) -> dict[str, Any]:
-        """The first message of this type that was not asked for before."""
+        """The first message of this type that was not returned before."""
         async with asyncio.timeout(LIMIT_S):
             while True:
                 self._wake.clear()
@@ -73,7 +73,7 @@ class Peer:
 
 @asynccontextmanager
 async def running(playout: Any = None, **values: Any) -> AsyncIterator[Peer]:
-    """A session on a node of its own with the tone engine."""
+    """A session on a new node with the tone engine."""
     settings = Settings(**{"engine": "tone", "lead_ms": 60_000, **values})
     metrics = Metrics()
     service = SpeechService([lambda events, lost: InProcessEngine(create_loop(settings), events, lost)])
@@ -97,7 +97,7 @@ async def say(peer: Peer, context_id: str, text: str, **fields: Any) -> dict[str
     return await peer.until("context.done", context_id)
 
 
-async def test_a_session_begins_with_what_the_node_is() -> None:
+async def test_a_session_begins_with_the_nodes_properties() -> None:
     async with running() as peer:
         created = await peer.until("session.created")
         assert created["protocol"] == "agent_tts.v1"
@@ -117,7 +117,7 @@ async def test_a_session_begins_with_what_the_node_is() -> None:
         ({"speaker_embedding": ["x"]}, "bad_message", "number"),
     ],
 )
-async def test_a_model_or_voice_that_is_not_here_is_refused_by_session_and_context(
+async def test_an_unknown_model_or_voice_is_refused_by_session_and_context(
     fields: dict[str, Any], code: str, says: str
 ) -> None:
     async with running() as peer:
@@ -129,7 +129,7 @@ async def test_a_model_or_voice_that_is_not_here_is_refused_by_session_and_conte
             assert says in error["message"]
 
 
-async def test_a_model_of_the_node_or_any_of_openais_is_taken() -> None:
+async def test_models_of_the_node_and_openais_names_are_accepted() -> None:
     async with running() as peer:
         for model in ("tone", "tts-1", "gpt-4o-mini-tts-de", None):
             peer.send("session.update", session={"model": model})
@@ -152,7 +152,7 @@ async def test_a_context_from_open_to_done() -> None:
         assert abs(dominant_hz(peer.pcm("t1")) - 660) < 5
 
 
-async def test_text_opens_a_context_that_is_new() -> None:
+async def test_text_opens_a_new_context() -> None:
     async with running() as peer:
         peer.send("session.update", session={"voice": "tone-880"})
         peer.send("text.append", context_id="t1", text="Hello")
@@ -189,7 +189,7 @@ async def test_contexts_interleave_and_each_is_whole() -> None:
 
 
 @pytest.mark.parametrize("kind", ["estimated", "aligned"])
-async def test_words_are_estimated_at_once_and_told_once_more_with_their_audio(kind: str) -> None:
+async def test_words_are_estimated_at_once_and_sent_again_with_their_audio(kind: str) -> None:
     text = "  Hello, world!  Fine — 3.14?"
     async with running() as peer:
         await say(peer, "t1", text)
@@ -200,7 +200,7 @@ async def test_words_are_estimated_at_once_and_told_once_more_with_their_audio(k
         assert peer.order.index("context.started t1") < peer.order.index("words t1")
 
 
-async def test_pauses_and_figures_are_options_of_a_context() -> None:
+async def test_breaks_and_normalize_are_options_of_a_context() -> None:
     async with running() as peer:
         text = 'It is <break time="800ms"/> $5. Yes'
         done = await say(peer, "t1", text, breaks=True, normalize=True)
@@ -213,14 +213,14 @@ async def test_pauses_and_figures_are_options_of_a_context() -> None:
         assert words[-2]["start_ms"] < words[-1]["start_ms"] <= words[-1]["end_ms"] <= done["audio_ms"]
 
 
-async def test_figures_are_said_in_words_where_the_node_does_so_by_itself() -> None:
+async def test_numbers_are_normalized_if_the_node_does_so_by_default() -> None:
     async with running(normalize=True) as peer:
         said = await say(peer, "t1", "$5")
         assert said["audio_ms"] == (await say(peer, "t2", "five dollars"))["audio_ms"]
         assert said["audio_ms"] > (await say(peer, "t3", "$5", normalize=False))["audio_ms"]
 
 
-async def test_words_after_a_flush_start_behind_its_audio() -> None:
+async def test_words_after_a_flush_start_after_its_audio() -> None:
     async with running() as peer:
         peer.send("text.append", context_id="t1", text="this is it")
         peer.send("context.flush", context_id="t1", flush_id="f1")
@@ -232,7 +232,7 @@ async def test_words_after_a_flush_start_behind_its_audio() -> None:
         assert told["and"]["start_ms"] == pytest.approx(flushed["audio_ms"], abs=11)
 
 
-async def test_a_voice_that_was_heard_is_estimated_better() -> None:
+async def test_the_pace_of_a_voice_improves_estimates() -> None:
     async with running(tone={"char_ms": 25}) as peer:
         off = []
         for name in ("t1", "t2"):
@@ -249,7 +249,7 @@ async def test_words_can_be_switched_off() -> None:
         assert peer.of("words") == []
 
 
-async def test_switched_off_they_are_not_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_switched_off_words_are_not_computed(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[float | None] = []
 
     def settle(_: WordTimeline, until_ms: float | None = None) -> list[Word]:
@@ -263,7 +263,7 @@ async def test_switched_off_they_are_not_looked_for(monkeypatch: pytest.MonkeyPa
         assert len(asked) <= 1  # at the end
 
 
-async def test_flush_speaks_what_is_there_and_marks_its_last_frame() -> None:
+async def test_flush_speaks_the_text_so_far_and_marks_its_last_frame() -> None:
     async with running() as peer:
         peer.send("text.append", context_id="t1", text="unfinished")
         peer.send("context.flush", context_id="t1", flush_id="f1")
@@ -276,7 +276,7 @@ async def test_flush_speaks_what_is_there_and_marks_its_last_frame() -> None:
         assert (await peer.until("context.done"))["audio_ms"] > flushed["audio_ms"]
 
 
-async def test_cancel_is_silent_at_once_and_tells_what_was_heard() -> None:
+async def test_cancel_stops_audio_at_once_and_reports_the_heard_text() -> None:
     async with running() as peer:
         text = "These are many words that will never be spoken to their end. " * 10
         peer.send("text.append", context_id="t1", text=text)
@@ -311,7 +311,7 @@ async def test_without_played_ms_a_cancel_counts_acks_or_real_time(acked: int | 
         assert low <= cancelled["played_ms"] <= high < cancelled["generated_ms"]
 
 
-async def test_a_context_that_is_made_but_not_sent_can_be_cancelled() -> None:
+async def test_a_generated_but_unsent_context_can_be_cancelled() -> None:
     async with running() as peer:
         peer.send("text.append", context_id="t1", text="short text")
         peer.send("context.end", context_id="t1")
@@ -324,7 +324,7 @@ async def test_a_context_that_is_made_but_not_sent_can_be_cancelled() -> None:
 
 
 class _Full:
-    """A playout that takes so much audio, and plays it for as long as the test lasts."""
+    """A playout that accepts a number of chunks and plays them for the rest of the test."""
 
     def __init__(self, frames: int) -> None:
         self._room = frames
@@ -344,7 +344,7 @@ class _Full:
     def end(self, context_no: int) -> None: ...
 
 
-async def test_what_was_made_but_not_played_was_not_heard() -> None:
+async def test_unplayed_audio_was_not_heard() -> None:
     async with running(_Full(10)) as peer:
         text = "These words are all made before the first of them has left the node at all."
         peer.send("text.append", context_id="t1", text=text)
@@ -384,7 +384,7 @@ async def test_a_star_cancels_every_context() -> None:
 
 
 @pytest.mark.parametrize("type_", ["context.cancel", "context.end", "context.flush", "playback.ack"])
-async def test_unknown_contexts_are_named_as_such(type_: str) -> None:
+async def test_unknown_contexts_are_errors(type_: str) -> None:
     async with running() as peer:
         peer.send(type_, context_id="nobody", played_ms=1)
         error = await peer.until("error")
@@ -434,7 +434,7 @@ async def test_limits_on_text_and_contexts() -> None:
     async with running(limits=limits) as peer:
         peer.send("text.append", context_id="t0", text="x" * 11)
         assert (await peer.until("error"))["code"] == "text_too_long"
-        peer.send("text.append", context_id="t0", text="the rest")  # it must not be spoken without its beginning
+        peer.send("text.append", context_id="t0", text="the rest")  # text without its beginning must not be spoken
         assert (await peer.until("error"))["code"] == "unknown_context"
         peer.send("text.append", context_id="t1", text="x" * 10)
         peer.send("text.append", context_id="t1", text="x" * 11)
@@ -449,7 +449,7 @@ async def test_limits_on_text_and_contexts() -> None:
         assert done["audio_ms"] == 600
 
 
-async def test_a_full_node_says_so_and_when_to_come_back() -> None:
+async def test_a_full_node_refuses_with_a_retry_time() -> None:
     async with running(slots=1, queue=0) as peer:
         peer.send("text.append", context_id="t1", text="word")
         await peer.until("context.started")
@@ -461,7 +461,7 @@ async def test_a_full_node_says_so_and_when_to_come_back() -> None:
         assert peer.pcm("t2") == b""
 
 
-async def test_text_in_flight_does_not_revive_a_context_that_died() -> None:
+async def test_text_in_flight_does_not_reopen_a_failed_context() -> None:
     async with running(slots=1, queue=0) as peer:
         peer.send("text.append", context_id="t1", text="word")
         await peer.until("context.started")
@@ -470,7 +470,7 @@ async def test_text_in_flight_does_not_revive_a_context_that_died() -> None:
         peer.messages.clear()
         peer.send("text.append", context_id="t2", text=" in flight")
         assert (await peer.until("error", "t2"))["code"] == "unknown_context"
-        peer.send("context.end", context_id="t2")  # the client has understood
+        peer.send("context.end", context_id="t2")  # from here on the client knows of the failure
         peer.send("context.cancel", context_id="t1")
         await peer.until("context.done", "t1")
         assert peer.of("error") == []
@@ -490,7 +490,7 @@ async def test_text_after_a_refused_open_is_not_spoken_in_another_voice() -> Non
         assert (await say(peer, "t1", "Hello"))["context_no"] == 1
 
 
-async def test_no_text_starves() -> None:
+async def test_a_context_without_text_is_starved() -> None:
     async with running(limits={"text_idle_s": 0.05}) as peer:
         peer.send("text.append", context_id="t1", text="word ")
         error = await peer.until("error")
@@ -516,7 +516,7 @@ async def test_a_runaway_ends_with_length() -> None:
 
 
 @pytest.mark.parametrize("text", ["", " ", "\n\n", "\u200b", "😀"])
-async def test_nothing_to_say_is_done_without_audio(text: str) -> None:
+async def test_a_context_without_speech_is_done_without_audio(text: str) -> None:
     async with running() as peer:
         done = await say(peer, "t1", text)
         assert (done["reason"], done["audio_ms"], done["ttfa_ms"]) == ("end", 0, None)
@@ -575,7 +575,7 @@ async def test_flushes_that_wait_for_audio_are_bounded() -> None:
         assert (await peer.until("context.flushed"))["flush_id"] == "again"
 
 
-async def test_an_ack_of_a_context_that_is_done_is_no_mistake() -> None:
+async def test_an_ack_of_a_done_context_is_no_error() -> None:
     async with running() as peer:
         await say(peer, "t1", "Hello")
         peer.messages.clear()
@@ -584,7 +584,7 @@ async def test_an_ack_of_a_context_that_is_done_is_no_mistake() -> None:
         assert peer.messages == []
 
 
-async def test_a_mistake_names_its_context() -> None:
+async def test_an_error_names_its_context() -> None:
     async with running() as peer:
         peer.send("text.append", context_id="t1", text=5)
         assert (await peer.until("error"))["context_id"] == "t1"
@@ -617,7 +617,7 @@ async def test_the_smallest_lead_still_plays_without_gaps(lead_ms: int) -> None:
         assert (loop.time() - begun) / (count - 1) < 0.088
 
 
-async def test_ping_and_nonsense_are_answered() -> None:
+async def test_pings_and_invalid_messages_are_answered() -> None:
     async with running() as peer:
         peer.send("ping", t=5)
         assert (await peer.until("pong"))["t"] == 5
@@ -625,7 +625,7 @@ async def test_ping_and_nonsense_are_answered() -> None:
         assert (await peer.until("error"))["code"] == "bad_message"
 
 
-async def test_session_close_stops_all_and_asks_to_be_closed() -> None:
+async def test_session_close_stops_all_contexts_and_requests_the_close() -> None:
     async with running() as peer:
         peer.send("text.append", context_id="t1", text="word " * 50)
         peer.send("session.close")
@@ -648,13 +648,13 @@ async def test_draining_lets_open_contexts_finish_and_refuses_new_ones() -> None
         assert peer.session.closing == (1012, "the node is going away")
 
 
-async def test_an_idle_session_asks_to_be_closed() -> None:
-    """It says when that may be: by then it has happened, unless something else has."""
+async def test_an_idle_session_requests_the_close() -> None:
+    """`expire` returns the time to the next check."""
     async with running(limits={"session_idle_s": 0.05}) as peer:
         assert 0 < peer.session.expire() <= 0.05
         peer.send("context.open", context_id="t1")
         await asyncio.sleep(0.06)
-        assert peer.session.expire() == 0.05  # speech is no idling
+        assert peer.session.expire() == 0.05  # speech counts as use
         peer.send("context.cancel", context_id="t1")
         await peer.until("context.done")
         left_s = peer.session.expire()
@@ -664,7 +664,7 @@ async def test_an_idle_session_asks_to_be_closed() -> None:
         assert peer.session.closing is not None
 
 
-async def test_audio_that_is_not_taken_stays_in_the_engine() -> None:
+async def test_unread_audio_stays_in_the_engine() -> None:
     async with running(limits={"window_frames": 5}) as peer:
         peer.send("context.open", context_id="t1", lead_ms=None)
         peer.send("text.append", context_id="t1", text="word " * 100)
@@ -676,7 +676,7 @@ async def test_audio_that_is_not_taken_stays_in_the_engine() -> None:
         await until(lambda: context.request.samples == 10 * FRAME_SAMPLES)
 
 
-async def test_the_server_s_own_playout_is_asked_and_cleared() -> None:
+async def test_a_cancel_reads_and_clears_the_playout() -> None:
     class Track:
         cleared: list[int]
 
@@ -708,8 +708,8 @@ async def test_the_server_s_own_playout_is_asked_and_cleared() -> None:
 
 
 @pytest.mark.parametrize("finished", [False, True], ids=["while it is made", "when all is made"])
-async def test_audio_that_a_cancel_finds_behind_its_words_is_not_counted(finished: bool) -> None:
-    """Leave out `ContextMeter.taken_back`, or drop the audio after the cut, to see it counted."""
+async def test_unsent_audio_of_a_cancelled_context_is_not_counted(finished: bool) -> None:
+    """Fails without `ContextMeter.taken_back`, or if the audio after the cut is dropped."""
     async with running() as peer:
         peer.send("text.append", context_id="t1", text="Hello there, how are you today, my friend?")
         peer.send("context.end", context_id="t1")

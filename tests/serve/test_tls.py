@@ -1,4 +1,4 @@
-"""HTTPS and WSS on the node's own port: real clients, and the promises that plain connections have too."""
+"""HTTPS and WSS on the node's port: real clients, and the limits of plain connections."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def certificate(tmp_path: Path) -> Certificate:
 
 @asynccontextmanager
 async def knock(running: RunningNode) -> AsyncIterator[socket.socket]:
-    """A TCP connection that says nothing of its own."""
+    """A TCP connection that sends nothing by itself."""
     host, port = running.url.removeprefix("https://").split(":")
     with closing(socket.socket()) as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
@@ -54,7 +54,7 @@ async def test_the_page_http_and_the_stream_are_encrypted(certificate: Certifica
         async with httpx.AsyncClient(verify=trust, trust_env=False, base_url=running.url) as client:
             page = await client.get("/", headers={"Origin": running.url})
             spoken = await client.post("/v1/audio/speech", json={"input": TEXT, "response_format": "wav"})
-            head = await client.post("/v1/audio/speech", content=b"x" * 40_000)  # more than a handshake leaves room for
+            head = await client.post("/v1/audio/speech", content=b"x" * 40_000)  # more than fits beside a handshake
         assert (page.status_code, spoken.status_code, head.status_code) == (200, 200, 400)
         assert spoken.content[:4] == b"RIFF"
         async with wire(running.ws_url, ssl=trust) as peer:
@@ -65,7 +65,7 @@ async def test_the_page_http_and_the_stream_are_encrypted(certificate: Certifica
         assert await speak(plain.ws_url, TEXT, lead_ms=None) == over_tls
 
 
-async def test_who_does_not_trust_the_certificate_gets_nothing(certificate: Certificate) -> None:
+async def test_a_client_without_trust_in_the_certificate_gets_no_data(certificate: Certificate) -> None:
     async with running_node(tls=certificate.settings) as running, httpx.AsyncClient(trust_env=False) as untrusting:
         with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
             await untrusting.get(running.url)
@@ -74,15 +74,15 @@ async def test_who_does_not_trust_the_certificate_gets_nothing(certificate: Cert
         await until(lambda: not running.server.server_state.connections)
 
 
-async def test_a_handshake_that_does_not_come_is_cut_in_time(certificate: Certificate) -> None:
-    """Guard: `ssl_handshake_timeout` of the listener, which is 60 s otherwise."""
+async def test_a_missing_handshake_is_cut_in_time(certificate: Certificate) -> None:
+    """Guards `ssl_handshake_timeout` of the listener, which is 60 s by default."""
     async with running_node(tls=certificate.settings, timeouts={"handshake_s": 0.3}) as running, knock(running) as sock:
         async with asyncio.timeout(2):
             assert await asyncio.get_running_loop().sock_recv(sock, 1) == b""
 
 
 def read_slowly(address: tuple[str, int], trust: ssl.SSLContext, body: bytes, bytes_per_s: int) -> bytes:
-    """The answer to a request for speech, taken a little at a time. Blocks."""
+    """Read the answer to a speech request in small pieces. Blocks."""
     head = b"POST /v1/audio/speech HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: "
     with socket.socket() as plain:
         plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
@@ -98,14 +98,14 @@ def read_slowly(address: tuple[str, int], trust: ssl.SSLContext, body: bytes, by
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the kernel does not tell what waits in it")
-async def test_a_slow_reader_is_waited_for_and_one_that_stops_is_cut(certificate: Certificate) -> None:
-    """What a plain connection promises: the deadline of `Writer.room` and its cut work through TLS."""
+async def test_a_slow_reader_is_served_and_a_stopped_one_is_cut(certificate: Certificate) -> None:
+    """As on a plain connection: the deadline of `Writer.room` and its cut work through TLS."""
     settings = {"tls": certificate.settings, "timeouts": {"write_s": WRITE_S}, "tone": {"char_ms": 400}}
     async with running_node(**settings) as running:
         address = running.server.servers[0].sockets[0].getsockname()
         body = json.dumps({"input": "a long text ", "response_format": "pcm"}).encode()
         answer = await asyncio.to_thread(read_slowly, address, certificate.client(), body, 100_000)
-        assert answer.endswith(b"\r\n0\r\n\r\n"), len(answer)  # the end of a body in chunks
+        assert answer.endswith(b"\r\n0\r\n\r\n"), len(answer)  # the end of a chunked body
         async with wire(running.ws_url, ssl=certificate.client(), rcvbuf=4_096) as dead:
             dead.socket.transport.pause_reading()
             await dead.say("t", "a long text " * 30, lead_ms=None, timestamps="none")
@@ -115,7 +115,7 @@ async def test_a_slow_reader_is_waited_for_and_one_that_stops_is_cut(certificate
             dead.socket.transport.abort()
 
 
-def test_a_node_of_its_own_process_speaks_it_with_the_commands(certificate: Certificate, tmp_path: Path) -> None:
+def test_the_commands_speak_tls_with_a_node_process(certificate: Certificate, tmp_path: Path) -> None:
     flags = ("--tls-cert", str(certificate.cert), "--tls-key", str(certificate.key))
     process = start("serve", "--port", "0", "--engine", "tone", "--set", "timeouts.handshake_s=1", *flags)
     assert process.stderr is not None
@@ -137,7 +137,7 @@ def test_a_node_of_its_own_process_speaks_it_with_the_commands(certificate: Cert
     assert process.returncode == 0, rest
 
 
-async def test_the_library_speaks_it(certificate: Certificate, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_client_library_speaks_tls(certificate: Certificate, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate.cert))
     async with running_node(tls=certificate.settings) as running, connect(running.url) as node:
         speech = await node.open(lead_ms=None)
@@ -162,7 +162,7 @@ def test_certificate_and_key_may_be_one_file(certificate: Certificate) -> None:
     assert server_context(Tls()) is None
 
 
-def test_files_that_cannot_be_used_say_what_to_do(certificate: Certificate, tmp_path: Path) -> None:
+def test_unusable_files_are_errors_with_advice(certificate: Certificate, tmp_path: Path) -> None:
     other = make_certificate(tmp_path / "other")
     locked = make_certificate(tmp_path / "locked", passphrase=b"sesame")
     for tls, said in (

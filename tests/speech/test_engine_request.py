@@ -10,7 +10,7 @@ from agent_tts.speech.engine_request import EngineRequest
 
 @pytest.mark.parametrize(("window", "grant"), [(2, 1), (15, 1), (16, 2), (50, 6)])
 def test_credit_is_granted_in_eighths_of_the_window(window: int, grant: int) -> None:
-    """What is not granted yet leaves the engine most of its window. Grant whole windows to see it fail."""
+    """Ungranted credit leaves the engine most of its window. Fails if whole windows are granted."""
     sent: list[EngineCommand] = []
     speech = EngineRequest(7, sent.append, window)
     for taken in range(1, 3 * window + 1):
@@ -21,7 +21,7 @@ def test_credit_is_granted_in_eighths_of_the_window(window: int, grant: int) -> 
     assert sent == [GrantCredit(7, grant)] * (3 * window // grant)
 
 
-def test_what_was_stopped_gives_no_more_credit() -> None:
+def test_a_stopped_request_grants_no_more_credit() -> None:
     sent: list[EngineCommand] = []
     speech = EngineRequest(7, sent.append, 2)
     speech.deliver(RequestAudio(7, bytes(FRAME_BYTES)))

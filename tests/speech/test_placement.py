@@ -1,4 +1,4 @@
-"""Which engine takes a new request: the one with the least load."""
+"""Placement of a request: the engine with the least load."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ KINDS = st.lists(st.tuples(st.integers(1, 8), st.integers(0, 8)), min_size=1, ma
 
 @given(LOADS)
 def test_a_full_engine_is_chosen_only_when_all_are(loads: list[tuple[bool, float]]) -> None:
-    """Compare shares alone to see it fail: a long queue makes room at a high share."""
+    """Fails if only shares are compared: a long queue makes room at a high share."""
     is_full, _ = min(loads)
     assert not is_full or all(is_full for is_full, _ in loads)
 
 
 @given(LOADS)
 def test_no_request_waits_while_a_slot_is_free(loads: list[tuple[bool, float]]) -> None:
-    """Compare counts instead of shares to see it fail."""
+    """Fails if counts are compared instead of shares."""
     _, share = min(loads)
     assert share < 1 or all(share >= 1 for _, share in loads)
 
 
 @given(LOADS)
-def test_among_those_that_are_not_full_the_smallest_share_is_chosen(loads: list[tuple[bool, float]]) -> None:
+def test_the_smallest_share_wins_among_engines_that_are_not_full(loads: list[tuple[bool, float]]) -> None:
     _, chosen = min(loads)
     open_ = [share for is_full, share in loads if not is_full]
     assert not open_ or chosen == min(open_)
 
 
 @given(KINDS)
-def test_one_request_after_the_other_fills_every_place_before_one_is_refused(kinds: list[tuple[int, int]]) -> None:
+def test_every_place_is_filled_before_a_request_is_refused(kinds: list[tuple[int, int]]) -> None:
     counts = [0] * len(kinds)
     for _ in range(sum(slots + queue for slots, queue in kinds)):
         loads = [load(count, *kind) for count, kind in zip(counts, kinds, strict=True)]
@@ -43,5 +43,5 @@ def test_one_request_after_the_other_fills_every_place_before_one_is_refused(kin
     assert counts == [slots + queue for slots, queue in kinds]
 
 
-def test_a_slot_in_use_and_a_free_one_are_a_half() -> None:
+def test_one_of_two_slots_in_use_is_a_share_of_one_half() -> None:
     assert load(2, 4, 8) == load(1, 2, 4) == (False, 0.5)

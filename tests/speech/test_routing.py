@@ -1,4 +1,4 @@
-"""Which voice, language and model a request means."""
+"""Voice, language and model of a request."""
 
 from __future__ import annotations
 
@@ -123,25 +123,25 @@ def test_a_voice_goes_to_a_model_that_speaks_it(options: dict[str, Any], voice: 
 
 
 @pytest.mark.parametrize("name", RESOLVED)
-def test_the_engine_gets_a_voice_that_is_resolved(name: str) -> None:
+def test_the_engine_gets_a_resolved_voice(name: str) -> None:
     found = resolve(*EVERY, **ROUTES[name][0])
     assert found.resolved == RESOLVED[name]
     assert found.speaker_embedding is None
 
 
-def test_a_model_without_voices_of_its_own_speaks_any() -> None:
+def test_a_model_without_its_own_voices_speaks_any() -> None:
     assert resolve(CLONED).resolved == AnyVoice()
 
 
 @pytest.mark.parametrize(("options", "voice", "model"), ROUTES.values(), ids=ROUTES)
-def test_what_is_resolved_stays_as_it_is(options: dict[str, Any], voice: str | None, model: str | None) -> None:
+def test_resolving_twice_changes_nothing(options: dict[str, Any], voice: str | None, model: str | None) -> None:
     routing = Routing(qwen(*EVERY), LIBRARY)
     found = routing.resolve(SpeechOptions(**options))
     assert routing.resolve(found) == found
 
 
-def test_an_alias_of_a_voice_that_is_not_listed_is_resolved_once_and_twice() -> None:
-    """As espeak has it, whose variants are too many to list."""
+def test_an_alias_of_an_unlisted_voice_is_resolved_once_and_twice() -> None:
+    """As in espeak, which has too many variants to list."""
     routing = Routing(replace(ESPEAK, aliases={"nova": "en-us+f2"}))
     found = routing.resolve(SpeechOptions(voice="nova"))
     assert found.voice == "en-us+f2"
@@ -167,7 +167,7 @@ def test_a_clone_goes_to_the_model_of_its_vectors_size() -> None:
         ((CLONED,), "ryan", "CustomVoice"),
     ],
 )
-def test_a_voice_that_no_model_here_speaks_is_an_error_that_names_the_model(
+def test_a_voice_without_a_model_is_an_error_that_names_the_model(
     models: tuple[Model, ...], voice: str, checkpoint: str
 ) -> None:
     said = refused(Unsupported, *models, voice=voice)
@@ -178,7 +178,7 @@ def test_an_embedding_without_a_model_for_it_is_an_error_that_names_the_model() 
     assert "Qwen3-TTS-12Hz-1.7B-Base" in refused(Unsupported, NAMED, speaker_embedding=(1.0,) * 2_048)
 
 
-def test_an_engine_without_models_speaks_its_own_voices_alone() -> None:
+def test_an_engine_without_models_speaks_only_its_own_voices() -> None:
     routing = Routing(ESPEAK, LIBRARY)
     assert routing.resolve(SpeechOptions(voice="alloy")).resolved == NamedVoice("vivian")
     for options in (SpeechOptions(voice="bob"), SpeechOptions(speaker_embedding=(1.0,) * 2_048)):
@@ -187,14 +187,14 @@ def test_an_engine_without_models_speaks_its_own_voices_alone() -> None:
     assert [voice.name for voice in routing.voices()] == ["vivian", "ryan"]
 
 
-def test_a_voice_of_another_models_size_says_what_to_do() -> None:
+def test_a_voice_of_another_models_size_is_an_error_with_advice() -> None:
     assert "'tina' is cloned: it has no vector for the models of this node" in refused(
         Unsupported, CLONED, voice="tina"
     )
     assert "no vector for the models" in refused(Unsupported, CLONED, CLONED_SMALL, voice="tina+alice")
 
 
-def test_a_model_that_does_not_speak_the_voice_names_those_that_do() -> None:
+def test_the_error_for_a_wrong_model_names_the_models_that_speak_the_voice() -> None:
     said = refused(Unsupported, *EVERY, voice="bob", model="custom-1.7b")
     assert said == "the voice 'bob' is cloned: the model custom-1.7b does not speak it, but base-1.7b would"
     assert "base-1.7b would" in refused(Unsupported, CLONED, CLONED_SMALL, voice="alice", model="base-0.6b")
@@ -218,7 +218,7 @@ def test_unknown_voices_are_refused_with_the_nearest() -> None:
         ({"speaker_embedding": (1.0,) * 1_000}, "has 1000 values; allowed are 1024 or 2048"),
     ],
 )
-def test_mixes_and_embeddings_have_to_be_whole(options: dict[str, Any], said: str) -> None:
+def test_invalid_mixes_and_embeddings_are_refused(options: dict[str, Any], said: str) -> None:
     assert said in refused(InvalidRequest, CLONED, CLONED_SMALL, **options)
 
 
@@ -236,11 +236,11 @@ def test_mixes_and_embeddings_have_to_be_whole(options: dict[str, Any], said: st
         (None, "AUTO", "auto"),
     ],
 )
-def test_a_models_name_may_carry_the_language(model: str | None, language: str, spoken: str) -> None:
+def test_a_models_name_may_contain_the_language(model: str | None, language: str, spoken: str) -> None:
     assert resolve(NAMED, model=model, language=language).language == spoken
 
 
-def test_a_model_may_be_called_as_on_the_hub_and_a_voice_as_in_its_papers() -> None:
+def test_hub_ids_of_models_and_published_names_of_voices_are_accepted() -> None:
     resolved = resolve(NAMED, SMALL, model="Qwen/custom-0.6b", voice="Ryan")
     assert (resolved.model, resolved.voice) == ("custom-0.6b", "ryan")
 
@@ -253,7 +253,7 @@ def test_unknown_models_are_refused_with_the_nearest() -> None:
 
 
 @pytest.mark.parametrize("asked", ["sichuan_dialect", "Sichuan_Dialect"])
-def test_a_dialect_is_asked_for_by_its_name(asked: str) -> None:
+def test_a_dialect_is_requested_by_its_name(asked: str) -> None:
     info = qwen(NAMED)
     info = replace(info, languages=info.languages | {"sichuan_dialect": "sichuan_dialect"})
     assert Routing(info).resolve(SpeechOptions(language=asked)).language == "sichuan_dialect"
@@ -266,7 +266,7 @@ def test_unknown_languages_are_refused_with_the_nearest() -> None:
 # ---------------------------------------------------------------- lists and new names
 
 
-def test_voices_of_the_library_are_listed_if_they_can_be_spoken() -> None:
+def test_voices_of_the_library_are_listed_if_a_model_speaks_them() -> None:
     def listed(*models: Model) -> list[str]:
         return [voice.name for voice in Routing(qwen(*models), LIBRARY).voices()]
 
@@ -278,7 +278,7 @@ def test_voices_of_the_library_are_listed_if_they_can_be_spoken() -> None:
     assert voices["bob"].languages == ("de", "en", "zh")
 
 
-def test_a_voice_of_the_engine_hides_one_of_the_library() -> None:
+def test_a_voice_of_the_engine_hides_its_namesake_in_the_library() -> None:
     routing = Routing(qwen(*EVERY), (cloned("ryan", 2_048),))
     assert routing.resolve(SpeechOptions(voice="ryan", model="custom-1.7b")).voice == "ryan"
     assert [voice.name for voice in routing.voices()] == ["vivian", "ryan", "design"]
@@ -299,8 +299,8 @@ def test_a_new_voice_needs_a_free_name_and_a_model() -> None:
             Routing(own).check_new(name, "cloned")
 
 
-def test_an_operators_alias_names_a_voice_and_stands_behind_the_voices_own_names() -> None:
-    """Look an alias up before the voices' own names to see it fail."""
+def test_a_configured_alias_names_a_voice_and_yields_to_the_voices_own_names() -> None:
+    """Fails if aliases are looked up before the voices' own names."""
     routing = Routing(ESPEAK, (), {"9BWtsMINqrJLrRacOk9x": "ryan", "vivian": "ryan"})
     assert routing.resolve(SpeechOptions(voice="9BWtsMINqrJLrRacOk9x")).voice == "ryan"
     assert routing.resolve(SpeechOptions(voice="vivian")).voice == "vivian"
@@ -308,10 +308,10 @@ def test_an_operators_alias_names_a_voice_and_stands_behind_the_voices_own_names
         routing.resolve(SpeechOptions(voice="nobody"))
 
 
-def test_a_star_is_any_other_name() -> None:
+def test_the_alias_star_matches_any_other_name() -> None:
     assert Routing(ESPEAK, (), {"*": "ryan"}).resolve(SpeechOptions(voice="nobody")).voice == "ryan"
 
 
-def test_an_alias_for_nothing_says_so() -> None:
+def test_an_alias_of_an_unknown_voice_is_an_error() -> None:
     with pytest.raises(UnknownVoice, match="voice_aliases has 'gone'"):
         Routing(ESPEAK, (), {"*": "gone"}).resolve(SpeechOptions(voice="nobody"))

@@ -1,4 +1,4 @@
-"""The service: opening, resolving names, losing the engine, draining."""
+"""The service: start, name resolution, lost engines, drain."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def running(**values: Any) -> AsyncIterator[SpeechService]:
 
 
 async def test_ready_means_that_a_real_synthesis_succeeded() -> None:
-    """Set `ready` on Hello to see it fail."""
+    """Fails if `EngineReady` alone sets `ready`."""
     settings = Settings(engine="tone")
     service = SpeechService([lambda events, lost: InProcessEngine(create_loop(settings), events, lost)])
     await service.start()
@@ -56,13 +56,13 @@ async def test_ready_means_that_a_real_synthesis_succeeded() -> None:
     assert not service.alive
 
 
-async def test_a_first_synthesis_that_is_cut_is_one() -> None:
-    """A model may take longer than its limit to say that it has ended."""
+async def test_a_truncated_first_synthesis_counts() -> None:
+    """A model may draw its end of speech later than the limit."""
     async with running(limits={"max_frames": 2}) as service:
         assert service.ready
 
 
-async def test_a_first_synthesis_without_audio_is_none() -> None:
+async def test_a_first_synthesis_without_audio_does_not_count() -> None:
     def mute(on_events: Callable[[list[EngineEvent]], None], on_lost: Callable[[str], None]) -> EngineClient:
         def heard(new: list[EngineEvent]) -> None:
             on_events([event for event in new if not isinstance(event, RequestAudio)])
@@ -125,13 +125,13 @@ LANGUAGES = {
 
 
 @pytest.mark.parametrize(("language", "code"), LANGUAGES.items())
-async def test_languages_are_taken_by_name_and_code(language: str, code: str) -> None:
+async def test_languages_are_accepted_by_name_and_code(language: str, code: str) -> None:
     async with running(engine="espeak") as service:
         assert service.resolve(SpeechOptions(language=language)).language == code
 
 
-async def test_voices_are_seen_as_soon_as_they_are_added_and_until_they_are_deleted(tmp_path: Path) -> None:
-    """Keep the first `Routing` to see it fail."""
+async def test_voices_are_available_from_adding_to_deleting(tmp_path: Path) -> None:
+    """Fails if the first `Routing` is kept."""
     library = VoiceLibrary(tmp_path / "voices", limit=10)
     settings = Settings(engine="tone")
     service = SpeechService([lambda events, lost: InProcessEngine(create_loop(settings), events, lost)], library)
@@ -160,7 +160,7 @@ async def test_unknown_names_are_refused_with_the_nearest() -> None:
 
 
 async def test_a_lost_engine_ends_every_stream_at_once() -> None:
-    asyncio.get_running_loop().set_exception_handler(lambda *_: None)  # the local engine reports its crash there
+    asyncio.get_running_loop().set_exception_handler(lambda *_: None)  # the in-process engine reports its crash there
     async with running(tone={"scripted_faults": True}) as service:
         good = service.open(UNPACED)
         good.write("word")
@@ -189,7 +189,7 @@ async def test_draining_waits_for_open_streams_and_refuses_new_ones() -> None:
         assert service.speaking == 0
 
 
-async def test_draining_can_be_given_up() -> None:
+async def test_draining_can_be_cancelled() -> None:
     async with running() as service:
         service.open(UNPACED)
         with pytest.raises(TimeoutError):
@@ -211,10 +211,10 @@ async def test_closing_ends_open_streams() -> None:
 
 @asynccontextmanager
 async def several(*each: dict[str, Any], mute: int | None = None) -> AsyncIterator[SpeechService]:
-    """A service on one engine for each of these settings, when all have had their first synthesis.
+    """A service with one engine for each of these settings, after the first synthesis of all.
 
     Args:
-        mute: the place of one that gives no audio.
+        mute: index of an engine that gives no audio.
     """
 
     def factory(place: int, values: dict[str, Any]) -> EngineClientFactory:
@@ -236,19 +236,19 @@ async def several(*each: dict[str, Any], mute: int | None = None) -> AsyncIterat
 
 
 def counts(service: SpeechService) -> list[int]:
-    """Open streams of each engine."""
+    """Open requests of each engine."""
     return [engine.speaking for engine in service.engines]
 
 
 async def finished(speech: EngineRequest) -> RequestFinished:
-    """The end of a stream."""
+    """The end of a request."""
     await until(lambda: speech.finished is not None)
     assert speech.finished is not None
     return speech.finished
 
 
 async def test_streams_go_to_the_least_loaded_engine_and_stay_there() -> None:
-    """As a share of its slots, and as of now: no heartbeat comes in between."""
+    """Load is a share of the slots and is current: no heartbeat comes in between."""
     async with several({"slots": 1}, {"slots": 3}) as service:
         speeches = [service.open(UNPACED) for _ in range(4)]
         assert counts(service) == [1, 3]
@@ -265,18 +265,18 @@ async def test_streams_go_to_the_least_loaded_engine_and_stay_there() -> None:
 
 
 async def test_a_stream_is_refused_only_when_every_engine_is_full() -> None:
-    """Choose by the share alone to see it fail."""
+    """Fails if only shares are compared."""
     async with several({"slots": 1, "queue": 3}, {"slots": 4, "queue": 0}) as service:
         speeches = [service.open(UNPACED) for _ in range(8)]
-        await asyncio.sleep(0.05)  # for a refusal to come
+        await asyncio.sleep(0.05)  # time for a refusal to arrive
         assert [speech.finished for speech in speeches] == [None] * 8
         one_more = await finished(service.open(UNPACED))
         assert (one_more.code, counts(service)) == ("at_capacity", [4, 4])
 
 
 async def test_a_lost_engine_ends_its_own_streams_and_takes_no_more() -> None:
-    """The rest of the node goes on; it is lost when the last one is."""
-    asyncio.get_running_loop().set_exception_handler(lambda *_: None)  # the local engine reports its crash there
+    """The other engines go on; the service is lost when the last engine is."""
+    asyncio.get_running_loop().set_exception_handler(lambda *_: None)  # the in-process engine reports its crash there
     async with several({}, {}) as service:
         spoiled, sound = service.open(SpeechOptions(lead_ms=None, instructions="fault:crash@1")), service.open(UNPACED)
         beside = service.open(UNPACED)
@@ -301,8 +301,8 @@ async def test_a_lost_engine_ends_its_own_streams_and_takes_no_more() -> None:
             service.open(UNPACED)
 
 
-async def test_an_engine_that_has_not_really_spoken_gets_streams_only_when_there_is_no_other() -> None:
-    """It would fail them so quickly that it draws them all. Choose among all that are up to see it fail."""
+async def test_an_engine_that_is_not_ready_gets_streams_only_when_there_is_no_other() -> None:
+    """It would fail requests so quickly that it attracts all of them. Fails if every live engine is eligible."""
     async with several({}, {}, mute=0) as service:
         assert [engine.state for engine in service.engines] == ["starting", "ready"]
         assert service.ready
@@ -322,7 +322,7 @@ async def test_draining_waits_for_every_engine() -> None:
         await drain
 
 
-async def test_a_stream_that_a_fault_ends_is_named_in_the_log() -> None:
+async def test_a_failed_stream_is_named_in_the_log() -> None:
     said: list[str] = []
     sink = logger.add(said.append, filter="agent_tts.speech.engine_handle", format="{message}")
     try:

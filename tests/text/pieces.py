@@ -1,4 +1,4 @@
-"""Pieces of text that tell tokenizers apart."""
+"""Pieces of text that distinguish tokenizers."""
 
 from __future__ import annotations
 
@@ -19,4 +19,4 @@ PIECES = [
     "❤\ufe0f", "\ufe0f", "🇩🇪", "1\ufe0f\u20e3", "\uf900", "\ufffd",
 ]
 # fmt: on
-KINDS = "as0'! \t\n\r\u0301\u1161\u2000"  # a character or two of each kind, to be mixed at random
+KINDS = "as0'! \t\n\r\u0301\u1161\u2000"  # a character or two of each kind, mixed at random

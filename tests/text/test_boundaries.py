@@ -1,4 +1,4 @@
-"""Boundaries are certain, and the facts about Unicode that they rest on are true of the library's tables."""
+"""Boundaries are certain, and the Unicode rules behind them agree with the library's tables."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.text.pieces import KINDS, PIECES, SPECIAL
 
 NFC, NFD = normalizers.NFC(), normalizers.NFD()
 SPLIT = pre_tokenizers.Split(Regex(PRE_TOKEN), "isolated")
-PLANES = (0, 1, 2, 3, 14)  # no others hold characters, except for private use
+PLANES = (0, 1, 2, 3, 14)  # the other planes hold only private use characters
 CHARACTERS = [
     chr(code)
     for plane in PLANES
@@ -33,14 +33,14 @@ def pre_tokens(text: str) -> list[str]:
 
 
 def assert_boundaries_hold(text: str) -> None:
-    """Wherever a text was known up to: what is before its boundary and what is after have the whole's pre-tokens."""
+    """For every known prefix: the parts before and after its boundary have the pre-tokens of the whole text."""
     whole = pre_tokens(text)
     for boundary in {last_boundary(kinds(text[:known])) for known in range(1, len(text) + 1)} - {0}:
         assert pre_tokens(text[:boundary]) + pre_tokens(text[boundary:]) == whole, (text, boundary)
 
 
-def test_no_later_text_takes_a_boundary_back() -> None:
-    """All short texts: the rules look at two characters before a boundary and at two after it."""
+def test_no_later_text_moves_a_boundary() -> None:
+    """All short texts: the rules use two characters before a boundary and two after it."""
     for length in range(1, 5):
         for characters in product(KINDS, repeat=length):
             assert_boundaries_hold("".join(characters))
@@ -95,11 +95,11 @@ def test_boundaries_hold_in_any_script(text: str) -> None:
         ("क\u093f ", "क\u093f"),
     ],
 )
-def test_the_last_boundary_is_as_late_as_it_is_certain(text: str, tokenized: str) -> None:
+def test_the_last_boundary_is_as_late_as_possible(text: str, tokenized: str) -> None:
     assert text[: last_boundary(kinds(text))] == tokenized
 
 
-def test_one_kind_a_character() -> None:
+def test_every_character_has_a_kind() -> None:
     assert kinds("aé你ﬁ\u212b\uf900") == "aaaaaa"
     assert kinds("5٣Ⅷ½") == "0000"
     assert kinds(" \t\u00a0\u3000\u2000\u2028\x85") == " \t\t\t\t\t\t"
@@ -108,8 +108,8 @@ def test_one_kind_a_character() -> None:
     assert kinds("\u0301\u093f\u1161\u11a8\u0958") == "?????"
 
 
-def test_what_reorders_is_unknown() -> None:
-    """U+0345 has the highest combining class, so that every other combining mark moves before it."""
+def test_reordered_characters_are_unknown() -> None:
+    """U+0345 has the highest combining class: every other combining mark moves before it."""
     moved = [
         char
         for char, normal in zip(CHARACTERS, normalized(["\u0345" + char for char in CHARACTERS], NFC), strict=True)
@@ -119,15 +119,15 @@ def test_what_reorders_is_unknown() -> None:
     assert set(kinds("".join(moved))) == {"?"}
 
 
-def test_what_composes_is_unknown_and_leaves_the_kind_of_what_it_joins() -> None:
-    """Of every composed character: its first part is of its own kind, all others are unknown."""
+def test_composing_characters_are_unknown_and_keep_the_kind_of_the_first() -> None:
+    """For every composed character: its first part has its kind, all other parts are unknown."""
     parts = normalized(CHARACTERS, NFD)
     composed = [
         (char, part)
         for char, part, normal in zip(CHARACTERS, parts, normalized(parts, NFC), strict=True)
         if len(part) > 1 and normal == char
     ]
-    assert len(composed) > 11_172  # the syllables of Hangul, and others
+    assert len(composed) > 11_172  # the Hangul syllables, and others
     assert set(kinds("".join({other for _, part in composed for other in part[1:]}))) == {"?"}
     starts = [(char, part[0]) for char, part in composed if kinds(part[0]) != "?"]
     first_kinds = kinds("".join(first for _, first in starts))
@@ -135,7 +135,7 @@ def test_what_composes_is_unknown_and_leaves_the_kind_of_what_it_joins() -> None
     assert set(first_kinds) == {"a", "!"}
 
 
-def test_what_the_normaliser_takes_apart_is_unknown_and_no_white_space() -> None:
+def test_characters_that_decompose_are_unknown_and_no_white_space() -> None:
     apart = [normal for normal in normalized(CHARACTERS, NFC) if len(normal) > 1]
     assert len(apart) > 50
     assert not any(char.isspace() for normal in apart for char in normal)

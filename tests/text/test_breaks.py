@@ -1,4 +1,4 @@
-"""Tags for pauses, and what only looks like them."""
+"""Tags for pauses, and text that resembles them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def read(pieces: list[str]) -> list[tuple[str, int] | Break]:
 
 
 def by_tokens(text: str) -> tuple[str, int]:
-    """The text outside of tags without white space, and the milliseconds of all pauses."""
+    """The text outside of tags without white space, and the total of all pauses in ms."""
     breaks = BreakTokens()
     parts = [(token, breaks.read(token)) for token in text.split()]
     return "".join(token[part.start : part.end] for token, part in parts), sum(part.pause_ms for _, part in parts)
@@ -50,7 +50,7 @@ def test_units_and_pauses_do_not_depend_on_the_split(text: str, cuts: list[int])
 
 
 @given(st.text(st.sampled_from('<break time="1s"/>x')))
-def test_what_is_not_a_tag_passes_untouched(text: str) -> None:
+def test_other_text_passes_unchanged(text: str) -> None:
     passed = [item for item in read([text]) if isinstance(item, tuple)]
     if not any(isinstance(item, Break) for item in read([text])):
         assert passed == list(zip(text, range(len(text)), strict=True))
@@ -95,16 +95,16 @@ def test_anything_else_is_text(text: str) -> None:
     assert by_tokens(text)[1] == 0
 
 
-def test_text_goes_on_at_the_token_that_no_tag_can_have() -> None:
+def test_a_token_that_no_tag_can_contain_ends_the_tag() -> None:
     assert by_tokens("a <break time word b") == ("awordb", 0)
     assert by_tokens('a <break <break time="1s"/>b') == ("ab", 1_000)
 
 
-def test_a_tag_after_something_like_it_is_still_one() -> None:
+def test_a_tag_after_an_incomplete_tag_counts() -> None:
     assert [item for item in read(['<break <break time="1s"/>']) if isinstance(item, Break)] == [Break(1_000)]
 
 
-def test_a_pause_ends_a_unit_and_all_that_is_held_back() -> None:
+def test_a_pause_ends_a_unit_and_releases_held_text() -> None:
     items = say(['Well **$5<break time="1s"/> and** 3<break time="2s"/>pm'], Reading(normalize="en", breaks=True))
     assert [item.text.strip() if isinstance(item, Unit) else item.ms for item in items] == [
         *("Well five", "dollars", 1_000),
@@ -113,11 +113,11 @@ def test_a_pause_ends_a_unit_and_all_that_is_held_back() -> None:
     ]
 
 
-def test_a_tag_is_text_unless_it_is_asked_for() -> None:
+def test_a_tag_is_text_without_the_option() -> None:
     assert texts('a <break time="1s"/> b') == ["a <break ", 'time="1s"/> b']
 
 
-def test_offsets_go_on_after_a_tag() -> None:
+def test_offsets_continue_after_a_tag() -> None:
     tag = '<break time="1s"/>'
     first, _, second = say([f"Hi {tag} you"], Reading(breaks=True))
     assert isinstance(first, Unit)

@@ -1,4 +1,4 @@
-"""Characters are classed by what a reader aloud does with them."""
+"""Character classes by their role in reading aloud."""
 
 from __future__ import annotations
 
@@ -26,20 +26,19 @@ def test_letters_of_other_scripts_make_words(ch: str) -> None:
 
 @pytest.mark.parametrize("ch", ["。", "「", "゙", "-", "_", "\u0301", ""])
 def test_punctuation_and_marks_are_neither(ch: str) -> None:
-    """Nor is the empty string that ends a look-ahead."""
+    """Nor the empty string at the end of a look-ahead."""
     assert not chars.is_word(ch)
     assert not chars.is_cjk(ch)
 
 
 @pytest.mark.parametrize("ch", list(".,!?\"'()…—-«»“”¿¡、。「」 \u0301\u200d\x07"))
 def test_punctuation_is_silent(ch: str) -> None:
-    """Nothing of it is heard."""
     assert chars.is_silent(ch)
 
 
 @pytest.mark.parametrize("ch", list("a9%&@+$*#/é你🎉©"))
-def test_letters_and_symbols_are_heard(ch: str) -> None:
-    """Also those that Unicode calls punctuation."""
+def test_letters_and_symbols_are_audible(ch: str) -> None:
+    """Including those that Unicode calls punctuation."""
     assert not chars.is_silent(ch)
 
 
@@ -56,13 +55,13 @@ def test_letters_and_symbols_are_heard(ch: str) -> None:
         ("क", "्"),
     ],
 )
-def test_what_is_seen_as_one_is_one(before: str, ch: str) -> None:
+def test_grapheme_clusters_are_one_character(before: str, ch: str) -> None:
     """Marks, joined emoji, modifiers, tags."""
     assert chars.extends(ch, before, 1)
 
 
 def test_two_regional_indicators_are_a_flag() -> None:
-    """A third one starts the next."""
+    """A third one starts the next flag."""
     assert chars.extends("🇪", "🇩", 1)
     assert not chars.extends("🇫", "🇪", 2)
     assert not chars.extends("🇩", "a", 1)
@@ -78,7 +77,7 @@ def test_other_characters_stand_alone(ch: str) -> None:
     "ch",
     list("\0\x1b\x7f\u200b\u200d\u202e\u2066\ufeff\xad\ufe0f\u20e3\ue000\ud800\udfff\U000e0101\U000e0061"),
 )
-def test_what_is_neither_seen_nor_heard_is_dropped(ch: str) -> None:
+def test_invisible_and_silent_characters_are_dropped(ch: str) -> None:
     """Controls, bidi, zero width, private use, surrogates, variation selectors, tags."""
     assert chars.normal(ch, "a") == ""
 
@@ -91,19 +90,19 @@ def test_emoji_are_pictographs(ch: str) -> None:
 
 @pytest.mark.parametrize("ch", list("aÀ©®™°№→½①❶你한。€½²♯〒㊗"))
 def test_readable_symbols_stay(ch: str) -> None:
-    """They have a name that is read."""
+    """They are read by name."""
     assert chars.normal(ch, "a") == ch
 
 
 def test_white_space_is_of_three_kinds() -> None:
-    """A space, a line break, or a space that holds words together."""
+    """A space, a line break, or a no-break space."""
     assert {chars.normal(ch, "a") for ch in " \t\u3000\u2003\u1680"} == {" "}
     assert {chars.normal(ch, "a") for ch in "\n\r\v\f\x85\u2028\u2029"} == {"\n"}
     assert {chars.normal(ch, "a") for ch in "\u00a0\u202f\u2007"} == {chars.NO_BREAK_SPACE}
 
 
-def test_joiners_stay_where_they_spell() -> None:
-    """Persian and Indic words are written with them, emoji are not words."""
+def test_joiners_stay_inside_words() -> None:
+    """Persian and Indic spelling uses them; emoji are not words."""
     assert chars.normal("\u200c", "ی") == "\u200c"
     assert chars.normal("\u200d", "्") == "\u200d"
     assert chars.normal("\u200c", "្") == "\u200c"
@@ -112,14 +111,14 @@ def test_joiners_stay_where_they_spell() -> None:
 
 
 def test_controls_and_lone_surrogates_are_unspeakable() -> None:
-    """But not the controls that are white space."""
+    """Except for controls that are white space."""
     found = {code for code in range(sys.maxunicode + 1) if chars.is_unspeakable(chr(code))}
     controls = {*range(0x20), *range(0x7F, 0xA0)} - {*range(0x09, 0x0E), *range(0x1C, 0x20), 0x85}
     assert found == controls | {*range(0xD800, 0xE000)}
 
 
 def test_every_code_point_has_a_class() -> None:
-    """No letter or digit of any script is lost, and no surrogate gets through."""
+    """No letter or digit of any script is lost, and no surrogate passes."""
     for code in range(sys.maxunicode + 1):
         ch = chr(code)
         plain = chars.normal(ch, "a")

@@ -1,4 +1,4 @@
-"""What LLMs write is turned into what people would say."""
+"""Markup of LLMs becomes text as a person would read it aloud."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from agent_tts.text.clean import MAX_TAG, MAX_TARGET, Cleaner
 
 
 def passed(*pieces: str) -> list[tuple[str, int]]:
-    """What comes out, with a flush after each piece."""
+    """The output, with a flush after each piece."""
     out: list[tuple[str, int]] = []
     cleaner = Cleaner(lambda ch, offset: out.append((ch, offset)))
     offsets = count()
@@ -24,7 +24,7 @@ def passed(*pieces: str) -> list[tuple[str, int]]:
 
 
 def clean(*pieces: str) -> str:
-    """What is spoken, with its white space folded."""
+    """The spoken text with folded white space."""
     return " ".join("".join(ch for ch, _ in passed(*pieces)).split())
 
 
@@ -142,26 +142,26 @@ CASES = [
 
 @pytest.mark.parametrize(("text", "spoken"), CASES)
 def test_markup_is_not_spoken(text: str, spoken: str) -> None:
-    """The text that a person would read out."""
+    """The result is the text that a person would read aloud."""
     assert clean(text) == spoken
 
 
 @pytest.mark.parametrize(("text", "spoken"), CASES)
 def test_characters_keep_their_offsets(text: str, spoken: str) -> None:
-    """Every character is that of the raw text at its offset; but for white space, cell commas and entities."""
+    """Every character is that of the raw text at its offset, except white space, cell commas and entities."""
     out = passed(text)
     assert [offset for _, offset in out] == sorted(offset for _, offset in out)
     for ch, offset in out:
         assert ch == text[offset] or ch.isspace() or text[offset] in "|&"
 
 
-def test_line_breaks_come_through() -> None:
-    """They end clauses; so do block tags and fences."""
+def test_line_breaks_are_kept() -> None:
+    """They end clauses; block tags and fences count as line breaks."""
     assert "".join(ch for ch, _ in passed("a\r\nb<br>c```x```d")) == "a\n\nb\nc\nd"
 
 
-def test_no_break_spaces_come_through() -> None:
-    """Words are held together by them, also when they are written as an entity."""
+def test_no_break_spaces_are_kept() -> None:
+    """They join words; also as entities."""
     assert "".join(ch for ch, _ in passed("a\u202fb&nbsp;c")) == "a\u00a0b\u00a0c"
 
 
@@ -190,8 +190,8 @@ def test_no_break_spaces_come_through() -> None:
         (("- [ ]",), ""),
     ],
 )
-def test_a_flush_judges_what_is_held_back(pieces: tuple[str, ...], spoken: str) -> None:
-    """By what is there; code and targets of links go on being skipped."""
+def test_a_flush_decides_about_held_text(pieces: tuple[str, ...], spoken: str) -> None:
+    """Decided by the text so far; code and link targets are still skipped."""
     assert clean(*pieces) == spoken
 
 
@@ -209,8 +209,8 @@ def test_a_flush_judges_what_is_held_back(pieces: tuple[str, ...], spoken: str) 
         *(mark * 500 for mark in ("> ", "- ", "<b ", "<a/", "| ", "](", "tth")),
     ],
 )
-def test_little_is_held_back(text: str) -> None:
-    """So that memory is bounded and speech is never far behind."""
+def test_held_text_is_bounded(text: str) -> None:
+    """Memory is bounded, and speech is not delayed much."""
     cleaner = Cleaner(lambda ch, offset: None)
     for offset, ch in enumerate(text):
         cleaner.push(ch, offset)
@@ -221,6 +221,6 @@ def test_little_is_held_back(text: str) -> None:
             mode = mode.gi_yieldfrom
 
 
-def test_a_link_without_end_is_skipped_only_so_far() -> None:
-    """What comes after it is spoken."""
+def test_an_unclosed_link_is_skipped_up_to_a_limit() -> None:
+    """The text after it is spoken."""
     assert clean("[a](" + "x" * (MAX_TARGET + 10) + " b") == "a" + "x" * 10 + " b"

@@ -1,4 +1,4 @@
-"""Units never change with later text, whatever the split; and time is linear."""
+"""Units never change with later text, for any split; time is linear."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from agent_tts.text.feed import Break, Reading, TextFeed, Unit
 from agent_tts.text.units import MAX_CHARS, MAX_CLUSTER, MAX_RUN
 from tests.examples import examples
 
-_FLUSH = None  # in a script of pieces
+_FLUSH = None  # a flush in a list of pieces
 
 # fmt: off
 _PIECES = st.sampled_from([
@@ -44,7 +44,7 @@ def speak(script: list[str | None], *, clean: bool) -> list[Unit]:
 
 
 def say(script: list[str | None], reading: Reading) -> list[Unit | Break]:
-    """The same, and the pauses between them."""
+    """The same with the pauses between them."""
     feed = TextFeed(reading)
     items: list[Unit | Break] = []
     for piece in script:
@@ -64,7 +64,7 @@ def split(text: str, cuts: list[int]) -> list[str | None]:
 @examples(300)
 @given(text=_TEXTS, cuts=st.lists(st.integers(0, 1_000), max_size=8), clean=st.booleans())
 def test_units_do_not_depend_on_the_split(text: str, cuts: list[int], clean: bool) -> None:
-    """Any pieces, single characters, or the whole."""
+    """Any pieces, single characters, or the whole text."""
     whole = speak([text], clean=clean)
     assert speak(split(text, cuts), clean=clean) == whole
     assert speak(list(text), clean=clean) == whole
@@ -73,7 +73,7 @@ def test_units_do_not_depend_on_the_split(text: str, cuts: list[int], clean: boo
 @examples(150)
 @given(parts=st.lists(_TEXTS, max_size=4), cuts=st.lists(st.integers(0, 1_000), max_size=6), clean=st.booleans())
 def test_flushes_are_part_of_the_text(parts: list[str], cuts: list[int], clean: bool) -> None:
-    """With the same flushes, the split does not matter; after a flush nothing is left to be said."""
+    """With the same flushes the split does not matter; after a flush no text is left."""
     whole: list[str | None] = [piece for part in parts for piece in (part, _FLUSH)]
     pieces: list[str | None] = [piece for part in parts for piece in (*split(part, cuts), _FLUSH)]
     assert speak(pieces, clean=clean) == speak(whole, clean=clean) == speak(whole[:-1], clean=clean)
@@ -82,7 +82,7 @@ def test_flushes_are_part_of_the_text(parts: list[str], cuts: list[int], clean: 
 @examples(200)
 @given(text=_TEXTS, clean=st.booleans())
 def test_units_are_speakable_and_bounded(text: str, clean: bool) -> None:
-    """Something to say, single spaces, nothing that an engine cannot take; offsets into the raw text, in order."""
+    """Audible text, single spaces, no characters that engines cannot handle; ordered offsets into the raw text."""
     last = 0
     for unit in speak([text], clean=clean):
         assert unit.text.strip()
@@ -96,22 +96,22 @@ def test_units_are_speakable_and_bounded(text: str, clean: bool) -> None:
 
 @examples(200)
 @given(text=_TEXTS)
-def test_text_that_is_not_cleaned_maps_back_exactly(text: str) -> None:
-    """Every character is that of its offset; white space is a space."""
+def test_uncleaned_text_maps_back_exactly(text: str) -> None:
+    """Every character is that at its offset; white space is a space."""
     for unit in speak([text], clean=False):
         assert unit.text == "".join(" " if text[o].isspace() else text[o] for o in unit.offsets)
 
 
 @examples(100)
 @given(text=st.text(st.sampled_from("ab1%é你\n ."), max_size=200))
-def test_nothing_that_can_be_heard_is_lost(text: str) -> None:
-    """All letters, digits and symbols, in their order."""
+def test_no_audible_character_is_lost(text: str) -> None:
+    """All letters, digits and symbols, in order."""
     heard = [ch for ch in text if ch not in " \n."]
     assert [ch for unit in speak([text], clean=False) for ch in unit.text if ch not in " ."] == heard
 
 
-def test_speech_starts_before_the_sentence_is_known() -> None:
-    """Two words are enough, or one that ends a clause."""
+def test_speech_starts_before_the_sentence_is_complete() -> None:
+    """Two words suffice, or one that ends a clause."""
     feed = TextFeed()
     assert feed.append("Hello") == []
     assert feed.append(" there") == []
@@ -120,8 +120,8 @@ def test_speech_starts_before_the_sentence_is_known() -> None:
     assert TextFeed(first_words=1).append("So what") == [Unit("So ", (0, 1, 2))]
 
 
-def test_a_flush_speaks_what_is_there() -> None:
-    """And the context goes on."""
+def test_a_flush_speaks_the_text_so_far() -> None:
+    """The context goes on."""
     feed = TextFeed()
     assert feed.append("Hel") == []
     assert feed.flush() == [Unit("Hel", (0, 1, 2))]
@@ -132,12 +132,12 @@ def test_a_flush_speaks_what_is_there() -> None:
 
 @pytest.mark.parametrize("text", ["Wait!", "a <b", "AT&T", "a |", "http", "<|im_start", "C\\"])
 def test_nothing_is_held_back_at_the_end(text: str) -> None:
-    """Not even what may have become markup."""
+    """Including text that could have become markup."""
     assert texts(text) == [text]
 
 
 def test_cleaning_can_be_switched_off() -> None:
-    """Then markup is text like any other, and only what no engine takes goes."""
+    """Then markup is ordinary text; only characters that no engine can handle are dropped."""
     assert texts("**a** `b` 🎉\0\x01\x9b\ud800x") == ["a b ", "x"]
     assert texts("**a** `b` 🎉\0\x01\x9b\ud800x", clean=False) == ["**a** `b` ", "🎉x"]
 
@@ -155,7 +155,7 @@ def test_offsets_point_into_the_raw_text_across_pieces() -> None:
 
 
 def _seconds(text: str, *, clean: bool) -> float:
-    """Of computing, char by char, the best of three; the collector's pauses are not the feed's."""
+    """Computing time in s, character by character, the best of three."""
     best = float("inf")
     for _ in range(3):
         feed = TextFeed(Reading(clean=clean))
@@ -170,7 +170,7 @@ def _seconds(text: str, *, clean: bool) -> float:
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("run", _RUNS)
 def test_time_is_linear(run: str, clean: bool) -> None:
-    """Four times the text takes less than nine times as long; quadratic work takes sixteen."""
+    """Four times the text takes less than nine times as long; quadratic work would take sixteen times."""
     gc.disable()
     try:
         short = _seconds((run * 2_000)[:2_000], clean=clean)

@@ -1,4 +1,4 @@
-"""Figures and signs are said in words, whatever the split; what is not known stays as it is."""
+"""Numbers and signs are written out as words, for any split; unknown input stays unchanged."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def text(written: str, language: str = "en") -> str:
 @examples(300)
 @given(written=_TEXTS, cuts=st.lists(st.integers(0, 1_000), max_size=8), language=_LANGUAGES)
 def test_the_split_does_not_matter(written: str, cuts: list[int], language: str) -> None:
-    """Any pieces, single characters, or the whole."""
+    """Any pieces, single characters, or the whole text."""
     places = sorted({0, len(written), *(cut % (len(written) + 1) for cut in cuts)})
     whole = said([written], language)
     assert said([written[start:end] for start, end in pairwise(places)], language) == whole
@@ -77,13 +77,13 @@ def test_offsets_point_into_the_text_in_order(written: str, language: str) -> No
 
 @examples(200)
 @given(written=st.text(st.sampled_from("xyz qj.,!?\n “”-")))  # no letters of a domain: "a.de" is an address
-def test_words_stay_as_they_are(written: str) -> None:
+def test_words_stay_unchanged(written: str) -> None:
     assert said([written]) == list(zip(written, range(len(written)), strict=True))
 
 
 @examples(200)
 @given(written=_TEXTS)
-def test_a_language_that_is_not_known_stays_as_it_is(written: str) -> None:
+def test_text_in_an_unknown_language_stays_unchanged(written: str) -> None:
     assert said([written], "xx") == list(zip(written, range(len(written)), strict=True))
 
 
@@ -154,7 +154,7 @@ def test_a_language_that_is_not_known_stays_as_it_is(written: str) -> None:
         ("The FBI and NASA", "The F B I and NASA"),
         ("HTTP APIs", "H T T P A P Is"),
         ("Dr. Who vs. Mr. X", "Doctor Who versus Mister X"),
-        # what only looks like it
+        # lookalikes
         ("COVID-19, B2B, 4K", "COVID-19, B2B, 4K"),
         ("3  pm", "three  pm"),
         ("3\npm", "three\npm"),
@@ -192,7 +192,7 @@ def test_other_languages(language: str, written: str, spoken: str) -> None:
         ("on March ", "5 we", "on March fifth we"),
     ],
 )
-def test_only_what_may_go_on_is_held_back(so_far: str, then: str, spoken: str) -> None:
+def test_only_text_that_may_continue_is_held_back(so_far: str, then: str, spoken: str) -> None:
     out: list[str] = []
     normalizer = Normalizer(lambda ch, _: out.append(ch), "en")
     for place, ch in enumerate(so_far):
@@ -205,7 +205,7 @@ def test_only_what_may_go_on_is_held_back(so_far: str, then: str, spoken: str) -
     assert "".join(out) == spoken
 
 
-def test_words_pass_as_soon_as_white_space_ends_them() -> None:
+def test_words_pass_with_the_white_space_after_them() -> None:
     out: list[str] = []
     normalizer = Normalizer(lambda ch, _: out.append(ch), "en")
     for place, ch in enumerate("Hello there my"):
@@ -223,7 +223,7 @@ def test_memory_is_bounded() -> None:
     assert "".join(out).endswith("1" * (1_000 - MAX_WORD - 1))
 
 
-def test_what_is_said_has_the_offsets_of_what_was_written() -> None:
+def test_words_of_a_number_have_the_offsets_of_the_number() -> None:
     spoken = said(["a $5.50."])
     assert "".join(ch for ch, _ in spoken) == "a five dollars and fifty cents."
     assert [spoken[0][1], spoken[2][1], spoken[-2][1], spoken[-1][1]] == [0, 2, 6, 7]
@@ -231,7 +231,7 @@ def test_what_is_said_has_the_offsets_of_what_was_written() -> None:
 
 @pytest.mark.parametrize("run", ["1 ", "1", "$5 ", "March 5, ", "a ", "1,000", "-", "(1) ", "www.a.", "a@", "1.2.3 "])
 def test_time_is_linear(run: str) -> None:
-    """Four times the text takes less than nine times as long; quadratic work takes sixteen."""
+    """Four times the text takes less than nine times as long; quadratic work would take sixteen times."""
 
     def seconds(written: str) -> float:
         best = float("inf")
@@ -248,7 +248,7 @@ def test_time_is_linear(run: str) -> None:
         gc.enable()
 
 
-def test_every_table_says_its_numbers() -> None:
+def test_every_table_can_write_its_numbers() -> None:
     for language in TABLES:
         assert (table := table_of(language)) is not None
         assert table.code == language
@@ -258,7 +258,7 @@ def test_every_table_says_its_numbers() -> None:
     assert french.code == "fr"
 
 
-def test_numbers_of_a_language_that_has_no_such_word_are_english() -> None:
+def test_numbers_without_a_word_in_the_language_are_english() -> None:
     assert cardinal(5, "xx") == "five"
     assert ordinal(2, "de") == "zweite"
     assert cardinal(5, "nb") == "fem"

@@ -1,4 +1,4 @@
-"""Cutting a long text into pieces."""
+"""Cutting a long text into segments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tokens are those of transformers for the whole text, whatever the split; and work is linear."""
+"""Tokens equal those of transformers for the whole text, for any split; work is linear."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _CUTS = st.lists(st.integers(0, 1_000), max_size=8)
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The tokenizer's files of a checkpoint: ids as released, few merges."""
+    """Tokenizer files of a checkpoint: ids as released, few merges."""
     folder = tmp_path_factory.mktemp("checkpoint")
     write_tokenizer(folder)
     return folder
@@ -50,7 +50,7 @@ def upstream(checkpoint: Path) -> Any:
 
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A vocabulary that merges any two bytes, in no order: hardly a wrong cut leaves its tokens as they were."""
+    """A vocabulary that merges any two bytes, in random order: a wrong cut almost always changes its tokens."""
     folder = tmp_path_factory.mktemp("pairs")
     symbols = sorted(pre_tokenizers.ByteLevel.alphabet())
     merges = list(product(symbols, repeat=2))
@@ -68,7 +68,7 @@ def tokenizer(pairs: Path) -> Tokenizer:
 
 @pytest.fixture(scope="module")
 def references(pairs: Path) -> list[Any]:
-    """Both tokenizers of transformers, told to read special tokens as text."""
+    """Both tokenizers of transformers, configured to read special tokens as text."""
     files = str(pairs / "vocab.json"), str(pairs / "merges.txt")
     classes = transformers.Qwen2Tokenizer, transformers.Qwen2TokenizerFast
     return [each(*files, split_special_tokens=True) for each in classes]
@@ -94,7 +94,7 @@ def test_tokens_are_those_of_transformers(tokenizer: Tokenizer, references: list
 @examples(400)
 @given(text=_TEXTS, cuts=_CUTS)
 def test_tokens_do_not_depend_on_the_split(tokenizer: Tokenizer, text: str, cuts: list[int]) -> None:
-    """Any pieces, single characters, or the whole."""
+    """Any pieces, single characters, or the whole text."""
     whole = tokenizer.encode(text)
     assert fed(tokenizer, split(text, cuts)) == whole
     assert fed(tokenizer, list(text)) == whole
@@ -114,7 +114,7 @@ def test_a_flush_ends_a_text_and_begins_another(tokenizer: Tokenizer, texts: lis
 @examples(200)
 @given(text=_KNOWN, cuts=_CUTS)
 def test_tokens_come_with_the_piece_that_makes_them_certain(tokenizer: Tokenizer, text: str, cuts: list[int]) -> None:
-    """After every piece there are the tokens of the text up to its last boundary."""
+    """After every piece the tokens of the text up to its last boundary are complete."""
     feed = TokenFeed(tokenizer)
     found: list[int] = []
     length = 0
@@ -127,11 +127,11 @@ def test_tokens_come_with_the_piece_that_makes_them_certain(tokenizer: Tokenizer
 def test_no_text_makes_a_special_token(released: Tokenizer, upstream: Any) -> None:
     for text in SPECIAL:
         assert max(released.encode(f"a{text} {text}{text}")) < FIRST_SPECIAL
-    assert upstream("<|im_start|>").input_ids == [IM_START]  # whose user writes control tokens
+    assert upstream("<|im_start|>").input_ids == [IM_START]  # a tokenizer whose user writes control tokens
 
 
 def test_a_lone_surrogate_is_a_replacement_character(tokenizer: Tokenizer) -> None:
-    """Also where its other half comes in the next piece: a split never changes a text."""
+    """Even if its other half comes in the next piece: a split never changes a text."""
     replaced = tokenizer.encode("a\ufffd\ufffdb")
     assert tokenizer.encode("a\ud83d\udc4bb") == replaced
     assert fed(tokenizer, ["a\ud83d", "\udc4bb"]) == replaced
@@ -139,8 +139,8 @@ def test_a_lone_surrogate_is_a_replacement_character(tokenizer: Tokenizer) -> No
 
 @examples(100)
 @given(text=_KNOWN)
-def test_the_prompt_is_the_reference_s(released: Tokenizer, upstream: Any, text: str) -> None:
-    """Its slices of one string, as long as no line break of the text merges with the one before it."""
+def test_the_prompt_equals_the_references(released: Tokenizer, upstream: Any, text: str) -> None:
+    """Its parts are slices of one string, unless a line break of the text merges with the one before it."""
     assume(not set("\r\n") & set(text[: len(text) - len(text.lstrip())]))
     prompt = upstream(f"<|im_start|>assistant\n{text}<|im_end|>\n<|im_start|>assistant\n").input_ids
     assert (*prompt[:3],) == released.role(IM_START)
@@ -149,8 +149,8 @@ def test_the_prompt_is_the_reference_s(released: Tokenizer, upstream: Any, text:
     assert (*instruction,) == released.instruction(text, IM_START, IM_END)
 
 
-def test_a_line_break_that_begins_a_text_is_the_text_s(tokenizer: Tokenizer) -> None:
-    """As one string it is the role's: the vocabulary merges two line breaks."""
+def test_a_line_break_at_the_start_belongs_to_the_text(tokenizer: Tokenizer) -> None:
+    """In one string it would merge with the line break of the role."""
     role = [*tokenizer.role(IM_START)]
     assert [*role, *tokenizer.encode("\nHello")] != [IM_START, *tokenizer.encode("assistant\n\nHello")]
     assert [*role, *tokenizer.encode(" Hello")] == [IM_START, *tokenizer.encode("assistant\n Hello")]
@@ -158,7 +158,7 @@ def test_a_line_break_that_begins_a_text_is_the_text_s(tokenizer: Tokenizer) -> 
 
 @pytest.mark.parametrize("unit", ["a", " ", "\n", "!", "\u0301", "가", "\u11a8", "7", "a ", " !a", "\t$"])
 def test_work_is_linear(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch, unit: str) -> None:
-    """Every character is looked at three times and encoded once, though they come one by one."""
+    """Every character is visited three times and encoded once, even if characters come one by one."""
     looked, encoded = 0, 0
     encode = Tokenizer.encode
 
@@ -205,7 +205,7 @@ def test_tokenizer_json_alone_is_the_same(pairs: Path, references: list[Any], tm
         ),
     ],
 )
-def test_files_that_are_no_tokenizer_are_refused(tmp_path: Path, files: dict[str, str], message: str) -> None:
+def test_invalid_tokenizer_files_are_refused(tmp_path: Path, files: dict[str, str], message: str) -> None:
     for name, content in files.items():
         (tmp_path / name).write_text(content)
     with pytest.raises(SettingsError, match=message) as raised:

@@ -1,4 +1,4 @@
-"""Units end where speech may pause, and never grow without bound."""
+"""Units end where speech may pause, and their length is bounded."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def texts(text: str, first_words: int = 2) -> list[str]:
 
 
 def clauses(text: str) -> list[str]:
-    """Where punctuation alone cuts: the words of a unit do not count."""
+    """The clauses: units long enough that only punctuation cuts."""
     return [unit.strip() for unit in texts(text, first_words=1_000)]
 
 
 def unfinished(text: str) -> list[str]:
-    """The units that are out before anything else is known."""
+    """The units that are complete before more text comes."""
     units: list[Unit] = []
     cutter = Cutter(2, units.append)
     for offset, ch in enumerate(text):
@@ -40,13 +40,13 @@ def test_the_first_unit_is_short_and_later_ones_grow() -> None:
 
 
 def test_first_words_is_adjustable() -> None:
-    """Also beyond what units grow to."""
+    """Even beyond the largest unit."""
     assert [len(unit.split()) for unit in texts("word " * 8, first_words=1)] == [1, 2, 4, 1]
     assert [len(unit.split()) for unit in texts("w " * 50, first_words=20)] == [20, 20, 10]
 
 
-def test_a_word_is_out_with_the_white_space_after_it() -> None:
-    """Not before, because it may go on; and nothing waits for the word after."""
+def test_a_word_is_emitted_with_the_white_space_after_it() -> None:
+    """Not before, because it may continue; and not only with the next word."""
     assert unfinished("Hello there") == []
     assert unfinished("Hello there ") == ["Hello there "]
     assert unfinished("Hi. ") == ["Hi. "]
@@ -54,7 +54,7 @@ def test_a_word_is_out_with_the_white_space_after_it() -> None:
 
 
 def test_a_line_break_ends_a_unit() -> None:
-    """Of any kind, after spaces as well."""
+    """Any line break, also after spaces."""
     assert texts("One\nTwo \nThree\r\nFour\u2028Five") == ["One ", "Two ", "Three ", "Four ", "Five"]
 
 
@@ -85,18 +85,18 @@ def test_clauses_end_at_punctuation_outside_of_words(text: str, expected: int) -
 
 
 def test_punctuation_stays_in_the_unit_with_what_closes_it() -> None:
-    """Intonation hangs on it."""
+    """Intonation depends on it."""
     assert clauses('"Stop!" (He did.) Then?') == ['"Stop!"', "(He did.)", "Then?"]
 
 
 def test_a_no_break_space_does_not_end_a_word() -> None:
-    """The French question mark is heard."""
+    """The French question mark stays with its word."""
     assert texts("Ça va\u00a0? Oui") == ["Ça va ? ", "Oui"]
     assert texts("\u00a0Ça \u00a0va") == ["Ça va"]
 
 
 def test_cjk_marks_end_a_clause_at_once() -> None:
-    """No white space is waited for."""
+    """They do not wait for white space."""
     assert unfinished("你好，") == ["你好，"]
     assert clauses("你好，世界！今天、很好。") == ["你好，", "世界！", "今天、", "很好。"]
 
@@ -111,12 +111,12 @@ def test_cjk_quotes_stay_with_their_clause() -> None:
 
 
 def test_an_open_quote_ends_with_its_line() -> None:
-    """One that is never closed delays nothing for long."""
+    """An unclosed quote delays speech only to the end of its line."""
     assert unfinished("「好\n你好。") == ["「好 ", "你好。"]
 
 
 def test_wide_marks_between_digits_do_not_end_a_clause() -> None:
-    """Times and numbers of CJK texts."""
+    """Times and numbers in CJK text."""
     assert clauses("在10：30见面，价格1，000元") == ["在10：30见面，", "价格1，000元"]
     assert clauses("第1：开始") == ["第1：", "开始"]
 
@@ -130,12 +130,12 @@ def test_cjk_text_without_marks_is_cut_by_length() -> None:
 
 
 def test_mixed_words_count_once() -> None:
-    """Spaces do not add to what CJK characters count."""
+    """Spaces between CJK characters do not count."""
     assert texts("你好 世界 今天 很好 我们") == ["你好 世界 今天 很好 ", "我们"]
 
 
 def test_a_run_without_white_space_is_cut() -> None:
-    """However long it is."""
+    """For any length."""
     assert [len(text) for text in texts("a" * 200)] == [MAX_RUN, MAX_RUN, 40]
     assert "".join(texts("a." * 500)) == "a." * 500
 
@@ -148,8 +148,8 @@ def test_a_run_of_digits_is_cut() -> None:
 
 
 @pytest.mark.parametrize("cluster", ["e\u0301\u0323", "👩🏽\u200d💻\ufe0f", "🇩🇪", "🏴\U000e0067\U000e0062\U000e007f"])
-def test_what_is_seen_as_one_is_never_cut(cluster: str) -> None:
-    """At whatever place the limit falls."""
+def test_a_grapheme_cluster_is_never_cut(cluster: str) -> None:
+    """For any place of the limit."""
     for shift in range(len(cluster)):
         units = texts("x" * shift + cluster * 100)
         assert len(units) > 1
@@ -161,7 +161,7 @@ def test_what_is_seen_as_one_is_never_cut(cluster: str) -> None:
     ["a" * 79 + " ", "a", "a" + "\u0301" * 500, "👩\u200d", "\u0301", "「。」）", "a\u00a0", "- ", "字) ", "1："],
 )
 def test_no_unit_is_longer_than_its_bound(text: str) -> None:
-    """Long words, long clusters, and many of them; and nothing is held back beyond it."""
+    """Long words, long clusters and many of them; nothing beyond the bound is held back."""
     units: list[Unit] = []
     cutter = Cutter(16, units.append)
     for offset, ch in enumerate((text * 5_000)[:10_000]):
@@ -170,8 +170,8 @@ def test_no_unit_is_longer_than_its_bound(text: str) -> None:
     assert all(len(unit.text) <= MAX_CHARS + MAX_RUN + MAX_CLUSTER for unit in units)
 
 
-def test_a_unit_has_something_to_say() -> None:
-    """Punctuation alone is nothing to speak, a symbol is."""
+def test_a_unit_has_something_to_speak() -> None:
+    """Punctuation alone is not spoken, a symbol is."""
     assert texts("... — !\n\n  \u0301 “”") == []
     assert texts("Hello you !\nYes") == ["Hello you ", "Yes"]
     assert texts("100 % & @") == ["100 % ", "& @"]
@@ -192,7 +192,7 @@ def test_a_unit_has_something_to_say() -> None:
     ],
 )
 def test_halves_are_cut_after_white_space_or_at_least_between_characters(text: str, first: str | None) -> None:
-    """At the nearest such place to the middle; only one character alone has none."""
+    """At the nearest such place to the middle; only a single character has none."""
     halves = Unit(text, tuple(range(7, 7 + len(text)))).halves()
     if first is None:
         assert halves is None

@@ -1,4 +1,4 @@
-"""Clips that people upload: good ones in every format, and several hundred that are not what they should be."""
+"""Uploaded clips: valid ones in every format, and several hundred damaged or malicious ones."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ TONE_HZ = 440.0
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """How a file is made."""
+    """Parameters of an encoded file."""
 
     container: str  # FFmpeg's names
     codec: str
     sample_format: str
     rate: int = 48_000
     layout: str = "mono"
-    video: str = ""  # a codec, for a film around the sound
+    video: str = ""  # video codec, for a film around the audio
 
 
 KINDS = {
@@ -56,7 +56,7 @@ def encoded(kind: Kind, samples: NDArray[np.float32]) -> bytes:
     """An audio file of float32[n] at the kind's rate; the same in all channels."""
     out = io.BytesIO()
     with av.open(out, "w", format=kind.container) as container:
-        options = {"strict": "experimental"}  # FFmpeg's own Vorbis encoder wants it
+        options = {"strict": "experimental"}  # FFmpeg's own Vorbis encoder requires it
         stream = container.add_stream(kind.codec, rate=kind.rate, options=options)
         assert isinstance(stream, av.AudioStream)
         stream.layout, stream.format, stream.bit_rate = kind.layout, kind.sample_format, 128_000
@@ -89,7 +89,7 @@ def good(name: str) -> bytes:
 
 
 def wav(samples: NDArray[np.float32] | NDArray[np.int16], rate: int = 24_000, **lies: int) -> bytes:
-    """A WAV file of one channel, whose header can be made to lie: `channels`, `rate`, `data_bytes`, `bits`, `block`."""
+    """A mono WAV file whose header fields can be wrong: `channels`, `rate`, `data_bytes`, `bits`, `block`."""
     data, bits = samples.tobytes(), 8 * samples.itemsize
     form = 3 if samples.dtype == np.float32 else 1
     header = {"form": form, "channels": 1, "rate": rate, "block": bits // 8, "bits": bits, "data_bytes": len(data)}
@@ -107,12 +107,12 @@ def wav(samples: NDArray[np.float32] | NDArray[np.int16], rate: int = 24_000, **
 
 @cache
 def flac_bomb(minutes: float = 20.0) -> bytes:
-    """A small file of long silence: a thousand times its size when it is decoded."""
+    """A small file of long silence, which is a thousand times larger when decoded."""
     return encoded(Kind("flac", "flac", "s16", 8_000), np.zeros(round(minutes * 60 * 8_000), np.float32))
 
 
 def mutated(seed: int = 0) -> Iterator[tuple[str, bytes]]:
-    """Name and bytes of more than 200 clips, most of them bad; always the same ones."""
+    """Name and bytes of more than 200 clips, most of them invalid; deterministic."""
     dice = random.Random(seed)
     for name in KINDS:
         clip = good(name)
@@ -134,7 +134,7 @@ def mutated(seed: int = 0) -> Iterator[tuple[str, bytes]]:
 
 
 def _lies() -> Iterator[tuple[str, bytes]]:
-    """WAV files whose headers promise what is not there."""
+    """WAV files with wrong headers."""
     pcm = (tone() * 32_767).astype("<i2")
     lies: dict[str, dict[str, int]] = {
         "2 hours": {"data_bytes": 2 * 3_600 * 48_000},
@@ -169,7 +169,7 @@ def _lies() -> Iterator[tuple[str, bytes]]:
 
 
 def _strangers(dice: random.Random) -> Iterator[tuple[str, bytes]]:
-    """What is no audio file at all, or one that FFmpeg would follow elsewhere."""
+    """Files that are not audio, or that would make FFmpeg open other files."""
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as file:
         file.writestr("bomb", bytes(8 << 20))

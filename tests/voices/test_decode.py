@@ -1,4 +1,4 @@
-"""Clips of strangers: what is decoded, what is refused, and what a decoder could do to the machine."""
+"""Clips from untrusted sources: accepted ones, refused ones, and limits of the decoder."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MAX_S = 5.0
 
 @pytest.mark.parametrize("name", KINDS)
 async def test_every_format_is_decoded(name: str) -> None:
-    """To 24 kHz, one channel: the same tone, as long and as loud."""
+    """To 24 kHz mono: the tone keeps its frequency, length and loudness."""
     waveform = await decode(good(name), max_s=MAX_S)
     assert waveform.dtype == np.float32
     assert len(waveform) == pytest.approx(SECONDS * 24_000, abs=1_000)  # encoders pad to whole frames
@@ -37,7 +37,7 @@ async def test_every_format_is_decoded(name: str) -> None:
 
 
 async def test_channels_are_averaged() -> None:
-    """A tone in one of two channels is half as loud; mutation: FFmpeg's own mix adds 3 dB."""
+    """A tone in one of two channels is half as loud. Mutation: FFmpeg's own mix adds 3 dB."""
     left = np.stack((tone(), 0 * tone()), axis=1)
     waveform = await decode(wav(left, channels=2, block=8), max_s=MAX_S)
     assert np.abs(waveform - tone() / 2).max() < 1e-6
@@ -72,7 +72,7 @@ async def test_the_format_is_read_from_the_bytes_not_the_name() -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-async def test_what_is_refused_says_what_is_allowed(clip: bytes, why: str) -> None:
+async def test_a_refusal_names_the_allowed_values(clip: bytes, why: str) -> None:
     with pytest.raises(InvalidRequest, match=f"^audio_sample: .*{why}") as refused:
         await decode(clip, max_s=MAX_S)
     assert refused.value.param == "audio_sample"
@@ -84,9 +84,9 @@ async def test_the_limits_themselves_are_allowed() -> None:
 
 
 async def test_damaged_clips_are_decoded_or_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those that are whole in part: of more than 200 others, see what a node does.
+    """Clips that are valid in part; a node's test sends more than 200 others.
 
-    Nothing else ever happens, and nothing appears on disk; the gate of leaks looks for processes.
+    No other error occurs and no file is written; the leak gate checks for processes.
     """
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -109,12 +109,12 @@ async def test_damaged_clips_are_decoded_or_refused(tmp_path: Path, monkeypatch:
         for name, clip in mutated():
             if re.search("500 bits|hole|twice|middle|claims|samples of", name):
                 tasks.create_task(try_one(name, clip))
-    assert 20 < sum(outcomes) < len(outcomes) - 20  # neither answer is the answer to everything
+    assert 20 < sum(outcomes) < len(outcomes) - 20  # both results occur often enough
     assert not os.listdir(tmp_path)
 
 
 def decoder() -> int | None:
-    """The process that decodes now."""
+    """The running decoder process."""
     for task in Path("/proc/self/task").iterdir():
         for pid in (task / "children").read_text().split():
             if b"decode_child" in Path(f"/proc/{pid}/cmdline").read_bytes():
@@ -133,7 +133,7 @@ async def test_a_clip_whose_decoder_is_killed_is_refused() -> None:
         await task
 
 
-async def test_a_decoder_that_hangs_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_hung_decoder_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("agent_tts.voices.enroll.DECODE_TIMEOUT_S", 0.01)
     with pytest.raises(InvalidRequest, match="within the limits"):
         await decode(good("mp3"), max_s=MAX_S)
@@ -143,7 +143,7 @@ async def test_a_decoder_that_hangs_is_killed(monkeypatch: pytest.MonkeyPatch) -
 
 
 def powerless(program: str) -> subprocess.CompletedProcess[str]:
-    """Run a program as the decoder runs once it has read nothing yet."""
+    """Run a program in the decoder's state after `give_up_powers`."""
     first = "import os, socket, subprocess, sys\nfrom agent_tts.voices.decode_child import give_up_powers\n"
     command = [sys.executable, "-c", f"{first}give_up_powers()\n{program}"]
     return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
@@ -162,8 +162,8 @@ POSIX = pytest.mark.skipif(sys.platform == "win32", reason="limits of POSIX")
         ("subprocess.run(['true'])", "Too many open files|Resource temporarily unavailable"),
     ],
 )
-def test_the_decoder_gets_nothing_that_it_does_not_need(program: str, error: str) -> None:
-    """Mutation: each of the limits taken away lets one of these through."""
+def test_the_decoder_has_only_the_resources_that_it_needs(program: str, error: str) -> None:
+    """Mutation: without each limit one of these programs succeeds."""
     done = powerless(program)
     assert done.returncode == 1
     assert any(words in done.stderr for words in error.split("|")), done.stderr
@@ -171,7 +171,7 @@ def test_the_decoder_gets_nothing_that_it_does_not_need(program: str, error: str
 
 @POSIX
 def test_the_decoder_cannot_write_to_files(tmp_path: Path) -> None:
-    """Not even to one that was open before."""
+    """Including files that were open before."""
     written = tmp_path / "written"
     program = "os.write(1, b'x')"
     with written.open("wb") as file:

@@ -1,4 +1,4 @@
-"""The library on disk: what is kept, what is refused, what survives damage and other processes."""
+"""The library on disk: storing, refusing, damage, and changes by other processes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Arrays = dict[str, NDArray[Any]]
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Where a library is to be; not there yet."""
+    """Folder for a library; does not exist yet."""
     return tmp_path / "data" / "voices"
 
 
@@ -41,7 +41,7 @@ def library(folder: Path) -> VoiceLibrary:
 
 @pytest.fixture
 def log() -> Iterator[list[str]]:
-    """Warnings and errors that are logged."""
+    """Logged warnings and errors."""
     lines: list[str] = []
     sink = logger.add(lines.append, level="WARNING", format="{message}")
     yield lines
@@ -64,11 +64,11 @@ def designed(name: str = "sage") -> StoredVoice:
     return StoredVoice(name=name, kind="designed", prompt="a calm old man")
 
 
-# ---------------------------------------------------------------- keeping
+# ---------------------------------------------------------------- storing
 
 
 def test_a_voice_is_stored_completely(folder: Path, library: VoiceLibrary) -> None:
-    """Another library, in another process say, reads the same."""
+    """A second library, for example in another process, reads the same."""
     added = library.add(cloned(description="a friend"), sound())
     assert (added.vector_sizes, added.frames, added.description) == ((64, 1024), 25, "a friend")
     assert added.consent is not None
@@ -97,7 +97,7 @@ def test_a_vector_is_enough_for_a_clone(library: VoiceLibrary) -> None:
     assert (added.vector_sizes, added.frames) == ((64,), 0)
 
 
-def test_voices_are_in_order(library: VoiceLibrary) -> None:
+def test_voices_are_sorted(library: VoiceLibrary) -> None:
     for name in ("zoe", "al", "bob"):
         library.add(designed(name), {})
     assert [voice.name for voice in library.voices()] == ["al", "bob", "zoe"]
@@ -105,7 +105,7 @@ def test_voices_are_in_order(library: VoiceLibrary) -> None:
 
 @POSIX
 def test_only_the_owner_can_read_the_voices(folder: Path, library: VoiceLibrary) -> None:
-    """Whatever the umask is: they are personal data."""
+    """For any umask: voices are personal data."""
     before = os.umask(0)
     try:
         library.add(cloned(), sound())
@@ -115,7 +115,7 @@ def test_only_the_owner_can_read_the_voices(folder: Path, library: VoiceLibrary)
     assert modes == {"voices": 0o700, "bob": 0o700, "voice.json": 0o600, "voice.safetensors": 0o600}
 
 
-def test_a_library_that_is_only_read_makes_no_folder(folder: Path, library: VoiceLibrary) -> None:
+def test_reading_a_library_creates_no_folder(folder: Path, library: VoiceLibrary) -> None:
     assert library.voices() == ()
     assert not folder.exists()
 
@@ -123,16 +123,16 @@ def test_a_library_that_is_only_read_makes_no_folder(folder: Path, library: Voic
 # ---------------------------------------------------------------- refusing
 
 
-def test_a_name_is_given_once(library: VoiceLibrary) -> None:
+def test_a_used_name_is_refused(library: VoiceLibrary) -> None:
     library.add(designed(), {})
     with pytest.raises(VoiceExists, match="'sage'"):
         library.add(designed(), {})
 
 
-def test_a_name_that_another_process_has_just_used_is_refused(
+def test_a_name_that_another_process_has_just_taken_is_refused(
     folder: Path, library: VoiceLibrary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Even when it was free as this one looked; mutation: without the second look `bob` would be lost."""
+    """Even if the name was free at the first check. Mutation: without the second check `bob` is lost."""
     monkeypatch.setattr(VoiceLibrary, "check_room", lambda *_: None)
     VoiceLibrary(folder, 3).add(cloned(), sound())
     with pytest.raises(VoiceExists):
@@ -141,7 +141,7 @@ def test_a_name_that_another_process_has_just_used_is_refused(
     assert [path.name for path in folder.iterdir()] == ["bob"]
 
 
-def test_a_full_library_takes_no_more(library: VoiceLibrary) -> None:
+def test_a_full_library_refuses_voices(library: VoiceLibrary) -> None:
     for name in "abc":
         library.add(designed(name), {})
     with pytest.raises(VoiceLimit, match="3 voices"):
@@ -203,7 +203,7 @@ def test_an_incomplete_voice_is_refused(
     assert not folder.exists()
 
 
-def test_a_disk_that_refuses_writes_is_an_internal_error(folder: Path, log: list[str]) -> None:
+def test_an_unwritable_disk_is_an_internal_error(folder: Path, log: list[str]) -> None:
     folder.parent.mkdir(parents=True)
     folder.write_text("a file where the library is to be")
     library = VoiceLibrary(folder, 3)
@@ -213,10 +213,8 @@ def test_a_disk_that_refuses_writes_is_an_internal_error(folder: Path, log: list
     assert any("Not a directory" in line or "File exists" in line for line in log)
 
 
-def test_a_write_that_fails_leaves_nothing(
-    folder: Path, library: VoiceLibrary, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """At any of its steps; the disk is full, say."""
+def test_a_failed_write_leaves_no_files(folder: Path, library: VoiceLibrary, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At any step, for example because the disk is full."""
     library.add(designed(), {})
 
     def fail(*_: object) -> None:
@@ -231,7 +229,7 @@ def test_a_write_that_fails_leaves_nothing(
     library.add(cloned(), sound())
 
 
-# ---------------------------------------------------------------- changes from elsewhere
+# ---------------------------------------------------------------- changes by other processes
 
 
 def test_nothing_is_read_again_while_nothing_changes(
@@ -244,7 +242,7 @@ def test_nothing_is_read_again_while_nothing_changes(
     assert library.voices() is voices
 
 
-def test_only_what_is_new_is_read(folder: Path, library: VoiceLibrary, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_new_voices_are_read(folder: Path, library: VoiceLibrary, monkeypatch: pytest.MonkeyPatch) -> None:
     library.add(designed(), {})
     read: list[str] = []
     original = VoiceLibrary._read
@@ -259,8 +257,8 @@ def test_only_what_is_new_is_read(folder: Path, library: VoiceLibrary, monkeypat
 
 
 @pytest.mark.parametrize("settled", [True, False])
-def test_changes_of_another_process_are_seen(settled: bool, folder: Path, library: VoiceLibrary) -> None:
-    """Even two within one tick of the file system's clock; mutation: trusting a time that is not settled misses one."""
+def test_changes_by_another_process_are_read(settled: bool, folder: Path, library: VoiceLibrary) -> None:
+    """Including two within one tick of the file system clock. Mutation: trusting a recent time stamp misses one."""
     other = VoiceLibrary(folder, 3)
     other.add(designed(), {})
     if settled:
@@ -277,8 +275,8 @@ def test_changes_of_another_process_are_seen(settled: bool, folder: Path, librar
     assert library.voices() == ()
 
 
-def test_a_voice_that_is_added_again_has_another_version(library: VoiceLibrary) -> None:
-    """So that nobody goes on with a prompt of the old one."""
+def test_a_voice_with_a_reused_name_has_another_version(library: VoiceLibrary) -> None:
+    """A prompt of the old voice must not be used for the new one."""
     first = library.add(cloned(), sound())
     library.delete("bob")
     second = library.add(cloned(), sound(1))
@@ -288,7 +286,7 @@ def test_a_voice_that_is_added_again_has_another_version(library: VoiceLibrary) 
 
 
 def settle(folder: Path) -> None:
-    """Let the last change be some seconds ago."""
+    """Set the time of the last change to some seconds ago."""
     past = datetime.now(UTC).timestamp() - 10
     os.utime(folder, (past, past))
 
@@ -301,7 +299,7 @@ def rewrite(path: Path, **entries: object) -> None:
 
 
 def escape(voice: Path) -> None:
-    """The whole voice is elsewhere."""
+    """Put the whole voice elsewhere, behind a link."""
     voice.rename(voice.parent.parent / "elsewhere")
     voice.symlink_to(voice.parent.parent / "elsewhere")
 
@@ -317,7 +315,7 @@ def become_file(voice: Path) -> None:
 
 
 def become_pipe(path: Path) -> None:
-    """Which nobody writes to: opening it would take for ever."""
+    """A pipe without a writer: opening it would block for ever."""
     path.unlink()
     os.mkfifo(path)
 
@@ -329,9 +327,9 @@ def save(voice: Path, arrays: Arrays) -> None:
 DAMAGE: dict[str, Callable[[Path], object]] = {
     "no json": lambda voice: (voice / "voice.json").unlink(),
     "broken json": lambda voice: (voice / "voice.json").write_text("{"),
-    "json that is no object": lambda voice: (voice / "voice.json").write_text("[]"),
+    "json without an object": lambda voice: (voice / "voice.json").write_text("[]"),
     "deep json": lambda voice: (voice / "voice.json").write_text("[" * 60_000),
-    "json that is no text": lambda voice: (voice / "voice.json").write_bytes(b"\xff\xfe"),
+    "json of invalid UTF-8": lambda voice: (voice / "voice.json").write_bytes(b"\xff\xfe"),
     "an unknown entry": lambda voice: rewrite(voice / "voice.json", more=1),
     "an unknown kind": lambda voice: rewrite(voice / "voice.json", kind="sung"),
     "no consent": lambda voice: rewrite(voice / "voice.json", consent=None),
@@ -342,7 +340,7 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
     "no arrays": lambda voice: (voice / "voice.safetensors").unlink(),
     "empty arrays": lambda voice: (voice / "voice.safetensors").write_bytes(b""),
     "cut arrays": lambda voice: os.truncate(voice / "voice.safetensors", 4_000),
-    "arrays that lie": lambda voice: (voice / "voice.safetensors").write_bytes(b"\xff" * 100),
+    "arrays with a wrong header": lambda voice: (voice / "voice.safetensors").write_bytes(b"\xff" * 100),
     "no vector": lambda voice: save(voice, {"codes": CODES}),
     "no codes": lambda voice: save(voice, {"vector_64": VECTOR}),
     "a vector of another size": lambda voice: save(voice, {"vector_1024": VECTOR, "codes": CODES}),
@@ -361,7 +359,7 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
 def test_a_damaged_voice_is_left_out_and_can_be_deleted(
     what: str, folder: Path, library: VoiceLibrary, log: list[str]
 ) -> None:
-    """Once it is logged; the others are as ever; using it is an error; nothing outside is touched by deleting it."""
+    """It is logged once, the other voices remain, its use is an error, and deleting it touches nothing outside."""
     library.add(cloned(), sound())
     library.add(designed(), {})
     DAMAGE[what](folder / "bob")
@@ -386,10 +384,8 @@ def test_a_damaged_voice_is_left_out_and_can_be_deleted(
         {"vector_64": VECTOR, "codes": CODES.astype(np.float32)},
     ],
 )
-def test_values_that_would_harm_an_engine_never_leave_the_library(
-    arrays: Arrays, folder: Path, library: VoiceLibrary, log: list[str]
-) -> None:
-    """A header does not show them."""
+def test_harmful_values_are_refused(arrays: Arrays, folder: Path, library: VoiceLibrary, log: list[str]) -> None:
+    """A file's header does not show them."""
     library.add(cloned(), sound())
     save(folder / "bob", arrays)
     with pytest.raises(UnknownVoice, match="damaged"):
@@ -406,7 +402,7 @@ def test_entries_without_a_valid_name_are_ignored(folder: Path, library: VoiceLi
 
 @pytest.mark.node
 def test_old_temporary_folders_of_a_crash_are_removed(folder: Path, library: VoiceLibrary) -> None:
-    """And not what another process is writing now."""
+    """But not the folder that another process is writing."""
     library.add(designed(), {})
     program = "import os, sys\nfrom pathlib import Path\nfrom agent_tts.voices import library\n"
     crash = f"{program}library._write_file = lambda *_: os._exit(1)\n"
@@ -423,7 +419,7 @@ def test_old_temporary_folders_of_a_crash_are_removed(folder: Path, library: Voi
     assert [path.name for path in folder.iterdir()] == ["sage"]
 
 
-# ---------------------------------------------------------------- where it is
+# ---------------------------------------------------------------- location
 
 
 def test_the_library_is_in_the_user_s_data_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -440,7 +436,7 @@ def test_the_library_is_in_the_user_s_data_folder(tmp_path: Path, monkeypatch: p
     assert default_folder() == tmp_path / "local/agent-tts/voices"
 
 
-def test_the_settings_name_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_settings_can_name_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     VoiceLibrary.of(Voices(folder="~/mine", limit=1)).add(designed(), {})
     assert (tmp_path / "mine/sage/voice.json").exists()
@@ -449,8 +445,8 @@ def test_the_settings_name_another_folder(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.node
-def test_the_front_stays_light() -> None:
-    """Mutation: importing the encoder, or PyAV, where they are only used by a process of their own."""
+def test_the_front_imports_neither_encoder_nor_pyav() -> None:
+    """Mutation: importing the encoder or PyAV, which only child processes use."""
     modules = "agent_tts.voices.library, agent_tts.voices.enroll, agent_tts.voices.names"
     program = f"import {modules}, sys; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)

@@ -38,13 +38,15 @@ BAD = [
 
 @pytest.mark.parametrize("name", [*BAD, "con", "nul", "com1", "lpt9"])
 def test_paths_and_reserved_names_are_not_names(name: str) -> None:
-    """Mutation: `match` for `fullmatch` lets "bob\\n" and "bob/../x" through."""
+    """Mutation: `match` instead of `fullmatch` accepts "bob\
+    " and "bob/../x".
+    """
     assert not is_name(name)
     with pytest.raises(InvalidRequest, match="1 to 64 of a-z"):
         checked_name(name)
 
 
-def test_the_prefix_of_clones_is_no_part_of_the_name() -> None:
+def test_the_prefix_of_clones_is_not_part_of_the_name() -> None:
     assert library_name("clone:bob") == library_name("bob") == "bob"
 
 
@@ -54,7 +56,7 @@ def test_weights_of_a_mix_sum_to_one() -> None:
 
 
 @pytest.mark.parametrize("voice", ["", "bob", "clone:bob", "bob(0.5)", "Vivian"])
-def test_one_voice_is_no_mix(voice: str) -> None:
+def test_a_single_voice_is_no_mix(voice: str) -> None:
     assert parse_mix(voice) is None
 
 
@@ -73,7 +75,7 @@ def test_an_invalid_mix_is_refused(voice: str) -> None:
 
 @given(st.dictionaries(NAMES, st.floats(0.01, 10), min_size=2, max_size=MAX_PARTS))
 def test_a_mix_is_read_back_from_its_normalised_form(weights: dict[str, float]) -> None:
-    """Which is what the engine gets."""
+    """The engine gets the normalised form."""
     mix = parse_mix("+".join(f"{name}({weight!r})" for name, weight in weights.items()))
     assert mix is not None
     assert sum(weight for _, weight in mix) == pytest.approx(1)

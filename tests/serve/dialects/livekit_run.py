@@ -1,4 +1,4 @@
-"""LiveKit's stock classes on a real node: they speak, are interrupted, and speak again."""
+"""LiveKit's stock classes on a real node: three turns, the second interrupted."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ LIMIT_S = 20.0
 
 @asynccontextmanager
 async def http_session() -> AsyncIterator[aiohttp.ClientSession]:
-    """For the `http_session` of a class; LiveKit's own needs a worker's job around it."""
+    """For the `http_session` of a class; LiveKit's own needs a worker's job."""
     async with aiohttp.ClientSession(trust_env=False) as session:
         yield session
 
 
 async def say(speaker: tts.TTS[Any], text: str) -> list[tts.SynthesizedAudio]:
-    """A reply of an LLM, token by token."""
+    """An LLM's reply, token by token."""
     async with speaker.stream(conn_options=ONCE) as stream, asyncio.timeout(LIMIT_S):
         for token in tokens(text):
             stream.push_text(token)
@@ -42,7 +42,7 @@ def pcm(events: list[tts.SynthesizedAudio]) -> bytes:
 
 
 def words(events: list[tts.SynthesizedAudio]) -> list[str]:
-    """The words that it was told the times of."""
+    """The words for which it received times."""
     told = [word for event in events for word in event.frame.userdata.get(USERDATA_TIMED_TRANSCRIPT, ())]
     return "".join(told).split()
 
@@ -50,12 +50,12 @@ def words(events: list[tts.SynthesizedAudio]) -> list[str]:
 async def converse(
     speaker: tts.TTS[Any], node: RunningNode, *, tells_words: bool = True, is_paced: bool = True
 ) -> None:
-    """Three turns of an agent; the second is interrupted, and stops at once.
+    """Three turns of an agent; the second is interrupted and stops at once.
 
     Args:
         speaker: speaks with the node, in the voice `hearing.VOICE`.
-        tells_words: whether the node tells it when words are spoken.
-        is_paced: whether the node speaks about as fast as it is heard; otherwise it has spoken when it is interrupted.
+        tells_words: whether the node sends word times.
+        is_paced: whether audio comes in about real time; otherwise all of it has come before the interruption.
     """
     rate = speaker.sample_rate
     events = await say(speaker, f"{FIRST} {SECOND}")
@@ -71,9 +71,9 @@ async def converse(
 
 
 async def interrupted(speaker: tts.TTS[Any], node: RunningNode, *, is_paced: bool = True) -> None:
-    """A long reply that is cut short.
+    """Interrupt a long reply.
 
-    Its slot is free when the next reply begins: a pool of LiveKit's closes the connection no earlier.
+    Its slot must be free before the next reply begins: LiveKit's pool may close the connection only then.
     """
     async with speaker.stream(conn_options=ONCE) as stream, asyncio.timeout(LIMIT_S):
         for token in tokens(LONG):
@@ -83,6 +83,6 @@ async def interrupted(speaker: tts.TTS[Any], node: RunningNode, *, is_paced: boo
 
 
 async def synthesized(speaker: tts.TTS[Any], text: str) -> bytes:
-    """A whole text at once; its audio."""
+    """The audio of a whole text."""
     async with speaker.synthesize(text, conn_options=ONCE) as stream, asyncio.timeout(LIMIT_S):
         return pcm([event async for event in stream])

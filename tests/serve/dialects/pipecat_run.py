@@ -1,4 +1,4 @@
-"""A stock Pipecat service on a real node: it speaks, is interrupted, and speaks again."""
+"""A stock Pipecat service on a real node: three turns, the second interrupted."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from tests.integrations.pipecat.pipeline import Running, running
 from tests.serve.dialects.hearing import FIRST, LONG, NEXT, SECOND, check_spoken
 from tests.support import RunningNode, until
 
-# Longer than any audio on its way takes to arrive.
+# Longer than audio in flight takes to arrive, s.
 SETTLED_S = 0.3
 
 
 def tokens(text: str) -> list[str]:
-    """Text as an LLM gives it out: pieces of words, the space before a word with it."""
+    """Split text like an LLM: pieces of words, each with the space before it."""
     return re.findall(r" ?\S{1,4}|\s", text)
 
 
 async def converse(service: TTSService, node: RunningNode, *, tells_words: bool = True, rate: int = 24_000) -> None:
-    """Three turns of an agent; the second is interrupted, and stops at once.
+    """Three turns of an agent; the second is interrupted and stops at once.
 
     Args:
         service: speaks with the node, in the voice `hearing.VOICE`.
-        tells_words: whether the node tells it when words are spoken; otherwise Pipecat takes the text as it is.
+        tells_words: whether the node sends word times; otherwise Pipecat uses the text.
     """
     async with running([service], sample_rate=rate) as pipeline:
         await pipeline.turn(*tokens(f"{FIRST} {SECOND}"))
@@ -43,7 +43,7 @@ async def converse(service: TTSService, node: RunningNode, *, tells_words: bool 
 
 
 async def interrupted(pipeline: Running, node: RunningNode) -> None:
-    """A long turn that is cut short: its slot is free, and none of its audio comes any more."""
+    """Interrupt a long turn: its slot becomes free, and no more of its audio comes."""
     turns = len(pipeline.contexts)
     await pipeline.begin(*tokens(LONG))
     await pipeline.end()

@@ -1,4 +1,4 @@
-"""Every adapter over a real session and engine, under any order of messages and time: nothing is left of them."""
+"""Every adapter over a real session and engine, under any order of messages and time: no state is left behind."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CONFIG = Settings(engine="tone", slots=1, queue=1, limits=LIMITS, tone={"char_ms
 
 
 class Clocked:
-    """A link whose engine turns only when it is told to, at a time of its own."""
+    """An engine client whose engine turns only in `turn`, with its own clock."""
 
     alive = True
 
@@ -69,7 +69,7 @@ class Connected:
             Node(CONFIG, service, Guard(CONFIG, metrics), metrics), "test", clock=lambda: self.link.now
         )
         self.told: list[dict[str, Any] | bytes] = []
-        # What the client says while something is being sent to it, one at each wait of the writer.
+        # Messages that the client sends while the writer waits, one at each wait.
         self.meanwhile: list[dict[str, Any]] = []
         self.session.receive(adapter.begin())
 
@@ -81,7 +81,7 @@ class Connected:
         self.session.receive(self.adapter.decode(json.dumps(message)))
 
     def take(self, count: int) -> None:
-        """What the client is sent, as the writer of a connection takes it."""
+        """The messages to the client, as a connection's writer takes them."""
         for _ in range(count):
             if self.adapter.closing is not None or (item := self.session.poll()) is None:
                 return
@@ -100,7 +100,7 @@ class Connected:
         self.link.now += seconds
 
     def settle(self) -> None:
-        """Until nothing happens any more: whatever was begun has ended, if only for want of text."""
+        """Run until nothing happens any more: every open context has ended, if only for lack of text."""
         for _ in range(100):
             self.live(3, 0.5)
             self.take(1_000)
@@ -135,7 +135,7 @@ VLLM_OMNI = CONFIGURED | st.fixed_dictionaries(
 )
 TIME = st.tuples(st.integers(0, 4), st.sampled_from([0.0, 0.08, 1.0, 4.0]), st.integers(0, 30))
 
-# What ends all that a client may have left open.
+# Ends everything that a client may have left open.
 ENDS: dict[str, list[dict[str, Any]]] = {
     "aura": [{"type": "Flush"}],
     "flux": [{"type": "Flush"}],
@@ -179,7 +179,7 @@ KINDS: dict[str, tuple[Callable[[], ProtocolAdapter], st.SearchStrategy[Any], Le
 
 
 def run(kind: str, steps: list[Any], *, leaves_at_once: bool, stays: bool = False) -> Connected | None:
-    """Take these steps, and settle; None when the connection has been closed."""
+    """Run these steps, and settle; None when the connection was closed."""
     make, _, left, goodbye = KINDS[kind]
     peer = Connected(make())
     peer.take(10)
@@ -216,7 +216,7 @@ def run(kind: str, steps: list[Any], *, leaves_at_once: bool, stays: bool = Fals
 @pytest.mark.parametrize("kind", KINDS)
 @examples(150)
 @given(data=st.data(), leaves_at_once=st.booleans())
-def test_nothing_is_left(kind: str, data: st.DataObject, leaves_at_once: bool) -> None:
+def test_no_state_is_left(kind: str, data: st.DataObject, leaves_at_once: bool) -> None:
     message = KINDS[kind][1]
     steps = data.draw(st.lists(message | TIME | message.map(lambda said: [said]), max_size=25))
     run(kind, steps, leaves_at_once=leaves_at_once)
@@ -235,8 +235,8 @@ def multi_stream() -> Connected:
 
 
 @pytest.mark.parametrize("leaves_at_once", [True, False])
-def test_two_utterances_of_one_name_are_not_mixed(leaves_at_once: bool) -> None:
-    """A client cannot tell their audio apart: it has the same contextId."""
+def test_two_utterances_with_one_id_are_not_mixed(leaves_at_once: bool) -> None:
+    """A client cannot distinguish their audio: both have the same contextId."""
     peer = multi_stream()
     for message in (FLUSHED, CLOSED) * 3:
         peer.say(message)
@@ -252,8 +252,8 @@ def test_two_utterances_of_one_name_are_not_mixed(leaves_at_once: bool) -> None:
 
 
 @pytest.mark.parametrize("text", [[], [{"text": "Three. ", "context_id": "a"}], [FLUSHED, CLOSED]])
-def test_an_interruption_ends_all_of_a_name(text: list[dict[str, Any]]) -> None:
-    """Of what is spoken, and of what waits: keep that waiting to see it fail."""
+def test_an_interruption_ends_all_utterances_of_an_id(text: list[dict[str, Any]]) -> None:
+    """Both the spoken one and the waiting ones; fails if the waiting ones are kept."""
     peer = multi_stream()
     for message in (FLUSHED, CLOSED, *text, CLOSED):
         peer.say(message)
@@ -262,7 +262,7 @@ def test_an_interruption_ends_all_of_a_name(text: list[dict[str, Any]]) -> None:
     assert [message["isFinal"] for message in peer.told if isinstance(message, dict)] == [True]
 
 
-def test_what_is_not_flushed_is_cut_by_leaving() -> None:
+def test_close_socket_cancels_unflushed_text() -> None:
     peer = multi_stream()
     for message in (FLUSHED, CLOSED, {"text": "Three. ", "context_id": "a"}, {"close_socket": True}):
         peer.say(message)
@@ -275,8 +275,8 @@ def test_what_is_not_flushed_is_cut_by_leaving() -> None:
     assert peer.is_closed
 
 
-def test_what_waits_for_a_name_is_bounded() -> None:
-    """Count no cost to see it fail. A client that does so is not one to be talked to."""
+def test_text_that_waits_for_an_id_is_bounded() -> None:
+    """Fails if costs are not counted. Such a client is cut."""
     peer = multi_stream()
     for message in (FLUSHED, CLOSED):
         peer.say(message)
@@ -288,8 +288,8 @@ def test_what_waits_for_a_name_is_bounded() -> None:
     assert peer.is_closed
 
 
-def test_a_message_without_a_context_is_none_of_the_clients() -> None:
-    """Whichever comes first: count such contexts to see it fail."""
+def test_generated_context_ids_differ_from_the_clients() -> None:
+    """In either order."""
     named = {"transcript": "A. ", "continue": True, "context_id": "context-1"}
     for messages in ([named, {"transcript": "B."}], [{"transcript": "B."}, named]):
         adapter = CartesiaAdapter(CONFIG.limits)
@@ -298,8 +298,8 @@ def test_a_message_without_a_context_is_none_of_the_clients() -> None:
 
 
 @pytest.mark.parametrize("transcript", ["Four.", "x" * 41, 5])
-def test_what_was_complete_is_spoken_whatever_comes_behind_it(transcript: str | int) -> None:
-    """The message too many is told by an error, which is about no context: clients take others for its end."""
+def test_a_complete_text_is_spoken_despite_a_later_message_with_its_id(transcript: str | int) -> None:
+    """The error for the message beyond the limit names no context: clients take other errors for its end."""
     peer = Connected(CartesiaAdapter(CONFIG.limits))
     peer.say({"transcript": "One two three.", "continue": False, "context_id": "a"})
     peer.say({"transcript": transcript, "continue": False, "context_id": "a"})
@@ -310,8 +310,8 @@ def test_what_was_complete_is_spoken_whatever_comes_behind_it(transcript: str | 
     assert [message["status_code"] for message in told if message["type"] == "done"] == [200]
 
 
-def test_vllm_omni_is_told_of_a_cancel_that_came_too_late() -> None:
-    """The session has ended the utterance, of which nothing has been told yet, and refuses to cancel it."""
+def test_vllm_omnis_late_cancel_is_confirmed() -> None:
+    """The session has ended the utterance before any of its messages were sent, and refuses to cancel it."""
     peer = configured()
     peer.say({"type": "input.text", "text": "One."})
     peer.say({"type": "input.done"})
@@ -326,7 +326,7 @@ def test_vllm_omni_is_told_of_a_cancel_that_came_too_late() -> None:
 
 
 def test_vllm_omnis_text_is_bounded_while_the_writer_waits() -> None:
-    """Keep a text before the session has taken it to see it fail."""
+    """Fails if a text is kept before the session has taken it."""
     peer = configured()
     for _ in range(100):
         peer.say({"type": "input.text", "text": "x" * 40})
@@ -336,7 +336,7 @@ def test_vllm_omnis_text_is_bounded_while_the_writer_waits() -> None:
 
 
 def configured() -> Connected:
-    """A connection of vLLM-Omni's that may speak."""
+    """A configured connection of vLLM-Omni's."""
     peer = Connected(VllmOmniAdapter(1_000))
     peer.say({"type": "session.config", "response_format": "pcm"})
     peer.take(10)
@@ -360,8 +360,8 @@ MORE: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("kind", MORE)
 @pytest.mark.parametrize("at_once", [True, False])
-def test_text_after_a_pause_too_long_is_spoken(kind: str, at_once: bool) -> None:
-    """`at_once`: while the client is told of the pause, and not yet that its context is done."""
+def test_text_after_a_too_long_pause_is_spoken(kind: str, at_once: bool) -> None:
+    """`at_once`: the text comes while the error is sent, before the context's end is."""
     text, end, over = MORE[kind]
     peer = configured() if kind == "vllm-omni" else Connected(KINDS[kind][0]())
     peer.say(text)
@@ -385,7 +385,7 @@ def test_text_after_a_pause_too_long_is_spoken(kind: str, at_once: bool) -> None
 
 
 def heard(told: list[Any]) -> int:
-    """Bytes of audio in what was told."""
+    """Total bytes of audio."""
     payloads = [each if isinstance(each, bytes) else each.get("data") or each.get("audio") or b"" for each in told]
     return sum(len(each) if isinstance(each, bytes) else len(b64decode(each)) for each in payloads)
 
@@ -395,21 +395,21 @@ INTERRUPTED = {"NO_ACTIVE_SPEECH", "INTERRUPT_IN_PROGRESS"}
 
 @examples(150)
 @given(steps=st.lists(DEEPGRAM | TIME | DEEPGRAM.map(lambda said: [said]), max_size=25))
-def test_flux_answers_each_interrupt_and_ends_each_turn_that_it_began(steps: list[Any]) -> None:
+def test_flux_answers_each_interrupt_and_ends_each_started_turn(steps: list[Any]) -> None:
     steps = [step for step in steps if not str(step).count("Clear") and "x" * 41 not in str(step)]
-    steps = [step for step in steps if not str(step).count("Flush")]  # a warning of which is the same
+    steps = [step for step in steps if not str(step).count("Flush")]  # a warning, too, is an answer
     peer = run("flux", steps, leaves_at_once=False, stays=True)
     if peer is None:
         return
     told = [message for message in peer.told if not isinstance(message, bytes)]
     asked = sum(str(step).count("Interrupt") for step in steps)
     answers = [m for m in told if m["type"] == "SpeechInterrupted" or m.get("code") in INTERRUPTED]
-    assert len(answers) in (asked, asked + 1)  # the last flush, of nothing, has the same warning
+    assert len(answers) in (asked, asked + 1)  # the last flush, without text, has the same warning
 
 
 @examples(150)
 @given(steps=st.lists(DEEPGRAM | TIME | DEEPGRAM.map(lambda said: [said]), max_size=25))
-def test_aura_answers_each_flush_that_was_not_cleared(steps: list[Any]) -> None:
+def test_aura_answers_each_uncleared_flush(steps: list[Any]) -> None:
     steps = [step for step in steps if not str(step).count("Interrupt") and "x" * 41 not in str(step)]
     peer = run("aura", steps, leaves_at_once=False, stays=True)
     if peer is None:

@@ -1,4 +1,4 @@
-"""Cartesia's language without a socket, and its errors on a real one."""
+"""Cartesia's adapter without a socket, and its errors on a real one."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def into(one: CartesiaAdapter, **fields: Any) -> list[Message]:
 
 
 def out(one: CartesiaAdapter, type_: str, **fields: Any) -> list[Message]:
-    """What is told of a message about the context."""
+    """The messages that the adapter makes of one about the context."""
     return [json.loads(each) for each in one.encode(protocol.build(type_, **{"context_id": "a", **fields}))]
 
 
@@ -106,14 +106,14 @@ def test_continued_texts_are_one_context() -> None:
     ],
     ids=str,
 )
-def test_what_is_asked_for_is_what_the_context_gets(fields: Message, opened: Message) -> None:
+def test_fields_of_a_request_become_fields_of_the_context(fields: Message, opened: Message) -> None:
     (message, *_) = into(adapter(), transcript="Hello.", **fields)
     emotion = message.pop("instructions", None)
     assert message == OPEN | opened
     assert (emotion == "Emotion: sad.") == ("volume" in str(fields))
 
 
-def test_a_voice_that_a_client_names_unasked_is_the_nodes_own() -> None:
+def test_a_client_librarys_default_voice_is_the_nodes_own() -> None:
     (opened, *_) = into(adapter(), transcript="x", voice={"id": "f786b574-daa5-4673-aa0c-cbe3e8534c02"})
     assert "voice" not in opened
 
@@ -160,7 +160,7 @@ def test_requests_without_an_id_are_contexts_of_their_own() -> None:
         ("", True, ""),
     ],
 )
-def test_sentences_are_kept_apart(said: str, is_whole: bool, given: str) -> None:
+def test_sentences_stay_separate(said: str, is_whole: bool, given: str) -> None:
     assert spaced(said, is_whole=is_whole) == given
     one = adapter()
     messages = into(one, transcript=said, max_buffer_delay_ms=0 if is_whole else 3_000)
@@ -170,7 +170,7 @@ def test_sentences_are_kept_apart(said: str, is_whole: bool, given: str) -> None
 # ---------------------------------------------------------------- to the client
 
 
-def test_sound_comes_with_the_words_that_begin_in_it() -> None:
+def test_audio_comes_with_the_words_that_start_in_it() -> None:
     one = begun(add_timestamps=True)
     words = [
         {"word": "Hello", "start_ms": 0, "end_ms": 100, "char_start": 0, "char_end": 5},
@@ -230,7 +230,7 @@ def test_flushes_are_numbered() -> None:
     assert sound(one, b"ab")[0]["flush_id"] == 3
 
 
-def test_what_it_has_no_word_for_is_not_told() -> None:
+def test_messages_without_an_equivalent_are_not_sent() -> None:
     one = begun()
     for type_ in ("session.created", "session.updated", "context.started", "context.cancelled", "pong"):
         assert out(one, type_, session_id="s") == []
@@ -241,7 +241,7 @@ def test_what_it_has_no_word_for_is_not_told() -> None:
 
 
 def test_an_error_ends_its_context() -> None:
-    """Forget the failed id to see the next token open a context in the middle of the text."""
+    """Fails if the failed id is forgotten: the next token opens a context in the middle of the text."""
     one = begun()
     told, done = out(one, "error", code="at_capacity", message="full")
     assert (told["type"], told["done"], told["status_code"]) == ("error", False, 503)
@@ -254,21 +254,21 @@ def test_an_error_ends_its_context() -> None:
     assert into(one, transcript="Anew.") == [PLAIN, text("Anew."), END]
 
 
-def test_an_error_of_a_whole_text_keeps_nothing_of_its_id() -> None:
+def test_an_error_of_a_whole_text_forgets_its_id() -> None:
     one = adapter()
     into(one, transcript="Hello.")
     out(one, "error", code="unknown_voice", message="no")
     assert into(one, transcript="Anew.") == [PLAIN, text("Anew."), END]
 
 
-def test_a_context_that_became_too_long_is_not_begun_again() -> None:
+def test_a_too_long_context_is_not_opened_again() -> None:
     one = begun()
     assert [each["type"] for each in out(one, "context.done", reason="length")] == ["done"]
     assert into(one, transcript=" and on", **{"continue": True}) == []
 
 
 def refusal(one: CartesiaAdapter, **fields: Any) -> tuple[list[Message], SpeechError]:
-    """What the session is told, and the error that follows."""
+    """The session's messages, and the error that follows."""
     messages = one.decode(json.dumps({"context_id": "a", **fields}))
     told: list[Message] = []
     with pytest.raises(SpeechError) as caught:
@@ -319,7 +319,7 @@ def test_text_after_the_end_is_refused() -> None:
     assert "another context_id" in error.message
 
 
-def test_failed_ids_are_forgotten_in_the_end() -> None:
+def test_remembered_failed_ids_are_bounded() -> None:
     one = adapter()
     for number in range(2 * MAX_REMEMBERED):
         list(one.decode(json.dumps({"context_id": f"c{number}", "transcript": "x", "continue": True})))
@@ -327,7 +327,7 @@ def test_failed_ids_are_forgotten_in_the_end() -> None:
     assert len(one._failed) == MAX_REMEMBERED
 
 
-# ---------------------------------------------------------------- anything
+# ---------------------------------------------------------------- arbitrary input
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
@@ -347,7 +347,7 @@ REQUESTS = st.fixed_dictionaries(
 @given(
     messages=st.lists(REQUESTS.map(json.dumps) | JSON.map(json.dumps) | st.text(max_size=20) | st.binary(max_size=20))
 )
-def test_of_any_junk_come_only_messages_and_errors(messages: list[str | bytes]) -> None:
+def test_junk_gives_only_messages_and_errors(messages: list[str | bytes]) -> None:
     one = adapter(text_context_chars=60)
     for message in messages:
         try:
@@ -360,8 +360,8 @@ def test_of_any_junk_come_only_messages_and_errors(messages: list[str | bytes]) 
 
 @examples(100)
 @given(whole=st.text(max_size=60), cuts=st.lists(st.integers(0, 60), max_size=6))
-def test_tokens_are_handed_on_as_they_are(whole: str, cuts: list[int]) -> None:
-    """Whatever the cut; but for the space behind what can only be a sentence."""
+def test_tokens_are_passed_on_verbatim(whole: str, cuts: list[int]) -> None:
+    """For any split; only a space is added after a certain end of a sentence."""
     one, given_on = adapter(), ""
     edges = sorted({0, *(min(cut, len(whole)) for cut in cuts), len(whole)})
     pieces = [whole[start:end] for start, end in pairwise(edges)]
@@ -409,7 +409,7 @@ async def test_errors_on_the_wire_are_cartesias() -> None:
 @pytest.mark.node
 @pytest.mark.parametrize("path", ["/tts/bytes", "/tts/sse"])
 async def test_a_key_in_an_address_is_for_websockets_only(path: str) -> None:
-    """Where a browser can set headers, a key has no place in what proxies log; the answer says where it has one."""
+    """Browsers can set headers over HTTP, and proxies log addresses; the error names the header."""
     raw = {"container": "raw", "encoding": "pcm_s16le", "sample_rate": 24_000}
     async with (
         running_node(auth={"api_keys": ["right"]}) as running,
@@ -423,7 +423,7 @@ async def test_a_key_in_an_address_is_for_websockets_only(path: str) -> None:
 
 @pytest.mark.node
 async def test_errors_over_http_are_cartesias() -> None:
-    """Those of the request, and those that only the engine finds."""
+    """Errors of the request, and errors that only the engine finds."""
     raw = {"container": "raw", "encoding": "pcm_s16le", "sample_rate": 24_000}
     asked: dict[str, Any] = {"transcript": "Hello.", "voice": "tone-440", "output_format": raw}
     cases: list[tuple[dict[str, Any], int, str]] = [

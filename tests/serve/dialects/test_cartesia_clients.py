@@ -1,4 +1,4 @@
-"""Cartesia's clients on a real node, unmodified; only the URL is ours."""
+"""Cartesia's clients, unmodified but for the URL, on a real node."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ async def test_livekit(node: RunningNode) -> None:
 
 
 async def test_the_sdk_over_the_websocket(node: RunningNode) -> None:
-    """In the format that it asks for unasked: 32 bit floats at 44.1 kHz."""
+    """In its default format: 32 bit floats at 44.1 kHz."""
     async with AsyncCartesia(api_key="none", websocket_base_url=node.url.replace("http", "ws", 1)) as client:
         async with client.tts.websocket_connect() as connection:
             context = connection.context(voice=VOICE, add_timestamps=True)
@@ -97,7 +97,7 @@ async def test_the_sdk_over_the_websocket(node: RunningNode) -> None:
             await check_spoken(as_s16(pcm), NEXT, rate=44_100)
 
 
-async def test_contexts_of_the_sdk_speak_at_once(node: RunningNode) -> None:
+async def test_contexts_of_the_sdk_speak_in_parallel(node: RunningNode) -> None:
     async with AsyncCartesia(api_key="none", websocket_base_url=node.url.replace("http", "ws", 1)) as client:
         async with client.tts.websocket_connect() as connection:
             output = {"container": "raw", "encoding": "pcm_s16le", "sample_rate": 16_000}
@@ -145,8 +145,8 @@ async def test_the_sdk_over_server_sent_events(node: RunningNode) -> None:
     await check_spoken(b"".join(chunks(events)), FIRST, rate=8_000)
 
 
-async def test_a_client_that_is_spoken_to_and_does_not_read_is_cut() -> None:
-    """Never demand pongs to see it fail: small kernel buffers alone would take all of the sound."""
+async def test_a_client_that_does_not_read_its_audio_is_cut() -> None:
+    """Fails without pongs: small kernel buffers alone hold all of the audio."""
     async with running_node(timeouts={"ping_s": 0.2}) as node, livekit_run.http_session() as session:
         async with session.ws_connect(node.url + "/tts/websocket") as socket:
             await socket.send_json({"context_id": "a", "transcript": LONG})
@@ -154,7 +154,7 @@ async def test_a_client_that_is_spoken_to_and_does_not_read_is_cut() -> None:
             await until(lambda: not node.node.sessions, 2)
 
 
-async def test_pipecat_is_told_when_the_node_is_full() -> None:
+async def test_pipecat_gets_an_error_from_a_full_node() -> None:
     async with running_node(engine="espeak", slots=1, queue=0) as node, connect(node.url) as other:
         speech = await other.open()
         service = pipecat_service(node, TextAggregationMode.TOKEN)
@@ -164,12 +164,12 @@ async def test_pipecat_is_told_when_the_node_is_full() -> None:
             await until(lambda: bool(pipeline.errors))
             assert "at_capacity" in pipeline.errors[0]
             await speech.cancel()
-            await until(lambda: bool(pipeline.down(LLMFullResponseEndFrame)), 2)  # and waits for no sound
+            await until(lambda: bool(pipeline.down(LLMFullResponseEndFrame)), 2)  # it does not wait for audio
             await pipeline.turn(*pipecat_run.tokens(NEXT))
             await check_spoken(pipeline.pcm(), NEXT)
 
 
-async def test_livekit_is_told_when_the_node_is_full() -> None:
+async def test_livekit_gets_an_error_from_a_full_node() -> None:
     async with running_node(engine="espeak", slots=1, queue=0) as node, connect(node.url) as other:
         await other.open()
         async with livekit_run.http_session() as session:
@@ -187,7 +187,7 @@ def chunks(events: list[Any]) -> list[bytes]:
 
 
 def words(events: list[Any]) -> list[str]:
-    """As told, each with the times it is spoken at."""
+    """Received words with their times."""
     told = [event.word_timestamps for event in events if event.type == "timestamps"]
     times = [span for each in told for span in zip(each.start, each.end, strict=True)]
     assert times == sorted(times)
@@ -199,7 +199,7 @@ def as_s16(floats: bytes) -> bytes:
 
 
 async def test_livekit_keeps_its_connection_between_replies() -> None:
-    """Demand pongs at any time to see it fail: it reads its socket only while it waits for speech."""
+    """Fails if pongs are demanded while nothing is sent: LiveKit reads its socket only while it waits for speech."""
     async with running_node(timeouts={"ping_s": 0.1}) as node, livekit_run.http_session() as session:
         async with livekit_cartesia.TTS(api_key="none", base_url=node.url, http_session=session) as speaker:
             await livekit_run.say(speaker, FIRST)

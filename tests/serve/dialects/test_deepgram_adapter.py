@@ -1,4 +1,4 @@
-"""Deepgram's two streaming protocols as adapters: what a client's messages become, and what it is told."""
+"""Deepgram's two streaming protocols as adapters: their clients' messages, and the answers."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ ADAPTERS = [AuraAdapter, FluxAdapter]
 
 
 class Talk:
-    """A adapter and a session of which only the messages are known: what each is told is kept."""
+    """An adapter with a scripted session; records the messages to both sides."""
 
     def __init__(self, adapter: Adapter) -> None:
         self.adapter = adapter
-        self.asked: list[Message] = []  # of the session
+        self.asked: list[Message] = []  # to the session
         self.told: list[Any] = []  # to the client
 
     def connect(self) -> None:
@@ -35,7 +35,7 @@ class Talk:
         self.hear(session())
 
     def say(self, type_: str, **fields: Any) -> None:
-        """A message of the client; the session answers its pings."""
+        """Decode a client's message; the session answers its pings."""
         asked = list(self.adapter.decode(json.dumps({"type": type_, **fields})))
         self.asked += [message for message in asked if message["type"] != "ping"]
         for message in asked:
@@ -43,30 +43,30 @@ class Talk:
                 self.hear(protocol.build("pong", t=message.get("t")))
 
     def hear(self, item: Message | AudioChunk) -> None:
-        """Something that the session has to say."""
+        """Encode an item of the session."""
         for data in self.adapter.encode(item):
             self.told.append(json.loads(data) if isinstance(data, str) else data)
         self.asked += self.adapter.follow()
 
     def speak(self, context_id: str, audio: bytes = b"ab", reason: str = "end", audio_ms: int = 100) -> None:
-        """A whole context is spoken."""
+        """The session speaks a whole context."""
         self.hear(started(context_id))
         self.hear(chunk(context_id, audio))
         self.hear(done(context_id, reason, audio_ms))
 
     def types(self) -> list[str]:
-        """What was told since the last call, audio as its bytes."""
+        """Types of the messages since the last call, audio as its bytes."""
         told, self.told = [m.decode() if isinstance(m, bytes) else m["type"] for m in self.told], []
         return told
 
     def commands(self) -> list[tuple[Any, ...]]:
-        """What was asked since the last call: (type, context_id, text)."""
+        """Commands since the last call: (type, context_id, text)."""
         asked, self.asked = self.asked, []
         return [tuple(m[name] for name in ("type", "context_id", "text") if name in m) for m in asked]
 
 
 def talk(make: type[Adapter], **query: str) -> Talk:
-    """A connection that has begun."""
+    """A connection after its greeting."""
     new = Talk(make(query, {}))
     new.connect()
     new.asked.clear()
@@ -111,13 +111,13 @@ def cancelled(context_id: str, generated_ms: int) -> Message:
         ({"encoding": "mulaw"}, {}, {"output": {"encoding": "mulaw", "sample_rate": 8_000}}),
         ({"encoding": "alaw", "sample_rate": "16000"}, {}, {"output": {"encoding": "alaw", "sample_rate": 16_000}}),
         ({"speed": "1.25", "mip_opt_out": "true", "tag": "a", "expressivity": "2"}, {}, {"speed": 1.25}),
-        # Nobody has asked for these but Pipecat's and LiveKit's classes themselves.
+        # Parameters that Pipecat's and LiveKit's classes send by default.
         ({"model": "flux-alexis-en"}, {}, {"voice": None}),
         ({"model": "aura-2-helena-en"}, {"aura-2-helena-en": "ryan"}, {"voice": "aura-2-helena-en"}),
         ({"model": "aura-2-andromeda-en"}, {"*": "ryan"}, {"voice": "aura-2-andromeda-en"}),
     ],
 )
-def test_the_query_is_the_sessions(
+def test_the_query_configures_the_session(
     make: type[Adapter], query: dict[str, str], aliases: dict[str, str], wanted: dict[str, Any]
 ) -> None:
     (update,) = make(query, aliases).begin()
@@ -136,7 +136,7 @@ def test_the_query_is_the_sessions(
         ({"encoding": "mp3"}, UnsupportedFormat),
     ],
 )
-def test_a_wrong_query_is_refused_without_its_words(
+def test_a_wrong_query_is_refused_without_quoting_it(
     make: type[Adapter], query: dict[str, str], kind: type[SpeechError]
 ) -> None:
     with pytest.raises(kind) as caught:
@@ -145,7 +145,7 @@ def test_a_wrong_query_is_refused_without_its_words(
 
 
 @pytest.mark.parametrize("make", ADAPTERS)
-def test_a_refusal_is_told_in_deepgrams_shape_and_closes(make: type[Adapter]) -> None:
+def test_a_refusal_is_in_deepgrams_shape_and_closes(make: type[Adapter]) -> None:
     for code, close_code in (("at_capacity", 1013), ("unauthorized", 1008), ("internal", 1011), ("bad_message", 1008)):
         new = Talk(make({}, {}))
         new.hear(error(code))
@@ -154,7 +154,7 @@ def test_a_refusal_is_told_in_deepgrams_shape_and_closes(make: type[Adapter]) ->
         assert new.adapter.closing[0] == close_code
 
 
-def test_both_are_greeted_by_the_models_name() -> None:
+def test_the_greeting_has_the_models_name() -> None:
     for make, greeting in ((AuraAdapter, "Metadata"), (FluxAdapter, "Connected")):
         new = Talk(make({"model": "m"}, {}))
         new.connect()
@@ -170,8 +170,8 @@ def test_both_are_greeted_by_the_models_name() -> None:
 
 
 @pytest.mark.parametrize("make", ADAPTERS)
-def test_text_of_a_turn_is_one_context_and_the_next_waits_for_it(make: type[Adapter]) -> None:
-    """Remove `if first.flushes` from `UtteranceQueue.follow` to see the second text never spoken."""
+def test_a_turn_is_one_context_and_the_next_turn_waits_for_it(make: type[Adapter]) -> None:
+    """Fails without `if first.flushes` in `UtteranceQueue.follow`: the second text is never spoken."""
     peer = talk(make)
     peer.say("Speak", text="One ")
     peer.say("Speak", text="")
@@ -193,7 +193,7 @@ def test_text_of_a_turn_is_one_context_and_the_next_waits_for_it(make: type[Adap
 
 
 @pytest.mark.parametrize("make", ADAPTERS)
-def test_a_turn_that_got_no_text_for_long_goes_on_with_the_next(make: type[Adapter]) -> None:
+def test_a_starved_turn_goes_on_in_a_new_context(make: type[Adapter]) -> None:
     peer = talk(make)
     peer.say("Speak", text="One ")
     peer.hear(started("1"))
@@ -209,7 +209,7 @@ def test_a_turn_that_got_no_text_for_long_goes_on_with_the_next(make: type[Adapt
 
 
 @pytest.mark.parametrize("make", ADAPTERS)
-def test_a_flush_after_a_turn_got_no_text_for_long_is_answered_at_once(make: type[Adapter]) -> None:
+def test_a_flush_after_a_starved_turn_is_answered_at_once(make: type[Adapter]) -> None:
     peer = talk(make)
     peer.say("Speak", text="One ")
     peer.hear(started("1"))
@@ -221,8 +221,8 @@ def test_a_flush_after_a_turn_got_no_text_for_long_is_answered_at_once(make: typ
 
 
 @pytest.mark.parametrize("make", ADAPTERS)
-def test_what_waits_is_bounded(make: type[Adapter]) -> None:
-    """Count no cost in `UtteranceQueue.write` to see it grow."""
+def test_waiting_text_is_bounded(make: type[Adapter]) -> None:
+    """Fails if `UtteranceQueue.write` counts no cost."""
     peer = talk(make)
     peer.say("Speak", text="One.")
     peer.say("Flush")
@@ -236,7 +236,7 @@ def test_what_waits_is_bounded(make: type[Adapter]) -> None:
 
 
 @pytest.mark.parametrize("make", ADAPTERS)
-def test_room_for_waiting_text_comes_back(make: type[Adapter]) -> None:
+def test_spoken_text_makes_room_for_waiting_text(make: type[Adapter]) -> None:
     peer = talk(make)
     peer.say("Speak", text="One.")
     for turn in range(1, 6):
@@ -248,7 +248,7 @@ def test_room_for_waiting_text_comes_back(make: type[Adapter]) -> None:
 # ---------------------------------------------------------------- Flux
 
 
-def test_flux_tells_each_turn_between_its_start_and_its_figures() -> None:
+def test_flux_sends_each_turn_between_its_start_and_its_figures() -> None:
     peer = talk(FluxAdapter)
     peer.say("Speak", text="One.")
     peer.say("Flush")
@@ -263,8 +263,8 @@ def test_flux_tells_each_turn_between_its_start_and_its_figures() -> None:
     assert (first[-1]["audio_duration_ms"], first[-1]["input_character_count"]) == (70, 4)
 
 
-def test_flux_interrupts_with_the_place_in_the_sessions_audio() -> None:
-    """Leave `_position_ms` where it is in `_over` to see the second turn's place be wrong."""
+def test_flux_interrupts_at_a_place_in_the_sessions_audio() -> None:
+    """Fails if `_over` does not advance `_position_ms`: the second turn's place is wrong."""
     peer = talk(FluxAdapter)
     peer.say("Speak", text="Zero.")
     peer.say("Flush")
@@ -288,7 +288,7 @@ def test_flux_interrupts_with_the_place_in_the_sessions_audio() -> None:
     assert peer.commands() == [("text.append", "3", "Five.")]
     peer.say("Interrupt", playback_offset={"type": "time_ms", "value": 1_310})
     assert peer.asked[0]["played_ms"] == 10
-    # Without a place it is all that was made, and no text.
+    # Without a place everything made counts as heard, and the text is empty.
     peer.hear(cancelled("3", 90))
     peer.say("Speak", text="Six.")
     peer.types()
@@ -298,7 +298,7 @@ def test_flux_interrupts_with_the_place_in_the_sessions_audio() -> None:
     assert "text_spoken" not in peer.told[0]
 
 
-def test_flux_warns_of_an_interrupt_that_has_nothing_to_stop() -> None:
+def test_flux_warns_of_an_interrupt_without_a_turn() -> None:
     peer = talk(FluxAdapter)
     peer.say("Interrupt")
     assert peer.told[0]["code"] == "NO_ACTIVE_SPEECH"
@@ -314,7 +314,7 @@ def test_flux_warns_of_an_interrupt_that_has_nothing_to_stop() -> None:
     assert peer.commands() == []
 
 
-def test_flux_turn_that_ended_before_its_interrupt_is_told_as_spoken() -> None:
+def test_flux_turn_that_ended_before_its_interrupt_counts_as_spoken() -> None:
     peer = talk(FluxAdapter)
     peer.say("Speak", text="One.")
     peer.say("Flush")
@@ -330,7 +330,7 @@ def test_flux_turn_that_ended_before_its_interrupt_is_told_as_spoken() -> None:
     assert peer.asked[-1]["played_ms"] == 10
 
 
-def test_flux_tells_that_there_was_nothing_to_say() -> None:
+def test_flux_reports_a_turn_without_speech() -> None:
     peer = talk(FluxAdapter)
     peer.say("Flush")
     assert peer.told[0]["code"] == "NO_ACTIVE_SPEECH"
@@ -394,7 +394,7 @@ def test_aura_answers_each_flush_after_its_audio() -> None:
 
 
 def test_aura_clears_everything_at_once() -> None:
-    """Let `AuraAdapter.encode` look at no `UtteranceQueue.of` to see the late audio."""
+    """Fails if `AuraAdapter.encode` does not check `UtteranceQueue.of`: late audio follows."""
     peer = talk(AuraAdapter)
     peer.say("Speak", text="One.")
     peer.say("Flush")
@@ -422,7 +422,7 @@ def test_aura_clear_of_a_turn_that_has_just_ended() -> None:
     assert peer.adapter.closing is None
 
 
-def test_aura_keeps_sentences_apart_that_came_without_the_space_between() -> None:
+def test_aura_adds_a_missing_space_between_sentences() -> None:
     peer = talk(AuraAdapter)
     for text in ("It is 3.", "14.", "Next one!", " Last.", "e", "x."):
         peer.say("Speak", text=text)
@@ -436,7 +436,7 @@ def test_aura_closes_at_once() -> None:
     assert peer.commands()[-1] == ("session.close",)
 
 
-# ---------------------------------------------------------------- whatever comes
+# ---------------------------------------------------------------- arbitrary input
 
 
 @pytest.mark.parametrize("make", ADAPTERS)
@@ -451,7 +451,7 @@ def test_aura_closes_at_once() -> None:
     ],
     ids=str,
 )
-def test_a_wrong_message_is_refused_without_its_words(
+def test_a_wrong_message_is_refused_without_quoting_it(
     make: type[Adapter], message: Message, kind: type[SpeechError]
 ) -> None:
     with pytest.raises(kind) as caught:
@@ -478,7 +478,7 @@ CLIENT = st.fixed_dictionaries(
 @pytest.mark.parametrize("make", ADAPTERS)
 @examples(150)
 @given(data=st.binary(max_size=200) | st.text(max_size=200) | CLIENT.map(json.dumps))
-def test_no_message_does_more_than_be_refused(make: type[Adapter], data: str | bytes) -> None:
+def test_any_message_is_decoded_or_refused(make: type[Adapter], data: str | bytes) -> None:
     peer = talk(make)
     try:
         asked = list(peer.adapter.decode(data))
@@ -497,12 +497,12 @@ WISHES = st.lists(st.sampled_from(["Speak", "Speak", "Flush", "Interrupt", "Clea
 @examples(150)
 @given(wishes=WISHES)
 def test_every_text_is_spoken_once_in_order_or_dropped(make: type[Adapter], wishes: list[str]) -> None:
-    """By a session that has one context at most, and ends each."""
+    """The session has at most one context, and ends each."""
     peer = talk(make)
     stop = "Clear" if make is AuraAdapter else "Interrupt"
-    expected: list[str] = []  # texts that are still to be spoken
+    expected: list[str] = []  # texts still to be spoken
     given = spoken = 0
-    alive: str | None = None  # the context that is open
+    alive: str | None = None  # id of the open context
     text_of: dict[str, list[str]] = {}
     ended: set[str] = set()
     for wish in [*wishes, "Flush", *["spoken"] * 40]:

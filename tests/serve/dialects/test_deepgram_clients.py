@@ -1,4 +1,4 @@
-"""Deepgram's clients on a real node, unmodified; only the URL is ours."""
+"""Deepgram's clients, unmodified but for the URL, on a real node."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.serve.dialects.hearing import FIRST, LONG, NEXT, VOICE, check_spoken
 from tests.support import RunningNode, running_node, until
 from tests.wire import wire
 
-# Deepgram's SDK uses what this release of websockets has deprecated.
+# Deepgram's SDK uses names that this release of websockets deprecates.
 pytestmark = [pytest.mark.node, pytest.mark.filterwarnings("ignore:websockets:DeprecationWarning")]
 
 MODES = [TextAggregationMode.SENTENCE, TextAggregationMode.TOKEN]
@@ -44,7 +44,7 @@ LIMIT_S = 20.0
 
 @pytest.fixture
 async def node() -> AsyncIterator[RunningNode]:
-    """With a key, and with the recogniser's voice by the name of one of Deepgram's."""
+    """With a key, and with the recogniser's voice under the name of one of Deepgram's voices."""
     auth = {"api_keys": [KEY]}
     aliases = {"aura-2-thalia-en": VOICE, "flux-haley-en": VOICE}
     async with running_node(engine="espeak", lead_ms=4_000, auth=auth, voice_aliases=aliases) as running:
@@ -80,8 +80,8 @@ async def test_pipecat_aura(node: RunningNode, mode: TextAggregationMode) -> Non
     await pipecat_run.converse(service, node, tells_words=False)
 
 
-async def test_pipecat_tells_why_it_was_refused(node: RunningNode) -> None:
-    """Send no `dg-error` to see the reason be lost."""
+async def test_pipecat_gets_the_reason_of_a_refusal(node: RunningNode) -> None:
+    """The reason is lost without `dg-error`."""
     for service in (
         DeepgramFluxTTSService(api_key="wrong", url=ws(node) + "/v2/speak"),
         DeepgramTTSService(api_key="wrong", base_url=ws(node)),
@@ -111,7 +111,7 @@ async def test_livekit_aura(node: RunningNode) -> None:
 
 
 async def test_livekit_and_a_full_node() -> None:
-    """It hears at once that there is no room; when there is some, its next reply is spoken."""
+    """An error comes at once when there is no slot; when one is free, the next reply is spoken."""
     async with (
         running_node(slots=1, queue=0) as node,
         wire(node.ws_url) as other,
@@ -143,7 +143,7 @@ async def sdk(node: RunningNode) -> AsyncIterator[AsyncDeepgramClient]:
 
 
 async def test_sdk_flux(node: RunningNode) -> None:
-    """A turn, one that is interrupted with the place that was heard, and the next."""
+    """A turn, one that is interrupted at the place that was heard, and the next."""
     query = {"model": "flux-haley-en", "sample_rate": 16_000}
     async with asyncio.timeout(LIMIT_S), sdk(node) as client, client.speak.v2.connect(**query) as connection:
         messages = aiter(connection)
@@ -184,7 +184,7 @@ async def test_sdk_flux(node: RunningNode) -> None:
 
 
 async def test_sdk_aura(node: RunningNode) -> None:
-    """Remove the purge of `Session._cancel` to see audio after `Cleared`."""
+    """Without the purge in `Session._cancel` audio follows `Cleared`."""
     query = {"model": "aura-2-thalia-en", "encoding": "linear16", "sample_rate": 16_000}
     async with asyncio.timeout(LIMIT_S), sdk(node) as client, client.speak.v1.connect(**query) as connection:
 
@@ -266,10 +266,10 @@ async def test_sdk_files(node: RunningNode) -> None:
                 assert response.headers["dg-char-count"] == str(len(NEXT))
                 audio = b"".join([piece async for piece in response.data])
             pcm = decoded(audio, rate)
-            if media_type == "audio/wav":  # the others are listened to as LiveKit decodes them
+            if media_type == "audio/wav":  # compared with LiveKit's decoding for the other formats
                 await check_spoken(pcm, NEXT)
             seconds.append(len(pcm) / 48_000)
-    assert max(seconds) - min(seconds) < 0.15  # what encoders put around it
+    assert max(seconds) - min(seconds) < 0.15  # padding by encoders
 
 
 def decoded(audio: bytes, rate: int) -> bytes:
@@ -291,7 +291,7 @@ async def test_raw_audio_has_no_header(node: RunningNode) -> None:
 
 
 async def test_a_model_cannot_write_headers() -> None:
-    """Give it to `dg-model-name` as it is to see the response fail."""
+    """The response fails if the model goes into `dg-model-name` unescaped."""
     async with running_node(voice_aliases={"*": "tone-440"}) as node, httpx.AsyncClient(trust_env=False) as client:
         for model in ("a\r\nSet-Cookie: b=c", "a\nSet-Cookie: b=c", "\u00e9\u4e00", "a\x00"):
             response = await client.post(node.url + "/v1/speak", params={"model": model}, json={"text": NEXT})

@@ -1,4 +1,4 @@
-"""ElevenLabs' language, without a socket: what its clients say and are told."""
+"""ElevenLabs' adapter without a socket: messages of its clients, and the answers."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def begun(
 
 
 def say(adapter: MultiStreamAdapter, **fields: Any) -> list[tuple[str, str | None]]:
-    """A message of a client: the types of what the session is told, each with its text or its context."""
+    """Decode a client's message: the types of the session's messages, each with its text or its context."""
     told = []
     for message in adapter.decode(json.dumps(fields)):
         protocol.check(message)
@@ -64,7 +64,7 @@ def done(context_id: str = "1", reason: str = "end") -> Message:
 
 
 def words(*times: tuple[str, int, int, int], context_id: str = "1") -> Message:
-    """(word, offset in the text, start, end)"""
+    """Tuples (word, offset in the text, start, end)."""
     told = [
         {"word": text, "start_ms": start, "end_ms": end, "char_start": at, "char_end": at + len(text)}
         for text, at, start, end in times
@@ -73,7 +73,7 @@ def words(*times: tuple[str, int, int, int], context_id: str = "1") -> Message:
 
 
 def refused(adapter: MultiStreamAdapter, error: SpeechError, **fields: Any) -> list[dict[str, Any]]:
-    """What a client hears when the session refuses the first thing that its message asks for."""
+    """The answer when the session refuses the first request of the message."""
     generator = adapter.decode(json.dumps(fields))
     message = next(generator)
     del generator
@@ -97,7 +97,7 @@ def test_the_address_configures_the_session() -> None:
 
 
 @pytest.mark.parametrize("voice", ["None", "hpp4J3VqNfWAUOO0d1Us"])
-def test_a_voice_that_only_the_client_has_chosen_is_the_engines_own(voice: str) -> None:
+def test_a_client_librarys_default_voice_is_the_engines_own(voice: str) -> None:
     (update,) = MultiStreamAdapter(voice, {"model_id": "tts-1"}, Limits()).begin()
     assert (update["session"]["voice"], update["session"]["model"]) == (None, "tts-1")
 
@@ -110,7 +110,7 @@ def test_every_format_has_an_encoder(output_format: str) -> None:
 
 @pytest.mark.parametrize(("name", "value"), [("output_format", "mp3_1"), ("seed", "x"), ("auto_mode", "perhaps")])
 def test_an_address_that_cannot_be_served_closes_the_connection(name: str, value: str) -> None:
-    """Once it is used: see `_failure`."""
+    """When it is used: see `_failure`."""
     adapter = MultiStreamAdapter("v", {name: value}, Limits())
     assert list(adapter.begin()) == []
     with pytest.raises(SpeechError) as caught:
@@ -135,7 +135,7 @@ def test_a_voice_that_the_node_does_not_have_closes_the_connection() -> None:
 
 
 @pytest.mark.parametrize("data", ["", "[]", b"\x00", '{"text":1}', '{"context_id":7,"text":"a"}', '{"flush":"yes"}'])
-def test_what_is_no_message_is_an_error(data: str | bytes) -> None:
+def test_an_invalid_message_is_an_error(data: str | bytes) -> None:
     with pytest.raises(SpeechError) as caught:
         list(begun().decode(data))
     assert caught.value.status == 400
@@ -145,7 +145,7 @@ def test_what_is_no_message_is_an_error(data: str | bytes) -> None:
 
 
 def test_a_context_is_opened_with_its_first_word() -> None:
-    """So that it holds no slot while an LLM thinks."""
+    """No slot is held while an LLM thinks."""
     adapter = begun()
     assert say(adapter, text=" ", context_id="a", voice_settings={"stability": 0.5}) == []
     assert say(adapter, text="", context_id="a") == []
@@ -165,13 +165,13 @@ def test_speed_is_the_contexts_own() -> None:
     [(SENTENCES, "Hi there. How are you? "), ({}, "Hi there.How are you? ")],
     ids=["sentences", "tokens"],
 )
-def test_sentences_that_come_one_by_one_stay_apart(query: dict[str, str], text: str) -> None:
+def test_sentences_in_separate_messages_stay_separate(query: dict[str, str], text: str) -> None:
     adapter = begun(query)
     told = [say(adapter, text=sentence)[-1][1] for sentence in ("Hi", " there", ".", "How are you?")]
     assert "".join(filter(None, told)) == text
 
 
-def test_a_closed_context_is_spoken_to_its_end_if_it_was_flushed() -> None:
+def test_a_closed_context_is_spoken_to_the_end_if_it_was_flushed() -> None:
     adapter = begun()
     say(adapter, text="Hello. ", context_id="a")
     assert say(adapter, context_id="a", flush=True) == [("context.flush", "1")]
@@ -189,7 +189,7 @@ def test_a_context_with_text_after_its_last_flush_is_cut(flushed: bool) -> None:
     assert say(adapter, context_id="a", close_context=True) == [("context.cancel", "1")]
 
 
-def test_livekit_flushes_every_sentence_and_then_without_a_text_at_the_end() -> None:
+def test_livekit_flushes_every_sentence_and_once_without_text_at_the_end() -> None:
     for query, closed in ((LIVEKIT, "context.cancel"), (SENTENCES, "context.end"), ({}, "context.end")):
         adapter = begun(query)
         say(adapter, text="Hello. ", context_id="a", flush=True)
@@ -201,7 +201,7 @@ def test_livekit_flushes_every_sentence_and_then_without_a_text_at_the_end() -> 
 
 
 def test_a_context_without_a_text_ends_too() -> None:
-    """A client that waits for its end would wait for long."""
+    """A client would wait for its end for a long time."""
     adapter = begun()
     say(adapter, text=" ", context_id="a")
     say(adapter, text="", context_id="a", flush=True)
@@ -210,7 +210,7 @@ def test_a_context_without_a_text_ends_too() -> None:
     assert (final["isFinal"], final["contextId"]) == (True, "a")
 
 
-def test_a_name_can_be_used_again_at_once() -> None:
+def test_a_context_id_can_be_used_again_at_once() -> None:
     adapter = begun()
     say(adapter, text="One. ", context_id="a")
     say(adapter, context_id="a", close_context=True)
@@ -219,7 +219,7 @@ def test_a_name_can_be_used_again_at_once() -> None:
     assert say(adapter, text="Three. ", context_id="a") == [("text.append", "Three. ")]
 
 
-def test_keeping_alive_counts_as_text_but_cuts_no_word() -> None:
+def test_a_keep_alive_counts_as_text_but_splits_no_word() -> None:
     adapter = begun()
     assert say(adapter, text="", context_id="a") == []
     say(adapter, text="Hel", context_id="a")
@@ -229,7 +229,7 @@ def test_keeping_alive_counts_as_text_but_cuts_no_word() -> None:
     assert say(adapter, text="") == []
 
 
-def test_leaving_ends_what_is_flushed_and_cuts_the_rest() -> None:
+def test_close_socket_ends_flushed_contexts_and_cancels_the_others() -> None:
     adapter = begun()
     say(adapter, text="One. ", context_id="a", flush=True)
     say(adapter, text="Two. ", context_id="b")
@@ -241,11 +241,11 @@ def test_leaving_ends_what_is_flushed_and_cuts_the_rest() -> None:
     assert adapter.closing == (1000, "closed by the client")
 
 
-def test_leaving_without_a_context_closes_the_session() -> None:
+def test_close_socket_without_a_context_closes_the_session() -> None:
     assert say(begun(), close_socket=True) == [("session.close", None)]
 
 
-def test_what_a_client_begins_and_never_writes_is_forgotten() -> None:
+def test_contexts_without_text_are_bounded() -> None:
     adapter = begun()
     for number in range(MAX_IDLE_CONTEXTS + 1):
         say(adapter, text=" ", context_id=f"c{number}")
@@ -256,8 +256,8 @@ def test_what_a_client_begins_and_never_writes_is_forgotten() -> None:
 # ---------------------------------------------------------------- audio and times
 
 
-def test_each_message_has_the_characters_that_begin_in_its_audio() -> None:
-    """Pipecat adds up the ends of the messages' times: its clock is the audio's."""
+def test_each_message_has_the_characters_that_start_in_its_audio() -> None:
+    """Pipecat adds up the messages' end times."""
     adapter = begun()
     say(adapter, text="ab, c d", context_id="x")
     hear(adapter, words(("ab,", 0, 0, 90), ("c", 4, 150, 200), ("d", 6, 300, 310)))
@@ -279,7 +279,7 @@ def test_each_message_has_the_characters_that_begin_in_its_audio() -> None:
     assert base64.b64decode(told[0]["audio"]) == bytes(3_840)
 
 
-def test_livekit_takes_times_as_of_the_whole_context() -> None:
+def test_livekit_gets_times_from_the_contexts_start() -> None:
     adapter = begun(LIVEKIT)
     say(adapter, text="a b ", context_id="x")
     hear(adapter, words(("a", 0, 0, 60), ("b", 2, 100, 160)))
@@ -287,7 +287,7 @@ def test_livekit_takes_times_as_of_the_whole_context() -> None:
     assert second["alignment"]["charStartTimesMs"] == [100, 160]
 
 
-def test_words_of_which_the_session_tells_last_come_before_the_end() -> None:
+def test_late_words_come_before_the_end() -> None:
     adapter = begun()
     say(adapter, text="a b", context_id="x")
     hear(adapter, audio(0))
@@ -297,7 +297,7 @@ def test_words_of_which_the_session_tells_last_come_before_the_end() -> None:
     assert final["isFinal"] is True
 
 
-def test_a_context_that_was_cut_tells_no_more_words() -> None:
+def test_a_cancelled_context_sends_no_more_words() -> None:
     adapter = begun()
     say(adapter, text="a b ", context_id="x")
     hear(adapter, words(("a", 0, 0, 60)))
@@ -337,7 +337,7 @@ def test_a_context_that_fails_gets_an_error_and_its_end() -> None:
     assert (error["error"], final["isFinal"]) == ("at_capacity", True)
 
 
-def test_a_text_too_long_ends_its_context() -> None:
+def test_a_too_long_text_ends_its_context() -> None:
     limits = Limits()
     for first in ("", "One. "):
         adapter = begun()
@@ -351,7 +351,7 @@ def test_a_text_too_long_ends_its_context() -> None:
         assert say(adapter, context_id="a", close_context=True) == []
 
 
-def test_text_for_what_has_ended_meanwhile_is_no_error() -> None:
+def test_text_for_an_ended_context_is_no_error() -> None:
     adapter = begun()
     say(adapter, text="One. ", context_id="a")
     hear(adapter, done(reason="length"))
@@ -362,7 +362,7 @@ def test_text_for_what_has_ended_meanwhile_is_no_error() -> None:
 # ---------------------------------------------------------------- stream-input
 
 
-def test_one_text_and_its_end() -> None:
+def test_one_text_and_its_final_message() -> None:
     adapter = begun(kind=StreamAdapter)
     assert say(adapter, text=" ", voice_settings=None, generation_config={"chunk_length_schedule": [50]}) == []
     assert say(adapter, text="Hello. ", try_trigger_generation=True) == [
@@ -379,7 +379,7 @@ def test_one_text_and_its_end() -> None:
     assert adapter.closing[0] == 1000
 
 
-def test_no_text_and_its_end() -> None:
+def test_no_text_and_its_final_message() -> None:
     adapter = begun(kind=StreamAdapter)
     assert say(adapter, text="") == [("ping", "1")]
     assert hear(adapter, {"type": "pong", "t": "1"})[0]["isFinal"] is True
@@ -416,7 +416,7 @@ EVENTS = st.sampled_from(["open", "words", "audio", "done", "error", "pong"])
     query=st.sampled_from([{}, SENTENCES, LIVEKIT]),
     steps=st.lists(st.one_of(FIELDS, st.text(max_size=10), st.binary(max_size=4), EVENTS), max_size=30),
 )
-def test_whatever_comes_is_understood_or_refused(
+def test_any_message_is_decoded_or_refused(
     kind: type[MultiStreamAdapter], query: dict[str, str], steps: list[Any]
 ) -> None:
     adapter = begun(query, kind)
@@ -446,6 +446,6 @@ def test_whatever_comes_is_understood_or_refused(
 
 @examples(100)
 @given(st.one_of(st.binary(max_size=40), FIELDS.map(lambda fields: json.dumps(fields).encode())))
-def test_a_body_is_a_request_or_refused(body: bytes) -> None:
+def test_any_body_is_a_request_or_refused(body: bytes) -> None:
     with contextlib.suppress(InvalidRequest):
         assert check_body(ElevenLabsRequest, body, "text", 100).text.strip()

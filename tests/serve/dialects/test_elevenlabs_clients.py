@@ -1,4 +1,4 @@
-"""ElevenLabs' clients on a real node, unmodified; only the URL is ours."""
+"""ElevenLabs' clients, unmodified but for the URL, on a real node."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def sdk_client(node: RunningNode) -> Iterator[ElevenLabs]:
 @pytest.fixture
 def sdk(node: RunningNode, sdk_client: ElevenLabs) -> RealtimeTextToSpeechClient:
     speech = sdk_client.text_to_speech
-    # It insists on TLS, which is ended before a node.
+    # The SDK insists on TLS, which a proxy ends in front of the node.
     speech._ws_base_url = node.url.replace("http", "ws", 1)
     return speech
 
@@ -60,7 +60,7 @@ async def test_pipecat(node: RunningNode, mode: TextAggregationMode) -> None:
 
 
 async def test_livekit(node: RunningNode) -> None:
-    """As mp3, which it asks for by itself."""
+    """With mp3, LiveKit's default."""
     async with livekit_run.http_session() as session:
         speaker = livekit_elevenlabs.TTS(
             api_key="none", base_url=f"{node.url}/v1", voice_id=VOICE, http_session=session
@@ -70,8 +70,8 @@ async def test_livekit(node: RunningNode) -> None:
             await check_spoken(await livekit_run.synthesized(speaker, FIRST), FIRST, rate=speaker.sample_rate)
 
 
-async def test_pipecat_takes_words_as_spoken_when_they_are(node: RunningNode) -> None:
-    """Count times from the context's start to see it fail: it adds up the messages'."""
+async def test_pipecat_gets_the_times_of_words(node: RunningNode) -> None:
+    """Pipecat adds up the messages' times: times from the context's start fail."""
     service = ElevenLabsTTSService(
         api_key="none",
         url=node.url.replace("http", "ws", 1),
@@ -90,8 +90,8 @@ async def test_pipecat_takes_words_as_spoken_when_they_are(node: RunningNode) ->
         await _check_times([at for _, at in told], pipeline.pcm())
 
 
-async def test_livekit_takes_words_as_spoken_when_they_are(node: RunningNode) -> None:
-    """Count times from the message before to see it fail: it takes them as the context's."""
+async def test_livekit_gets_the_times_of_words(node: RunningNode) -> None:
+    """LiveKit takes times as the context's: times from the previous message fail."""
     async with livekit_run.http_session() as session:
         speaker = livekit_elevenlabs.TTS(
             api_key="none", base_url=f"{node.url}/v1", voice_id=VOICE, encoding="pcm_24000", http_session=session
@@ -103,7 +103,7 @@ async def test_livekit_takes_words_as_spoken_when_they_are(node: RunningNode) ->
 
 
 async def _check_times(starts_s: list[float], pcm: bytes) -> None:
-    """Of the words of both sentences: the second begins behind the pause."""
+    """Check the words of both sentences: the second begins after the pause."""
     words = f"{FIRST} {SECOND}".split()
     assert len(starts_s) == len(words)
     assert starts_s == sorted(starts_s)
@@ -124,8 +124,8 @@ async def test_voices_are_listed(node: RunningNode, sdk_client: ElevenLabs) -> N
     assert [voice.voice_id for voice in listed.voices] == [voice.id for voice in voices]
 
 
-async def test_livekit_is_told_what_is_wrong() -> None:
-    """Close a connection before it is used to see it wait for ever."""
+async def test_livekit_gets_the_error() -> None:
+    """LiveKit waits for ever if the connection closes before it is used."""
     async with (
         running_node(engine="espeak", auth={"api_keys": ["right"]}) as node,
         livekit_run.http_session() as session,
@@ -173,7 +173,7 @@ async def test_its_own_sdk(sdk: RealtimeTextToSpeechClient) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # its own, of `websockets`
-async def test_its_own_sdk_writes_while_it_listens(sdk: RealtimeTextToSpeechClient) -> None:
+async def test_its_own_sdk_streams_text_while_it_receives_audio(sdk: RealtimeTextToSpeechClient) -> None:
     def speak() -> bytes:
         return b"".join(sdk.convert_realtime(VOICE, text=iter(pipecat_run.tokens(FIRST)), output_format="pcm_24000"))
 

@@ -37,7 +37,7 @@ async def client(node: RunningNode) -> AsyncIterator[httpx.AsyncClient]:
         yield client
 
 
-async def test_every_format_has_the_same_sound(client: httpx.AsyncClient) -> None:
+async def test_every_format_has_the_same_audio(client: httpx.AsyncClient) -> None:
     seconds = {}
     for name in FILE_FORMATS:
         answer = await client.post(PATH, json={"text": "one two"}, params={"output_format": name})
@@ -62,13 +62,13 @@ def _samples(data: bytes, name: str) -> NDArray[np.float64]:
     return samples
 
 
-async def test_without_a_format_it_is_the_one_of_elevenlabs(client: httpx.AsyncClient) -> None:
+async def test_the_default_format_is_elevenlabs(client: httpx.AsyncClient) -> None:
     answer = await client.post(f"{PATH}/stream", json={"text": "one", "model_id": "eleven_flash_v2_5"})
     assert (answer.status_code, answer.headers["content-type"]) == (200, "audio/mpeg")
     assert decode(answer.content, "mp3")[1] == 44_100
 
 
-async def test_times_are_estimated_where_the_engine_tells_none(client: httpx.AsyncClient) -> None:
+async def test_times_are_estimated_if_the_engine_has_none(client: httpx.AsyncClient) -> None:
     params = {"output_format": "pcm_24000"}
     whole = (await client.post(f"{PATH}/with-timestamps", json={"text": "one  two"}, params=params)).json()
     assert whole["alignment"] == whole["normalized_alignment"]
@@ -86,7 +86,7 @@ def _text(part: dict[str, dict[str, list[str]] | None]) -> str:
     return "" if alignment is None else "".join(alignment["characters"])
 
 
-def test_a_word_is_told_with_the_audio_that_it_begins_in() -> None:
+def test_a_word_comes_with_the_audio_in_which_it_starts() -> None:
     body = TimedBody(format_of("pcm_24000"), is_whole=False)
     assert body.words(Words("aligned", (Word("one", 0, 90, 0, 3), Word("two", 100, 150, 4, 7)))) == b""
     told = [json.loads(body.audio(bytes(3_840))) for _ in range(3)]
@@ -110,8 +110,8 @@ async def test_errors_are_in_its_shape(client: httpx.AsyncClient) -> None:
         assert answer.json()["detail"]["message"]
 
 
-async def test_an_error_before_the_first_sound_is_in_its_shape_too() -> None:
-    """It comes when the answer is sent, not when it is asked for. Drop `error_body` from the request to see it fail."""
+async def test_an_error_before_the_first_audio_is_in_its_shape_too() -> None:
+    """Such an error comes while the answer is sent. Fails without `error_body` in the request."""
     async with running_node(slots=1, queue=0, limits={"sessions_per_key": 1}, auth={"api_keys": ["k"]}) as node:
         async with httpx.AsyncClient(base_url=node.url, headers={"xi-api-key": "k"}, trust_env=False) as client:
             async with client.stream("POST", "/v1/text-to-speech/None", json={"text": "one " * 400}) as first:

@@ -1,4 +1,4 @@
-"""What ElevenLabs' clients rely on over hours: contexts that wait, a node that is full, connections that end."""
+"""Situations in long sessions of ElevenLabs' clients: waiting contexts, a full node, ended connections."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def say(socket: ClientConnection, **fields: Any) -> None:
 
 
 async def whole(socket: ClientConnection, context: str | None) -> list[dict[str, Any]]:
-    """What is told of a context, to its end."""
+    """All messages of a context, to its end."""
     told: list[dict[str, Any]] = []
     async with asyncio.timeout(LIMIT_S):
         while not (told and told[-1].get("isFinal")):
@@ -42,8 +42,8 @@ async def whole(socket: ClientConnection, context: str | None) -> list[dict[str,
     return told
 
 
-async def test_a_context_that_is_kept_alive_outlives_its_time_without_text() -> None:
-    """Take keep-alives as nothing to see it fail."""
+async def test_keep_alives_extend_a_contexts_time_without_text() -> None:
+    """Fails if keep-alives are ignored."""
     async with (
         running_node(limits={"text_idle_s": 0.4}) as node,
         stream(node) as left,
@@ -63,7 +63,7 @@ async def test_a_context_that_is_kept_alive_outlives_its_time_without_text() -> 
         assert "".join(chars).split() == ["one.", "two."]
 
 
-async def test_a_node_that_is_full_says_so_and_speaks_later() -> None:
+async def test_a_full_node_answers_with_an_error_and_speaks_later() -> None:
     async with running_node(slots=1, queue=0) as node, stream(node) as socket:
         await say(socket, text="one " * 200, context_id="long")
         await until(lambda: node.node.service.speaking == 1)
@@ -78,7 +78,7 @@ async def test_a_node_that_is_full_says_so_and_speaks_later() -> None:
         assert any(message["audio"] for message in await whole(socket, "late"))
 
 
-async def test_a_connection_too_many_is_denied(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_connection_beyond_the_limit_is_denied(caplog: pytest.LogCaptureFixture) -> None:
     async with running_node(limits={"connections": 1}) as node:
         async with stream(node):
             with pytest.raises(InvalidStatus) as caught:
@@ -92,7 +92,7 @@ async def test_a_connection_too_many_is_denied(caplog: pytest.LogCaptureFixture)
             pass
 
 
-async def test_more_contexts_than_any_agent_has() -> None:
+async def test_many_contexts_on_one_connection() -> None:
     async with running_node(slots=16) as node, stream(node) as socket:
         names = [f"context {number}" for number in range(16)]
         for name in names:
@@ -109,7 +109,7 @@ async def test_more_contexts_than_any_agent_has() -> None:
         assert finals == set(names)
 
 
-async def test_a_connection_closes_when_all_is_said() -> None:
+async def test_a_connection_closes_after_all_speech() -> None:
     async with running_node() as node, stream(node) as socket:
         await say(socket, text="one two ", context_id="a", flush=True)
         await say(socket, text="three " * 100, context_id="b")
@@ -130,7 +130,7 @@ async def test_one_text_without_a_context() -> None:
         assert socket.close_code == 1000
 
 
-async def test_what_is_no_message_closes_the_connection() -> None:
+async def test_an_invalid_message_closes_the_connection() -> None:
     async with running_node() as node, stream(node) as socket:
         await socket.send("not JSON")
         (error,) = await _to_the_close(socket)

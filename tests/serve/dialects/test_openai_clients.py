@@ -1,4 +1,4 @@
-"""OpenAI's clients on a real node, unmodified; only the URL is ours."""
+"""OpenAI's clients, unmodified but for the URL, on a real node."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support import RunningNode, running_node, until
 
 pytestmark = pytest.mark.node
 
-VOICE = "marin"  # espeak's is the one that the recogniser understands best
+VOICE = "marin"  # the espeak voice that the recogniser recognises best
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ async def node() -> AsyncIterator[RunningNode]:
 
 @asynccontextmanager
 async def pipecat_service(node: RunningNode, mode: TextAggregationMode) -> AsyncIterator[OpenAITTSService]:
-    async with DefaultAsyncHttpxClient(trust_env=False) as http_client:  # its own it would not close
+    async with DefaultAsyncHttpxClient(trust_env=False) as http_client:  # the service would not close its own
         yield OpenAITTSService(
             api_key="none",
             base_url=node.url + "/v1",
@@ -46,7 +46,7 @@ async def test_pipecat_in_sentences(node: RunningNode) -> None:
 
 
 async def test_pipecat_in_tokens(node: RunningNode) -> None:
-    """Each token is a request: words have to be whole to be heard as such."""
+    """Each token is a request, so only whole words are recognised."""
     async with pipecat_service(node, TextAggregationMode.TOKEN) as service, running([service]) as pipeline:
         await pipeline.turn(*(f"{word} " for word in FIRST.split()))
         await check_spoken(pipeline.pcm(), FIRST)

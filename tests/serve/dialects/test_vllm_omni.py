@@ -1,4 +1,4 @@
-"""vLLM-Omni's WebSocket, as its own example client uses it."""
+"""vLLM-Omni's WebSocket as its example client uses it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LIMIT_S = 20.0
 
 
 class Client:
-    """What a client of vLLM-Omni does."""
+    """A client like vLLM-Omni's example."""
 
     def __init__(self, socket: ClientConnection) -> None:
         self.socket = socket
@@ -46,7 +46,7 @@ class Client:
         await self.send("input.done")
 
     async def until(self, type_: str) -> list[Any]:
-        """Everything up to a message of this type; sound is bytes."""
+        """Everything up to a message of this type; audio is bytes."""
         came: list[Any] = []
         async with asyncio.timeout(LIMIT_S):
             while not came or isinstance(came[-1], bytes) or came[-1]["type"] != type_:
@@ -105,7 +105,7 @@ async def test_files(node: RunningNode) -> None:
             await check_spoken(samples.tobytes(), FIRST, rate=rate)
 
 
-async def test_words_come_with_their_sound(node: RunningNode) -> None:
+async def test_words_come_with_their_audio(node: RunningNode) -> None:
     async with connected(node, **STREAM, word_timestamps=True) as client:
         await client.say(f"{FIRST} {SECOND}")
         came = await client.until("session.done")
@@ -118,7 +118,7 @@ async def test_words_come_with_their_sound(node: RunningNode) -> None:
     await check_spoken(b"".join(base64.b64decode(each["audio_b64"]) for each in chunks), FIRST, SECOND)
 
 
-async def test_a_cancel_stops_the_sound_and_the_next_utterance_is_clean(node: RunningNode) -> None:
+async def test_a_cancel_stops_the_audio_and_the_next_utterance_is_clean(node: RunningNode) -> None:
     async with connected(node, **STREAM) as client:
         await client.say(LONG)
         await client.say("This waits, and is dropped.")
@@ -134,7 +134,7 @@ async def test_a_cancel_stops_the_sound_and_the_next_utterance_is_clean(node: Ru
         await check_spoken(sound(came), NEXT)
 
 
-async def test_a_cancel_and_an_end_of_nothing_are_answered(node: RunningNode) -> None:
+async def test_a_cancel_and_an_end_without_an_utterance_are_answered(node: RunningNode) -> None:
     async with connected(node) as client:
         await client.send("input.cancel")
         await client.send("input.done")
@@ -147,7 +147,7 @@ async def test_a_cancel_and_an_end_of_nothing_are_answered(node: RunningNode) ->
 
 
 async def test_a_failed_utterance_ends_and_the_next_is_spoken() -> None:
-    """Leave the failed context open to see it fail: it waits for text in its slot."""
+    """Fails if the failed context stays open: it waits for text in its slot."""
     async with running_node(limits={"text_message_chars": 20}) as node:
         async with connected(node, **STREAM, voice=None) as client:
             await client.send("input.text", text="One. ")
@@ -164,7 +164,7 @@ async def test_a_failed_utterance_ends_and_the_next_is_spoken() -> None:
             assert types(await client.until("session.done")) == ["audio.start", "audio.done", "session.done"]
 
 
-async def test_a_config_that_cannot_be_is_told(node: RunningNode) -> None:
+async def test_an_invalid_config_is_an_error(node: RunningNode) -> None:
     for config in (
         {"voice": "nobody"},
         {"response_format": "flac"},
@@ -188,7 +188,7 @@ MESSAGES = st.builds(
 
 @examples(200)
 @given(messages=st.lists(MESSAGES.map(json.dumps) | st.text(max_size=20) | st.binary(max_size=20), max_size=8))
-def test_nothing_but_speech_errors_comes_of_junk(messages: list[str | bytes]) -> None:
+def test_junk_raises_only_speech_errors(messages: list[str | bytes]) -> None:
     adapter = VllmOmniAdapter(1_000)
     for message in messages:
         try:
@@ -204,8 +204,8 @@ def test_nothing_but_speech_errors_comes_of_junk(messages: list[str | bytes]) ->
             pass
 
 
-def test_what_waits_is_bounded() -> None:
-    """Count no cost to see it fail."""
+def test_waiting_text_is_bounded() -> None:
+    """Fails if costs are not counted."""
     adapter = VllmOmniAdapter(1_000)
     for message in ({"type": "session.config"}, {"type": "input.text", "text": "a"}, {"type": "input.done"}):
         list(adapter.decode(json.dumps(message)))
@@ -216,7 +216,7 @@ def test_what_waits_is_bounded() -> None:
         [list(adapter.decode(waiting)) for _ in range(100)]
 
 
-def test_sound_of_another_context_is_not_told() -> None:
+def test_audio_of_another_context_is_not_sent() -> None:
     adapter = VllmOmniAdapter(1_000)
     silence = np.zeros(4, "<i2").tobytes()
     assert list(adapter.encode(AudioChunk("utterance-0", 1, 0, 0, silence))) == []

@@ -1,4 +1,4 @@
-"""The HTTP routes, over real sockets."""
+"""The HTTP routes over real sockets."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ async def speak(http: httpx.AsyncClient, text: str = "one two three", **fields: 
 
 
 def idle(node: RunningNode) -> bool:
-    """Whether nothing of any request is left."""
+    """Whether no request has left anything behind."""
     sessions = node.node.metrics.registry.get_sample_value("agent_tts_sessions")
     active = node.node.metrics.registry.get_sample_value("agent_tts_contexts_active", {"carrier": "http"})
     return node.node.service.speaking == 0 and sessions == 0 and not active
 
 
 def error_of(response: httpx.Response) -> dict[str, Any]:
-    """The error of a response, which is in OpenAI's shape."""
+    """The error of a response, in OpenAI's shape."""
     body = response.json()
     assert body.keys() == {"error"}
     assert body["error"].keys() == {"message", "type", "param", "code"}
@@ -76,7 +76,7 @@ async def test_speech_in_every_format(node: RunningNode) -> None:
     await until(lambda: idle(node))
 
 
-async def test_mp3_is_the_default_and_an_alias_is_told(node: RunningNode) -> None:
+async def test_mp3_is_the_default_and_an_alias_is_resolved(node: RunningNode) -> None:
     async with client(node) as http:
         response = await speak(http, voice={"id": "alloy"})
     assert response.headers["content-type"] == "audio/mpeg"
@@ -90,7 +90,7 @@ async def test_speed_is_the_engines(node: RunningNode) -> None:
     assert len(fast.content) == pytest.approx(len(normal.content) / 2, rel=0.01)
 
 
-async def test_pauses_and_figures_are_options(node: RunningNode) -> None:
+async def test_breaks_and_normalize_are_options(node: RunningNode) -> None:
     async with client(node) as http:
         said = await speak(http, "five dollars", response_format="pcm")
         figures = await speak(http, "$5", response_format="pcm", normalize=True)
@@ -105,8 +105,8 @@ async def test_same_seed_same_file(node: RunningNode) -> None:
     assert len(files) == 1
 
 
-async def test_audio_comes_while_it_is_made(node: RunningNode) -> None:
-    """The first bytes are there while the engine still speaks."""
+async def test_audio_is_streamed(node: RunningNode) -> None:
+    """The first bytes arrive while the engine still generates."""
     async with client(node) as http:
         for format in CONTENT_TYPES:
             body = {"input": LONG, "response_format": format}
@@ -125,7 +125,7 @@ async def test_events_carry_the_same_file(node: RunningNode) -> None:
     messages = [json.loads(line.removeprefix("data: ")) for line in events.text.split("\n\n") if line]
     assert [message["type"] for message in messages[:-1]] == ["speech.audio.delta"] * (len(messages) - 1)
     assert b"".join(base64.b64decode(message["audio"]) for message in messages[:-1]) == plain.content
-    # 13 bytes of text, and 11 characters of 60 ms.
+    # 13 bytes of text, 11 characters of 60 ms.
     usage = {"input_tokens": 4, "output_tokens": 9, "total_tokens": 13}
     assert messages[-1] == {"type": "speech.audio.done", "usage": usage}
 
@@ -169,7 +169,7 @@ async def test_refused_requests(node: RunningNode) -> None:
     assert idle(node)
 
 
-async def test_a_body_that_is_no_json_object(node: RunningNode) -> None:
+async def test_a_body_must_be_a_json_object(node: RunningNode) -> None:
     async with client(node, headers={"Content-Encoding": "gzip"}) as http:
         for body in (b"", b"{", b"[]", b'"x"', b"\xff", b'{"input":"\\ud800"}', gzip.compress(b'{"input":"x"}')):
             response = await http.post("/v1/audio/speech", content=body)
@@ -177,7 +177,7 @@ async def test_a_body_that_is_no_json_object(node: RunningNode) -> None:
             assert "JSON" in error_of(response)["message"]
 
 
-async def test_errors_never_repeat_what_was_sent(node: RunningNode) -> None:
+async def test_errors_never_repeat_the_request(node: RunningNode) -> None:
     secret = "swordfish"
     async with client(node) as http:
         for fields in ({"voice": secret}, {secret: 1}, {"speed": secret}, {"model": secret}, {"language": secret}):
@@ -209,7 +209,7 @@ async def test_engine_that_fails_before_the_first_frame_is_an_error_status(node:
     await until(lambda: idle(node))
 
 
-async def test_at_capacity_says_when_to_come_back() -> None:
+async def test_at_capacity_has_a_retry_time() -> None:
     async with running_node(slots=1, queue=0, tone={"scripted_faults": True}) as node, client(node) as http:
         async with http.stream("POST", "/v1/audio/speech", json={"input": LONG}):
             response = await speak(http)
@@ -235,7 +235,7 @@ async def test_draining_node_refuses(node: RunningNode) -> None:
 
 
 async def test_failure_in_the_middle_cuts_the_audio(node: RunningNode) -> None:
-    """The client must be able to tell a part from the whole."""
+    """The client must be able to detect a truncated answer."""
     async with client(node) as http:
         with pytest.raises(httpx.RemoteProtocolError, match="incomplete"):
             await speak(http, "a" * 40, instructions="fault:raise@5", response_format="pcm")
@@ -257,7 +257,7 @@ async def test_failure_in_the_middle_is_an_event(node: RunningNode) -> None:
 
 
 @pytest.mark.parametrize("stream_format", ["audio", "sse"])
-async def test_client_that_leaves_stops_the_work(node: RunningNode, stream_format: str) -> None:
+async def test_a_disconnect_cancels_the_request(node: RunningNode, stream_format: str) -> None:
     async with (
         client(node) as http,
         http.stream(
@@ -272,7 +272,7 @@ async def test_client_that_leaves_stops_the_work(node: RunningNode, stream_forma
     assert node.node.metrics.registry.get_sample_value("agent_tts_contexts_total", cancelled) == 1
 
 
-async def test_client_that_leaves_the_queue_frees_its_place() -> None:
+async def test_a_disconnect_frees_the_place_in_the_queue() -> None:
     async with running_node(slots=1, queue=1) as node, client(node) as http:
         async with http.stream("POST", "/v1/audio/speech", json={"input": LONG}):
             waiting = asyncio.create_task(speak(http))
@@ -285,7 +285,7 @@ async def test_client_that_leaves_the_queue_frees_its_place() -> None:
 
 
 async def open_raw(node: RunningNode, head: bytes, receive_buffer: int | None = None) -> socket.socket:
-    """A connection that has sent `head` and reads nothing by itself."""
+    """A connection that has sent `head` and does not read by itself."""
     raw = socket.socket()
     raw.setblocking(False)
     if receive_buffer is not None:
@@ -298,7 +298,7 @@ async def open_raw(node: RunningNode, head: bytes, receive_buffer: int | None = 
 
 
 def post(body: bytes, *headers: str) -> bytes:
-    """The bytes of a request for speech."""
+    """The bytes of a speech request."""
     framed = any(header.startswith(("Content-Length", "Transfer-Encoding")) for header in headers)
     length = () if framed else (f"Content-Length: {len(body)}",)
     head = ["POST /v1/audio/speech HTTP/1.1", "Host: localhost", *length, *headers, "", ""]
@@ -320,7 +320,7 @@ async def read_all(raw: socket.socket, timeout_s: float = 10.0) -> bytes:
 
 
 async def test_client_that_never_reads_is_cut() -> None:
-    """Without the write deadline it would hold its stream for ever."""
+    """Without the write deadline it would hold its slot for ever."""
     async with running_node(timeouts={"write_s": 0.2}) as node:
         body = json.dumps({"input": LONG, "response_format": "pcm"}).encode()
         with closing(await open_raw(node, post(body), receive_buffer=4_096)):
@@ -331,7 +331,7 @@ async def test_client_that_never_reads_is_cut() -> None:
 
 
 async def test_slow_client_gets_every_sample() -> None:
-    """A write may take several deadlines as long as the client takes something in each."""
+    """A write may take several deadlines if the client reads something in each."""
     text = "word " * 25  # 6 s: 288 kB, of which about half fits into buffers
     async with running_node(timeouts={"write_s": 0.15}) as node:
         async with client(node) as http:
@@ -358,7 +358,7 @@ def unchunked(response: bytes) -> bytes:
         body, rest = body + rest[: int(size, 16)], rest[int(size, 16) + 2 :]
 
 
-# ---------------------------------------------------------------- headers and bodies that are not as they should be
+# ---------------------------------------------------------------- invalid headers and bodies
 
 
 async def test_body_over_the_limit_is_refused_before_it_is_read(node: RunningNode) -> None:
@@ -387,7 +387,7 @@ async def test_slow_body_is_refused_in_time() -> None:
     assert b'"timeout"' in answer
 
 
-async def test_client_that_leaves_in_the_middle_of_its_body(node: RunningNode) -> None:
+async def test_a_disconnect_in_the_middle_of_the_body(node: RunningNode) -> None:
     (await open_raw(node, post(b'{"input":', "Content-Length: 60"))).close()
     async with client(node) as http:
         assert (await speak(http)).status_code == 200
@@ -417,7 +417,7 @@ async def test_range_has_no_meaning_for_speech(node: RunningNode) -> None:
 
 
 @pytest.mark.parametrize("headers", [["X-Long: " + "x" * 70_000], [f"X-{i}: y" for i in range(10_000)]])
-async def test_headers_beyond_all_bounds(node: RunningNode, headers: list[str]) -> None:
+async def test_oversized_headers_are_refused(node: RunningNode, headers: list[str]) -> None:
     raw = await open_raw(node, b"")
     with closing(raw):
         with contextlib.suppress(ConnectionError):

@@ -1,4 +1,4 @@
-"""Forms: what is taken, and that whatever else is sent is refused."""
+"""Multipart forms: accepted ones, and refusal of all others."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_files_are_bytes_and_the_rest_is_text() -> None:
     assert parse('multipart/form-data; charset=x; boundary="XX"', GOOD) == parse(TYPE, GOOD)
 
 
-def test_a_form_that_is_cut_anywhere_is_refused() -> None:
+def test_a_truncated_form_is_refused() -> None:
     for end in range(len(GOOD) - len("\r\n")):
         with pytest.raises(BadMessage):
             parse(TYPE, GOOD[:end])
@@ -60,7 +60,7 @@ def test_a_form_needs_its_boundary(type_: str) -> None:
         parse(type_, GOOD)
 
 
-HEADER = st.characters(max_codepoint=255)  # as servers decode the bytes of a header
+HEADER = st.characters(max_codepoint=255)  # as servers decode header bytes
 
 
 @examples(300)

@@ -1,4 +1,4 @@
-"""The response that speaks, without a socket."""
+"""The speech response without a socket."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support import until
 
 
 class Exchange:
-    """One request over ASGI, from a client that stays until it has its answer."""
+    """One request over ASGI from a client that stays to the end."""
 
     def __init__(self, **fields: Any) -> None:
         self.sent: list[dict[str, Any]] = []
@@ -36,7 +36,7 @@ class Exchange:
         return {"type": "http.request", "body": body, "more_body": False}
 
     async def send(self, message: dict[str, Any]) -> None:
-        await asyncio.sleep(0)  # an await, as on a real socket
+        await asyncio.sleep(0)  # awaits, as on a real socket
         self.sent.append(message)
 
 
@@ -45,7 +45,7 @@ async def test_cancelled_at_every_await_it_leaves_nothing() -> None:
     async with local_node() as (node, app):
 
         async def run() -> None:
-            # Longer than the engine's window: left alone, it would stay open.
+            # Longer than the engine's window: without a cancel it would stay open.
             exchange = Exchange(input=2 * TEXT + "nine ten", stream_format="sse", response_format="wav")
             await app(exchange.scope, exchange.receive, exchange.send)
 
@@ -59,7 +59,7 @@ async def test_cancelled_at_every_await_it_leaves_nothing() -> None:
 
 
 class Dam:
-    """A send that lets nothing through until it is opened, and then everything at once."""
+    """A `send` that blocks until it is opened, and then takes everything at once."""
 
     def __init__(self, sent: list[dict[str, Any]]) -> None:
         self._sent = sent
@@ -74,7 +74,7 @@ class Dam:
 
 
 async def test_a_client_that_takes_nothing_leaves_the_audio_in_the_window() -> None:
-    """And once it takes all of it, the event loop turns at least once for each frame: others get their turn."""
+    """When it is opened, the event loop still turns at least once for each frame, so that other tasks run."""
     async with local_node() as (node, app):
         exchange = Exchange(input="word " * 100, response_format="pcm")
         dam = Dam(exchange.sent)

@@ -1,4 +1,4 @@
-"""Voices of one's own over HTTP: real requests, a real library, a real Base checkpoint of a tiny size."""
+"""Voices of the library over HTTP: real requests, a real library, a tiny Base checkpoint."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CLIP = encoded(KINDS["wav"], tone())
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Model:
-    """A Base checkpoint that clones voices."""
+    """A Base checkpoint, which can clone voices."""
     folder = tmp_path_factory.mktemp("base") / "checkpoint"
     encoder = write(folder, model_type="base").speaker_encoder
     assert encoder is not None
@@ -45,7 +45,7 @@ DESIGN = Model("design-tiny", "designed", "nowhere")
 async def voices_of(
     folder: Path, *models: Model, **limits: float
 ) -> AsyncIterator[tuple[RunningNode, httpx.AsyncClient]]:
-    """A node with these models and a library of its own with these limits, and a client of its voices."""
+    """A node with these models and an empty library with these limits, and a client of its voices."""
     settings = settings_of(voices={"folder": str(folder / "library"), **limits})
     async with running_app(create_app(settings, with_models(*models))) as node:
         async with httpx.AsyncClient(base_url=f"{node.url}/v1/audio", timeout=60) as http:
@@ -70,7 +70,7 @@ async def names(http: httpx.AsyncClient) -> list[str]:
 
 
 async def test_a_clone_is_made_listed_routed_and_deleted(tmp_path: Path, base: Model) -> None:
-    """By the official client."""
+    """With the official client."""
     async with voices_of(tmp_path, base) as (node, http), openai_client(node) as client:
         fields = {"ref_text": "A tone.", "description": "a tone"}
         made = await client.audio.voices.create(
@@ -114,7 +114,7 @@ async def test_the_openai_client_designs_and_deletes_voices(tmp_path: Path) -> N
 
 # ---------------------------------------------------------------- refusals
 
-# Laid over the request for a designed voice; ... leaves a field out.
+# Changes to the request for a designed voice; ... removes a field.
 EMBEDDING = {"type": "embedding", "speaker_embedding": [1.0] * 64, "consent": CONSENT, "prompt": ...}
 REFUSED: list[tuple[dict[str, Any], str | None, str]] = [
     ({"name": "B ob"}, "name", "pattern"),
@@ -181,13 +181,13 @@ async def test_clips_that_cannot_be_cloned_are_refused_and_leave_nothing(tmp_pat
 async def test_200_bad_clips_are_refused_and_leave_nothing(
     tmp_path: Path, base: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No file, no process (which the gate of leaks looks for), and no harm to the node.
+    """No file, no process (the leak gate checks), and no harm to the node.
 
-    Those that decode are longer than this node allows, but for one or two: to clone all of them would take minutes.
+    Only one or two valid clips are short enough for this node: to clone all of them would take minutes.
     """
     (tmp_path / "tmp").mkdir()
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
-    monkeypatch.setattr(tempfile, "tempdir", None)  # what it has found out before
+    monkeypatch.setattr(tempfile, "tempdir", None)  # drop the cached folder
     clips = mutated()
     refused: Counter[str] = Counter()
 
@@ -206,7 +206,7 @@ async def test_200_bad_clips_are_refused_and_leave_nothing(
             for worker in range(MAX_UPLOADS):
                 workers.create_task(upload(http, worker))
         assert refused.total() >= 200
-        assert len(refused) == 5  # each for what it is: its format, its track, its length, or damage
+        assert len(refused) == 5  # by format, track, length, or damage
         assert max(refused.values()) < 100
         assert await names(http) == []
         assert (await http.get(f"{node.url}/health")).status_code == 200
@@ -215,7 +215,7 @@ async def test_200_bad_clips_are_refused_and_leave_nothing(
     assert not list((tmp_path / "library").iterdir())
 
 
-async def test_a_voice_that_no_model_speaks_is_refused_with_the_model_that_would(tmp_path: Path, base: Model) -> None:
+async def test_a_voice_without_a_model_is_refused_with_the_missing_model(tmp_path: Path, base: Model) -> None:
     design = {"type": "prompt", "name": "old", "prompt": "a calm old man"}
     async with voices_of(tmp_path, base) as (_, http):
         response = await http.post("/voices", json=design)
@@ -227,7 +227,7 @@ async def test_a_voice_that_no_model_speaks_is_refused_with_the_model_that_would
         assert "Qwen3-TTS-12Hz-1.7B-Base" in error_of(response)["message"]
 
 
-async def test_the_engines_own_voices_stay(tmp_path: Path, base: Model) -> None:
+async def test_the_engines_own_voices_cannot_be_deleted(tmp_path: Path, base: Model) -> None:
     async with voices_of(tmp_path, base) as (_, http):
         for name in ("tone-440", "alloy"):
             response = await http.delete(f"/voices/{name}")
@@ -250,7 +250,7 @@ async def test_an_upload_beyond_the_limit_is_refused_before_it_is_read(tmp_path:
 
 
 async def test_uploads_at_once_are_bounded(tmp_path: Path, base: Model) -> None:
-    """Each is in memory until it is whole."""
+    """Each upload is in memory until it is complete."""
 
     async def endless() -> AsyncIterator[bytes]:
         yield b"{"
@@ -267,7 +267,7 @@ async def test_uploads_at_once_are_bounded(tmp_path: Path, base: Model) -> None:
         await until(lambda: node.node.uploads == 0)
 
 
-async def test_a_client_that_leaves_takes_its_voice_with_it(tmp_path: Path, base: Model) -> None:
+async def test_a_disconnect_cancels_the_enrolment(tmp_path: Path, base: Model) -> None:
     async with voices_of(tmp_path, base) as (node, http):
         request = asyncio.create_task(clone(http))
         await until(lambda: node.node.enrolment is not None and node.node.uploads == 0)
@@ -279,7 +279,7 @@ async def test_a_client_that_leaves_takes_its_voice_with_it(tmp_path: Path, base
         assert await names(http) == []
 
 
-async def test_a_draining_node_takes_no_voices(tmp_path: Path, base: Model) -> None:
+async def test_a_draining_node_accepts_no_voices(tmp_path: Path, base: Model) -> None:
     async with voices_of(tmp_path, base) as (node, http):
         node.node.service.draining = True
         assert (await clone(http)).status_code == 503
@@ -302,8 +302,8 @@ async def test_a_speaker_embedding_of_the_largest_model_fits_into_a_message(tmp_
         assert "allowed are 2048" in error_of(short)["message"]
 
 
-async def test_json_is_as_short_as_any_message(tmp_path: Path) -> None:
-    """It has no clip in it, and every one of its values would take time of all that listen."""
+async def test_a_json_body_has_the_limit_of_other_messages(tmp_path: Path) -> None:
+    """It contains no clip, and parsing long arrays would delay all listeners."""
     async with voices_of(tmp_path, DESIGN) as (_, http):
         body = {"type": "prompt", "name": "old", "prompt": "An old man.", **{f"k{n}": 0 for n in range(10_000)}}
         answer = await http.post("/voices", json=body)

@@ -1,4 +1,4 @@
-"""Log lines: of two kinds, and without the words of what is spoken."""
+"""Log lines: JSON and text, without spoken text."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def lines(form: str) -> list[str]:
     return done.stderr.splitlines()
 
 
-def test_json_lines_are_objects_with_what_a_search_needs() -> None:
+def test_json_lines_are_objects_with_searchable_fields() -> None:
     told = [json.loads(line) for line in lines("json")]
     assert [line["message"] for line in told] == [
         "engine 3 is up",
@@ -69,7 +69,7 @@ def test_json_lines_are_objects_with_what_a_search_needs() -> None:
     assert all("in fail" in line["fault"] for line in told if "fault" in line)
 
 
-def test_text_lines_say_the_same_to_people() -> None:
+def test_text_lines_have_the_same_content() -> None:
     told = lines("text")
     assert any(line.endswith(" INFO    engine 3 is up") for line in told)
     assert "OSError: no such device" in told
@@ -77,5 +77,5 @@ def test_text_lines_say_the_same_to_people() -> None:
 
 
 @pytest.mark.parametrize("form", ["text", "json"])
-def test_what_is_below_the_level_is_not_told(form: str) -> None:
+def test_lines_below_the_level_are_not_logged(form: str) -> None:
     assert not any("not told" in line for line in lines(form))

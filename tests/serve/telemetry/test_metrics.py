@@ -1,4 +1,4 @@
-"""What the metrics show of several engines."""
+"""Metrics of several engines."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def info(slots: int) -> EngineInfo:
 
 
 def test_each_engine_is_shown_and_their_sum() -> None:
-    """Forget the engine that was lost, or count one twice, and the sums are wrong."""
+    """The sums are wrong if the lost engine is forgotten, or one is counted twice."""
     metrics = Metrics()
     for engine in (0, 1):
         metrics.started(engine, info(4))

@@ -1,4 +1,4 @@
-"""Spans on their way to an exporter that is slow, broken or stuck."""
+"""The span sender with an exporter that is slow, broken or stuck."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from agent_tts.serve.telemetry.spans import SpanSender
 
 
 class Exporter(SpanExporter):
-    """Keeps what it gets, after doing as it is told."""
+    """Runs `act`, then keeps the spans."""
 
     def __init__(self, act: Callable[[], SpanExportResult] = lambda: SpanExportResult.SUCCESS) -> None:
         self.act = act
@@ -45,7 +45,7 @@ def heard() -> Iterator[list[str]]:
         logger.remove(sink)
 
 
-def test_the_end_sends_what_waits_in_its_order() -> None:
+def test_shutdown_sends_waiting_spans_in_order() -> None:
     exporter = Exporter()
     sender = SpanSender(exporter, close_s=5)
     for span in spans(telemetry.MAX_BATCH + 1):
@@ -54,7 +54,7 @@ def test_the_end_sends_what_waits_in_its_order() -> None:
     assert [span.name for span in exporter.spans] == [str(number) for number in range(telemetry.MAX_BATCH + 1)]
 
 
-def test_what_does_not_fit_is_dropped_and_an_exporter_that_is_stuck_holds_nobody_up() -> None:
+def test_spans_beyond_the_bound_are_dropped_and_a_stuck_exporter_delays_nothing() -> None:
     stuck = threading.Event()
     exporter = Exporter(lambda: SpanExportResult.SUCCESS if stuck.wait(30) else SpanExportResult.FAILURE)
     sender = SpanSender(exporter, close_s=0.2)
@@ -69,7 +69,7 @@ def test_what_does_not_fit_is_dropped_and_an_exporter_that_is_stuck_holds_nobody
 
 
 @pytest.mark.parametrize("is_broken", [False, True])
-def test_a_failure_is_logged_once_and_tried_again(monkeypatch: pytest.MonkeyPatch, is_broken: bool) -> None:
+def test_a_failure_is_logged_once_and_retried(monkeypatch: pytest.MonkeyPatch, is_broken: bool) -> None:
     def fail() -> SpanExportResult:
         tries.append(1)
         if is_broken:
@@ -91,7 +91,7 @@ def test_a_failure_is_logged_once_and_tried_again(monkeypatch: pytest.MonkeyPatc
     assert ("RuntimeError" if is_broken else "telemetry.endpoint") in said[0]
 
 
-def test_a_fault_of_the_exporter_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_exception_of_the_exporter_does_not_stop_the_sender(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail() -> SpanExportResult:
         exporter.act = lambda: SpanExportResult.SUCCESS
         raise RuntimeError("a broken library")

@@ -1,4 +1,4 @@
-"""Spans, as OpenTelemetry's own exporters see them."""
+"""Spans as OpenTelemetry's exporters receive them."""
 
 from __future__ import annotations
 
@@ -133,8 +133,8 @@ async def test_a_collector_gets_all_spans_by_the_node_s_end() -> None:
     assert told["service.name"] == "agent-tts"
 
 
-async def test_a_collector_that_is_not_there_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Guard: spans leave in a thread, whose end is waited for `CLOSE_S` at most."""
+async def test_a_missing_collector_delays_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guards: spans are sent in a thread; `close` waits for at most `CLOSE_S`."""
     async with asyncio.timeout(10):
         async with running_node(telemetry={"endpoint": "http://127.0.0.1:9"}) as running:
             async with httpx.AsyncClient(base_url=running.url) as client:
@@ -145,7 +145,7 @@ async def test_a_collector_that_is_not_there_holds_nobody_up(monkeypatch: pytest
 # ---------------------------------------------------------------- off
 
 
-def test_off_it_is_neither_made_nor_imported() -> None:
+def test_when_off_nothing_is_imported() -> None:
     assert spans_of(Telemetry(), {}) is None
     assert spans_of(Telemetry(endpoint="http://c"), {"OTEL_SDK_DISABLED": "true"}) is None
     program = (
@@ -163,8 +163,8 @@ async def test_the_standard_variables_turn_it_on() -> None:
     await made.close()
 
 
-def test_without_the_package_the_setting_is_refused_and_the_variable_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A platform that sets the variable for all its containers must not stop the node."""
+def test_without_the_package_the_setting_is_refused_and_the_variable_is_logged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A platform may set the variable for all its containers: it must not stop the node."""
     said: list[str] = []
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
     sink = logger.add(said.append, format="{message}")

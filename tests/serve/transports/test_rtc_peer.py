@@ -23,12 +23,12 @@ LONG = "a long story of many words that goes on and on " * 20
 
 
 def hz(sound: list[tuple[float, np.typing.NDArray[np.int16]]]) -> float:
-    """The loudest frequency of pieces of sound."""
+    """The loudest frequency of the samples."""
     return dominant_hz(np.concatenate([samples for _, samples in sound]), RATE)
 
 
 async def post_offer(node: RunningNode, headers: dict[str, str] | None = None, query: str = "") -> httpx.Response:
-    """The answer to a good offer of a peer that never connects."""
+    """The answer to a valid offer of a peer that never connects."""
     peer = RtcPeer()
     try:
         async with httpx.AsyncClient(base_url=node.url, headers=headers) as client:
@@ -55,17 +55,17 @@ async def test_text_on_the_channel_becomes_sound_on_the_track() -> None:
         assert order[-1] == "context.done"
 
 
-async def test_done_is_told_when_all_has_been_played() -> None:
+async def test_done_comes_when_all_has_been_played() -> None:
     async with running_node() as node, connected(node.url) as peer:
         peer.say("t1", "hello there, how are you today", voice="tone-440", lead_ms=None)
         done = await peer.message("context.done", context_id="t1")
         first, _ = peer.loud()[0]
-        # An aiortc peer hears 80 ms after the fact, its jitter buffer.
+        # An aiortc peer hears 80 ms late because of its jitter buffer.
         assert peer.arrival("context.done") - first > done["audio_ms"] / 1_000 - 0.2
 
 
-async def test_contexts_are_heard_in_turn_and_clean() -> None:
-    """The second is sent while the first speaks; it waits, whole, and nothing of the first is in it."""
+async def test_contexts_are_heard_one_after_the_other() -> None:
+    """The second is sent while the first speaks; it waits, complete, and contains nothing of the first."""
     async with running_node() as node, connected(node.url) as peer:
         peer.say("t1", "the first one speaks", voice="tone-440")
         peer.say("t2", "and then the second one", voice="tone-880")
@@ -80,7 +80,7 @@ async def test_contexts_are_heard_in_turn_and_clean() -> None:
 
 
 async def test_a_waiting_context_does_not_stop_the_one_before_it() -> None:
-    """t2 has all its audio long before t1 gets its last words; t1 speaks on all the same, and first."""
+    """t2 has all its audio before t1 gets its last words; t1 goes on and is heard first."""
     async with running_node() as node, connected(node.url) as peer:
         peer.send("context.open", context_id="t1", voice="tone-440")
         peer.send("text.append", context_id="t1", text="one two three four ")
@@ -110,14 +110,14 @@ async def test_cancel_is_silent_within_150_ms() -> None:
         last, _ = peer.loud()[-1]
         assert last - cancelled_at < 0.15
         assert cancelled["played_ms"] == pytest.approx(20 * len(peer.loud()), abs=60)
-        # What was played is what was paid for: the rest was credit.
+        # Played audio was credited; the other credit is lost.
         assert cancelled["generated_ms"] - cancelled["played_ms"] < 1_500
         assert cancelled["heard_text"] + cancelled["unheard_text"] == LONG
         assert node.node.service.speaking == 0
 
 
-async def test_the_last_words_can_be_cancelled_too() -> None:
-    """The engine is done long before the listener has heard all: the context is open until then."""
+async def test_a_fully_generated_context_can_be_cancelled() -> None:
+    """The engine ends long before playback does: the context is open until then."""
     async with running_node() as node, connected(node.url) as peer:
         peer.say("t1", LONG[:60], voice="tone-440", lead_ms=None)
         await peer.wait(peer.loud)
@@ -131,8 +131,8 @@ async def test_the_last_words_can_be_cancelled_too() -> None:
         assert 20 * len(peer.loud()) < cancelled["generated_ms"] - 500
 
 
-async def test_what_is_not_heard_yet_is_not_made_yet() -> None:
-    """Unpaced speech runs ahead by the engine's window of 4 s and the track's lead, not to its end."""
+async def test_generation_does_not_run_far_ahead_of_playback() -> None:
+    """Unpaced speech runs ahead by the engine's window of 4 s and the track's lead."""
     async with running_node() as node, connected(node.url) as peer:
         peer.say("t1", LONG, voice="tone-440", lead_ms=None)
         await peer.wait(lambda: len(peer.loud()) > 25)
@@ -153,8 +153,8 @@ async def test_sound_after_a_cancel_is_clean() -> None:
         assert hz([piece for piece in peer.loud() if piece[0] > at]) == pytest.approx(880, abs=10)
 
 
-async def test_a_fifth_of_all_packets_lost_changes_no_duration() -> None:
-    """F7: packets that get through are where they belong in time, and carry what was lost before them (FEC)."""
+async def test_20_percent_packet_loss_changes_no_duration() -> None:
+    """F7: received packets keep their place in time, and carry the lost packet before them (FEC)."""
     async with running_node() as node, connected(node.url) as peer:
         heard: list[tuple[int, bytes]] = []
         receiver = peer.connection.getReceivers()[0]
@@ -183,7 +183,7 @@ async def test_lateness_of_packets_is_measured() -> None:
         assert (registry.get_sample_value("agent_tts_rtc_lateness_seconds_count") or 0) >= 20
 
 
-async def test_a_cancel_too_long_for_the_channel_comes_without_its_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_too_long_cancel_message_comes_without_its_texts(monkeypatch: pytest.MonkeyPatch) -> None:
     """20 000 characters outside the BMP are 240 kB of JSON; some peers take 64 KiB."""
     monkeypatch.setattr(aiortc.rtcsctptransport, "LOCAL_MAX_MESSAGE_SIZE", 65_536)
     async with running_node() as node, connected(node.url) as peer:
@@ -199,7 +199,7 @@ async def test_a_cancel_too_long_for_the_channel_comes_without_its_texts(monkeyp
 # ---------------------------------------------------------------- opening and closing
 
 
-async def test_every_offer_is_a_session_of_its_own() -> None:
+async def test_every_offer_is_a_separate_session() -> None:
     async with running_node() as node, connected(node.url) as one, connected(node.url) as other:
         assert one.session_id != other.session_id
         assert node.node.peers.keys() == {one.session_id, other.session_id}
@@ -232,7 +232,7 @@ async def test_a_client_that_closes_is_forgotten_at_once() -> None:
 
 
 async def test_session_close_closes_the_peer_after_its_last_words() -> None:
-    """Sixteen contexts have more to say than fits into one flight of SCTP."""
+    """The messages of sixteen contexts do not fit into one flight of SCTP."""
     async with running_node() as node, connected(node.url) as peer:
         for index in range(16):
             peer.say(f"t{index}", LONG * 4)
@@ -242,7 +242,7 @@ async def test_session_close_closes_the_peer_after_its_last_words() -> None:
         await until(lambda: not node.node.peers, 2.0)
 
 
-async def test_one_peer_more_than_allowed_is_told_when_to_come_back() -> None:
+async def test_a_peer_beyond_the_limit_is_refused_with_a_retry_time() -> None:
     async with running_node(limits={"rtc_peers": 1}) as node, connected(node.url):
         reply = await post_offer(node)
         assert reply.status_code == 503
@@ -293,7 +293,7 @@ async def test_a_one_time_token_opens_one_peer() -> None:
         b"\xff" * 10,
     ],
 )
-async def test_a_body_that_is_no_offer_is_400(body: bytes) -> None:
+async def test_an_invalid_offer_is_400(body: bytes) -> None:
     async with running_node() as node, httpx.AsyncClient(base_url=node.url) as client:
         reply = await client.post("/v1/rtc/offer", content=body, headers={"Content-Type": "application/json"})
         assert reply.status_code == 400
@@ -301,7 +301,7 @@ async def test_a_body_that_is_no_offer_is_400(body: bytes) -> None:
         assert not node.node.peers
 
 
-async def test_a_body_too_long_is_413_before_it_is_read() -> None:
+async def test_a_too_long_body_is_413_before_it_is_read() -> None:
     async with running_node() as node, httpx.AsyncClient(base_url=node.url) as client:
         body = json.dumps({"type": "offer", "sdp": "v=0\r\n" + "a=x\r\n" * 200_000})
         reply = await client.post("/v1/rtc/offer", content=body)
@@ -320,7 +320,7 @@ async def test_an_offer_that_does_not_arrive_is_408() -> None:
     assert b'"timeout"' in answer
 
 
-async def test_a_stun_server_that_does_not_answer_delays_nobody_for_long() -> None:
+async def test_a_silent_stun_server_delays_the_answer_only_briefly() -> None:
     with contextlib.closing(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as mute:
         mute.bind(("127.0.0.1", 0))
         servers = [{"urls": [f"stun:127.0.0.1:{mute.getsockname()[1]}"]}]
@@ -332,7 +332,7 @@ async def test_a_stun_server_that_does_not_answer_delays_nobody_for_long() -> No
                 await peer.message("context.done")
 
 
-async def test_ice_servers_are_told_to_clients_with_a_key() -> None:
+async def test_clients_with_a_key_get_the_ice_servers() -> None:
     servers = [
         {"urls": ["stun:stun.example.org"]},
         {"urls": ["turn:turn.example.org"], "username": "me", "credential": "secret"},
@@ -359,7 +359,7 @@ async def test_without_any_network_it_speaks_over_loopback(monkeypatch: pytest.M
             await peer.close()
 
 
-# ---------------------------------------------------------------- life and death
+# ---------------------------------------------------------------- limits and end
 
 
 async def test_a_peer_that_never_connects_is_given_up() -> None:
@@ -369,7 +369,7 @@ async def test_a_peer_that_never_connects_is_given_up() -> None:
         await until(lambda: not node.node.peers, 3.0)
 
 
-async def test_data_channels_that_are_not_ours_are_closed_and_too_many_end_the_peer() -> None:
+async def test_unknown_data_channels_are_closed_and_too_many_end_the_peer() -> None:
     async with running_node() as node, connected(node.url) as peer:
         stray = peer.connection.createDataChannel("agent_tts.v0")
         await until(lambda: stray.readyState == "closed")
@@ -379,13 +379,13 @@ async def test_data_channels_that_are_not_ours_are_closed_and_too_many_end_the_p
         await until(lambda: not node.node.peers)
 
 
-async def test_a_message_too_long_ends_the_peer() -> None:
+async def test_a_too_long_message_ends_the_peer() -> None:
     async with running_node(limits={"message_bytes": 8_192}) as node, connected(node.url) as peer:
         peer.channel.send("x" * 8_193)
         await until(lambda: not node.node.peers)
 
 
-async def test_a_flood_ends_the_peer_and_leaves_others_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_flood_ends_only_its_peer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peers, "MAX_BYTES_PER_S", 100_000)
     async with running_node() as node, connected(node.url) as hostile, connected(node.url) as other:
         other.say("t1", LONG[:40], voice="tone-440")
@@ -414,7 +414,7 @@ async def test_the_end_of_the_node_closes_every_peer() -> None:
 
 
 async def test_a_draining_node_plays_to_the_end() -> None:
-    """The engine has long made all of it; the listener hears it to the last word, and nobody new comes in."""
+    """The engine ended long before; playback goes to the last word, and new peers are refused."""
     async with running_node() as node, connected(node.url) as peer:
         peer.say("t1", LONG[:60], voice="tone-440", lead_ms=None)
         await peer.wait(peer.loud)

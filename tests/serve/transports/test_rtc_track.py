@@ -24,7 +24,7 @@ def tone(hz: float, ms: int) -> bytes:
 
 
 def decoded(packets: list[bytes]) -> NDArray[np.float64]:
-    """What a listener hears, mono at 48 kHz."""
+    """The received audio, mono at 48 kHz."""
     decoder: Any = av.CodecContext.create("libopus", "r")
     decoder.format, decoder.layout, decoder.sample_rate = "s16", "mono", 48_000
     frames = [frame.to_ndarray().reshape(-1) for packet in packets for frame in decoder.decode(av.Packet(packet))]
@@ -37,11 +37,11 @@ def loudness(sound: NDArray[np.float64], start_ms: float, end_ms: float) -> floa
 
 
 class VirtualTime:
-    """A clock that only sleeping moves."""
+    """A clock that advances only in `sleep`."""
 
     def __init__(self) -> None:
         self.now = 1_000.0
-        self.oversleep = 0.0  # seconds that the next sleep lasts too long
+        self.oversleep = 0.0  # s by which the next sleep oversleeps
 
     def clock(self) -> float:
         return self.now
@@ -52,7 +52,7 @@ class VirtualTime:
 
 
 class Listener:
-    """A track in virtual time, and everything that it gave out."""
+    """A track in virtual time and all of its packets."""
 
     def __init__(self) -> None:
         self.time = VirtualTime()
@@ -67,7 +67,7 @@ class Listener:
         self.woken += 1
 
     async def hear(self, count: int) -> list[bytes]:
-        """The next packets."""
+        """Receive the next packets."""
         for _ in range(count):
             packet = await self.track.recv()
             assert packet.pts is not None
@@ -82,7 +82,7 @@ class Listener:
 
 @given(st.lists(st.floats(0, 2), max_size=200))
 def test_pacer_keeps_its_grid_however_late_it_is_called(delays: list[float]) -> None:
-    """Whatever the loop does: no packet before its time, no burst, and RTP time stays real time."""
+    """For any delay: no packet before its time, no burst, and RTP time stays real time."""
     now, pacer, last = 0.0, Pacer(0.0), (-1.0, -PACKET_TICKS)
     for delay in delays:
         now += pacer.wait_s(now) + delay
@@ -118,7 +118,7 @@ async def test_a_stall_of_500_ms_loses_no_packet_and_leaves_no_delay() -> None:
     assert min(np.diff(listener.left_at)) >= PACKET_S / 2 - 1e-9, "a burst"
 
 
-async def test_a_stall_of_150_ms_is_caught_up_at_twice_the_pace() -> None:
+async def test_a_stall_of_150_ms_is_caught_up_at_double_speed() -> None:
     listener = Listener()
     await listener.hear(10)
     listener.time.oversleep = 0.15
@@ -129,7 +129,7 @@ async def test_a_stall_of_150_ms_is_caught_up_at_twice_the_pace() -> None:
 
 
 async def test_the_wall_clock_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On the real clocks: a wall clock that is stepped an hour back and forth changes nothing."""
+    """On the real clocks: a wall clock that jumps by an hour changes nothing."""
     steps = iter(range(10**9))
     monkeypatch.setattr("time.time", lambda: 1.7e9 + (-1) ** next(steps) * 3_600)
     late: list[float] = []
@@ -145,12 +145,12 @@ async def test_the_wall_clock_does_not_matter(monkeypatch: pytest.MonkeyPatch) -
 # ---------------------------------------------------------------- contexts
 
 
-async def test_silence_is_heard_as_silence_and_never_stops() -> None:
+async def test_silence_is_sent_without_end() -> None:
     assert not decoded(await Listener().hear(100)).any()
 
 
-async def test_a_context_sounds_as_if_nothing_had_been_before() -> None:
-    """Bit for bit, whatever was spoken, and cut, before it."""
+async def test_a_context_does_not_depend_on_earlier_ones() -> None:
+    """Bit for bit, whatever was spoken and cut before it."""
     listener = Listener()
     listener.track.write(1, tone(440, 1_000))
     await listener.hear(20)
@@ -161,11 +161,11 @@ async def test_a_context_sounds_as_if_nothing_had_been_before() -> None:
     await listener.hear(60)
     after = decoded(listener.packets)[25 * 960 :]
     alone = decoded([*OpusEncoder().encode(tone(660, 1_000)), SILENCE])
-    # The first 10 ms hold the decoder's cross-fade from silence.
+    # The decoder's cross-fade from silence takes 10 ms.
     assert np.array_equal(after[480 : 50 * 960], alone[480 : 50 * 960])
 
 
-async def test_contexts_play_in_turn_and_whole() -> None:
+async def test_contexts_play_completely_one_after_the_other() -> None:
     listener = Listener()
     listener.track.write(7, tone(440, 300))
     listener.track.write(3, tone(880, 400))
@@ -180,8 +180,8 @@ async def test_contexts_play_in_turn_and_whole() -> None:
 
 
 @pytest.mark.parametrize("ms", [100, 105])
-async def test_the_last_milliseconds_are_heard(ms: int) -> None:
-    """What the encoder still looks ahead to at the end, and a piece that fills no packet."""
+async def test_the_last_milliseconds_are_sent(ms: int) -> None:
+    """The encoder's look-ahead at the end, and a piece that fills no packet."""
     listener = Listener()
     listener.track.write(1, tone(440, ms))
     listener.track.end(1)
@@ -204,7 +204,7 @@ async def test_clear_is_followed_by_silence_at_once() -> None:
     assert loudness(sound, 210, 600) < 1
 
 
-async def test_clear_spares_the_others() -> None:
+async def test_clear_keeps_other_contexts() -> None:
     listener = Listener()
     listener.track.write(1, tone(440, 200))
     listener.track.write(2, tone(660, 200))
@@ -217,8 +217,8 @@ async def test_clear_spares_the_others() -> None:
     assert listener.track.played_ms(3) == 200
 
 
-async def test_a_context_that_waits_for_text_keeps_its_turn_and_its_sound() -> None:
-    """A pause inside a context is silence from its own encoder; the next context waits for it to end."""
+async def test_a_context_that_waits_for_text_keeps_its_turn_and_its_encoder() -> None:
+    """A pause inside a context is silence from its own encoder; the next context waits for its end."""
     listener = Listener()
     listener.track.write(1, tone(440, 400))
     listener.track.write(2, tone(880, 400))
@@ -249,7 +249,7 @@ async def test_played_ms_never_exceeds_the_audio() -> None:
     assert listener.track.played_ms(99) is None
 
 
-async def test_it_wants_audio_until_its_lead_is_there_and_tells_when_it_wants_more() -> None:
+async def test_it_wants_audio_up_to_its_lead_and_signals_when_it_wants_more() -> None:
     listener = Listener()
     assert listener.track.wants(1)
     while listener.track.wants(1):

@@ -62,7 +62,7 @@ def lines(sdp: str, prefix: str) -> list[str]:
     return [line for line in sdp.splitlines() if line.startswith(prefix)]
 
 
-def test_an_offer_is_written_anew() -> None:
+def test_an_offer_is_rewritten() -> None:
     offer = read_offer(CHROMIUM)
     assert lines(offer.sdp, "m=") == [
         "m=audio 9 UDP/TLS/RTP/SAVPF 111",
@@ -75,7 +75,7 @@ def test_an_offer_is_written_anew() -> None:
     assert offer.max_message == 262_144
 
 
-def test_candidates_are_those_that_can_be_reached_and_of_the_leading_section() -> None:
+def test_candidates_are_the_reachable_ones_of_the_leading_section() -> None:
     """mDNS names, TCP and a second component are left out; the bundle's first section gives the transport of both."""
     wanted = ["a=candidate:2 1 udp 2113937151 192.0.2.7 53721 typ host"]
     wanted += ["a=candidate:5 1 udp 1677729535 2001:db8::7 40000 typ srflx"]
@@ -143,14 +143,14 @@ def test_message_size(line: str, size: int) -> None:
         ("a=rtcp-rsize", "a=candidate:1 1 udp 1 192.0.2.7 1 typ host\r\n" * MAX_CANDIDATES, "candidates"),
     ],
 )
-def test_what_cannot_be_answered_is_refused_with_a_reason(old: str, new: str, complaint: str) -> None:
+def test_unanswerable_offers_are_refused_with_a_reason(old: str, new: str, complaint: str) -> None:
     assert old in CHROMIUM
     with pytest.raises(BadMessage, match=re.escape(complaint)):
         read_offer(CHROMIUM.replace(old, new))
 
 
 @pytest.mark.parametrize("host", ["224.0.0.1", "0.0.0.0", "255.255.255.255", "::", "ff02::1", "1.2.3", "a.local"])
-def test_candidates_that_are_no_unicast_address_are_left_out(host: str) -> None:
+def test_candidates_without_a_unicast_address_are_left_out(host: str) -> None:
     assert "typ host" not in read_offer(CHROMIUM.replace("192.0.2.7", host)).sdp
 
 
@@ -160,8 +160,8 @@ def test_errors_do_not_repeat_the_offer() -> None:
     assert "script" not in refusal.value.message
 
 
-def test_the_module_needs_nothing_but_the_standard_library() -> None:
-    """It is the front door: no parser of somebody else's stands before it."""
+def test_the_module_needs_only_the_standard_library() -> None:
+    """The module handles untrusted input, so no third-party parser is used."""
     source = Path(read_offer.__code__.co_filename).read_text()
     imported = set(re.findall(r"^(?:from|import) (\w+)", source, re.MULTILINE))
     assert imported == {"__future__", "agent_tts", "dataclasses", "ipaddress", "re"}

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.node
 
 
 async def closed_with(running: RunningNode, message: str | bytes) -> int | None:
-    """The close code that a message is answered with."""
+    """The close code that follows a message."""
     async with wire(running.ws_url) as peer:
         await peer.until("session.created")
         await peer.socket.send(message)
@@ -41,7 +41,7 @@ async def test_speech_over_the_socket() -> None:
         assert abs(dominant_hz(pcm) - 880) < 5
 
 
-async def test_the_subprotocol_is_agreed_on_and_deflate_is_off() -> None:
+async def test_the_subprotocol_is_accepted_and_deflate_is_off() -> None:
     async with running_node() as running:
         async with wire(running.ws_url, compression="deflate") as peer:
             assert peer.socket.subprotocol == "agent_tts.v1"
@@ -56,7 +56,7 @@ async def test_a_message_over_64_kib_closes_with_1009() -> None:
         assert await closed_with(running, b"x" * 200_000) == 1009
 
 
-async def test_nonsense_is_answered_and_the_session_goes_on() -> None:
+async def test_invalid_messages_are_answered_and_the_session_goes_on() -> None:
     async with running_node() as running, wire(running.ws_url) as peer:
         await peer.socket.send(b"\x00binary")
         assert (await peer.until("error"))["code"] == "bad_message"
@@ -76,7 +76,7 @@ async def test_session_close_closes_with_1000() -> None:
 async def test_an_idle_session_is_closed_with_1000() -> None:
     """Guards `Connection._check_idle`."""
     async with running_node(limits={"session_idle_s": 0.2}) as running, wire(running.ws_url) as peer:
-        await peer.say("t", "word " * 20, lead_ms=200)  # speech is no idling
+        await peer.say("t", "word " * 20, lead_ms=200)  # speech counts as use
         assert (await peer.until("context.done"))["reason"] == "end"
         with pytest.raises(ConnectionClosed) as closed:
             await peer.until("nothing that ever comes")
@@ -84,7 +84,7 @@ async def test_an_idle_session_is_closed_with_1000() -> None:
         assert closed.value.rcvd.code == 1000
 
 
-async def test_one_connection_too_many_is_told_so_with_1013() -> None:
+async def test_a_connection_beyond_the_limit_is_closed_with_1013() -> None:
     async with running_node(limits={"connections": 1}) as running, wire(running.ws_url) as first:
         await first.until("session.created")
         async with wire(running.ws_url) as second:
@@ -98,7 +98,7 @@ async def test_one_connection_too_many_is_told_so_with_1013() -> None:
 
 
 async def test_a_full_node_refuses_within_the_promised_time() -> None:
-    """50 ms promised, three times that allowed here; without a free slot and a queue there is nothing to wait for."""
+    """The limit is 50 ms; the test allows three times that. Without a queue there is nothing to wait for."""
     async with running_node(slots=1, queue=0) as running, wire(running.ws_url) as peer:
         await peer.send("text.append", context_id="t", text="word ")
         await peer.until("context.started")
@@ -108,8 +108,8 @@ async def test_a_full_node_refuses_within_the_promised_time() -> None:
         assert asyncio.get_running_loop().time() - begun < 0.15
 
 
-async def test_a_flood_of_messages_ends_the_session_that_sends_it() -> None:
-    """Guards MAX_REPLIES: the answers are not read, so they must not pile up."""
+async def test_a_flood_of_messages_ends_its_session() -> None:
+    """Guards MAX_REPLIES: unread answers must not pile up."""
     async with running_node() as running, wire(running.ws_url, rcvbuf=4_096) as peer:
         await peer.until("session.created")
         peer.socket.transport.pause_reading()
@@ -125,7 +125,7 @@ async def test_a_flood_of_messages_ends_the_session_that_sends_it() -> None:
 
 
 class Counting(ProtocolAdapter):
-    """A language that tells, in three messages, how often its client has spoken."""
+    """An adapter whose answer is three messages; the last is the number of received messages."""
 
     def __init__(self) -> None:
         self.heard = 0
@@ -135,13 +135,13 @@ class Counting(ProtocolAdapter):
         yield from ()
 
     def encode(self, item: Message | AudioChunk) -> Iterator[str]:
-        yield "x" * 16_000_000  # more than the client, who does not read, has buffers for
+        yield "x" * 16_000_000  # more than all buffers to a client that does not read
         yield "waits"
         yield str(self.heard)
 
 
-async def test_what_is_told_of_one_thing_knows_nothing_of_what_comes_meanwhile() -> None:
-    """Write one message at a time, each when there is room, to see it fail."""
+async def test_messages_of_one_item_are_encoded_together() -> None:
+    """Fails if each message is encoded only when there is room for it."""
     adapter = Counting()
     app = create_app(settings_of())
     endpoint = StreamEndpoint(app.state.node, Dialect("counting", lambda *_: adapter))
@@ -159,10 +159,10 @@ async def test_what_is_told_of_one_thing_knows_nothing_of_what_comes_meanwhile()
 
 
 class Sizes(ProtocolAdapter):
-    """A language that has messages of all sizes for whatever is said first, and no words for the rest."""
+    """An adapter that answers the first item with messages of all sizes, and the others with none."""
 
     def __init__(self) -> None:
-        # Around the limits of what the length of a WebSocket frame is written in.
+        # Around the limits of the length encodings of WebSocket frames.
         self.sizes = [0, 1, 125, 126, 127, 65_535, 65_536]
 
     def decode(self, data: str | bytes) -> Iterator[Message]:
@@ -175,7 +175,7 @@ class Sizes(ProtocolAdapter):
             yield "ü" * (size // 2) + "u" * (size % 2)
 
 
-async def test_messages_of_every_size_come_whole_and_in_order() -> None:
+async def test_messages_of_every_size_are_complete_and_in_order() -> None:
     """Guards `_framed`."""
     sizes = Sizes().sizes
     app = create_app(settings_of())
@@ -190,7 +190,7 @@ async def test_messages_of_every_size_come_whole_and_in_order() -> None:
     assert [len(text.encode()) for text in told[1::2] if isinstance(text, str)] == sizes
 
 
-async def test_this_process_holds_a_third_of_a_second_back_for_a_client_that_reads_nothing() -> None:
+async def test_at_most_a_third_of_a_second_is_buffered_for_a_client_that_does_not_read() -> None:
     """Guards the marks of the buffer in `Writer` and the bound in `Connection._send_all`."""
     async with running_node() as running, wire(running.ws_url, rcvbuf=4_096) as peer:
         await peer.until("session.created")
@@ -205,7 +205,7 @@ async def test_this_process_holds_a_third_of_a_second_back_for_a_client_that_rea
 
 
 async def test_pending_connections_are_closed_in_time_and_disturb_no_session() -> None:
-    """L5 in small. Guards `_set_deadline` in `HttpProtocol.connection_made`."""
+    """Guards `_set_deadline` in `HttpProtocol.connection_made`."""
     async with running_node(timeouts={"handshake_s": 0.5}) as running:
         host, port = running.url.removeprefix("http://").split(":")
         writers = [(await asyncio.open_connection(host, int(port)))[1] for _ in range(200)]
@@ -219,8 +219,8 @@ async def test_pending_connections_are_closed_in_time_and_disturb_no_session() -
             await asyncio.gather(*(writer.wait_closed() for writer in writers), return_exceptions=True)
 
 
-async def test_hundreds_of_pending_connections_keep_no_client_out() -> None:
-    """Guards MAX_PENDING: the oldest make room, long before their deadline; a client that has sent a request stays."""
+async def test_hundreds_of_pending_connections_do_not_block_clients() -> None:
+    """Guards MAX_PENDING: the oldest make room before their deadline; a client that has sent a request stays."""
     pending, talkers = 700, 20
     async with running_node(timeouts={"handshake_s": 60}, limits={"connections": 50}) as running:
         host, port = running.url.removeprefix("http://").split(":")
@@ -241,8 +241,8 @@ async def test_hundreds_of_pending_connections_keep_no_client_out() -> None:
                 await asyncio.gather(*(writer.wait_closed() for _, writer in opened), return_exceptions=True)
 
 
-async def test_text_that_is_no_utf8_is_closed_with_1007_and_not_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """Guards `WebSocketProtocol.send_receive_event_to_app`: clients could fill the log with tracebacks."""
+async def test_invalid_utf8_is_closed_with_1007_and_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """Guards `WebSocketProtocol.send_receive_event_to_app`: otherwise clients could fill the log with tracebacks."""
     async with running_node() as running, wire(running.ws_url) as peer:
         await peer.until("session.created")
         await peer.socket.send(b"\xff\xfe", text=True)

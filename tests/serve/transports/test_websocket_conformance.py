@@ -20,7 +20,7 @@ END_S = 5.0
 
 
 def frame(opcode: int, payload: bytes = b"", *, fin: bool = True, rsv: int = 0) -> bytes:
-    """A client's frame, masked with a real mask."""
+    """A client's frame with a random mask."""
     size, mask = len(payload), b"\x01\x02\x03\x04"
     length = bytes([0x80 | size]) if size < 126 else bytes([0x80 | 126]) + size.to_bytes(2, "big")
     masked = bytes(byte ^ mask[at % 4] for at, byte in enumerate(payload))
@@ -35,14 +35,14 @@ TEXT, MORE = Opcode.TEXT, Opcode.CONT
 END = close(NORMAL)
 BYE = frame(TEXT, b'{"type":"session.close"}')  # the node's close comes after its answers
 CASES: dict[str, tuple[bytes, list[bytes | int | None]]] = {
-    # What is sent, and what is answered after the greeting: messages, pongs (0x8a and the payload), the close code.
+    # Case: bytes to send; expected answers after the greeting: messages, pongs (0x8a and payload), the close code.
     "1 text": (frame(TEXT, PING) + BYE, [PONG, NORMAL]),
     "1 text with a length of two bytes": (frame(TEXT, PING + b" " * 200) + BYE, [PONG, NORMAL]),
     "2 ping": (frame(Opcode.PING) + END, [b"\x8a", NORMAL]),
     "2 ping of 125 bytes": (frame(Opcode.PING, b"p" * 125) + END, [b"\x8a" + b"p" * 125, NORMAL]),
-    "2 ping that is no UTF-8": (frame(Opcode.PING, b"\xff\x00") + END, [b"\x8a\xff\x00", NORMAL]),
+    "2 ping of invalid UTF-8": (frame(Opcode.PING, b"\xff\x00") + END, [b"\x8a\xff\x00", NORMAL]),
     "2 ping of 126 bytes": (frame(Opcode.PING, b"p" * 126), [WRONG]),
-    "2 pong that nobody asked for": (frame(Opcode.PONG, b"x") + END, [NORMAL]),
+    "2 unsolicited pong": (frame(Opcode.PONG, b"x") + END, [NORMAL]),
     "2 ten pings": (
         b"".join(frame(Opcode.PING, b"%d" % n) for n in range(10)) + END,
         [*map(b"\x8a%d".__mod__, range(10)), NORMAL],
@@ -63,7 +63,7 @@ CASES: dict[str, tuple[bytes, list[bytes | int | None]]] = {
         frame(TEXT, PING[:3], fin=False) + frame(Opcode.PING, b"x") + frame(MORE, PING[3:]) + BYE,
         [b"\x8ax", PONG, NORMAL],
     ),
-    "5 a fragment of nothing": (frame(MORE, PING), [WRONG]),
+    "5 an empty fragment": (frame(MORE, PING), [WRONG]),
     "5 text inside fragments": (frame(TEXT, b"{", fin=False) + frame(TEXT, PING), [WRONG]),
     "5 a fragmented ping": (frame(Opcode.PING, b"x", fin=False), [WRONG]),
     "6 UTF-8": (
@@ -82,13 +82,13 @@ CASES: dict[str, tuple[bytes, list[bytes | int | None]]] = {
     "7 close with a reason": (close(1001, b"bye"), [1001]),
     "7 close of one byte": (frame(Opcode.CLOSE, b"\x03"), [WRONG]),
     "7 close of 126 bytes": (close(1000, b"x" * 124), [WRONG]),
-    "7 close with a reason that is no UTF-8": (close(1000, b"\xff"), [NOT_UTF8]),
+    "7 close with a reason of invalid UTF-8": (close(1000, b"\xff"), [NOT_UTF8]),
     "7 close with code 999": (close(999), [WRONG]),
     "7 close with code 1005": (close(1005), [WRONG]),
     "7 close with code 1016": (close(1016), [WRONG]),
-    "7 close with a code of one's own": (close(4999), [4999]),
+    "7 close with a private code": (close(4999), [4999]),
     "7 nothing follows a close": (END + frame(TEXT, PING) + frame(Opcode.PING), [NORMAL]),
-    # A deviation: 1000 would do. The `websockets` library takes it for a message that was not finished.
+    # A deviation: 1000 is expected. The `websockets` library treats it as an unfinished message.
     "7 close inside fragments": (frame(TEXT, b"{", fin=False) + END, [WRONG]),
     "9 64 KiB": (frame(TEXT, PING + b" " * (65_535 - len(PING))) + BYE, [PONG, NORMAL]),
     "9 more than 64 KiB": (frame(TEXT, b" " * 65_535, fin=False) + frame(MORE, b" " * 2), [TOO_BIG]),
@@ -96,7 +96,7 @@ CASES: dict[str, tuple[bytes, list[bytes | int | None]]] = {
 
 
 def taken(buffer: bytearray) -> tuple[int, bytes] | None:
-    """Take a frame of the server off the buffer, as (opcode, payload); None while it is not whole."""
+    """Take a server frame off the buffer, as (opcode, payload); None while it is incomplete."""
     if len(buffer) < 2:
         return None
     opcode, size, at = buffer[0] & 15, buffer[1], 2
@@ -112,7 +112,7 @@ def taken(buffer: bytearray) -> tuple[int, bytes] | None:
 
 
 async def answers(running: RunningNode, sent: bytes) -> list[bytes | int | None]:
-    """What the node says to it, up to the end of the connection; a close of its own is answered."""
+    """The node's answers up to the end of the connection; its close is answered."""
     loop = asyncio.get_running_loop()
     found: list[bytes | int | None] = []
     async with raw(running, rcvbuf=1 << 17) as sock, asyncio.timeout(END_S):
@@ -135,8 +135,8 @@ async def answers(running: RunningNode, sent: bytes) -> list[bytes | int | None]
     return found[1:]  # without the greeting
 
 
-async def test_the_cases() -> None:
-    """Every case in turn on one node; what is wrong is collected."""
+async def test_all_cases() -> None:
+    """Runs every case on one node and collects the failures."""
     async with running_node() as running:
         found = {name: await answers(running, sent) for name, (sent, _) in CASES.items()}
     wrong = {name: found[name] for name, (_, expected) in CASES.items() if found[name] != expected}

@@ -1,4 +1,4 @@
-"""One interface for every encoding."""
+"""The common interface of all encodings."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BYTES_PER_SAMPLE = {"pcm_s16le": 2, "pcm_f32le": 4, "mulaw": 1, "alaw": 1}
     ("encoding", "rate"),
     [(each, rate) for each in ENCODINGS for rate in RATES_OF.get(each, SAMPLE_RATES)],
 )
-def test_chunks_tell_their_samples(encoding: str, rate: int) -> None:
+def test_chunks_have_their_number_of_samples(encoding: str, rate: int) -> None:
     encoder = make_encoder(encoding, rate)
     chunks = [chunk for _ in range(10) for chunk in encoder.encode(tone(300, 0.08))] + encoder.flush()
     assert abs(sum(samples for _, samples in chunks) - 0.8 * rate) <= 1
@@ -40,14 +40,14 @@ def encode(pcm: bytes, encoding: str, rate: int, bit_rate: int | None = None, pi
     return b"".join(payload for payload, _ in chunks + encoder.flush())
 
 
-# What mp3 keeps back at 8 kHz, where a frame is 72 ms.
+# Delay of mp3 at 8 kHz, where a frame is 72 ms.
 LONG_FRAME_MS = 160
 
 FILES = [("mp3", rate) for rate in SAMPLE_RATES] + [("ogg_opus", 48_000)]
 
 
 @pytest.mark.parametrize(("encoding", "rate"), FILES)
-def test_files_decode_to_what_was_spoken(encoding: str, rate: int) -> None:
+def test_files_decode_to_the_input(encoding: str, rate: int) -> None:
     body = encode(tone(440, 2.0), encoding, rate)
     samples, decoded_rate = decode(body, encoding)
     assert decoded_rate == rate
@@ -63,19 +63,19 @@ def test_files_begin_with_the_first_frame(encoding: str, rate: int) -> None:
 
 
 @pytest.mark.parametrize(("encoding", "rate"), FILES)
-def test_cuts_do_not_change_a_file(encoding: str, rate: int) -> None:
+def test_the_split_does_not_change_a_file(encoding: str, rate: int) -> None:
     assert encode(NOISE, encoding, rate, piece=1_002) == encode(NOISE, encoding, rate)
 
 
-def test_a_file_has_the_bit_rate_that_was_asked_for() -> None:
+def test_a_file_has_the_requested_bit_rate() -> None:
     kbps = {asked: len(encode(tone(440, 2.0), "mp3", 44_100, asked)) * 8 / 2_000 for asked in (32_000, 128_000)}
     assert kbps == pytest.approx({32_000: 32, 128_000: 128}, rel=0.05)
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is read from /proc")
 @pytest.mark.parametrize(("encoding", "rate"), [("mp3", 44_100), ("ogg_opus", 48_000)])
-def test_a_dropped_stream_frees_everything(encoding: str, rate: int) -> None:
-    """Without the garbage collector: what a cancelled context held is free at once. Remove the finalizer to fail."""
+def test_a_dropped_encoder_frees_its_memory(encoding: str, rate: int) -> None:
+    """Without the garbage collector: a cancelled context frees its memory at once. Fails without the finalizer."""
 
     def drop() -> None:
         make_encoder(encoding, rate).encode(NOISE)
@@ -95,21 +95,21 @@ def test_a_dropped_stream_frees_everything(encoding: str, rate: int) -> None:
         gc.enable()
 
 
-def test_opus_fills_up_the_last_packet() -> None:
+def test_opus_pads_the_last_packet() -> None:
     encoder = make_encoder("opus", 48_000)
     assert encoder.encode(bytes(100)) == []
     assert [samples for _, samples in encoder.flush()] == [3_840]
 
 
 @pytest.mark.parametrize(("encoding", "rate", "allowed"), [("mp2", 24_000, "opus"), ("opus", 44_100, "48000")])
-def test_refusal_says_what_is_allowed(encoding: str, rate: int, allowed: str) -> None:
+def test_a_refusal_names_the_allowed_values(encoding: str, rate: int, allowed: str) -> None:
     with pytest.raises(UnsupportedFormat, match=allowed):
         make_encoder(encoding, rate)
 
 
 @pytest.mark.parametrize(("encoding", "rate"), [("pcm_s16le", 48_000), ("mulaw", 8_000)])
 def test_a_resampler_starts_no_thread(encoding: str, rate: int) -> None:
-    """Remove `threads = 1` to see it fail: FFmpeg starts one for each core."""
+    """Fails without `threads = 1`: FFmpeg starts one for each core."""
     tasks = Path("/proc/self/task")
     if not tasks.is_dir():
         pytest.skip("needs /proc")

@@ -1,4 +1,4 @@
-"""Audio files made while they are sent."""
+"""Audio files that are encoded while they are sent."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from agent_tts.speech.audio.files import CONTENT_TYPES, FileEncoder, wav_header
 from tests.speech.audio.test_pcm import NOISE, tone
 from tests.support import dominant_hz
 
-# What a decoder hears before the first sample, and after the last, at most: priming and a full last block, ms.
+# Maximum extra audio before the first sample and after the last, ms: priming and a full last block.
 SLACK_MS = {"mp3": 46 + 48, "opus": 1, "aac": 43 + 43, "flac": 1, "wav": 1, "pcm": 1}
 
 
@@ -38,7 +38,7 @@ def decode(data: bytes, format: str) -> tuple[NDArray[np.float64], int]:
 
 
 @pytest.mark.parametrize("format", CONTENT_TYPES)
-def test_file_decodes_to_what_was_spoken(format: str) -> None:
+def test_a_file_decodes_to_the_input(format: str) -> None:
     samples, rate = decode(b"".join(encode(tone(440, 2.0), format)), format)
     assert 0 <= len(samples) * 1_000 / rate - 2_000 <= SLACK_MS[format]
     assert abs(dominant_hz(samples.astype(np.int16), rate) - 440) <= 1
@@ -46,29 +46,29 @@ def test_file_decodes_to_what_was_spoken(format: str) -> None:
 
 
 @pytest.mark.parametrize("format", CONTENT_TYPES)
-def test_bytes_flow_from_the_start(format: str) -> None:
-    """The first frame gives sound already, but for aac, which looks ahead; then every frame does."""
+def test_bytes_come_from_the_first_frame_on(format: str) -> None:
+    """The first frame produces bytes already, except for aac, which looks ahead; then every frame does."""
     pieces = encode(tone(440, 2.0), format)
     late = 1 if format == "aac" else 0
     assert all(len(piece) > 150 for piece in pieces[late:-1])
 
 
 @pytest.mark.parametrize("format", CONTENT_TYPES)
-def test_cuts_do_not_change_the_file(format: str) -> None:
+def test_the_split_does_not_change_the_file(format: str) -> None:
     assert b"".join(encode(NOISE, format, 1_002)) == b"".join(encode(NOISE, format))
 
 
 @pytest.mark.parametrize("format", CONTENT_TYPES)
 def test_a_file_without_sound_can_be_closed(format: str) -> None:
     encoder = FileEncoder(format)
-    assert bool(encoder.close()) is (format in ("wav", "flac", "opus"))  # those with a header
+    assert bool(encoder.close()) is (format in ("wav", "flac", "opus"))  # formats with a header
     assert encoder.close() == b""
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is read from /proc")
 @pytest.mark.parametrize("format", CONTENT_TYPES)
-def test_closing_in_the_middle_frees_everything(format: str) -> None:
-    """Without the garbage collector: what a left request held is free at once."""
+def test_closing_in_the_middle_frees_all_memory(format: str) -> None:
+    """Without the garbage collector: a left request frees its memory at once."""
 
     def leave() -> None:
         encoder = FileEncoder(format)
@@ -101,6 +101,6 @@ def test_wav_header_of_known_length() -> None:
         assert reader.getnframes() == len(NOISE) // 2
 
 
-def test_unknown_format_is_refused_with_those_there_are() -> None:
+def test_an_unknown_format_is_refused_with_the_known_ones() -> None:
     with pytest.raises(UnsupportedFormat, match="mp3, opus, aac, flac, wav, pcm"):
         FileEncoder("ogg")

@@ -16,7 +16,7 @@ from tests.support import dominant_hz
 
 
 def decode(packets: list[bytes]) -> NDArray[np.int16]:
-    """48 kHz pcm of packets, by a decoder that knows nothing but them."""
+    """48 kHz pcm of packets, decoded without any other information."""
     codec = av.CodecContext.create("libopus", "r")
     assert isinstance(codec, av.AudioCodecContext)
     codec.sample_rate, codec.layout = 48_000, "mono"
@@ -45,7 +45,7 @@ def test_tone_keeps_frequency_and_length(rate: int, packet_ms: int) -> None:
 
 @pytest.mark.parametrize(("packet_ms", "lag_ms"), [(20, 6.5), (80, 2.5)])
 def test_output_lags_no_more_than_the_look_ahead(packet_ms: int, lag_ms: float) -> None:
-    """The document's figures for the delay, measured on noise that starts at a known time."""
+    """The documented delay, measured on noise that starts at a known time."""
     quiet = bytes(2 * 4_800)
     pcm = decode(encode(quiet + NOISE, OpusEncoder(24_000, packet_ms))).astype(float)
     source = np.repeat(np.frombuffer(NOISE, "<i2").astype(float), 2)[:9_600]
@@ -56,11 +56,11 @@ def test_output_lags_no_more_than_the_look_ahead(packet_ms: int, lag_ms: float) 
 @pytest.mark.parametrize("packet_ms", [20, 80])
 @examples(10)
 @given(piece=st.integers(1, 6_000))
-def test_cuts_do_not_change_the_packets(packet_ms: int, piece: int) -> None:
+def test_the_split_does_not_change_the_packets(packet_ms: int, piece: int) -> None:
     assert encode(NOISE, OpusEncoder(24_000, packet_ms), 2 * piece) == encode(NOISE, OpusEncoder(24_000, packet_ms))
 
 
-def test_every_packet_says_how_long_it_is() -> None:
+def test_every_packet_has_its_duration() -> None:
     """20 ms is one frame in a packet (code 0), 80 ms four of 20 ms (code 3)."""
     assert {packet[0] & 3 for packet in encode(NOISE, OpusEncoder(24_000, 20))} == {0}
     assert {(packet[0] & 3, packet[1] & 63) for packet in encode(NOISE, OpusEncoder(24_000, 80))} == {(3, 4)}
@@ -73,10 +73,10 @@ def test_last_packet_is_filled_up_with_silence() -> None:
     assert encoder.flush() == []
 
 
-def test_a_lost_packet_is_heard_from_the_next() -> None:
-    """20 ms packets carry the one before them: FEC frames are there, which a SILK header's LBRR flag says."""
+def test_a_lost_packet_is_recovered_from_the_next() -> None:
+    """20 ms packets contain the previous one as FEC, which a SILK header's LBRR flag shows."""
     speech_like = tone(200, 1.0)
     with_fec = encode(speech_like, OpusEncoder(24_000, 20))
-    # SILK or hybrid mode, which alone have FEC, and the LBRR bit behind one voice-activity bit (RFC 6716, 4.2.3).
+    # SILK and hybrid mode, the only ones with FEC; the LBRR bit follows one voice-activity bit (RFC 6716, 4.2.3).
     assert all(packet[0] >> 3 < 16 for packet in with_fec)
     assert sum(bool(packet[1] & 0x40) for packet in with_fec) > len(with_fec) / 2

@@ -27,7 +27,7 @@ def tone(hz: float, seconds: float = 1.0) -> bytes:
 
 
 def transcode(pcm: bytes, encoding: PcmEncoding, rate: int, cuts: list[int] | None = None) -> tuple[bytes, int]:
-    """The payload and its number of samples, of a stream cut at these samples."""
+    """Payload and number of samples of a stream that is split at these samples."""
     coder = Transcoder(encoding, rate)
     edges = [0, *sorted(cuts or []), len(pcm) // 2]
     chunks = [chunk for start, end in pairwise(edges) for chunk in coder.encode(pcm[2 * start : 2 * end])]
@@ -36,7 +36,7 @@ def transcode(pcm: bytes, encoding: PcmEncoding, rate: int, cuts: list[int] | No
 
 
 def decode(payload: bytes, encoding: PcmEncoding, rate: int) -> NDArray[np.int16]:
-    """pcm_s16le of a payload, by a decoder of its own."""
+    """pcm_s16le of a payload, by an independent decoder."""
     if encoding == "pcm_s16le":
         return np.frombuffer(payload, "<i2")
     if encoding == "pcm_f32le":
@@ -60,7 +60,7 @@ def test_tone_keeps_frequency_loudness_and_length(encoding: PcmEncoding, rate: i
 
 @examples(20)
 @given(cuts=st.lists(st.integers(0, 12_007), max_size=12), rate=st.sampled_from(RATES))
-def test_cuts_do_not_change_the_bytes(cuts: list[int], rate: int) -> None:
+def test_the_split_does_not_change_the_bytes(cuts: list[int], rate: int) -> None:
     for encoding in ENCODINGS:
         assert transcode(NOISE, encoding, rate, cuts) == transcode(NOISE, encoding, rate)
 
@@ -74,7 +74,7 @@ def test_number_of_samples_is_right_to_one(rate: int, samples: int) -> None:
 
 @pytest.mark.parametrize("rate", [8_000, 16_000, 22_050, 32_000, 44_100, 48_000])
 def test_resampling_shifts_nothing(rate: int) -> None:
-    """A click stays where it was: what is held back is not lag."""
+    """A click keeps its place: samples are held back, not delayed."""
     click = np.zeros(24_000, "<i2")
     click[2_400] = 20_000
     payload, _ = transcode(click.tobytes(), "pcm_s16le", rate)
@@ -89,19 +89,19 @@ def test_resampling_holds_back_under_2_ms(rate: int) -> None:
 
 
 @pytest.mark.parametrize(("rate", "hz"), [(8_000, 4_700), (16_000, 9_400)])
-def test_what_a_rate_cannot_carry_does_not_come_back_as_an_image(rate: int, hz: int) -> None:
+def test_frequencies_above_the_rate_do_not_alias(rate: int, hz: int) -> None:
     payload, _ = transcode(tone(hz), "pcm_s16le", rate)
     middle = np.frombuffer(payload, "<i2").astype(float)[rate // 10 : -rate // 10]
     assert np.std(middle) < 12_000 / 2**0.5 * 10 ** (-60 / 20)
 
 
-def test_pcm_at_24_khz_is_the_very_object() -> None:
+def test_pcm_at_24_khz_is_the_same_object() -> None:
     coder = Transcoder("pcm_s16le", 24_000)
     assert coder.encode(NOISE)[0][0] is NOISE
     assert coder.flush() == []
 
 
-def test_floats_are_the_samples_between_minus_one_and_one() -> None:
+def test_floats_are_samples_from_minus_one_to_one() -> None:
     values = np.arange(-32_768, 32_768).astype("<i2")
     payload, samples = transcode(values.tobytes(), "pcm_f32le", 24_000)
     assert samples == 65_536
@@ -109,8 +109,8 @@ def test_floats_are_the_samples_between_minus_one_and_one() -> None:
 
 
 @pytest.mark.parametrize("encoding", ["mulaw", "alaw"])
-def test_g711_is_as_near_as_its_steps_allow(encoding: PcmEncoding) -> None:
-    """Every value comes back within half a step, and a step is at most 1/16 of the value."""
+def test_g711_is_accurate_to_half_a_step(encoding: PcmEncoding) -> None:
+    """Every value comes back within half a step; a step is at most 1/16 of the value."""
     values = np.arange(-32_768, 32_768).astype("<i2")
     payload, _ = transcode(values.tobytes(), encoding, 24_000)
     error = np.abs(decode(payload, encoding, 24_000).astype(int) - values)
@@ -118,7 +118,7 @@ def test_g711_is_as_near_as_its_steps_allow(encoding: PcmEncoding) -> None:
 
 
 @pytest.mark.parametrize("rate", RATES)
-def test_nothing_gives_nothing(rate: int) -> None:
+def test_empty_input_gives_empty_output(rate: int) -> None:
     coder = Transcoder("mulaw", rate)
     assert coder.encode(b"") == []
     assert coder.flush() == []

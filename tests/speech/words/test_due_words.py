@@ -10,7 +10,7 @@ def word(text: str, char: int, start_ms: int) -> Word:
     return Word(text, start_ms, start_ms + 100, char, char + 1)
 
 
-def test_each_word_is_told_once_with_its_audio() -> None:
+def test_each_word_is_released_once_with_its_audio() -> None:
     words = DueWords[Word]()
     words.learn([word("a", 0, 0), word("b", 2, 100), word("c", 4, 250)])
     assert [w.word for w in words.due(80)] == ["a"]
@@ -20,7 +20,7 @@ def test_each_word_is_told_once_with_its_audio() -> None:
     assert words.rest() == []
 
 
-def test_better_times_replace_those_that_wait_and_not_those_that_were_told() -> None:
+def test_better_times_replace_waiting_words_only() -> None:
     words = DueWords[Word]()
     words.learn([word("a", 0, 0), word("b", 2, 100)])
     assert [w.word for w in words.due(80)] == ["a"]
@@ -29,7 +29,7 @@ def test_better_times_replace_those_that_wait_and_not_those_that_were_told() -> 
     assert [(w.word, w.start_ms) for w in words.due(240)] == [("b", 200)]
 
 
-def test_once_there_are_final_times_words_wait_for_theirs() -> None:
+def test_after_the_first_final_time_words_wait_for_theirs() -> None:
     words = DueWords[Word]()
     words.learn([word("a", 0, 0), word("b", 2, 100), word("c", 4, 250)])
     words.learn([word("a", 0, 10)], final=True)

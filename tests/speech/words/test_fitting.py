@@ -1,4 +1,4 @@
-"""Marks find their place in audio that pauses where the text does."""
+"""Marks are fitted to audio that pauses where the text does."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from agent_tts.speech.words.fitting import Fit
 from tests.examples import examples
 from tests.speech.words.test_silences import audio
 
-CLAUSES = ((900, 150), (1_500, 300), (700, 150), (1_100, 300), (1_300, 150), (600, 300))  # ms of speech and of pause
+CLAUSES = ((900, 150), (1_500, 300), (700, 150), (1_100, 300), (1_300, 150), (600, 300))  # ms of speech, ms of pause
 LOUD = 9_000
 
 
 def fit_of(clauses: tuple[tuple[int, int], ...] = CLAUSES, marks: int = 4) -> Fit:
-    """So many marks of one length in each clause."""
+    """Each clause has `marks` marks of equal length."""
     fit = Fit()
     for speech, pause in clauses:
         for number in range(marks):
@@ -28,7 +28,7 @@ def spoken(pace: float = 1.0, rest: float = 1.0) -> list[tuple[int, int]]:
 
 
 def starts(pace: float = 1.0, rest: float = 1.0) -> list[float]:
-    """Of the clauses."""
+    """Start times of the clauses, ms."""
     at, found = 0.0, []
     for speech, pause in CLAUSES:
         found.append(at)
@@ -60,7 +60,7 @@ def test_the_pace_is_learned() -> None:
     assert fit.span(11)[1] - before == pytest.approx(700 * 1.4, rel=0.2)
 
 
-def test_a_gap_that_the_text_does_not_have_is_passed_over() -> None:
+def test_a_gap_without_a_pause_in_the_text_is_skipped() -> None:
     fit = fit_of()
     spans = spoken()
     spans[2:3] = [(500, LOUD), (120, 0), (880, LOUD)]  # in the middle of the second clause
@@ -69,7 +69,7 @@ def test_a_gap_that_the_text_does_not_have_is_passed_over() -> None:
     assert fit.span(8)[0] == pytest.approx(starts()[2], abs=11)
 
 
-def test_a_pause_that_is_not_made_is_passed_over() -> None:
+def test_a_pause_without_a_gap_is_skipped() -> None:
     fit = fit_of()
     spans = spoken()
     del spans[5]  # the comma after the third clause
@@ -77,9 +77,9 @@ def test_a_pause_that_is_not_made_is_passed_over() -> None:
     assert fit.span(16)[0] == pytest.approx(starts()[4] - 150, abs=11)
 
 
-def test_a_sentence_hardly_ever_ends_without_a_gap() -> None:
+def test_a_gap_prefers_the_end_of_a_sentence() -> None:
     fit = fit_of(((600, 300), (600, 150), (600, 300)))
-    hear(fit, audio((900, LOUD), (250, 0), (100, LOUD)))  # of its length and place it might rather be the comma
+    hear(fit, audio((900, LOUD), (250, 0), (100, LOUD)))  # length and position alone suggest the comma
     assert fit.span(4)[0] == pytest.approx(1_150, abs=11)
 
 
@@ -91,9 +91,9 @@ def test_a_mark_does_not_start_in_silence() -> None:
     assert not fit.may_start(1)
 
 
-def test_a_wrong_guess_is_taken_back() -> None:
+def test_a_wrong_guess_is_corrected() -> None:
     fit = fit_of(((500, 150), (500, 150), (2_000, 300), (900, 300)))
-    # The first comma is not heard, and the second clause is slow: its end looks like that of the first at first.
+    # The first comma makes no gap, and the second clause is slow: its end is first taken for that of the first.
     hear(fit, audio((1_150, LOUD), (150, 0), (2_050, LOUD), (300, 0), (950, LOUD)))
     assert fit.span(8)[0] == pytest.approx(1_300, abs=11)
     assert fit.span(12)[0] == pytest.approx(3_650, abs=11)
@@ -107,7 +107,7 @@ def test_the_end_is_where_the_sound_ends() -> None:
     assert fit.span(3)[1] == 1_060
 
 
-def test_text_that_comes_late_starts_late() -> None:
+def test_late_text_starts_late() -> None:
     fit = Fit()
     fit.add(500, 0)
     hear(fit, audio((1_200, LOUD)))
@@ -127,7 +127,7 @@ def test_a_mark_after_a_pause_waits_for_it() -> None:
     assert fit.span(4)[0] == 800
 
 
-def test_a_mark_does_not_wait_for_a_pause_that_is_far_too_late() -> None:
+def test_a_mark_does_not_wait_for_a_missing_pause() -> None:
     fit = fit_of(((400, 300), (400, 300)))
     hear(fit, audio((1_440, LOUD)))
     assert fit.may_start(4)
@@ -140,7 +140,7 @@ def test_a_mark_does_not_wait_for_a_pause_that_is_far_too_late() -> None:
     late=st.integers(0, 12),
 )
 def test_times_never_go_back(clauses: list[tuple[int, int]], spans: list[tuple[int, int]], late: int) -> None:
-    """Whatever the audio is, and however late the text."""
+    """For any audio and any delay of the text."""
     fit = Fit()
     for speech, pause in clauses[:late]:
         fit.add(speech, pause)

@@ -1,4 +1,4 @@
-"""Nominal lengths: by sounds, not by letters."""
+"""Nominal lengths depend on sounds, not on letters."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ def ms(token: str, language: str = "en") -> float:
 @pytest.mark.parametrize(
     ("shorter", "longer"),
     [
-        ("through", "radio"),  # seven letters and one syllable, five letters and three
+        ("through", "radio"),  # seven letters and one syllable; five letters and three syllables
         ("made", "Maddy"),
         ("7", "77"),
         ("90", "97"),
         ("fbi", "FBI"),
         ("ночь", "молоко"),
         ("안녕", "안녕하세요"),
-        ("क्या", "कमला"),  # the virama takes a vowel away
-        ("word", "word,"),  # the last before a pause is longer
+        ("क्या", "कमला"),  # the virama removes a vowel
+        ("word", "word,"),  # the last word before a pause is longer
     ],
 )
 def test_more_sounds_take_longer(shorter: str, longer: str) -> None:
     assert ms(shorter) < ms(longer)
 
 
-def test_letters_that_nobody_says_count_in_their_own_language() -> None:
+def test_silent_letters_depend_on_the_language() -> None:
     assert ms("parlent", "fr") < ms("parlent", "es")
     assert ms("bone", "en-gb") < ms("bone", "it")
 
@@ -73,7 +73,7 @@ def test_pauses_follow_punctuation(token: str, pause_ms: float) -> None:
     assert length(token).pause_ms == pause_ms
 
 
-def test_scripts_without_spaces_have_a_piece_for_each_character() -> None:
+def test_scripts_without_spaces_have_one_piece_for_each_character() -> None:
     assert [chars for chars, _ in length("你好，世界。").pieces] == [1, 2, 1, 2]
     assert [chars for chars, _ in length("カナOK字").pieces] == [1, 1, 2, 1]
 

@@ -1,4 +1,4 @@
-"""What was learned of a voice's pace serves its next stream."""
+"""The measured pace of a voice is used for its next utterance."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from tests.speech.words.test_silences import audio
 TEXT = "one two three four five six seven eight"
 
 
-def test_a_voice_that_was_not_heard_has_the_normal_pace() -> None:
+def test_an_unknown_voice_has_the_normal_pace() -> None:
     assert Paces().of("bob") == Paces().of(None) == 1.0
 
 
 @pytest.mark.parametrize("speed", [1.0, 2.0])
-def test_the_next_estimate_is_as_fast_as_the_last_speech(speed: float) -> None:
+def test_the_next_estimate_has_the_pace_of_the_last_speech(speed: float) -> None:
     paces = Paces()
     first = WordTimeline(aligned=False, speed=speed)
     first.append(TEXT)
@@ -29,7 +29,7 @@ def test_the_next_estimate_is_as_fast_as_the_last_speech(speed: float) -> None:
     assert second.pace == pytest.approx(first.pace)
 
 
-def test_the_voice_heard_longest_ago_is_forgotten_and_no_pace_is_absurd() -> None:
+def test_the_oldest_voice_is_forgotten_and_paces_are_bounded() -> None:
     paces = Paces()
     for number in range(MAX_VOICES):
         paces.learn(f"v{number}", 2.0)

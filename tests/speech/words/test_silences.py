@@ -1,4 +1,4 @@
-"""Gaps in a stream, however it is cut into pieces."""
+"""Gaps in a stream, for any split."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from agent_tts.speech.words.fitting import GAP_MS, Gap, Silences
 
 
 def audio(*spans: tuple[int, int]) -> bytes:
-    """Sine of so many ms and of such an amplitude, one after the other."""
+    """Sine waves of the given lengths in ms and amplitudes, one after the other."""
     waves = [loud * np.sin(np.arange(24 * ms) * 0.1) for ms, loud in spans]
     return np.concatenate(waves).astype("<i2").tobytes()
 
@@ -25,16 +25,16 @@ def test_silence_between_sounds_is_a_gap() -> None:
     assert gaps(pcm) == [Gap(0, 50), Gap(450, 600)]
 
 
-def test_a_stop_is_none() -> None:
+def test_a_stop_consonant_is_no_gap() -> None:
     assert gaps(audio((400, 9_000), (GAP_MS - 10, 0), (400, 9_000))) == [Gap(0, 0)]
 
 
-def test_what_is_much_softer_than_the_loudest_sound_is_silence() -> None:
+def test_sound_far_below_the_loudest_counts_as_silence() -> None:
     assert gaps(audio((400, 20_000), (200, 400), (400, 20_000))) == [Gap(0, 0), Gap(400, 600)]
     assert gaps(audio((400, 4_000), (200, 400), (400, 4_000))) == [Gap(0, 0)]
 
 
-def test_it_tells_how_far_the_sound_reached() -> None:
+def test_it_reports_the_end_of_the_sound() -> None:
     silences = Silences()
     assert silences.silent
     assert silences.sounded_until_ms is None
@@ -48,7 +48,7 @@ def test_it_tells_how_far_the_sound_reached() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(1, 40), st.sampled_from([0, 9_000])), min_size=1), st.integers(1, 20))
-def test_the_pieces_do_not_matter(tens: list[tuple[int, int]], blocks: int) -> None:
+def test_the_split_does_not_change_the_gaps(tens: list[tuple[int, int]], blocks: int) -> None:
     pcm = audio(*((10 * ten, loud) for ten, loud in tens))
     assert gaps(pcm, 480 * blocks) == gaps(pcm, len(pcm))
 

@@ -1,4 +1,4 @@
-"""Word times, estimated and aligned, and what was heard."""
+"""Word times, estimated and aligned, and the text that was heard."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_words_are_whitespace_tokens_with_their_punctuation_and_offsets() -> Non
     assert offsets == [("Hello,", 2, 8), ("world!", 9, 15), ("(Yes)", 17, 22)]
 
 
-def test_a_word_is_told_once_white_space_has_ended_it() -> None:
+def test_a_word_is_complete_with_the_white_space_after_it() -> None:
     timeline = WordTimeline(aligned=False)
     assert timeline.append("Hel") == []
     assert [w.word for w in timeline.append("lo wo")] == ["Hello"]
@@ -95,7 +95,7 @@ def test_the_end_stretches_estimates_to_the_real_audio() -> None:
     assert timeline.split(10 * words[-1].end_ms) == ("one two three four", "")
 
 
-def test_aligned_times_are_told_as_whole_tokens_of_the_text() -> None:
+def test_aligned_times_are_sent_as_whole_tokens_of_the_text() -> None:
     timeline = WordTimeline(aligned=True)
     assert told(timeline, "Pay 3.14 — now!") == []
     pieces = [WordTime(0, 3, 50, 300), WordTime(4, 5, 300, 500), WordTime(6, 8, 500, 900)]
@@ -104,14 +104,14 @@ def test_aligned_times_are_told_as_whole_tokens_of_the_text() -> None:
     assert (dash, now) == (Word("—", 900, 900, 9, 10), Word("now!", 900, 1_200, 11, 15))
 
 
-def test_words_that_are_never_spoken_come_with_the_end() -> None:
+def test_unspoken_words_come_with_the_end() -> None:
     timeline = WordTimeline(aligned=True)
     told(timeline, "Great! 😀")
     timeline.align([WordTime(0, 5, 0, 400)])
     assert timeline.finish(500) == [Word("😀", 400, 400, 7, 8)]
 
 
-def test_an_unfinished_token_is_told_when_it_is_whole() -> None:
+def test_an_unfinished_token_is_sent_when_it_is_complete() -> None:
     timeline = WordTimeline(aligned=True)
     timeline.append("你好，世")
     assert timeline.align([WordTime(0, 2, 0, 400)]) == []
@@ -126,7 +126,7 @@ TEXT = "One two three, four five. Six seven eight nine."
 
 
 def settled(timeline: WordTimeline, pcm: bytes) -> list[tuple[float, Word]]:
-    """The words that settle in each 80 ms of audio, with the end of these."""
+    """The words that settle in each 80 ms of audio, with the end time of the 80 ms."""
     found = []
     for start in range(0, len(pcm), 3_840):
         timeline.hear(pcm[start : start + 3_840])
@@ -135,7 +135,7 @@ def settled(timeline: WordTimeline, pcm: bytes) -> list[tuple[float, Word]]:
     return found
 
 
-def test_words_settle_once_with_the_audio_that_they_start_in() -> None:
+def test_words_settle_once_with_the_audio_in_which_they_start() -> None:
     timeline = WordTimeline(aligned=False)
     words = told(timeline, TEXT)
     found = settled(timeline, audio((900, 9_000), (160, 0), (800, 9_000), (320, 0), (1_200, 9_000)))
@@ -148,19 +148,19 @@ def test_words_settle_once_with_the_audio_that_they_start_in() -> None:
     assert timeline.settle() == []
 
 
-def test_a_word_that_was_told_is_not_moved_and_the_next_is_after_it() -> None:
+def test_a_settled_word_does_not_move_and_the_next_is_after_it() -> None:
     timeline = WordTimeline(aligned=False, pace=2.0)
     first = told(timeline, "one two six ten one two six ten one two, four five.")
     pcm = audio((first[9].end_ms * 7 // 100 * 10, 9_000), (150, 0), (400, 9_000))  # shorter than expected
     found = [word for _, word in settled(timeline, pcm)]
     known = timeline.words()
     assert [word.start_ms for word in found[:6]] == [word.start_ms for word in first[:6]]
-    assert known[7].start_ms < found[6].start_ms  # the eighth word was spoken before the seventh was told
+    assert known[7].start_ms < found[6].start_ms  # the eighth word was spoken before the seventh was sent
     starts = [word.start_ms for word in found]
     assert starts == sorted(set(starts))
 
 
-def test_what_was_heard_is_known_better_with_the_audio() -> None:
+def test_audio_improves_the_heard_text() -> None:
     timeline = WordTimeline(aligned=False)
     told(timeline, TEXT)
     assert timeline.split(1_150)[0] == "One two three, four"
@@ -169,7 +169,7 @@ def test_what_was_heard_is_known_better_with_the_audio() -> None:
     assert timeline.split(2_220)[0] == "One two three, four five."
 
 
-def test_audio_is_listened_to_in_few_goes_and_by_who_asks_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_audio_is_fitted_in_large_pieces_and_when_times_are_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     goes: list[int] = []
     fit = Fit.hear
 
@@ -189,7 +189,7 @@ def test_audio_is_listened_to_in_few_goes_and_by_who_asks_in_time(monkeypatch: p
     assert sum(goes) == len(pcm)
 
 
-def test_a_flush_says_where_its_text_ends() -> None:
+def test_a_flush_fixes_the_end_of_its_text() -> None:
     timeline = WordTimeline(aligned=False)
     timeline.append("a rather long beginning")
     timeline.flush()
@@ -201,7 +201,7 @@ def test_a_flush_says_where_its_text_ends() -> None:
     assert (first.start_ms, last.end_ms, and_.start_ms, more.word) == (0, 700, 800, "more.")
 
 
-def test_an_end_that_cuts_the_text_off_leaves_words_unheard() -> None:
+def test_an_early_end_leaves_words_unheard() -> None:
     timeline = WordTimeline(aligned=False)
     told(timeline, TEXT * 20)
     timeline.hear(audio((2_000, 9_000)))
@@ -245,7 +245,7 @@ def test_settled_words_are_all_words_in_order_within_the_audio(
 TAG = '<break time="800ms"/>'
 
 
-def test_a_tag_for_a_pause_takes_its_time_and_no_other() -> None:
+def test_a_break_tag_takes_exactly_its_time() -> None:
     text = f"One two{TAG}three {TAG} four"
     timeline = WordTimeline(aligned=False, breaks=True)
     words = {word.word: word for word in told(timeline, *text)}
@@ -257,27 +257,27 @@ def test_a_tag_for_a_pause_takes_its_time_and_no_other() -> None:
     assert words["four"].start_ms == plain["four"].start_ms + 1_600
 
 
-def test_a_tag_is_a_word_like_any_other_where_pauses_are_not_obeyed() -> None:
+def test_a_break_tag_is_an_ordinary_word_without_the_option() -> None:
     word = told(WordTimeline(aligned=False), f"a {TAG}")[-1]
     assert word.end_ms - word.start_ms > 500
 
 
-def test_what_only_begins_like_a_tag_is_said() -> None:
+def test_an_incomplete_break_tag_is_spoken() -> None:
     timeline = WordTimeline(aligned=False, breaks=True)
     words = told(timeline, "<break the ice and go on with what you were going to say before")
     assert words[-1].end_ms - words[-1].start_ms > 100
     assert timeline.split(10**6)[1] == ""
 
 
-def test_a_number_that_is_spoken_in_parts_is_told_when_all_of_it_is_known() -> None:
+def test_a_number_spoken_in_parts_is_sent_when_all_its_times_are_known() -> None:
     timeline = WordTimeline(aligned=True)
     told(timeline, "is $5.50. Yes")
     assert [word.word for word in timeline.align([WordTime(0, 2, 0, 100), WordTime(3, 5, 100, 300)])] == ["is"]
     assert timeline.align([WordTime(5, 8, 300, 900)]) == [Word("$5.50.", 100, 900, 3, 9)]
 
 
-def test_words_that_are_known_are_no_business_of_the_collectors() -> None:
-    """It looks at all that it knows while everybody waits, and a busy node knows a hundred thousand words."""
+def test_words_are_not_tracked_by_the_garbage_collector() -> None:
+    """The collector stops the process to visit all its objects, and a busy node holds 100 000 words."""
 
     def known() -> int:
         gc.collect()
@@ -290,7 +290,7 @@ def test_words_that_are_known_are_no_business_of_the_collectors() -> None:
     assert known() - before < 200
 
 
-def test_where_no_words_are_told_a_long_text_is_read_as_its_audio_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_word_times_a_long_text_is_read_with_its_audio(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[float] = []
     add = Fit.add
 
@@ -317,7 +317,7 @@ def test_where_no_words_are_told_a_long_text_is_read_as_its_audio_comes(monkeypa
     assert timeline.split(4_000) == (text.rstrip(), " ")
 
 
-def test_where_no_words_are_told_a_flush_reads_its_text_when_it_is_answered() -> None:
+def test_without_word_times_a_flush_reads_its_text_when_it_is_answered() -> None:
     timelines = [WordTimeline(aligned=False, tells=tells) for tells in (True, False)]
     for timeline in timelines:
         timeline.append("A word or two, and so on. " * 20)
@@ -337,7 +337,7 @@ def test_where_no_words_are_told_a_flush_reads_its_text_when_it_is_answered() ->
     st.sampled_from([0.25, 1.0, 4.0]),
 )
 @examples(60)
-def test_what_was_heard_is_the_same_whether_words_are_told_or_not(
+def test_the_heard_text_is_the_same_without_word_times(
     words: list[str], spans: list[tuple[int, int]], pieces: int, speed: float
 ) -> None:
     """The text comes in pieces, with audio in between."""
@@ -356,8 +356,8 @@ def test_what_was_heard_is_the_same_whether_words_are_told_or_not(
         assert told.split(played_ms) == untold.split(played_ms)
 
 
-def test_pauses_that_are_shorter_than_expected_do_not_put_off_what_is_read() -> None:
-    """A tag's pause is exact, and its estimate is not where the speech is slow."""
+def test_pauses_shorter_than_estimated_do_not_delay_reading() -> None:
+    """A tag's pause is exact; its estimate is too short where speech is slow."""
     draw = random.Random(2)
     pause = TAG.replace("800ms", "9s")
     tokens = [draw.choice(["word", "phrase,", pause, "end.", "longer"]) for _ in range(80)]
