@@ -86,7 +86,7 @@ export class Session {
   #opened = 0;
   #transport;
 
-  /** @param {Transport} transport open, and not used by anybody else */
+  /** @param {Transport} transport open; used only here */
   constructor(transport) {
     this.#transport = transport;
     this.transport = transport.name;

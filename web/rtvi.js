@@ -12,7 +12,7 @@ export class Rtvi {
   #ids = 0;
   #pings;
 
-  /** @param {RTCDataChannel} channel open, and not used by anybody else */
+  /** @param {RTCDataChannel} channel open; used only here */
   constructor(channel) {
     this.#channel = channel;
     channel.onmessage = ({ data }) => {

@@ -25,7 +25,7 @@ from agent_tts.bench.node import own_node
 from agent_tts.bench.runner import MeasuredNode, ScenarioResult, measure
 from agent_tts.bench.scenario import REQUEST_S, Scenario
 from agent_tts.cli.bench_options import ModelOptions, NodeOptions, Outputs, OwnNodeOptions, counts, numbers
-from agent_tts.cli.reporting import TERMINATED, complain
+from agent_tts.cli.options import TERMINATED, complain
 from agent_tts.client.connection import http_url, stream_url
 from agent_tts.config.settings import Limits
 from agent_tts.doctor.gpu import gpus

@@ -1,20 +1,25 @@
-"""Options that several commands share, groups of them, and the settings that options stand for."""
+"""What commands share: options, groups of them, the settings that they stand for, and how a command ends."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from agent_tts.cli.reporting import reported
-from agent_tts.errors import SettingsError
+from agent_tts.errors import SettingsError, SpeechError, UnknownVoice
 from agent_tts.events import Sampling, SpeechOptions, declared
+
+# Exit codes: a wrong option or setting; as a shell has them for SIGINT, SIGTERM and SIGPIPE.
+USAGE = 2
+INTERRUPTED, TERMINATED, BROKEN_PIPE = 130, 143, 141
 
 # Options of speech that are not options of a command; --model has another meaning there.
 NOT_ASKED = {"lead_ms", "model", "speaker_embedding"}
@@ -180,3 +185,30 @@ def assigned(assignments: Iterable[str] | None) -> dict[str, str]:
             raise SettingsError(f"--set {assignment}: must be KEY=VALUE, like limits.rtc_peers=8")
         found[key.strip()] = value
     return found
+
+
+@contextmanager
+def reported() -> Iterator[None]:
+    """Turn errors that a user can act on into a message and an exit code."""
+    try:
+        yield
+    except SettingsError as error:
+        raise complain(str(error), USAGE) from None
+    except BrokenPipeError:  # the reader of stdout has left
+        raise typer.Exit(BROKEN_PIPE) from None
+    except SpeechError as error:
+        if isinstance(error, UnknownVoice):
+            raise complain(f"{error.message}\n`agent-tts voices` lists all voices", 1) from None
+        again = "" if error.retry_after_ms is None else f" (try again in {error.retry_after_ms} ms)"
+        raise complain(f"{error.message}{again}", 1) from None
+    except TimeoutError:
+        raise complain("the node did not answer in time", 1) from None
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def complain(message: str, code: int) -> typer.Exit:
+    """Print an error; returns the exit to raise."""
+    for line in message.splitlines():
+        print(f"agent-tts: {line}", file=sys.stderr)
+    return typer.Exit(code)

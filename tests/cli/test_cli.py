@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from agent_tts import __version__
 from agent_tts.cli.app import app
-from agent_tts.cli.reporting import reported
+from agent_tts.cli.options import reported
 from agent_tts.errors import AtCapacity, SettingsError
 
 cli = CliRunner()

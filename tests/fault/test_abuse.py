@@ -1,7 +1,7 @@
-"""What clients send who mean harm, all of it at once and over real sockets: each is answered or cut, nobody else hears.
+"""Hostile input over real sockets, all of it at once: each case is refused or cut, and other clients do not notice.
 
-`tests/serve/test_server.py` floods and dribbles; here is what is wrong in one way each. `harmless` speaks beside it,
-bit-equal and in time, and looks at memory and connections.
+`tests/serve/test_server.py` covers floods and slow senders; each case here is invalid in one way. `harmless` runs a
+normal client beside them, checks its audio and timing, and checks memory and connections.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.serve.test_server import FAST, HEAD, HEALTH, HELLO, UPGRADE, harmless
 from tests.support import RunningNode, running_app, running_node, settings_of, with_models
 from tests.wire import wire
 
-AT_ONCE = 5  # of each
+AT_ONCE = 5  # connections of each case
 SPEECH = b"POST /v1/audio/speech HTTP/1.1\r\nContent-Type: application/json\r\n" + HEAD
 BODY = b'{"input":"x","response_format":"pcm"}'
 CLOSE = b"Connection: close\r\n"
@@ -41,23 +41,23 @@ def length(body: bytes, size: int | None = None) -> bytes:
     return b"Content-Length: %d\r\n\r\n" % (len(body) if size is None else size) + body
 
 
-# What is sent, and which status it is answered with; CUT is none at all.
+# Bytes sent, and the allowed statuses of the answer. CUT: closed without an answer.
 HTTP: dict[str, tuple[bytes, set[bytes]]] = {
     "a header of 64 KiB": (HEALTH + b"X: " + b"x" * 65_536 + b"\r\n\r\n", {b"400", CUT}),
     "10 000 headers": (HEALTH + b"".join(b"X-%d: y\r\n" % n for n in range(10_000)) + b"\r\n", {b"400", CUT}),
     "a header with a NUL": (HEALTH + b"X: a\0b\r\n\r\n", {b"400"}),
-    "a header that is folded": (HEALTH + CLOSE + b"X: a\r\n b\r\n\r\n", {b"400"}),
-    "a method that is none": (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(500), {b"400"}),  # TLS
+    "a folded header": (HEALTH + CLOSE + b"X: a\r\n b\r\n\r\n", {b"400"}),
+    "an unknown method": (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(500), {b"400"}),  # TLS
     "another version": (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", {b"400"}),
     "two lengths": (SPEECH + CLOSE + b"Content-Length: 9\r\n" + length(BODY), {b"400"}),
     "a length and chunks": (SPEECH + CLOSE + b"Transfer-Encoding: chunked\r\n" + length(b"0\r\n\r\n"), {b"400"}),
     "a negative length": (SPEECH + CLOSE + b"Content-Length: -1\r\n\r\n", {b"400"}),
-    "a length beyond all numbers": (SPEECH + CLOSE + b"Content-Length: " + b"9" * 40 + b"\r\n\r\n", {b"400"}),
-    "a length that is too long": (SPEECH + length(BODY, 6 * MIB), {b"413"}),
+    "a length of 40 digits": (SPEECH + CLOSE + b"Content-Length: " + b"9" * 40 + b"\r\n\r\n", {b"400"}),
+    "a length beyond the limit": (SPEECH + length(BODY, 6 * MIB), {b"413"}),
     "a chunk without end": (SPEECH + CLOSE + b"Transfer-Encoding: chunked\r\n\r\nfffffffffffffffff\r\n", {b"400"}),
     "less than the length": (SPEECH + length(BODY, len(BODY) + 10), {b"408"}),
     "more than the length": (SPEECH + CLOSE + length(BODY) + b"x" * 5_000, {b"200"}),
-    "an expectation that is none": (SPEECH + CLOSE + b"Expect: money\r\n" + length(BODY), {b"200"}),
+    "an unknown expectation": (SPEECH + CLOSE + b"Expect: money\r\n" + length(BODY), {b"200"}),
     "a gzip bomb": (SPEECH + CLOSE + b"Content-Encoding: gzip\r\n" + length(gzip.compress(bytes(20 * MIB))), {b"400"}),
     "ranges of the page": (
         b"GET /web/app.js HTTP/1.1\r\n" + HEAD + CLOSE + b"Range: bytes=" + b"0-0," * 1_000 + b"1-1\r\n\r\n",
@@ -68,7 +68,7 @@ HTTP: dict[str, tuple[bytes, set[bytes]]] = {
         {b"404"},
     ),
     "the same, encoded": (b"GET /web/%2e%2e%2f%2e%2e%2fpyproject.toml HTTP/1.1\r\n" + HEAD + CLOSE + b"\r\n", {b"404"}),
-    "an upgrade that is not finished": (HELLO[:-2], {CUT}),
+    "an unfinished upgrade": (HELLO[:-2], {CUT}),
     "an upgrade to something else": (HEALTH + CLOSE + b"Upgrade: h2c\r\n\r\n", {b"200"}),
     "an upgrade of a page": (b"GET / HTTP/1.1\r\n" + UPGRADE + b"\r\n", {b"403"}),
     "an upgrade by POST": (b"POST /v1/tts/stream HTTP/1.1\r\n" + UPGRADE + b"\r\n", {b"405"}),
@@ -85,7 +85,7 @@ async def at_once(attacks: Iterable[Callable[[], Coroutine[Any, Any, None]]]) ->
 
 
 async def status_of(running: RunningNode, sent: bytes) -> bytes:
-    """Of the answer to it, CUT if the connection is cut without one; it has an end in any case."""
+    """Status of the answer, CUT if the connection is closed without one. It always ends."""
     async with raw(running, rcvbuf=65_536) as sock:
         try:
             await asyncio.get_running_loop().sock_sendall(sock, sent)
@@ -95,8 +95,8 @@ async def status_of(running: RunningNode, sent: bytes) -> bytes:
     return answer.split()[1] if answer else CUT
 
 
-async def test_requests_that_are_wrong_in_every_way() -> None:
-    """Guards what `HttpProtocol` counts, `read_body`, and that the page is served from its folder alone."""
+async def test_invalid_http_requests() -> None:
+    """Guards the limits of `HttpProtocol` and `read_body`, and that the page is served from its folder alone."""
 
     async with running_node(timeouts=FAST) as running, harmless(running, within_s=10.0):
 
@@ -110,7 +110,7 @@ async def test_requests_that_are_wrong_in_every_way() -> None:
 
 
 def frame(opcode: int, payload: bytes, *, fin: bool = True, rsv: int = 0, size: int | None = None) -> bytes:
-    """A masked frame, which may claim another size than it has."""
+    """A masked frame; `size` is the length it claims, if not the real one."""
     size = len(payload) if size is None else size
     first = bytes([opcode | (0x80 if fin else 0) | rsv])
     head = bytes([0x80 | size]) if size < 126 else b"\xff" + size.to_bytes(8, "big")
@@ -122,20 +122,20 @@ def deflated(size: int) -> bytes:
     return packer.compress(bytes(size)) + packer.flush(zlib.Z_SYNC_FLUSH)[:-4]
 
 
-# What is sent after the handshake, and the code of the close frame that answers; None is that the connection is cut.
+# Bytes sent after the handshake, and the code of the close frame in answer. None: the connection is cut.
 FRAMES: dict[str, tuple[bytes, int | None]] = {
     "a frame of 16 MiB": (frame(1, b"x", size=16 * MIB), 1009),
     "a frame of 2^63 bytes": (frame(1, b"x", size=2**63), 1009),
     "10 000 fragments": (frame(1, b"x", fin=False) + frame(0, b"x", fin=False) * 10_000, None),
     "a deflate bomb": (frame(1, deflated(20 * MIB), rsv=0x40), 1002),
-    "a frame that is not masked": (b"\x81\x02{}", 1002),
+    "an unmasked frame": (b"\x81\x02{}", 1002),
     "a long ping": (frame(9, b"p" * 126), 1002),
-    "text that is no UTF-8": (frame(1, b"\xff\xfe"), 1007),
+    "text that is not UTF-8": (frame(1, b"\xff\xfe"), 1007),
 }
 
 
 async def close_code(running: RunningNode, sent: bytes) -> int | None:
-    """Of the close frame that answers it."""
+    """Code of the close frame in answer."""
     async with raw(running, rcvbuf=65_536) as sock:
         loop = asyncio.get_running_loop()
         await loop.sock_sendall(sock, HELLO)
@@ -149,7 +149,7 @@ async def close_code(running: RunningNode, sent: bytes) -> int | None:
     return int.from_bytes(answer[at + 2 : at + 4], "big") if at >= 0 else None
 
 
-async def test_frames_that_are_wrong_in_every_way() -> None:
+async def test_invalid_websocket_frames() -> None:
     """Guards `ws_max_size`, MAX_FRAGMENTS, and that deflate is off."""
     async with running_node(timeouts=FAST) as running, harmless(running, within_s=10.0):
 
@@ -159,8 +159,8 @@ async def test_frames_that_are_wrong_in_every_way() -> None:
         await at_once([partial(send, what, *rest) for what, rest in FRAMES.items()])
 
 
-async def test_a_session_survives_what_it_only_does_not_understand() -> None:
-    """Another subprotocol, deflate that is offered, and text in a binary frame: none of it is an attack."""
+async def test_a_session_survives_unsupported_features() -> None:
+    """Another subprotocol, an offer of deflate, and text in a binary frame are not attacks."""
     async with running_node() as running:
         async with wire(running.ws_url, subprotocols=["graphql-ws"], compression="deflate") as peer:
             assert peer.socket.subprotocol is None
@@ -196,7 +196,7 @@ def silent_flac(hours: float) -> bytes:
 
 
 def claiming_wav(size: int) -> bytes:
-    """A WAV whose header promises more than is there."""
+    """A WAV whose header claims more data than follows."""
     out = io.BytesIO()
     with wave.open(out, "wb") as file:
         file.setparams((1, 2, 24_000, 0, "NONE", ""))
@@ -207,7 +207,7 @@ def claiming_wav(size: int) -> bytes:
 
 
 async def test_upload_bombs(tmp_path: Path) -> None:
-    """Guards `voices.clip_bytes`, the decoder's limits, and MAX_UPLOADS: each is refused, nothing of them stays."""
+    """Guards `voices.clip_bytes`, the decoder's limits and MAX_UPLOADS: uploads are refused and nothing is stored."""
     settings = settings_of(voices={"folder": str(tmp_path / "library"), "clip_bytes": 5 * MIB}, timeouts=FAST)
     bombs = {
         "6 MiB": bytes(6 * MIB),
@@ -224,7 +224,7 @@ async def test_upload_bombs(tmp_path: Path) -> None:
                 fields = {"name": "bob", "consent": "yes, it is mine"}
                 try:
                     answer = await http.post("/v1/audio/voices", data=fields, files=files)
-                except httpx.TransportError:  # cut while it was sent
+                except httpx.TransportError:  # closed while the client was sending
                     assert what == "6 MiB"
                     continue
                 assert answer.status_code in (400, 413), (what, answer.text)

@@ -1,4 +1,4 @@
-"""F17: a coroutine of the node is cancelled at each of its awaits in turn, and leaves nothing behind."""
+"""F17: a coroutine of the node is cancelled at each of its awaits in turn and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class CancelAt:
         self._at = at
 
     def __await__(self) -> Generator[Any, Any, bool]:
-        """Whether it was cancelled before its end."""
+        """Whether the coroutine was cancelled before its end."""
         steps = 0
         resume: Callable[[], Any] = lambda: self._coroutine.send(None)  # noqa: E731
         cancelled = False
@@ -54,12 +54,12 @@ class CancelAt:
                 continue
             try:
                 yield waits_for
-            except BaseException as error:  # noqa: BLE001 - what the event loop says to the coroutine
+            except BaseException as error:  # noqa: BLE001 - the event loop's exception goes to the coroutine
                 resume = lambda error=error: self._coroutine.throw(error)  # type: ignore[misc]  # noqa: E731
 
 
 class Transport:
-    """As much of a TCP connection as the endpoint looks at."""
+    """The part of a TCP transport that the endpoint uses."""
 
     def __init__(self) -> None:
         self.aborted = False
@@ -79,7 +79,7 @@ class Transport:
 
 
 class Link:
-    """A connection that always has room, once the event loop has had its turn."""
+    """A connection that always has room after a turn of the event loop."""
 
     is_full = True
 
@@ -99,7 +99,7 @@ class Link:
 
 
 class Channel:
-    """An ASGI WebSocket in memory with a scripted client: it leaves when its context is done."""
+    """An ASGI WebSocket in memory with a scripted client, which disconnects when its context is done."""
 
     def __init__(self, *messages: dict[str, Any]) -> None:
         self._in: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
@@ -141,7 +141,7 @@ async def local_node() -> AsyncIterator[tuple[Node, Any]]:
 async def cancelled_everywhere(
     run: Callable[[], Coroutine[Any, Any, Any]], check: Callable[[], Awaitable[None]]
 ) -> int:
-    """Cancel `run` at its first, second, ... await until it ends uncancelled; the number of its awaits."""
+    """Cancel `run` at its first, second, ... await until a run ends uncancelled. Returns the number of awaits."""
     for at in range(1, ENOUGH):
         before = asyncio.all_tasks()
         was_cancelled = await CancelAt(run(), at)
@@ -149,7 +149,7 @@ async def cancelled_everywhere(
         await until(lambda: asyncio.all_tasks() <= before)  # noqa: B023
         if not was_cancelled:
             return at - 1
-    raise AssertionError("it never ends")
+    raise AssertionError("the coroutine has too many awaits")
 
 
 async def test_f17_a_websocket_connection() -> None:
@@ -203,8 +203,8 @@ async def test_f17_speech_and_service(drain: bool) -> None:
     await service.close()
 
 
-async def test_f17_reading_is_cancelled_without_losing_audio() -> None:
-    """Guards the docstring of `Speech.next`: put the `popleft` before an await to see it fail."""
+async def test_f17_cancelled_reads_lose_no_audio() -> None:
+    """Guards the docstring of `EngineRequest.next`. Mutation: the `popleft` before an await."""
     settings = Settings(engine="tone")
     service = SpeechService([lambda events, lost: InProcessEngine(create_loop(settings), events, lost)])
     await service.start()

@@ -1,4 +1,4 @@
-"""The engine process is killed, hangs, crashes, loses its parent: nobody waits for ever, and it comes back."""
+"""The engine process is killed, hangs, crashes or loses its parent: every request ends, and the engine is restarted."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ STREAMS = 32
 
 @asynccontextmanager
 async def speech_service(settings: Settings) -> AsyncIterator[tuple[SpeechService, EngineProcess]]:
-    """A service on an engine process of its own."""
+    """A service with its own engine process."""
     links: list[EngineProcess] = []
 
     def make_client(*callbacks: Any) -> EngineProcess:
@@ -51,7 +51,7 @@ def kill(link: EngineProcess) -> None:
 
 
 def begin(service: SpeechService, *, text: str = TEXT, **options: Any) -> EngineRequest:
-    """A stream with all of its text."""
+    """A request with all of its text."""
     speech = service.open(SpeechOptions(seed=1, **options))
     speech.write(text)
     speech.end()
@@ -59,7 +59,7 @@ def begin(service: SpeechService, *, text: str = TEXT, **options: Any) -> Engine
 
 
 async def hear(speech: EngineRequest) -> tuple[bytes, RequestFinished]:
-    """All audio of a stream, and its end."""
+    """All audio of a request, and its last event."""
     pcm = b""
     async with asyncio.timeout(20):
         while (event := await speech.next()) is not None:
@@ -70,10 +70,10 @@ async def hear(speech: EngineRequest) -> tuple[bytes, RequestFinished]:
 
 
 async def back(service: SpeechService) -> None:
-    """Wait until the engine is there again and has spoken."""
+    """Wait until the engine is ready again and has spoken."""
     async with asyncio.timeout(20):
         while not service.ready:
-            await asyncio.sleep(0.005)  # readiness has no event of its own
+            await asyncio.sleep(0.005)  # readiness has no event
 
 
 def fds() -> int:
@@ -85,10 +85,10 @@ def fds() -> int:
 
 @pytest.mark.parametrize("seed", range(4))
 async def test_kill_at_random_moments_under_load(seed: int) -> None:
-    """Five kills under 32 streams: each stream ends with `engine_lost`, after a true start of its audio.
+    """Five kills under 32 requests: each ends with `engine_lost`, and its audio is a prefix of the expected audio.
 
-    Nothing grows: file descriptors are as before, and the leak gate finds no process, task or thread. A new stream is
-    bit-equal. Mutation: without `on_lost` in `EngineChild._lose` every stream waits until the test times out.
+    Nothing leaks: file descriptors are as before, and the leak gate finds no process, task or thread. A new request is
+    bit-equal. Mutation: without `on_lost` in `EngineChild._lose` every request waits until the test times out.
     """
     moments = random.Random(seed)
     async with speech_service(tone_settings()) as (service, link):
@@ -111,7 +111,7 @@ async def test_kill_at_random_moments_under_load(seed: int) -> None:
 
 
 async def test_kill_during_the_drain_ends_it() -> None:
-    """The drain waits for speech, and there is none any more."""
+    """The drain waits for requests, and the kill ends them."""
     async with speech_service(tone_settings()) as (service, link):
         speech = begin(service, lead_ms=200)
         assert await speech.next() is not None
@@ -128,10 +128,10 @@ async def test_kill_during_the_drain_ends_it() -> None:
 
 @pytest.mark.parametrize("kind", ["hang", "hang_gil"])
 async def test_a_hung_engine_is_dumped_killed_and_replaced(kind: str) -> None:
-    """The log shows the step that hung, even where it holds the GIL; the next engine speaks.
+    """The log shows the step that hung, even one that holds the GIL; the next engine works.
 
-    Mutation: without counting beats the stream waits for a minute; without `faulthandler.register` the process dies
-    of the signal and the log does not name the place.
+    Mutation: without the heartbeat the request waits for a minute; without `faulthandler.register` the signal kills the
+    process and the log does not name the place.
     """
     lines: list[str] = []
     sink = logger.add(lines.append, level="WARNING", format="{message}")
@@ -153,12 +153,12 @@ async def test_a_hung_engine_is_dumped_killed_and_replaced(kind: str) -> None:
     assert TEXT not in death
 
 
-# ---------------------------------------------------------------- the engine itself
+# ---------------------------------------------------------------- the engine exits
 
 
 @pytest.mark.parametrize("kind", ["crash", "exit", "oom_step"])
-async def test_an_engine_that_ends_itself_is_replaced(kind: str) -> None:
-    """All of its streams end with `engine_lost`, those in the queue as well, and a new one speaks."""
+async def test_an_engine_that_exits_is_replaced(kind: str) -> None:
+    """All its requests end with `engine_lost`, queued ones included, and a new one succeeds."""
     async with speech_service(tone_settings(slots=3, queue=2)) as (service, _):
         expected, _ = await hear(begin(service, lead_ms=None))
         speeches = [begin(service, lead_ms=80) for _ in range(2)]
@@ -196,9 +196,9 @@ asyncio.run(main())
 
 @pytest.mark.parametrize("doing", ["", "fault:hang@1", "fault:hang_gil@1"], ids=["speaking", "hung", "holding the GIL"])
 async def test_the_engine_dies_with_its_parent(doing: str) -> None:
-    """The parent is killed and the engine is gone within a second, whatever it does.
+    """The engine is gone within a second after its parent is killed, whatever it is doing.
 
-    Mutation: without the parent-death signal the one that holds the GIL sleeps on for a minute.
+    Mutation: without the parent-death signal the engine that holds the GIL sleeps on for a minute.
     """
     parent = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", PARENT, doing), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
@@ -211,6 +211,6 @@ async def test_the_engine_dies_with_its_parent(doing: str) -> None:
         os.kill(parent.pid, signal.SIGKILL)
         await parent.communicate()
     try:
-        assert select.select([engine], [], [], 1.0)[0], "the engine outlives its parent"
+        assert select.select([engine], [], [], 1.0)[0], "the engine outlived its parent"
     finally:
         os.close(engine)

@@ -1,4 +1,4 @@
-"""One engine process of several is killed, hangs or does not start: its own streams end, and the others speak on."""
+"""One of several engine processes is killed, hangs or does not start: its requests end, and the others continue."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ BACK_S = 20.0
 
 @asynccontextmanager
 async def several(engines: int = 2, **values: Any) -> AsyncIterator[tuple[SpeechService, list[EngineProcess]]]:
-    """A service on several engine processes, which have all spoken."""
+    """A service with several engine processes, each of which has spoken."""
     service = SpeechService(engine_processes(tone_settings(engines=engines, **values)))
     await service.start()
     try:
@@ -52,7 +52,7 @@ def kill(link: EngineProcess) -> None:
 
 
 def begin(service: SpeechService, **options: Any) -> EngineRequest:
-    """A stream with all of its text."""
+    """A request with all of its text."""
     speech = service.open(SpeechOptions(**{"seed": 1, "lead_ms": LEAD_MS, **options}))
     speech.write(TEXT)
     speech.end()
@@ -60,16 +60,16 @@ def begin(service: SpeechService, **options: Any) -> EngineRequest:
 
 
 class Hearing:
-    """What the listener of a stream hears."""
+    """Listens to a request."""
 
     def __init__(self, service: SpeechService, **options: Any) -> None:
         speech = begin(service, **options)
-        # The engine that speaks it.
+        # The engine of the request.
         self.engine = next(engine for engine in service.engines if speech in engine._open.values())
         self.pcm = b""
-        # Every `RequestFinished` that came.
+        # Every `RequestFinished` received.
         self.ends: list[RequestFinished] = []
-        # Silence between two frames for a listener who plays from the first one on.
+        # Silence between frames for a listener who plays from the first one on.
         self.gaps_s = 0.0
         self.task = asyncio.create_task(self._hear(speech), name="listener")
 
@@ -88,7 +88,7 @@ class Hearing:
 
 
 async def whole(service: SpeechService) -> bytes:
-    """All audio of one undisturbed stream."""
+    """All audio of one undisturbed request."""
     hearing = Hearing(service, lead_ms=None)
     await hearing.task
     assert hearing.ends[0].reason == "end"
@@ -96,7 +96,7 @@ async def whole(service: SpeechService) -> bytes:
 
 
 def check(hearings: list[Hearing], expected: bytes, lost: set[int]) -> None:
-    """Streams of the engines `lost` end once, with an error, after a true start; the others are whole and gapless."""
+    """Requests on the engines `lost` end once, with an error and a prefix of the audio. Others have no gap."""
     for hearing in hearings:
         [end] = hearing.ends
         if hearing.engine.number in lost:
@@ -110,10 +110,10 @@ def check(hearings: list[Hearing], expected: bytes, lost: set[int]) -> None:
 
 
 @pytest.mark.parametrize("victim", [0, 1])
-async def test_one_killed_under_load_ends_its_own_streams_and_comes_back_alone(victim: int) -> None:
-    """The other one's streams are whole and without a gap, and every new stream goes there meanwhile.
+async def test_an_engine_killed_under_load_ends_its_own_requests_and_restarts(victim: int) -> None:
+    """The other engine's requests are complete without a gap, and new requests go there meanwhile.
 
-    Mutation: with `fail_all` for every engine in `_on_lost`, the other one's streams end as well.
+    Mutation: with `fail_all` for every engine in `_on_lost`, the other engine's requests end too.
     """
     async with several() as (service, links):
         expected = await whole(service)
@@ -137,8 +137,8 @@ async def test_one_killed_under_load_ends_its_own_streams_and_comes_back_alone(v
         check(again, expected, set())
 
 
-async def test_one_that_hangs_is_replaced_while_the_other_speaks_on() -> None:
-    """Nobody waits for the one that hangs: neither its own streams for ever, nor those of the other at all."""
+async def test_a_hung_engine_is_replaced_while_the_other_continues() -> None:
+    """Its own requests end, and the other engine's requests are not delayed."""
     async with several(timeouts={"engine_heartbeat_s": 1.0}) as (service, links):
         expected = await whole(service)
         pid = links[0].pid
@@ -150,7 +150,7 @@ async def test_one_that_hangs_is_replaced_while_the_other_speaks_on() -> None:
         assert links[0].pid != pid
 
 
-async def test_when_all_are_killed_all_streams_end_and_all_engines_come_back() -> None:
+async def test_when_all_engines_are_killed_all_requests_end_and_all_engines_restart() -> None:
     async with several(3) as (service, links):
         expected = await whole(service)
         hearings = [Hearing(service) for _ in range(9)]
@@ -166,7 +166,7 @@ async def test_when_all_are_killed_all_streams_end_and_all_engines_come_back() -
         assert await whole(service) == expected
 
 
-async def test_one_that_dies_too_often_stays_away_and_the_node_does_not() -> None:
+async def test_an_engine_that_dies_too_often_stays_down_and_the_node_runs_on() -> None:
     """Mutation: with `any` in `SpeechService.failed` the node would end."""
     async with several() as (service, links):
         expected = await whole(service)
@@ -180,8 +180,8 @@ async def test_one_that_dies_too_often_stays_away_and_the_node_does_not() -> Non
         assert await whole(service) == expected
 
 
-async def test_one_that_cannot_start_ends_the_others_and_says_why() -> None:
-    """The leak gate finds none of the other; the error is the one of a single engine."""
+async def test_an_engine_that_cannot_start_ends_the_others_and_its_error_is_raised() -> None:
+    """The leak gate finds no process of the others; the error is the same as with a single engine."""
     bad = tone_settings(timeouts={"engine_start_s": 0.1})
     makers = [*engine_processes(tone_settings(engines=2)), *engine_processes(bad)]
     with pytest.raises(EngineLost, match=r"the engine did not start \(not ready within 0\.1 s\)"):
@@ -191,11 +191,11 @@ async def test_one_that_cannot_start_ends_the_others_and_says_why() -> None:
         await SpeechService(engine_processes(wrong)).start()
 
 
-async def test_one_that_fails_last_ends_those_that_are_up() -> None:
+async def test_an_engine_that_fails_last_ends_the_running_ones() -> None:
     """Mutation: without `_stop` in `SpeechService.start` the leak gate finds their processes."""
 
     class Late(EngineProcess):
-        """Fails when the others have come up."""
+        """Fails once the others are up."""
 
         async def start(self) -> None:
             await until(lambda: service.engines[0].alive and service.engines[1].alive, BACK_S)
@@ -214,8 +214,8 @@ async def test_cancelling_the_start_leaves_no_process() -> None:
             await service.start()
 
 
-async def test_a_drain_waits_for_the_streams_of_all() -> None:
-    """One that is killed meanwhile ends its own."""
+async def test_a_drain_waits_for_the_requests_of_all_engines() -> None:
+    """An engine killed meanwhile ends its own requests."""
     async with several() as (service, links):
         expected = await whole(service)
         hearings = [Hearing(service) for _ in range(6)]
@@ -227,7 +227,7 @@ async def test_a_drain_waits_for_the_streams_of_all() -> None:
         check(hearings, expected, {1})
 
 
-async def test_the_log_tells_the_engines_apart() -> None:
+async def test_the_log_names_the_engine() -> None:
     lines: list[str] = []
     sink = logger.add(lines.append, level="WARNING", format="{message}")
     try:
@@ -274,7 +274,7 @@ async def test_a_node_shows_each_engine_and_is_ready_while_one_is_up(engine: str
         assert value("agent_tts_slots") == 6
 
 
-async def test_a_node_whose_engines_all_die_too_often_ends_and_leaves_none() -> None:
+async def test_a_node_ends_when_all_its_engines_die_too_often() -> None:
     async with node_process("--engine", "tone", "--set", "engines=2") as node:
         await node.wait_ready()
         pids = node.children()
@@ -288,7 +288,7 @@ async def test_a_node_whose_engines_all_die_too_often_ends_and_leaves_none() -> 
         assert not any(map(is_running, pids))
 
 
-async def test_sigterm_lets_the_streams_of_every_engine_finish() -> None:
+async def test_sigterm_lets_the_requests_of_every_engine_finish() -> None:
     async with node_process("--engine", "tone", "--set", "engines=2") as node:
         await node.wait_ready()
         pids = node.children()

@@ -1,4 +1,4 @@
-"""F13: a node that is told to stop lets running speech finish, refuses what is new, and exits with 0."""
+"""F13: a node that is told to stop finishes running speech, refuses new connections and exits with 0."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ START_S = 30.0
 
 
 class NodeProcess:
-    """A node in a process of its own."""
+    """A node in its own process."""
 
     def __init__(self, process: asyncio.subprocess.Process, port: int) -> None:
         self.process = process
@@ -35,7 +35,7 @@ class NodeProcess:
         return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
     async def ready(self) -> int | None:
-        """Status of /ready; None while nobody listens."""
+        """Status of /ready; None while the port is closed."""
         async with httpx.AsyncClient(trust_env=False) as client:
             try:
                 return (await client.get(self.url + "/ready")).status_code
@@ -55,7 +55,7 @@ class NodeProcess:
 
 @asynccontextmanager
 async def node_process(*flags: str) -> AsyncIterator[NodeProcess]:
-    """`agent-tts serve` on a free port, without waiting for it."""
+    """`agent-tts serve` on a free port, not ready yet."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     arguments = ["-m", "agent_tts", "serve", "--port", str(port), *flags]
@@ -79,7 +79,7 @@ def is_running(pid: int) -> bool:
 
 @pytest.mark.parametrize("engine", ["tone", "espeak"])
 async def test_f13_running_speech_finishes_and_the_exit_code_is_0(engine: str) -> None:
-    """Guards `NodeServer._drain_then_exit`: 8 speak, 2 wait in the queue, all are heard to their end."""
+    """Guards `NodeServer._drain_then_exit`: 8 contexts speak, 2 wait in the queue, all finish."""
     async with node_process("--engine", engine, "--slots", "8") as node:
         await node.wait_ready()
         expected = await speak(node.ws_url, TEXT, seed=3, lead_ms=None)
@@ -104,8 +104,8 @@ async def test_f13_running_speech_finishes_and_the_exit_code_is_0(engine: str) -
         await until(lambda: not is_running(engine_pid), 2.0)
 
 
-async def test_f13_what_is_made_but_not_yet_taken_is_sent_before_the_end() -> None:
-    """Guards `NodeServer._is_sending`: the engine is done long before a client that reads on has its audio."""
+async def test_f13_generated_audio_is_sent_before_the_exit() -> None:
+    """Guards `NodeServer._is_sending`: the engine finishes long before a slow client has read its audio."""
     async with node_process("--engine", "tone") as node:
         await node.wait_ready()
         async with wire(node.ws_url, rcvbuf=4_096, max_queue=1) as peer:
@@ -123,7 +123,7 @@ async def test_f13_what_is_made_but_not_yet_taken_is_sent_before_the_end() -> No
 
 
 async def refused(node: NodeProcess) -> None:
-    """A new connection is told that the node drains."""
+    """A new connection gets the error `draining`."""
     async with wire(node.ws_url) as late:
         assert (await late.until("error"))["code"] == "draining"
         with pytest.raises(ConnectionClosed) as closed:
@@ -133,7 +133,7 @@ async def refused(node: NodeProcess) -> None:
 
 
 async def finish(peer: Wire, expected: bytes) -> None:
-    """All ten contexts end; those that had a slot are whole. Who waited more than 2 s for one was told so."""
+    """All ten contexts end. Those with a slot are complete; those that waited more than 2 s got an error."""
     for number in range(10):
         done = await peer.until("context.done", f"t{number}")
         if number < 8 or done["reason"] == "end":
@@ -159,7 +159,7 @@ async def test_f13_a_second_signal_ends_the_node_at_once() -> None:
         await until(lambda: not is_running(engine_pid), 2.0)
 
 
-async def test_f13_speech_that_does_not_end_in_time_is_cut() -> None:
+async def test_f13_speech_beyond_the_drain_timeout_is_cut() -> None:
     async with node_process("--engine", "tone", "--set", "timeouts.drain_s=0.5") as node:
         await node.wait_ready()
         async with wire(node.ws_url) as peer:
@@ -169,7 +169,7 @@ async def test_f13_speech_that_does_not_end_in_time_is_cut() -> None:
             assert await node.exit_code(6.0) == 0
 
 
-async def test_f13_a_signal_during_the_start_ends_it() -> None:
+async def test_f13_a_signal_during_the_start_ends_the_node() -> None:
     async with node_process("--engine", "tone") as node:
         async with asyncio.timeout(START_S):
             while not node.children():
@@ -185,8 +185,8 @@ async def test_f13_a_signal_during_the_start_ends_it() -> None:
     [("tone", signal.SIGKILL), ("espeak", signal.SIGKILL), ("espeak", signal.SIGSTOP)],
     ids=["tone killed", "espeak killed", "espeak hung"],
 )
-async def test_f10_f11_a_dead_or_hung_engine_is_told_and_comes_back(engine: str, sig: signal.Signals) -> None:
-    """Guards `SpeechService._on_lost` and the heartbeat; thirty-two streams, and nobody hangs."""
+async def test_f10_f11_a_dead_or_hung_engine_is_reported_and_restarted(engine: str, sig: signal.Signals) -> None:
+    """Guards `SpeechService._on_lost` and the heartbeat, with 32 requests: all of them end."""
     async with node_process("--engine", engine, "--set", "timeouts.engine_heartbeat_s=1") as node:
         await node.wait_ready()
         async with wire(node.ws_url) as first, wire(node.ws_url) as second:

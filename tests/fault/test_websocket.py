@@ -1,6 +1,6 @@
-"""Clients that vanish, stall, dawdle or never stop. Each fault runs beside a witness who must not notice it.
+"""Clients that vanish, stall, read or write slowly, or never stop. Each fault runs beside an undisturbed client.
 
-Every test names the line that it guards; it was seen to fail without it.
+Each docstring names the line that the test guards: without it the test fails.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ engines = pytest.mark.parametrize("engine", ["tone", "espeak"])
 
 
 def open_contexts(node: Node) -> int:
-    """Contexts that clients have open."""
+    """Contexts open in all sessions."""
     return sum(len(session._contexts) for session in node.sessions if isinstance(session, Session))
 
 
 async def gone(running: RunningNode, sessions: int, within_s: float) -> None:
-    """Only `sessions` sessions are left, and their streams: nothing of the others, here or in the engine."""
+    """Wait until only `sessions` sessions and their requests are left, in the node and in the engine."""
     node = running.node
     await until(lambda: len(node.sessions) == sessions, within_s)
     await until(lambda: node.service.speaking == open_contexts(node), FREE_S)
@@ -43,7 +43,7 @@ async def gone(running: RunningNode, sessions: int, within_s: float) -> None:
 
 
 def cut(peer: Wire, how: str) -> None:
-    """End the TCP connection without a word."""
+    """Close the TCP connection without a close frame."""
     transport = peer.socket.transport
     if how == "reset":
         sock = transport.get_extra_info("socket")
@@ -67,7 +67,7 @@ async def test_f1_a_client_that_vanishes_frees_its_slot(engine: str, how: str) -
 
 
 @engines
-async def test_f1_a_client_that_vanishes_in_the_queue_leaves_it(engine: str) -> None:
+async def test_f1_a_client_that_vanishes_in_the_queue_frees_its_place(engine: str) -> None:
     """Guards the removal from `_waiting` in `Scheduler._finish`."""
     async with running_node(engine=engine, slots=1, queue=2) as running, wire(running.ws_url) as speaker:
         await speaker.send("text.append", context_id="t", text="Hello ")
@@ -100,7 +100,7 @@ asyncio.run(main())
 
 @asynccontextmanager
 async def client_process(url: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    """A client in a process of its own that is being spoken to."""
+    """A client in its own process that receives speech."""
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", CLIENT, url, stdout=asyncio.subprocess.PIPE)
     assert process.stdout is not None
     try:
@@ -116,10 +116,10 @@ async def client_process(url: str) -> AsyncIterator[asyncio.subprocess.Process]:
 
 @engines
 @pytest.mark.parametrize(("sig", "within_s"), [(signal.SIGKILL, 0.6), (signal.SIGSTOP, 6.0)], ids=["kill", "stop"])
-async def test_f1_f2_a_dead_or_stopped_client_process_is_noticed(
+async def test_f1_f2_a_dead_or_stopped_client_process_is_detected(
     engine: str, sig: signal.Signals, within_s: float
 ) -> None:
-    """Guards `ws_ping_interval` and `ws_ping_timeout`, a fifth of their default here, and TCP_USER_TIMEOUT."""
+    """Guards `ws_ping_interval` and `ws_ping_timeout` (a fifth of their defaults here) and TCP_USER_TIMEOUT."""
     async with running_node(engine=engine, timeouts={"ping_s": 1.0, "tcp_user_s": 1.0}) as running:
         async with client_process(running.ws_url) as process, undisturbed(running.ws_url):
             process.send_signal(sig)
@@ -157,7 +157,7 @@ async def gone_contexts(running: RunningNode) -> None:
 
 @engines
 async def test_f4_a_reader_at_half_speed_gets_everything(engine: str) -> None:
-    """Guards the looks at the backlog in `Writer.room`, and that no frame is ever dropped."""
+    """Guards the backlog checks in `Writer.room`, and that no frame is dropped."""
     text = LONG[:500]
     async with running_node(engine=engine) as running:
         expected = await speak(running.ws_url, text, seed=5, lead_ms=None)
@@ -175,8 +175,8 @@ async def test_f4_a_reader_at_half_speed_gets_everything(engine: str) -> None:
 
 
 @engines
-async def test_f5_text_one_character_at_a_time_that_stops_in_a_word(engine: str) -> None:
-    """Guards `Scheduler._expire`; 15 s by default, shorter here."""
+async def test_f5_text_by_characters_that_stops_in_a_word(engine: str) -> None:
+    """Guards `Scheduler._expire`, with less than its default of 15 s."""
     async with running_node(engine=engine, limits={"text_idle_s": 1.5}) as running, undisturbed(running.ws_url):
         async with wire(running.ws_url) as peer:
             await peer.send("context.open", context_id="t")
@@ -186,11 +186,11 @@ async def test_f5_text_one_character_at_a_time_that_stops_in_a_word(engine: str)
             error = await peer.until("error")
             assert error["code"] == "starved"
             assert (await peer.until("context.done"))["reason"] == "error"
-            assert running.node.service.speaking == 1  # the witness
+            assert running.node.service.speaking == 1  # the undisturbed client
 
 
 @engines
-async def test_f15_silent_text_is_done_and_never_hangs(engine: str) -> None:
+async def test_f15_text_without_words_is_done(engine: str) -> None:
     async with running_node(engine=engine) as running, undisturbed(running.ws_url), wire(running.ws_url) as peer:
         for number, text in enumerate(["", " ", "a", "…", "```\ncode\n```", "\u200b\n", "<|im_end|>"]):
             await peer.say(f"t{number}", text)
@@ -208,8 +208,8 @@ async def test_f15_a_runaway_ends_at_the_cap() -> None:
 
 
 @engines
-async def test_f14_steps_of_the_wall_clock_change_nothing(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The front paces, meters and expires by the monotonic clock alone; ruff bans the other."""
+async def test_f14_steps_of_the_wall_clock_have_no_effect(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The front paces, meters and expires by the monotonic clock alone; ruff bans the wall clock."""
     async with running_node(engine=engine) as running, undisturbed(running.ws_url):
         real = time.time  # noqa: TID251
         for step_s in (3_600.0, -3_600.0):
@@ -221,5 +221,5 @@ async def test_f14_steps_of_the_wall_clock_change_nothing(engine: str, monkeypat
 async def test_f14_a_stalled_event_loop_loses_no_frame(engine: str) -> None:
     async with running_node(engine=engine) as running, undisturbed(running.ws_url):
         await asyncio.sleep(0.5)
-        time.sleep(0.5)  # noqa: ASYNC251 - the fault itself
+        time.sleep(0.5)  # noqa: ASYNC251 - the fault
         assert await speak(running.ws_url, "Hello there.") != b""

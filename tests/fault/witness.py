@@ -1,4 +1,4 @@
-"""Somebody else who speaks while a fault happens, and must not notice."""
+"""A second client that speaks during a fault and must not be affected."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TEXT = "While this goes on, somebody else speaks calmly to the end."
 
 @asynccontextmanager
 async def undisturbed(url: str) -> AsyncIterator[None]:
-    """A paced context runs during the body; its audio must be bit-equal to that of a run without any fault."""
+    """Run a paced context during the block. Its audio must be bit-equal to a run without the fault."""
     expected = await speak(url, TEXT, seed=1, lead_ms=None)
     async with wire(url) as peer:
         await peer.say("witness", TEXT, seed=1, lead_ms=200)

@@ -1,7 +1,7 @@
-"""Fuzzing led by coverage: `python -m tests.fuzz.atheris_run TARGET [options of libFuzzer]`; see `targets`.
+"""Coverage-guided fuzzing: `python -m tests.fuzz.atheris_run TARGET [options of libFuzzer]`; see `targets`.
 
-New inputs are gathered in build/fuzz/TARGET, beside the seeds; one that fails is written down as crash-* there. It
-belongs, made short by `-minimize_crash=1`, into corpus/TARGET, where every run of the tests tries it.
+New inputs are collected in build/fuzz/TARGET, beside the seeds. A failing one is written there as crash-*. Shorten it
+with `-minimize_crash=1` and add it to corpus/TARGET: every test run replays it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FOUND = Path("build/fuzz")
 
 
 def main() -> None:
-    """Fuzz until libFuzzer ends it: `-max_total_time=30`, `-runs=100000`."""
+    """Fuzz until libFuzzer stops, for example with `-max_total_time=30` or `-runs=100000`."""
     name, options = sys.argv[1], sys.argv[2:]
     found = FOUND / name
     found.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""A session in some language, on an engine of its own that turns only when it is told to, at a time of its own."""
+"""A session in any dialect, with its own engine. The engine's steps and time advance on demand only."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SETTINGS = Settings.model_validate(
 
 
 class Clocked:
-    """A link whose engine turns only when it is told to, at its own time."""
+    """An engine client whose steps and clock advance on demand only."""
 
     alive = True
 
@@ -62,26 +62,26 @@ class Conversation:
         self.session = Session(self.node, "test", clock=lambda: self.link.now)
 
     def turn(self, steps: int, seconds: float) -> None:
-        """Let the engine turn so often; then so many seconds pass."""
+        """Run `steps` steps of the engine, then advance the clock."""
         for _ in range(steps):
             self.link.turn()
         self.link.now += seconds
 
     def told(self, adapter: ProtocolAdapter) -> Iterator[str | bytes]:
-        """All that the client is told now, in its language."""
+        """All messages to the client that are due now, encoded in its dialect."""
         while adapter.closing is None and (item := self.session.poll()) is not None:
             yield from adapter.encode(item)
-            if (follow := getattr(adapter, "follow", None)) is not None:  # of a adapter that holds messages back
+            if (follow := getattr(adapter, "follow", None)) is not None:  # an adapter that holds messages back
                 self.session.receive(follow())
 
     def lose_engine(self) -> None:
-        """It dies, and another one is there at once."""
+        """The engine dies and is replaced at once."""
         self.service.engines[0]._on_lost("scripted")
         self.link.loop = create_loop(SETTINGS, lambda: self.link.now)
 
 
 def codec_of(conversation: Conversation, dialect: Dialect, path: str, query: str = "") -> ProtocolAdapter:
-    """A adapter for a connection to a path with a query."""
+    """An adapter for a connection to a path with a query."""
 
     scope = {
         "type": "websocket",
@@ -92,6 +92,6 @@ def codec_of(conversation: Conversation, dialect: Dialect, path: str, query: str
     }
 
     async def unused(*_: object) -> Any:
-        raise AssertionError("a adapter does no I/O")
+        raise AssertionError("an adapter does no I/O")
 
     return dialect.make_adapter(WebSocket(scope, unused, unused), conversation.node.settings)

@@ -1,4 +1,4 @@
-"""What clients really send: where fuzzing begins. Of each language on a WebSocket, by its path; and of all else."""
+"""Fuzzing seeds: real client messages of every WebSocket dialect, by path, and real inputs of all other parsers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from agent_tts.ipc.wire import encode
 from tests.serve.routes.test_multipart import GOOD, TYPE
 from tests.serve.transports.test_sdp import CHROMIUM
 
-T = "\x01"  # the engine turns; see `targets`
+T = "\x01"  # the engine steps; see `targets`
 
 
 def _lines(*messages: str | dict[str, Any]) -> str:

@@ -1,6 +1,6 @@
-"""What is fuzzed, as functions of bytes: each knows what may come of any input, and raises when something else does.
+"""Fuzz targets: functions of bytes that know every allowed outcome and raise on any other.
 
-`test_targets` feeds them what hypothesis thinks of, and the kept corpus; `atheris_run` what coverage leads to.
+`test_targets` feeds them inputs from hypothesis and the kept corpus; `atheris_run` feeds them by coverage.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from agent_tts.text.feed import Break, Reading, TextFeed, Unit
 from agent_tts.text.units import MAX_CHARS, MAX_CLUSTER, MAX_RUN
 from tests.fuzz.conversation import Conversation, codec_of
 
-# Every language that a client may speak on a WebSocket, by its path.
+# Every WebSocket dialect, by its path.
 LANGUAGES: dict[str, Dialect] = {"/v1/tts/stream": NATIVE, **STREAMS}
 
-BINARY, TURN, QUERY = b"\x00", b"\x01", b"\x02"  # what a line of a conversation may begin with
+BINARY, TURN, QUERY = b"\x00", b"\x01", b"\x02"  # first byte of a line in a conversation
 STEPS = {0: (1, 0.0), 1: (3, 0.08), 2: (5, 1.0), 3: (1, 4.0)}  # (steps, seconds) of a turn
 SPLIT = b"\x1e"
 
 
 def text_of(data: bytes) -> str:
-    """Text, with lone surrogates where there are any, as JSON may hold them."""
+    """Text, with lone surrogates where they occur, as JSON allows them."""
     try:
         return data.decode("utf-8", "surrogatepass")
     except UnicodeDecodeError:
         return data.decode("utf-8", "replace")
 
 
-# ---------------------------------------------------------------- languages
+# ---------------------------------------------------------------- dialects
 
 
 def talk(data: bytes) -> None:
-    """A whole conversation: a byte for its language, then lines that the client says, or that let time pass."""
+    """A whole conversation: a byte selects the dialect, then each line is a client message or lets time pass."""
     paths = sorted(LANGUAGES)
     if data:
         path = paths[data[0] % len(paths)]
@@ -51,9 +51,9 @@ def talk(data: bytes) -> None:
 
 
 def converse(path: str, lines: list[bytes]) -> list[str | bytes]:
-    """What a client is told that says these lines on a path; bytes that begin with one of the marks are what they say.
+    """What a client receives that sends these lines on a path. The first byte of a line may be BINARY, TURN or QUERY.
 
-    It is text that can be sent, or bytes; JSON where it looks like it; nothing is left when the connection ends.
+    Checks that text messages can be encoded and are JSON where they look like it, and that nothing is left at the end.
     """
     conversation = Conversation()
     query = ""
@@ -73,7 +73,7 @@ def converse(path: str, lines: list[bytes]) -> list[str | bytes]:
         told += conversation.told(adapter)
     conversation.session.close()
     conversation.turn(3, 0.0)
-    assert conversation.service.speaking == 0, "a context outlives its connection"
+    assert conversation.service.speaking == 0, "a context outlived its connection"
     for message in told:
         if isinstance(message, str):
             message.encode()
@@ -82,7 +82,7 @@ def converse(path: str, lines: list[bytes]) -> list[str | bytes]:
 
 
 def check_message(data: bytes) -> None:
-    """One message of our own language: a command, or an error that is documented and can be sent."""
+    """One message of the native protocol: a command, or a documented error that can be sent."""
     try:
         message = protocol.load(text_of(data))
         command = protocol.check(message)
@@ -104,7 +104,7 @@ def speech_request(data: bytes) -> None:
 
 
 def form(data: bytes) -> None:
-    """A body in parts, behind its content type in a line of its own."""
+    """A multipart body, with its content type on the first line."""
     content_type, _, body = data.partition(b"\n")
     with contextlib.suppress(BadMessage):
         fields = multipart.parse(content_type.decode("latin-1"), body)
@@ -113,18 +113,18 @@ def form(data: bytes) -> None:
 
 
 def offer(data: bytes) -> None:
-    """An SDP offer: refused, or read as one audio track and one channel; what was read is read again as it is."""
+    """An SDP offer: refused, or read as one audio track and one channel. A parsed offer parses again unchanged."""
     with contextlib.suppress(BadMessage):
         found = read_offer(text_of(data))
         assert found.sdp.count("m=") == 2
         assert read_offer(found.sdp).sdp == found.sdp
 
 
-# ---------------------------------------------------------------- the engine's side
+# ---------------------------------------------------------------- engine side
 
 
 def pipe(data: bytes) -> None:
-    """Frames between front and engine: a byte for the end and the split, then what arrives."""
+    """Frames between front and engine: the first byte selects the end and the split, the rest is received data."""
     if not data:
         return
     readers: Any = TO_FRONT if data[0] & 1 else TO_ENGINE
@@ -133,7 +133,7 @@ def pipe(data: bytes) -> None:
     found, broken = _decoded(whole, [data[1:]])
     split, split_broken = _decoded(pieces, [data[at : at + size] for at in range(1, len(data), size)])
     assert broken == split_broken
-    assert broken or split == found  # what stands before a broken frame may be lost with it
+    assert broken or split == found  # data in the same read before a broken frame may be lost
     for message in found:
         assert Decoder(readers).feed(encode(message)) == [message]
 
@@ -149,7 +149,7 @@ def _decoded(decoder: Decoder[Any], pieces: list[bytes]) -> tuple[list[Any], boo
 
 
 def speech_text(data: bytes) -> None:
-    """Text of an LLM in pieces: units do not depend on the split, and are of bounded length."""
+    """LLM text in pieces: units do not depend on the split and have a bounded length."""
     pieces = [text_of(piece) for piece in data.split(SPLIT)]
     for clean, spoken in product((True, False), repeat=2):
         whole = list(_said(["".join(pieces)], clean, spoken))
@@ -161,7 +161,7 @@ def speech_text(data: bytes) -> None:
 
 
 def _said(pieces: list[str], clean: bool, spoken: bool) -> Iterator[Unit | Break]:
-    """With numbers in words and with breaks, if `spoken`."""
+    """The units of a text; `spoken` adds numbers in words and breaks."""
     feed = TextFeed(Reading(clean, "en" if spoken else None, spoken))
     for piece in pieces:
         yield from feed.append(piece)

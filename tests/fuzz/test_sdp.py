@@ -1,4 +1,4 @@
-"""Offers that are broken in every way: each is refused at once or answered in a known shape, and none hurts."""
+"""Invalid SDP offers: each is refused quickly or answered correctly, and none harms the node."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ NUMBERS = ["-1", "0", "65536", "4294967296", "9" * 5_000, "1e9", "٣", "NaN"]
 
 @st.composite
 def mutants(draw: st.DrawFn, original: str) -> str:
-    """A real offer after a few accidents to its lines."""
+    """A real offer with a few random changes to its lines."""
     lines = original.splitlines()
     for _ in range(draw(st.integers(1, 6))):
         index = draw(st.integers(0, len(lines) - 1))
@@ -77,7 +77,7 @@ def _swap_number(draw: st.DrawFn, line: str) -> str:
 
 @examples(1_000, deadline=50, suppress_health_check=[HealthCheck.too_slow])
 @given(mutants(CHROMIUM))
-def test_a_mutant_is_read_or_refused_in_50_ms(text: str) -> None:
+def test_a_changed_offer_is_read_or_refused_in_50_ms(text: str) -> None:
     with contextlib.suppress(BadMessage):
         assert read_offer(text).sdp.count("m=") == 2
 
@@ -92,7 +92,7 @@ def test_noise_is_refused(text: str) -> None:
 @pytest.mark.parametrize(
     "line", ["a=ssrc:1 cname:x", "a=rtpmap:1 a/1", "a=candidate:1 1 udp 1 1.1.1.1 1 typ host", "m=a 1 A a"]
 )
-def test_a_full_body_of_one_line_is_refused_in_50_ms(line: str) -> None:
+def test_a_body_of_one_repeated_line_is_refused_in_50_ms(line: str) -> None:
     text = CHROMIUM + (line + "\r\n") * (60_000 // (len(line) + 2))
     start = time.perf_counter()
     with pytest.raises(BadMessage):
@@ -105,7 +105,7 @@ def test_a_full_body_of_one_line_is_refused_in_50_ms(line: str) -> None:
 
 @contextlib.asynccontextmanager
 async def watched_loop(most_s: float) -> AsyncIterator[None]:
-    """The event loop is never busy for longer at a stretch; counted in CPU time, so other programs do not matter."""
+    """The event loop is never busy for longer than `most_s` at a stretch, in CPU time: other programs do not count."""
     longest = 0.0
 
     async def probe() -> None:
@@ -137,7 +137,7 @@ def _examples(original: str, count: int) -> list[str]:
 
 
 async def _status_of(client: httpx.AsyncClient, text: str) -> int:
-    """Offer it; a peer that it opens is closed again."""
+    """Status of an offer. A peer that it opens is closed again."""
     reply = await client.post("/v1/rtc/offer", json={"sdp": text, "type": "offer"})
     if reply.status_code == 200:
         assert (await client.delete(f"/v1/rtc/{reply.json()['session_id']}")).status_code == 204
@@ -145,8 +145,8 @@ async def _status_of(client: httpx.AsyncClient, text: str) -> int:
 
 
 @pytest.mark.node
-async def test_mutants_leave_no_peer_and_no_delay(caplog: pytest.LogCaptureFixture) -> None:
-    """What is answered is closed; nothing fails in a task of aiortc's, and other clients are served meanwhile."""
+async def test_changed_offers_leave_no_peer_and_cause_no_delay(caplog: pytest.LogCaptureFixture) -> None:
+    """Answered peers are closed, no task of aiortc fails, and other clients are served meanwhile."""
     peer = RtcPeer()
     original = await peer.offer()
     await peer.close()
@@ -154,7 +154,7 @@ async def test_mutants_leave_no_peer_and_no_delay(caplog: pytest.LogCaptureFixtu
     statuses = []
     async with running_node() as node, httpx.AsyncClient(base_url=node.url) as client:
         assert await _status_of(client, original) == 200
-        gc.collect()  # what hypothesis has left is not the node's to clear up
+        gc.collect()  # objects of hypothesis are not the node's leaks
         async with watched_loop(0.1):
             for text in examples:
                 statuses.append(await _status_of(client, text))

@@ -1,4 +1,4 @@
-"""A protocol session under any order of messages and time, against a small model of what protocol.md says."""
+"""A protocol session under any order of messages and time, compared with a small model of protocol.md."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CODES |= {"engine_lost", "draining", "internal"}
 
 
 class SessionMachine(RuleBasedStateMachine):
-    """What the client has seen of each context must be what the rules allow."""
+    """Checks every message against the state of its context."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -88,8 +88,8 @@ class SessionMachine(RuleBasedStateMachine):
     def see(self, item: Message | AudioChunk) -> None:
         if isinstance(item, AudioChunk):
             context = self.contexts[item.context_no]
-            assert context[1] == "started", f"audio of a context that is {context[1]}"
-            assert item.first_sample == context[2], "a gap"
+            assert context[1] == "started", f"audio of a {context[1]} context"
+            assert item.first_sample == context[2], "a gap in the audio"
             context[2] += len(item.payload) // 2
             return
         message = item
@@ -99,7 +99,7 @@ class SessionMachine(RuleBasedStateMachine):
             self.contexts[message["context_no"]] = [id_, "started", 0]
         elif kind == "context.done":
             context = self.contexts.setdefault(message["context_no"], [id_, "open", 0])
-            assert context[1] != "done", "two ends"
+            assert context[1] != "done", "a second end"
             assert (message["reason"] == "cancelled") or context[1] != "cancelled"
             assert message["audio_ms"] == round(context[2] / 24)
             context[1] = "done"
@@ -113,7 +113,7 @@ class SessionMachine(RuleBasedStateMachine):
             assert message["fatal"] is False
         elif kind in ("words", "context.flushed"):
             live = [c for c in self.contexts.values() if c[0] == id_ and c[1] != "done"]
-            assert live, f"{kind} of a context that is not open"
+            assert live, f"{kind} of a closed context"
         else:
             assert kind in ("session.created", "pong")
 
@@ -129,14 +129,14 @@ class SessionMachine(RuleBasedStateMachine):
             self.link.turn()
         while (item := self.session.poll()) is not None:
             self.see(item)
-        assert all(context[1] == "done" for context in self.contexts.values()), "a context without its end"
+        assert all(context[1] == "done" for context in self.contexts.values()), "a context did not end"
         assert not self.session._contexts
         assert self.service.speaking == 0
         self.session.close()
 
 
-def test_the_machine_s_events_are_all_of_the_engine_s() -> None:
-    """The model above knows every kind of event that a stream can have."""
+def test_the_model_covers_all_engine_events() -> None:
+    """The model above knows every kind of event of a request."""
     kinds = {
         events.RequestStarted,
         events.RequestAudio,

@@ -1,6 +1,6 @@
-"""Every parser of what others send, with what hypothesis makes of real input, and with the corpus that was kept.
+"""Every parser of external input, with mutated real input from hypothesis and with the kept corpus.
 
-`make atheris` looks for more, led by coverage; what it finds belongs into `corpus/`.
+`make atheris` searches further, guided by coverage; its findings belong in `corpus/`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ QUICK = [HealthCheck.too_slow, HealthCheck.data_too_large]
 
 @st.composite
 def mutants(draw: st.DrawFn, originals: list[bytes]) -> bytes:
-    """Real input after some accidents to its bytes."""
+    """Real input with a few random changes to its bytes."""
     data = bytearray(draw(st.sampled_from(originals)))
     for _ in range(draw(st.integers(0, 5))):
         at = draw(st.integers(0, len(data)))
@@ -51,7 +51,7 @@ ODD: list[Any] = [None, True, 0, -1, 1.5, 1e308, 10**30, "", " ", "*", "x" * 300
 
 @st.composite
 def twisted(draw: st.DrawFn, originals: list[bytes]) -> bytes:
-    """A real message whose fields are missing, of another kind, or another message's."""
+    """A real message with fields removed, or replaced by odd values or other messages' values."""
     messages: list[dict[str, Any]] = [json.loads(line) for line in originals if line.startswith(b"{")]
     message = copy.deepcopy(draw(st.sampled_from(messages)))
     for _ in range(draw(st.integers(1, 3))):
@@ -68,12 +68,12 @@ def twisted(draw: st.DrawFn, originals: list[bytes]) -> bytes:
                 fields[name] = copy.deepcopy(draw(st.sampled_from(ODD)))
             case _:
                 others = list(draw(st.sampled_from(messages)).values()) or ODD
-                fields[name] = copy.deepcopy(draw(st.sampled_from(others)))  # never itself
+                fields[name] = copy.deepcopy(draw(st.sampled_from(others)))  # a copy: it may not contain itself
     return json.dumps(message).encode()
 
 
 @pytest.mark.parametrize("name", SEEDS)
-def test_a_parser_takes_or_refuses_any_input(name: str) -> None:
+def test_a_parser_accepts_or_refuses_any_input(name: str) -> None:
     for seed in SEEDS[name]:
         TARGETS[name](seed)
 
@@ -85,14 +85,14 @@ def test_a_parser_takes_or_refuses_any_input(name: str) -> None:
     feed()
 
 
-def test_every_language_has_seeds() -> None:
-    """A new language is fuzzed from what its clients really send: add that to `seeds.TALK`."""
+def test_every_dialect_has_seeds() -> None:
+    """For a new dialect, add its clients' real messages to `seeds.TALK`."""
     assert set(LANGUAGES) <= set(TALK)
 
 
 @pytest.mark.parametrize("path", LANGUAGES)
-def test_a_language_is_spoken_and_any_other_is_refused(path: str) -> None:
-    """Lines of a real conversation, changed, left out and in any order, while the engine speaks."""
+def test_a_dialect_accepts_or_refuses_any_conversation(path: str) -> None:
+    """Lines of a real conversation, changed, dropped and reordered, while the engine runs."""
     originals = [line.encode() for talk in TALK[path] for line in talk.split("\n")]
     assert converse(path, originals)
     lines = st.sampled_from(originals) | twisted(originals) | mutants(originals)
@@ -106,5 +106,5 @@ def test_a_language_is_spoken_and_any_other_is_refused(path: str) -> None:
 
 
 @pytest.mark.parametrize("path", sorted(CORPUS.glob("*/*")), ids=lambda path: f"{path.parent.name}/{path.name}")
-def test_what_was_found_once_stays_found(path: Path) -> None:
+def test_past_findings_stay_fixed(path: Path) -> None:
     TARGETS[path.parent.name](path.read_bytes())

@@ -1,4 +1,4 @@
-"""Tests of what only runs on a GPU: pytest -m gpu tests/gpu."""
+"""Tests that need a GPU: pytest -m gpu tests/gpu."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from agent_tts.model.speech import SpeechModel
 
 @pytest.fixture(scope="session", autouse=True)
 def context() -> None:
-    """The driver keeps its files and threads from the first use on: they are no test's leak."""
+    """The driver keeps files and threads from its first use: create them before a test looks for leaks."""
     torch.ones(1, device="cuda") @ torch.ones(1, device="cuda")
 
 
 @pytest.fixture(scope="module")
 def model() -> SpeechModel:
-    """1.7B with random weights: the kernels as they are tuned, at the sizes that they are tuned for."""
+    """The 1.7B model with random weights: the kernels run at the sizes that they are tuned for."""
     from agent_tts.bench.frame import synthetic
 
     return synthetic("1.7B")

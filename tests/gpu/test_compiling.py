@@ -1,4 +1,4 @@
-"""The first start on a GPU: what the steps launch has been compiled before they do, so that capturing adds nothing."""
+"""The first start on a GPU: all kernels are compiled ahead, so capturing the steps compiles none."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from agent_tts.bench.checkpoint import write
 
 pytestmark = pytest.mark.gpu
 
-# Starts an engine, and says which files its steps have added to triton's cache.
+# Starts an engine and prints the files that its steps added to triton's cache.
 PROGRAM = """
 import os, sys
 from pathlib import Path
@@ -39,7 +39,7 @@ print(len(before), *(file.name for kernel in set(cache.iterdir()) - before for f
 
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("memory", ["contiguous", "paged"])
-def test_a_first_start_finds_all_its_kernels(tmp_path: Path, memory: str) -> None:
+def test_a_first_start_finds_all_its_kernels_compiled(tmp_path: Path, memory: str) -> None:
     write(tmp_path / "0.6B", size="0.6B")
     environment = os.environ | {"TRITON_CACHE_DIR": str(tmp_path / "cache")}
     command = [sys.executable, "-c", PROGRAM, str(tmp_path / "0.6B"), memory]

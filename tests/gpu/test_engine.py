@@ -1,4 +1,4 @@
-"""Qwen3Engine on a GPU: as on the CPU in float32, and with captured steps as without them."""
+"""Qwen3Engine on a GPU: equal to the CPU in float32, and equal with and without captured steps."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RYAN = SpeechOptions("ryan", "en", seed=0, clean=False, sampling=Sampling(temper
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The released size of a small model: fused kernels are for it."""
+    """A checkpoint of the released small size, which fused kernels support."""
     out = tmp_path_factory.mktemp("checkpoint") / "0.6B"
     write(out, size="0.6B")
     return out
@@ -44,7 +44,7 @@ def engine(folder: Path, slots: int = 4, **settings: Any) -> Iterator[Qwen3Engin
 
 
 def sound(made: Qwen3Engine, *slots: int, options: SpeechOptions = RYAN) -> NDArray[np.int64]:
-    """The first frames of the first of some slots that speak the same together."""
+    """The first frames of the first of `slots`, which all speak the same text together."""
     inputs = [one for slot in slots for one in (StartRequest(slot, slot, options), AddText(slot, TEXT, last=True))]
     pcm = b""
     while len(pcm) < FRAMES * 3_840:
@@ -56,19 +56,19 @@ def sound(made: Qwen3Engine, *slots: int, options: SpeechOptions = RYAN) -> NDAr
     return np.frombuffer(pcm, "<i2").astype(np.int64)
 
 
-def test_float32_sounds_as_on_the_cpu(folder: Path) -> None:
+def test_float32_gives_the_audio_of_the_cpu(folder: Path) -> None:
     with engine(folder, device="cpu", slots=1) as cpu, engine(folder, device="cuda", dtype="float32", slots=1) as gpu:
         ours, theirs = sound(gpu, 0), sound(cpu, 0)
     assert np.abs(ours - theirs).max() < 33  # of 32 768
 
 
-def test_captured_steps_say_what_the_same_steps_say_in_parts(folder: Path) -> None:
+def test_captured_steps_equal_uncaptured_ones(folder: Path) -> None:
     with engine(folder, device="cuda") as captured, engine(folder, device="cuda", cuda_graphs=False) as parts:
         for slots in ((0,), (1, 0), (3, 2, 1, 0)):
             assert np.array_equal(sound(captured, *slots), sound(parts, *slots))
 
 
-def test_a_row_that_is_reused_and_a_prefix_that_is_kept_change_nothing(folder: Path) -> None:
+def test_a_reused_row_and_a_cached_prefix_do_not_change_the_audio(folder: Path) -> None:
     with engine(folder, device="cuda") as made:
         first = sound(made, 0)
         sound(made, 0, options=SpeechOptions("serena", seed=1))

@@ -1,4 +1,4 @@
-"""A fused step says what the modules say, as precisely as they do; as a graph, to the bit."""
+"""A fused step is as precise as the modules, and a captured graph equals it bit for bit."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.gpu
 
 
 def modules_of(model: FrameModel, dtype: torch.dtype) -> FrameModel:
-    """The same weights in a model of modules alone."""
+    """The same weights in a model of plain modules."""
     plain = build(FrameModel, model.config)
     for name, weight in model.named_parameters():
         owner, _, attribute = name.rpartition(".")
@@ -31,9 +31,9 @@ def modules_of(model: FrameModel, dtype: torch.dtype) -> FrameModel:
 
 
 def forced_logits(model: FrameModel, rows: int, codes: Tensor, *, mixed: bool = False) -> list[Tensor]:
-    """Logits of some frames whose codes are given, after positions of noise that differ from row to row.
+    """Logits of frames with given codes, after positions of noise that differ between rows.
 
-    `mixed` has the prompts of 30 more rows computed with each frame.
+    `mixed` computes the prompts of 30 more rows with each frame.
     """
     state = model.init_state(rows + 30, 512)
     generator = torch.Generator("cuda").manual_seed(7)
@@ -61,7 +61,7 @@ def forced_logits(model: FrameModel, rows: int, codes: Tensor, *, mixed: bool = 
 
 
 @pytest.mark.parametrize("rows", [1, 4, 64, 100])
-def test_fused_logits_are_as_near_to_float32_as_the_modules(model: SpeechModel, rows: int) -> None:
+def test_fused_logits_are_as_close_to_float32_as_the_modules(model: SpeechModel, rows: int) -> None:
     generator = torch.Generator("cuda").manual_seed(rows)
     codes = torch.randint(2048, (max(FRAMES, 32 // rows), rows, 16), device="cuda", generator=generator)
     eager = modules_of(model.frame, torch.bfloat16)
@@ -69,7 +69,7 @@ def test_fused_logits_are_as_near_to_float32_as_the_modules(model: SpeechModel, 
     accelerate(model)
 
     def error(found: list[Tensor]) -> float:
-        """The mean of the relative errors; codes that may not be drawn are not counted."""
+        """The mean relative error, without codes that cannot be drawn."""
         errors: list[float] = []
         for mine, true in zip(found, truth, strict=True):
             drawn = true.isfinite()
@@ -82,7 +82,7 @@ def test_fused_logits_are_as_near_to_float32_as_the_modules(model: SpeechModel, 
 
 
 def speaking(model: SpeechModel, rows: int) -> SpeechState:
-    """Rows that are decoding, and the padding row."""
+    """Decoding rows, and the padding row."""
     state = mid_speech(model, rows_of_state(rows, torch.device("cuda")), 300)
     state.frame.ended[rows:] = True
     return state
@@ -103,7 +103,7 @@ def spoken(model: SpeechModel, state: SpeechState, *, captured: bool, rows: list
 
 
 @torch.inference_mode()
-def test_a_graph_is_the_step_bit_for_bit(model: SpeechModel) -> None:
+def test_a_graph_equals_the_step_bit_for_bit(model: SpeechModel) -> None:
     accelerate(model)
     torch.manual_seed(1)
     state = speaking(model, 4)
@@ -116,7 +116,7 @@ def test_a_graph_is_the_step_bit_for_bit(model: SpeechModel) -> None:
 
 
 @torch.inference_mode()
-def test_a_step_in_flight_leaves_the_result_before_it_alone(model: SpeechModel) -> None:
+def test_a_step_in_flight_does_not_change_the_result_before_it(model: SpeechModel) -> None:
     graphs = FrameGraphs(model, speaking(model, 2))
     first = launched(graphs, [0]).result()
     kept = first.pcm.copy()

@@ -1,4 +1,4 @@
-"""Every kernel equals the torch operations that it stands for, on random inputs, at the released sizes."""
+"""Every kernel equals the torch operations that it replaces, on random inputs of the released sizes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from agent_tts.model import sampling
 from agent_tts.model.layers import Cache, RMSNorm, TransformerLayer
 from agent_tts.model.speech import SpeechModel
 
-ROUNDING = 4e-3  # relative error of bfloat16 results that are rounded the same, after sums in another order
+ROUNDING = 4e-3  # relative error of bfloat16 results with equal rounding and sums in another order
 
 pytestmark = pytest.mark.gpu
 
@@ -36,7 +36,7 @@ def linear_reference(
     residual: Tensor | None = None,
     gated: bool = False,
 ) -> Tensor:
-    """`linear` by torch's operations, as in the modules of `layers`."""
+    """`linear` in torch operations, as in the modules of `layers`."""
     if norm is not None:
         wide = x.float()
         x = norm.weight * (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + norm.eps)).to(x.dtype)
@@ -70,14 +70,14 @@ def test_linear(rows: int, outputs: int, inputs: int, normed: bool, gated: bool,
         norm.weight = nn.Parameter(noise(inputs), requires_grad=False)
     before = noise(rows, outputs) if residual else None
     expected = linear_reference(x, weight, norm=norm, residual=before, gated=gated)
-    for _ in range(2):  # what the first leaves behind does not matter
+    for _ in range(2):  # the second run must not depend on what the first leaves behind
         found = linear(x, weight, norm=norm, residual=None if before is None else before.clone(), gated=gated)
         assert error(found, expected) < ROUNDING
 
 
 @torch.inference_mode()
 def test_a_talker_layers_attention_over_blocks(model: SpeechModel) -> None:
-    """Lengths on both sides of every edge; blocks in any order; and a row that pauses."""
+    """Lengths around every boundary, blocks in any order, and a paused row."""
     from agent_tts.model.fused import FusedTalker
     from agent_tts.model.kernels.attention import Queries, Scratch, attend
 
@@ -125,7 +125,7 @@ def test_a_talker_layers_attention_over_blocks(model: SpeechModel) -> None:
 @pytest.mark.parametrize("size", [2048, 3072])
 @pytest.mark.parametrize(("top_k", "top_p"), [(50, 1.0), (0, 1.0), (1, 1.0), (0, 0.8), (50, 0.9)])
 def test_a_draw(dtype: torch.dtype, size: int, top_k: int, top_p: float) -> None:
-    """Equal but for logarithms that differ in their last bit, and for ties on the edge of top-p: all stay here."""
+    """Equal except for logarithms that differ in the last bit and ties at the edge of top-p, which stay in here."""
     from agent_tts.model.kernels.sampling import draw
 
     rows = 512

@@ -1,4 +1,4 @@
-"""Prompts on a GPU: beside frames and alone, by graphs and without, and those that speak do not hear of it."""
+"""Prompts on a GPU: beside frames and alone, with and without graphs, and without effect on rows that speak."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from tests.gpu.test_fused import modules_of
 __all__ = ["folder"]  # a fixture
 
 ROWS, POSITIONS = 20, 1_024
-SPEAKING = [17, 3, 18]  # rows, at their 500th position
-ROUNDING = 3e-2  # relative error between two ways of rounding, each of which is some 0.02 from float32
+SPEAKING = [17, 3, 18]  # rows at their 500th position
+ROUNDING = 3e-2  # relative error between two roundings, each about 0.02 from float32
 
 pytestmark = pytest.mark.gpu
 
 
 def part(row: int, length: int, begin: int = 0, *, frames: bool = False) -> ChunkInputs:
-    """Text beside codes, or beside frames as behind a clone's reference; it ends its prompt."""
+    """A chunk that ends its prompt: text with codes, or with frames as after a clone's reference."""
     random = np.random.default_rng(row * 1_000 + begin)
     numbers = np.full((length, 17), NOTHING)
     numbers[:-1, 0] = random.integers(0, 150_000, length - 1)
@@ -41,7 +41,7 @@ def part(row: int, length: int, begin: int = 0, *, frames: bool = False) -> Chun
     return ChunkInputs(row, positions, begin + length - 1 if begin else None, numbers, None)
 
 
-# What steps may have to compute: a whole step of one prompt, further parts, many prompts, one alone.
+# Steps to compute: a whole prompt, later chunks, many prompts, a prompt of one entry.
 BATCHES: list[list[ChunkInputs]] = [
     [part(1, 128, frames=True)],
     [part(2, 100, 300), part(4, 11), part(5, 17, 640, frames=True)],
@@ -51,7 +51,7 @@ BATCHES: list[list[ChunkInputs]] = [
 
 
 def state_of(model: SpeechModel, *, paged: bool = True) -> SpeechState:
-    """The same noise in every dtype, and rows that are mid-speech."""
+    """The same noise in every dtype, and rows in mid-speech."""
     state = model.init_state(ROWS, POSITIONS, ROWS * 33 if paged else None)
     frame, generator = state.frame, torch.Generator("cuda").manual_seed(1)
     if paged:
@@ -68,13 +68,13 @@ def state_of(model: SpeechModel, *, paged: bool = True) -> SpeechState:
 
 
 def reach(one: ChunkInputs) -> tuple[int, int]:
-    """Where a part begins and ends in its row."""
+    """Begin and end of a chunk in its row."""
     begin = 0 if one.span is None else one.span - len(one.positions) + 1
     return begin, begin + len(one.positions) - 1
 
 
 def written(state: SpeechState, one: ChunkInputs) -> list[Tensor]:
-    """Keys and values of the positions of a part."""
+    """Keys and values of a chunk's positions."""
     begin, end = reach(one)
     return [kept[:, begin:end] for kept in state.frame.cache.read(one.row, end)]
 
@@ -88,7 +88,7 @@ def apart(mine: Tensor, theirs: Tensor) -> float:
 @pytest.mark.parametrize("paged", [False, True])
 @pytest.mark.parametrize("speaking", [[], SPEAKING], ids=["alone", "beside-frames"])
 @torch.inference_mode()
-def test_a_graph_is_the_step_bit_for_bit(model: SpeechModel, paged: bool, speaking: list[int]) -> None:
+def test_a_graph_equals_the_step_bit_for_bit(model: SpeechModel, paged: bool, speaking: list[int]) -> None:
     accelerate(model)
     captured, eager = (state_of(model, paged=paged) for _ in range(2))
     graphs, kernels = (
@@ -107,8 +107,8 @@ def test_a_graph_is_the_step_bit_for_bit(model: SpeechModel, paged: bool, speaki
 
 
 @torch.inference_mode()
-def test_what_a_step_gave_outlives_the_next(model: SpeechModel) -> None:
-    """It is kept for later prompts that begin so."""
+def test_the_result_of_a_step_is_unchanged_by_the_next(model: SpeechModel) -> None:
+    """It is cached for later prompts with the same prefix."""
     accelerate(model)
     graphs = FrameGraphs(model, state_of(model), sizes=(4,))
     for speaking in ([], SPEAKING):
@@ -121,7 +121,9 @@ def test_what_a_step_gave_outlives_the_next(model: SpeechModel) -> None:
 
 @pytest.mark.parametrize("speaking", [[], SPEAKING], ids=["alone", "beside-frames"])
 @torch.inference_mode()
-def test_prompts_together_are_each_alone_and_reach_nobody_else(model: SpeechModel, speaking: list[int]) -> None:
+def test_prompts_computed_together_equal_single_ones_and_leave_other_rows(
+    model: SpeechModel, speaking: list[int]
+) -> None:
     accelerate(model)
     together, alone = state_of(model), state_of(model)
     before = [together.frame.cache.read(row, 1_000) for row in range(ROWS)]
@@ -140,12 +142,12 @@ def test_prompts_together_are_each_alone_and_reach_nobody_else(model: SpeechMode
             _, ends[one.row] = reach(one)
     for row in set(range(ROWS)) - set(speaking):
         for mine, former in zip(together.frame.cache.read(row, 1_000), before[row], strict=True):
-            assert torch.equal(mine[:, ends[row] :], former[:, ends[row] :])  # the padding
+            assert torch.equal(mine[:, ends[row] :], former[:, ends[row] :])  # padding
 
 
 @torch.inference_mode()
-def test_fused_prompts_are_as_near_to_float32_as_the_modules(model: SpeechModel) -> None:
-    """Beside frames and without."""
+def test_fused_prompts_are_as_close_to_float32_as_the_modules(model: SpeechModel) -> None:
+    """With and without frames in the step."""
 
     def computed(frame: FrameModel, speaking: Sequence[int], parts: Sequence[ChunkInputs]) -> list[Tensor]:
         made = SpeechModel(frame, model.codec)
@@ -163,8 +165,8 @@ def test_fused_prompts_are_as_near_to_float32_as_the_modules(model: SpeechModel)
 
 
 @torch.inference_mode()
-def test_a_prompt_does_not_depend_on_those_beside_it(model: SpeechModel) -> None:
-    """Nor on how it is cut, bit for bit."""
+def test_a_prompt_does_not_depend_on_others_in_its_step(model: SpeechModel) -> None:
+    """It does not depend on its chunks either, bit for bit."""
     accelerate(model)
     beside, alone = state_of(model), state_of(model)
     for speaking in ([], SPEAKING):
@@ -179,7 +181,7 @@ def test_a_prompt_does_not_depend_on_those_beside_it(model: SpeechModel) -> None
 
 
 def heard(made: Qwen3Engine, others: dict[int, list[StepInput]]) -> NDArray[np.int16]:
-    """The first frames of slot 0, while others come at some of its frames."""
+    """The first frames of slot 0 while other requests arrive at some of its frames."""
     inputs: list[StepInput] = [StartRequest(0, 1, RYAN), AddText(0, TEXT, last=True)]
     run, pcm = {0}, b""
     for frame in range(FRAMES):
@@ -191,7 +193,7 @@ def heard(made: Qwen3Engine, others: dict[int, list[StepInput]]) -> NDArray[np.i
     return np.frombuffer(pcm, "<i2")
 
 
-def test_prompts_of_others_change_nothing_for_those_that_speak(folder: Path) -> None:
+def test_prompts_of_others_do_not_change_running_audio(folder: Path) -> None:
     def styled(words: int) -> SpeechOptions:
         return SpeechOptions("ryan", "en", "slowly " * words, 0, clean=False, sampling=Sampling(temperature=0))
 
@@ -200,7 +202,7 @@ def test_prompts_of_others_change_nothing_for_those_that_speak(folder: Path) -> 
         for frame, slot, words in ((2, 1, 4), (5, 2, 30), (9, 3, 120))
     }
     with engine(folder, device="cuda", reproducible=True) as made:
-        heard(made, {})  # from the second time on, the prompt is ready
+        heard(made, {})  # caches the prompt
         alone = heard(made, {})
         assert len(alone) > 10 * 1_920
         assert np.array_equal(heard(made, others), alone)

@@ -1,4 +1,4 @@
-"""Two GPUs, an engine process on each: one is killed, and the other speaks on without a gap."""
+"""Two GPUs with an engine process each: one is killed, and the other continues without a gap."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ START_S = 120.0  # a start captures its graphs
 STREAMS = 32
 
 
-async def test_each_gpu_has_its_engine_and_one_that_dies_takes_only_its_own_streams(tmp_path: Path) -> None:
-    """The engines come up side by side, take as many streams each, and the lost one comes back on its own GPU."""
+async def test_an_engine_killed_on_one_gpu_ends_only_its_own_requests(tmp_path: Path) -> None:
+    """Both engines start at the same time and share the requests, and the killed one restarts on its own GPU."""
     write(tmp_path / "model", size="0.6B")
     qwen3 = {"models": [str(tmp_path / "model")], "device": "cuda:0,cuda:1", "max_model_len": 1024}
     values = {
         "engine": "qwen3",
         "slots": STREAMS,
-        "limits": {"max_frames": 100},  # weights that are random may never say their end
+        "limits": {"max_frames": 100},  # random weights may never end speech
         "qwen3": qwen3,
         "voices": {"folder": str(tmp_path / "voices")},
     }

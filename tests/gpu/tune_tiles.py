@@ -1,7 +1,7 @@
 """Measures the tiles of `agent_tts.model.kernels.tiles` on this GPU: `python -m tests.gpu.tune_tiles`.
 
-A line for each product of the released models: its shape, the tile in the table and its time, the fastest candidate and
-its time. What the table says is then changed by hand: a rule over shapes, not a list of them.
+Prints a line per product of the released models: its shape, the current tile and its time, the fastest candidate
+and its time. The tables are then edited by hand: they are rules over shapes, not lists of shapes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LINEAR = [
     *((4096, 2048, False), (2048, 2048, False), (6144, 2048, True), (2048, 6144, False)),
     *((4096, 1024, False), (1024, 2048, False), (3072, 1024, True), (1024, 3072, False)),
 ]
-# Steps a frame, channels, outputs, taps: the codec's convolutions, and a linear layer of its transformer.
+# Steps per frame, channels, outputs, taps: the codec's convolutions, and a linear layer of its transformer.
 CODEC = [
     *((1, 512, 1024, 3), (4, 1024, 1536, 7), (4, 1536, 6144, 2), (32, 768, 1920, 2), (160, 384, 768, 2)),
     *((640, 192, 288, 2), (32, 768, 768, 7), (160, 384, 384, 7), (640, 192, 192, 7), (1920, 96, 96, 7)),
@@ -72,7 +72,7 @@ def codec_layer(rate: int, channels: int, outputs: int, taps: int, batch: int) -
     layer = PackedLinear(weight, bias, rate) if taps == 1 else PackedConv(weight, bias, rate, taps)
 
     def run(tile: Tile | None) -> object:
-        setattr(tiles, "codec_tile", lambda *shape: tile)  # noqa: B010 - mypy would not have it otherwise
+        setattr(tiles, "codec_tile", lambda *shape: tile)  # noqa: B010 - mypy refuses a plain assignment
         return layer(x, streams)
 
     return run
