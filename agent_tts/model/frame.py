@@ -20,7 +20,7 @@ from agent_tts.model.frame_state import COUNTS, FLAGS, SAMPLING_PARAMS, FrameSta
 from agent_tts.model.layers import BLOCK_SIZE, Cache
 from agent_tts.model.predictor import Choose, Predictor, PredictorState
 from agent_tts.model.prompt import VECTOR, Prompt, SpeakerPlace
-from agent_tts.model.row_changes import Prefix, RowChanges
+from agent_tts.model.row_changes import RowChanges
 from agent_tts.model.sampling import SamplingParams, Warp, draw, forbid, penalise
 from agent_tts.model.talker import PromptPositions, Talker
 from agent_tts.model.upload import Writes, staged
@@ -175,12 +175,6 @@ class FrameModel(Loadable):
         embedded = self.embed(entries)
         self.ops.prefill(embedded, state.cache, span)
         return embedded.x
-
-    @torch.inference_mode()
-    def prefix(self, state: FrameState, row: int, positions: int, start: Tensor | None) -> Prefix:
-        """A copy of the first `positions` of a row, for requests with the same prefix."""
-        keys, values = state.cache.read(row, positions)
-        return Prefix(keys, values, start)
 
     @torch.inference_mode()
     def embed(self, entries: PromptEntries) -> PromptPositions:

@@ -100,7 +100,6 @@ class FusedTalker:
     def _attend(
         self, layer: FusedLayer, keys: Tensor, values: Tensor, queries: Sequence[Queries], qkv: Tensor
     ) -> Tensor:
-        """Attention of all queries over one layer of the cache, one group after the other."""
         out = qkv.new_empty(len(qkv), self.heads.queries * self.heads.dim)
         sizes = [len(group.positions) for group in queries]
         for group, its_qkv, its_out in zip(queries, torch.split(qkv, sizes), torch.split(out, sizes), strict=True):

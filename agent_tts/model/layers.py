@@ -69,6 +69,7 @@ class Cache:
         """The first rows, over the same blocks."""
         return replace(self, block_table=self.block_table[:rows])
 
+    @torch.inference_mode()
     def read(self, row: int, positions: int) -> tuple[Tensor, Tensor]:
         """A copy of the first positions of a row: keys and values [layers, T, key/value heads, head_dim]."""
         at = torch.arange(positions, device=self.block_table.device)

@@ -48,9 +48,8 @@ def staged(arrays: Sequence[NDArray[np.int64]], device: torch.device) -> Tensor:
 
 
 def upload(arrays: Sequence[NDArray[np.int64]], device: torch.device) -> list[Tensor]:
-    """Arrays on the device, of the same shapes, by one copy.
-
-    Every number takes eight bytes: splitting types on either side takes longer than sending more bytes.
+    """Arrays on the device, of the same shapes, by one copy: splitting types would take longer than eight bytes for
+    each.
     """
     sent = torch.split(staged(arrays, device).to(device, non_blocking=True), [array.size for array in arrays])
     return [whole.view(array.shape) for whole, array in zip(sent, arrays, strict=True)]

@@ -34,7 +34,7 @@ def spoken_before(model: FrameModel, state: FrameState) -> Prefix:
     start = state.feedback[0].clone()
     for _ in range(3):
         step(model, state, *range(ROWS))
-    return model.prefix(state, 0, len(prompt.prefix), start)
+    return Prefix(*state.cache.read(0, len(prompt.prefix)), start)
 
 
 def begin_with(changes: RowChanges, row: int, prefix: Prefix, sampling: SamplingParams) -> None:

@@ -249,7 +249,7 @@ class ModelRunner:
         key = prompt.key
         if key in self.prefixes:
             return
-        prefix = self.model.frame.prefix(self.state.frame, prompt.row, prompt.prompt.shared, start)
+        prefix = Prefix(*self.state.frame.cache.read(prompt.row, prompt.prompt.shared), start)
         self.prefixes[key] = prefix
         for other in [other for other in self._waiting if not other.computed and other.key == key]:
             self._reuse(other, prefix)
