@@ -1,4 +1,4 @@
-"""Enrolment: a clip becomes a complete voice of the library, or leaves nothing."""
+"""Enrolling: from a clip to a voice of the library, whole or not at all."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from agent_tts.voices.library import StoredVoice, VoiceLibrary
 from tests.support import until
 from tests.voices.clips import good
 
-NARROW = 48  # hidden size of another model; the tiny ones have 64
+NARROW = 48  # hidden size of a model beside the tiny ones, whose is 64
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Checkpoints:
 
 @pytest.fixture(scope="session")
 def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Checkpoints:
-    """Two models of type `base`."""
+    """Two models of the type `base`."""
     made = Checkpoints(tmp_path_factory.mktemp("tiny"), tmp_path_factory.mktemp("narrow"))
     tiny = SIZES["tiny"]
     with pytest.MonkeyPatch.context() as patch:
@@ -71,17 +71,17 @@ def enrolment(library: VoiceLibrary, checkpoints: Checkpoints) -> Enrolment:
 
 @pytest.fixture
 def nowhere(library: VoiceLibrary, tmp_path: Path) -> Enrolment:
-    """An enrolment whose checkpoint is missing: it fails as soon as it encodes."""
+    """One whose checkpoint is not there: enrolling fails as soon as it is asked for."""
     return Enrolment(library, [(tmp_path / "missing", 64)], max_s=5)
 
 
 def is_empty(folder: Path) -> bool:
-    """Whether the library has no files, including temporary ones."""
+    """Whether the library has nothing, not even something on its way."""
     return not folder.exists() or not any(folder.iterdir())
 
 
 class CancelledAt:
-    """A coroutine that is cancelled at its `count`-th await, if it has as many."""
+    """A coroutine that is cancelled as it comes to its `count`-th wait, if it comes so far."""
 
     def __init__(self, work: Coroutine[Any, Any, StoredVoice], count: int) -> None:
         self._work = work
@@ -109,18 +109,12 @@ class CancelledAt:
 
 
 @pytest.mark.node
-async def test_a_clip_becomes_a_voice_unless_cancelled(
-    folder: Path, library: VoiceLibrary, enrolment: Enrolment, checkpoints: Checkpoints
-) -> None:
-    """Cancelled at its first await, its second, and so on until it completes, it leaves no file and no process.
-
-    The completed voice has the encoder's data of the same samples: a vector for every size, and the codes.
-    """
+async def test_a_cancelled_enrolment_leaves_nothing(folder: Path, library: VoiceLibrary, enrolment: Enrolment) -> None:
+    """Cancelled at its first await, its second, and so on until it completes, it leaves no file and no process."""
     for waits in range(1, 100):
 
         async def attempt(waits: int = waits) -> StoredVoice:
-            work = enrolment.enroll("bob", good("mp3"), consent="I am Bob", transcript=" Hello. ")
-            return await CancelledAt(work, waits)
+            return await CancelledAt(enrolment.enroll("bob", good("mp3"), consent="I am Bob"), waits)
 
         task = asyncio.create_task(attempt())
         await asyncio.wait([task])
@@ -128,8 +122,14 @@ async def test_a_clip_becomes_a_voice_unless_cancelled(
             break
         assert is_empty(folder)
         assert library.voices() == ()
-    voice = task.result()
+    assert task.result().name == "bob"
     assert waits > 4  # decoding and encoding have two awaits each
+
+
+@pytest.mark.node
+async def test_a_clip_becomes_a_voice(library: VoiceLibrary, enrolment: Enrolment, checkpoints: Checkpoints) -> None:
+    """It has the data that the encoder makes of the same samples: a vector for every size, and the codes."""
+    voice = await enrolment.enroll("bob", good("mp3"), consent="I am Bob", transcript=" Hello. ")
     assert (voice.name, voice.kind, voice.transcript) == ("bob", "cloned", "Hello.")
     assert voice.consent is not None
     assert voice.consent.statement == "I am Bob"
@@ -154,17 +154,15 @@ async def test_a_clip_becomes_a_voice_unless_cancelled(
 
 
 @pytest.mark.node
-async def test_a_refused_clip_leaves_no_files(folder: Path, nowhere: Enrolment) -> None:
+async def test_a_clip_that_is_refused_leaves_nothing(folder: Path, nowhere: Enrolment) -> None:
     with pytest.raises(InvalidRequest, match=r"^audio_sample: "):
         await nowhere.enroll("bob", b"no audio", consent="yes")
     assert is_empty(folder)
 
 
 @pytest.mark.node
-async def test_an_unusable_checkpoint_is_an_error_with_the_reason(
-    folder: Path, library: VoiceLibrary, tmp_path: Path
-) -> None:
-    """The error is for the operator."""
+async def test_a_checkpoint_that_cannot_be_used_says_why(folder: Path, library: VoiceLibrary, tmp_path: Path) -> None:
+    """To whoever runs the node."""
     write(tmp_path / "named", model_type="custom_voice")
     with pytest.raises(SettingsError, match="only 'base' checkpoints clone voices"):
         await Enrolment(library, [(tmp_path / "named", 64)], 5).enroll("bob", good("wav"), consent="yes")
@@ -172,7 +170,7 @@ async def test_an_unusable_checkpoint_is_an_error_with_the_reason(
 
 
 def child(module: str) -> int | None:
-    """The process that runs this module for the test."""
+    """The process that runs a module for this one."""
     for task in Path("/proc/self/task").iterdir():
         for pid in (task / "children").read_text().split():
             if module.encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
@@ -183,7 +181,7 @@ def child(module: str) -> int | None:
 @pytest.mark.node
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc")
 @pytest.mark.parametrize(("module", "error"), [("decode_child", InvalidRequest), ("encode_child", Internal)])
-async def test_a_killed_process_leaves_no_files(
+async def test_a_process_that_is_killed_leaves_nothing(
     module: str, error: type[SpeechError], folder: Path, enrolment: Enrolment
 ) -> None:
     task = asyncio.create_task(enrolment.enroll("bob", good("wav"), consent="yes"))
@@ -197,17 +195,19 @@ async def test_a_killed_process_leaves_no_files(
 
 
 @pytest.mark.node
-async def test_a_hung_encoder_is_killed(folder: Path, enrolment: Enrolment, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_encoder_that_hangs_is_killed(
+    folder: Path, enrolment: Enrolment, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(enroll, "ENCODE_TIMEOUT_S", 0.05)
     with pytest.raises(Internal, match=r"more than 0\.05 s"):
         await enrolment.enroll("bob", good("wav"), consent="yes")
     assert is_empty(folder)
 
 
-async def test_clips_are_processed_one_at_a_time_and_the_queue_is_bounded(
+async def test_one_clip_at_a_time_and_few_wait(
     folder: Path, nowhere: Enrolment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One clip more is refused; clips that are cancelled or fail make room."""
+    """One more is told to come back; those that leave or fail make room."""
     at_once = 0
 
     async def slow(*_: object, **__: object) -> None:
@@ -232,8 +232,8 @@ async def test_clips_are_processed_one_at_a_time_and_the_queue_is_bounded(
     assert [type(result) for result in results] == [Internal] * 3 + [asyncio.CancelledError] + [Internal] * 2
 
 
-async def test_the_library_refuses_before_any_decoding(library: VoiceLibrary, nowhere: Enrolment) -> None:
-    """A long clip is not decoded for a name that is taken."""
+async def test_what_the_library_refuses_is_refused_before_any_work(library: VoiceLibrary, nowhere: Enrolment) -> None:
+    """Nobody listens to ten minutes of audio for a name that is taken."""
     with pytest.raises(InvalidRequest, match=r"^name: "):
         await nowhere.enroll("../bob", b"", consent="yes")
     nowhere.design("a", "calm")
@@ -247,7 +247,7 @@ async def test_the_library_refuses_before_any_decoding(library: VoiceLibrary, no
 
 @pytest.mark.node
 async def test_a_name_that_is_taken_while_a_clip_waits_is_refused(enrolment: Enrolment) -> None:
-    """The name is checked before the clip is decoded: this clip would be refused with another error."""
+    """Before anybody listens to it: this one would be refused for what it is."""
     first = asyncio.create_task(enrolment.enroll("bob", b"no audio", consent="yes"))
     second = asyncio.create_task(enrolment.enroll("zoe", b"no audio", consent="yes"))
     await asyncio.sleep(0)
@@ -258,7 +258,7 @@ async def test_a_name_that_is_taken_while_a_clip_waits_is_refused(enrolment: Enr
         await second
 
 
-async def test_a_node_without_a_base_model_names_the_missing_model(library: VoiceLibrary) -> None:
+async def test_a_node_without_a_base_model_says_what_is_missing(library: VoiceLibrary) -> None:
     bare = Enrolment(library, [], 5)
     with pytest.raises(Unsupported, match="add a Base model"):
         await bare.enroll("bob", b"", consent="yes")
@@ -302,14 +302,14 @@ async def test_cloning_needs_consent_and_a_short_transcript(nowhere: Enrolment) 
         await nowhere.enroll("bob", good("wav"), consent="yes", transcript="x" * 1_001)
 
 
-def test_a_vector_is_stored_unchanged(library: VoiceLibrary, nowhere: Enrolment) -> None:
+def test_a_vector_is_kept_as_it_is(library: VoiceLibrary, nowhere: Enrolment) -> None:
     voice = nowhere.embed("bob", [index / 64 for index in range(64)], consent="it is mine", description="me")
     assert (voice.kind, voice.vector_sizes, voice.frames, voice.transcript) == ("cloned", (64,), 0, None)
     assert np.array_equal(library.arrays("bob")["vector_64"], np.arange(64, dtype=np.float32) / 64)
 
 
 @pytest.mark.parametrize("vector", [[], [0.5] * 63, [0.5] * 63 + [np.nan], [0.5] * 63 + [np.inf], [1e300] * 64])
-def test_a_vector_without_a_model_is_refused(vector: list[float], folder: Path, nowhere: Enrolment) -> None:
+def test_a_vector_that_no_model_takes_is_refused(vector: list[float], folder: Path, nowhere: Enrolment) -> None:
     with pytest.raises(InvalidRequest, match=r"^speaker_embedding: .*(64 values|finite)"):
         nowhere.embed("bob", vector, consent="yes")
     assert is_empty(folder)
