@@ -39,7 +39,7 @@ SLACK_S = 0.3  # for a loaded machine
 class Notes(Turns):
     """Records the notifications about an answer."""
 
-    def __init__(self) -> None:  # nothing of its base is used
+    def __init__(self) -> None:  # the base class is not initialised: the test uses none of it
         self.told: list[str] = []
 
     def sounded(self) -> None:

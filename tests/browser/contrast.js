@@ -1,4 +1,4 @@
-/** Elements whose own text is too weak for WCAG AA: their text, colour and contrast. */
+/** Elements whose own text fails the contrast of WCAG AA: their text, colour and contrast. */
 (() => {
   const paint = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
   const rgb = (colour) => {

@@ -1,8 +1,8 @@
-/** Listens to the page's output every few milliseconds: how loud, and at which frequency. */
+/** Records loudness and frequency of the page's output every few milliseconds. */
 window.ear = {
-  WINDOW: 256, // samples: the last 10 ms of what the analyser holds
+  WINDOW: 256, // samples: the last 10 ms of the analyser's buffer
   LOUD: 0.01, // RMS, -40 dBFS
-  /** Loudness as heard, and as it arrives, muted or not. @type {{at: number, rms: number, arriving: number, hz: number}[]} */
+  /** Loudness played (`rms`) and before muting. @type {{at: number, rms: number, arriving: number, hz: number}[]} */
   heard: [],
   pressedAt: 0,
 
@@ -28,7 +28,7 @@ window.ear = {
     const recent = samples.subarray(-ear.WINDOW);
     const arriving = Math.sqrt(recent.reduce((sum, x) => sum + x * x, 0) / recent.length);
     const loudest = levels.indexOf(Math.max(...levels));
-    // A media track is heard through the page's audio element, the analyser listens before it.
+    // A media track plays through the page's audio element; the analyser is in front of it.
     const rms = agentTts.transport === "webrtc" && document.querySelector("#remote").muted ? 0 : arriving;
     ear.heard.push({ at, rms, arriving, hz: (loudest * analyser.context.sampleRate) / analyser.fftSize });
   },
@@ -43,7 +43,7 @@ window.ear = {
     return loud.length ? loud.at(-1).at - ear.pressedAt : 0;
   },
 
-  /** Frequencies heard since then, of whatever was loud. @param {number} at */
+  /** Frequencies of loud sound since a time. @param {number} at */
   since(at) {
     return ear.heard.filter((moment) => moment.at >= at && moment.rms > ear.LOUD).map(({ hz }) => hz);
   },

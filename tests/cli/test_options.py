@@ -1,4 +1,4 @@
-"""Options of commands that are declared elsewhere: those of speech, and groups of them."""
+"""Command options declared elsewhere: the options of speech, and groups of options."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_every_option_of_speech_is_a_flag_with_its_default() -> None:
     assert fields == {name: default for name, (_, _, default) in options.items() if name not in NOT_ASKED}
 
 
-def test_flags_without_values_are_unpaced_speech_with_the_defaults() -> None:
+def test_without_values_the_flags_mean_unpaced_speech_with_the_defaults() -> None:
     assert speech_options(SpeechFlags(), None) == SpeechOptions(lead_ms=None)
 
 
@@ -33,7 +33,7 @@ def test_each_flag_sets_its_option() -> None:
     assert speech_options(flags, "tts-1") == wanted
 
 
-def test_a_group_of_options_becomes_parameters_and_comes_as_a_group() -> None:
+def test_a_group_of_options_becomes_parameters_and_is_passed_as_a_group() -> None:
     got: list[Any] = []
 
     @command

@@ -22,7 +22,7 @@ from tests.in_process import InProcessEngine
 from tests.support import until
 
 TEXT = "one two three four five six seven eight "
-ENOUGH = 400  # awaits; no run has that many
+ENOUGH = 400  # awaits; every run has fewer
 
 
 class CancelAt:

@@ -1,4 +1,4 @@
-"""LiveKit's agent session, with a listener in place of a room."""
+"""LiveKit's agent session, with a simulated listener in place of a room."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ COUNT = "One two three four five six seven eight nine ten eleven twelve thirteen
 
 
 class Loudspeaker(AudioOutput):
-    """Plays in real time to nobody, as the track of a room does."""
+    """Plays in real time without a device, as the track of a room does."""
 
     def __init__(self) -> None:
         super().__init__(label="loudspeaker", capabilities=AudioOutputCapabilities(pause=False))
-        self.began: float | None = None  # when what plays began, on LiveKit's clock; None in silence
+        self.began: float | None = None  # when the current audio began, on LiveKit's clock; None in silence
         self._captured_s = 0.0
         self._ending: asyncio.Task[None] | None = None
 
@@ -34,7 +34,7 @@ class Loudspeaker(AudioOutput):
     def played_s(self) -> float:
         if self.began is None:
             return 0.0
-        return min(self._captured_s, time.time() - self.began)  # noqa: TID251 - the clock of LiveKit
+        return min(self._captured_s, time.time() - self.began)  # noqa: TID251 - LiveKit's clock
 
     async def capture_frame(self, frame: rtc.AudioFrame) -> None:
         await super().capture_frame(frame)
@@ -65,7 +65,7 @@ class Loudspeaker(AudioOutput):
 
 
 class Subtitles(TextOutput):
-    """The words as they are shown."""
+    """Records the words as they are shown."""
 
     def __init__(self) -> None:
         super().__init__(label="subtitles", next_in_chain=None)
@@ -75,11 +75,11 @@ class Subtitles(TextOutput):
         self.text += text
 
     def flush(self) -> None:
-        """There is no more of this reply."""
+        """Called at the end of a reply."""
 
 
 class Conversation:
-    """An agent that speaks, and what its listener gets."""
+    """An agent session and its simulated listener."""
 
     def __init__(self, session: AgentSession[Any], loudspeaker: Loudspeaker, subtitles: Subtitles) -> None:
         self.session = session
@@ -88,7 +88,7 @@ class Conversation:
 
     @property
     def remembered(self) -> list[tuple[str | None, bool]]:
-        """What the LLM would be told of the replies: (text, whether it was interrupted)."""
+        """The replies in the LLM's context: (text, whether it was interrupted)."""
         messages = [item for item in self.session.history.items if isinstance(item, ChatMessage)]
         return [(message.text_content, message.interrupted) for message in messages if message.role == "assistant"]
 
@@ -101,7 +101,7 @@ async def node() -> AsyncIterator[RunningNode]:
 
 @asynccontextmanager
 async def conversation(speaker: TTS) -> AsyncIterator[Conversation]:
-    """An agent session with LiveKit's own synchronizer of words and audio."""
+    """An agent session with LiveKit's synchronizer of words and audio."""
     loudspeaker, subtitles = Loudspeaker(), Subtitles()
     synchronizer = TranscriptSynchronizer(next_in_chain_audio=loudspeaker, next_in_chain_text=subtitles)
     session: AgentSession[Any] = AgentSession(tts=speaker, use_tts_aligned_transcript=True)
@@ -115,7 +115,7 @@ async def conversation(speaker: TTS) -> AsyncIterator[Conversation]:
 
 
 async def llm(text: str) -> AsyncIterator[str]:
-    """Text as an LLM writes it."""
+    """Text in tokens, as an LLM writes it."""
     for start in range(0, len(text), 4):
         yield text[start : start + 4]
         await asyncio.sleep(0.01)
@@ -132,7 +132,7 @@ async def test_words_are_shown_as_they_are_heard(node: RunningNode) -> None:
         assert talk.remembered == [("Hello there, how are you today?", False)]
 
 
-async def test_interrupted_an_agent_remembers_what_was_heard(node: RunningNode) -> None:
+async def test_an_interrupted_agent_remembers_the_heard_part(node: RunningNode) -> None:
     async with TTS(node.url) as speaker, conversation(speaker) as talk, asyncio.timeout(30):
         talk.session.say(llm(COUNT))
         await until(lambda: "four" in talk.subtitles.text, 10)

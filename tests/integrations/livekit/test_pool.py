@@ -1,4 +1,4 @@
-"""Connections that are shared, replaced and made ahead, on a real node."""
+"""Connections that are shared, replaced and opened ahead, with a real node."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def pool_of(url: str) -> AsyncIterator[Pool]:
 
 @asynccontextmanager
 async def silent_server() -> AsyncIterator[str]:
-    """The url of what takes connections and never answers."""
+    """A server that accepts connections and never answers; yields its URL."""
 
     async def wait(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
@@ -43,14 +43,14 @@ async def silent_server() -> AsyncIterator[str]:
         yield f"http://{host}:{port}"
 
 
-async def test_a_connection_is_shared_by_as_many_as_the_node_allows(node: RunningNode) -> None:
+async def test_a_connection_is_shared_up_to_the_nodes_limit(node: RunningNode) -> None:
     async with pool_of(node.url) as pool, AsyncExitStack() as stack:
         lent = [await stack.enter_async_context(pool.connection(10)) for _ in range(5)]
     assert [is_reused for _, is_reused in lent] == [False, True, False, True, False]
     assert len({id(connection) for connection, _ in lent}) == 3
 
 
-async def test_those_who_ask_at_once_make_one_connection(node: RunningNode) -> None:
+async def test_concurrent_requests_open_one_connection(node: RunningNode) -> None:
     async def use(pool: Pool) -> None:
         async with pool.connection(10):
             pass
@@ -60,7 +60,7 @@ async def test_those_who_ask_at_once_make_one_connection(node: RunningNode) -> N
         assert len(node.node.sessions) == 1
 
 
-async def test_a_connection_to_a_node_that_goes_away_gets_no_new_contexts(node: RunningNode) -> None:
+async def test_a_draining_node_gets_no_new_contexts(node: RunningNode) -> None:
     async with pool_of(node.url) as pool:
         async with pool.connection(10) as (old, _):
             speech = await old.open()
@@ -74,10 +74,10 @@ async def test_a_connection_to_a_node_that_goes_away_gets_no_new_contexts(node: 
         async with pool.connection(10) as (again, is_reused):
             assert again is new
             assert is_reused
-            assert old.lost is not None  # closed, with nobody on it
+            assert old.lost is not None  # closed once its last context ended
 
 
-async def test_one_that_is_lost_is_replaced(node: RunningNode) -> None:
+async def test_a_lost_connection_is_replaced(node: RunningNode) -> None:
     async with pool_of(node.url) as pool:
         async with pool.connection(10) as (old, _):
             await old.close()
@@ -86,7 +86,7 @@ async def test_one_that_is_lost_is_replaced(node: RunningNode) -> None:
             assert not is_reused
 
 
-async def test_prewarmed_it_is_there_when_it_is_asked_for(node: RunningNode) -> None:
+async def test_a_prewarmed_connection_is_reused(node: RunningNode) -> None:
     async with pool_of(node.url) as pool:
         assert pool.info is None
         pool.prewarm()
@@ -97,7 +97,7 @@ async def test_prewarmed_it_is_there_when_it_is_asked_for(node: RunningNode) -> 
         assert len(node.node.sessions) == 1
 
 
-async def test_a_prewarming_that_fails_is_logged_alone(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_failed_prewarming_is_only_logged(caplog: pytest.LogCaptureFixture) -> None:
     async with pool_of("http://127.0.0.1:1") as pool:
         with caplog.at_level(logging.WARNING):
             pool.prewarm()
@@ -108,7 +108,7 @@ async def test_a_prewarming_that_fails_is_logged_alone(caplog: pytest.LogCapture
                 pass
 
 
-async def test_closing_gives_a_prewarming_up() -> None:
+async def test_closing_cancels_a_prewarming() -> None:
     async with silent_server() as url, pool_of(url) as pool:
         pool.prewarm()
         pool.prewarm()
@@ -117,10 +117,10 @@ async def test_closing_gives_a_prewarming_up() -> None:
             await pool.close()
 
 
-async def test_a_node_that_does_not_answer_is_given_up_in_time() -> None:
+async def test_a_silent_node_times_out() -> None:
     async with silent_server() as url, pool_of(url) as pool:
         began = time.monotonic()
         with pytest.raises(TimeoutError):
             async with pool.connection(0.2):
                 pass
-        assert time.monotonic() - began < 5  # a connection that is waited for takes its 10 s
+        assert time.monotonic() - began < 5  # the connection's own timeout is 10 s

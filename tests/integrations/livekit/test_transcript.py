@@ -1,4 +1,4 @@
-"""The rules of a transcript: every character once, in order, with the audio that speaks it."""
+"""The rules of a transcript: every character once, in order, with its audio."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def test_a_word_waits_for_its_audio() -> None:
     assert made.finish(900) == []
 
 
-def test_times_are_the_replys_in_seconds() -> None:
+def test_times_are_in_seconds_of_the_reply() -> None:
     (word,) = transcript(THERE, start_ms=1_000).due(400)
     assert (word.start_time, word.end_time) == (1.35, 1.6)
 
 
-def test_better_times_count_until_the_word_is_handed_out() -> None:
+def test_aligned_times_apply_until_the_word_is_released() -> None:
     made = transcript(HELLO, THERE, YOU)
     made.due(80)
     made.learn([Word("Hello", 500, 600, 0, 5), Word("there,", 900, 1_000, 6, 12), Word("you.", 1_100, 1_200, 14, 18)])
@@ -45,8 +45,8 @@ def test_better_times_count_until_the_word_is_handed_out() -> None:
     assert made.finish(1_300) == ["  you.", " "]
 
 
-def test_words_are_spoken_within_the_audio() -> None:
-    """Estimates may be longer than what was spoken in the end."""
+def test_words_end_within_the_audio() -> None:
+    """Estimates may exceed the final duration."""
     _, there, you, tail = transcript(HELLO, THERE, YOU).finish(500)
     assert (there.start_time, there.end_time) == (0.35, 0.5)
     assert (you.start_time, you.end_time) == (0.5, 0.5)
@@ -54,12 +54,12 @@ def test_words_are_spoken_within_the_audio() -> None:
 
 
 def test_without_words_there_is_no_transcript() -> None:
-    """LiveKit then takes the LLM's text in its place."""
+    """LiveKit then uses the LLM's text."""
     assert transcript().finish(900) == []
 
 
 @given(st.text(st.sampled_from("ab .,\n🙂"), max_size=40), st.lists(st.integers(0, 2_000), max_size=20))
-def test_every_character_comes_once_and_in_order(text: str, times: list[int]) -> None:
+def test_every_character_is_released_once_and_in_order(text: str, times: list[int]) -> None:
     made = Transcript()
     handed = []
     at = 0
@@ -74,7 +74,7 @@ def test_every_character_comes_once_and_in_order(text: str, times: list[int]) ->
     assert "".join(handed) == (text if text.split() else "")
 
 
-def test_once_there_are_final_times_words_wait_for_theirs() -> None:
+def test_words_wait_for_final_times_once_there_are_any() -> None:
     made = Transcript()
     made.write("one two")
     one, two = Word("one", 0, 100, 0, 3), Word("two", 100, 200, 4, 7)

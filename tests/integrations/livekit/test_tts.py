@@ -1,4 +1,4 @@
-"""LiveKit's own classes on a real node."""
+"""LiveKit's own classes with a real node."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def node() -> AsyncIterator[RunningNode]:
 
 
 def reply(speaker: tts.TTS[Any], tokens: Iterable[str], options: APIConnectOptions = ONCE) -> tts.SynthesizeStream:
-    """A reply whose text is all there."""
+    """A reply with complete text."""
     stream = speaker.stream(conn_options=options)
     for token in tokens:
         stream.push_text(token)
@@ -63,7 +63,7 @@ def words(events: Iterable[tts.SynthesizedAudio]) -> list[TimedString]:
 
 
 def spans(events: Iterable[tts.SynthesizedAudio]) -> list[tuple[float, float]]:
-    """When each word is spoken, in seconds."""
+    """Start and end of each word, in seconds."""
     found = []
     for word in words(events):
         if word.strip():
@@ -74,7 +74,7 @@ def spans(events: Iterable[tts.SynthesizedAudio]) -> list[tuple[float, float]]:
 
 
 def failures(speaker: tts.TTS[Any]) -> list[tts.TTSError]:
-    """What it reports from now on."""
+    """Errors that it reports from now on."""
     found: list[tts.TTSError] = []
     speaker.on("error", found.append)
     return found
@@ -83,7 +83,7 @@ def failures(speaker: tts.TTS[Any]) -> list[tts.TTSError]:
 # ---------------------------------------------------------------- a reply
 
 
-async def test_tokens_come_back_as_one_segment_of_speech(node: RunningNode) -> None:
+async def test_tokens_become_one_segment_of_speech(node: RunningNode) -> None:
     async with TTS(node.url, voice="tone-660") as speaker:
         events = await say(speaker)
     assert dominant_hz(pcm(events)) == pytest.approx(660, abs=5)
@@ -92,7 +92,7 @@ async def test_tokens_come_back_as_one_segment_of_speech(node: RunningNode) -> N
     assert [event.is_final for event in events] == [False] * (len(events) - 1) + [True]
 
 
-async def test_a_token_is_spoken_while_the_next_is_not_there_yet(node: RunningNode) -> None:
+async def test_a_token_is_spoken_before_the_next_one_exists(node: RunningNode) -> None:
     async with TTS(node.url) as speaker, speaker.stream(conn_options=ONCE) as stream:
         stream.push_text("One two ")
         first = await anext(stream)
@@ -102,7 +102,7 @@ async def test_a_token_is_spoken_while_the_next_is_not_there_yet(node: RunningNo
     assert "".join(words(events)) == "One two three."
 
 
-async def test_a_flush_ends_the_segment_though_the_input_is_open(node: RunningNode) -> None:
+async def test_a_flush_ends_the_segment_of_an_open_input(node: RunningNode) -> None:
     async with TTS(node.url) as speaker, speaker.stream(conn_options=ONCE) as stream:
         stream.push_text(TEXT)
         stream.flush()
@@ -113,7 +113,7 @@ async def test_a_flush_ends_the_segment_though_the_input_is_open(node: RunningNo
 
 
 @pytest.mark.parametrize("engine", ["tone", "espeak"])
-async def test_words_come_with_the_audio_that_speaks_them(engine: str) -> None:
+async def test_words_arrive_with_their_audio(engine: str) -> None:
     text = "Hello there,  how are\nyou? I am fine. "
     async with running_node(engine=engine) as node, TTS(node.url) as speaker:
         assert speaker.capabilities.aligned_transcript
@@ -122,14 +122,14 @@ async def test_words_come_with_the_audio_that_speaks_them(engine: str) -> None:
     assert "".join(told) == text
     assert [str(word) for word in told[:4]] == ["Hello", " there,", "  how", " are"]
     assert spans(events) == sorted(spans(events))
-    if engine == "espeak":  # whose times are its own; the others are estimates
+    if engine == "espeak":  # its times are exact; the tone engine's are estimates
         assert all(now[1] <= later[0] for now, later in pairwise(spans(events)))
     ends_s = 0.0
     for event in events:
         ends_s += event.frame.duration
         for start_s, _ in spans([event]):
-            # LiveKit collects up to 0.2 s before it makes a frame of them; a piece of the node's is 80 ms. Estimates
-            # wait for the pauses of the text, which a tone does not make.
+            # LiveKit collects up to 0.2 s per frame, and a chunk of the node is 80 ms. Estimates wait for pauses in the
+            # audio, and a tone has none.
             assert ends_s - (0.5 if engine == "espeak" else 1.2) < start_s < ends_s + 0.28
 
 
@@ -140,7 +140,7 @@ async def test_without_timestamps_there_is_no_transcript(node: RunningNode) -> N
 
 
 @pytest.mark.parametrize("rate", [8_000, 16_000, 48_000])
-async def test_audio_has_the_sample_rate_that_was_chosen(node: RunningNode, rate: Any) -> None:
+async def test_audio_has_the_chosen_sample_rate(node: RunningNode, rate: Any) -> None:
     async with TTS(node.url, voice="tone-440", sample_rate=rate) as speaker:
         assert speaker.sample_rate == rate
         events = await say(speaker)
@@ -149,7 +149,7 @@ async def test_audio_has_the_sample_rate_that_was_chosen(node: RunningNode, rate
     assert "".join(words(events)) == TEXT
 
 
-async def test_a_long_pause_of_the_llm_cuts_nothing_off() -> None:
+async def test_a_long_pause_of_the_llm_loses_no_text() -> None:
     async with running_node(engine="espeak", limits={"text_idle_s": 0.9}) as node, TTS(node.url) as speaker:
         failed = failures(speaker)
         async with speaker.stream(conn_options=ONCE) as stream:
@@ -179,18 +179,18 @@ async def test_a_reply_without_text_takes_no_slot(tokens: list[str]) -> None:
 
 
 @pytest.mark.parametrize("way", ["stream", "synthesize"])
-async def test_text_with_nothing_to_speak_is_no_failure(way: str) -> None:
-    """LiveKit takes a reply without any audio for a fault of the service, and an agent's turn would end in an error."""
+async def test_text_without_words_is_not_an_error(way: str) -> None:
+    """LiveKit treats a reply without audio as a fault of the service, and the agent's turn would fail."""
     async with running_node(engine="espeak") as node, TTS(node.url) as speaker:
         failed = failures(speaker)
         await (say(speaker, ["🙂"]) if way == "stream" else spoken(speaker.synthesize("🙂", conn_options=ONCE)))
     assert failed == []
 
 
-# ---------------------------------------------------------------- a text that is all there
+# ---------------------------------------------------------------- complete texts
 
 
-async def test_synthesize_speaks_faster_than_it_is_played(node: RunningNode) -> None:
+async def test_synthesize_is_faster_than_real_time(node: RunningNode) -> None:
     async with TTS(node.url, voice="tone-880") as speaker:
         began = time.monotonic()
         events = await spoken(speaker.synthesize(TEXT * 8, conn_options=ONCE))
@@ -202,7 +202,7 @@ async def test_synthesize_speaks_faster_than_it_is_played(node: RunningNode) -> 
     assert took_s < frames_s / 2
 
 
-async def test_synthesize_can_be_given_up(node: RunningNode) -> None:
+async def test_synthesize_can_be_cancelled(node: RunningNode) -> None:
     async with TTS(node.url) as speaker:
         async with speaker.synthesize("word " * 2_000, conn_options=ONCE) as stream:
             await anext(stream)
@@ -213,7 +213,7 @@ async def test_synthesize_can_be_given_up(node: RunningNode) -> None:
 # ---------------------------------------------------------------- interruption, options, metrics
 
 
-async def test_an_interruption_stops_its_reply_and_nothing_else(node: RunningNode) -> None:
+async def test_an_interruption_stops_only_its_reply(node: RunningNode) -> None:
     measured: list[metrics.TTSMetrics] = []
     async with TTS(node.url) as speaker:
         speaker.on("metrics_collected", measured.append)
@@ -234,7 +234,7 @@ async def test_an_interruption_stops_its_reply_and_nothing_else(node: RunningNod
     assert [each.connection_reused for each in measured][-1] is True
 
 
-async def test_options_count_from_the_next_reply_on(node: RunningNode) -> None:
+async def test_options_apply_from_the_next_reply(node: RunningNode) -> None:
     async with TTS(node.url, voice="tone-220") as speaker:
         stream = reply(speaker, TOKENS)
         speaker.update_options(voice="tone-880", language="en", speed=1.5)
@@ -247,7 +247,7 @@ async def test_options_count_from_the_next_reply_on(node: RunningNode) -> None:
 @pytest.mark.parametrize(
     "options", [{"voise": "x"}, {"speed": 99}, {"output": {"encoding": "opus"}}, {"sampling": {"top": 1}}]
 )
-def test_an_option_that_cannot_be_is_refused_at_once(options: dict[str, Any]) -> None:
+def test_an_invalid_option_is_refused_at_once(options: dict[str, Any]) -> None:
     with pytest.raises(SettingsError):
         TTS(**options)
     speaker = TTS(voice="vivian")
@@ -256,24 +256,24 @@ def test_an_option_that_cannot_be_is_refused_at_once(options: dict[str, Any]) ->
     assert speaker._session["voice"] == "vivian"
 
 
-def test_a_voice_takes_the_place_of_a_speaker_embedding() -> None:
+def test_a_voice_replaces_a_speaker_embedding() -> None:
     speaker = TTS(speaker_embedding=[0.5, 0.25])
     speaker.update_options(voice="vivian")
     assert "speaker_embedding" not in speaker._session
 
 
-def test_a_url_that_names_no_node_is_refused_at_once() -> None:
+def test_an_invalid_url_is_refused_at_once() -> None:
     with pytest.raises(SettingsError, match="a node's url is"):
         TTS("ftp://node")
 
 
-async def test_metrics_tell_the_first_byte_and_the_length(node: RunningNode) -> None:
+async def test_metrics_report_the_first_byte_and_the_duration(node: RunningNode) -> None:
     measured: list[metrics.TTSMetrics] = []
     async with TTS(node.url) as speaker:
         assert speaker.model == "unknown"
         speaker.on("metrics_collected", measured.append)
         async with speaker.stream(conn_options=ONCE) as stream:
-            await asyncio.sleep(0.5)  # the LLM thinks
+            await asyncio.sleep(0.5)  # the LLM is thinking
             for token in TOKENS:
                 stream.push_text(token)
             stream.end_input()
@@ -287,10 +287,10 @@ async def test_metrics_tell_the_first_byte_and_the_length(node: RunningNode) -> 
     assert (found.streamed, found.cancelled, found.connection_reused) == (True, False, False)
 
 
-# ---------------------------------------------------------------- what goes wrong
+# ---------------------------------------------------------------- failures
 
 
-async def test_at_capacity_a_fallback_takes_over(node: RunningNode) -> None:
+async def test_a_fallback_takes_over_at_capacity(node: RunningNode) -> None:
     async with (
         running_node(slots=1, queue=0) as full,
         connect(full.url) as connection,
@@ -316,7 +316,7 @@ async def test_at_capacity_a_fallback_takes_over(node: RunningNode) -> None:
     assert error.body["retry_after_ms"] > 0
 
 
-async def test_what_was_refused_for_now_is_spoken_whole_when_it_is_tried_again() -> None:
+async def test_a_reply_refused_for_capacity_is_spoken_whole_on_retry() -> None:
     async with running_node(slots=1, queue=0) as node, connect(node.url) as connection, TTS(node.url) as speaker:
         busy = await connection.open()
         failed = failures(speaker)
@@ -331,7 +331,7 @@ async def test_what_was_refused_for_now_is_spoken_whole_when_it_is_tried_again()
     assert {each.recoverable for each in failed} == {True}
 
 
-async def test_a_voice_that_is_not_there_is_not_tried_again(node: RunningNode) -> None:
+async def test_an_unknown_voice_is_not_retried(node: RunningNode) -> None:
     async with TTS(node.url, voice="nobody") as speaker:
         failed = failures(speaker)
         with pytest.raises(APIStatusError) as caught:
@@ -342,7 +342,7 @@ async def test_a_voice_that_is_not_there_is_not_tried_again(node: RunningNode) -
         assert await say(speaker)
 
 
-async def test_a_wrong_key_is_not_tried_again() -> None:
+async def test_a_wrong_key_is_not_retried() -> None:
     async with running_node(auth={"api_keys": ["sesame"]}) as node:
         async with TTS(node.url, api_key="wrong") as speaker:
             with pytest.raises(APIStatusError) as caught:
@@ -353,7 +353,7 @@ async def test_a_wrong_key_is_not_tried_again() -> None:
 
 
 @pytest.mark.parametrize("way", ["stream", "synthesize"])
-async def test_where_no_node_is_there_is_no_connection(way: str) -> None:
+async def test_a_missing_node_is_a_connection_error(way: str) -> None:
     async with TTS("http://127.0.0.1:1") as speaker:
         with pytest.raises(APIConnectionError, match="no node answers") as caught:
             await (say(speaker) if way == "stream" else spoken(speaker.synthesize(TEXT, conn_options=ONCE)))
@@ -361,7 +361,7 @@ async def test_where_no_node_is_there_is_no_connection(way: str) -> None:
 
 
 @pytest.mark.parametrize("way", ["stream", "synthesize"])
-async def test_a_node_that_says_nothing_of_a_slot_is_given_up_in_time(way: str) -> None:
+async def test_a_node_that_never_starts_a_context_times_out(way: str) -> None:
     limits = {"contexts": 16, "text_message_chars": 4_000, "text_idle_s": 15.0}
     about = {"session_id": "s", "engine": "tone", "model": None, "sample_rate": 24_000, "frame_ms": 80}
     greeting = {"type": "session.created", "protocol": SUBPROTOCOL, **about, "limits": limits}
@@ -380,7 +380,7 @@ async def test_a_node_that_says_nothing_of_a_slot_is_given_up_in_time(way: str) 
                 await spoken(stream)
 
 
-async def test_a_connection_that_was_lost_is_made_anew(node: RunningNode) -> None:
+async def test_a_lost_connection_is_reopened(node: RunningNode) -> None:
     async with TTS(node.url) as speaker:
         async with speaker.stream(conn_options=ONCE) as stream:
             stream.push_text("word " * 200)
@@ -394,10 +394,10 @@ async def test_a_connection_that_was_lost_is_made_anew(node: RunningNode) -> Non
         assert "".join(words(await say(speaker))) == TEXT
 
 
-# ---------------------------------------------------------------- its life
+# ---------------------------------------------------------------- lifetime
 
 
-async def test_closing_stops_every_reply_and_may_be_done_twice(node: RunningNode) -> None:
+async def test_closing_stops_every_reply_and_can_be_repeated(node: RunningNode) -> None:
     speaker = TTS(node.url)
     stream, whole = speaker.stream(), speaker.synthesize("word " * 2_000)
     stream.push_text("word " * 500)
@@ -408,7 +408,7 @@ async def test_closing_stops_every_reply_and_may_be_done_twice(node: RunningNode
     await until(lambda: not node.node.sessions and node.node.service.speaking == 0)
 
 
-async def test_closed_it_may_be_used_again(node: RunningNode) -> None:
+async def test_it_can_be_used_again_after_closing(node: RunningNode) -> None:
     speaker = TTS(node.url)
     await say(speaker)
     await speaker.aclose()
@@ -416,7 +416,7 @@ async def test_closed_it_may_be_used_again(node: RunningNode) -> None:
     await speaker.aclose()
 
 
-def test_without_livekit_the_import_says_what_to_install() -> None:
+def test_the_import_without_livekit_names_the_package_to_install() -> None:
     program = "import sys; sys.modules['livekit'] = None; import agent_tts.livekit"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
     assert (

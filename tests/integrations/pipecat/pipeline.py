@@ -1,4 +1,4 @@
-"""A Pipecat pipeline that a test writes to and listens to while it runs."""
+"""A running Pipecat pipeline that a test writes to and listens to."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ LIMIT_S = 20.0
 
 
 class Ear(FrameProcessor):
-    """Keeps every frame that passes."""
+    """Records every frame that passes."""
 
     def __init__(self, direction: FrameDirection) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class Ear(FrameProcessor):
 
 
 class Loudspeaker(BaseOutputTransport):
-    """Plays in real time to nobody: words leave it when they are heard, as of any transport."""
+    """Plays in real time without a device. Words leave it when they are heard, as with any transport."""
 
     def __init__(self, pieces: int = 4) -> None:
         """`pieces` of 10 ms are played at once."""
@@ -69,7 +69,7 @@ class Loudspeaker(BaseOutputTransport):
 
 
 class Running:
-    """A pipeline that runs."""
+    """A running pipeline."""
 
     def __init__(self, worker: PipelineWorker, up: Ear, down: Ear) -> None:
         self._worker = worker
@@ -77,7 +77,7 @@ class Running:
         self._down = down
 
     def down(self, kind: type[F]) -> list[F]:
-        """What came out of the end so far."""
+        """Frames of a type that have left the pipeline so far."""
         return [frame for frame in self._down.frames if isinstance(frame, kind)]
 
     @property
@@ -94,29 +94,29 @@ class Running:
 
     @property
     def contexts(self) -> list[str | None]:
-        """Ids of the audio contexts heard, in their order."""
+        """Ids of the audio contexts heard, in order."""
         return list(dict.fromkeys(frame.context_id for frame in self.down(TTSAudioRawFrame)))
 
     async def send(self, *frames: Frame) -> None:
         await self._worker.queue_frames(list(frames))
 
     async def begin(self, *tokens: str) -> None:
-        """The LLM starts to answer."""
+        """Start an answer of the LLM."""
         await self.send(LLMFullResponseStartFrame(), *map(LLMTextFrame, tokens))
 
     async def end(self) -> None:
-        """The LLM has answered."""
+        """End the answer of the LLM."""
         await self.send(LLMFullResponseEndFrame())
 
     async def turn(self, *tokens: str) -> None:
-        """A whole answer of the LLM, and its speech."""
+        """A whole answer of the LLM, until it is spoken."""
         ended = len(self.down(LLMFullResponseEndFrame))
         await self.begin(*tokens)
         await self.end()
         await until(lambda: len(self.down(LLMFullResponseEndFrame)) > ended, LIMIT_S)
 
     async def interrupt(self) -> None:
-        """The listener speaks."""
+        """Send an interruption by the user."""
         seen = len(self.down(InterruptionFrame))
         await self.send(InterruptionFrame())
         await until(lambda: len(self.down(InterruptionFrame)) > seen, LIMIT_S)
@@ -126,7 +126,7 @@ class Running:
 async def running(
     processors: Iterable[FrameProcessor], *, after: Iterable[FrameProcessor] = (), sample_rate: int = 24_000
 ) -> AsyncIterator[Running]:
-    """A pipeline of these processors, and of others after what is kept; it is let speak to its end."""
+    """A pipeline of these processors and, after the recorded output, of others. All its speech ends before it does."""
     up, down = Ear(FrameDirection.UPSTREAM), Ear(FrameDirection.DOWNSTREAM)
     params = PipelineParams(audio_out_sample_rate=sample_rate, enable_metrics=True, enable_usage_metrics=True)
     worker = PipelineWorker(Pipeline([up, *processors, down, *after]), params=params, enable_rtvi=False)

@@ -1,4 +1,4 @@
-"""Speech in the node's own process is measured and named like any other of it."""
+"""Speech in the node's own process has the same metrics and names as other speech."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def test_a_turn_counts_in_the_metrics_of_the_node() -> None:
 
 
 async def test_an_interrupted_turn_counts_once_when_its_slot_is_free() -> None:
-    """Nobody reads its end.
+    """No reader takes its last event.
 
     Mutation: `speech.waker` not set.
     """
@@ -55,8 +55,8 @@ async def test_an_interrupted_turn_counts_once_when_its_slot_is_free() -> None:
         assert value(metrics, "agent_tts_contexts_total", **CARRIER, reason="end") == 1
 
 
-async def test_a_turn_that_was_spoken_but_not_taken_is_cancelled_once() -> None:
-    """Its end has arrived already when it is stopped."""
+async def test_a_finished_turn_that_was_not_read_is_cancelled_once() -> None:
+    """Its last event has arrived before it is stopped."""
     async with running_node() as node:
         link = service(node)._client
         utterance = link.begin({"lead_ms": None})
@@ -70,7 +70,7 @@ async def test_a_turn_that_was_spoken_but_not_taken_is_cancelled_once() -> None:
         assert value(metrics, "agent_tts_contexts_active", **CARRIER) == 0
 
 
-async def test_audio_names_its_stream_between_front_and_engine() -> None:
+async def test_audio_frames_carry_the_id_of_their_request() -> None:
     async with running_node(engines=2) as node, running([service(node)]) as pipeline:
         await pipeline.turn("One.")
         await pipeline.turn("Two.")

@@ -1,4 +1,4 @@
-"""The smallest pipeline, as a user starts it."""
+"""The smallest pipeline, started as a user starts it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def run(*arguments: str, text: bytes = b"") -> tuple[int | None, bytes, st
     return process.returncode, out, err.decode()
 
 
-async def test_a_text_becomes_a_file_without_a_node(tmp_path: Path) -> None:
+async def test_a_text_is_written_to_a_file_without_a_node(tmp_path: Path) -> None:
     code, _, err = await run("Hello there.", "-o", str(tmp_path / "hello.wav"))
     assert code == 0, err
     with wave.open(str(tmp_path / "hello.wav")) as file:
@@ -35,7 +35,7 @@ async def test_a_text_becomes_a_file_without_a_node(tmp_path: Path) -> None:
         assert 0.4 < file.getnframes() / 24_000 < 3
 
 
-async def test_standard_input_is_spoken_by_a_node_to_standard_output() -> None:
+async def test_a_node_speaks_standard_input_to_standard_output() -> None:
     async with running_node() as node:
         arguments = ("-", "-o", "-", "--url", node.url, "--voice", "tone-660")
         code, out, err = await run(*arguments, text=b"A line.\nAnother one.\n")
@@ -43,7 +43,7 @@ async def test_standard_input_is_spoken_by_a_node_to_standard_output() -> None:
         assert dominant_hz(out) == pytest.approx(660, abs=5)
 
 
-async def test_what_went_wrong_is_the_last_word(tmp_path: Path) -> None:
+async def test_an_error_is_the_last_line_of_output(tmp_path: Path) -> None:
     async with running_node() as node:
         code, _, err = await run("Hello.", "-o", str(tmp_path / "x.wav"), "--url", node.url, "--voice", "nobody")
     assert code == 1

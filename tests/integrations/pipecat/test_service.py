@@ -1,4 +1,4 @@
-"""The Pipecat service on a real node, over a WebSocket and in the same process."""
+"""The Pipecat service with a real node, over a WebSocket and in the same process."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ Way = Literal["socket", "local"]
 
 TEXT = "One two three four five six seven eight nine ten. "
 TOKENS = ("On", "e", " two", " three.", " Four", " five six")
-FIRST_WORD_S = 0.007  # espeak's first word, from its first sample
+FIRST_WORD_S = 0.007  # espeak's first word, after its first sample
 WORDS = ["One", "two", "three.", "Four", "five", "six"]
 
 
@@ -62,20 +62,20 @@ async def node() -> AsyncIterator[RunningNode]:
 
 
 def service(node: RunningNode, way: Way, mode: TextAggregationMode = TextAggregationMode.TOKEN, **settings: Any) -> Any:
-    """The service on a node; `settings` are its own."""
+    """The service on a node, with these settings."""
     at: dict[str, Any] = {"url": node.url} if way == "socket" else {"speech": node.node.service}
     return AgentTTSService(**at, text_aggregation_mode=mode, settings=AgentTTSService.Settings(**settings))
 
 
 def said(context: LLMContext) -> list[str]:
-    """What the LLM will think it has said."""
+    """The assistant's messages in the LLM's context."""
     return [str(message["content"]) for message in context.get_messages() if isinstance(message, dict)]
 
 
 # ---------------------------------------------------------------- a turn
 
 
-async def test_a_turn_is_framed_spoken_and_told_in_order(node: RunningNode, way: Way) -> None:
+async def test_a_turn_has_its_frames_in_order(node: RunningNode, way: Way) -> None:
     turn = [LLMFullResponseStartFrame(), *map(LLMTextFrame, TOKENS), LLMFullResponseEndFrame()]
     params = PipelineParams(enable_metrics=True, enable_usage_metrics=True)
     down, up = await run_test(service(node, way), frames_to_send=turn, pipeline_params=params, start_timeout=10)
@@ -94,8 +94,8 @@ async def test_a_turn_is_framed_spoken_and_told_in_order(node: RunningNode, way:
     assert not up
 
 
-async def test_words_come_with_the_audio_that_speaks_them(way: Way) -> None:
-    """Espeak knows when it speaks each word."""
+async def test_words_arrive_with_their_audio(way: Way) -> None:
+    """The espeak engine knows the time of each word."""
     async with running_node(engine="espeak") as node, running([service(node, way)]) as pipeline:
         await pipeline.turn("Eleven elephants ", "eloquently elaborate everything. Yes")
         assert pipeline.words == ["Eleven", "elephants", "eloquently", "elaborate", "everything.", "Yes"]
@@ -109,19 +109,19 @@ async def test_words_come_with_the_audio_that_speaks_them(way: Way) -> None:
 
 
 @pytest.mark.parametrize("sample_rate", [8_000, 22_050, 24_000, 48_000])
-async def test_audio_comes_at_the_rate_of_the_pipeline(node: RunningNode, way: Way, sample_rate: int) -> None:
+async def test_audio_has_the_sample_rate_of_the_pipeline(node: RunningNode, way: Way, sample_rate: int) -> None:
     async with running([service(node, way)], sample_rate=sample_rate) as pipeline:
         await pipeline.turn(TEXT)
         assert {frame.sample_rate for frame in pipeline.down(TTSAudioRawFrame)} == {sample_rate}
         assert dominant_hz(pipeline.pcm(), sample_rate) == pytest.approx(440, abs=5)
 
 
-async def test_a_rate_that_no_node_has_is_told_at_the_start(node: RunningNode, way: Way) -> None:
+async def test_an_unsupported_sample_rate_is_reported_at_the_start(node: RunningNode, way: Way) -> None:
     async with running([service(node, way)], sample_rate=11_025) as pipeline:
         assert "8000, 16000, 22050, 24000, 32000, 44100 or 48000" in pipeline.errors[0]
 
 
-async def test_whole_sentences_are_words_apart(node: RunningNode, way: Way) -> None:
+async def test_sentences_are_split_into_words(node: RunningNode, way: Way) -> None:
     async with running([service(node, way, TextAggregationMode.SENTENCE)]) as pipeline:
         await pipeline.begin()
         await pipeline.send(*(AggregatedTextFrame(text, "sentence") for text in ("One two.", "Three four.", "Five.")))
@@ -132,7 +132,7 @@ async def test_whole_sentences_are_words_apart(node: RunningNode, way: Way) -> N
         assert len(pipeline.contexts) == 1
 
 
-async def test_the_end_of_the_pipeline_lets_be_spoken_what_was_written(node: RunningNode, way: Way) -> None:
+async def test_the_end_of_the_pipeline_waits_for_written_text(node: RunningNode, way: Way) -> None:
     async with running([service(node, way)]) as pipeline:
         await pipeline.begin("One two", " three")
     assert pipeline.words == ["One", "two", "three"]
@@ -148,8 +148,8 @@ async def test_the_slot_is_taken_before_the_first_word(node: RunningNode, way: W
         assert not pipeline.errors
 
 
-async def test_a_pause_of_the_llm_costs_no_word(node: RunningNode, way: Way) -> None:
-    """Longer than the 3 s after which Pipecat gives an audio context up."""
+async def test_a_pause_of_the_llm_loses_no_word(node: RunningNode, way: Way) -> None:
+    """The pause is longer than Pipecat's timeout of an audio context, 3 s."""
     async with running([service(node, way)]) as pipeline:
         await pipeline.begin("One two", " three")
         await asyncio.sleep(3.5)
@@ -161,7 +161,7 @@ async def test_a_pause_of_the_llm_costs_no_word(node: RunningNode, way: Way) -> 
         assert not pipeline.errors
 
 
-async def test_a_turn_goes_on_after_the_node_gave_its_context_up(way: Way) -> None:
+async def test_a_turn_continues_after_the_node_ended_its_idle_context(way: Way) -> None:
     async with running_node(limits={"text_idle_s": 0.3}) as node, running([service(node, way)]) as pipeline:
         await pipeline.begin("One two ")
         await until(lambda: bool(pipeline.down(TTSAudioRawFrame)))
@@ -191,7 +191,7 @@ async def test_a_speak_frame_is_a_turn_of_its_own(node: RunningNode, way: Way) -
 # ---------------------------------------------------------------- barge-in
 
 
-async def test_an_interruption_drops_late_audio_and_the_next_turn_is_clean(node: RunningNode, way: Way) -> None:
+async def test_an_interruption_drops_late_audio_and_the_next_turn_is_unaffected(node: RunningNode, way: Way) -> None:
     tts = service(node, way, voice="tone-660")
     async with running([tts]) as pipeline:
         await pipeline.begin(TEXT * 5)
@@ -219,7 +219,7 @@ async def test_an_interruption_before_the_first_word_frees_the_slot(node: Runnin
 
 
 @pytest.mark.real_time
-async def test_the_context_of_the_llm_holds_what_was_heard(way: Way) -> None:
+async def test_the_llms_context_holds_what_was_heard(way: Way) -> None:
     context = LLMContext()
     user, assistant = LLMContextAggregatorPair(context)
     async with running_node(engine="espeak") as node:
@@ -245,7 +245,7 @@ async def test_the_context_of_the_llm_holds_what_was_heard(way: Way) -> None:
     assert -0.3 < behind_s < 0.8
 
 
-async def test_a_script_without_spaces_is_heard_by_the_character(node: RunningNode, way: Way) -> None:
+async def test_unspaced_script_is_heard_by_the_character(node: RunningNode, way: Way) -> None:
     context = LLMContext()
     async with running([service(node, way)], after=[LLMAssistantAggregator(context)]) as pipeline:
         await pipeline.begin("你好，", "世界。我有", "三个苹果，也有很多很多别的东西要告诉你。")
@@ -260,7 +260,7 @@ async def test_a_script_without_spaces_is_heard_by_the_character(node: RunningNo
 # ---------------------------------------------------------------- settings
 
 
-async def test_settings_count_from_the_next_turn_on(node: RunningNode, way: Way) -> None:
+async def test_settings_apply_from_the_next_turn(node: RunningNode, way: Way) -> None:
     async with running([service(node, way, voice="tone-440", language=Language.EN_GB)]) as pipeline:
         await pipeline.turn(TEXT)
         delta = AgentTTSService.Settings(voice="tone-880", speed=2.0, pitch=0.5, language=Language.DE_AT, seed=7)
@@ -272,7 +272,7 @@ async def test_settings_count_from_the_next_turn_on(node: RunningNode, way: Way)
         assert not pipeline.errors
 
 
-async def test_a_setting_that_is_refused_is_told_at_once_and_mended_by_another(node: RunningNode, way: Way) -> None:
+async def test_a_refused_setting_is_reported_at_once_and_can_be_corrected(node: RunningNode, way: Way) -> None:
     tts = service(node, way, voice="tone-441x")
     async with running([tts]) as pipeline:
         await until(lambda: bool(pipeline.errors))
@@ -287,12 +287,12 @@ async def test_a_setting_that_is_refused_is_told_at_once_and_mended_by_another(n
 
 
 @pytest.mark.parametrize("language", [Language.DE, Language.DE_AT, Language.EN_US, Language.CMN_CN, Language.ZH_TW])
-async def test_languages_are_known_to_a_node(node: RunningNode, language: Language) -> None:
+async def test_pipecats_languages_are_known_to_a_node(node: RunningNode, language: Language) -> None:
     code = AgentTTSService(speech=node.node.service).language_to_service_language(language)
     assert node.node.service.resolve(SpeechOptions(language=code)).language in ("de", "en", "zh")
 
 
-def test_what_names_no_node_is_refused_at_once() -> None:
+def test_an_invalid_url_is_refused_at_once() -> None:
     with pytest.raises(SettingsError, match="host:port"):
         AgentTTSService(url="ftp://h")
 
@@ -300,7 +300,7 @@ def test_what_names_no_node_is_refused_at_once() -> None:
 # ---------------------------------------------------------------- faults
 
 
-async def test_a_fault_of_the_node_costs_one_turn_and_claims_no_word(node: RunningNode, way: Way) -> None:
+async def test_a_fault_of_the_node_affects_one_turn_and_reports_no_unheard_word(node: RunningNode, way: Way) -> None:
     context = LLMContext()
     async with running(
         [service(node, way, instructions="fault:raise@5")], after=[LLMAssistantAggregator(context)]
@@ -315,7 +315,7 @@ async def test_a_fault_of_the_node_costs_one_turn_and_claims_no_word(node: Runni
         await until(lambda: said(context) == ["One two", "Clean again."])
 
 
-async def test_a_turn_that_outgrows_the_node_says_so(way: Way) -> None:
+async def test_a_turn_beyond_the_nodes_limit_is_an_error(way: Way) -> None:
     async with running_node(limits={"max_frames": 10}) as node, running([service(node, way)]) as pipeline:
         await pipeline.turn(TEXT)
         assert "limits.max_frames" in pipeline.errors[0]
@@ -323,7 +323,7 @@ async def test_a_turn_that_outgrows_the_node_says_so(way: Way) -> None:
         assert "ten." not in pipeline.words
 
 
-async def test_a_lost_engine_costs_one_turn(way: Way) -> None:
+async def test_a_lost_engine_affects_one_turn(way: Way) -> None:
     async with (
         running_node_with_process(tone={"scripted_faults": True}) as node,
         running([tts := service(node, way, instructions="fault:exit@5")]) as pipeline,
@@ -338,7 +338,7 @@ async def test_a_lost_engine_costs_one_turn(way: Way) -> None:
         assert pipeline.words[heard:] == ["Clean", "again."]
 
 
-async def test_a_lost_connection_costs_one_turn(node: RunningNode) -> None:
+async def test_a_lost_connection_affects_one_turn(node: RunningNode) -> None:
     tts = service(node, "socket")
     async with running([tts]) as pipeline:
         await pipeline.begin(TEXT * 5)
@@ -358,7 +358,7 @@ async def test_a_lost_connection_costs_one_turn(node: RunningNode) -> None:
         assert len(pipeline.errors) == 1
 
 
-async def test_a_connection_that_was_lost_between_turns_costs_none(node: RunningNode) -> None:
+async def test_a_connection_lost_between_turns_affects_none(node: RunningNode) -> None:
     tts = service(node, "socket")
     async with running([tts]) as pipeline:
         await pipeline.turn("One.")
@@ -369,7 +369,7 @@ async def test_a_connection_that_was_lost_between_turns_costs_none(node: Running
         assert not pipeline.errors
 
 
-async def test_a_node_that_is_going_away_finishes_its_speech_while_another_begins(node: RunningNode) -> None:
+async def test_a_draining_node_finishes_its_speech_while_another_turn_begins(node: RunningNode) -> None:
     tts = service(node, "socket")
     async with running([tts]) as pipeline:
         await pipeline.send(TTSSpeakFrame(TEXT))
@@ -383,7 +383,7 @@ async def test_a_node_that_is_going_away_finishes_its_speech_while_another_begin
         assert not pipeline.errors
 
 
-async def test_an_application_hears_of_the_connection(node: RunningNode) -> None:
+async def test_an_application_gets_connection_events(node: RunningNode) -> None:
     tts = service(node, "socket")
     heard: list[str] = []
     for event in ("on_connected", "on_disconnected", "on_connection_error"):
@@ -402,14 +402,14 @@ async def note(heard: list[str], event: str, *_: object) -> None:
 
 
 def cut(tts: AgentTTSService) -> None:
-    """The network breaks."""
+    """Break the network connection."""
     link = tts._client
     assert isinstance(link, WebSocketNodeClient)
     assert link._node is not None
     link._node._websocket.transport.abort()
 
 
-async def test_a_node_that_comes_late_is_found() -> None:
+async def test_a_node_that_starts_later_is_found() -> None:
     async with running_node() as there:
         port = int(there.url.rpartition(":")[2])
     tts = AgentTTSService(url=f"127.0.0.1:{port}")
@@ -422,7 +422,7 @@ async def test_a_node_that_comes_late_is_found() -> None:
             assert pipeline.words == ["Here."]
 
 
-async def test_nobody_waits_for_a_node_that_is_not_there() -> None:
+async def test_a_turn_without_a_node_ends_without_waiting() -> None:
     async with running_node() as there:
         url = there.url
     async with running([AgentTTSService(url=url)]) as pipeline:
@@ -430,15 +430,15 @@ async def test_nobody_waits_for_a_node_that_is_not_there() -> None:
         assert not pipeline.pcm()
 
 
-# ---------------------------------------------------------------- another service takes over
+# ---------------------------------------------------------------- failover
 
 
 def switcher(*services: Any) -> ServiceSwitcher[ServiceSwitcherStrategyFailover]:
     return ServiceSwitcher(list(services), ServiceSwitcherStrategyFailover)
 
 
-async def test_a_full_node_is_left_for_another_and_taken_again(way: Way) -> None:
-    """Even the rest of the turn is spoken, as one."""
+async def test_a_full_node_is_replaced_and_used_again_later(way: Way) -> None:
+    """The rest of the turn is spoken by the other service, as one turn."""
     async with running_node(slots=1, queue=0) as full, running_node() as other:
         taken = full.node.service.open(SpeechOptions())
         first, second = service(full, way), service(other, way, voice="tone-880")
@@ -452,12 +452,12 @@ async def test_a_full_node_is_left_for_another_and_taken_again(way: Way) -> None
             assert dominant_hz(pipeline.pcm()) == pytest.approx(880, abs=5)
             assert pipeline.words == ["The", "rest", "of", "the", "turn.", "Another", "turn."]
             assert len(pipeline.contexts) == 2
-            assert not pipeline.errors  # the switcher has answered for it
+            assert not pipeline.errors  # the switcher has handled the error
             await until(lambda: first.is_usable)
         await taken.cancel()
 
 
-async def test_a_full_node_without_another_is_tried_again_by_the_next_turn(
+async def test_a_full_node_without_a_fallback_is_retried_by_the_next_turn(
     way: Way, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(service_module, "_retry_s", lambda _: 60.0)
@@ -473,7 +473,7 @@ async def test_a_full_node_without_another_is_tried_again_by_the_next_turn(
             assert pipeline.words == ["Taken."]
 
 
-async def test_a_connection_that_breaks_is_left_for_another_and_taken_again(node: RunningNode) -> None:
+async def test_a_broken_connection_is_replaced_and_used_again_later(node: RunningNode) -> None:
     async with running_node() as other:
         first, second = service(node, "socket"), service(other, "socket", voice="tone-880")
         both = switcher(first, second)

@@ -1,4 +1,4 @@
-"""Words are let go with the audio that speaks them."""
+"""Words are released with their audio."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from agent_tts.integrations.pipecat.words import SpokenWord, SpokenWords
 
 
 def words(*texts: str, ms: int = 100) -> list[Word]:
-    """Words of `ms` each, one after the other."""
+    """Words of `ms` milliseconds each, one after the other."""
     told, at = [], 0
     for index, text in enumerate(texts):
         told.append(Word(text, index * ms, (index + 1) * ms, at, at + len(text)))
@@ -21,7 +21,7 @@ def texts(spoken: list[SpokenWord]) -> list[str]:
     return [each.text for each in spoken]
 
 
-def test_a_word_is_let_go_once_its_audio_begins() -> None:
+def test_a_word_is_released_once_its_audio_begins() -> None:
     spoken = SpokenWords()
     spoken.learn(words("one", "two", "three"))
     assert texts(spoken.due(80)) == ["one"]
@@ -30,7 +30,7 @@ def test_a_word_is_let_go_once_its_audio_begins() -> None:
     assert spoken.finish(300) == []
 
 
-def test_once_there_are_final_times_words_wait_for_theirs() -> None:
+def test_words_wait_for_final_times_once_there_are_any() -> None:
     spoken = SpokenWords()
     one, two, three = words("one", "two", "three")
     spoken.learn([one, two, three])
@@ -44,8 +44,8 @@ def test_once_there_are_final_times_words_wait_for_theirs() -> None:
     assert texts(spoken.due(80)) == ["four"]
 
 
-def test_the_end_of_the_audio_lets_all_go_within_it() -> None:
-    """Estimates may lie beyond the audio."""
+def test_the_end_of_the_audio_releases_all_words_within_it() -> None:
+    """Estimates may exceed the audio."""
     spoken = SpokenWords()
     spoken.learn(words("one", "two", "three"))
     assert spoken.finish(150) == [
@@ -55,7 +55,7 @@ def test_the_end_of_the_audio_lets_all_go_within_it() -> None:
     ]
 
 
-def test_better_times_replace_those_of_words_that_wait() -> None:
+def test_aligned_times_replace_those_of_waiting_words() -> None:
     spoken = SpokenWords()
     spoken.learn(words("one", "two", "three"))
     spoken.due(150)
@@ -64,7 +64,7 @@ def test_better_times_replace_those_of_words_that_wait() -> None:
     assert spoken.due(401) == [SpokenWord("three", 0.4, joined=False)]
 
 
-def test_a_further_context_goes_on_where_the_first_ended() -> None:
+def test_a_second_context_continues_after_the_first() -> None:
     spoken = SpokenWords()
     spoken.learn(words("one"))
     spoken.finish(500)
@@ -72,7 +72,7 @@ def test_a_further_context_goes_on_where_the_first_ended() -> None:
     assert spoken.due(80) == [SpokenWord("two", 0.5, joined=False)]
 
 
-def test_a_script_without_spaces_is_let_go_by_the_character() -> None:
+def test_unspaced_script_is_released_by_the_character() -> None:
     spoken = SpokenWords()
     spoken.learn([Word("你好，世界。", 0, 400, 0, 6)])
     assert spoken.due(80) == [SpokenWord("你", 0.0, joined=True)]
@@ -91,7 +91,7 @@ def test_a_script_without_spaces_is_let_go_by_the_character() -> None:
         ("—", ["—"]),
     ],
 )
-def test_pieces_are_all_of_the_word(text: str, pieces: list[str]) -> None:
+def test_pieces_add_up_to_the_word(text: str, pieces: list[str]) -> None:
     spoken = SpokenWords()
     spoken.learn([Word(text, 0, 400, 0, len(text))])
     assert texts(spoken.finish(400)) == pieces

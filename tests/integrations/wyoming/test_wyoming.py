@@ -1,4 +1,4 @@
-"""Wyoming's own client classes, as Home Assistant uses them, on the adapter of a real node."""
+"""Wyoming's own client classes, as Home Assistant uses them, with the adapter of a real node."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def connected(node: RunningNode, key: str | None = None) -> AsyncIterator[
 
 
 async def spoken(client: AsyncTcpClient, last: str = "audio-stop") -> bytes:
-    """The sound up to an event of this type."""
+    """The audio up to an event of this type."""
     pcm = b""
     while (event := await client.read_event()) is not None and event.type != last:
         if AudioChunk.is_type(event.type):
@@ -68,7 +68,7 @@ async def spoken(client: AsyncTcpClient, last: str = "audio-stop") -> bytes:
     return pcm
 
 
-async def test_it_tells_its_voices(node: RunningNode) -> None:
+async def test_it_describes_its_voices(node: RunningNode) -> None:
     async with connected(node) as client:
         await client.write_event(Describe().event())
         event = await client.read_event()
@@ -79,21 +79,21 @@ async def test_it_tells_its_voices(node: RunningNode) -> None:
         assert program.voices[0].name == node.node.service.routing.info.default_voice
 
 
-async def test_a_whole_text_is_spoken_and_then_another(node: RunningNode) -> None:
+async def test_two_whole_texts_are_spoken_one_after_the_other(node: RunningNode) -> None:
     async with connected(node) as client:
         for sentence in (FIRST, NEXT):
             await client.write_event(Synthesize(sentence, ASKED).event())
             await check_spoken(await spoken(client), sentence)
 
 
-async def test_text_is_spoken_while_it_comes(node: RunningNode) -> None:
-    """As Home Assistant does: the whole text follows its chunks, and is not to be spoken once more."""
+async def test_text_is_spoken_while_it_arrives(node: RunningNode) -> None:
+    """Home Assistant sends the whole text after its chunks; it must not be spoken again."""
     text = f"{FIRST} {SECOND}"
     async with connected(node) as client:
         await client.write_event(SynthesizeStart(ASKED).event())
         await client.write_event(SynthesizeChunk(f"{FIRST} ").event())
         assert AudioStart.is_type((await client.read_event() or Event("none")).type)
-        first = await client.read_event()  # comes before the rest of the text
+        first = await client.read_event()  # arrives before the rest of the text is sent
         assert first is not None
         for token in tokens(SECOND):
             await client.write_event(SynthesizeChunk(token).event())
@@ -120,7 +120,7 @@ async def test_a_ping_is_answered(node: RunningNode) -> None:
         assert Pong.from_event(event).text == "hello"
 
 
-async def test_what_cannot_be_spoken_is_told_and_the_client_is_left(node: RunningNode) -> None:
+async def test_text_that_cannot_be_spoken_is_an_error_and_closes_the_connection(node: RunningNode) -> None:
     for event, code in (
         (Synthesize("Hello.", SynthesizeVoice(name="nobody")).event(), "unknown_voice"),
         (Event("synthesize", {"text": 5}), "bad_message"),
@@ -133,7 +133,7 @@ async def test_what_cannot_be_spoken_is_told_and_the_client_is_left(node: Runnin
             assert await client.read_event() is None
 
 
-async def test_the_node_may_want_a_key() -> None:
+async def test_a_node_with_keys_needs_a_key() -> None:
     async with running_node(auth={"api_keys": ["right"]}) as node:
         async with connected(node, "right") as client:
             await client.write_event(Synthesize("Hello.").event())
@@ -143,7 +143,7 @@ async def test_the_node_may_want_a_key() -> None:
             assert Error.is_type((await client.read_event() or Event("none")).type)
 
 
-async def test_clients_beyond_the_limit_are_left(node: RunningNode, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_clients_beyond_the_limit_are_disconnected(node: RunningNode, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "MAX_CLIENTS", 1)
     async with WyomingServer(Target(node.url, None)) as adapter:
         host, port = parse(await adapter.listen("tcp://127.0.0.1:0"))
@@ -157,9 +157,7 @@ async def test_clients_beyond_the_limit_are_left(node: RunningNode, monkeypatch:
                 assert event is None
 
 
-def test_the_command() -> None:
-    """It says where it listens, and SIGTERM ends it in good order."""
-
+def test_the_command_prints_its_address_and_exits_on_sigterm() -> None:
     async def run() -> int | None:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "agent_tts", "wyoming", "--uri", "tcp://127.0.0.1:0", "--node", "127.0.0.1:9"),
@@ -180,12 +178,12 @@ def test_the_command() -> None:
 
 
 @pytest.mark.parametrize("uri", ["10200", "tcp://", "tcp://host", "udp://host:1", "tcp://host:x", "tcp://[::1"])
-def test_an_address_that_is_none(uri: str) -> None:
+def test_an_invalid_address_is_refused(uri: str) -> None:
     with pytest.raises(SettingsError, match="tcp://"):
         parse(uri)
 
 
-# ---------------------------------------------------------------- the events
+# ---------------------------------------------------------------- events
 
 
 def fed(data: bytes) -> asyncio.StreamReader:
@@ -197,7 +195,7 @@ def fed(data: bytes) -> asyncio.StreamReader:
 
 @examples(50)
 @given(data=st.dictionaries(st.text(max_size=5), st.text(max_size=20), max_size=3), payload=st.binary(max_size=50))
-def test_events_are_those_of_the_package(data: dict[str, str], payload: bytes) -> None:
+def test_events_equal_those_of_the_package(data: dict[str, str], payload: bytes) -> None:
     async def both() -> None:
         ours = wire.write(wire.WyomingEvent("some", data, payload))
         theirs = await async_read_event(fed(ours))
@@ -210,7 +208,7 @@ def test_events_are_those_of_the_package(data: dict[str, str], payload: bytes) -
 
 @examples(200)
 @given(data=st.binary(max_size=80) | st.text(max_size=40).map(lambda text: json.dumps(text).encode() + b"\n"))
-def test_junk_is_no_event(data: bytes) -> None:
+def test_junk_is_not_an_event(data: bytes) -> None:
     async def read() -> None:
         with suppress(BadMessage):
             assert await wire.read(fed(data)) is None
@@ -221,6 +219,6 @@ def test_junk_is_no_event(data: bytes) -> None:
 @pytest.mark.parametrize("name", ["data_length", "payload_length"])
 @pytest.mark.parametrize("length", [65_537, 10**12, -1, "5"])
 async def test_lengths_have_a_limit(name: str, length: object) -> None:
-    """Without it, a line of text would make the adapter wait for a terabyte."""
+    """Otherwise one line of text could make the adapter wait for a terabyte."""
     with pytest.raises(BadMessage):
         await wire.read(fed(json.dumps({"type": "x", name: length}).encode() + b"\n"))
