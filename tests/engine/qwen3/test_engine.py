@@ -832,5 +832,5 @@ class TestRefuses:
 
     def test_too_little_memory(self, checkpoint: Checkpoints) -> None:
         with pytest.raises(SettingsError, match="GiB are free: fewer slots"):
-            with engine(checkpoint("custom_voice"), slots=65_535, max_model_len=64_768):
+            with engine(checkpoint("custom_voice"), slots=65_535, max_model_len=32_768):
                 pass
