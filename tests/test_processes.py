@@ -10,7 +10,7 @@ import pytest
 
 from agent_tts.processes import ENVIRONMENT, TAIL_BYTES, ModuleResult, run_module
 
-pytestmark = [pytest.mark.node, pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")]
+pytestmark = [pytest.mark.node, pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")]
 
 
 async def python(program: str, data: bytes = b"", *, output_bytes: int = 1_000, timeout_s: float = 20) -> ModuleResult:

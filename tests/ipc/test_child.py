@@ -30,7 +30,7 @@ from agent_tts.ipc.child import EXIT_ENGINE_LOST, MAX_INBOX_BYTES
 from agent_tts.ipc.wire import TO_FRONT, Decoder, Setup, encode
 from tests.ipc.listener import WAIT_S, shadow_numpy, tone_settings
 
-pytestmark = [pytest.mark.node, pytest.mark.skipif(sys.platform == "win32", reason="signals and descriptors of POSIX")]
+pytestmark = [pytest.mark.node, pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals and descriptors")]
 
 
 class Child:

@@ -22,7 +22,7 @@ from agent_tts.ipc.engine_process import EngineProcess
 from agent_tts.ipc.wire import TO_ENGINE, Decoder, Setup, encode
 from tests.ipc.listener import WAIT_S, Listener, engine_process, shadow_numpy, speak, tone_settings
 
-pytestmark = [pytest.mark.node, pytest.mark.skipif(sys.platform == "win32", reason="signals and scripts of POSIX")]
+pytestmark = [pytest.mark.node, pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals and scripts")]
 
 
 class Log:

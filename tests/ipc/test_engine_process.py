@@ -19,7 +19,7 @@ from agent_tts.ipc.engine_process import BACKOFF_S, EngineProcess
 from tests.ipc.listener import Listener, engine_process, shadow_numpy, speak, tone_settings
 
 uvloop = pytest.importorskip("uvloop")
-pytestmark = [pytest.mark.node, pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")]
+pytestmark = [pytest.mark.node, pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")]
 
 
 def kill(link: EngineProcess) -> None:

@@ -173,9 +173,9 @@ def main(
     The microphone speaks with espeak-ng's voice. Voice activity and the end of turns are the agent's own; recognition
     is scripted, so it needs no weights and takes no time (--set agent.stt.kind=whisper includes it).
 
-    "voice to unheard" is from the first of the user's voice at the microphone to the last sound that the page lets
-    through; "told to silence" is from the page's notice of the voice to the last sound that arrives. Echo cancellation
-    is off: the microphone hears no loudspeaker.
+    "voice to unheard" is from the start of the user's voice at the microphone to the last sound that the page plays;
+    "told to silence" is from the page's message about the voice to the last sound that arrives. Echo cancellation is
+    off: the microphone hears no loudspeaker.
     """
     outputs, path = Outputs(json=json), find_chromium(browser)
     found = run(_measure(node, path, calls, turns))

@@ -92,7 +92,7 @@ class CancelListener:
         """
         while event not in self.at:
             if self.error is not None or "done" in self.at:
-                raise SpeechError(f"a stream ended before it was cancelled: {self.error or 'its speech was over'}")
+                raise SpeechError(f"a stream ended before it was cancelled: {self.error or 'its text was spoken'}")
             self._news.clear()
             await self._news.wait()
         return self.at[event]
@@ -181,7 +181,7 @@ def main(
     voice: PacedVoiceOptions = VOICE,
     outputs: Outputs = NO_FILES,
 ) -> None:
-    """Time from a cancel until the node tells of it, and until the slot speaks for a context that waited.
+    """Time from a cancel until the node confirms it, and until a waiting context speaks in the slot.
 
     The slot's time includes the step that is running when the cancel comes, and the step in which the waiting context
     gets the slot.

@@ -104,7 +104,7 @@ async def measure(service: SpeechService, language: str, texts: Sequence[str], f
         TimeoutError: a text takes more than `WAIT_S`.
     """
     if service.info is None or not service.info.aligns_words:
-        raise SpeechError("this engine does not know when its words are spoken: use espeak")
+        raise SpeechError("this engine has no word times: use espeak")
     errors = Errors()
     chance = random.Random(0)
     for text in texts:
@@ -193,7 +193,7 @@ def main(
         (each["language"], each["words"], *(each[name][p] for name in NAMES for p in ("p50", "p95"))) for each in runs
     ]
     columns = (column for name in NAMES.values() for column in (f"{name} p50", "p95"))
-    report.table("words: how far off, against espeak's own times", ("language", "words", *columns), rows)
+    report.table("errors of word times against espeak's own", ("language", "words", *columns), rows)
     outputs.write("words", {"engine": "espeak", "flush": flush}, runs)
 
 

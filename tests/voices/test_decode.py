@@ -149,7 +149,7 @@ def powerless(program: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
 
 
-POSIX = pytest.mark.skipif(sys.platform == "win32", reason="limits of POSIX")
+POSIX = pytest.mark.skipif(sys.platform == "win32", reason="POSIX limits")
 
 
 @POSIX

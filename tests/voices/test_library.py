@@ -24,7 +24,7 @@ from agent_tts.errors import Internal, InvalidRequest, SettingsError, UnknownVoi
 from agent_tts.voices import library as library_module
 from agent_tts.voices.library import Consent, StoredVoice, VoiceLibrary, default_folder
 
-POSIX = pytest.mark.skipif(sys.platform == "win32", reason="modes and links of POSIX")
+POSIX = pytest.mark.skipif(sys.platform == "win32", reason="POSIX modes and links")
 Arrays = dict[str, NDArray[Any]]
 
 

@@ -35,7 +35,7 @@ async def converse(service: TTSService, node: RunningNode, *, tells_words: bool 
         await interrupted(pipeline, node)
         turns, words = len(pipeline.contexts), len(pipeline.words)
         await pipeline.turn(*tokens(NEXT))
-        assert len(pipeline.contexts) == turns + 1, "the turn has another's audio in it, or is in pieces"
+        assert len(pipeline.contexts) == turns + 1, "the turn contains other audio, or is incomplete"
         await check_spoken(pipeline.pcm(pipeline.contexts[-1]), NEXT, rate=rate)
         if tells_words:
             assert pipeline.words[words:] == NEXT.split()

@@ -111,10 +111,10 @@ async def test_a_stall_of_500_ms_loses_no_packet_and_leaves_no_delay() -> None:
     listener.time.oversleep = 0.5
     await listener.hear(160)
     alone = OpusEncoder()
-    assert listener.packets[:200] == alone.encode(tone(440, 4_000)), "a packet is lost or out of its order"
+    assert listener.packets[:200] == alone.encode(tone(440, 4_000)), "a packet is lost or out of order"
     assert listener.late[50] == pytest.approx(0.5)
-    assert max(listener.late[51:]) <= PACKET_S, "lateness stays"
-    assert listener.pts[50] - listener.pts[49] == 26 * PACKET_TICKS, "the pause is not in RTP time"
+    assert max(listener.late[51:]) <= PACKET_S, "packets stay late"
+    assert listener.pts[50] - listener.pts[49] == 26 * PACKET_TICKS, "RTP time lacks the pause"
     assert min(np.diff(listener.left_at)) >= PACKET_S / 2 - 1e-9, "a burst"
 
 

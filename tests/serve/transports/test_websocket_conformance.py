@@ -101,7 +101,7 @@ def taken(buffer: bytearray) -> tuple[int, bytes] | None:
         return None
     opcode, size, at = buffer[0] & 15, buffer[1], 2
     assert buffer[0] & 0xF0 == 0x80, "a fragment, or a reserved bit"
-    assert size < 127, "a mask, or a length that none of our answers has"
+    assert size < 127, "a masked frame, or an unexpected length"
     if size == 126:
         size, at = int.from_bytes(buffer[2:4], "big"), 4
     if len(buffer) < at + size:
