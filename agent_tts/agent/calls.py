@@ -49,6 +49,7 @@ class _WebRTCCall:
     connection: SmallWebRTCConnection
     client: Client
     task: asyncio.Task[None]  # runs and ends the call
+    resources: contextlib.AsyncExitStack  # closed by the task
 
 
 class Calls:
@@ -86,10 +87,9 @@ class Calls:
             answer = connection.get_answer()
             if answer is None:
                 raise BadMessage("the offer cannot be answered")
-            task = asyncio.create_task(
-                self._live(connection, choice, resources.pop_all()), name=f"call {connection.pc_id}"
-            )
-            self._peers[connection.pc_id] = _WebRTCCall(connection, client, task)
+            owned = resources.pop_all()
+            task = asyncio.create_task(self._live(connection, choice, owned), name=f"call {connection.pc_id}")
+            self._peers[connection.pc_id] = _WebRTCCall(connection, client, task, owned)
         return {name: str(value) for name, value in answer.items()}
 
     async def candidates(self, pc_id: str, candidates: list[tuple[str, str, int]], client: Client) -> None:
@@ -111,10 +111,12 @@ class Calls:
 
     async def close(self) -> None:
         """End every call over WebRTC and wait until they are closed."""
-        tasks = [peer.task for peer in self._peers.values()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        peers = list(self._peers.values())
+        for peer in peers:
+            peer.task.cancel()
+        await asyncio.gather(*(peer.task for peer in peers), return_exceptions=True)
+        for peer in peers:
+            await peer.resources.aclose()  # a task that was cancelled before its first step closed nothing
 
     async def _live(
         self, connection: SmallWebRTCConnection, choice: VoiceChoice, resources: contextlib.AsyncExitStack

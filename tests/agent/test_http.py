@@ -8,8 +8,10 @@ from typing import Any
 import httpx
 import pytest
 
+from agent_tts.agent.calls import VoiceChoice
 from agent_tts.agent.server import AgentServer
 from agent_tts.serve.app import create_app
+from agent_tts.serve.guard import Client
 from tests.agent.caller import Caller, calling
 from tests.agent.node import running_agent
 from tests.support import running_app, running_node, settings_of, until
@@ -134,6 +136,18 @@ async def test_the_node_ends_its_calls_when_it_stops() -> None:
         async with asyncio.timeout(10):
             await agent.server.close()
         assert agent.server.calls._count == 0
+
+
+async def test_a_call_that_is_ended_before_its_first_step_leaves_nothing() -> None:
+    caller = Caller()
+    async with running_agent() as agent:
+        calls = agent.server.calls
+        await calls.offer(await caller.offer(), VoiceChoice(), Client(None))
+        (call,) = calls._peers.values()
+        await calls.close()
+        assert (calls._count, calls._peers) == (0, {})
+        assert call.connection.pc.connectionState == "closed"
+        await caller.close()
 
 
 async def test_the_voice_can_be_changed_during_a_call() -> None:
