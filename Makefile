@@ -4,8 +4,9 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 SECONDS ?= 30
 PYTHON2 ?= python2.7
+CORES  ?= $(shell $(PYTHON) -c 'import os; print(os.cpu_count() or 1)')
 # Test processes: one more than there are cores, because some tests wait for processes of their own.
-WORKERS ?= $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)')
+WORKERS ?= $(shell expr $(CORES) + 1)
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint configs/constraints.txt
 
 # Tests start many processes: each would compile the package for itself.
@@ -40,7 +41,6 @@ lint: $(VENV)/dev
 
 types: $(VENV)/dev
 	$(BIN)/mypy
-	$(BIN)/mypy pipelines
 
 # What fails beside other tests runs once more alone, and must pass there: limits in real time need a core.
 all-tests: $(VENV)/dev
@@ -48,7 +48,7 @@ all-tests: $(VENV)/dev
 		{ [ $$? = 1 ] && $(BIN)/python -m pytest --last-failed --last-failed-no-failures none $(ARGS); }
 
 quick-tests: $(VENV)/dev
-	$(BIN)/python -m pytest -n $(WORKERS) -m "not node and not slow and not gpu" $(ARGS)
+	$(BIN)/python -m pytest -n $(CORES) -p no:schemathesis -m "not node and not slow and not gpu" $(ARGS)
 
 # First of all prerequisites of `test`: a missing browser is told before anything is installed.
 browser:

@@ -59,7 +59,7 @@ async def test_synchronous_client(node: RunningNode) -> None:
     def speak() -> bytes:
         with openai.OpenAI(base_url=f"{node.url}/v1", api_key=KEY, max_retries=0, timeout=10) as client:
             created = client.audio.speech.create(model="tts-1-hd", voice="echo", input="a" * 10, response_format="wav")
-            return created.content
+            return bytes(created.content)
 
     with wave.open(io.BytesIO(await asyncio.to_thread(speak))) as reader:
         pcm = np.frombuffer(reader.readframes(reader.getnframes()), "<i2")

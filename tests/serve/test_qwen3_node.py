@@ -69,7 +69,7 @@ class Speaker:
         response = await self.openai.audio.speech.create(
             input=text, model=model, voice="", response_format="pcm", extra_body={"voice": voice, **fields}
         )
-        return response.content
+        return bytes(response.content)
 
     async def embed(self, name: str, vector: Sequence[float]) -> None:
         """Add a voice from a vector."""

@@ -341,6 +341,8 @@ def test_a_paced_request_comes_before_unpaced_ones(engine: EspeakEngine) -> None
     assert len({output.slot for output in said}) < 64
     spoke = {output.slot for output in said if isinstance(output, FrameOutput)}
     for _ in range(500):
+        if spoke == {*others, 63}:
+            break
         spoke |= {output.slot for output in engine.step([], set(others)) if isinstance(output, FrameOutput)}
     assert spoke == {*others, 63}
 

@@ -520,8 +520,8 @@ def test_a_silent_first_frame_is_dropped_and_the_rest_unchanged(
 
 def test_a_long_text_is_read_while_it_is_spoken(ryan: Qwen3Engine) -> None:
     sentence = "One of many words. "
-    whole = speak(ryan, sentence * 4, options=RYAN)
-    outputs = ryan.step([StartRequest(0, 1, RYAN), *(AddText(0, sentence) for _ in range(3))], [0])
+    whole = speak(ryan, sentence * 3, options=RYAN)
+    outputs = ryan.step([StartRequest(0, 1, RYAN), *(AddText(0, sentence) for _ in range(2))], [0])
     for _ in range(3):
         outputs += ryan.step([], [0])
     (row,) = ryan._slots.requests()
