@@ -52,7 +52,7 @@ RYAN = SpeechOptions(voice="ryan", language="en", seed=0, clean=False, sampling=
 
 
 @contextmanager
-def engine(*folders: Path, slots: int = 4, voices: Path | None = None, **settings: Any) -> Iterator[Qwen3Engine]:
+def engine(*folders: Path, slots: int = 2, voices: Path | None = None, **settings: Any) -> Iterator[Qwen3Engine]:
     """An engine on the CPU, with these checkpoints."""
     models = tuple(Checkpoint(source=str(folder)) for folder in folders)
     qwen3 = Qwen3(models=models, device="cpu", **{"max_model_len": 256, **settings})
@@ -369,18 +369,20 @@ def test_cached_prompts_take_a_bounded_share_of_the_memory(
         assert 100 < sum(prefix.keys.shape[1] for prefix in kept) <= 200
 
 
-def test_other_requests_do_not_change_the_audio(ryan: Qwen3Engine, alone: Spoken) -> None:
+def test_other_requests_do_not_change_the_audio(ending: Checkpoints) -> None:
     sampled = SpeechOptions("serena", seed=7, clean=False)
-    drawn = speak(ryan, TEXT, options=sampled, slot=2)
-    together = speak_all(
-        ryan,
-        {
-            0: Script(list(TEXT), RYAN),
-            1: Script(["Wh", "at", FLUSH, " is it?"], SpeechOptions("aiden", "de", seed=3)),
-            2: Script([TEXT[:9], TEXT[9:]], sampled),
-            3: Script(["a"], SpeechOptions("eric", "zh", seed=4)),
-        },
-    )
+    with engine(ending("custom_voice"), slots=4) as made:
+        alone = speak(made, TEXT, options=RYAN)
+        drawn = speak(made, TEXT, options=sampled, slot=2)
+        together = speak_all(
+            made,
+            {
+                0: Script(list(TEXT), RYAN),
+                1: Script(["Wh", "at", FLUSH, " is it?"], SpeechOptions("aiden", "de", seed=3)),
+                2: Script([TEXT[:9], TEXT[9:]], sampled),
+                3: Script(["a"], SpeechOptions("eric", "zh", seed=4)),
+            },
+        )
     assert np.array_equal(together[0].pcm, alone.pcm)
     assert np.array_equal(together[2].pcm, drawn.pcm)
 
@@ -624,7 +626,7 @@ class TestSharedCache:
         """Limits the memory to a number of blocks."""
 
         def leave(count: int) -> None:
-            with engine(ending("custom_voice")) as plenty:
+            with engine(ending("custom_voice"), slots=4) as plenty:
                 model = plenty._models[0]
                 fixed = model.weight_bytes + model.codec_bytes
                 free = math.ceil((fixed + (count + 0.5) * model.block_bytes) / Qwen3().memory)
@@ -632,12 +634,13 @@ class TestSharedCache:
 
         return leave
 
-    def test_audio_does_not_change(self, ryan: Qwen3Engine, blocks: Callable[[int], None], ending: Checkpoints) -> None:
-        blocks(20)
+    def test_audio_does_not_change(self, blocks: Callable[[int], None], ending: Checkpoints) -> None:
         scripts = {slot: Script(["Hi."], replace(RYAN, voice=voice)) for slot, voice in enumerate(("ryan", "sohee"))}
-        with engine(ending("custom_voice")) as shared:
+        with engine(ending("custom_voice"), slots=4) as plenty:
+            expected = {slot: speak(plenty, "Hi.", options=one.options, slot=slot) for slot, one in scripts.items()}
+        blocks(20)
+        with engine(ending("custom_voice"), slots=4) as shared:
             assert shared._models[0].blocks == 20
-            expected = {slot: speak(ryan, "Hi.", options=one.options, slot=slot) for slot, one in scripts.items()}
             for _ in range(3):  # blocks move between rows
                 for slot, spoken in speak_all(shared, scripts).items():
                     assert np.array_equal(spoken.pcm, expected[slot].pcm)
@@ -647,7 +650,7 @@ class TestSharedCache:
     ) -> None:
         """Four slots share a cache for two, and a step takes two of them (on a GPU: 256 of 512)."""
         blocks(5)
-        with engine(ending("custom_voice"), max_model_len=64) as shared:
+        with engine(ending("custom_voice"), slots=4, max_model_len=64) as shared:
             loop = EngineLoop(shared, Scheduler(Policy(slots=4, queue=4, batch_sizes=(2,), window_frames=1_000)))
             for stream in range(1, 5):
                 for command in (
@@ -665,7 +668,7 @@ class TestSharedCache:
         self, blocks: Callable[[int], None], ending: Checkpoints
     ) -> None:
         blocks(16)
-        with engine(ending("custom_voice")) as shared:
+        with engine(ending("custom_voice"), slots=4) as shared:
             shared.step([StartRequest(0, 1, RYAN), AddText(0, TEXT)], [0])
             assert any(isinstance(one, FrameOutput) for one in shared.step([], [0]))
             for _ in range(3):
@@ -768,7 +771,7 @@ def test_a_prompt_that_has_begun_does_not_count_in_later_steps(
 class TestSeveralModels:
     def test_each_request_goes_to_the_model_of_its_voice(self, ending: Checkpoints) -> None:
         folders = [ending(kind) for kind in ("voice_design", "custom_voice", "base")]
-        with engine(*folders) as one:
+        with engine(*folders, slots=4) as one:
             kinds = [model.kind for model in one.info.models]
             assert kinds == ["designed", "named", "cloned"]
             described = SpeechOptions("design", instructions="Old.", seed=0, clean=False, sampling=GREEDY)
@@ -778,7 +781,7 @@ class TestSeveralModels:
             asked = {0: RYAN, 1: described, 2: vector}
             together = speak_all(one, {slot: Script(["Hello."], options) for slot, options in asked.items()})
         for slot, folder in ((0, folders[1]), (1, folders[0]), (2, folders[2])):
-            with engine(folder) as alone:
+            with engine(folder, slots=4) as alone:
                 assert np.array_equal(speak(alone, "Hello.", options=asked[slot]).pcm, together[slot].pcm)
 
     def test_a_model_can_be_loaded_on_first_use_while_others_speak(self, ending: Checkpoints) -> None:
