@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from tests.measure.chromium import Page, chromium
+from tests.measure.chromium import DevTools, Page
 
 ROOT = Path(__file__).parents[2]
 
@@ -23,18 +23,18 @@ class Files(http.server.SimpleHTTPRequestHandler):
         """No log."""
 
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.real_time]
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.real_time]
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def page() -> AsyncIterator[Page]:
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def page(browser: DevTools) -> AsyncIterator[Page]:
     """A page that can import the modules, without a node."""
     handler = functools.partial(Files, directory=str(ROOT))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever, name="files")
         thread.start()
         try:
-            async with chromium() as browser, browser.page() as page:
+            async with browser.page() as page:
                 await page.open(f"http://127.0.0.1:{server.server_port}/tests/browser/")
                 yield page
         finally:

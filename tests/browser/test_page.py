@@ -16,10 +16,9 @@ from typing import Any
 
 import httpx
 import pytest
-import pytest_asyncio
 from websockets.asyncio.client import connect
 
-from tests.measure.chromium import DevTools, Page, chromium
+from tests.measure.chromium import DevTools, Page
 from tests.support import RunningNode, running_node, running_node_with_process, until
 
 EAR = (Path(__file__).parent / "ear.js").read_text()
@@ -35,13 +34,7 @@ LONG = "one two three four five six seven eight nine ten eleven twelve " * 8
 
 
 # One browser for all tests; each test has a tab with its own storage, and its own node.
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.real_time]
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def browser() -> AsyncIterator[DevTools]:
-    async with chromium() as running:
-        yield running
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.real_time]
 
 
 @asynccontextmanager

@@ -6,9 +6,7 @@ import asyncio
 import itertools
 import json
 import socket
-import wave
 from collections.abc import AsyncIterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from statistics import median
@@ -16,48 +14,23 @@ from typing import Any
 
 import numpy as np
 import pytest
-import pytest_asyncio
 from starlette.responses import JSONResponse
 
 from agent_tts.bench.checkpoint import write as write_checkpoint
 from agent_tts.events import Model
 from agent_tts.serve.app import create_app
 from agent_tts.speech.engine_handle import EngineClientFactory
+from tests.browser.conftest import ELSEWHERE, MICROPHONE_HZ
 from tests.browser.scripted_agent import Agent, Call, agent_of
 from tests.browser.test_page import CONTRAST, EAR, LONG
-from tests.measure.chromium import DevTools, Page, chromium
+from tests.measure.chromium import DevTools, Page
 from tests.support import dominant_hz, running_app, running_node, settings_of, until, with_models
 
-MICROPHONE_HZ = 700
 NEAR_HZ = 25
-# A name that browsers do not treat as this machine.
-ELSEWHERE = "talk.test"
 # From the agent's message to silence: its track, the network and the browser's buffer.
 SILENT_MS = 150
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.real_time]
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def browser(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[DevTools]:
-    """A browser whose microphone records one tone."""
-    path = tmp_path_factory.mktemp("microphone") / "tone.wav"
-    at = np.arange(48_000) / 48_000
-    with wave.open(str(path), "wb") as file:
-        file.setparams((1, 2, 48_000, 0, "NONE", ""))
-        file.writeframes((8_000 * np.sin(2 * np.pi * MICROPHONE_HZ * at)).astype("<i2").tobytes())
-    flags = (
-        "--use-fake-device-for-media-stream",
-        f"--use-file-for-fake-audio-capture={path}",
-        f"--host-resolver-rules=MAP {ELSEWHERE} 127.0.0.1",
-    )
-    # aiortc encodes on a thread of the loop: start it before the first test looks for leaks.
-    loop = asyncio.get_running_loop()
-    loop.set_default_executor(ThreadPoolExecutor(1))
-    await loop.run_in_executor(None, int)
-    async with chromium(*flags) as running:
-        yield running
-    await loop.shutdown_default_executor()
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.real_time]
 
 
 @asynccontextmanager

@@ -1,0 +1,40 @@
+"""The browser of the page's tests: one for all of a test process. A test opens a tab with a storage of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import wave
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import pytest_asyncio
+
+from tests.measure.chromium import DevTools, chromium
+
+MICROPHONE_HZ = 700
+# A name that browsers do not treat as this machine.
+ELSEWHERE = "talk.test"
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def browser(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[DevTools]:
+    """A browser whose microphone records one tone."""
+    path = tmp_path_factory.mktemp("microphone") / "tone.wav"
+    at = np.arange(48_000) / 48_000
+    with wave.open(str(path), "wb") as file:
+        file.setparams((1, 2, 48_000, 0, "NONE", ""))
+        file.writeframes((8_000 * np.sin(2 * np.pi * MICROPHONE_HZ * at)).astype("<i2").tobytes())
+    flags = (
+        "--use-fake-device-for-media-stream",
+        f"--use-file-for-fake-audio-capture={path}",
+        f"--host-resolver-rules=MAP {ELSEWHERE} 127.0.0.1",
+    )
+    # aiortc encodes on a thread of the loop: start it before the first test looks for leaks.
+    loop = asyncio.get_running_loop()
+    loop.set_default_executor(ThreadPoolExecutor(1))
+    await loop.run_in_executor(None, int)
+    async with chromium(*flags) as running:
+        yield running
+    await loop.shutdown_default_executor()
