@@ -148,7 +148,7 @@ async def test_a_hung_engine_is_dumped_killed_and_replaced(kind: str) -> None:
     finally:
         logger.remove(sink)
     [death] = [line for line in lines if f"engine process {pid} (signal 9) is lost: no answer for 1 s" in line]
-    assert "faults.py" in death
+    assert "tone.py" in death
     assert "in step" in death
     assert TEXT not in death
 

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import gc
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 import httpx
 import pytest
@@ -75,17 +75,25 @@ def _swap_number(draw: st.DrawFn, line: str) -> str:
     return " ".join(words).replace(": ", ":")
 
 
-@examples(1_000, deadline=50, suppress_health_check=[HealthCheck.too_slow])
+@contextlib.contextmanager
+def within_50_ms() -> Iterator[None]:
+    """Of CPU time: other programs do not count."""
+    start = time.thread_time()
+    yield
+    assert time.thread_time() - start < 0.05
+
+
+@examples(1_000, suppress_health_check=[HealthCheck.too_slow])
 @given(mutants(CHROMIUM))
 def test_a_changed_offer_is_read_or_refused_in_50_ms(text: str) -> None:
-    with contextlib.suppress(BadMessage):
+    with within_50_ms(), contextlib.suppress(BadMessage):
         assert read_offer(text).sdp.count("m=") == 2
 
 
-@examples(500, deadline=50)
+@examples(500)
 @given(st.text(max_size=5_000) | st.text("amv=0123456789:/ \r\n", max_size=5_000))
 def test_noise_is_refused(text: str) -> None:
-    with pytest.raises(BadMessage):
+    with within_50_ms(), pytest.raises(BadMessage):
         read_offer(text)
 
 
@@ -94,10 +102,8 @@ def test_noise_is_refused(text: str) -> None:
 )
 def test_a_body_of_one_repeated_line_is_refused_in_50_ms(line: str) -> None:
     text = CHROMIUM + (line + "\r\n") * (60_000 // (len(line) + 2))
-    start = time.perf_counter()
-    with pytest.raises(BadMessage):
+    with within_50_ms(), pytest.raises(BadMessage):
         read_offer(text)
-    assert time.perf_counter() - start < 0.05
 
 
 # ---------------------------------------------------------------- against a node
