@@ -43,7 +43,8 @@ OUTSIDE = {"os.fork", "os.posix_spawn", "socket.bind", "socket.connect", "subpro
 GRACE_S = 2.0
 
 # Run kernels without a GPU: triton interprets them if this is set before its first import, by a folder's conftest.
-if find_spec("triton") and not import_module("torch").cuda.is_available():
+# To ask torch takes 2 s, also in the process that only hands out tests.
+if not any(Path("/dev").glob("nvidia[0-9]*")):
     os.environ["TRITON_INTERPRET"] = "1"
 
 
