@@ -115,9 +115,8 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 @pytest.fixture(autouse=True)
 def virtual_clock(request: pytest.FixtureRequest) -> Iterator[None]:
     """The event loop's clock jumps, except in tests that are marked `real_time`."""
-    virtual_time.jump("real_time" not in request.keywords)
-    yield
-    virtual_time.jump(False)
+    with virtual_time.jumping("real_time" not in request.keywords):
+        yield
 
 
 @pytest.fixture

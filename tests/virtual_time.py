@@ -98,9 +98,19 @@ def install() -> None:
     time.time, time.sleep = wall_clock, sleep  # noqa: TID251
 
 
-def jump(enabled: bool) -> None:
-    """Set whether event loops skip their waits."""
+@contextmanager
+def jumping(enabled: bool) -> Iterator[None]:
+    """Whether event loops skip their waits in the block. If not, the clock is the one that other processes read."""
+    before = _Clock.reads
+    if not enabled:
+        _Clock.reads = (_real_monotonic, 0.0)
     _Clock.jumps = enabled
+    try:
+        yield
+    finally:
+        _Clock.jumps = False
+        if not enabled:
+            _Clock.reads = before
 
 
 def has_children() -> bool:
