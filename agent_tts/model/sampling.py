@@ -114,7 +114,7 @@ def warp(logits: Tensor, how: Warp) -> Tensor:
     """Temperature, then top-k, then top-p; a row at temperature 0 keeps the order of its logits."""
     greedy = how.temperature == 0
     logits = logits / torch.where(greedy, 1.0, how.temperature)[:, None]
-    ordered, order = _sorted(logits)  # ascending: top-k and top-p both cut the front
+    ordered, order = logits.sort(dim=-1)  # ascending: top-k and top-p both cut the front
 
     size = logits.shape[-1]
     kept = torch.where(how.top_k > 0, how.top_k.clamp(max=size), size)
@@ -125,14 +125,6 @@ def warp(logits: Tensor, how: Warp) -> Tensor:
     outside &= (how.top_p < 1)[:, None]
     outside[:, -1] = False  # the likeliest stays, whatever top-p says
     return forbid(logits, torch.zeros_like(outside).scatter(-1, order, outside))
-
-
-def _sorted(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """Ascending values and their indices, of each row. A CPU sorts 4 rows 5 times as fast one by one as together."""
-    if logits.is_cuda:
-        return logits.sort(dim=-1)
-    values, indices = zip(*(row.sort() for row in logits), strict=True)
-    return torch.stack(values), torch.stack(indices)
 
 
 def _mix(x: Tensor) -> Tensor:
