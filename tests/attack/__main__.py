@@ -28,7 +28,7 @@ def main(
     if json is not None:
         check_output("--json", json)
     pairs = (change.partition("=") for change in changes or ())
-    settings = {key.replace(".", "__"): value for key, _, value in pairs}
+    settings: dict[str, object] = {key.replace(".", "__"): value for key, _, value in pairs}
     verdicts = asyncio.run(_run(load(only), short, settings))
     table(
         f"Attacks: the polite caller's p99 stays below {MAX_P99_MS:g} ms, its gaps at {MAX_GAP_MS:g} ms",
