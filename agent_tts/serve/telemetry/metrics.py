@@ -43,6 +43,7 @@ class Metrics(EngineObserver):
         self.refused = counter("agent_tts_refused", "Requests and contexts refused.", ["code"])
         self.sessions = gauge("agent_tts_sessions", "Sessions and requests admitted now.")
         self.rtc_lateness = histogram("agent_tts_rtc_lateness_seconds", "Packets behind their 20 ms grid.")
+        self.rtc_dropped = counter("agent_tts_rtc_dropped", "Datagrams of WebRTC not handled.", ["reason"])
         self.loop_lag = histogram("agent_tts_loop_lag_seconds", "Event loop behind its clock, probed.")
         self.tasks = gauge("agent_tts_tasks", "Tasks of the event loop, probed.")
         # By the engine's number.
