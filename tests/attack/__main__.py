@@ -14,10 +14,12 @@ from agent_tts.bench.report import check_output, table, write_json
 from tests.attack.harness import MAX_GAP_MS, MAX_P99_MS, Attack, Verdict, load, run_group
 
 COLUMNS = ("attack", "polite p50 ms", "p99 ms", "max ms", "gap ms", "connect ms", "MiB before", "after", "verdict", "")
+WIDTH = 180  # characters of the table
 
 
 def main(
     only: Annotated[str, typer.Argument(help="part of the names or of the modules of the attacks to run")] = "",
+    changes: Annotated[list[str] | None, typer.Option("--set", help="KEY=VALUE of the nodes' settings")] = None,
     short: Annotated[bool, typer.Option(help="the short form that the tests run")] = False,
     json: Annotated[Path | None, typer.Option(help="a file for the figures")] = None,
     log: Annotated[bool, typer.Option(help="print the node's log lines of each attack")] = False,
@@ -25,11 +27,14 @@ def main(
     """Attack a node beside a polite caller. Exits with 1 if a promise does not hold."""
     if json is not None:
         check_output("--json", json)
-    verdicts = asyncio.run(_run(load(only), short))
+    pairs = (change.partition("=") for change in changes or ())
+    settings: dict[str, object] = {key.replace(".", "__"): value for key, _, value in pairs}
+    verdicts = asyncio.run(_run(load(only), short, settings))
     table(
         f"Attacks: the polite caller's p99 stays below {MAX_P99_MS:g} ms, its gaps at {MAX_GAP_MS:g} ms",
         COLUMNS,
         [_row(verdict) for verdict in verdicts],
+        WIDTH,
     )
     for verdict in verdicts:
         for broken in verdict.broken:
@@ -41,14 +46,14 @@ def main(
     raise typer.Exit(1 if any(verdict.broken for verdict in verdicts) else 0)
 
 
-async def _run(groups: list[list[Attack]], short: bool) -> list[Verdict]:
+async def _run(groups: list[list[Attack]], short: bool, settings: dict[str, object]) -> list[Verdict]:
     verdicts = []
     columns = (SpinnerColumn(), TextColumn("{task.completed}/{task.total} {task.description}"), TimeElapsedColumn())
     with Progress(*columns, transient=True) as progress:
         task = progress.add_task("", total=sum(map(len, groups)))
         for group in groups:
             async for verdict in run_group(
-                group, short=short, begin=lambda one: progress.update(task, description=one.name)
+                group, short=short, settings=settings, begin=lambda one: progress.update(task, description=one.name)
             ):
                 verdicts.append(verdict)
                 progress.advance(task)

@@ -170,13 +170,17 @@ def load(only: str = "") -> list[list[Attack]]:
 
 
 async def run_group(
-    attacks: list[Attack], *, short: bool, begin: Callable[[Attack], None] = lambda _: None
+    attacks: list[Attack],
+    *,
+    short: bool,
+    settings: Mapping[str, object] | None = None,
+    begin: Callable[[Attack], None] = lambda _: None,
 ) -> AsyncIterator[Verdict]:
-    """Run attacks on one node. If it dies, the others of the group are not run; each gets a verdict."""
+    """Run attacks on one node, with more settings if any. If it dies, the others are not run but get a verdict."""
     left = list(attacks)
     log = io.StringIO()
     try:
-        async with _target(attacks[0], short, log) as (target, caller):
+        async with _target(attacks[0], short, settings or {}, log) as (target, caller):
             while left:
                 begin(left[0])
                 verdict = Verdict(left[0].name)
@@ -185,16 +189,20 @@ async def run_group(
                 log.truncate(log.seek(0))
                 left.pop(0)
                 yield verdict
+                if left and not _processes(target.front_pid):
+                    raise Broken("not run: the node has ended")
     except Exception as error:  # noqa: BLE001 - whatever it was, the table tells it
         for one in left:
             yield Verdict(one.name, broken=[f"{type(error).__name__}: {error}"], log=log.getvalue())
 
 
 @asynccontextmanager
-async def _target(one: Attack, short: bool, log: io.StringIO) -> AsyncIterator[tuple[Target, Worker]]:
+async def _target(
+    one: Attack, short: bool, more: Mapping[str, object], log: io.StringIO
+) -> AsyncIterator[tuple[Target, Worker]]:
     settings = {"engine": "tone", "auth__api_keys": yaml.safe_dump(KEYS, default_flow_style=True).strip()}
     with contextlib.redirect_stderr(log):
-        async with one.node({**settings, **one.settings}) as node:
+        async with one.node({**settings, **one.settings, **more}) as node:
             target = Target(node.url, node.pids["front"], short)
             job = {"url": target.ws_url}
             async with workers("tests.attack.polite", [job], key=POLITE_KEY, ready_s=POLITE_START_S) as (caller,):
