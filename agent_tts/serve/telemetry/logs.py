@@ -33,7 +33,7 @@ _ABOUT_MACHINE = (OSError, ImportError, MemoryError, SettingsError, SpeechError)
 
 STDERR = 2  # its file descriptor
 
-# Lines of one place in the code: at once, and a second on average. Debug lines, which somebody asked for, have no limit.
+# Lines of one place in the code: at once, and a second on average. Debug lines, which somebody asked for, are free.
 BURST = 50
 LINES_PER_S = 1.0
 _LIMITED_FROM = 20  # INFO
