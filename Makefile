@@ -13,7 +13,7 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --con
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help serve serve-qwen agent test quick check lint types all-tests quick-tests browser format fault fuzz atheris autobahn load soak slow bench clean
+.PHONY: help serve serve-qwen agent test quick check lint types all-tests quick-tests browser format fault attack fuzz atheris autobahn load soak slow bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -60,6 +60,9 @@ format: $(VENV)/dev ## format the code and fix what ruff can fix
 
 fault: $(VENV)/dev ## tests of faults: killed engines, lost connections, slow clients
 	$(BIN)/python -m pytest tests/fault $(ARGS)
+
+attack: $(VENV)/dev ## attacks on a node beside a polite caller, with a table (ARGS="rtc" selects some, "--short" is what the tests run)
+	$(BIN)/python -m tests.attack $(ARGS)
 
 fuzz: $(VENV)/dev ## property tests with 80 times the examples of `make test`
 	TEST_FACTOR=20 $(BIN)/python -m pytest -n $(WORKERS) --timeout 7200 -m "hypothesis and not slow and not gpu" $(ARGS)

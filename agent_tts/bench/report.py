@@ -57,14 +57,14 @@ def write_json(path: Path, found: dict[str, Any]) -> None:
         raise SettingsError(f"--json {path.name}: {error.strerror}") from None
 
 
-def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Print figures."""
+def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], width: int | None = None) -> None:
+    """Print figures; `width` is in characters, by default the terminal's."""
     shown = Table(*columns, title=title, title_justify="left", header_style="bold", box=None, pad_edge=False)
     for column in shown.columns[1:]:
         column.justify = "right"
     for row in rows:
         shown.add_row(*("-" if cell is None else str(cell) for cell in row))
-    Console(highlight=False).print(shown)
+    Console(highlight=False, width=width).print(shown)
 
 
 def counted(counts: dict[str, int]) -> str:

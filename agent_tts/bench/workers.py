@@ -107,7 +107,12 @@ async def ready() -> dict[str, Any]:
     A parent that has died ends the process.
     """
     settle()
-    _tell(answer=None)
+    return await report(None)
+
+
+async def report(answer: Any) -> dict[str, Any]:
+    """In a process: tell figures before the end; returns the next word. A parent that has died ends the process."""
+    _tell(answer=answer)
     line = await asyncio.to_thread(sys.stdin.readline)
     if not line:
         raise SystemExit(1)
