@@ -42,7 +42,7 @@ async def close_all(node: Node) -> None:
 async def _offer(request: Request) -> dict[str, str]:
     """Open a peer; returns the answer with the node's candidates, and the session's id."""
     node = node_of(request)
-    client = node.guard.authorize(request.headers, request.query_params, token_ok=True)
+    client = node.guard.identify(request, token_ok=True)
     try:
         body = OfferBody.model_validate_json(await read_body(request))
     except ValidationError:
