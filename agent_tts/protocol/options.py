@@ -31,7 +31,7 @@ def limits(option: str | Option) -> dict[str, Any]:
 
 
 VoiceName = Annotated[str, Field(**limits("voice"))]
-# Not strict, because JSON has no tuples. Lists of clients fail at the first value: an error for each takes milliseconds.
+# Not strict, because JSON has no tuples. Lists fail at their first wrong value: an error for each takes long.
 SpeakerEmbedding = Annotated[tuple[float, ...], Field(strict=False, fail_fast=True, **limits("speaker_embedding"))]
 
 

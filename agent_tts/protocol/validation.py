@@ -1,4 +1,4 @@
-"""JSON of clients, of a size that is checked in a millisecond, and errors that tell the field but not the input. Pure."""
+"""JSON of clients, of a bounded size, and errors that tell the field and what is allowed, never the input. Pure."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ import contextlib
 from typing import Literal
 
 from fastapi import APIRouter, HTTPException, Request, Response
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from agent_tts.errors import BadMessage, Draining, Internal
 from agent_tts.protocol.validation import parse
@@ -21,9 +21,8 @@ PLAY_OUT_S = 5.0  # for audio that is made but not played when the node has drai
 
 
 class OfferBody(BaseModel):
-    """The browser's `RTCSessionDescription`, with its candidates gathered."""
+    """The browser's `RTCSessionDescription`, with its candidates gathered. Other fields are ignored."""
 
-    model_config = ConfigDict(extra="forbid")
     sdp: str
     type: Literal["offer"]
 

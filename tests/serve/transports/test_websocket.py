@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 from starlette.routing import WebSocketRoute
-from websockets.exceptions import ConnectionClosed
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from agent_tts.events import FRAME_BYTES
 from agent_tts.protocol.adapter import Message, ProtocolAdapter
@@ -48,6 +48,26 @@ async def test_the_subprotocol_is_accepted_and_deflate_is_off() -> None:
             assert peer.socket.protocol.extensions == []
         async with wire(running.ws_url, subprotocols=None) as peer:
             await peer.until("session.created")
+
+
+async def test_the_protocol_is_chosen_from_several_that_a_client_speaks() -> None:
+    async with running_node() as running:
+        offers = ["agent_tts.v2", "agent_tts.v1", "other"]
+        async with wire(running.ws_url, subprotocols=offers) as peer:
+            assert peer.socket.subprotocol == "agent_tts.v1"
+
+
+@pytest.mark.parametrize("offers", [["agent_tts.v2"], ["agent_tts.v2", "agent_tts.v10"], ["AGENT_TTS.V1"]])
+async def test_protocols_that_are_not_spoken_are_refused_with_those_that_are(offers: list[str]) -> None:
+    async with running_node() as running:
+        with pytest.raises(InvalidStatus) as caught:
+            async with wire(running.ws_url, subprotocols=offers):
+                pass
+        response = caught.value.response
+        assert (response.status_code, response.headers["Sec-WebSocket-Protocol"]) == (400, "agent_tts.v1")
+        error = json.loads(response.body)["error"]
+        assert (error["code"], "agent_tts.v1" in error["message"]) == ("unsupported_protocol", True)
+        assert not running.node.sessions
 
 
 async def test_a_message_over_64_kib_closes_with_1009() -> None:
