@@ -54,6 +54,10 @@ class UnknownType(SpeechError):
     code, status = "unknown_type", 400
 
 
+class UnsupportedProtocol(SpeechError):
+    code, status = "unsupported_protocol", 400
+
+
 class UnknownContext(SpeechError):
     code, status = "unknown_context", 404
 

@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
+from loguru import logger
 from websockets.asyncio.client import ClientConnection
 from websockets.asyncio.client import connect as websocket_connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
@@ -37,7 +38,7 @@ from agent_tts.client.utterance import RemoteUtterance
 from agent_tts.config.settings import is_loopback
 from agent_tts.errors import BadMessage, ContextExists, SettingsError, SpeechError, from_code
 from agent_tts.protocol.context import AudioChunk, Cancelled, Done, Flushed, Word, Words
-from agent_tts.protocol.v1 import HEADER, KIND_AUDIO, MAX_ID, SUBPROTOCOL, VERSION
+from agent_tts.protocol.v1 import HEADER, KIND_AUDIO, MAX_ID, SUBPROTOCOL, VERSION, unknown_fields
 
 DEFAULT_URL = "ws://127.0.0.1:8100"
 PATH = "/v1/tts/stream"
@@ -74,6 +75,7 @@ class NodeInfo:
     sample_rate: int
     frame_ms: int
     limits: dict[str, float]  # rule 5 of protocol.md
+    features: list[str]  # what it knows, see protocol.md; empty if it does not say
 
 
 # ---------------------------------------------------------------- the connection
@@ -143,11 +145,12 @@ class NodeConnection:
         If the node refuses it, its events and `started` raise the error. The arguments are those of `open`.
 
         Raises:
-            BadMessage, ContextExists: the context_id cannot be used.
+            BadMessage, ContextExists: the context_id cannot be used, or neither the node nor this client knows a field.
             ConnectionLost: the connection is lost.
         """
         if self.lost is not None:
             raise self.lost
+        self._check_fields(session)
         if context_id is None:
             context_id = f"c{next(self._ids)}"
         elif not 1 <= len(context_id) <= MAX_ID or context_id == "*":
@@ -166,6 +169,7 @@ class NodeConnection:
         """
         if self.lost is not None:
             raise self.lost
+        self._check_fields(session)
         answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._updates.append(answer)
         self.send("session.update", session=session)
@@ -200,6 +204,11 @@ class NodeConnection:
         if self._unsent > MAX_UNSENT_CHARS:
             self._lose(ConnectionLost("the node does not read its messages"))
             self._websocket.transport.abort()
+
+    def _check_fields(self, session: dict[str, Any]) -> None:
+        """Refuse a misspelt field, which the node would ignore."""
+        if unknown := [path for path in unknown_fields(session) if path not in self.info.features]:
+            raise BadMessage(f"neither the node nor this client knows {', '.join(unknown)}")
 
     # ------------------------------------------------------------ tasks
 
@@ -282,6 +291,8 @@ class NodeConnection:
                 _complete(self._updates.popleft())
             case "session.draining":
                 self.draining = True
+            case "warning":
+                logger.warning("the node says of {}: {}", ", ".join(fields.get("fields", ())), fields["message"])
             case "error":
                 self._take_error(fields, utterance)
 
@@ -399,7 +410,9 @@ async def _dial(url: str, api_key: str | None) -> ClientConnection:
             proxy=None if is_loopback(parts.hostname or "") else True,
         )
     except InvalidStatus as error:
-        status = error.response.status_code
+        status, spoken = error.response.status_code, error.response.headers.get("Sec-WebSocket-Protocol")
+        if spoken is not None:
+            raise ConnectionLost(f"{parts.netloc} speaks {spoken}, this client {SUBPROTOCOL}") from error
         raise ConnectionLost(f"{parts.netloc} answers with HTTP {status}: is it a node?") from error
     except (OSError, WebSocketException) as error:
         if isinstance(error, TimeoutError):
@@ -414,7 +427,7 @@ async def _greeting(websocket: ClientConnection) -> NodeInfo:
             raise from_code(fields["code"], fields["message"], fields.get("retry_after_ms"))
         if fields["type"] != "session.created" or fields["protocol"] != SUBPROTOCOL:
             raise ValueError("not the greeting")
-        return _read(NodeInfo, fields)
+        return _read(NodeInfo, {"features": []} | fields)
     except (ConnectionClosed, *GARBLED) as error:
         raise ConnectionLost(f"the server there does not speak {SUBPROTOCOL}") from error
 

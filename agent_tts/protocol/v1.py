@@ -6,7 +6,7 @@ import base64
 import json
 import struct
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal, NoReturn, Self
+from typing import Annotated, Any, Literal, NoReturn, Self, get_args
 
 from pydantic import AfterValidator, BaseModel, Field, TypeAdapter, ValidationError, field_validator, model_validator
 
@@ -14,9 +14,9 @@ from agent_tts.errors import BadMessage, SpeechError, UnknownType, UnsupportedFo
 from agent_tts.events import Sampling, SpeechOptions
 from agent_tts.protocol.adapter import Message, ProtocolAdapter
 from agent_tts.protocol.context import AudioChunk
-from agent_tts.protocol.formats import Encoding, SampleRate, check_format
+from agent_tts.protocol.formats import ENCODINGS, Encoding, SampleRate, check_format
 from agent_tts.protocol.options import Lenient, Strict, option_model, sampling_of, speech_options
-from agent_tts.protocol.validation import UNKNOWN_FIELD, first_complaint, message_error
+from agent_tts.protocol.validation import UNKNOWN_FIELD, first_complaint, message_error, parse
 
 SUBPROTOCOL = "agent_tts.v1"
 
@@ -27,11 +27,15 @@ KIND_AUDIO = 1
 
 MAX_ID = 128
 
+MAX_UNKNOWN = 32  # unknown fields that a client is told of, by one message and by one session
+MAX_UNKNOWN_CHARS = 64  # of the path of each
+
 # Minimum of lead_ms: one frame, plus the time to wake several utterances at once. A lower lead would cause gaps. The
 # node's maximum limits the audio that a cancel discards.
 MIN_LEAD_MS = 120
 
 Id = Annotated[str, Field(min_length=1, max_length=MAX_ID)]
+Framing = Literal["binary", "base64"]
 Milliseconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 
 # ---------------------------------------------------------------- client -> server
@@ -43,7 +47,7 @@ class OutputFormat(Strict):
     encoding: Encoding = "pcm_s16le"
     sample_rate: SampleRate = 24_000
     bit_rate: int | None = Field(None, ge=8_000, le=320_000)  # bits per second of ogg_opus and mp3; None: the default
-    framing: Literal["binary", "base64"] = "binary"
+    framing: Framing = "binary"
 
     @model_validator(mode="after")
     def _has_an_encoder(self) -> Self:
@@ -173,21 +177,41 @@ ClientMessage = (
     | Ping
     | SessionClose
 )
+_CLASSES: tuple[type[BaseModel], ...] = get_args(ClientMessage)
 _ADAPTER: TypeAdapter[ClientMessage] = TypeAdapter(Annotated[ClientMessage, Field(discriminator="type")])
-TYPES = [cls.model_fields["type"].annotation.__args__[0] for cls in ClientMessage.__args__]
+
+# The fields of an object by name; of a field that is an object, its own fields.
+Fields = dict[str, "Fields"]
+
+
+def _fields_of(kind: Any) -> Fields:
+    if not (isinstance(kind, type) and issubclass(kind, BaseModel)):
+        return {}
+    return {name: _fields_of(field.annotation) for name, field in kind.model_fields.items()}
+
+
+def _paths(fields: Fields, parent: str = "") -> Iterator[str]:
+    for name, inner in fields.items():
+        yield parent + name
+        yield from _paths(inner, f"{parent}{name}.")
+
+
+_SESSION = _fields_of(SessionConfig)
+# The fields of each type of message.
+_FIELDS = {get_args(cls.model_fields["type"].annotation)[0]: _fields_of(cls) for cls in _CLASSES}
+_FIELDS["session.update"]["session"] = _SESSION
+_FIELDS["context.open"] |= _SESSION
+TYPES = list(_FIELDS)
+
+# What a client can rely on: message types, fields of a session, encodings, framings, and the message `warning`.
+FEATURES = (*TYPES, *_paths(_SESSION), *ENCODINGS, *get_args(Framing), "warning")
 
 
 def load(data: str | bytes) -> Message:
-    """Parse one message of a client; raises `BadMessage` if it is not a JSON object as text."""
+    """Parse one message of a client; raises `BadMessage` if it is not a JSON object as text, or has too many values."""
     if isinstance(data, bytes):
         raise BadMessage("binary messages have no meaning here: send JSON text")
-    try:
-        message = json.loads(data, parse_constant=_no_constant)
-    except (ValueError, RecursionError):
-        raise BadMessage("a message is one JSON object as text") from None
-    if not isinstance(message, dict):
-        raise BadMessage("a message is one JSON object with a type")
-    return message
+    return parse(data, "a message is one JSON object with a type, as text")
 
 
 def context_of(message: Message) -> str | None:
@@ -196,18 +220,43 @@ def context_of(message: Message) -> str | None:
     return context_id if isinstance(context_id, str) and 0 < len(context_id) <= MAX_ID else None
 
 
-def check(message: Message) -> ClientMessage:
-    """Validate one message of a client; raises `BadMessage` or `UnknownType`, which tell none of the content."""
+def check(message: Message) -> tuple[ClientMessage, list[str]]:
+    """Validate one message of a client. Returns it without the fields that this version does not know, and their paths.
+
+    There are at most `MAX_UNKNOWN` paths (`session.output.gain`), in printable ASCII.
+
+    Raises:
+        BadMessage, UnknownType: a known field is wrong; the error tells none of the content.
+    """
     if message.get("type") not in TYPES:
         raise UnknownType(f"type is one of {', '.join(TYPES)}")
+    unknown: list[str] = []
+    known = _known(message, _FIELDS[message["type"]], unknown)
     try:
-        return _ADAPTER.validate_python(message)
+        return _ADAPTER.validate_python(known), unknown
     except ValidationError as error:
         _refuse(error, "message", skip=1)
 
 
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(name)
+def unknown_fields(session: Message) -> list[str]:
+    """The paths of the fields that no session of this version has; see `check`."""
+    unknown: list[str] = []
+    _known(session, _SESSION, unknown)
+    return unknown
+
+
+def _known(value: Message, fields: Fields, unknown: list[str], parent: str = "") -> Message:
+    """`value` without the fields that are not among `fields`; their paths are added to `unknown`."""
+    known = {}
+    for name, inner in value.items():
+        if name in fields:
+            nested = fields[name]
+            known[name] = (
+                _known(inner, nested, unknown, f"{parent}{name}.") if nested and type(inner) is dict else inner
+            )
+        elif len(unknown) < MAX_UNKNOWN:
+            unknown.append(ascii(parent + name[:MAX_UNKNOWN_CHARS])[1:-1][:MAX_UNKNOWN_CHARS])
+    return known
 
 
 def _refuse(error: ValidationError, what: str, skip: int = 0) -> NoReturn:
@@ -238,6 +287,12 @@ def build_error(error: SpeechError, *, context_id: str | None = None, fatal: boo
         fatal=fatal,
         retry_after_ms=error.retry_after_ms,
     )
+
+
+def build_warning(fields: list[str], *, context_id: str | None = None) -> Message:
+    """The warning that a message had `fields` that are not known."""
+    message = "fields that this node does not know are ignored; session.created names those that it knows, in features"
+    return build("warning", code="unknown_field", message=message, context_id=context_id, fields=fields)
 
 
 _JSON = json.JSONEncoder(separators=(",", ":"), allow_nan=False)

@@ -69,6 +69,8 @@ class Session:
         self._done: deque[str] = deque(maxlen=MAX_REMEMBERED)
         self._context_no = 0
         self._paces = Paces()
+        # Unknown fields that the client was told of, each once.
+        self._warned: set[str] = set()
         # Messages that need not wait for audio.
         self._replies: deque[Message] = deque()
         # Unsent events of the context that was polled last.
@@ -99,7 +101,10 @@ class Session:
         try:
             for message in messages:
                 context_id = protocol.context_of(message)
-                self._dispatch(protocol.check(message))
+                checked, unknown = protocol.check(message)
+                if unknown:
+                    self._warn(unknown, context_id)
+                self._dispatch(checked)
         except SpeechError as error:
             if error.code in ("at_capacity", "engine_lost", "draining", "context_limit"):
                 self._node.metrics.refused.labels(error.code).inc()
@@ -191,6 +196,12 @@ class Session:
                 self._leaving = (1000, "closed by the client")
                 self._cancel_all(None)
                 self.waker()
+
+    def _warn(self, unknown: list[str], context_id: str | None) -> None:
+        new = [path for path in dict.fromkeys(unknown) if path not in self._warned]
+        if new := new[: protocol.MAX_UNKNOWN - len(self._warned)]:
+            self._warned.update(new)
+            self._reply(protocol.build_warning(new, context_id=context_id))
 
     def _update(self, fields: dict[str, object]) -> None:
         config = self._config.merged(fields, self._limits.max_lead_ms)
@@ -372,6 +383,7 @@ class Session:
                 model=info.model if info else None,
                 sample_rate=SAMPLE_RATE,
                 frame_ms=FRAME_MS,
+                features=protocol.FEATURES,
                 limits={
                     "text_message_chars": limits.text_message_chars,
                     "text_context_chars": limits.text_context_chars,

@@ -9,7 +9,9 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from loguru import logger
 from websockets.asyncio.server import ServerConnection, serve
+from websockets.http11 import Request, Response
 from websockets.typing import Subprotocol
 
 from agent_tts.client import connection as client
@@ -245,6 +247,13 @@ async def test_a_refused_context_raises_from_open_and_leaves_the_connection_usab
         assert await say(connection, TEXT)
 
 
+async def test_a_misspelt_option_of_an_option_is_refused(node: RunningNode) -> None:
+    async with connect(node.url) as connection:
+        assert "output.bit_rate" in connection.info.features
+        with pytest.raises(BadMessage, match=r"output\.bitrate"):
+            await connection.open(output={"encoding": "mp3", "bitrate": 64_000})
+
+
 async def test_a_refused_session_raises_from_connect(node: RunningNode) -> None:
     with pytest.raises(UnknownVoice, match="no such voice"):
         async with connect(node.url, voice="nobody"):
@@ -385,9 +394,10 @@ GREETING = {
 
 
 @asynccontextmanager
-async def serving(handler: Callable[[ServerConnection], Awaitable[None]]) -> AsyncIterator[str]:
+async def serving(handler: Callable[[ServerConnection], Awaitable[None]], **options: Any) -> AsyncIterator[str]:
     """A server with this handler; yields its address."""
-    async with serve(handler, "127.0.0.1", 0, subprotocols=[Subprotocol("agent_tts.v1")], compression=None) as server:
+    options = {"subprotocols": [Subprotocol("agent_tts.v1")], "compression": None, **options}
+    async with serve(handler, "127.0.0.1", 0, **options) as server:
         yield f"127.0.0.1:{next(iter(server.sockets)).getsockname()[1]}"
 
 
@@ -442,6 +452,43 @@ async def test_a_server_with_another_protocol_is_disconnected(junk: str | bytes)
     async with serving(talk) as address, connect(address) as node:
         with pytest.raises(ConnectionLost, match=r"does not speak agent_tts\.v1"):
             await spoken(await node.open())
+
+
+async def test_fields_of_newer_nodes_are_sent_and_their_warnings_logged() -> None:
+    told: list[dict[str, Any]] = []
+    lines: list[str] = []
+
+    async def talk(connection: ServerConnection) -> None:
+        await connection.send(json.dumps(GREETING | {"features": ["mood"]}))
+        told.append(json.loads(await connection.recv()))
+        warning = {"type": "warning", "code": "unknown_field", "message": "ignored", "fields": ["pitch"]}
+        await connection.send(json.dumps(warning | {"context_id": told[0]["context_id"]}))
+        started = {"type": "context.started", "context_id": told[0]["context_id"], "context_no": 7, "queue_ms": 0}
+        await connection.send(json.dumps(started))
+        await connection.wait_closed()
+
+    sink = logger.add(lines.append, format="{message}")
+    try:
+        async with serving(talk) as address, connect(address) as node:
+            await node.open(mood="good", pitch=1.5)
+            with pytest.raises(BadMessage, match="moods"):
+                await node.open(moods="good")
+    finally:
+        logger.remove(sink)
+    assert (told[0]["mood"], told[0]["pitch"]) == ("good", 1.5)
+    assert [line for line in lines if "pitch" in line]
+
+
+async def test_a_node_of_another_version_says_which() -> None:
+    def refuse(connection: ServerConnection, request: Request) -> Response:
+        response = connection.respond(400, "")
+        response.headers["Sec-WebSocket-Protocol"] = "agent_tts.v2"
+        return response
+
+    async with serving(start_context, process_request=refuse) as address:
+        with pytest.raises(ConnectionLost, match=r"speaks agent_tts\.v2, this client agent_tts\.v1"):
+            async with connect(address):
+                pass
 
 
 async def test_messages_of_newer_nodes_are_ignored() -> None:

@@ -17,7 +17,7 @@ from tests.examples import examples
 
 
 def parse(data: str | bytes) -> protocol.ClientMessage:
-    return protocol.check(protocol.load(data))
+    return protocol.check(protocol.load(data))[0]
 
 
 MESSAGES: list[dict[str, Any]] = [
@@ -40,8 +40,32 @@ def test_every_message_of_the_protocol_is_accepted(message: dict[str, Any]) -> N
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda m: m["type"])
-def test_unknown_fields_of_a_message_are_ignored(message: dict[str, Any]) -> None:
-    parse(json.dumps({**message, "later_version": 1}))
+def test_unknown_fields_of_a_message_are_dropped_and_told(message: dict[str, Any]) -> None:
+    taken, unknown = protocol.check(protocol.load(json.dumps({**message, "later_version": 1})))
+    assert (taken, unknown) == (parse(json.dumps(message)), ["later_version"])
+
+
+def test_unknown_fields_are_found_in_every_object_of_a_session() -> None:
+    session = {"voise": 1, "output": {"gain": 1, "encoding": "opus"}, "sampling": {"min_p": {"top_k": 1}}, "speed": 2}
+    update, unknown = protocol.check({"type": "session.update", "session": session, "then": 1})
+    assert update == parse('{"type":"session.update","session":{"output":{"encoding":"opus"},"sampling":{},"speed":2}}')
+    assert unknown == ["session.voise", "session.output.gain", "session.sampling.min_p", "then"]
+    opened, unknown = protocol.check({"type": "context.open", "context_id": "t1", **session})
+    assert opened.overrides == update.session  # type: ignore[union-attr]
+    assert unknown == protocol.unknown_fields(session) == ["voise", "output.gain", "sampling.min_p"]
+
+
+def test_unknown_names_are_told_in_short_printable_ascii() -> None:
+    names = ["x" * 1_000, "\n\x1b[2J", "\u202e" * 100, "\ud800", *map(str, range(1_000))]
+    _, unknown = protocol.check({"type": "ping", **dict.fromkeys(names)})
+    assert len(unknown) == protocol.MAX_UNKNOWN
+    assert unknown[0] == "x" * 64
+    assert all(len(name) <= 64 and name.isascii() and name.isprintable() for name in unknown)
+
+
+def test_the_features_are_the_types_fields_and_formats() -> None:
+    assert {"playback.ack", "breaks", "output.bit_rate", "sampling.top_k", "mp3", "base64"} <= set(protocol.FEATURES)
+    assert len(set(protocol.FEATURES)) == len(protocol.FEATURES)
 
 
 @pytest.mark.parametrize(
@@ -201,6 +225,35 @@ json_values = st.recursive(
 fields = st.sampled_from(["type", "context_id", "text", "played_ms", "session", "flush_id", "t", "voice"])
 values = json_values | st.sampled_from([message["type"] for message in MESSAGES])
 mutated = st.builds(lambda base, change: {**base, **change}, st.sampled_from(MESSAGES), st.dictionaries(fields, values))
+
+
+known_names = {name for path in protocol.FEATURES for name in path.split(".")} | {"type", "context_id", "flush_id"}
+known_names |= {"text", "played_ms", "session", "t"}
+unknown = st.dictionaries(st.text(max_size=80).filter(lambda name: name not in known_names), json_values, max_size=3)
+
+
+def outcome(message: dict[str, Any]) -> object:
+    try:
+        return protocol.check(message)[0]
+    except SpeechError as error:
+        return error.code, error.message
+
+
+def later(message: dict[str, Any], extra: list[dict[str, Any]]) -> dict[str, Any]:
+    """The message with more fields in itself, its session, and the objects in them."""
+    nested = {
+        name: later(inner, extra[1:] or [{}])
+        for name, inner in message.items()
+        if name in ("session", "output", "sampling") and isinstance(inner, dict)
+    }
+    return {**message, **nested, **extra[0]}
+
+
+@examples(2_000)
+@given(mutated, st.lists(unknown, min_size=1, max_size=3))
+@example({"type": "session.update", "session": {"output": {"encoding": "mp3"}, "sampling": {}}}, [{"a": 1}] * 3)
+def test_any_message_with_unknown_fields_acts_as_without(message: dict[str, Any], extra: list[dict[str, Any]]) -> None:
+    assert outcome(later(message, extra)) == outcome(message)
 
 
 @examples(2_000)

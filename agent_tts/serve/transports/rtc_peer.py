@@ -16,7 +16,7 @@ from aiortc import (
 )
 from loguru import logger
 
-from agent_tts.errors import SlowConsumer, SpeechError, at_capacity
+from agent_tts.errors import SlowConsumer, SpeechError, UnsupportedProtocol, at_capacity
 from agent_tts.protocol import v1 as protocol
 from agent_tts.protocol.adapter import Message
 from agent_tts.protocol.context import AudioChunk
@@ -170,6 +170,8 @@ class RtcPeer:
 
     def _on_channel(self, channel: RTCDataChannel) -> None:
         if channel.label != protocol.SUBPROTOCOL or self._channel is not None:
+            error = UnsupportedProtocol(f"a peer speaks on one data channel, labelled {protocol.SUBPROTOCOL}")
+            channel.send(protocol.dump(protocol.build_error(error, fatal=True)))
             channel.close()
             self._stray_channels += 1
             if self._stray_channels > MAX_STRAY_CHANNELS:
@@ -235,7 +237,7 @@ class RtcPeer:
 
 def _is_ping(data: str | bytes) -> bool:
     try:
-        return isinstance(protocol.check(protocol.load(data)), protocol.Ping)
+        return isinstance(protocol.check(protocol.load(data))[0], protocol.Ping)
     except SpeechError:
         return False
 

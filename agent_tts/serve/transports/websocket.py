@@ -13,13 +13,15 @@ from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketState
 
 from agent_tts.config.settings import Settings
-from agent_tts.errors import Draining, SlowConsumer, SpeechError
+from agent_tts.errors import Draining, SlowConsumer, SpeechError, UnsupportedProtocol
 from agent_tts.protocol import v1 as protocol
 from agent_tts.protocol.adapter import ProtocolAdapter, QueueingAdapter
+from agent_tts.serve.connections import CONNECTION
 from agent_tts.serve.guard import TokenBucket
 from agent_tts.serve.node import Node
 from agent_tts.serve.routes import openai
-from agent_tts.serve.server import CONNECTION, WebSocketProtocol
+from agent_tts.serve.routes.http import retry_headers
+from agent_tts.serve.server import WebSocketProtocol
 from agent_tts.serve.session import Session
 from agent_tts.serve.transports.writer import WRITE_BYTES, Writer
 
@@ -58,12 +60,11 @@ class StreamEndpoint:
         websocket = WebSocket(scope, receive, send)
         dialect = self._dialect
         adapter = dialect.make_adapter(websocket, self._node.settings)
-        if not dialect.denies:
-            await self._accept(websocket)
         try:
-            client = self._node.guard.authorize(
-                websocket.headers, websocket.query_params, token_ok=True, key_query=dialect.key_query
-            )
+            self._negotiate(websocket)
+            if not dialect.denies:
+                await self._accept(websocket)
+            client = self._node.guard.identify(websocket, token_ok=True, key_query=dialect.key_query)
             if self._node.service.draining:
                 raise Draining
             with self._node.guard.admit(client):
@@ -77,13 +78,25 @@ class StreamEndpoint:
             else:
                 await self._refuse(websocket, adapter, error)
 
+    def _negotiate(self, websocket: WebSocket) -> None:
+        """Raises `UnsupportedProtocol` if the client offers subprotocols, and none that is spoken.
+
+        It is answered before the upgrade: browsers and others fail a handshake that selects no subprotocol, or one that
+        was not offered, and RFC 6455 forbids to select one that is not spoken.
+        """
+        ours, offered = self._dialect.subprotocol, websocket.scope.get("subprotocols", [])
+        if ours is not None and offered and ours not in offered:
+            raise UnsupportedProtocol(f"no subprotocol that was offered is spoken here: offer {ours}")
+
     async def _accept(self, websocket: WebSocket) -> None:
         ours, offered = self._dialect.subprotocol, websocket.scope.get("subprotocols", [])
         async with asyncio.timeout(self._node.settings.timeouts.handshake_s):
             await websocket.accept(subprotocol=ours if ours in offered else None)
 
     async def _deny(self, websocket: WebSocket, error: SpeechError) -> None:
-        response = JSONResponse(openai.error_body(error), error.status)
+        response = JSONResponse(openai.error_body(error), error.status, retry_headers(error))
+        if self._dialect.subprotocol is not None:
+            response.headers["Sec-WebSocket-Protocol"] = self._dialect.subprotocol  # what is spoken
         if self._dialect.denial_header is not None:
             response.headers[self._dialect.denial_header] = error.message.encode("ascii", "replace").decode()
         with contextlib.suppress(Exception):  # the client may be gone

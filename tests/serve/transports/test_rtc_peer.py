@@ -371,8 +371,13 @@ async def test_a_peer_that_never_connects_is_given_up() -> None:
 
 async def test_unknown_data_channels_are_closed_and_too_many_end_the_peer() -> None:
     async with running_node() as node, connected(node.url) as peer:
-        stray = peer.connection.createDataChannel("agent_tts.v0")
+        told: list[str] = []
+        stray = peer.connection.createDataChannel("agent_tts.v2")
+        stray.on("message", told.append)
         await until(lambda: stray.readyState == "closed")
+        (error,) = map(json.loads, told)
+        assert (error["code"], error["fatal"]) == ("unsupported_protocol", True)
+        assert "agent_tts.v1" in error["message"]
         assert node.node.peers
         for index in range(peers.MAX_STRAY_CHANNELS):
             peer.connection.createDataChannel(f"stray {index}")

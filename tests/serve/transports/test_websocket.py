@@ -10,13 +10,13 @@ from collections.abc import Iterator
 import httpx
 import pytest
 from starlette.routing import WebSocketRoute
-from websockets.exceptions import ConnectionClosed
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from agent_tts.events import FRAME_BYTES
 from agent_tts.protocol.adapter import Message, ProtocolAdapter
 from agent_tts.protocol.context import AudioChunk
 from agent_tts.serve.app import create_app
-from agent_tts.serve.server import MAX_PENDING, WebSocketProtocol
+from agent_tts.serve.server import SPARE_CONNECTIONS, WebSocketProtocol
 from agent_tts.serve.transports.websocket import Dialect, StreamEndpoint
 from agent_tts.serve.transports.writer import WRITE_BYTES
 from tests.support import RunningNode, dominant_hz, running_app, running_node, settings_of, until
@@ -48,6 +48,26 @@ async def test_the_subprotocol_is_accepted_and_deflate_is_off() -> None:
             assert peer.socket.protocol.extensions == []
         async with wire(running.ws_url, subprotocols=None) as peer:
             await peer.until("session.created")
+
+
+async def test_the_protocol_is_chosen_from_several_that_a_client_speaks() -> None:
+    async with running_node() as running:
+        offers = ["agent_tts.v2", "agent_tts.v1", "other"]
+        async with wire(running.ws_url, subprotocols=offers) as peer:
+            assert peer.socket.subprotocol == "agent_tts.v1"
+
+
+@pytest.mark.parametrize("offers", [["agent_tts.v2"], ["agent_tts.v2", "agent_tts.v10"], ["AGENT_TTS.V1"]])
+async def test_protocols_that_are_not_spoken_are_refused_with_those_that_are(offers: list[str]) -> None:
+    async with running_node() as running:
+        with pytest.raises(InvalidStatus) as caught:
+            async with wire(running.ws_url, subprotocols=offers):
+                pass
+        response = caught.value.response
+        assert (response.status_code, response.headers["Sec-WebSocket-Protocol"]) == (400, "agent_tts.v1")
+        error = json.loads(response.body)["error"]
+        assert (error["code"], "agent_tts.v1" in error["message"]) == ("unsupported_protocol", True)
+        assert not running.node.sessions
 
 
 async def test_a_message_over_64_kib_closes_with_1009() -> None:
@@ -220,7 +240,7 @@ async def test_pending_connections_are_closed_in_time_and_disturb_no_session() -
 
 
 async def test_hundreds_of_pending_connections_do_not_block_clients() -> None:
-    """Guards MAX_PENDING: the oldest make room before their deadline; a client that has sent a request stays."""
+    """Guards `NodeConfig.enter`: the oldest make room before their deadline; a client stays."""
     pending, talkers = 700, 20
     async with running_node(timeouts={"handshake_s": 60}, limits={"connections": 50}) as running:
         host, port = running.url.removeprefix("http://").split(":")
@@ -231,7 +251,7 @@ async def test_hundreds_of_pending_connections_do_not_block_clients() -> None:
                 for _ in range(talkers):
                     assert (await http.get("/health")).status_code == 200
                 assert await speak(running.ws_url, "Hello", lead_ms=None) != b""
-                assert len(running.server.server_state.connections) <= MAX_PENDING + 1
+                assert len(running.server.server_state.connections) <= 50 + SPARE_CONNECTIONS
                 async with asyncio.timeout(5):
                     assert await opened[0][0].read() == b""
                 assert not opened[-1][0].at_eof()
