@@ -44,6 +44,9 @@ class Metrics(EngineObserver):
         self.sessions = gauge("agent_tts_sessions", "Sessions and requests admitted now.")
         self.rtc_lateness = histogram("agent_tts_rtc_lateness_seconds", "Packets behind their 20 ms grid.")
         self.loop_lag = histogram("agent_tts_loop_lag_seconds", "Event loop behind its clock, probed.")
+        self.log_lost = counter("agent_tts_log_lines_lost", "Log lines left out.", ["reason"])
+        for reason in ("unread", "repeated"):
+            self.log_lost.labels(reason)
         self.tasks = gauge("agent_tts_tasks", "Tasks of the event loop, probed.")
         # By the engine's number.
         self.engine_up = gauge("agent_tts_engine_up", "Whether it answers.", ["engine"])
