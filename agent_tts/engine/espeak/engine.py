@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from functools import lru_cache, partial
 
 import numpy as np
@@ -24,6 +25,7 @@ from agent_tts.engine.espeak.library import (
     Language,
     TooLong,
 )
+from agent_tts.engine.espeak.scripts import parts, reader
 from agent_tts.engine.espeak.voices import EspeakVoices
 from agent_tts.engine.espeak.workers import EspeakWorkers, Job
 from agent_tts.engine.slots import SlotFeed, SlotTable
@@ -110,11 +112,12 @@ class EspeakEngine(Engine):
     def _make(self, opened: StartRequest) -> _EspeakRequest:
         language, variant = self._voices.resolve(opened.options.resolved, opened.options.language)
         feed = SlotFeed(opened, language.code, self._first_words)
-        unpaced = opened.options.lead_ms is None
-        return _EspeakRequest(self._workers, feed, _delivery(language, variant, opened.options), unpaced=unpaced)
+        how = delivery(language, variant, opened.options)
+        return _EspeakRequest(self._workers, self._voices, feed, how, unpaced=opened.options.lead_ms is None)
 
 
-def _delivery(language: Language, variant: str | None, options: SpeechOptions) -> Delivery:
+def delivery(language: Language, variant: str | None, options: SpeechOptions) -> Delivery:
+    """How a request is spoken."""
     wanted = RATE_NORMAL * options.speed
     rate = round(min(max(wanted, RATE_MIN), RATE_MAX))
     stretch = 1.0 if RATE_MIN <= wanted <= RATE_MAX else wanted / rate
@@ -132,9 +135,12 @@ def _clamp(pitch: int) -> int:
 class _EspeakRequest:
     """A request in its slot: its text, its voice and its resampler."""
 
-    def __init__(self, workers: EspeakWorkers, feed: SlotFeed, delivery: Delivery, *, unpaced: bool) -> None:
+    def __init__(
+        self, workers: EspeakWorkers, voices: EspeakVoices, feed: SlotFeed, delivery: Delivery, *, unpaced: bool
+    ) -> None:
         self.feed = feed
         self._workers = workers
+        self._voices = voices
         self._delivery = delivery
         # The first pending unit, while it is with a worker for longer than a step.
         self._job: Job | None = None
@@ -184,7 +190,11 @@ class _EspeakRequest:
         return outputs
 
     def _speak(self, unit: Unit, until: float) -> list[StepOutput] | None:
-        """Speak a unit, or put its halves in its place; None if it is not done until then."""
+        """Speak a unit, or put its parts or halves in its place; None if it is not done until then."""
+        own = self._delivery.language
+        if self._job is None and (cut := parts(unit, own.code)) != [unit]:
+            self.feed.pending.extendleft(reversed(cut))
+            return []
         text = unit.text.rstrip(CLOSERS)  # after punctuation they would be a clause and a pause of their own
         ends = text.endswith(CLAUSE_ENDS)
         if not ends:
@@ -192,7 +202,8 @@ class _EspeakRequest:
         halves = unit.halves()
         if self._job is None:
             most = self._max_samples if halves else None  # without halves there is no limit
-            self._job = Job(text, self._delivery, pause=ends, most=most)
+            how = replace(self._delivery, language=self._voices.language(reader(unit.text, own.code)))
+            self._job = Job(text, how, pause=ends, most=most)
         else:
             until = 0.0  # the step that began it has waited
         try:

@@ -36,7 +36,9 @@ RESTART_S = 0.1  # between two starts that failed
 # `worker.CPU_S` bounds.
 ANSWER_S = 3.0
 REAP_S = 1.0  # for a worker to exit after it has closed its pipe or was killed
+MAX_INTERRUPTED = 2  # a text that makes the kernel kill each worker, for want of memory, is deadly, too
 MAX_DEADLY = 4_096  # texts that are remembered; a text takes 100 bytes
+ENVIRONMENT: dict[str, str] = {}  # of a worker: the node's may hold secrets
 LOG_S = 10.0  # between two lines about ended workers
 READ_BYTES = 1 << 20
 
@@ -60,9 +62,9 @@ class Job:
         self.asked_at = time.monotonic()
         # What came of it; None until then.
         self.outcome: Clause | EspeakError | None = None
-        # Whether a worker has it, and whether one was killed while it had it.
+        # Whether a worker has it, and how many were killed while they had it.
         self.assigned = False
-        self.interrupted = False
+        self.interrupted = 0
 
     @property
     def key(self) -> int:
@@ -103,13 +105,12 @@ class _Worker:
     """One process."""
 
     def __init__(self) -> None:
-        # It must not see the settings and secrets of the environment, and needs none of it.
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-S", worker.__file__, str(os.getpid()), library_path(), str(data_path())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env={},
+            env=ENVIRONMENT,
         )
         self.stdout = cast(IO[bytes], self._process.stdout)
         if sys.platform == "linux":
@@ -216,7 +217,7 @@ class EspeakWorkers:
         """The clause; None when it is not done `until` then (monotonic): call again with the same job.
 
         A worker's death by a signal of its own making is the text's fault, which is not tried again. A job whose worker
-        is killed from outside, or stands still, goes to another one, once.
+        is killed from outside, or stands still, goes to another one, `MAX_INTERRUPTED` times.
 
         Raises:
             TooLong: the audio is longer than the job allows.
@@ -225,6 +226,7 @@ class EspeakWorkers:
         """
         while job.outcome is None:
             if not job.assigned:
+                self.poll(0.0)  # idle workers may have ended
                 self._assign(job)
             if job.outcome is None and not self.poll(until):
                 return None
@@ -238,12 +240,13 @@ class EspeakWorkers:
         """Wait for the workers until something happened to one (True), or until then (False)."""
         self._start_missing()
         happened = False
+        until = min([until, *(each.deadline for each in self._workers if not each.idle)])
         for key, _ in self._selector.select(max(0.0, until - time.monotonic())):
             happened = True
             if not key.data.read():
                 self._bury(key.data)
         now = time.monotonic()
-        for each in [each for each in self._workers if each.deadline < now and not each.idle]:
+        for each in [each for each in self._workers if each.deadline <= now and not each.idle]:
             happened = True
             self._bury(each)
         return happened
@@ -286,8 +289,9 @@ class EspeakWorkers:
 
     def _judge(self, job: Job, code: int | None) -> None:
         """Give the job of a dead worker out again, or hold its text guilty."""
-        if code in (None, -signal.SIGKILL) and not job.interrupted:
-            job.interrupted, job.assigned = True, False
+        if code in (None, -signal.SIGKILL) and job.interrupted < MAX_INTERRUPTED:
+            job.interrupted += 1
+            job.assigned = False
             return
         self._deadly[job.key] = None
         if len(self._deadly) > MAX_DEADLY:
