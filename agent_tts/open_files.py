@@ -103,7 +103,9 @@ def _probe() -> None:
         for _ in range(FOR_A_SPAWN):
             opened.append(os.open(os.devnull, os.O_RDONLY))
     except OSError as error:
-        limit = "the hard limit (ulimit -Hn, LimitNOFILE)" if error.errno == errno.EMFILE else "the system's fs.file-max"
+        limit = (
+            "the hard limit (ulimit -Hn, LimitNOFILE)" if error.errno == errno.EMFILE else "the system's fs.file-max"
+        )
         raise OSError(error.errno, f"{error.strerror}: raise {limit}") from None
     finally:
         for fd in opened:

@@ -102,7 +102,7 @@ async def garbage(target: Target) -> str:
     return f"{sent} invalid requests"
 
 
-@attack("all descriptors taken, then the engine dies", node=hampered)
+@attack("all descriptors taken, then the engine dies", node=hampered, expected=["engine_lost"])
 async def descriptors(target: Target) -> str:
     rounds = int(target.scaled(3, 1))
     for _ in range(rounds):
