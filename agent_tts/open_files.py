@@ -1,7 +1,7 @@
 """File descriptors of this process: its limit, and the part that is kept for its child processes.
 
-Connections can take every descriptor there is. So the soft limit stays below what is allowed, and is raised while a child
-process is spawned: no connection can take what a new engine needs.
+Connections can take every descriptor there is. So the soft limit stays below what is allowed, and is raised while a
+child process is spawned: no connection can take what a new engine needs.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import os
 import sys
 from collections.abc import Iterator
 
-# Descriptors of a connection (two while it is upgraded), of a WebRTC peer with its sockets, and of all else, connections
-# without a session included.
+# Descriptors of a connection (two while it is upgraded), of a WebRTC peer with its sockets, and of all else:
+# connections without a session, too.
 OF_A_CONNECTION = 2
 OF_A_PEER = 16
 BESIDES = 768
@@ -101,7 +101,7 @@ def _probe() -> None:
     opened: list[int] = []
     try:
         for _ in range(FOR_A_SPAWN):
-            opened.append(os.open(os.devnull, os.O_RDONLY))
+            opened.append(os.open(os.devnull, os.O_RDONLY))  # noqa: PERF401 - those before a failure are closed
     except OSError as error:
         limit = (
             "the hard limit (ulimit -Hn, LimitNOFILE)" if error.errno == errno.EMFILE else "the system's fs.file-max"
