@@ -16,6 +16,7 @@ from starlette.requests import HTTPConnection
 
 from agent_tts.config.settings import Settings, is_loopback
 from agent_tts.errors import RETRY_MS, AtCapacity, Unauthorized
+from agent_tts.serve.connections import CONNECTION
 from agent_tts.serve.telemetry.metrics import Metrics
 
 MAX_TOKENS = 10_000  # unused tokens at once; each lives for a minute
@@ -38,18 +39,27 @@ class TokenBucket:
         self._left = burst
         self._then = now
 
-    def take(self, now: float) -> float:
-        """Count one. Returns the seconds by which it came too early: 0 within the limits."""
-        self._left = min(self._burst, self._left + (now - self._then) * self._rate) - 1
+    def take(self, now: float, count: float = 1) -> float:
+        """Count some. Returns the seconds by which they came too early: 0 within the limits."""
+        self._left = min(self._burst, self._left + (now - self._then) * self._rate) - count
         self._then = now
         return max(0.0, -self._left / self._rate)
+
+    def allows(self, now: float) -> bool:
+        """Count one if it is within the limits; returns whether it is."""
+        self.take(now, 0)
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True
 
 
 class Guard:
     """Checks and counts the clients of one node."""
 
     def __init__(self, settings: Settings, metrics: Metrics, clock: Callable[[], float] = time.monotonic) -> None:
-        self._keys = [key.get_secret_value().encode() for key in settings.auth.api_keys]
+        # Digests of the keys: of one length, so that the time to compare them does not tell theirs.
+        self._keys = [_digest(key.get_secret_value()) for key in settings.auth.api_keys]
         self._origins = {origin.rstrip("/").lower() for origin in settings.auth.allowed_origins}
         self._token_ttl_s = settings.auth.token_ttl_s
         self._limits = settings.limits
@@ -85,6 +95,17 @@ class Guard:
             return self._redeem(token)
         return self._check_key(_key_in(headers) or (query.get(key_query, "") if key_query else ""))
 
+    def identify(self, connection: HTTPConnection, *, token_ok: bool = False, key_query: str | None = None) -> Client:
+        """The client behind a request, whose connection counts as a client's from now on.
+
+        Raises `Unauthorized` as `authorize` does, with the same arguments; `AtCapacity` if clients have no place left.
+        """
+        client = self.authorize(connection.headers, connection.query_params, token_ok=token_ok, key_query=key_query)
+        protocol = connection.scope.get("extensions", {}).get(CONNECTION)
+        if protocol is not None:  # the server is the node's own
+            protocol.recognise()
+        return client
+
     def issue_token(self, client: Client) -> tuple[str, float]:
         """A one-time token for a browser, and its lifetime in seconds. Raises `AtCapacity` if too many are unused."""
         now = self._clock()
@@ -103,12 +124,13 @@ class Guard:
 
     def _check_key(self, given: str) -> Client:
         # Every key is compared, so that timing does not tell which one was nearly right.
-        matches = [hmac.compare_digest(key, given.encode(errors="replace")) for key in self._keys]
+        digest = _digest(given)
+        matches = [hmac.compare_digest(key, digest) for key in self._keys]
         if not given:
             raise Unauthorized("an API key is required: Authorization: Bearer KEY, or X-API-Key")
         if not any(matches):
             raise Unauthorized("the API key is wrong")
-        return Client(_digest(given).hex()[:16])
+        return Client(digest.hex()[:16])
 
     def _check_host_and_origin(self, headers: Mapping[str, str]) -> None:
         host = headers.get("host", "").lower()
@@ -148,10 +170,10 @@ class Guard:
 
 
 async def authorized(connection: HTTPConnection) -> Client:
-    """FastAPI dependency: the client behind a request; raises `Unauthorized`."""
+    """FastAPI dependency: the client behind a request; raises the errors of `Guard.identify`."""
     # A coroutine, although it never waits: FastAPI runs plain functions in a thread.
     guard: Guard = connection.app.state.node.guard
-    return guard.authorize(connection.headers, connection.query_params)
+    return guard.identify(connection)
 
 
 def _key_in(headers: Mapping[str, str]) -> str:

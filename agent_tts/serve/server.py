@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+import httptools
 import uvicorn
 from fastapi import FastAPI
 from loguru import logger
@@ -21,17 +22,16 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from websockets.frames import CloseCode, Frame, Opcode
 from websockets.protocol import State
 
+from agent_tts import open_files
 from agent_tts.config.settings import Settings
 from agent_tts.errors import EngineLost, SettingsError
+from agent_tts.serve.connections import CONNECTION, ConnectionTable, Standing
 from agent_tts.serve.guard import TokenBucket
 from agent_tts.serve.node import Node
 from agent_tts.serve.tls import server_context
 
 if TYPE_CHECKING:
     from uvicorn._types import ASGIReceiveEvent, ASGISendEvent
-
-# Key in `scope["extensions"]` under which an endpoint finds its `HttpProtocol` or `WebSocketProtocol`.
-CONNECTION = "agent_tts.connection"
 
 # Kernel buffer for what a client is sent, in bytes; Linux doubles it. The default takes 84 s of audio before a client
 # that never reads is noticed.
@@ -41,9 +41,11 @@ RECEIVE_BUFFER = 32_768  # for what a client sends, likewise doubled; clients se
 MAX_HEADER_BYTES = 65_536
 MAX_HEADERS = 100
 MAX_URL_BYTES = 8_000  # with method and version it has to fit the longest line of `websockets`: 8192 bytes
+# Bytes of the headers that `websockets` parses as lists before it knows the client, at 0.4 us a byte.
+MAX_LIST_BYTES = 4_096
+LISTS = (b"connection", b"upgrade", b"sec-websocket-protocol", b"sec-websocket-extensions")
 MAX_PIPELINED = 16  # requests of one connection that wait for an earlier one
-SPARE_CONNECTIONS = 256  # for pages and metrics, beyond `limits.connections`
-MAX_PENDING = 256  # connections that have sent no request yet; one more replaces the oldest
+SPARE_CONNECTIONS = 512  # for pages, metrics and newcomers, beyond `limits.connections`
 
 # Bytes that a parser gets at once; limits are checked between slices.
 HTTP_SLICE = 8_192
@@ -61,6 +63,7 @@ _FIN = 0x80
 _HEAD, _HEAD_16, _HEAD_64 = struct.Struct("!BB"), struct.Struct("!BBH"), struct.Struct("!BBQ")
 
 CONNECTION_BACKLOG = 1_024
+TICKS_PER_S = 10  # of uvicorn's main loop
 DRAIN_CHECK_S = 0.05  # between checks of the send buffers
 SHUTDOWN_S = 2  # for responses that are still being sent after the drain
 
@@ -78,19 +81,17 @@ class HttpProtocol(HttpToolsProtocol):
     _unparsed = 0
     # Bytes of the request's headers and trailers so far.
     _header_bytes = 0
+    _list_bytes = 0  # of `LISTS`
+    # What the parser has got last.
+    _piece = b""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._set_deadline()
-        pending = self.config.pending
-        if len(pending) >= MAX_PENDING:
-            oldest = next(iter(pending))
-            del pending[oldest]
-            oldest.transport.abort()
-        pending[self] = None
+        self.config.enter(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.config.pending.pop(self, None)
+        self.config.table.remove(self.transport)
         self._clear_deadline()
         super().connection_lost(exc)
 
@@ -108,7 +109,23 @@ class HttpProtocol(HttpToolsProtocol):
                 return
             if self._in_head and self._deadline is None:
                 self._set_deadline()
+            self._piece = piece
             super().data_received(piece)
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """Parse a request again without its `Upgrade`, which a server may ignore: the parser skips its body.
+
+        Java's HttpClient offers h2c with its requests, unless it is told not to.
+        """
+        upgrade = sys.exception()
+        assert isinstance(upgrade, httptools.HttpParserUpgrade)
+        version = self.parser.get_http_version().encode()
+        headers = [b"%b: %b\r\n" % (name, value) for name, value in self.headers if name != b"upgrade"]
+        head = b"%b %b HTTP/%b\r\n%b\r\n" % (self.parser.get_method(), self.url, version, b"".join(headers))
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's
+        self._unparsed = 0
+        self.data_received(head + self._piece[upgrade.args[0] :])
 
     def handle_websocket_upgrade(self) -> None:
         if self.cycle is not None and not self.cycle.response_complete:  # its answer would end up in the WebSocket
@@ -120,7 +137,7 @@ class HttpProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._header_bytes = 0
+        self._header_bytes = self._list_bytes = 0
         self.scope["extensions"] = {CONNECTION: self}  # type: ignore[dict-item]
 
     def on_url(self, url: bytes) -> None:
@@ -132,14 +149,27 @@ class HttpProtocol(HttpToolsProtocol):
         self._header_bytes += len(name) + len(value)
         if self._header_bytes > MAX_HEADER_BYTES or len(self.headers) >= MAX_HEADERS:
             raise ValueError("too many headers")
+        if name.lower() in LISTS:
+            self._list_bytes += len(value)
+            if self._list_bytes > MAX_LIST_BYTES:
+                raise ValueError("a list in a header is too long")
         super().on_header(name, value)
 
+    @property
+    def _is_parsed_again(self) -> bool:
+        """Whether the request offers another protocol than WebSocket; see `_unsupported_upgrade_warning`."""
+        return bool(self.parser.should_upgrade() and not self._should_upgrade())
+
     def on_headers_complete(self) -> None:
+        if self._is_parsed_again:
+            if self.parser.get_method() == b"CONNECT":
+                raise ValueError("the node is no proxy")
+            return
         if len(self.pipeline) >= MAX_PIPELINED:
             raise ValueError("too many requests at once")
         self._in_head = False
         self._unparsed = 0
-        self.config.pending.pop(self, None)
+        self.config.table.busy(self.transport)
         self._clear_deadline()
         super().on_headers_complete()
 
@@ -148,6 +178,8 @@ class HttpProtocol(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
+        if self._is_parsed_again:
+            return
         self._in_head = True
         self._unparsed = 0
         self._clear_deadline()
@@ -155,10 +187,17 @@ class HttpProtocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        if not self._in_head and self.cycle.response_complete:  # the rest of the body is not read
+        if not self.cycle.response_complete:  # a later request's
+            return
+        self.config.table.idle(self.transport)
+        if not self._in_head:  # the rest of the body is not read
             self._set_deadline()
 
     # For the endpoint.
+
+    def recognise(self) -> None:
+        """The client has shown a key that is right. Raises `AtCapacity`."""
+        self.config.recognise(self.transport)
 
     @property
     def is_full(self) -> bool:
@@ -182,6 +221,8 @@ class HttpProtocol(HttpToolsProtocol):
 class WebSocketProtocol(WebSocketsSansIOProtocol):
     """A WebSocket with limits on frames that carry no message."""
 
+    config: NodeConfig
+
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self._idle_frames = TokenBucket(IDLE_FRAMES_PER_S, IDLE_FRAMES_BURST, self.loop.time())
@@ -191,6 +232,10 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         # wait for speech, and answer none in between; TCP_USER_TIMEOUT still finds a dead machine.
         self.demands_pongs: Callable[[], bool] = lambda: True
         self._pong_is_due = True
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.config.table.remove(self.transport)
+        super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         self._unparsed += data
@@ -265,6 +310,9 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
 
     # For the endpoint; see `HttpProtocol`.
 
+    def recognise(self) -> None:
+        self.config.recognise(self.transport)
+
     @property
     def is_full(self) -> bool:
         return not self.writable.is_set()
@@ -330,7 +378,6 @@ class NodeConfig(uvicorn.Config):
             ws_per_message_deflate=False,
             ws_ping_interval=settings.timeouts.ping_s,
             ws_ping_timeout=settings.timeouts.ping_s,
-            limit_concurrency=settings.limits.connections + SPARE_CONNECTIONS + MAX_PENDING,
             timeout_graceful_shutdown=SHUTDOWN_S,
             access_log=False,
             log_config=None,
@@ -340,8 +387,35 @@ class NodeConfig(uvicorn.Config):
             server_header=False,
         )
         self.settings = settings
-        # Connections that have sent no request yet, oldest first.
-        self.pending: dict[HttpProtocol, None] = {}
+        self.table: ConnectionTable[asyncio.Transport] = ConnectionTable(
+            settings.limits.connections + SPARE_CONNECTIONS
+        )
+        # File descriptors that may be open, and those of them that are no connection's, as of the last count.
+        self._room_for_files = open_files.room()
+        self._other_files = 0
+        self._given_way = app.state.node.metrics.connections_given_way
+
+    def count_files(self) -> None:
+        """Count what else is open: WebRTC peers, connections in their TLS handshake, pipes of engines."""
+        self._other_files = max(0, open_files.in_use() - len(self.table))
+
+    def enter(self, connection: asyncio.Transport) -> None:
+        """Count a new connection; another one gives way if there is no room."""
+        crowded = len(self.table) + self._other_files >= self._room_for_files
+        why = "few file descriptors are free" if crowded else "all places are taken"
+        self._close(self.table.enter(connection, crowded=crowded), why)
+
+    def recognise(self, connection: asyncio.Transport) -> None:
+        """Count a connection as a client's from now on. Raises `AtCapacity`."""
+        self._close(self.table.recognise(connection), "all places of clients are taken")
+
+    def _close(self, leaving: tuple[asyncio.Transport, Standing] | None, why: str) -> None:
+        if leaving is not None:
+            connection, standing = leaving
+            connection.abort()
+            kind = standing.name.lower()
+            self._given_way.labels(kind).inc()
+            logger.warning("{}: of {} connections the oldest {} gives way", why, len(self.table), kind)
 
 
 class NodeServer(uvicorn.Server):
@@ -400,6 +474,8 @@ class NodeServer(uvicorn.Server):
             logger.error("no engine can be kept running: the node exits")
             self.exit_code = 1
             return True
+        if counter % TICKS_PER_S == 0:
+            self.config.count_files()
         return await super().on_tick(counter)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
