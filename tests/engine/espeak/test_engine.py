@@ -247,7 +247,7 @@ LENGTHY = {
     "digits": ("999999999999 " * 12, "en-us"),
     "one number": ("9" * 160, "en-us"),
     "spelled out": ("internationalization " * 8, "ja"),
-    "braille": ("⠿" * 100, "en-us"),
+    "symbols": ("≥" * 100, "en-us"),
 }
 
 
