@@ -67,10 +67,10 @@ class StreamEndpoint:
             )
             if self._node.service.draining:
                 raise Draining
-            with self._node.guard.admit(client):
+            with self._node.guard.admit(client) as owner:
                 if dialect.denies:
                     await self._accept(websocket)
-                await Connection(self._node, websocket, send, dialect, adapter).run()
+                await Connection(self._node, websocket, send, dialect, adapter, owner).run()
         except SpeechError as error:
             self._node.metrics.refused.labels(error.code).inc()
             if websocket.application_state is WebSocketState.CONNECTING:
@@ -119,7 +119,7 @@ class Connection:
     """Moves messages between a socket and its session."""
 
     def __init__(
-        self, node: Node, websocket: WebSocket, send: Send, dialect: Dialect, adapter: ProtocolAdapter
+        self, node: Node, websocket: WebSocket, send: Send, dialect: Dialect, adapter: ProtocolAdapter, owner: int
     ) -> None:
         self._node = node
         self._adapter = adapter
@@ -128,7 +128,7 @@ class Connection:
         self._websocket = websocket
         self._writer = Writer(websocket.scope, send, node.settings.timeouts.write_s)
         self._connection: WebSocketProtocol = websocket.scope["extensions"][CONNECTION]
-        self._session = Session(node, dialect.name)
+        self._session = Session(node, dialect.name, owner=owner)
         if dialect is not NATIVE:  # native clients must always answer pings
             self._connection.demands_pongs = lambda: self._session.is_speaking
         # The next check for an idle session.
