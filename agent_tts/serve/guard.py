@@ -59,7 +59,8 @@ class Guard:
     """Checks and counts the clients of one node."""
 
     def __init__(self, settings: Settings, metrics: Metrics, clock: Callable[[], float] = time.monotonic) -> None:
-        self._keys = [key.get_secret_value().encode() for key in settings.auth.api_keys]
+        # Digests of the keys: of one length, so that the time to compare them does not tell theirs.
+        self._keys = [_digest(key.get_secret_value()) for key in settings.auth.api_keys]
         self._origins = {origin.rstrip("/").lower() for origin in settings.auth.allowed_origins}
         self._token_ttl_s = settings.auth.token_ttl_s
         # Numbers of keys, for the engine, which gets no key; and of sessions without one.
@@ -136,12 +137,13 @@ class Guard:
 
     def _check_key(self, given: str) -> Client:
         # Every key is compared, so that timing does not tell which one was nearly right.
-        matches = [hmac.compare_digest(key, given.encode(errors="replace")) for key in self._keys]
+        digest = _digest(given)
+        matches = [hmac.compare_digest(key, digest) for key in self._keys]
         if not given:
             raise Unauthorized("an API key is required: Authorization: Bearer KEY, or X-API-Key")
         if not any(matches):
             raise Unauthorized("the API key is wrong")
-        return Client(_digest(given).hex()[:16])
+        return Client(digest.hex()[:16])
 
     def _check_host_and_origin(self, headers: Mapping[str, str]) -> None:
         host = headers.get("host", "").lower()

@@ -32,7 +32,8 @@ async def post_offer(node: RunningNode, headers: dict[str, str] | None = None, q
     peer = RtcPeer()
     try:
         async with httpx.AsyncClient(base_url=node.url, headers=headers) as client:
-            return await client.post(f"/v1/rtc/offer{query}", json={"sdp": await peer.offer(), "type": "offer"})
+            offer = {"sdp": await peer.offer(), "type": "offer", "of a later browser": 1}
+            return await client.post(f"/v1/rtc/offer{query}", json=offer)
     finally:
         await peer.close()
 
