@@ -48,11 +48,19 @@ class TokenBucket:
         self._left = burst
         self._then = now
 
-    def take(self, now: float) -> float:
-        """Count one. Returns the seconds by which it came too early: 0 within the limits."""
-        self._left = min(self._burst, self._left + (now - self._then) * self._rate) - 1
+    def take(self, now: float, count: float = 1) -> float:
+        """Count some. Returns the seconds by which they came too early: 0 within the limits."""
+        self._left = min(self._burst, self._left + (now - self._then) * self._rate) - count
         self._then = now
         return max(0.0, -self._left / self._rate)
+
+    def allows(self, now: float) -> bool:
+        """Count one if it is within the limits; returns whether it is."""
+        self.take(now, 0)
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True
 
 
 class Guard:
