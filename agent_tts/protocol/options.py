@@ -31,8 +31,8 @@ def limits(option: str | Option) -> dict[str, Any]:
 
 
 VoiceName = Annotated[str, Field(**limits("voice"))]
-# Not strict, because JSON has no tuples.
-SpeakerEmbedding = Annotated[tuple[float, ...], Field(strict=False, **limits("speaker_embedding"))]
+# Not strict, because JSON has no tuples. Lists fail at their first wrong value: an error for each takes long.
+SpeakerEmbedding = Annotated[tuple[float, ...], Field(strict=False, fail_fast=True, **limits("speaker_embedding"))]
 
 
 def option_model(*kinds: type, without: Collection[str] = ()) -> type[BaseModel]:

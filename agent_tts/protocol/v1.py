@@ -16,7 +16,7 @@ from agent_tts.protocol.adapter import Message, ProtocolAdapter
 from agent_tts.protocol.context import AudioChunk
 from agent_tts.protocol.formats import ENCODINGS, Encoding, SampleRate, check_format
 from agent_tts.protocol.options import Lenient, Strict, option_model, sampling_of, speech_options
-from agent_tts.protocol.validation import UNKNOWN_FIELD, first_complaint, message_error
+from agent_tts.protocol.validation import UNKNOWN_FIELD, first_complaint, message_error, parse
 
 SUBPROTOCOL = "agent_tts.v1"
 
@@ -208,16 +208,10 @@ FEATURES = (*TYPES, *_paths(_SESSION), *ENCODINGS, *get_args(Framing), "warning"
 
 
 def load(data: str | bytes) -> Message:
-    """Parse one message of a client; raises `BadMessage` if it is not a JSON object as text."""
+    """Parse one message of a client; raises `BadMessage` if it is not a JSON object as text, or has too many values."""
     if isinstance(data, bytes):
         raise BadMessage("binary messages have no meaning here: send JSON text")
-    try:
-        message = json.loads(data, parse_constant=_no_constant)
-    except (ValueError, RecursionError):
-        raise BadMessage("a message is one JSON object as text") from None
-    if not isinstance(message, dict):
-        raise BadMessage("a message is one JSON object with a type")
-    return message
+    return parse(data, "a message is one JSON object with a type, as text")
 
 
 def context_of(message: Message) -> str | None:
@@ -263,10 +257,6 @@ def _known(value: Message, fields: Fields, unknown: list[str], parent: str = "")
         elif len(unknown) < MAX_UNKNOWN:
             unknown.append(ascii(parent + name[:MAX_UNKNOWN_CHARS])[1:-1][:MAX_UNKNOWN_CHARS])
     return known
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(name)
 
 
 def _refuse(error: ValidationError, what: str, skip: int = 0) -> NoReturn:

@@ -38,10 +38,14 @@ def run(settings: Settings, on_ready: Callable[[str], None] | None = None, exten
         if on_ready:
             on_ready(url)
 
-    log_to_stderr(settings.log_level, settings.log_format)
-    settings = with_local_models(settings)
-    with contextlib.closing(listen(settings)) as listener:
+    log = log_to_stderr(settings.log_level, settings.log_format)
+    with contextlib.ExitStack() as closing:
+        closing.callback(logger.remove)
+        settings = with_local_models(settings)
+        listener = closing.enter_context(contextlib.closing(listen(settings)))
         app = create_app(settings, extension=extension)
+        lost = app.state.node.metrics.log_lost
+        log.on_lost = lambda why: lost.labels(why).inc()
         server = NodeServer(app, settings, ready)
         # uvicorn would log the traceback of an engine that does not start; its message is logged below.
         logging.getLogger("uvicorn.error").addFilter(lambda _: app.state.start_error is None)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, Literal
 
 import pytest
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from agent_tts.errors import BadMessage, InvalidRequest, SpeechError, UnsupportedFormat
-from agent_tts.protocol.validation import body_error, check_message
+from agent_tts.protocol.options import Lenient, Strict
+from agent_tts.protocol.validation import MAX_DEPTH, MAX_FIELDS, MAX_VALUES, body_error, check_message, parse
+from agent_tts.serve.dialects import routes as dialects
+from agent_tts.serve.dialects.cartesia_http import CartesiaBytesRequest
+from agent_tts.serve.routes import openai, voices
 
 SECRET = "secret"
 
@@ -69,7 +74,7 @@ def test_an_invalid_message_is_refused_with_its_field(
 @pytest.mark.parametrize(
     ("body", "param", "said"),
     [
-        (f'"{SECRET}', None, "the body is one JSON object, in UTF-8"),
+        ('{"name": "secret"}', None, "not this name"),
         ('{"text": " "}', "text", "text: there is nothing to speak"),
         ('{"name": ""}', "name", "name: string should have at least 1 character"),
         ('{"nam": "secret"}', None, "a field is not known: did you mean name? fields are text, name, output"),
@@ -89,3 +94,55 @@ def test_the_param_of_a_body_has_the_requested_depth() -> None:
 
 def test_an_invalid_format_has_its_own_code() -> None:
     assert isinstance(refused_body('{"response_format": "secret"}'), UnsupportedFormat)
+
+
+def nested(depth: int) -> dict[str, Any]:
+    return {"a": nested(depth - 1)} if depth > 1 else {}
+
+
+# The largest objects that are taken; each is too large with one more field, value or level.
+@pytest.mark.parametrize(
+    ("largest", "larger"),
+    [
+        (dict.fromkeys(map(str, range(MAX_FIELDS))), dict.fromkeys(map(str, range(MAX_FIELDS + 1)))),
+        ({"a": [0] * (MAX_VALUES - 1)}, {"a": [0] * MAX_VALUES}),
+        ({"a": [[0]] * (MAX_VALUES // 2 - 1)}, {"a": [[0]] * (MAX_VALUES // 2)}),
+        (nested(MAX_DEPTH), nested(MAX_DEPTH + 1)),
+    ],
+    ids=["fields", "values", "values in lists", "depth"],
+)
+def test_an_object_of_a_client_has_a_size(largest: dict[str, Any], larger: dict[str, Any]) -> None:
+    assert parse(json.dumps(largest), "") == largest
+    with pytest.raises(BadMessage, match="at most"):
+        parse(json.dumps(larger), "")
+
+
+@pytest.mark.parametrize("data", [b"\xff", "[" * 60_000, '{"a": NaN}', f'{{"a": {"1" * 60_000}}}', "[]", "1", ""])
+def test_what_is_no_object_is_refused(data: str | bytes) -> None:
+    with pytest.raises(BadMessage, match="an object, please"):
+        parse(data, "an object, please")
+
+
+def models_of(base: type[BaseModel]) -> list[type[BaseModel]]:
+    return [model for child in base.__subclasses__() for model in (child, *models_of(child))]
+
+
+MODELS = [model for base in (Strict, Lenient, voices.NewVoice) for model in models_of(base) if model.model_fields]
+assert dialects.STREAMS  # imports all dialects
+assert {openai.SpeechRequest, CartesiaBytesRequest} <= set(MODELS)
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
+@pytest.mark.parametrize("wrong", [None, "x", []], ids=str)
+def test_a_list_fails_at_its_first_wrong_value(model: type[BaseModel], wrong: object) -> None:
+    """An error for each value of a list takes the front's time."""
+    for name, info in model.model_fields.items():
+        assert errors_of(model, {info.alias or name: [wrong] * MAX_VALUES}) < 10, name
+
+
+def errors_of(model: type[BaseModel], fields: dict[str, Any]) -> int:
+    try:
+        model.model_validate(fields)
+    except ValidationError as error:
+        return error.error_count()
+    return 0

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from secrets import token_hex
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
@@ -17,7 +17,7 @@ from agent_tts.events import SpeechOptions
 from agent_tts.protocol import v1 as protocol
 from agent_tts.protocol.adapter import Message, ProtocolAdapter
 from agent_tts.protocol.context import AudioChunk, Word
-from agent_tts.protocol.options import Lenient
+from agent_tts.protocol.options import Lenient, SpeakerEmbedding
 from agent_tts.protocol.validation import check_message
 from agent_tts.serve.dialects.text import spaced
 from agent_tts.speech.words.due_words import DueWords
@@ -46,7 +46,7 @@ class CartesiaControls(Lenient):
     """How to speak; in API versions up to 2024-11-13 a part of the voice."""
 
     speed: float | str | None = None
-    emotion: str | list[str] | None = None
+    emotion: str | Annotated[list[str], Field(fail_fast=True)] | None = None
 
     @field_validator("speed")
     @classmethod
@@ -75,7 +75,7 @@ class CartesiaControls(Lenient):
 
 class CartesiaVoice(Lenient):
     id: str | None = None
-    embedding: list[float] | None = None
+    embedding: SpeakerEmbedding | None = None
     controls: CartesiaControls = Field(CartesiaControls(), alias="__experimental_controls")
 
 

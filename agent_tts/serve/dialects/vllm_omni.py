@@ -18,7 +18,7 @@ from agent_tts.events import SAMPLE_RATE
 from agent_tts.protocol import v1 as protocol
 from agent_tts.protocol.adapter import Message, QueueingAdapter
 from agent_tts.protocol.context import AudioChunk, Word
-from agent_tts.protocol.options import Lenient
+from agent_tts.protocol.options import Lenient, SpeakerEmbedding
 from agent_tts.protocol.validation import check_message
 from agent_tts.serve.dialects.text import WaitingBudget
 from agent_tts.speech.audio.files import wav_header
@@ -46,7 +46,7 @@ class VllmConfig(Lenient):
     speed: float | None = None
     seed: int | None = None
     ref_audio: str | None = None
-    speaker_embedding: list[float] | None = None
+    speaker_embedding: SpeakerEmbedding | None = None
     stream_audio: bool = False
     word_timestamps: bool = False
 

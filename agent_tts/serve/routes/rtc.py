@@ -10,11 +10,13 @@ from fastapi import APIRouter, HTTPException, Request, Response
 from pydantic import BaseModel, ValidationError
 
 from agent_tts.errors import BadMessage, Draining, Internal
+from agent_tts.protocol.validation import parse
 from agent_tts.serve.node import Node
 from agent_tts.serve.routes.http import ERRORS, Authorized, json_body, node_of, read_body
 from agent_tts.serve.transports import ice, sdp
 from agent_tts.serve.transports.rtc_peer import RtcPeer
 
+NOT_AN_OFFER = 'an offer is JSON: {"type": "offer", "sdp": "v=0..."}'
 PLAY_OUT_S = 5.0  # for audio that is made but not played when the node has drained; the engine's window is 4 s
 
 
@@ -42,11 +44,11 @@ async def close_all(node: Node) -> None:
 async def _offer(request: Request) -> dict[str, str]:
     """Open a peer; returns the answer with the node's candidates, and the session's id."""
     node = node_of(request)
-    client = node.guard.authorize(request.headers, request.query_params, token_ok=True)
+    client = node.guard.identify(request, token_ok=True)
     try:
-        body = OfferBody.model_validate_json(await read_body(request))
+        body = OfferBody.model_validate(parse(await read_body(request), NOT_AN_OFFER))
     except ValidationError:
-        raise BadMessage('an offer is JSON: {"type": "offer", "sdp": "v=0..."}') from None
+        raise BadMessage(NOT_AN_OFFER) from None
     offer = sdp.read_offer(body.sdp)
     if not node.settings.limits.rtc_peers:
         raise HTTPException(404, "WebRTC is turned off on this node (limits.rtc_peers)")

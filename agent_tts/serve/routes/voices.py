@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
@@ -15,8 +14,8 @@ from starlette.requests import Request
 from starlette.types import Receive
 
 from agent_tts.errors import BadMessage, Draining, InvalidRequest, UnknownVoice, Unsupported, at_capacity
+from agent_tts.protocol import validation
 from agent_tts.protocol.options import SpeakerEmbedding
-from agent_tts.protocol.validation import body_error
 from agent_tts.serve.node import Node
 from agent_tts.serve.routes import multipart, openai
 from agent_tts.serve.routes.http import ERRORS, Authorized, node_of, read_body
@@ -41,7 +40,7 @@ def _is_file(value: object) -> object:
     return value
 
 
-class _NewVoice(BaseModel):
+class NewVoice(BaseModel):
     """Fields of every new voice."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
@@ -55,7 +54,7 @@ Consent = Annotated[
 ]
 
 
-class NewClone(_NewVoice):
+class NewClone(NewVoice):
     """A voice cloned from a clip."""
 
     type: Literal["audio_sample"] = "audio_sample"
@@ -68,14 +67,14 @@ class NewClone(_NewVoice):
     )
 
 
-class NewDesign(_NewVoice):
+class NewDesign(NewVoice):
     """A voice designed from a description."""
 
     type: Literal["prompt"]
     prompt: str = Field(pattern=r"\S", max_length=MAX_PROMPT_CHARS, description="how the voice should sound")
 
 
-class NewEmbedding(_NewVoice):
+class NewEmbedding(NewVoice):
     """A voice from a speaker embedding that was made elsewhere."""
 
     type: Literal["embedding"]
@@ -83,20 +82,16 @@ class NewEmbedding(_NewVoice):
     consent: Consent
 
 
-_TYPES: dict[str, type[_NewVoice]] = {"audio_sample": NewClone, "prompt": NewDesign, "embedding": NewEmbedding}
+_TYPES: dict[str, type[NewVoice]] = {"audio_sample": NewClone, "prompt": NewDesign, "embedding": NewEmbedding}
 
 
 def parse(content_type: str, body: bytes) -> NewClone | NewDesign | NewEmbedding:
     """The request in a form or JSON. Raises `BadMessage`, which does not quote the body."""
+    fields: dict[str, Any]
     if _is_form(content_type):
-        fields: Any = multipart.parse(content_type, body)
+        fields = multipart.parse(content_type, body)
     else:
-        try:
-            fields = json.loads(body)
-        except (ValueError, RecursionError):
-            fields = None
-    if not isinstance(fields, dict):
-        raise BadMessage(f"the body must be {multipart.CONTENT_TYPE}, or one JSON object in UTF-8")
+        fields = validation.parse(body, f"the body must be {multipart.CONTENT_TYPE}, or one JSON object in UTF-8")
     kind = fields.get("type", "audio_sample")
     model = _TYPES.get(kind) if isinstance(kind, str) else None
     if model is None:
@@ -104,7 +99,7 @@ def parse(content_type: str, body: bytes) -> NewClone | NewDesign | NewEmbedding
     try:
         return model.model_validate(fields)  # type: ignore[return-value]
     except ValidationError as error:
-        raise body_error(error, model) from None
+        raise validation.body_error(error, model) from None
 
 
 def _is_form(content_type: str) -> bool:
@@ -149,7 +144,7 @@ class VoiceDeleted(BaseModel):
 routes = APIRouter(prefix="/v1/audio/voices", responses=ERRORS)
 
 
-def _one_of(*models: type[_NewVoice]) -> dict[str, Any]:
+def _one_of(*models: type[NewVoice]) -> dict[str, Any]:
     return {"schema": {"oneOf": [model.model_json_schema() for model in models]}}
 
 

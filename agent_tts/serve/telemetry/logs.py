@@ -2,6 +2,9 @@
 
 A message of a library or an exception may quote spoken text. So an exception is logged by its type and traceback, and
 by its message only where that is about the machine.
+
+Strangers cause lines, too, and stderr may be a pipe that nobody reads. So each place in the code has a limited rate of
+lines, and no line ever waits for stderr.
 """
 
 from __future__ import annotations
@@ -9,14 +12,17 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import sys
+import time
 import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC
 from typing import TYPE_CHECKING, Any, Literal
 
 from loguru import logger
 
 from agent_tts.errors import SettingsError, SpeechError
+from agent_tts.serve.telemetry.line_writer import LineWriter
 
 if TYPE_CHECKING:
     from loguru import Message, Record
@@ -25,13 +31,80 @@ if TYPE_CHECKING:
 _ABOUT_MACHINE = (OSError, ImportError, MemoryError, SettingsError, SpeechError)
 
 
-def log_to_stderr(level: str, form: Literal["text", "json"] = "text") -> None:
-    """Send all logs, those of libraries too, to stderr in one format."""
+STDERR = 2  # its file descriptor
+
+# Lines of one place in the code: at once, and a second on average. Debug lines, which somebody asked for, are free.
+BURST = 50
+LINES_PER_S = 1.0
+_LIMITED_FROM = 20  # INFO
+
+
+def log_to_stderr(level: str, form: Literal["text", "json"] = "text") -> StderrLog:
+    """Send all logs, those of libraries too, to stderr in one format. `logger.remove()` ends it."""
     logger.remove()
-    write = _write_text if form == "text" else _write_json
+    log = StderrLog(form)
     # Pipecat logs spoken text below the level of errors.
-    logger.add(write, level=level.upper(), format="{message}", filter={"pipecat": "ERROR"}, diagnose=False)
+    logger.add(log, level=level.upper(), format="{message}", filter={"pipecat": "ERROR"}, diagnose=False)
     logging.basicConfig(handlers=[_ToLoguru()], level=logging.WARNING, force=True)
+    return log
+
+
+class StderrLog:
+    """A sink of loguru, which calls `write` by one thread at a time and `stop` once."""
+
+    def __init__(self, form: Literal["text", "json"]) -> None:
+        self._form = _text if form == "text" else _json
+        self._repeats = Repeats()
+        self._writer = LineWriter(STDERR, lambda: self.on_lost("unread"), _tell_dropped)
+        # Called for each line that is lost: "unread", as stderr takes no more, or "repeated".
+        self.on_lost: Callable[[str], None] = lambda why: None
+
+    def write(self, message: Message) -> None:
+        """Log a record of loguru, unless its place has logged too many. Never waits."""
+        record = message.record
+        left_out = 0
+        if record["level"].no >= _LIMITED_FROM:
+            place = record["extra"].get("place") or f"{record['file'].path}:{record['line']}"
+            passes = self._repeats.take(place, time.monotonic())
+            if passes is None:
+                self.on_lost("repeated")
+                return
+            left_out = passes
+        self._writer.write(self._form(record, f" ({left_out} more of these were left out)" if left_out else ""))
+
+    def stop(self) -> None:
+        """Write what waits, within a second."""
+        self._writer.stop()
+
+
+class Repeats:
+    """Limits the lines of each place in the code. Pure: the caller passes the time, in seconds."""
+
+    def __init__(self) -> None:
+        self._places: dict[str, _Place] = {}
+
+    def take(self, place: str, now: float) -> int | None:
+        """None if a line of this place is to be left out; otherwise how many were, since the last that was not."""
+        state = self._places.setdefault(place, _Place(now))
+        state.left = min(BURST, state.left + (now - state.then) * LINES_PER_S)
+        state.then = now
+        if state.left < 1:
+            state.left_out += 1
+            return None
+        state.left -= 1
+        left_out, state.left_out = state.left_out, 0
+        return left_out
+
+
+@dataclass(slots=True)
+class _Place:
+    then: float  # of the last line, s
+    left: float = BURST  # lines that may follow at once
+    left_out: int = 0  # lines since the last that was not
+
+
+def _tell_dropped(lines: int) -> None:
+    logger.warning("{} log lines were dropped: stderr was not read in time", lines)
 
 
 def report_fault(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -43,23 +116,21 @@ def report_fault(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> No
         logger.opt(exception=error).error("event loop: a callback or a task failed")
 
 
-def _write_text(message: Message) -> None:
-    record = message.record
-    line = f"{record['time']:HH:mm:ss.SSS} {record['level'].name: <7} {record['message']}\n"
-    sys.stderr.write(line + "".join(f"{part}\n" for part in _fault(record)))
+def _text(record: Record, note: str) -> str:
+    line = f"{record['time']:HH:mm:ss.SSS} {record['level'].name: <7} {record['message']}{note}\n"
+    return line + "".join(f"{part}\n" for part in _fault(record))
 
 
-def _write_json(message: Message) -> None:
-    record = message.record
+def _json(record: Record, note: str) -> str:
     fields = {
         "time": record["time"].astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
         "level": record["level"].name.lower(),
-        "message": record["message"],
+        "message": record["message"] + note,
         "source": record["extra"].get("source", record["name"]),
     }
     if fault := _fault(record):
         fields["fault"] = "\n".join(fault)
-    sys.stderr.write(json.dumps(fields) + "\n")
+    return json.dumps(fields) + "\n"
 
 
 def _fault(record: Record) -> list[str]:
@@ -75,5 +146,6 @@ class _ToLoguru(logging.Handler):
     """Hands the standard library's records to loguru."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        bound = logger.bind(source=record.name).opt(exception=record.exc_info)
+        place = f"{record.pathname}:{record.lineno}"
+        bound = logger.bind(source=record.name, place=place).opt(exception=record.exc_info)
         bound.log(record.levelname, "{}: {}", record.name, record.getMessage())

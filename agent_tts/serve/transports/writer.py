@@ -10,7 +10,8 @@ from starlette.types import Message, Receive, Scope, Send
 from agent_tts.config.settings import Timeouts
 from agent_tts.errors import SlowConsumer
 from agent_tts.serve import tcp
-from agent_tts.serve.server import CONNECTION, HttpProtocol, WebSocketProtocol, socket_of
+from agent_tts.serve.connections import CONNECTION
+from agent_tts.serve.server import HttpProtocol, WebSocketProtocol, socket_of
 from agent_tts.serve.transports.pace import Pace
 
 # Bytes of one write of several messages: a third of a second of 24 kHz audio. This and one message is the most that

@@ -88,7 +88,7 @@ def test_continued_texts_are_one_context() -> None:
         ({"voice": "nova"}, {"voice": "nova"}),
         ({"voice": {"mode": "id", "id": "nova"}}, {"voice": "nova"}),
         ({"voice": {"mode": "id", "id": None}}, {"voice": None}),
-        ({"voice": {"mode": "embedding", "embedding": [0.5, 1]}}, {"speaker_embedding": [0.5, 1.0]}),
+        ({"voice": {"mode": "embedding", "embedding": [0.5, 1]}}, {"speaker_embedding": (0.5, 1.0)}),
         ({"voice": {"id": "a", "__experimental_controls": {"speed": "fast"}}}, {"voice": "a", "speed": 1.25}),
         ({"voice": {"id": "a", "__experimental_controls": {"speed": -1.0}}}, {"voice": "a", "speed": 0.6}),
         ({"voice": {"id": "a", "__experimental_controls": {"speed": 1}}}, {"voice": "a", "speed": 1.5}),

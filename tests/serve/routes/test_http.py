@@ -171,7 +171,7 @@ async def test_refused_requests(node: RunningNode) -> None:
 
 async def test_a_body_must_be_a_json_object(node: RunningNode) -> None:
     async with client(node, headers={"Content-Encoding": "gzip"}) as http:
-        for body in (b"", b"{", b"[]", b'"x"', b"\xff", b'{"input":"\\ud800"}', gzip.compress(b'{"input":"x"}')):
+        for body in (b"", b"{", b"[]", b'"x"', b"\xff", gzip.compress(b'{"input":"x"}')):
             response = await http.post("/v1/audio/speech", content=body)
             assert response.status_code == 400
             assert "JSON" in error_of(response)["message"]

@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from agent_tts.serve.telemetry.logs import BURST, LINES_PER_S, Repeats
+
 pytestmark = pytest.mark.node
 
 SECRET = "the moon is made of rice"
@@ -79,3 +81,41 @@ def test_text_lines_have_the_same_content() -> None:
 @pytest.mark.parametrize("form", ["text", "json"])
 def test_lines_below_the_level_are_not_logged(form: str) -> None:
     assert not any("not told" in line for line in lines(form))
+
+
+def test_a_place_has_a_burst_and_a_rate_and_others_have_their_own() -> None:
+    repeats = Repeats()
+    assert [repeats.take("here", 0.0) for _ in range(BURST + 3)] == [*[0] * BURST, None, None, None]
+    assert repeats.take("there", 0.0) == 0
+    assert repeats.take("here", 0.5 / LINES_PER_S) is None
+    assert repeats.take("here", 1.5 / LINES_PER_S) == 4
+    assert repeats.take("here", 1.5 / LINES_PER_S) is None
+    assert [repeats.take("here", 1e6) for _ in range(BURST + 1)] == [1, *[0] * (BURST - 1), None]
+
+
+REPEATS = """
+import logging, sys, time
+from agent_tts.serve.telemetry import logs
+logs.BURST = 2
+log = logs.log_to_stderr("debug", "text")
+lost = []
+log.on_lost = lost.append
+logs.time.monotonic = iter([0, 0, 0, 0, 9, 9]).__next__
+for _ in range(5):
+    logging.getLogger("uvicorn.error").warning("Invalid HTTP request received.")
+logging.getLogger("uvicorn.error").warning("another place")
+for _ in range(5):
+    logs.logger.debug("asked for")
+assert lost == ["repeated"] * 2, lost
+"""
+
+
+def test_repeated_lines_of_one_place_are_left_out_and_counted() -> None:
+    done = subprocess.run([sys.executable, "-c", REPEATS], capture_output=True, text=True, timeout=60, check=True)
+    invalid = "WARNING uvicorn.error: Invalid HTTP request received."
+    assert [line.partition(" ")[2] for line in done.stderr.splitlines()] == [
+        *[invalid] * 2,
+        f"{invalid} (2 more of these were left out)",
+        "WARNING uvicorn.error: another place",
+        *["DEBUG   asked for"] * 5,
+    ]
