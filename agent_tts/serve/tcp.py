@@ -10,6 +10,7 @@ from asyncio.trsock import TransportSocket
 
 # Of struct tcp_info: unanswered retransmissions and window probes in a row, and milliseconds since the last answer.
 _INFO = struct.Struct("=2xBB52xI")
+_LINGER_0 = struct.pack("hh" if sys.platform == "win32" else "ii", 1, 0)
 LOST_TRIES = 2  # one may be on its way
 MAX_TIMEOUT_MS = (1 << 31) - 1
 
@@ -41,3 +42,9 @@ def set_user_timeout(sock: socket.socket | TransportSocket, seconds: float) -> N
     if hasattr(socket, "TCP_USER_TIMEOUT") and sock.fileno() >= 0:
         milliseconds = min(math.ceil(seconds * 1_000), MAX_TIMEOUT_MS)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
+
+
+def drop_unsent(sock: TransportSocket) -> None:
+    """Reset the connection when the socket closes."""
+    if sock.fileno() >= 0:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_0)

@@ -87,7 +87,8 @@ class Writer:
         tcp.set_user_timeout(self._socket, max(late_s, self._timeouts.tcp_user_s))
 
     def cut(self) -> None:
-        """Close the connection; unsent bytes are dropped."""
+        """Close the connection; unsent bytes are dropped, the kernel's too."""
+        tcp.drop_unsent(self._socket)
         self._connection.transport.abort()
 
     def _look(self, now: float) -> int:
