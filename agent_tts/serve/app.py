@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -31,6 +32,7 @@ from agent_tts.speech.service import SpeechService
 from agent_tts.voices.library import VoiceLibrary
 
 LAG_PROBE_S = 0.5
+MAX_PAGE_PATH = 200  # characters; the system looks up each part of a path
 
 # The page loads nothing from other hosts, runs no inline script, and must not be framed.
 PAGE_HEADERS = {
@@ -129,6 +131,9 @@ def create_app(
 
 
 class _Page(StaticFiles):
+    def lookup_path(self, path: str) -> tuple[str, os.stat_result | None]:
+        return super().lookup_path(path) if len(path) <= MAX_PAGE_PATH else ("", None)
+
     def file_response(self, *args: object, **kwargs: object) -> Response:
         response = super().file_response(*args, **kwargs)  # type: ignore[arg-type]
         response.headers.update(PAGE_HEADERS)

@@ -39,18 +39,27 @@ class TokenBucket:
         self._left = burst
         self._then = now
 
-    def take(self, now: float) -> float:
-        """Count one. Returns the seconds by which it came too early: 0 within the limits."""
-        self._left = min(self._burst, self._left + (now - self._then) * self._rate) - 1
+    def take(self, now: float, count: float = 1) -> float:
+        """Count some. Returns the seconds by which they came too early: 0 within the limits."""
+        self._left = min(self._burst, self._left + (now - self._then) * self._rate) - count
         self._then = now
         return max(0.0, -self._left / self._rate)
+
+    def allows(self, now: float) -> bool:
+        """Count one if it is within the limits; returns whether it is."""
+        self.take(now, 0)
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True
 
 
 class Guard:
     """Checks and counts the clients of one node."""
 
     def __init__(self, settings: Settings, metrics: Metrics, clock: Callable[[], float] = time.monotonic) -> None:
-        self._keys = [key.get_secret_value().encode() for key in settings.auth.api_keys]
+        # Digests of the keys: of one length, so that the time to compare them does not tell theirs.
+        self._keys = [_digest(key.get_secret_value()) for key in settings.auth.api_keys]
         self._origins = {origin.rstrip("/").lower() for origin in settings.auth.allowed_origins}
         self._token_ttl_s = settings.auth.token_ttl_s
         self._limits = settings.limits
@@ -115,12 +124,13 @@ class Guard:
 
     def _check_key(self, given: str) -> Client:
         # Every key is compared, so that timing does not tell which one was nearly right.
-        matches = [hmac.compare_digest(key, given.encode(errors="replace")) for key in self._keys]
+        digest = _digest(given)
+        matches = [hmac.compare_digest(key, digest) for key in self._keys]
         if not given:
             raise Unauthorized("an API key is required: Authorization: Bearer KEY, or X-API-Key")
         if not any(matches):
             raise Unauthorized("the API key is wrong")
-        return Client(_digest(given).hex()[:16])
+        return Client(digest.hex()[:16])
 
     def _check_host_and_origin(self, headers: Mapping[str, str]) -> None:
         host = headers.get("host", "").lower()

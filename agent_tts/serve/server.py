@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+import httptools
 import uvicorn
 from fastapi import FastAPI
 from loguru import logger
@@ -41,6 +42,9 @@ RECEIVE_BUFFER = 32_768  # for what a client sends, likewise doubled; clients se
 MAX_HEADER_BYTES = 65_536
 MAX_HEADERS = 100
 MAX_URL_BYTES = 8_000  # with method and version it has to fit the longest line of `websockets`: 8192 bytes
+# Bytes of the headers that `websockets` parses as lists before it knows the client, at 0.4 us a byte.
+MAX_LIST_BYTES = 4_096
+LISTS = (b"connection", b"upgrade", b"sec-websocket-protocol", b"sec-websocket-extensions")
 MAX_PIPELINED = 16  # requests of one connection that wait for an earlier one
 SPARE_CONNECTIONS = 512  # for pages, metrics and newcomers, beyond `limits.connections`
 
@@ -83,6 +87,9 @@ class HttpProtocol(HttpToolsProtocol):
     _unparsed = 0
     # Bytes of the request's headers and trailers so far.
     _header_bytes = 0
+    _list_bytes = 0  # of `LISTS`
+    # What the parser has got last.
+    _piece = b""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -108,7 +115,23 @@ class HttpProtocol(HttpToolsProtocol):
                 return
             if self._in_head and self._deadline is None:
                 self._set_deadline()
+            self._piece = piece
             super().data_received(piece)
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """Parse a request again without its `Upgrade`, which a server may ignore: the parser skips its body.
+
+        Java's HttpClient offers h2c with its requests, unless it is told not to.
+        """
+        upgrade = sys.exception()
+        assert isinstance(upgrade, httptools.HttpParserUpgrade)
+        version = self.parser.get_http_version().encode()
+        headers = [b"%b: %b\r\n" % (name, value) for name, value in self.headers if name != b"upgrade"]
+        head = b"%b %b HTTP/%b\r\n%b\r\n" % (self.parser.get_method(), self.url, version, b"".join(headers))
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's
+        self._unparsed = 0
+        self.data_received(head + self._piece[upgrade.args[0] :])
 
     def handle_websocket_upgrade(self) -> None:
         if self.cycle is not None and not self.cycle.response_complete:  # its answer would end up in the WebSocket
@@ -120,7 +143,7 @@ class HttpProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._header_bytes = 0
+        self._header_bytes = self._list_bytes = 0
         self.scope["extensions"] = {CONNECTION: self}  # type: ignore[dict-item]
 
     def on_url(self, url: bytes) -> None:
@@ -132,9 +155,22 @@ class HttpProtocol(HttpToolsProtocol):
         self._header_bytes += len(name) + len(value)
         if self._header_bytes > MAX_HEADER_BYTES or len(self.headers) >= MAX_HEADERS:
             raise ValueError("too many headers")
+        if name.lower() in LISTS:
+            self._list_bytes += len(value)
+            if self._list_bytes > MAX_LIST_BYTES:
+                raise ValueError("a list in a header is too long")
         super().on_header(name, value)
 
+    @property
+    def _is_parsed_again(self) -> bool:
+        """Whether the request offers another protocol than WebSocket; see `_unsupported_upgrade_warning`."""
+        return bool(self.parser.should_upgrade() and not self._should_upgrade())
+
     def on_headers_complete(self) -> None:
+        if self._is_parsed_again:
+            if self.parser.get_method() == b"CONNECT":
+                raise ValueError("the node is no proxy")
+            return
         if len(self.pipeline) >= MAX_PIPELINED:
             raise ValueError("too many requests at once")
         self._in_head = False
@@ -148,6 +184,8 @@ class HttpProtocol(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
+        if self._is_parsed_again:
+            return
         self._in_head = True
         self._unparsed = 0
         self._clear_deadline()
