@@ -132,10 +132,12 @@ class SpeechResponse(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Speak; raises a failure before the first frame. Cancelling this stops the speech and frees the slot."""
+        writer = Writer(scope, send, self._node.settings.timeouts)
         refused = self._node.metrics.refused
-        with contextlib.ExitStack() as admitted:
+        with contextlib.ExitStack() as leaving:
+            leaving.callback(writer.release)
             try:
-                admitted.enter_context(self._node.guard.admit(self._client))
+                leaving.enter_context(self._node.guard.admit(self._client))
                 request = self._node.service.open(self.options)
             except SpeechError as error:
                 refused.labels(error.code).inc()
@@ -143,7 +145,6 @@ class SpeechResponse(Response):
             meter = self._node.metrics.context(TRANSPORT)
             info = self._node.service.info
             utterance = LocalUtterance(Utterance(request, info, self.options, words=self._words, meter=meter))
-            writer = Writer(scope, send, self._node.settings.timeouts)
             try:
                 await self._speak(utterance, writer, receive)
                 await writer.room()
@@ -151,8 +152,6 @@ class SpeechResponse(Response):
                 refused.labels(error.code).inc()
                 logger.warning("http: slow_consumer, connection cut")
                 writer.cut()
-            finally:
-                writer.release()
 
     async def _speak(self, utterance: LocalUtterance, writer: Writer, receive: Receive) -> None:
         watch = asyncio.create_task(_stop_when_gone(receive, utterance), name=f"client of {utterance.context_id}")
