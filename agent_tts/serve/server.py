@@ -23,6 +23,7 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from websockets.frames import CloseCode, Frame, Opcode
 from websockets.protocol import State
 
+from agent_tts import open_files
 from agent_tts.config.settings import Settings
 from agent_tts.errors import EngineLost, SettingsError
 from agent_tts.serve import tcp
@@ -64,6 +65,7 @@ _FIN = 0x80
 _HEAD, _HEAD_16, _HEAD_64 = struct.Struct("!BB"), struct.Struct("!BBH"), struct.Struct("!BBQ")
 
 CONNECTION_BACKLOG = 1_024
+TICKS_PER_S = 10  # of uvicorn's main loop
 DRAIN_CHECK_S = 0.05  # between checks of the send buffers
 SHUTDOWN_S = 2  # for responses that are still being sent after the drain
 
@@ -407,22 +409,32 @@ class NodeConfig(uvicorn.Config):
         self.table: ConnectionTable[asyncio.Transport] = ConnectionTable(
             settings.limits.connections + SPARE_CONNECTIONS
         )
+        # File descriptors that may be open, and those of them that are no connection's, as of the last count.
+        self._room_for_files = open_files.room()
+        self._other_files = 0
         self._given_way = app.state.node.metrics.connections_given_way
+
+    def count_files(self) -> None:
+        """Count what else is open: WebRTC peers, connections in their TLS handshake, pipes of engines."""
+        self._other_files = max(0, open_files.in_use() - len(self.table))
 
     def enter(self, connection: asyncio.Transport) -> None:
         """Count a new connection; another one gives way if there is no room."""
-        self._close(self.table.enter(connection))
+        crowded = len(self.table) + self._other_files >= self._room_for_files
+        why = "few file descriptors are free" if crowded else "all places are taken"
+        self._close(self.table.enter(connection, crowded=crowded), why)
 
     def recognise(self, connection: asyncio.Transport) -> None:
         """Count a connection as a client's from now on. Raises `AtCapacity`."""
-        self._close(self.table.recognise(connection))
+        self._close(self.table.recognise(connection), "all places of clients are taken")
 
-    def _close(self, leaving: tuple[asyncio.Transport, Standing] | None) -> None:
+    def _close(self, leaving: tuple[asyncio.Transport, Standing] | None, why: str) -> None:
         if leaving is not None:
             connection, standing = leaving
             connection.abort()
-            self._given_way.labels(standing.name.lower()).inc()
-            logger.warning("{} connections are open: the oldest {} gives way", len(self.table), standing.told)
+            kind = standing.name.lower()
+            self._given_way.labels(kind).inc()
+            logger.warning("{}: of {} connections the oldest {} gives way", why, len(self.table), kind)
 
 
 class NodeServer(uvicorn.Server):
@@ -481,6 +493,8 @@ class NodeServer(uvicorn.Server):
             logger.error("no engine can be kept running: the node exits")
             self.exit_code = 1
             return True
+        if counter % TICKS_PER_S == 0:
+            self.config.count_files()
         return await super().on_tick(counter)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
