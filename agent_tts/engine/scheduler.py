@@ -11,8 +11,8 @@ slots; owners with equally many take turns. While no slot is free, `_victim` sel
 - one that speaks: after `PATIENCE_S`, for a request with text of an owner with fewer slots.
 
 "Fewer" is by two or more, so that the owner who gives is not left with less than the one who gets. The request in the
-slot ends with an error that says why. One whose text has not begun loses nothing: it is parked, and waits again when
-its text begins.
+slot ends with an error that says why. No text of an idle one is lost: it is flushed first. One whose text has not begun
+is parked, and waits again when its text begins.
 """
 
 from __future__ import annotations
@@ -99,7 +99,9 @@ class Request:
     last_step: int = 0  # the number of the last of them
     got_frame: bool = False  # from the last step that has given its outputs
     buffered_until: float = 0.0  # when a listener who plays without pause will have played all frames
-    flushes: deque[str] = field(default_factory=deque)  # flush ids that the engine has not answered yet
+    # Flush ids that the engine has not answered yet; None for the scheduler's own flush.
+    flushes: deque[str | None] = field(default_factory=deque)
+    spoken_up: bool = False  # the scheduler has flushed it, and no text has come since
     busy_s: float = 0.0  # duration of the steps it ran in
     # Earliest time at which its lead allows the next frame, and how long after that it may wait to share a step.
     # Derived from the fields above; stored because they are read for every request before every step.
@@ -208,6 +210,9 @@ class Scheduler:
 
     def flush(self, request_id: int, flush_id: str) -> None:
         """Speak all text so far; answered by `RequestFlushed`."""
+        self._flush(request_id, flush_id)
+
+    def _flush(self, request_id: int, flush_id: str | None) -> None:
         if request := self._requests.get(request_id):
             request.flushes.append(flush_id)
             self._text(request_id, "", flush=True)
@@ -233,6 +238,7 @@ class Scheduler:
         request.chars += len(text)
         request.ended = last
         request.has_text = True
+        request.spoken_up = False
         if not request.begun:
             request.begun = True
             if request.parked:
@@ -377,6 +383,7 @@ class Scheduler:
     def _take_back(self, now: float, candidates: Iterable[Request | None]) -> Request | None:
         """Free a slot for one of the waiting requests; if none may have one yet, set `_take_back_at`."""
         self._take_back_at = math.inf
+        self._flush_idle(now)
         for request in candidates:
             if request is None:
                 continue
@@ -405,22 +412,37 @@ class Scheduler:
         """From when on a request in a slot has been without text for too long, if others wait."""
         if request.has_text:
             return math.inf
-        return request.spoke_at + self._idle_s if request.begun else request.admitted_at
+        if not request.begun:
+            return request.admitted_at
+        return request.spoke_at + (0.0 if request.spoken_up else self._idle_s)
+
+    def _flush_idle(self, now: float) -> None:
+        """Have idle requests speak the words that more text could have changed, as many as wait for their slots."""
+        idle = [other for other in self._running.values() if other.begun and self._idle_at(other) <= now]
+        for other in sorted(idle, key=self._readiness, reverse=True)[: self.queued]:
+            if not other.spoken_up:
+                self._flush(other.id, None)
+                other.spoken_up = True
+
+    def _readiness(self, request: Request) -> tuple[int, bool, float]:
+        """The greatest gives way first: of the owner with the most slots, before its text, idle the longest."""
+        return self._held[request.owner], not request.begun, -request.spoke_at
 
     def _victim(self, request: Request, mine: int, now: float) -> Request | None:
-        """The request whose slot this one may have now, by the rules at the top; of the owner with the most slots.
+        """The request whose slot this one may have now, by the rules at the top.
 
         Args:
             mine: slots that count as those of this one's owner.
         """
         held, fair = self._held, mine + 1
         idle = [other for other in self._running.values() if self._idle_at(other) <= now]
-        victim = max(idle, key=lambda other: (held[other.owner], not other.begun, -other.spoke_at), default=None)
+        ready = [other for other in idle if other.spoken_up or not other.begun]
+        victim = max(ready, key=self._readiness, default=None)
         if victim is not None and (request.begun or held[victim.owner] > fair):
             return victim
         patient = now >= request.waits_since + self._patience_s and (request.begun or not self.policy.queue)
         if patient and max(held.values(), default=0) > fair:
-            return max(self._running.values(), key=lambda other: (held[other.owner], other.admitted_at))
+            return max(self._running.values(), key=lambda other: (held[other.owner], other in idle, other.admitted_at))
         return None
 
     def _give_back(self, victim: Request, now: float) -> None:
@@ -485,9 +507,14 @@ class Scheduler:
             case base.AlignedOutput(words=words):
                 self._events.append(events.RequestWords(request.id, words))
             case base.FlushedOutput():
-                self._events.append(events.RequestFlushed(request.id, request.flushes.popleft()))
+                if (flush_id := request.flushes.popleft()) is not None:
+                    self._events.append(events.RequestFlushed(request.id, flush_id))
             case base.StarvedOutput():
-                request.has_text, request.idle_since = False, now
+                request.has_text = False
+                if (
+                    not request.spoken_up or request.spoke_at > request.idle_since
+                ):  # not after a flush that said nothing
+                    request.idle_since = now
                 self._deadline = min(self._deadline, self._deadline_of(request))
                 self._take_back_at = min(self._take_back_at, self._idle_at(request))
             case base.DoneOutput(length=length):
@@ -587,7 +614,7 @@ class Scheduler:
     def _left_s(self, request: Request, by_age_s: float, now: float) -> float:
         """How long a request keeps its slot."""
         if not request.has_text:
-            return 0.0 if self._idle_at(request) <= now else by_age_s
+            return 0.0 if self._idle_at(request) <= now else by_age_s  # it will be taken back
         seconds, chars = self._spoken
         frames = request.chars * seconds / chars / request.options.speed / FRAME_S
         left = max(1.0, frames - request.frames, 0.1 * request.frames)

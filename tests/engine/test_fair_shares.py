@@ -33,6 +33,8 @@ class Crowd:
         self.events: list[events.EngineEvent] = []
         self.frames: Counter[int] = Counter()  # that each request still has to speak
         self.ends: set[int] = set()
+        self.held_back: Counter[int] = Counter()  # frames that it speaks only after a flush
+        self.inputs: list[base.StepInput] = []  # of all steps
         self._next_id = 1
 
     def open(self, owner: int, count: int = 1, *, text: str = "", end: bool = False) -> list[int]:
@@ -60,6 +62,12 @@ class Crowd:
             self.now = max(self.now, due_at)
             step = self.scheduler.schedule(self.now)
             outputs: list[base.StepOutput] = []
+            self.inputs += step.inputs
+            for one in step.inputs:
+                if isinstance(one, base.AddText) and one.flush:
+                    epoch = self.scheduler._running[one.slot].id
+                    self.frames[epoch] += self.held_back.pop(epoch, 0)
+                    outputs.append(base.FlushedOutput(one.slot, epoch))
             for slot, request in zip(step.run, step.requests, strict=True):
                 if self.frames[request.id]:
                     self.frames[request.id] -= 1
@@ -151,6 +159,53 @@ def test_a_word_now_and_then_keeps_no_slot_from_another_owner() -> None:
     assert not crowd.finished("at_capacity")
     crowd.wait(2)
     assert {event.request_id for event in crowd.finished() if event.reason == "end"} == set(others)
+
+
+def test_an_idle_request_is_flushed_before_it_ends() -> None:
+    """The last word of an LLM is complete only when the next begins. Mutation: ending it without a flush."""
+    crowd = Crowd(slots=1)
+    (request,) = crowd.open(HOG, text="One")
+    crowd.wait(IDLE_S + 1)
+    crowd.inputs.clear()
+    (other,) = crowd.open(OTHER, text="word ", end=True)
+    crowd.wait(0.01)
+    assert crowd.inputs[:2] == [base.AddText(0, "", flush=True), base.ReleaseSlot(0)]
+    assert other in crowd.speaking
+    assert not [event for event in crowd.events if isinstance(event, events.RequestFlushed)]
+    assert [(event.request_id, event.code) for event in crowd.finished()] == [(request, "starved")]
+
+
+def test_a_flushed_request_that_has_words_left_speaks_them() -> None:
+    crowd = Crowd(slots=1)
+    (request,) = crowd.open(HOG, text="One")
+    crowd.wait(IDLE_S + 1)
+    crowd.held_back[request] = 3  # frames that the engine speaks after a flush
+    (other,) = crowd.open(HOG, text="word ", end=True)
+    crowd.wait(0.5)
+    heard = [event for event in crowd.events if isinstance(event, events.RequestAudio)]
+    assert len([event for event in heard if event.request_id == request]) == WORD_FRAMES + 3
+    assert [event.request_id for event in crowd.finished()] == [request, other]
+
+
+def test_a_flush_for_others_gives_no_more_time() -> None:
+    crowd = Crowd(slots=1, text_idle_s=5.0, queue_s=2.0)
+    crowd.open(HOG, text="One")
+    crowd.wait(0.1)
+    crowd.open(HOG)  # has no text, so that it has no right to the slot, which is flushed for it all the same
+    crowd.wait(5)
+    assert [event.code for event in crowd.finished()] == ["at_capacity", "starved"]
+
+
+def test_a_flushed_request_goes_on_if_its_text_comes_first() -> None:
+    crowd = Crowd(slots=1)
+    (request,) = crowd.open(HOG, text="One")
+    crowd.wait(IDLE_S + 1)
+    crowd.held_back[request] = 30
+    crowd.open(HOG, text="word ", end=True)
+    crowd.wait(0.5)
+    crowd.say(request, LONG, frames=1_250)
+    crowd.wait(1)
+    assert crowd.speaking == {request}
 
 
 def test_an_idle_slot_is_kept_while_nobody_waits() -> None:
