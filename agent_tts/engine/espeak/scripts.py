@@ -62,8 +62,12 @@ _STYLED = (
     *("<font>", "<wide>", "<narrow>", "<compat>", "<initial>", "<medial>", "<final>", "<isolated>"),
     *("<super>", "<sub>"),
 )
-# Latin letters that no alphabet of a language here has, but phonetic notation and decorated text.
-_ODD_LATIN = re.compile("LATIN (?:SMALL LETTER|CAPITAL LETTER|LETTER SMALL CAPITAL) ([A-Z])(?: WITH .*)?")
+# Letters of phonetic notation and of decorated text, in circles and squares, which no language here is written with.
+_ODD_LATIN = re.compile(
+    "(?:.*(?:CIRCLED|SQUARED|PARENTHESIZED) )?LATIN "
+    "(?:SMALL LETTER|CAPITAL LETTER|LETTER SMALL CAPITAL) ([A-Z])(?: WITH .*)?"
+)
+_LETTERS = ("Lu", "Ll", "Lt", "Lm", "Lo", "Nl")
 _NEVER_READ = ("Cf", "Cn", "Co", "Cs")
 _SKIN_TONES = "\U0001f3fb\U0001f3fc\U0001f3fd\U0001f3fe\U0001f3ff"
 _LETTERS_OF_FLAGS = frozenset(map(chr, range(0x1F1E6, 0x1F200)))
@@ -78,7 +82,7 @@ def parts(unit: Unit, language: str) -> list[Unit]:
     """The unit as parts that a voice of `language`, or of `reader` of the part, can read; empty if there is nothing.
 
     A part is a unit whose only part is itself. Each character keeps its offset; a space that is put in has that of the
-    next character, and several characters for one have the same.
+    character before it, and several characters for one have the same.
     """
     if unit.text.isascii():
         return [unit]
@@ -115,7 +119,7 @@ def parts(unit: Unit, language: str) -> list[Unit]:
         if not char:
             continue
         if _APART in (who, before) and _is_wordlike(char) and _is_wordlike(text[-1:]):
-            put(" ", offset)
+            put(" ", offsets[-1])  # of the character before: it may count as a part of that word
         put(char, offset)
         before = who
     cut()
@@ -173,14 +177,14 @@ def _plain(char: str, language: str) -> str:
     category = unicodedata.category(char)
     if category == "Nd" and not char.isascii() and not _is_own(_script(char), language):
         return str(unicodedata.digit(char))
-    if char < "\u1d00" or category[0] not in "LN" or category == "No":
+    if char < "\u1d00" or "\u1e00" <= char <= "\u1eff" or category not in (*_LETTERS, "So"):
         return char
-    if unicodedata.decomposition(char).startswith(_STYLED) and not "\u3131" <= char <= "\u318e":  # Korean
+    korean = "\u3131" <= char <= "\u318e"  # jamo
+    if category != "So" and not korean and unicodedata.decomposition(char).startswith(_STYLED):
         return unicodedata.normalize("NFKC", char)
-    if _script(char) == "LATIN" and not "\u1e00" <= char <= "\u1eff":
-        letter = _ODD_LATIN.fullmatch(unicodedata.name(char))
-        return letter[1].lower() if letter else ""
-    return char
+    if letter := _ODD_LATIN.fullmatch(unicodedata.name(char, "")):
+        return letter[1].lower()
+    return "" if category != "So" and _script(char) == "LATIN" else char
 
 
 def _script(char: str) -> str:

@@ -200,6 +200,16 @@ def test_offsets_count_the_raw_text(engine: EspeakEngine) -> None:
     assert found[-1] == "end"
 
 
+def test_words_keep_their_offsets_in_parts_plain_letters_and_with_spaces_put_in(engine: EspeakEngine) -> None:
+    text = "Say “привет мир” 5 times a≥b 𝐁𝐨𝐥𝐝 ﬁne 🙂 end."
+    spoken = speak(engine, text, options=SpeechOptions(clean=False))
+    found = [text[word.char_start : word.char_end] for word in spoken.words]
+    assert [word.strip("“”. ") for word in found] == [*("Say", "привет", "мир", "5", "times"), *found[5:]]
+    assert {"𝐁𝐨𝐥𝐝", "ﬁne", "🙂", "end"} <= {word.strip("“”. ") for word in found}
+    assert all(earlier.char_end <= later.char_start for earlier, later in pairwise(spoken.words))
+    assert all(earlier.end_ms <= later.start_ms for earlier, later in pairwise(spoken.words))
+
+
 # ---------------------------------------------------------------- contract of engines
 
 
