@@ -110,7 +110,7 @@ async def add_candidates(request: Request) -> None:
 async def _signal(shape: type[Body], request: Request) -> tuple[Calls, Client, Body]:
     """Who sends a message of signalling, and what."""
     node = node_of(request)
-    client = node.guard.authorize(request.headers, request.query_params, token_ok=True)
+    client = node.guard.identify(request, token_ok=True)
     try:
         body = shape.model_validate_json(await read_body(request))
     except ValidationError as error:

@@ -16,6 +16,7 @@ from starlette.requests import HTTPConnection
 
 from agent_tts.config.settings import Settings, is_loopback
 from agent_tts.errors import RETRY_MS, AtCapacity, Unauthorized
+from agent_tts.serve.connections import CONNECTION
 from agent_tts.serve.telemetry.metrics import Metrics
 
 MAX_TOKENS = 10_000  # unused tokens at once; each lives for a minute
@@ -85,6 +86,17 @@ class Guard:
             return self._redeem(token)
         return self._check_key(_key_in(headers) or (query.get(key_query, "") if key_query else ""))
 
+    def identify(self, connection: HTTPConnection, *, token_ok: bool = False, key_query: str | None = None) -> Client:
+        """The client behind a request, whose connection counts as a client's from now on.
+
+        Raises `Unauthorized` as `authorize` does, with the same arguments; `AtCapacity` if clients have no place left.
+        """
+        client = self.authorize(connection.headers, connection.query_params, token_ok=token_ok, key_query=key_query)
+        protocol = connection.scope.get("extensions", {}).get(CONNECTION)
+        if protocol is not None:  # the server is the node's own
+            protocol.recognise()
+        return client
+
     def issue_token(self, client: Client) -> tuple[str, float]:
         """A one-time token for a browser, and its lifetime in seconds. Raises `AtCapacity` if too many are unused."""
         now = self._clock()
@@ -148,10 +160,10 @@ class Guard:
 
 
 async def authorized(connection: HTTPConnection) -> Client:
-    """FastAPI dependency: the client behind a request; raises `Unauthorized`."""
+    """FastAPI dependency: the client behind a request; raises the errors of `Guard.identify`."""
     # A coroutine, although it never waits: FastAPI runs plain functions in a thread.
     guard: Guard = connection.app.state.node.guard
-    return guard.authorize(connection.headers, connection.query_params)
+    return guard.identify(connection)
 
 
 def _key_in(headers: Mapping[str, str]) -> str:

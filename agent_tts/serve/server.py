@@ -23,15 +23,13 @@ from websockets.protocol import State
 
 from agent_tts.config.settings import Settings
 from agent_tts.errors import EngineLost, SettingsError
+from agent_tts.serve.connections import CONNECTION, ConnectionTable, Standing
 from agent_tts.serve.guard import TokenBucket
 from agent_tts.serve.node import Node
 from agent_tts.serve.tls import server_context
 
 if TYPE_CHECKING:
     from uvicorn._types import ASGIReceiveEvent, ASGISendEvent
-
-# Key in `scope["extensions"]` under which an endpoint finds its `HttpProtocol` or `WebSocketProtocol`.
-CONNECTION = "agent_tts.connection"
 
 # Kernel buffer for what a client is sent, in bytes; Linux doubles it. The default takes 84 s of audio before a client
 # that never reads is noticed.
@@ -42,8 +40,7 @@ MAX_HEADER_BYTES = 65_536
 MAX_HEADERS = 100
 MAX_URL_BYTES = 8_000  # with method and version it has to fit the longest line of `websockets`: 8192 bytes
 MAX_PIPELINED = 16  # requests of one connection that wait for an earlier one
-SPARE_CONNECTIONS = 256  # for pages and metrics, beyond `limits.connections`
-MAX_PENDING = 256  # connections that have sent no request yet; one more replaces the oldest
+SPARE_CONNECTIONS = 512  # for pages, metrics and newcomers, beyond `limits.connections`
 
 # Bytes that a parser gets at once; limits are checked between slices.
 HTTP_SLICE = 8_192
@@ -82,15 +79,10 @@ class HttpProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._set_deadline()
-        pending = self.config.pending
-        if len(pending) >= MAX_PENDING:
-            oldest = next(iter(pending))
-            del pending[oldest]
-            oldest.transport.abort()
-        pending[self] = None
+        self.config.enter(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.config.pending.pop(self, None)
+        self.config.table.remove(self.transport)
         self._clear_deadline()
         super().connection_lost(exc)
 
@@ -139,7 +131,7 @@ class HttpProtocol(HttpToolsProtocol):
             raise ValueError("too many requests at once")
         self._in_head = False
         self._unparsed = 0
-        self.config.pending.pop(self, None)
+        self.config.table.busy(self.transport)
         self._clear_deadline()
         super().on_headers_complete()
 
@@ -155,10 +147,17 @@ class HttpProtocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        if not self._in_head and self.cycle.response_complete:  # the rest of the body is not read
+        if not self.cycle.response_complete:  # a later request's
+            return
+        self.config.table.idle(self.transport)
+        if not self._in_head:  # the rest of the body is not read
             self._set_deadline()
 
     # For the endpoint.
+
+    def recognise(self) -> None:
+        """The client has shown a key that is right. Raises `AtCapacity`."""
+        self.config.recognise(self.transport)
 
     @property
     def is_full(self) -> bool:
@@ -182,6 +181,8 @@ class HttpProtocol(HttpToolsProtocol):
 class WebSocketProtocol(WebSocketsSansIOProtocol):
     """A WebSocket with limits on frames that carry no message."""
 
+    config: NodeConfig
+
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self._idle_frames = TokenBucket(IDLE_FRAMES_PER_S, IDLE_FRAMES_BURST, self.loop.time())
@@ -191,6 +192,10 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         # wait for speech, and answer none in between; TCP_USER_TIMEOUT still finds a dead machine.
         self.demands_pongs: Callable[[], bool] = lambda: True
         self._pong_is_due = True
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.config.table.remove(self.transport)
+        super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         self._unparsed += data
@@ -265,6 +270,9 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
 
     # For the endpoint; see `HttpProtocol`.
 
+    def recognise(self) -> None:
+        self.config.recognise(self.transport)
+
     @property
     def is_full(self) -> bool:
         return not self.writable.is_set()
@@ -330,7 +338,6 @@ class NodeConfig(uvicorn.Config):
             ws_per_message_deflate=False,
             ws_ping_interval=settings.timeouts.ping_s,
             ws_ping_timeout=settings.timeouts.ping_s,
-            limit_concurrency=settings.limits.connections + SPARE_CONNECTIONS + MAX_PENDING,
             timeout_graceful_shutdown=SHUTDOWN_S,
             access_log=False,
             log_config=None,
@@ -340,8 +347,25 @@ class NodeConfig(uvicorn.Config):
             server_header=False,
         )
         self.settings = settings
-        # Connections that have sent no request yet, oldest first.
-        self.pending: dict[HttpProtocol, None] = {}
+        self.table: ConnectionTable[asyncio.Transport] = ConnectionTable(
+            settings.limits.connections + SPARE_CONNECTIONS
+        )
+        self._given_way = app.state.node.metrics.connections_given_way
+
+    def enter(self, connection: asyncio.Transport) -> None:
+        """Count a new connection; another one gives way if there is no room."""
+        self._close(self.table.enter(connection))
+
+    def recognise(self, connection: asyncio.Transport) -> None:
+        """Count a connection as a client's from now on. Raises `AtCapacity`."""
+        self._close(self.table.recognise(connection))
+
+    def _close(self, leaving: tuple[asyncio.Transport, Standing] | None) -> None:
+        if leaving is not None:
+            connection, standing = leaving
+            connection.abort()
+            self._given_way.labels(standing.name.lower()).inc()
+            logger.warning("{} connections are open: the oldest {} gives way", len(self.table), standing.told)
 
 
 class NodeServer(uvicorn.Server):

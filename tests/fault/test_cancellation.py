@@ -15,8 +15,8 @@ from agent_tts.config.settings import Settings
 from agent_tts.engine.factory import create_loop
 from agent_tts.events import SpeechOptions
 from agent_tts.serve.app import create_app
+from agent_tts.serve.connections import CONNECTION
 from agent_tts.serve.node import Node
-from agent_tts.serve.server import CONNECTION
 from agent_tts.speech.service import SpeechService
 from tests.in_process import InProcessEngine
 from tests.support import until
@@ -86,6 +86,9 @@ class Link:
     def __init__(self, on_text: Callable[[str], None] = lambda _: None) -> None:
         self.transport = Transport()
         self._on_text = on_text
+
+    def recognise(self) -> None:
+        pass
 
     async def drained(self) -> None:
         self.is_full = False

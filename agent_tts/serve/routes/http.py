@@ -214,11 +214,16 @@ def errors_as(body: ErrorBody) -> Any:
 _CLOSING = {RequestTimeout.status, TextTooLong.status}
 
 
+def retry_headers(error: SpeechError) -> dict[str, str]:
+    """The headers that tell a client when to try again."""
+    if error.retry_after_ms is None:
+        return {}
+    seconds = -(-error.retry_after_ms // 1_000)
+    return {"Retry-After": str(seconds), "Retry-After-Ms": str(error.retry_after_ms)}
+
+
 async def _on_speech_error(request: Request, error: SpeechError) -> Response:
-    headers = {}
-    if error.retry_after_ms is not None:
-        headers["Retry-After"] = str(-(-error.retry_after_ms // 1_000))
-        headers["Retry-After-Ms"] = str(error.retry_after_ms)
+    headers = retry_headers(error)
     if error.status == 401:
         headers["WWW-Authenticate"] = "Bearer"
     if error.status in _CLOSING:

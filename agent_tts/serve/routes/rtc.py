@@ -44,7 +44,7 @@ async def close_all(node: Node) -> None:
 async def _offer(request: Request) -> dict[str, str]:
     """Open a peer; returns the answer with the node's candidates, and the session's id."""
     node = node_of(request)
-    client = node.guard.authorize(request.headers, request.query_params, token_ok=True)
+    client = node.guard.identify(request, token_ok=True)
     try:
         body = OfferBody.model_validate(parse(await read_body(request), NOT_AN_OFFER))
     except ValidationError:

@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from agent_tts.events import EngineInfo, EnginePong, RequestFinished
 from agent_tts.protocol.context import Done
+from agent_tts.serve.connections import Standing
 from agent_tts.speech.engine_handle import EngineObserver
 from agent_tts.speech.utterance import Meter
 
@@ -42,6 +43,11 @@ class Metrics(EngineObserver):
         self.finished = counter("agent_tts_contexts", "Contexts ended.", ["carrier", "reason"])
         self.refused = counter("agent_tts_refused", "Requests and contexts refused.", ["code"])
         self.sessions = gauge("agent_tts_sessions", "Sessions and requests admitted now.")
+        self.connections_given_way = counter(
+            "agent_tts_connections_given_way", "Connections closed to make room, by what they were.", ["standing"]
+        )
+        for standing in Standing:
+            self.connections_given_way.labels(standing.name.lower())
         self.rtc_lateness = histogram("agent_tts_rtc_lateness_seconds", "Packets behind their 20 ms grid.")
         self.loop_lag = histogram("agent_tts_loop_lag_seconds", "Event loop behind its clock, probed.")
         self.log_lost = counter("agent_tts_log_lines_lost", "Log lines left out.", ["reason"])

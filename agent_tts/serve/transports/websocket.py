@@ -16,10 +16,12 @@ from agent_tts.config.settings import Settings
 from agent_tts.errors import Draining, SlowConsumer, SpeechError, UnsupportedProtocol
 from agent_tts.protocol import v1 as protocol
 from agent_tts.protocol.adapter import ProtocolAdapter, QueueingAdapter
+from agent_tts.serve.connections import CONNECTION
 from agent_tts.serve.guard import TokenBucket
 from agent_tts.serve.node import Node
 from agent_tts.serve.routes import openai
-from agent_tts.serve.server import CONNECTION, WebSocketProtocol
+from agent_tts.serve.routes.http import retry_headers
+from agent_tts.serve.server import WebSocketProtocol
 from agent_tts.serve.session import Session
 from agent_tts.serve.transports.writer import WRITE_BYTES, Writer
 from agent_tts.serve.turns import Member
@@ -63,9 +65,7 @@ class StreamEndpoint:
             self._negotiate(websocket)
             if not dialect.denies:
                 await self._accept(websocket)
-            client = self._node.guard.authorize(
-                websocket.headers, websocket.query_params, token_ok=True, key_query=dialect.key_query
-            )
+            client = self._node.guard.identify(websocket, token_ok=True, key_query=dialect.key_query)
             if self._node.service.draining:
                 raise Draining
             with self._node.guard.admit(client):
@@ -95,7 +95,7 @@ class StreamEndpoint:
             await websocket.accept(subprotocol=ours if ours in offered else None)
 
     async def _deny(self, websocket: WebSocket, error: SpeechError) -> None:
-        response = JSONResponse(openai.error_body(error), error.status)
+        response = JSONResponse(openai.error_body(error), error.status, retry_headers(error))
         if self._dialect.subprotocol is not None:
             response.headers["Sec-WebSocket-Protocol"] = self._dialect.subprotocol  # what is spoken
         if self._dialect.denial_header is not None:

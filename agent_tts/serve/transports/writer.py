@@ -10,7 +10,8 @@ from typing import Any
 from starlette.types import Message, Receive, Scope, Send
 
 from agent_tts.errors import SlowConsumer
-from agent_tts.serve.server import CONNECTION, HttpProtocol, WebSocketProtocol
+from agent_tts.serve.connections import CONNECTION
+from agent_tts.serve.server import HttpProtocol, WebSocketProtocol
 
 # Bytes of one write of several messages: a third of a second of 24 kHz audio. This and one message is the most that
 # waits in this process for one connection; more would hide a slow reader for longer.

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 from agent_tts.events import FRAME_SAMPLES
-from agent_tts.serve.server import CONNECTION
+from agent_tts.serve.connections import CONNECTION
 from tests.fault.test_cancellation import TEXT, Link, cancelled_everywhere, local_node
 from tests.support import until
 
