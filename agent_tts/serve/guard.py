@@ -113,14 +113,22 @@ class Guard:
             raise Unauthorized("the token is unknown, used or expired: POST /v1/tokens gives a new one")
         return client
 
+    def key_of(self, headers: Mapping[str, str]) -> str | None:
+        """The digest of the API key in a request's headers; None without one that is right."""
+        return self._known(_key_in(headers))
+
     def _check_key(self, given: str) -> Client:
-        # Every key is compared, so that timing does not tell which one was nearly right.
-        matches = [hmac.compare_digest(key, given.encode(errors="replace")) for key in self._keys]
+        key_id = self._known(given)
         if not given:
             raise Unauthorized("an API key is required: Authorization: Bearer KEY, or X-API-Key")
-        if not any(matches):
+        if key_id is None:
             raise Unauthorized("the API key is wrong")
-        return Client(_digest(given).hex()[:16])
+        return Client(key_id)
+
+    def _known(self, given: str) -> str | None:
+        # Every key is compared, so that timing does not tell which one was nearly right.
+        matches = [hmac.compare_digest(key, given.encode(errors="replace")) for key in self._keys]
+        return _digest(given).hex()[:16] if any(matches) else None
 
     def _check_host_and_origin(self, headers: Mapping[str, str]) -> None:
         host = headers.get("host", "").lower()

@@ -30,6 +30,12 @@ class Turns:
         self._level_s = 0.0
         # When the first turn of this pass began; None before it.
         self._began: float | None = None
+        # Members that stand for many connections, by name.
+        self._shared: dict[str, Member] = {}
+
+    def shared(self, name: str) -> Member:
+        """The one member of this name; names are few and never forgotten."""
+        return self._shared.setdefault(name, Member(self))
 
     async def take(self, used_s: float) -> None:
         """Wait for a turn of a member that has used this much. Cancelling it gives the place in line up."""

@@ -194,10 +194,10 @@ class Connection:
             self._writer.cut()
 
     def _send_all(self) -> bool:
-        """Send what the session has, up to `WRITE_BYTES` and one turn's work, in one write; returns whether that was all."""
+        """Send what the session has, a turn's work and `WRITE_BYTES` at most; returns whether that was all."""
         messages: list[str | bytes] = []
         size = 0
-        while (has_room := size < WRITE_BYTES and self._encoder.has_time()):
+        while has_room := size < WRITE_BYTES and self._encoder.has_time():
             if self._adapter.closing is not None or (item := self._session.poll()) is None:
                 break
             for message in self._adapter.encode(item):
