@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
+import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -37,7 +38,8 @@ from agent_tts.voices.library import VoiceLibrary
 
 LAG_PROBE_S = 0.5
 REQUEST_S = 0.0005  # what a request counts; most take less
-STRANGERS = "strangers"
+STRANGERS = "strangers"  # name of the member for requests that show no key
+MAX_PAGE_PATH = 200  # characters; the system looks up each part of a path
 
 # The page loads nothing from other hosts, runs no inline script, and must not be framed.
 PAGE_HEADERS = {
@@ -154,6 +156,9 @@ class _InTurn:
 
 
 class _Page(StaticFiles):
+    def lookup_path(self, path: str) -> tuple[str, os.stat_result | None]:
+        return super().lookup_path(path) if len(path) <= MAX_PAGE_PATH else ("", None)
+
     def file_response(self, *args: object, **kwargs: object) -> Response:
         response = super().file_response(*args, **kwargs)  # type: ignore[arg-type]
         response.headers.update(PAGE_HEADERS)

@@ -39,18 +39,27 @@ class TokenBucket:
         self._left = burst
         self._then = now
 
-    def take(self, now: float) -> float:
-        """Count one. Returns the seconds by which it came too early: 0 within the limits."""
-        self._left = min(self._burst, self._left + (now - self._then) * self._rate) - 1
+    def take(self, now: float, count: float = 1) -> float:
+        """Count some. Returns the seconds by which they came too early: 0 within the limits."""
+        self._left = min(self._burst, self._left + (now - self._then) * self._rate) - count
         self._then = now
         return max(0.0, -self._left / self._rate)
+
+    def allows(self, now: float) -> bool:
+        """Count one if it is within the limits; returns whether it is."""
+        self.take(now, 0)
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True
 
 
 class Guard:
     """Checks and counts the clients of one node."""
 
     def __init__(self, settings: Settings, metrics: Metrics, clock: Callable[[], float] = time.monotonic) -> None:
-        self._keys = [key.get_secret_value().encode() for key in settings.auth.api_keys]
+        # Digests of the keys: of one length, so that the time to compare them does not tell theirs.
+        self._keys = [_digest(key.get_secret_value()) for key in settings.auth.api_keys]
         self._origins = {origin.rstrip("/").lower() for origin in settings.auth.allowed_origins}
         self._token_ttl_s = settings.auth.token_ttl_s
         self._limits = settings.limits
@@ -127,8 +136,9 @@ class Guard:
 
     def _known(self, given: str) -> str | None:
         # Every key is compared, so that timing does not tell which one was nearly right.
-        matches = [hmac.compare_digest(key, given.encode(errors="replace")) for key in self._keys]
-        return _digest(given).hex()[:16] if any(matches) else None
+        digest = _digest(given)
+        matches = [hmac.compare_digest(key, digest) for key in self._keys]
+        return digest.hex()[:16] if any(matches) else None
 
     def _check_host_and_origin(self, headers: Mapping[str, str]) -> None:
         host = headers.get("host", "").lower()

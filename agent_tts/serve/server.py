@@ -8,10 +8,12 @@ import socket
 import ssl
 import struct
 import sys
+from asyncio.trsock import TransportSocket
 from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+import httptools
 import uvicorn
 from fastapi import FastAPI
 from loguru import logger
@@ -21,8 +23,10 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from websockets.frames import CloseCode, Frame, Opcode
 from websockets.protocol import State
 
+from agent_tts import open_files
 from agent_tts.config.settings import Settings
 from agent_tts.errors import EngineLost, SettingsError
+from agent_tts.serve import tcp
 from agent_tts.serve.connections import CONNECTION, ConnectionTable, Standing
 from agent_tts.serve.guard import TokenBucket
 from agent_tts.serve.node import Node
@@ -39,6 +43,9 @@ RECEIVE_BUFFER = 32_768  # for what a client sends, likewise doubled; clients se
 MAX_HEADER_BYTES = 65_536
 MAX_HEADERS = 100
 MAX_URL_BYTES = 8_000  # with method and version it has to fit the longest line of `websockets`: 8192 bytes
+# Bytes of the headers that `websockets` parses as lists before it knows the client, at 0.4 us a byte.
+MAX_LIST_BYTES = 4_096
+LISTS = (b"connection", b"upgrade", b"sec-websocket-protocol", b"sec-websocket-extensions")
 MAX_PIPELINED = 16  # requests of one connection that wait for an earlier one
 SPARE_CONNECTIONS = 512  # for pages, metrics and newcomers, beyond `limits.connections`
 
@@ -58,8 +65,15 @@ _FIN = 0x80
 _HEAD, _HEAD_16, _HEAD_64 = struct.Struct("!BB"), struct.Struct("!BBH"), struct.Struct("!BBQ")
 
 CONNECTION_BACKLOG = 1_024
+TICKS_PER_S = 10  # of uvicorn's main loop
 DRAIN_CHECK_S = 0.05  # between checks of the send buffers
 SHUTDOWN_S = 2  # for responses that are still being sent after the drain
+
+
+def socket_of(transport: asyncio.Transport) -> TransportSocket:
+    """The socket of a connection, plain or TLS, that is not closing."""
+    sock: TransportSocket = transport.get_extra_info("socket")
+    return sock
 
 
 class HttpProtocol(HttpToolsProtocol):
@@ -75,6 +89,9 @@ class HttpProtocol(HttpToolsProtocol):
     _unparsed = 0
     # Bytes of the request's headers and trailers so far.
     _header_bytes = 0
+    _list_bytes = 0  # of `LISTS`
+    # What the parser has got last.
+    _piece = b""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -100,7 +117,23 @@ class HttpProtocol(HttpToolsProtocol):
                 return
             if self._in_head and self._deadline is None:
                 self._set_deadline()
+            self._piece = piece
             super().data_received(piece)
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """Parse a request again without its `Upgrade`, which a server may ignore: the parser skips its body.
+
+        Java's HttpClient offers h2c with its requests, unless it is told not to.
+        """
+        upgrade = sys.exception()
+        assert isinstance(upgrade, httptools.HttpParserUpgrade)
+        version = self.parser.get_http_version().encode()
+        headers = [b"%b: %b\r\n" % (name, value) for name, value in self.headers if name != b"upgrade"]
+        head = b"%b %b HTTP/%b\r\n%b\r\n" % (self.parser.get_method(), self.url, version, b"".join(headers))
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's
+        self._unparsed = 0
+        self.data_received(head + self._piece[upgrade.args[0] :])
 
     def handle_websocket_upgrade(self) -> None:
         if self.cycle is not None and not self.cycle.response_complete:  # its answer would end up in the WebSocket
@@ -112,7 +145,7 @@ class HttpProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._header_bytes = 0
+        self._header_bytes = self._list_bytes = 0
         self.scope["extensions"] = {CONNECTION: self}  # type: ignore[dict-item]
 
     def on_url(self, url: bytes) -> None:
@@ -124,9 +157,22 @@ class HttpProtocol(HttpToolsProtocol):
         self._header_bytes += len(name) + len(value)
         if self._header_bytes > MAX_HEADER_BYTES or len(self.headers) >= MAX_HEADERS:
             raise ValueError("too many headers")
+        if name.lower() in LISTS:
+            self._list_bytes += len(value)
+            if self._list_bytes > MAX_LIST_BYTES:
+                raise ValueError("a list in a header is too long")
         super().on_header(name, value)
 
+    @property
+    def _is_parsed_again(self) -> bool:
+        """Whether the request offers another protocol than WebSocket; see `_unsupported_upgrade_warning`."""
+        return bool(self.parser.should_upgrade() and not self._should_upgrade())
+
     def on_headers_complete(self) -> None:
+        if self._is_parsed_again:
+            if self.parser.get_method() == b"CONNECT":
+                raise ValueError("the node is no proxy")
+            return
         if len(self.pipeline) >= MAX_PIPELINED:
             raise ValueError("too many requests at once")
         self._in_head = False
@@ -140,6 +186,8 @@ class HttpProtocol(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
+        if self._is_parsed_again:
+            return
         self._in_head = True
         self._unparsed = 0
         self._clear_deadline()
@@ -189,9 +237,13 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         # Bytes after a message that the endpoint has not taken yet. Reading is paused meanwhile.
         self._unparsed = b""
         # Whether the client has to answer pings: now, and when the last was sent. Some clients read only while they
-        # wait for speech, and answer none in between; TCP_USER_TIMEOUT still finds a dead machine.
+        # wait for speech, and answer none in between; a machine that is gone is still found.
         self.demands_pongs: Callable[[], bool] = lambda: True
         self._pong_is_due = True
+        # Seconds of audio that the client may play before it reads what is sent now; and when the pong of the last
+        # ping is due because of that.
+        self.unplayed_s: Callable[[], float] = lambda: 0.0
+        self._pong_due_at = 0.0
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.config.table.remove(self.transport)
@@ -229,14 +281,23 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
 
     def send_keepalive_ping(self) -> None:
         self._pong_is_due = self.demands_pongs()
+        timeouts = self.config.settings.timeouts
+        self._pong_due_at = self.loop.time() + timeouts.ping_s + self.unplayed_s()
         super().send_keepalive_ping()
 
     def keepalive_timeout(self) -> None:
-        if self._pong_is_due and self.demands_pongs():
-            super().keepalive_timeout()
-        else:
+        timeouts = self.config.settings.timeouts
+        left_s = self._pong_due_at - self.loop.time()
+        if not self.transport.is_closing() and tcp.is_lost(socket_of(self.transport), timeouts.tcp_user_s):
+            self.transport.abort()
+        elif not (self._pong_is_due and self.demands_pongs()):
             self.pong_timer = self.pending_ping_payload = None
             self.schedule_ping()
+        elif left_s > 0:
+            self.pong_timer = self.loop.call_later(min(left_s, timeouts.ping_s), self.keepalive_timeout)
+        else:
+            super().keepalive_timeout()
+            self.loop.call_later(timeouts.write_s, self.transport.abort)  # if the last frame cannot be sent
 
     def handle_cont(self, event: Frame) -> None:
         if self._may_send_idle_frame() and len(self.frames) < MAX_FRAGMENTS:
@@ -313,9 +374,7 @@ def listen(settings: Settings) -> socket.socket:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)
-        if hasattr(socket, "TCP_USER_TIMEOUT"):
-            milliseconds = round(settings.timeouts.tcp_user_s * 1_000)
-            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
+        tcp.set_user_timeout(listener, settings.timeouts.tcp_user_s)
         listener.bind(address)
         listener.listen(CONNECTION_BACKLOG)
     except OSError as error:
@@ -350,22 +409,32 @@ class NodeConfig(uvicorn.Config):
         self.table: ConnectionTable[asyncio.Transport] = ConnectionTable(
             settings.limits.connections + SPARE_CONNECTIONS
         )
+        # File descriptors that may be open, and those of them that are no connection's, as of the last count.
+        self._room_for_files = open_files.room()
+        self._other_files = 0
         self._given_way = app.state.node.metrics.connections_given_way
+
+    def count_files(self) -> None:
+        """Count what else is open: WebRTC peers, connections in their TLS handshake, pipes of engines."""
+        self._other_files = max(0, open_files.in_use() - len(self.table))
 
     def enter(self, connection: asyncio.Transport) -> None:
         """Count a new connection; another one gives way if there is no room."""
-        self._close(self.table.enter(connection))
+        crowded = len(self.table) + self._other_files >= self._room_for_files
+        why = "few file descriptors are free" if crowded else "all places are taken"
+        self._close(self.table.enter(connection, crowded=crowded), why)
 
     def recognise(self, connection: asyncio.Transport) -> None:
         """Count a connection as a client's from now on. Raises `AtCapacity`."""
-        self._close(self.table.recognise(connection))
+        self._close(self.table.recognise(connection), "all places of clients are taken")
 
-    def _close(self, leaving: tuple[asyncio.Transport, Standing] | None) -> None:
+    def _close(self, leaving: tuple[asyncio.Transport, Standing] | None, why: str) -> None:
         if leaving is not None:
             connection, standing = leaving
             connection.abort()
-            self._given_way.labels(standing.name.lower()).inc()
-            logger.warning("{} connections are open: the oldest {} gives way", len(self.table), standing.told)
+            kind = standing.name.lower()
+            self._given_way.labels(kind).inc()
+            logger.warning("{}: of {} connections the oldest {} gives way", why, len(self.table), kind)
 
 
 class NodeServer(uvicorn.Server):
@@ -424,6 +493,8 @@ class NodeServer(uvicorn.Server):
             logger.error("no engine can be kept running: the node exits")
             self.exit_code = 1
             return True
+        if counter % TICKS_PER_S == 0:
+            self.config.count_files()
         return await super().on_tick(counter)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:

@@ -173,6 +173,20 @@ async def test_an_invalid_upgrade_is_answered() -> None:
         await until(lambda: not running.server.server_state.connections)
 
 
+@pytest.mark.parametrize(
+    ("name", "start"), [(b"Connection", b"Upgrade, "), (b"Sec-WebSocket-Protocol", b"agent_tts.v1, ")]
+)
+async def test_long_lists_of_an_upgrade_are_refused_before_they_are_parsed(name: bytes, start: bytes) -> None:
+    """Guards MAX_LIST_BYTES. The token of a browser in `Sec-WebSocket-Protocol` is shorter."""
+    lines = [line for line in HELLO.split(b"\r\n") if line and not line.startswith(name)]
+    async with running_node() as running:
+        for length, status in [(2_000, b"101"), (5_000, b"400")]:
+            head = b"\r\n".join([*lines, name + b": " + start + b"a" * length]) + b"\r\n\r\n"
+            async with raw(running) as sock:
+                await asyncio.get_running_loop().sock_sendall(sock, head)
+                assert (await read_until(sock)).split()[1] == status
+
+
 async def test_an_upgrade_behind_an_unanswered_request_is_cut() -> None:
     """Guards `HttpProtocol.handle_websocket_upgrade`."""
     async with running_node() as running, raw(running) as sock:
@@ -277,6 +291,35 @@ async def test_two_pipelined_requests_are_both_answered() -> None:
         last = HEALTH + b"Connection: close\r\n\r\n"
         await asyncio.get_running_loop().sock_sendall(sock, HEALTH + b"\r\n" + last)
         assert (await read_all(sock)).count(b"HTTP/1.1 200 ") == 2
+
+
+H2C = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n"
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize("size", [1 << 16, 50, 1])
+async def test_an_offer_of_http_2_is_ignored(size: int) -> None:
+    """As Java's HttpClient sends it, with its bodies. Guards `HttpProtocol._unsupported_upgrade_warning`."""
+    body = b'{"model":"tts-1","input":"one","response_format":"pcm"}'
+    speech = b"POST /v1/audio/speech HTTP/1.1\r\n" + HEAD + H2C
+    requests = (
+        HEALTH + H2C + b"\r\n",
+        speech + b"Content-Length: %d\r\n\r\n" % len(body) + body,
+        speech + b"Transfer-Encoding: chunked\r\n\r\n%x\r\n" % len(body) + body + b"\r\n0\r\n\r\n",
+        HEALTH + b"Connection: close\r\n\r\n",
+    )
+    async with running_node() as running, raw(running) as sock:
+        whole = b"".join(requests)
+        for at in range(0, len(whole), size):
+            await asyncio.get_running_loop().sock_sendall(sock, whole[at : at + size])
+            await asyncio.sleep(0)
+        assert (await read_all(sock)).count(b"HTTP/1.1 200 ") == 4
+
+
+async def test_the_node_is_no_proxy() -> None:
+    async with running_node() as running, raw(running) as sock:
+        await asyncio.get_running_loop().sock_sendall(sock, b"CONNECT a:1 HTTP/1.1\r\n" + HEAD + b"\r\n")
+        assert (await read_all(sock)).startswith(b"HTTP/1.1 400 ")
 
 
 async def test_a_chunked_body_in_small_pieces_is_read() -> None:

@@ -10,7 +10,7 @@ from agent_tts.serve.turns import CREDIT_S, SLICE_S, Member, Turns
 
 
 class Bench:
-    """Members whose work moves a clock; `log` has the name of each piece of work with the pass of the loop it was in."""
+    """Members whose work moves a clock; `log` has the name of each piece of work and the pass of the loop it was in."""
 
     def __init__(self) -> None:
         self.now = 0.0

@@ -159,29 +159,31 @@ async def read_body(request: Request, file_bytes: int = 0) -> bytes:
     """The body of a request, within `limits.message_bytes` and `timeouts.handshake_s`. Cancelling it is safe.
 
     Args:
-        file_bytes: additional bytes for a file in the body; the time limit grows in proportion.
+        file_bytes: additional bytes for a file in the body; the time limit grows with what has come of them.
 
     Raises:
         TextTooLong: it is longer; the rest is not read.
-        RequestTimeout: it takes longer.
+        RequestTimeout: it takes longer, or comes more slowly than `SLOWEST_UPLOAD`.
         BadMessage: the client left before its end.
     """
     settings = node_of(request).settings
     limit = settings.limits.message_bytes + file_bytes
-    timeout_s = settings.timeouts.handshake_s + file_bytes / SLOWEST_UPLOAD
+    timeout_s, began = settings.timeouts.handshake_s, asyncio.get_running_loop().time()
     too_long = TextTooLong(f"the body has more than {limit} bytes")
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and int(declared[:20]) > limit:
         raise too_long
     body = bytearray()
     try:
-        async with asyncio.timeout(timeout_s):
+        async with asyncio.timeout(timeout_s) as deadline:
             async for piece in request.stream():
                 body += piece
                 if len(body) > limit:
                     raise too_long
+                deadline.reschedule(began + timeout_s + min(len(body), file_bytes) / SLOWEST_UPLOAD)
     except TimeoutError:
-        raise RequestTimeout(f"the body took more than {timeout_s:g} s") from None
+        file = f", and 1 s for each {SLOWEST_UPLOAD} bytes of a file" if file_bytes else ""
+        raise RequestTimeout(f"the body is late: it may take {timeout_s:g} s{file}") from None
     except ClientDisconnect:
         raise BadMessage("the body is not complete") from None
     return bytes(body)

@@ -13,6 +13,7 @@ from agent_tts.errors import BadMessage
 CONTENT_TYPE = "multipart/form-data"
 MAX_PARTS = 16
 MAX_TEXT_BYTES = 16_384  # of a part that is not a file
+MAX_TYPE_CHARS = 256  # of the content type; a boundary has at most 70
 
 logging.getLogger("python_multipart").disabled = True  # it logs errors of clients, which are answered
 logging.getLogger("python_multipart.multipart").disabled = True
@@ -24,6 +25,8 @@ def parse(content_type: str, body: bytes) -> dict[str, str | bytes]:
     Raises:
         BadMessage: it is malformed, has too many parts or a name twice, or a text is too long or not UTF-8.
     """
+    if len(content_type) > MAX_TYPE_CHARS:
+        raise _broken()
     form = _Form()
     boundary = parse_options_header(content_type)[1].get(b"boundary", b"")
     in_memory = {"MAX_MEMORY_FILE_SIZE": math.inf}

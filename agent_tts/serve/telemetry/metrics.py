@@ -46,9 +46,10 @@ class Metrics(EngineObserver):
         self.connections_given_way = counter(
             "agent_tts_connections_given_way", "Connections closed to make room, by what they were.", ["standing"]
         )
-        for standing in Standing:
+        for standing in set(Standing) - {Standing.BUSY_CLIENT}:
             self.connections_given_way.labels(standing.name.lower())
         self.rtc_lateness = histogram("agent_tts_rtc_lateness_seconds", "Packets behind their 20 ms grid.")
+        self.rtc_dropped = counter("agent_tts_rtc_dropped", "Datagrams of WebRTC not handled.", ["reason"])
         self.loop_lag = histogram("agent_tts_loop_lag_seconds", "Event loop behind its clock, probed.")
         self.log_lost = counter("agent_tts_log_lines_lost", "Log lines left out.", ["reason"])
         for reason in ("unread", "repeated"):

@@ -127,8 +127,9 @@ class Connection:
         # The adapter if it holds messages back.
         self._queue = adapter if isinstance(adapter, QueueingAdapter) else None
         self._websocket = websocket
-        self._writer = Writer(websocket.scope, send, node.settings.timeouts.write_s)
+        self._writer = Writer(websocket.scope, send, node.settings.timeouts)
         self._connection: WebSocketProtocol = websocket.scope["extensions"][CONNECTION]
+        self._connection.unplayed_s = self._writer.unplayed_s
         self._session = Session(node, dialect.name)
         # For reading and for writing.
         self._reader, self._encoder = Member(node.turns), Member(node.turns)
@@ -156,6 +157,7 @@ class Connection:
             self._session.close()
             writing.cancel()
             await asyncio.gather(writing, return_exceptions=True)
+            self._writer.release()
 
     async def _read(self) -> None:
         clock = self._loop.time
@@ -183,6 +185,7 @@ class Connection:
                 closing = self._adapter.closing or self._session.closing
                 if closing is not None:
                     code, reason = closing
+                    self._connection.close_timeout += self._writer.unplayed_s()  # it is read after the audio
                     await self._writer.write({"type": "websocket.close", "code": code, "reason": reason})
                     return
                 await self._wake.wait()
@@ -196,7 +199,7 @@ class Connection:
     def _send_all(self) -> bool:
         """Send what the session has, a turn's work and `WRITE_BYTES` at most; returns whether that was all."""
         messages: list[str | bytes] = []
-        size = 0
+        size, heard_s = 0, self._session.heard_s
         while has_room := size < WRITE_BYTES and self._encoder.has_time():
             if self._adapter.closing is not None or (item := self._session.poll()) is None:
                 break
@@ -207,6 +210,7 @@ class Connection:
                 self._session.receive(self._queue.follow())
         if messages:
             self._connection.write(messages)
+            self._writer.wrote(size, self._session.heard_s - heard_s)
         return has_room
 
     def _check_idle(self) -> None:
@@ -214,6 +218,8 @@ class Connection:
         self._idle_timer = self._loop.call_later(self._session.expire(), self._check_idle)
 
     def _cut(self) -> None:
-        self._node.metrics.refused.labels("slow_consumer").inc()
-        logger.warning("session {}: slow_consumer, connection cut", self._session.id)
+        """Close the connection to a client that does not read; it is counted once."""
+        if not self._connection.transport.is_closing():
+            self._node.metrics.refused.labels("slow_consumer").inc()
+            logger.warning("session {}: slow_consumer, connection cut", self._session.id)
         self._writer.cut()

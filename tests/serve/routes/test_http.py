@@ -6,17 +6,23 @@ import asyncio
 import base64
 import contextlib
 import gzip
+import itertools
 import json
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from starlette.requests import Request
 
+from agent_tts.config.settings import Settings
+from agent_tts.errors import RequestTimeout
+from agent_tts.serve.routes.http import SLOWEST_UPLOAD, read_body
 from agent_tts.speech.audio.files import CONTENT_TYPES
 from tests.speech.audio.test_files import SLACK_MS, decode
 from tests.support import RunningNode, dominant_hz, running_node, running_node_with_process, until
@@ -385,6 +391,28 @@ async def test_slow_body_is_refused_in_time() -> None:
             answer = await read_all(raw, 3)
     assert answer.startswith(b"HTTP/1.1 408 ")
     assert b'"timeout"' in answer
+
+
+async def test_an_upload_has_time_for_what_has_come_of_it() -> None:
+    """One byte a second must not hold one of the few uploads for as long as a whole clip may take."""
+
+    async def took_s(piece: bytes, count: int) -> float:
+        begun, left = asyncio.get_running_loop().time(), itertools.count(count, -1)
+
+        async def receive() -> dict[str, Any]:
+            await asyncio.sleep(1)
+            return {"type": "http.request", "body": piece, "more_body": next(left) > 1}
+
+        app = SimpleNamespace(state=SimpleNamespace(node=SimpleNamespace(settings=Settings())))
+        request = Request({"type": "http", "method": "POST", "headers": [], "app": app}, receive)
+        try:
+            await read_body(request, 10 << 20)
+        except RequestTimeout:
+            return asyncio.get_running_loop().time() - begun
+        return 0.0
+
+    assert await took_s(bytes(SLOWEST_UPLOAD), 80) == 0
+    assert await took_s(b"x", 80) == pytest.approx(Settings().timeouts.handshake_s, abs=0.1)
 
 
 async def test_a_disconnect_in_the_middle_of_the_body(node: RunningNode) -> None:

@@ -54,7 +54,9 @@ def test_other_forms_are_refused(body: bytes) -> None:
         parse(TYPE, body)
 
 
-@pytest.mark.parametrize("type_", ["", "multipart/form-data", "multipart/form-data; boundary=", f"{TYPE}{'x' * 999}"])
+@pytest.mark.parametrize(
+    "type_", ["", "multipart/form-data", "multipart/form-data; boundary=", f"{TYPE}{'x' * 999}", f"{TYPE}{';' * 300}"]
+)
 def test_a_form_needs_its_boundary(type_: str) -> None:
     with pytest.raises(BadMessage):
         parse(type_, GOOD)

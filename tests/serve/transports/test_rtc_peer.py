@@ -32,7 +32,8 @@ async def post_offer(node: RunningNode, headers: dict[str, str] | None = None, q
     peer = RtcPeer()
     try:
         async with httpx.AsyncClient(base_url=node.url, headers=headers) as client:
-            return await client.post(f"/v1/rtc/offer{query}", json={"sdp": await peer.offer(), "type": "offer"})
+            offer = {"sdp": await peer.offer(), "type": "offer", "of a later browser": 1}
+            return await client.post(f"/v1/rtc/offer{query}", json=offer)
     finally:
         await peer.close()
 
@@ -388,17 +389,6 @@ async def test_a_too_long_message_ends_the_peer() -> None:
     async with running_node(limits={"message_bytes": 8_192}) as node, connected(node.url) as peer:
         peer.channel.send("x" * 8_193)
         await until(lambda: not node.node.peers)
-
-
-async def test_a_flood_ends_only_its_peer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peers, "MAX_BYTES_PER_S", 100_000)
-    async with running_node() as node, connected(node.url) as hostile, connected(node.url) as other:
-        other.say("t1", LONG[:40], voice="tone-440")
-        for _ in range(100):
-            hostile.channel.send("x" * 10_000)
-        await until(lambda: len(node.node.peers) == 1)
-        done = await other.message("context.done")
-        assert done["reason"] == "end"
 
 
 async def test_bad_messages_are_answered() -> None:
