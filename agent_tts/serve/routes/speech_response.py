@@ -138,8 +138,8 @@ class SpeechResponse(Response):
         with contextlib.ExitStack() as leaving:
             leaving.callback(writer.release)
             try:
-                leaving.enter_context(self._node.guard.admit(self._client))
-                request = self._node.service.open(self.options)
+                owner = leaving.enter_context(self._node.guard.admit(self._client))
+                request = self._node.service.open(self.options, owner)
             except SpeechError as error:
                 refused.labels(error.code).inc()
                 raise

@@ -68,10 +68,10 @@ class StreamEndpoint:
             client = self._node.guard.identify(websocket, token_ok=True, key_query=dialect.key_query)
             if self._node.service.draining:
                 raise Draining
-            with self._node.guard.admit(client):
+            with self._node.guard.admit(client) as owner:
                 if dialect.denies:
                     await self._accept(websocket)
-                await Connection(self._node, websocket, send, dialect, adapter).run()
+                await Connection(self._node, websocket, send, dialect, adapter, owner).run()
         except SpeechError as error:
             self._node.metrics.refused.labels(error.code).inc()
             if websocket.application_state is WebSocketState.CONNECTING:
@@ -120,7 +120,7 @@ class Connection:
     """Moves messages between a socket and its session."""
 
     def __init__(
-        self, node: Node, websocket: WebSocket, send: Send, dialect: Dialect, adapter: ProtocolAdapter
+        self, node: Node, websocket: WebSocket, send: Send, dialect: Dialect, adapter: ProtocolAdapter, owner: int
     ) -> None:
         self._node = node
         self._adapter = adapter
@@ -130,7 +130,7 @@ class Connection:
         self._writer = Writer(websocket.scope, send, node.settings.timeouts)
         self._connection: WebSocketProtocol = websocket.scope["extensions"][CONNECTION]
         self._connection.unplayed_s = self._writer.unplayed_s
-        self._session = Session(node, dialect.name)
+        self._session = Session(node, dialect.name, owner=owner)
         # For reading and for writing.
         self._reader, self._encoder = Member(node.turns), Member(node.turns)
         if dialect is not NATIVE:  # native clients must always answer pings

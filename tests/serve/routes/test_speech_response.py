@@ -53,7 +53,7 @@ async def test_a_cancel_at_any_await_leaves_no_state() -> None:
 
         async def check() -> None:
             await until(lambda: node.service.speaking == 0)
-            assert not node.guard._admitted
+            assert not node.guard.sessions
             active = node.metrics.registry.get_sample_value("agent_tts_contexts_active", {"carrier": "http"})
             assert active in (0, None)
 
