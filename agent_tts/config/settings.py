@@ -40,13 +40,15 @@ class Timeouts(Section):
     """Deadlines, in seconds."""
 
     queue_s: float = Field(2.0, gt=0, description="longest wait for a slot, then `at_capacity`")
-    write_s: float = Field(2.0, gt=0, description="longest write without progress, then `slow_consumer`")
+    write_s: float = Field(
+        2.0, gt=0, description="longest silence of a client that takes no audio and has none to play: `slow_consumer`"
+    )
     handshake_s: float = Field(5.0, gt=0, description="longest wait for the first message or request of a connection")
     ping_s: float = Field(5.0, gt=0, description="WebSocket ping interval and pong timeout")
     drain_s: float = Field(30.0, gt=0, description="time for running speech to finish after SIGTERM")
     engine_start_s: float = Field(300.0, gt=0, description="longest start of an engine process")
     engine_heartbeat_s: float = Field(5.0, gt=0, description="longest time without an answer of an engine process")
-    tcp_user_s: float = Field(5.0, gt=0, description="TCP_USER_TIMEOUT of client connections")
+    tcp_user_s: float = Field(5.0, gt=0, description="longest silence of a client's machine while data waits for it")
 
 
 class Auth(Section):

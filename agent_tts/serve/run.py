@@ -22,7 +22,7 @@ from agent_tts.serve.telemetry.logs import log_to_stderr, report_fault
 
 # Python's, but for the last, 10: a full collection stops the loop for 0.1 ms a connection, and is hardly needed, because
 # what a client leaves behind is in no cycles.
-GC_THRESHOLDS = (700, 10, 50)
+GC_THRESHOLDS = (700, 10, 200)
 
 
 def run(settings: Settings, on_ready: Callable[[str], None] | None = None, extension: Extension | None = None) -> int:

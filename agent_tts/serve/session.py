@@ -68,6 +68,8 @@ class Session:
         # Ids of ended contexts.
         self._done: deque[str] = deque(maxlen=MAX_REMEMBERED)
         self._context_no = 0
+        # Audio that was polled. Contexts that are open together are heard together: each has its share of the time.
+        self.heard_s = 0.0
         self._paces = Paces()
         # Unknown fields that the client was told of, each once.
         self._warned: set[str] = set()
@@ -122,7 +124,10 @@ class Session:
             utterance = self._next_ready()
             if utterance is None:
                 break
-            if (told := utterance.poll()) is not None:
+            audio_ms = utterance.audio_ms
+            told = utterance.poll()
+            self.heard_s += (utterance.audio_ms - audio_ms) / 1_000 / len(self._contexts)
+            if told is not None:
                 if utterance.request.has_events:
                     self._ready[utterance.context_id] = None  # round robin
                 self._tell(utterance, told)

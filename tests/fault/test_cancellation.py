@@ -69,7 +69,11 @@ class Transport:
     def get_write_buffer_size(self) -> int:
         return 0
 
-    def get_extra_info(self, name: str) -> None: ...
+    def get_extra_info(self, name: str) -> Transport:
+        return self
+
+    def fileno(self) -> int:
+        return -1  # as a closed socket
 
     def is_closing(self) -> bool:
         return self.aborted

@@ -126,8 +126,9 @@ class Connection:
         # The adapter if it holds messages back.
         self._queue = adapter if isinstance(adapter, QueueingAdapter) else None
         self._websocket = websocket
-        self._writer = Writer(websocket.scope, send, node.settings.timeouts.write_s)
+        self._writer = Writer(websocket.scope, send, node.settings.timeouts)
         self._connection: WebSocketProtocol = websocket.scope["extensions"][CONNECTION]
+        self._connection.unplayed_s = self._writer.unplayed_s
         self._session = Session(node, dialect.name)
         if dialect is not NATIVE:  # native clients must always answer pings
             session = self._session
@@ -154,6 +155,7 @@ class Connection:
             self._session.close()
             writing.cancel()
             await asyncio.gather(writing, return_exceptions=True)
+            self._writer.release()
 
     async def _read(self) -> None:
         clock = self._loop.time
@@ -177,6 +179,7 @@ class Connection:
                 closing = self._adapter.closing or self._session.closing
                 if closing is not None:
                     code, reason = closing
+                    self._connection.close_timeout += self._writer.unplayed_s()  # it is read after the audio
                     await self._writer.write({"type": "websocket.close", "code": code, "reason": reason})
                     return
                 await self._wake.wait()
@@ -190,7 +193,7 @@ class Connection:
     def _send_all(self) -> bool:
         """Send what the session has, at most `WRITE_BYTES` and a message in one write; returns whether that was all."""
         messages: list[str | bytes] = []
-        size = 0
+        size, heard_s = 0, self._session.heard_s
         while size < WRITE_BYTES:
             if self._adapter.closing is not None or (item := self._session.poll()) is None:
                 break
@@ -201,6 +204,7 @@ class Connection:
                 self._session.receive(self._queue.follow())
         if messages:
             self._connection.write(messages)
+            self._writer.wrote(size, self._session.heard_s - heard_s)
         return size < WRITE_BYTES
 
     def _check_idle(self) -> None:
@@ -208,6 +212,8 @@ class Connection:
         self._idle_timer = self._loop.call_later(self._session.expire(), self._check_idle)
 
     def _cut(self) -> None:
-        self._node.metrics.refused.labels("slow_consumer").inc()
-        logger.warning("session {}: slow_consumer, connection cut", self._session.id)
+        """Close the connection to a client that does not read; it is counted once."""
+        if not self._connection.transport.is_closing():
+            self._node.metrics.refused.labels("slow_consumer").inc()
+            logger.warning("session {}: slow_consumer, connection cut", self._session.id)
         self._writer.cut()
