@@ -20,8 +20,8 @@ from agent_tts.serve.app import Extension, create_app
 from agent_tts.serve.server import NodeServer, listen
 from agent_tts.serve.telemetry.logs import log_to_stderr, report_fault
 
-# Python's, but for the last, 10: a full collection stops the loop for 0.1 ms a connection, and is hardly needed, because
-# what a client leaves behind is in no cycles.
+# Python's are 700, 10, 10. A full collection stops the loop for 0.1 ms a connection; it is hardly ever needed, because
+# what clients leave behind is not in cycles.
 GC_THRESHOLDS = (700, 10, 200)
 
 

@@ -330,6 +330,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
     async def run_asgi(self) -> None:
         self.scope["extensions"][CONNECTION] = weakref.proxy(self)
         await super().run_asgi()
+        self.unplayed_s = lambda: 0.0  # that of the endpoint holds this protocol
 
     # For the endpoint; see `HttpProtocol`.
 
