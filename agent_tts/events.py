@@ -186,6 +186,7 @@ class OpenRequest(_OfRequest):
     """A new request. It gets a slot at once or waits in the queue."""
 
     options: SpeechOptions
+    owner: int = 0  # a number for whose it is: owners get equal shares of the slots
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,6 +296,7 @@ class RequestFinished(_OfRequest):
     code: str | None = None  # with reason "error": a code of the wire protocol
     message: str = ""
     retry_after_ms: int | None = None
+    gave_way: bool = False  # its slot was taken back for another request
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,8 +56,8 @@ class EngineLoop:
                 self._scheduler.grant_credit(request_id, frames)
             case events.AppendText(request_id=request_id, text=text):
                 self._scheduler.append(request_id, text)
-            case events.OpenRequest(request_id=request_id, options=options):
-                self._scheduler.open(request_id, options, self._clock())
+            case events.OpenRequest(request_id=request_id, options=options, owner=owner):
+                self._scheduler.open(request_id, options, self._clock(), owner)
             case events.EndText(request_id=request_id):
                 self._scheduler.end(request_id)
             case events.FlushText(request_id=request_id, flush_id=flush_id):

@@ -42,6 +42,7 @@ class Metrics(EngineObserver):
         self.active = gauge("agent_tts_contexts_active", "Contexts open now.", ["carrier"])
         self.finished = counter("agent_tts_contexts", "Contexts ended.", ["carrier", "reason"])
         self.refused = counter("agent_tts_refused", "Requests and contexts refused.", ["code"])
+        self.gave_way = counter("agent_tts_contexts_gave_way", "Contexts ended for others that waited.", ["code"])
         self.sessions = gauge("agent_tts_sessions", "Sessions and requests admitted now.")
         self.connections_given_way = counter(
             "agent_tts_connections_given_way", "Connections closed to make room, by what they were.", ["standing"]
@@ -182,7 +183,7 @@ class ContextMeter(Meter):
         metrics.finished.labels(self._transport, event.reason).inc()
         metrics.audio.labels(self._transport).inc(self.audio_ms / 1_000)
         if event.code is not None:
-            metrics.refused.labels(event.code).inc()
+            (metrics.gave_way if event.gave_way else metrics.refused).labels(event.code).inc()
         if self._cancelled_at is not None:
             metrics.cancel.observe(self._clock() - self._cancelled_at)
         if self._ttfa_s is None or not self.audio_ms:
