@@ -196,6 +196,7 @@ class _EspeakRequest:
             self.feed.pending.extendleft(reversed(cut))
             return []
         text = unit.text.rstrip(CLOSERS)  # after punctuation they would be a clause and a pause of their own
+        length = len(text)
         ends = text.endswith(CLAUSE_ENDS)
         if not ends:
             text += ","  # cut in mid-sentence: spoken as if it went on, and without a pause
@@ -235,7 +236,7 @@ class _EspeakRequest:
         words = tuple(
             WordTime(unit.offsets[word.char], unit.offsets[last] + 1, ms(word.start), ms(word.end))
             for word in clause.words
-            if word.char <= (last := min(word.char + word.length, len(unit.text)) - 1)
+            if word.char <= (last := min(word.char + word.length, length) - 1)
         )
         self._fed += len(clause.samples) - lead
         self.feed.write(self._resampler.push(clause.samples[lead:]))
