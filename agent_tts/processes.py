@@ -18,6 +18,8 @@ from typing import IO, Any, cast
 
 from loguru import logger
 
+from agent_tts.open_files import for_child
+
 # Environment variables that `run_module` passes on, where they are set. Any other may hold a secret.
 ENVIRONMENT = (
     *("PATH", "HOME", "USERPROFILE", "TMPDIR", "TEMP", "TMP", "SYSTEMROOT"),
@@ -84,7 +86,8 @@ class ChildProcess(asyncio.SubprocessProtocol):
         if sys.platform == "win32":
             detached = {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}
         command = module_command(module, *args)
-        transport, _ = await self._loop.subprocess_exec(lambda: self, *command, env=env, **detached)
+        with for_child():
+            transport, _ = await self._loop.subprocess_exec(lambda: self, *command, env=env, **detached)
         self._stdin = cast(asyncio.WriteTransport, transport.get_pipe_transport(0))
         return self._stdin
 
