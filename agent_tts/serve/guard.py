@@ -143,15 +143,23 @@ class Guard:
                 return Client(key_id, digest)
         raise Unauthorized(_NO_TOKEN)
 
+    def key_of(self, headers: Mapping[str, str]) -> str | None:
+        """The digest of the API key in a request's headers; None without one that is right."""
+        return self._known(_key_in(headers))
+
     def _check_key(self, given: str) -> Client:
+        key_id = self._known(given)
+        if not given:
+            raise Unauthorized("an API key is required: Authorization: Bearer KEY, or X-API-Key")
+        if key_id is None:
+            raise Unauthorized("the API key is wrong")
+        return Client(key_id)
+
+    def _known(self, given: str) -> str | None:
         # Every key is compared, so that timing does not tell which one was nearly right.
         digest = _digest(given)
         matches = [hmac.compare_digest(key, digest) for key in self._keys]
-        if not given:
-            raise Unauthorized("an API key is required: Authorization: Bearer KEY, or X-API-Key")
-        if not any(matches):
-            raise Unauthorized("the API key is wrong")
-        return Client(digest.hex()[:16])
+        return digest.hex()[:16] if any(matches) else None
 
     def _check_host_and_origin(self, headers: Mapping[str, str]) -> None:
         host = headers.get("host", "").lower()
