@@ -8,6 +8,8 @@ import socket
 import ssl
 import struct
 import sys
+import weakref
+from asyncio.trsock import TransportSocket
 from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -25,6 +27,7 @@ from websockets.protocol import State
 from agent_tts import open_files
 from agent_tts.config.settings import Settings
 from agent_tts.errors import EngineLost, SettingsError
+from agent_tts.serve import tcp
 from agent_tts.serve.connections import CONNECTION, ConnectionTable, Standing
 from agent_tts.serve.guard import TokenBucket
 from agent_tts.serve.node import Node
@@ -66,6 +69,12 @@ CONNECTION_BACKLOG = 1_024
 TICKS_PER_S = 10  # of uvicorn's main loop
 DRAIN_CHECK_S = 0.05  # between checks of the send buffers
 SHUTDOWN_S = 2  # for responses that are still being sent after the drain
+
+
+def socket_of(transport: asyncio.Transport) -> TransportSocket:
+    """The socket of a connection, plain or TLS, that is not closing."""
+    sock: TransportSocket = transport.get_extra_info("socket")
+    return sock
 
 
 class HttpProtocol(HttpToolsProtocol):
@@ -132,13 +141,14 @@ class HttpProtocol(HttpToolsProtocol):
             self.transport.abort()
             return
         super().handle_websocket_upgrade()
+        self.parser = None  # type: ignore[assignment] # it holds this protocol, which is no longer needed
 
     # Callbacks of the parser. A ValueError is answered with 400, and the connection is closed.
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._header_bytes = self._list_bytes = 0
-        self.scope["extensions"] = {CONNECTION: self}  # type: ignore[dict-item]
+        self.scope["extensions"] = {CONNECTION: weakref.proxy(self)}
 
     def on_url(self, url: bytes) -> None:
         if len(self.url) + len(url) > MAX_URL_BYTES:
@@ -229,9 +239,13 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         # Bytes after a message that the endpoint has not taken yet. Reading is paused meanwhile.
         self._unparsed = b""
         # Whether the client has to answer pings: now, and when the last was sent. Some clients read only while they
-        # wait for speech, and answer none in between; TCP_USER_TIMEOUT still finds a dead machine.
+        # wait for speech, and answer none in between; a machine that is gone is still found.
         self.demands_pongs: Callable[[], bool] = lambda: True
         self._pong_is_due = True
+        # Seconds of audio that the client may play before it reads what is sent now; and when the pong of the last
+        # ping is due because of that.
+        self.unplayed_s: Callable[[], float] = lambda: 0.0
+        self._pong_due_at = 0.0
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.config.table.remove(self.transport)
@@ -269,14 +283,23 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
 
     def send_keepalive_ping(self) -> None:
         self._pong_is_due = self.demands_pongs()
+        timeouts = self.config.settings.timeouts
+        self._pong_due_at = self.loop.time() + timeouts.ping_s + self.unplayed_s()
         super().send_keepalive_ping()
 
     def keepalive_timeout(self) -> None:
-        if self._pong_is_due and self.demands_pongs():
-            super().keepalive_timeout()
-        else:
+        timeouts = self.config.settings.timeouts
+        left_s = self._pong_due_at - self.loop.time()
+        if not self.transport.is_closing() and tcp.is_lost(socket_of(self.transport), timeouts.tcp_user_s):
+            self.transport.abort()
+        elif not (self._pong_is_due and self.demands_pongs()):
             self.pong_timer = self.pending_ping_payload = None
             self.schedule_ping()
+        elif left_s > 0:
+            self.pong_timer = self.loop.call_later(min(left_s, timeouts.ping_s), self.keepalive_timeout)
+        else:
+            super().keepalive_timeout()
+            self.loop.call_later(timeouts.write_s, self.transport.abort)  # if the last frame cannot be sent
 
     def handle_cont(self, event: Frame) -> None:
         if self._may_send_idle_frame() and len(self.frames) < MAX_FRAGMENTS:
@@ -305,8 +328,9 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
             self.handshake_complete = True  # it was denied; uvicorn would log a missing answer
 
     async def run_asgi(self) -> None:
-        self.scope["extensions"][CONNECTION] = self  # type: ignore[assignment]
+        self.scope["extensions"][CONNECTION] = weakref.proxy(self)
         await super().run_asgi()
+        self.unplayed_s = lambda: 0.0  # that of the endpoint holds this protocol
 
     # For the endpoint; see `HttpProtocol`.
 
@@ -353,9 +377,7 @@ def listen(settings: Settings) -> socket.socket:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)
-        if hasattr(socket, "TCP_USER_TIMEOUT"):
-            milliseconds = round(settings.timeouts.tcp_user_s * 1_000)
-            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
+        tcp.set_user_timeout(listener, settings.timeouts.tcp_user_s)
         listener.bind(address)
         listener.listen(CONNECTION_BACKLOG)
     except OSError as error:

@@ -46,6 +46,7 @@ class Session:
 
     Args:
         playout: plays the audio in the node. A context then stays open, and can be cancelled, while it plays.
+        owner: whose contexts these are; see `SpeechService.open`.
     """
 
     def __init__(
@@ -54,12 +55,14 @@ class Session:
         transport: str,
         playout: SpeechTrack | None = None,
         clock: Callable[[], float] = time.monotonic,
+        owner: int = 0,
     ) -> None:
         self.id = token_hex(8)
         self._node = node
         self._limits = node.settings.limits
         self._transport = transport
         self._playout = playout
+        self._owner = owner
         self._clock = clock
         self._config = protocol.SessionConfig(lead_ms=node.settings.lead_ms, normalize=node.settings.normalize)
         self._contexts: dict[str, Utterance] = {}
@@ -68,6 +71,8 @@ class Session:
         # Ids of ended contexts.
         self._done: deque[str] = deque(maxlen=MAX_REMEMBERED)
         self._context_no = 0
+        # Audio that was polled. Contexts that are open together are heard together: each has its share of the time.
+        self.heard_s = 0.0
         self._paces = Paces()
         # Unknown fields that the client was told of, each once.
         self._warned: set[str] = set()
@@ -122,7 +127,10 @@ class Session:
             utterance = self._next_ready()
             if utterance is None:
                 break
-            if (told := utterance.poll()) is not None:
+            audio_ms = utterance.audio_ms
+            told = utterance.poll()
+            self.heard_s += (utterance.audio_ms - audio_ms) / 1_000 / len(self._contexts)
+            if told is not None:
                 if utterance.request.has_events:
                     self._ready[utterance.context_id] = None  # round robin
                 self._tell(utterance, told)
@@ -224,7 +232,7 @@ class Session:
         if len(self._contexts) >= self._limits.contexts_per_session:
             raise ContextLimit(f"{self._limits.contexts_per_session} contexts are open: end or cancel one first")
         options, service = config.options(), self._node.service
-        request = service.open(options)
+        request = service.open(options, self._owner)
         self._context_no += 1
         about: dict[str, str | int] = {"session_id": self.id, "context_no": self._context_no}
         utterance = self._contexts[context_id] = Utterance(

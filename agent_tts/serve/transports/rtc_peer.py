@@ -24,6 +24,7 @@ from agent_tts.serve.guard import Client
 from agent_tts.serve.node import Node
 from agent_tts.serve.session import Session
 from agent_tts.serve.transports import ice
+from agent_tts.serve.transports.pace import Pace
 from agent_tts.serve.transports.rtc_guard import PeerGuard
 from agent_tts.serve.transports.rtc_track import SpeechTrack
 from agent_tts.serve.transports.sdp import DEFAULT_MAX_MESSAGE, Offer
@@ -67,8 +68,8 @@ class RtcPeer:
         self._sender: RTCRtpSender = self._connection.addTransceiver(self._track, direction="sendonly").sender
         # Counts the client until the peer is closed.
         self._permit = contextlib.ExitStack()
-        self._permit.enter_context(node.guard.admit(client))
-        self._session = Session(node, "rtc", playout=self._track)
+        owner = self._permit.enter_context(node.guard.admit(client))
+        self._session = Session(node, "rtc", playout=self._track, owner=owner)
         self._adapter = protocol.NativeAdapter()
         self._session.waker = self._wake.set
         # Random, so that only its client can name the peer in DELETE.
@@ -84,8 +85,9 @@ class RtcPeer:
         self._pings = False
         # Time of the last receiver report, only compared for equality: it is wall clock time.
         self._report: object = None
-        # Since when `MAX_BUFFERED` bytes or more wait for the client, or None.
-        self._stuck_since: float | None = None
+        # Since when `MAX_BUFFERED` bytes or more wait for the client, or None; and how fast it takes them.
+        self._full_since: float | None = None
+        self._pace = Pace(node.settings.timeouts.write_s, time.monotonic())
         # Completed with the reason when the peer is to close.
         self._closing: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         node.peers[self.id] = self
@@ -159,10 +161,17 @@ class RtcPeer:
             return "no data channel was opened" if now > self._channel_due else None
         if now - self._alive_at > (PING_SILENCE_S if self._pings else RTCP_SILENCE_S):
             return "the client is gone"
-        if self._stuck_since is not None and now - self._stuck_since > self._node.settings.timeouts.write_s:
-            self._node.metrics.refused.labels("slow_consumer").inc()
-            return "the client reads no messages"
+        self._pace.look(now, self._channel.bufferedAmount)
+        if self._full_since is not None and now >= self._pace.deadline(self._full_since):
+            self._drop_slow("the client reads no messages")
+            return self._closing.result()
         return None
+
+    def _drop_slow(self, why: str) -> None:
+        """Hang up on a client that does not read; it is counted once."""
+        if not self._closing.done():
+            self._node.metrics.refused.labels(SlowConsumer.code).inc()
+            self.hang_up(why)
 
     def _on_state(self) -> None:
         if self._connection.connectionState in ("failed", "closed"):
@@ -186,6 +195,8 @@ class RtcPeer:
         self._wake.set()
 
     def _on_message(self, data: str | bytes) -> None:
+        if self._closing.done():
+            return
         self._alive_at = time.monotonic()
         size = len(data if isinstance(data, bytes) else data.encode())
         if size > self._node.settings.limits.message_bytes:
@@ -195,8 +206,7 @@ class RtcPeer:
         try:
             self._session.receive(self._adapter.decode(data))
         except SlowConsumer as error:
-            self._node.metrics.refused.labels(error.code).inc()
-            self.hang_up(error.message)
+            self._drop_slow(error.message)
 
     async def _pump(self) -> None:
         while True:
@@ -217,10 +227,11 @@ class RtcPeer:
                 self._track.write(item.context_no, item.payload)
             elif (message := _fit(item, self._max_message)) is not None:
                 channel.send(message)
+                self._pace.wrote(len(message))
         if channel.bufferedAmount < MAX_BUFFERED:
-            self._stuck_since = None
-        elif self._stuck_since is None:
-            self._stuck_since = time.monotonic()
+            self._full_since = None
+        elif self._full_since is None:
+            self._full_since = time.monotonic()
 
     async def _linger(self, channel: RTCDataChannel) -> None:
         """Wait for the engine's last events, and send the last messages. aiortc does not tell when they are sent."""
