@@ -52,16 +52,18 @@ class Hog:
         self.waits_ms: list[int] = []
 
     async def hold(self, text: str, every_s: float) -> None:
-        """Hold every slot: each context gets the text now and each `every_s`."""
+        """Hold every slot: each context gets the text now and each `every_s`, at times of its own."""
         connections = [(await dial(self._target.ws_url, self._target.key))[0] for _ in range(SESSIONS)]
         try:
             for connection in connections:
                 connection.observer = self._observer(connection, text)
+            pause_s = 0.0  # until every slot is taken
             while True:
-                for connection in connections:
-                    for number in range(CONTEXTS):
+                for number in range(CONTEXTS):
+                    for connection in connections:
                         connection.send("text.append", context_id=str(number), text=text)
-                await asyncio.sleep(every_s)
+                        await asyncio.sleep(pause_s)
+                pause_s = every_s / (SESSIONS * CONTEXTS)
         finally:
             await asyncio.gather(*(connection.close() for connection in connections))
 
