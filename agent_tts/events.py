@@ -307,6 +307,8 @@ class EnginePong:
     speaking: int  # slots in use
     queued: int
     step_ms: float  # longest step since the last pong
+    worker_deaths: int = 0  # since the last pong: processes of the engine's own that ended
+    texts_dropped: int = 0  # since the last pong: pieces of a text that were left out, because they end such a process
 
 
 EngineEvent = EngineReady | RequestStarted | RequestAudio | RequestWords | RequestFlushed | RequestFinished | EnginePong

@@ -74,7 +74,8 @@ class EngineLoop:
         new = self._run_step() if self._due_s() == 0 else []
         for nonce in self._pings:
             speaking, queued = self._scheduler.speaking, self._scheduler.queued
-            new.append(events.EnginePong(nonce, speaking, queued, round(self._longest_s * 1_000, 3)))
+            step_ms = round(self._longest_s * 1_000, 3)
+            new.append(events.EnginePong(nonce, speaking, queued, step_ms, *self._engine.take_faults()))
             self._longest_s = 0.0
         self._pings.clear()
         return new

@@ -8,6 +8,7 @@ import socket
 import ssl
 import struct
 import sys
+import weakref
 from asyncio.trsock import TransportSocket
 from collections.abc import Callable, Sequence
 from types import FrameType
@@ -140,13 +141,14 @@ class HttpProtocol(HttpToolsProtocol):
             self.transport.abort()
             return
         super().handle_websocket_upgrade()
+        self.parser = None  # type: ignore[assignment] # it holds this protocol, which is no longer needed
 
     # Callbacks of the parser. A ValueError is answered with 400, and the connection is closed.
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._header_bytes = self._list_bytes = 0
-        self.scope["extensions"] = {CONNECTION: self}  # type: ignore[dict-item]
+        self.scope["extensions"] = {CONNECTION: weakref.proxy(self)}
 
     def on_url(self, url: bytes) -> None:
         if len(self.url) + len(url) > MAX_URL_BYTES:
@@ -326,8 +328,9 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
             self.handshake_complete = True  # it was denied; uvicorn would log a missing answer
 
     async def run_asgi(self) -> None:
-        self.scope["extensions"][CONNECTION] = self  # type: ignore[assignment]
+        self.scope["extensions"][CONNECTION] = weakref.proxy(self)
         await super().run_asgi()
+        self.unplayed_s = lambda: 0.0  # that of the endpoint holds this protocol
 
     # For the endpoint; see `HttpProtocol`.
 

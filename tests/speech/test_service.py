@@ -124,6 +124,7 @@ LANGUAGES = {
 }
 
 
+@pytest.mark.node
 @pytest.mark.parametrize(("language", "code"), LANGUAGES.items())
 async def test_languages_are_accepted_by_name_and_code(language: str, code: str) -> None:
     async with running(engine="espeak") as service:

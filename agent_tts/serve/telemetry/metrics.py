@@ -60,6 +60,12 @@ class Metrics(EngineObserver):
         self.engine_up = gauge("agent_tts_engine_up", "Whether it answers.", ["engine"])
         self.engine_starts = counter("agent_tts_engine_starts", "Engine processes started.", ["engine"])
         self.engine_step = histogram("agent_tts_engine_step_seconds", "Longest engine step of each second.", ["engine"])
+        self.worker_deaths = counter(
+            "agent_tts_worker_deaths", "Processes of espeak-ng that ended; another took over.", ["engine"]
+        )
+        self.texts_dropped = counter(
+            "agent_tts_texts_dropped", "Clauses left out because they end a process of espeak-ng.", ["engine"]
+        )
         # A gauge of all engines and one by engine, for each field of `_Engine`; an engine that is down counts 0.
         self._gauges = [
             (gauge(f"agent_tts_{name}", text), gauge(f"agent_tts_engine_{name}", f"{text} By engine.", ["engine"]))
@@ -78,6 +84,8 @@ class Metrics(EngineObserver):
 
     def pulse(self, engine: int, pong: EnginePong) -> None:
         self.engine_step.labels(engine).observe(pong.step_ms / 1_000)
+        self.worker_deaths.labels(engine).inc(pong.worker_deaths)
+        self.texts_dropped.labels(engine).inc(pong.texts_dropped)
         self._show(engine, _Engine(self._engines[engine].slots, pong.speaking, pong.queued))
 
     def lost(self, engine: int) -> None:

@@ -134,7 +134,8 @@ class Connection:
         # For reading and for writing.
         self._reader, self._encoder = Member(node.turns), Member(node.turns)
         if dialect is not NATIVE:  # native clients must always answer pings
-            self._connection.demands_pongs = lambda: self._session.is_speaking
+            session = self._session
+            self._connection.demands_pongs = lambda: session.is_speaking  # not of this object, which holds the protocol
         # The next check for an idle session.
         self._idle_timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
