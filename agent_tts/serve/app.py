@@ -141,7 +141,7 @@ def create_app(
 
 
 class _Queued:
-    """ASGI middleware: each request waits for the event loop, in one flow with all of its key, or all that show none."""
+    """ASGI middleware: each request waits for the event loop, in one flow with all of its key or all without one."""
 
     def __init__(self, app: ASGIApp, node: Node) -> None:
         self._app = app
