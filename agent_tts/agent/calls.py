@@ -73,7 +73,7 @@ class Calls:
         """Begin a call: an answer with the node's candidates, as Pipecat's clients want it. Raises SpeechError."""
         offer = sdp.read_offer(offer_sdp, microphone=True)
         async with contextlib.AsyncExitStack() as resources:
-            resources.enter_context(self._admitted("webrtc", client))
+            owner = resources.enter_context(self._admitted("webrtc", client))
             connection = SmallWebRTCConnection(ice_servers=ice.servers(self._node.settings))
             resources.callback(self._peers.pop, connection.pc_id, None)
             guard = PeerGuard(connection.pc, self._node.metrics, self._node.settings.limits.message_bytes)
@@ -89,7 +89,9 @@ class Calls:
             if answer is None:
                 raise BadMessage("the offer cannot be answered")
             owned = resources.pop_all()
-            task = asyncio.create_task(self._live(connection, guard, choice, owned), name=f"call {connection.pc_id}")
+            task = asyncio.create_task(
+                self._live(connection, guard, choice, owner, owned), name=f"call {connection.pc_id}"
+            )
             self._peers[connection.pc_id] = _WebRTCCall(connection, client, task, owned)
         return {name: str(value) for name, value in answer.items()}
 
@@ -100,7 +102,7 @@ class Calls:
             BadMessage: there is no such call, it has `MAX_CANDIDATES`, or one is not a candidate.
         """
         peer = self._peers.get(pc_id)
-        if peer is None or peer.client != client:
+        if peer is None or peer.client.key_id != client.key_id:
             raise BadMessage("there is no such call")
         peer.candidates += max(1, len(candidates))
         if peer.candidates > sdp.MAX_CANDIDATES:
@@ -127,6 +129,7 @@ class Calls:
         connection: SmallWebRTCConnection,
         guard: PeerGuard,
         choice: VoiceChoice,
+        owner: int,
         resources: contextlib.AsyncExitStack,
     ) -> None:
         """Run a call over WebRTC, and close its resources."""
@@ -138,7 +141,7 @@ class Calls:
             try:
                 params = TransportParams(audio_in_enabled=True, audio_out_enabled=True, audio_out_10ms_chunks=2)
                 transport = SmallWebRTCTransport(connection, params)
-                await self._run(transport, choice, SAMPLE_RATE, _presence(connection, guard), tell)
+                await self._run(transport, choice, owner, SAMPLE_RATE, _presence(connection, guard), tell)
             except asyncio.CancelledError:
                 logger.info("agent: call {}: the node is shutting down", connection.pc_id)
             except Exception:  # noqa: BLE001 - a failed pipeline ends its own call
@@ -163,20 +166,20 @@ class Calls:
         Raises:
             AtCapacity, Draining: no call may begin now.
         """
-        with self._admitted(transport_name, client):
-            await self._run(transport, VoiceChoice(), out_rate, gone, None)
+        with self._admitted(transport_name, client) as owner:
+            await self._run(transport, VoiceChoice(), owner, out_rate, gone, None)
 
     @contextlib.contextmanager
-    def _admitted(self, transport_name: str, client: Client) -> Iterator[None]:
-        """Count one more call during the block."""
+    def _admitted(self, transport_name: str, client: Client) -> Iterator[int]:
+        """Count one more call during the block; yields its owner."""
         if self._node.service.draining:
             raise Draining
         if self._count >= self._settings.calls:
             raise at_capacity("calls", self._settings.calls)
-        with self._node.guard.admit(client), self._metrics.calls.labels(transport_name).track_inprogress():
+        with self._node.guard.admit(client) as owner, self._metrics.calls.labels(transport_name).track_inprogress():
             self._count += 1
             try:
-                yield
+                yield owner
             finally:
                 self._count -= 1
 
@@ -190,6 +193,7 @@ class Calls:
         self,
         transport: BaseTransport,
         choice: VoiceChoice,
+        owner: int,
         out_rate: int,
         gone: Callable[[], str | None],
         tell: Tell | None,
@@ -207,7 +211,7 @@ class Calls:
             transport=transport,
             stt=self._stt.service(),
             llm=await self._llm.service(),
-            tts=AgentTTSService(speech=self._node.service, metrics=self._node.metrics, settings=voice),
+            tts=AgentTTSService(speech=self._node.service, metrics=self._node.metrics, owner=owner, settings=voice),
             turns=Turns(call_id, self._metrics, tell or (lambda _: None)),
         )
         pipeline = await asyncio.to_thread(self._build, call)

@@ -103,6 +103,7 @@ async def offer(request: Request) -> dict[str, str]:
 async def add_candidates(request: Request) -> None:
     """Add candidates that were found after the offer."""
     calls, client, body = await _signal(CandidatesBody, request)
+    node_of(request).guard.redeem(client)
     found = [(each.candidate, each.sdp_mid, each.sdp_mline_index) for each in body.candidates]
     await calls.candidates(body.pc_id, found, client)
 

@@ -23,10 +23,13 @@ class Limits(Section):
 
     text_message_chars: int = Field(4_000, ge=1, description="characters of text in one message")
     text_context_chars: int = Field(20_000, ge=1, description="characters of text in one context")
-    message_bytes: int = Field(65_536, ge=1_024, description="one WebSocket message or HTTP body without a file")
+    message_bytes: int = Field(65_536, ge=1_024, description="one message of a client, or HTTP body without a file")
     contexts_per_session: int = Field(16, ge=1, description="contexts open at the same time on one connection")
     session_idle_s: float = Field(300.0, gt=0, description="longest time of a connection without messages and speech")
     sessions_per_key: int = Field(4, ge=1, description="simultaneous connections and HTTP requests with one API key")
+    token_sessions_per_key: int | None = Field(
+        128, ge=1, description="the same opened with tokens of one key; null: they count in sessions_per_key"
+    )
     connections: int = Field(512, ge=1, description="simultaneous sessions of all clients")
     rtc_peers: int = Field(48, ge=0, description="simultaneous WebRTC peers; 0 turns WebRTC off")
     text_idle_s: float = Field(15.0, gt=0, description="longest wait of an open context for text, then `starved`")

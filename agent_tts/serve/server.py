@@ -8,6 +8,7 @@ import socket
 import ssl
 import struct
 import sys
+import weakref
 from asyncio.trsock import TransportSocket
 from collections.abc import Callable, Sequence
 from types import FrameType
@@ -176,6 +177,7 @@ class HttpProtocol(PlayerConnection, HttpToolsProtocol):
             self.transport.abort()
             return
         super().handle_websocket_upgrade()
+        self.parser = None  # type: ignore[assignment] # it holds this protocol, which is no longer needed
 
     # Callbacks of the parser. A ValueError is answered with 400, and the connection is closed.
 
@@ -184,7 +186,7 @@ class HttpProtocol(PlayerConnection, HttpToolsProtocol):
         if self.cycle is None or self.cycle.response_complete:
             self._leave_to_kernel()
         self._header_bytes = self._list_bytes = 0
-        self.scope["extensions"] = {CONNECTION: self}  # type: ignore[dict-item]
+        self.scope["extensions"] = {CONNECTION: weakref.proxy(self)}
 
     def on_url(self, url: bytes) -> None:
         if len(self.url) + len(url) > MAX_URL_BYTES:
@@ -366,8 +368,9 @@ class WebSocketProtocol(PlayerConnection, WebSocketsSansIOProtocol):
             self.handshake_complete = True  # it was denied; uvicorn would log a missing answer
 
     async def run_asgi(self) -> None:
-        self.scope["extensions"][CONNECTION] = self  # type: ignore[assignment]
+        self.scope["extensions"][CONNECTION] = weakref.proxy(self)
         await super().run_asgi()
+        self.unplayed_s = lambda: 0.0  # that of the endpoint holds this protocol
 
     # For the endpoint; see `HttpProtocol`.
 

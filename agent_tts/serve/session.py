@@ -46,6 +46,7 @@ class Session:
 
     Args:
         playout: plays the audio in the node. A context then stays open, and can be cancelled, while it plays.
+        owner: whose contexts these are; see `SpeechService.open`.
     """
 
     def __init__(
@@ -54,12 +55,14 @@ class Session:
         transport: str,
         playout: SpeechTrack | None = None,
         clock: Callable[[], float] = time.monotonic,
+        owner: int = 0,
     ) -> None:
         self.id = token_hex(8)
         self._node = node
         self._limits = node.settings.limits
         self._transport = transport
         self._playout = playout
+        self._owner = owner
         self._clock = clock
         self._config = protocol.SessionConfig(lead_ms=node.settings.lead_ms, normalize=node.settings.normalize)
         self._contexts: dict[str, Utterance] = {}
@@ -229,7 +232,7 @@ class Session:
         if len(self._contexts) >= self._limits.contexts_per_session:
             raise ContextLimit(f"{self._limits.contexts_per_session} contexts are open: end or cancel one first")
         options, service = config.options(), self._node.service
-        request = service.open(options)
+        request = service.open(options, self._owner)
         self._context_no += 1
         about: dict[str, str | int] = {"session_id": self.id, "context_no": self._context_no}
         utterance = self._contexts[context_id] = Utterance(

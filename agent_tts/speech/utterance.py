@@ -235,6 +235,7 @@ class Utterance:
     def _end(self, finished: RequestFinished) -> Done:
         if self.done is None:
             self.done = self._meter.finished(finished)
+            self.request.waker = None  # nothing follows; without the cycle both are freed at once
         return self.done
 
     def _told(self, event: RequestEvent) -> list[Told]:

@@ -55,6 +55,9 @@ async def test_each_route_needs_a_key_or_a_token() -> None:
             assert (await client.get("/api/agent", headers=KEY)).status_code == 200
             token = (await client.post("/v1/tokens", headers=KEY)).json()["token"]
             assert (await client.post(f"/api/agent/offer?token={token}", json={})).status_code == 400
+            assert (await client.post(f"/api/agent/offer?token={token}", json={})).status_code == 400  # still good
+            found = {"pc_id": "unknown", "candidates": []}
+            assert (await client.patch(f"/api/agent/offer?token={token}", json=found)).status_code == 400
             assert (await client.post(f"/api/agent/offer?token={token}", json={})).status_code == 401
         async with calling(node.url, headers=KEY) as caller:
             caller.type("Hello.")

@@ -177,7 +177,7 @@ async def test_f17_a_websocket_connection() -> None:
         async def check() -> None:
             await until(lambda: node.service.speaking == 0)
             assert not node.sessions
-            assert not node.guard._admitted
+            assert not node.guard.sessions
             gauge = node.metrics.registry.get_sample_value("agent_tts_contexts_active", {"carrier": "websocket"})
             assert gauge in (0, None)
 

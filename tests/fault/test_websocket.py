@@ -41,7 +41,7 @@ async def gone(running: RunningNode, sessions: int, within_s: float) -> None:
     node = running.node
     await until(lambda: len(node.sessions) == sessions, within_s)
     await until(lambda: node.service.speaking == open_contexts(node), FREE_S)
-    await until(lambda: node.guard._admitted.total() == sessions, FREE_S)
+    await until(lambda: node.guard.sessions == sessions, FREE_S)
 
 
 def cut(peer: Wire, how: str) -> None:

@@ -103,6 +103,7 @@ class AgentTTSService(TTSService):
         api_key: str | None = None,
         speech: SpeechService | None = None,
         metrics: Metrics | None = None,
+        owner: int = 0,
         settings: AgentTTSSettings | None = None,
         text_aggregation_mode: TextAggregationMode = TextAggregationMode.TOKEN,
         **options: Any,
@@ -114,6 +115,7 @@ class AgentTTSService(TTSService):
             api_key: sent as `Authorization: Bearer`.
             speech: a node in this process, used instead of `url`; its owner starts and closes it.
             metrics: of that node; None does not count this service in them.
+            owner: whose speech it is in that node; see `SpeechService.open`.
             settings: voice and style; see `AgentTTSSettings`.
             text_aggregation_mode: SENTENCE waits for whole sentences.
             options: of Pipecat's `TTSService`; `sample_rate` is 8, 16, 22.05, 24, 32, 44.1 or 48 kHz.
@@ -138,7 +140,9 @@ class AgentTTSService(TTSService):
             **options,
         )
         self._client: NodeClient = (
-            WebSocketNodeClient(url, api_key) if speech is None else InProcessNodeClient(speech, metrics or Metrics())
+            WebSocketNodeClient(url, api_key)
+            if speech is None
+            else InProcessNodeClient(speech, metrics or Metrics(), owner)
         )
         # Turns that are being written or spoken, by `context_id`.
         self._turns: dict[str, _Turn] = {}

@@ -20,6 +20,7 @@ from agent_tts.serve.guard import Client
 from agent_tts.serve.node import Node
 from agent_tts.serve.routes import openai
 from agent_tts.serve.transports.writer import Writer, disconnected
+from agent_tts.serve.turns import Member
 from agent_tts.speech.audio.files import FileEncoder
 from agent_tts.speech.utterance import LocalUtterance, Utterance, WordsMode
 
@@ -136,8 +137,8 @@ class SpeechResponse(Response):
         refused = self._node.metrics.refused
         with contextlib.ExitStack() as admitted:
             try:
-                admitted.enter_context(self._node.guard.admit(self._client))
-                request = self._node.service.open(self.options)
+                owner = admitted.enter_context(self._node.guard.admit(self._client))
+                request = self._node.service.open(self.options, owner)
             except SpeechError as error:
                 refused.labels(error.code).inc()
                 raise
@@ -165,19 +166,19 @@ class SpeechResponse(Response):
 
     async def _send(self, utterance: LocalUtterance, writer: Writer, body: Body) -> None:
         held, held_s = b"", 0.0  # bytes of the body that wait for the next audio; audio that waits in the encoder
+        encoder = Member(self._node.turns)
         while (event := await utterance.next()) is not None:
             match event:
                 case Words():
                     held += body.words(event)
                 case AudioChunk(payload=pcm) if pcm:
                     await self._start(writer)
-                    data, held = held + body.audio(pcm), b""
+                    async with encoder:
+                        data, held = held + body.audio(pcm), b""
                     held_s += len(pcm) / PCM_BYTES_PER_S
                     if data:
                         await writer.write({"type": "http.response.body", "body": data, "more_body": True}, held_s)
                         held_s = 0.0
-                    # Yield between frames that wait, because encoding them in one go delays other utterances.
-                    await asyncio.sleep(0)
                 case Done(reason="cancelled"):
                     return  # the client has disconnected
                 case Done():

@@ -68,8 +68,8 @@ class RtcPeer:
         self._sender: RTCRtpSender = self._connection.addTransceiver(self._track, direction="sendonly").sender
         # Counts the client until the peer is closed.
         self._permit = contextlib.ExitStack()
-        self._permit.enter_context(node.guard.admit(client))
-        self._session = Session(node, "rtc", playout=self._track)
+        owner = self._permit.enter_context(node.guard.admit(client))
+        self._session = Session(node, "rtc", playout=self._track, owner=owner)
         self._adapter = protocol.NativeAdapter()
         self._session.waker = self._wake.set
         # Random, so that only its client can name the peer in DELETE.
