@@ -187,12 +187,13 @@ class SpeechResponse(Response):
                         raise error
                     await self._start(writer)
                     last = body.end() if error is None else body.error(error)
-                    if last is not None:  # None: the server cuts the connection
-                        await writer.write(
-                            {"type": "http.response.body", "body": held + last, "more_body": True}, held_s
-                        )
-                        await writer.finish()
-                        await writer.write({"type": "http.response.body"})
+                    if last is None:
+                        return  # the server cuts the connection
+                    if held or last:
+                        message = {"type": "http.response.body", "body": held + last, "more_body": True}
+                        await writer.write(message, held_s)
+                    await writer.finish()
+                    await writer.write({"type": "http.response.body"})
                     return
 
     async def _start(self, writer: Writer) -> None:
