@@ -30,6 +30,9 @@ class Limits(Section):
     token_sessions_per_key: int | None = Field(
         32, ge=1, description="the same opened with tokens of one key; null: they count in sessions_per_key"
     )
+    requests_per_s: float = Field(
+        200.0, gt=0, description="HTTP requests and handshakes with one API key, of 5 s at once; then `rate_limited`"
+    )
     connections: int = Field(512, ge=1, description="simultaneous sessions of all clients")
     rtc_peers: int = Field(48, ge=0, description="simultaneous WebRTC peers; 0 turns WebRTC off")
     text_idle_s: float = Field(
