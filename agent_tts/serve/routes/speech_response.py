@@ -16,11 +16,11 @@ from agent_tts.errors import SlowConsumer, SpeechError
 from agent_tts.events import SAMPLE_RATE, SpeechOptions
 from agent_tts.protocol import v1 as protocol
 from agent_tts.protocol.context import AudioChunk, Done, Words
+from agent_tts.serve.fair_queue import Flow
 from agent_tts.serve.guard import Client
 from agent_tts.serve.node import Node
 from agent_tts.serve.routes import openai
 from agent_tts.serve.transports.writer import Writer, disconnected
-from agent_tts.serve.turns import Member
 from agent_tts.speech.audio.files import FileEncoder
 from agent_tts.speech.utterance import LocalUtterance, Utterance, WordsMode
 
@@ -166,7 +166,7 @@ class SpeechResponse(Response):
 
     async def _send(self, utterance: LocalUtterance, writer: Writer, body: Body) -> None:
         held, held_s = b"", 0.0  # bytes of the body that wait for the next audio; audio that waits in the encoder
-        encoder = Member(self._node.turns)
+        encoder = Flow(self._node.fair_queue)
         while (event := await utterance.next()) is not None:
             match event:
                 case Words():
