@@ -31,7 +31,7 @@ from agent_tts.serve import tcp
 from agent_tts.serve.connections import CONNECTION, ConnectionTable, Standing
 from agent_tts.serve.guard import TokenBucket
 from agent_tts.serve.node import Node
-from agent_tts.serve.tls import server_context
+from agent_tts.serve.tls import Handshakes, server_context
 
 if TYPE_CHECKING:
     from uvicorn._types import ASGIReceiveEvent, ASGISendEvent
@@ -458,7 +458,7 @@ class NodeConfig(uvicorn.Config):
         self._given_way = app.state.node.metrics.connections_given_way
 
     def count_files(self) -> None:
-        """Count what else is open: WebRTC peers, connections in their TLS handshake, pipes of engines."""
+        """Count what else is open: WebRTC peers, pipes of engines."""
         self._other_files = max(0, open_files.in_use() - len(self.table))
 
     def enter(self, connection: asyncio.Transport) -> None:
@@ -493,6 +493,7 @@ class NodeServer(uvicorn.Server):
         # The drain, once it has begun.
         self._drain: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._handshakes: Handshakes | None = None  # with TLS
         self.exit_code = 0  # of the process
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
@@ -519,17 +520,26 @@ class NodeServer(uvicorn.Server):
             self._on_ready(f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}")
 
     async def _listen_for_tls(self, sockets: list[socket.socket], context: ssl.SSLContext) -> None:
-        """Listen with a deadline for TLS handshakes; uvicorn would allow a minute."""
-        handshake_s = self.config.settings.timeouts.handshake_s
+        """Listen for TCP connections that begin with a TLS handshake."""
+        config = self.config
+        self._handshakes = Handshakes(
+            context,
+            config.settings.timeouts.handshake_s,
+            self._node.fair_queue.shared("TLS handshakes"),
+            lambda: HttpProtocol(config, self.server_state, self.lifespan.state),
+            entered=config.enter,
+            left=config.table.remove,
+        )
         for listener in sockets:
             server = await asyncio.get_running_loop().create_server(
-                lambda: HttpProtocol(self.config, self.server_state, self.lifespan.state),
-                sock=listener,
-                ssl=context,
-                ssl_handshake_timeout=handshake_s,
-                backlog=CONNECTION_BACKLOG,
+                self._handshakes.protocol, sock=listener, backlog=CONNECTION_BACKLOG
             )
             self.servers.append(server)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        if self._handshakes is not None:
+            await self._handshakes.abort()
+        await super().shutdown(sockets)
 
     async def on_tick(self, counter: int) -> bool:
         if self._node.service.failed:

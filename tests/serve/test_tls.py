@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import signal
 import socket
@@ -19,7 +20,7 @@ import pytest
 from agent_tts.client.connection import connect
 from agent_tts.config.settings import Settings, Tls
 from agent_tts.errors import SettingsError
-from agent_tts.serve.tls import server_context
+from agent_tts.serve.tls import MAX_HANDSHAKES, server_context
 from tests.certificates import Certificate, make_certificate
 from tests.cli.process import environment, run, start
 from tests.support import RunningNode, running_node, until
@@ -75,10 +76,62 @@ async def test_a_client_without_trust_in_the_certificate_gets_no_data(certificat
 
 
 async def test_a_missing_handshake_is_cut_in_time(certificate: Certificate) -> None:
-    """Guards `ssl_handshake_timeout` of the listener, which is 60 s by default."""
+    """Guards the deadline in `Handshakes`."""
     async with running_node(tls=certificate.settings, timeouts={"handshake_s": 0.3}) as running, knock(running) as sock:
         async with asyncio.timeout(2):
             assert await asyncio.get_running_loop().sock_recv(sock, 1) == b""
+
+
+@pytest.mark.parametrize("sends", [b"", b"\x16\x03\x01\x40\x00"], ids=["nothing", "half a ClientHello"])
+async def test_the_oldest_handshake_gives_way(certificate: Certificate, sends: bytes) -> None:
+    """Guards `Handshakes.begin`, and its uses of the table of connections."""
+    loop = asyncio.get_running_loop()
+    async with running_node(tls=certificate.settings) as running, contextlib.AsyncExitStack() as knocks:
+        table = running.server.config.table
+        first, *others = [await knocks.enter_async_context(knock(running)) for _ in range(MAX_HANDSHAKES)]
+        for sock in (first, *others):
+            await loop.sock_sendall(sock, sends)
+        await until(lambda: len(table) == MAX_HANDSHAKES)
+        async with httpx.AsyncClient(verify=certificate.client(), base_url=running.url) as client:
+            assert (await client.get("/health")).status_code == 200
+        async with asyncio.timeout(1):
+            assert await loop.sock_recv(first, 1) == b""
+        with pytest.raises(BlockingIOError):
+            others[0].recv(1)
+        await until(lambda: len(table) == MAX_HANDSHAKES - 1)
+    assert not len(table)
+
+
+@pytest.mark.parametrize("sends", [b"GET / HTTP/1.1\r\n", b"\x16\x03\x01\xff\xff"], ids=["no TLS", "a long record"])
+async def test_what_begins_no_handshake_is_cut_at_once(certificate: Certificate, sends: bytes) -> None:
+    loop = asyncio.get_running_loop()
+    async with running_node(tls=certificate.settings) as running, knock(running) as sock, asyncio.timeout(1):
+        await loop.sock_sendall(sock, sends)
+        assert await loop.sock_recv(sock, 1) == b""
+
+
+async def test_a_client_hello_in_pieces_is_taken(certificate: Certificate) -> None:
+    """Byte by byte, and with the first request right behind the end of the handshake."""
+    loop = asyncio.get_running_loop()
+    async with running_node(tls=certificate.settings) as running, knock(running) as sock, asyncio.timeout(5):
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        client = certificate.client().wrap_bio(incoming, outgoing, server_hostname="localhost")
+        while True:
+            try:
+                client.do_handshake()
+                break
+            except ssl.SSLWantReadError:
+                for byte in outgoing.read():
+                    await loop.sock_sendall(sock, bytes([byte]))
+                incoming.write(await loop.sock_recv(sock, 1 << 14))
+        client.write(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        await loop.sock_sendall(sock, outgoing.read())
+        answer = b""
+        while b"\r\n\r\n" not in answer:
+            incoming.write(await loop.sock_recv(sock, 1 << 14))
+            with contextlib.suppress(ssl.SSLWantReadError):
+                answer += client.read()
+        assert answer.startswith(b"HTTP/1.1 200 ")
 
 
 def read_slowly(address: tuple[str, int], trust: ssl.SSLContext, body: bytes, bytes_per_s: int) -> bytes:

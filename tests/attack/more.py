@@ -1,0 +1,87 @@
+"""Attacks that belong to no other area: TLS handshakes that strangers begin."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import ssl
+import tempfile
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from agent_tts.bench.node import OwnNode, own_node
+from tests.attack.harness import Broken, Target, attack
+from tests.certificates import make_certificate
+
+HALF = b"\x16\x03\x01\x40\x00\x01\x00\x3f\xfc\x03\x03" + b"a" * 12_000  # of a record of 16 KiB
+KEPT = 600  # connections that the attacker keeps open
+AT_ONCE = 40
+PAUSE_S = 0.05
+MAX_TLS_MIB = 48.0  # memory at any time, more than before
+
+
+@asynccontextmanager
+async def tls_node(settings: Mapping[str, object]) -> AsyncIterator[OwnNode]:
+    """A node with a certificate that this process and its children trust."""
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        certificate = make_certificate(Path(folder))
+        patch.setenv("SSL_CERT_FILE", str(certificate.cert))
+        files = {f"tls__{key}": path for key, path in certificate.settings.items()}
+        async with own_node("serve", **settings, **files) as node:
+            yield node
+
+
+def client_hello() -> bytes:
+    """What a client sends first."""
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = ssl.create_default_context().wrap_bio(incoming, outgoing, server_hostname="localhost")
+    with contextlib.suppress(ssl.SSLWantReadError):
+        client.do_handshake()
+    return outgoing.read()
+
+
+async def begin_handshakes(target: Target, sends: bytes, seconds: float) -> str:
+    """Open connections that send this and stay, in bursts. Raises Broken: they take memory."""
+    before = most = target.rss_mib()
+    opened: deque[asyncio.StreamWriter] = deque()
+    count, end = 0, time.monotonic() + seconds
+
+    async def open_one() -> asyncio.StreamWriter:
+        _, writer = await asyncio.open_connection("127.0.0.1", target.port)
+        return writer
+
+    try:
+        while time.monotonic() < end:
+            burst = await asyncio.gather(*(open_one() for _ in range(AT_ONCE)))
+            for writer in burst:
+                writer.write(sends)
+            opened += burst
+            count += AT_ONCE
+            while len(opened) > KEPT:
+                opened.popleft().transport.abort()
+            most = max(most, target.rss_mib())
+            await asyncio.sleep(PAUSE_S)
+    finally:
+        for writer in opened:
+            writer.transport.abort()
+    if most > before + MAX_TLS_MIB:
+        raise Broken(f"handshakes take {most - before:.0f} MiB")
+    return f"{count} handshakes, {most - before:.0f} MiB"
+
+
+@attack("TLS handshakes whose ClientHello never ends", node=tls_node)
+async def half_hellos(target: Target) -> str:
+    """OpenSSL would hold 50 to 300 KiB for each."""
+    return await begin_handshakes(target, HALF, target.scaled(20, 1))
+
+
+@attack("TLS handshakes that are never finished", node=tls_node)
+async def whole_hellos(target: Target) -> str:
+    """Each costs a signature: all that have come would be answered before the next frame."""
+    return await begin_handshakes(target, client_hello(), target.scaled(20, 1))
