@@ -58,13 +58,10 @@ _SCRIPTS = {
 }
 _EVERYBODYS = frozenset(("LATIN", "MODIFIER", "COMBINING", "FEMININE", "MASCULINE", "MICRO"))
 
-_STYLED = (
-    *("<font>", "<wide>", "<narrow>", "<compat>", "<initial>", "<medial>", "<final>", "<isolated>"),
-    *("<super>", "<sub>"),
-)
-# Letters of phonetic notation and of decorated text, in circles and squares, which no language here is written with.
+_ENCLOSED = re.compile("[\u2460-\u24ff\u3200-\u33ff\U0001f100-\U0001f1e5\U0001f200-\U0001f265]")
+# Letters of phonetic notation and of decorated text, which no language here is written with.
 _ODD_LATIN = re.compile(
-    "(?:.*(?:CIRCLED|SQUARED|PARENTHESIZED) )?LATIN "
+    "(?:.*(?:CIRCLED|SQUARED|BRACKETED).* )?LATIN "
     "(?:SMALL LETTER|CAPITAL LETTER|LETTER SMALL CAPITAL) ([A-Z])(?: WITH .*)?"
 )
 _LETTERS = ("Lu", "Ll", "Lt", "Lm", "Lo", "Nl")
@@ -177,14 +174,16 @@ def _plain(char: str, language: str) -> str:
     category = unicodedata.category(char)
     if category == "Nd" and not char.isascii() and not _is_own(_script(char), language):
         return str(unicodedata.digit(char))
-    if char < "\u1d00" or "\u1e00" <= char <= "\u1eff" or category not in (*_LETTERS, "So"):
+    if char < "\u1d00" or "\u1e00" <= char <= "\u1eff" or "\u3131" <= char <= "\u318e":  # Vietnamese, Korean
         return char
-    korean = "\u3131" <= char <= "\u318e"  # jamo
-    if category != "So" and not korean and unicodedata.decomposition(char).startswith(_STYLED):
-        return unicodedata.normalize("NFKC", char)
+    is_enclosed = category in ("So", "No") and _ENCLOSED.match(char)  # ①, Ⓜ, ㎏
+    if not is_enclosed and category not in _LETTERS:
+        return char
     if letter := _ODD_LATIN.fullmatch(unicodedata.name(char, "")):
         return letter[1].lower()
-    return "" if category != "So" and _script(char) == "LATIN" else char
+    if unicodedata.decomposition(char).startswith("<"):
+        return unicodedata.normalize("NFKC", char)
+    return "" if not is_enclosed and _script(char) == "LATIN" else char
 
 
 def _script(char: str) -> str:

@@ -68,7 +68,7 @@ def test_words_in_another_script_are_read_in_a_language_that_has_it(
         ("a 𐌰𐌱 b", ["a b"]),
         ("a\u200eb \ue000c", ["ab c"]),
         ("area πr² Δx", ["area π r² Δ x"]),
-        ("Ⓜ 🅱🅲 ⒜ a≥b→c ①", ["m bc a a ≥ b → c ①"]),
+        ("Ⓜ 🅱🅲 ⒜ ① ㎏ ㊅ a≥b→c", ["m bc (a) 1 kg ", "六 ", "a ≥ b → c"]),
         ("yes👍🏽no 🇩🇪🇫🇷", ["yes", "👍", "no ", "🇩🇪", "🇫🇷"]),
         ("१२ apples", ["12 apples"]),
         ("⠿⠿", []),
