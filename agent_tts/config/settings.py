@@ -23,7 +23,7 @@ class Limits(Section):
 
     text_message_chars: int = Field(4_000, ge=1, description="characters of text in one message")
     text_context_chars: int = Field(20_000, ge=1, description="characters of text in one context")
-    message_bytes: int = Field(65_536, ge=1_024, description="one WebSocket message or HTTP body without a file")
+    message_bytes: int = Field(65_536, ge=1_024, description="one message of a client, or HTTP body without a file")
     contexts_per_session: int = Field(16, ge=1, description="contexts open at the same time on one connection")
     session_idle_s: float = Field(300.0, gt=0, description="longest time of a connection without messages and speech")
     sessions_per_key: int = Field(4, ge=1, description="simultaneous connections and HTTP requests with one API key")

@@ -27,7 +27,7 @@ Address = tuple[str, int]
 
 TEXT = "Somebody listens over WebRTC while strangers send datagrams to every port of the node. " * 4
 MAX_HELD_MIB = 32.0  # memory that all peers of one key may take together under a flood
-ICE_ONLY = {"limits__sessions_per_key": 16, "timeouts__handshake_s": 10}
+AT_ONCE = 4  # sessions of one key
 FRAGMENT = b"\x00" * 4
 
 PORTS = (32_768, 61_000)  # that Linux gives to sockets
@@ -125,16 +125,17 @@ async def handshakes(target: Target) -> str:
     return f"{tries} of {tries} connected under {sent} datagrams"
 
 
-@attack("UDP floods to half-open peers", settings=ICE_ONLY)
+@attack("UDP floods to half-open peers")
 async def half_open(target: Target) -> str:
     """Peers that never answer, and peers that have answered connectivity checks but never begin DTLS."""
     before, most = target.rss_mib(), 0.0
-    peers = [RtcPeer() for _ in range(int(target.scaled(12, 4)))]
+    peers = [RtcPeer() for _ in range(AT_ONCE)]
     data = b"\x17" + RECORD + pack("!H", 1_400) + os.urandom(1_400)
     try:
         ports: list[Address] = []
         for number, peer in enumerate(peers):
             answer = await _offer(target, peer, target.key)
+            peer.session_id = answer["session_id"]
             ports += _ports(answer["sdp"])
             if number % 2:
                 await _only_ice(peer, answer)
@@ -151,6 +152,9 @@ async def half_open(target: Target) -> str:
             raise Broken(f"{len(peers)} half-open peers hold {most:.0f} MiB")
     finally:
         await asyncio.gather(*(peer.close() for peer in peers))
+        async with httpx.AsyncClient(base_url=target.url, headers=target.headers) as client:
+            for peer in peers:
+                await client.delete(f"/v1/rtc/{peer.session_id}")
     return f"{stranger.sent} datagrams of 1.4 KB to {len(peers)} peers, which held {most:.0f} MiB"
 
 
@@ -270,9 +274,10 @@ async def nacks(sctp: Sctp, until: float) -> None:
     """Requests to send the last packets of audio again, thousands in a datagram."""
     dtls = sctp.transport.transport
     (receiver,) = sctp.peer.connection.getReceivers()
+    await sctp.peer.wait(lambda: sctp.peer.frames)
     sources = receiver.getSynchronizationSources()
     last = list(range(65_536))
-    while time.monotonic() < until and sources and not sctp.gone:
+    while time.monotonic() < until and not sctp.gone:
         for start in range(0, 65_536, 5_000):
             lost = last[start : start + 5_000]
             with contextlib.suppress(ConnectionError):
@@ -306,15 +311,18 @@ WAYS: tuple[Callable[[Sctp, float], Awaitable[None]], ...] = (
 
 @attack("SCTP and RTCP that no library sends")
 async def hostile_peers(target: Target) -> str:
-    ended = []
+    ended: list[str] = []
+
+    async def come(way: Callable[[Sctp, float], Awaitable[None]]) -> None:
+        async with connected(target.url, target.headers) as peer:
+            sctp = Sctp(peer)
+            await way(sctp, time.monotonic() + target.scaled(15, 0.7))
+            await asyncio.sleep(0.6)  # the node looks at its peers twice a second
+            ended.extend([way.__name__] if sctp.gone else [])
+
     async with _listening(target) as bystander:
-        for way in WAYS:
-            async with connected(target.url, target.headers) as peer:
-                sctp = Sctp(peer)
-                until = time.monotonic() + target.scaled(6, 0.7)
-                await way(sctp, until)
-                await asyncio.sleep(target.scaled(1, 0.2))
-                ended += [way.__name__] if sctp.gone else []
+        for start in range(0, len(WAYS), AT_ONCE):
+            await asyncio.gather(*map(come, WAYS[start : start + AT_ONCE]))
         await _still_hears(bystander)
     return f"{len(WAYS)} kinds; ended: {', '.join(ended)}"
 

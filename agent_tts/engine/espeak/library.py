@@ -123,7 +123,7 @@ def clause_words(text: str, marks: Iterable[tuple[int, int, int, int]], samples:
     words: list[ClauseWord] = []
     sounding = np.flatnonzero(samples)
     edges = [mark for mark in marks if mark[0] in (WORD, CLAUSE_END)]
-    limits = [mark[3] for mark in edges[1:]] + [len(samples)]
+    limits = [*(mark[3] for mark in edges), len(samples)][1:]
     for (kind, char, length, start), limit in zip(edges, limits, strict=True):
         if kind != WORD or not 0 <= char < len(text):
             continue

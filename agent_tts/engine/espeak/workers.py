@@ -7,6 +7,7 @@ import os
 import re
 import selectors
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -27,7 +28,7 @@ from agent_tts.engine.espeak.library import (
     data_path,
     library_path,
 )
-from agent_tts.engine.espeak.worker import LENGTH, MARK, READY, REFUSED, REPLY, REQUEST, TOO_LONG
+from agent_tts.engine.espeak.worker import LENGTH, MARK, REFUSED, REPLY, REQUEST, TOO_LONG
 
 WORKERS = 2  # one speaks, the other takes over when that one ends, or while it is in a text without end
 START_S = 10.0  # for a worker to be ready, and for a job to wait until one is
@@ -41,6 +42,7 @@ MAX_DEADLY = 4_096  # texts that are remembered; a text takes 100 bytes
 ENVIRONMENT: dict[str, str] = {}  # of a worker: the node's may hold secrets
 LOG_S = 10.0  # between two lines about ended workers
 READ_BYTES = 1 << 20
+MAX_REPLY_BYTES = 1 << 27  # `worker.CPU_S` of speech, stretched, is 70 MB
 
 # NUL ends the text, U+0001 starts a command that outlasts the synthesis, and a lone surrogate has no UTF-8.
 _UNSPEAKABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
@@ -82,8 +84,8 @@ class Job:
         body = head + path + variant + _UNSPEAKABLE.sub(" ", self.text).encode()
         return LENGTH.pack(len(body)) + body
 
-    def take(self, reply: memoryview) -> None:
-        """Set the outcome."""
+    def take(self, reply: bytes) -> None:
+        """Set the outcome. Raises `ValueError` or `struct.error` for what is no reply."""
         status, count, sample_bytes = REPLY.unpack_from(reply)
         body = reply[REPLY.size :]
         if status == TOO_LONG:
@@ -92,12 +94,12 @@ class Job:
             self.outcome = EspeakError(str(body, "utf-8", "replace"))
         else:
             marks_end = count * MARK.size
-            samples = np.frombuffer(bytes(body[marks_end : marks_end + sample_bytes]), np.int16)
+            samples = np.frombuffer(body[marks_end : marks_end + sample_bytes], np.int16)
             words = tuple(clause_words(self.text, MARK.iter_unpack(body[:marks_end]), samples))
             if self.how.stretch == 1.0:
                 self.outcome = Clause(samples, words)
             else:
-                stretched = np.frombuffer(bytes(body[marks_end + sample_bytes :]), np.int16)
+                stretched = np.frombuffer(body[marks_end + sample_bytes :], np.int16)
                 self.outcome = Clause(stretched, words, len(stretched) / max(1, len(samples)))
 
 
@@ -139,25 +141,32 @@ class _Worker:
             os.write(cast(IO[bytes], self._process.stdin).fileno(), job.request())
 
     def read(self) -> bool:
-        """Take what it has written; False when it has ended."""
+        """Take what it has written; False when it has ended, or its memory is so broken that this is no reply."""
         chunk = os.read(self.stdout.fileno(), READ_BYTES)
         self._unread += chunk
-        end = LENGTH.size
-        if len(self._unread) >= end:
-            end += LENGTH.unpack_from(self._unread)[0]
-        if len(self._unread) >= end > LENGTH.size:
-            with memoryview(self._unread) as unread:
-                self._take(unread[LENGTH.size : end])
-            del self._unread[:end]
-        return bool(chunk)
+        if len(self._unread) < LENGTH.size:
+            return bool(chunk)
+        length: int = LENGTH.unpack_from(self._unread)[0]
+        if length > MAX_REPLY_BYTES:
+            return False
+        if len(self._unread) < LENGTH.size + length:
+            return bool(chunk)
+        reply = bytes(self._unread[LENGTH.size :])
+        self._unread.clear()
+        try:
+            self._take(reply)
+        except (ValueError, struct.error):
+            return False
+        return len(reply) == length
 
-    def _take(self, reply: memoryview) -> None:
+    def _take(self, reply: bytes) -> None:
         if self.job is not None:
             self.job.take(reply)
             self.job = None
+        elif self.sample_rate is None:
+            _, self.sample_rate, _ = REPLY.unpack_from(reply)
         else:
-            status, self.sample_rate, _ = REPLY.unpack_from(reply)
-            assert status == READY
+            raise ValueError("a reply without a request")
 
     def end(self) -> int | None:
         """Kill it, unless it has ended, and reap it. The exit code, or None if it cannot be killed."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from socket import SO_RCVBUF, SOL_SOCKET
 from struct import error as StructError
 from typing import Any
@@ -17,7 +17,7 @@ from typing import Any
 from aioice import Candidate, Connection, stun
 from aioice.candidate import candidate_foundation, candidate_priority
 from aioice.ice import StunProtocol, relayed_candidate, server_reflexive_candidate
-from aiortc import RTCPeerConnection, RTCRtpSender, RTCSctpTransport
+from aiortc import RTCPeerConnection, RTCSctpTransport
 from aiortc.rtp import AnyRtcpPacket, RtcpRtpfbPacket
 from loguru import logger
 
@@ -29,12 +29,17 @@ GATHER_S = 1  # for answers of STUN and TURN servers, during which the client wa
 LOOPBACK = "127.0.0.1"  # for a machine without a network
 
 # Datagrams that wait for aiortc. A burst of a data channel is a congestion window long; SCTP repeats what is dropped.
-MAX_WAITING = 256
+MAX_WAITING = 512
 
 # What one peer may have aiortc do: datagrams, or as much work. A caller's microphone sends 50 datagrams a second, and
 # each message of the data channel, and each acknowledgement of one, is one more.
 WORK_PER_S = 1_000
 WORK_BURST = 2_000
+
+# Packets of a microphone: 50 a second, 100 at most, and more for a moment after the network has stood.
+AUDIO_PER_S = 120
+AUDIO_BURST = 600
+MAX_SOURCES = 8
 
 # Connectivity checks of a peer: some a second for each pair of candidates, later one in 2.5 s.
 CHECKS_PER_S = 100
@@ -77,19 +82,26 @@ class PeerGuard:
         """Stand before the transports, which the offer has made. None has a socket yet."""
         if connection.signalingState != "have-remote-offer":
             return
-        assert connection.sctp is not None, "an offer has a data channel"
-        transport = connection.sctp.transport  # of all sections: they are bundled
-        self._ties.callback(transport.remove_all_listeners)
+        sctp = connection.sctp
+        assert sctp is not None, "an offer has a data channel"
+        transport = sctp.transport  # of all sections: they are bundled
         ice = transport.transport.iceGatherer._connection
         ice._queue = self._inbox
-        ice.get_component_candidates = Gatherer(ice, self._inbox, self.drop).gather  # type: ignore[method-assign]
-        self._ties.callback(delattr, ice, "get_component_candidates")
-        self._ties.callback(_forget_checks, ice)
-        self._guard_sctp(connection.sctp)
+        self._replace(ice, "get_component_candidates", Gatherer(ice, self._inbox, self.drop).gather)
+        self._replace(transport, "_handle_rtp_data", self._rtp_handler(transport._handle_rtp_data))
+        self._replace(sctp, "_handle_data", self._sctp_handler(sctp))
         for transceiver in connection.getTransceivers():
-            self._guard_rtcp(transceiver.sender)
+            sender = transceiver.sender
+            self._replace(sender, "_handle_rtcp_packet", _rtcp_handler(sender._handle_rtcp_packet))
+        self._ties.callback(transport.remove_all_listeners)
+        self._ties.callback(_forget_checks, ice)
 
-    def _guard_sctp(self, sctp: RTCSctpTransport) -> None:
+    def _replace(self, owner: object, method: str, ours: object) -> None:
+        """Stand before a method of one object until the guard closes."""
+        setattr(owner, method, ours)
+        self._ties.callback(delattr, owner, method)
+
+    def _sctp_handler(self, sctp: RTCSctpTransport) -> Callable[[bytes], Awaitable[None]]:
         handle = sctp._handle_data
 
         async def handle_sane(data: bytes) -> None:
@@ -110,19 +122,33 @@ class PeerGuard:
                 logger.opt(exception=error).debug("an SCTP packet cannot be handled")
                 self.fault = f"an SCTP packet cannot be handled: {type(error).__name__}"
 
-        sctp._handle_data = handle_sane  # type: ignore[method-assign]
-        self._ties.callback(delattr, sctp, "_handle_data")
+        return handle_sane
 
-    def _guard_rtcp(self, sender: RTCRtpSender) -> None:
-        """Ignore requests to send audio again, which no answer offers: one datagram may hold 6 000 of them."""
-        handle = sender._handle_rtcp_packet
+    def _rtp_handler(self, handle: Callable[[bytes, int], Awaitable[None]]) -> Callable[[bytes, int], Awaitable[None]]:
+        """Bounds what a microphone sends: aiortc decodes all of it, and remembers each source for ever."""
+        allowed = TokenBucket(AUDIO_PER_S, AUDIO_BURST, self._inbox.clock())
+        sources: set[bytes] = set()
 
-        async def handle_sane(packet: AnyRtcpPacket) -> None:
-            if not isinstance(packet, RtcpRtpfbPacket):
-                await handle(packet)
+        async def handle_sane(data: bytes, arrival_time_ms: int) -> None:
+            source = data[8:12]
+            if len(sources) < MAX_SOURCES:
+                sources.add(source)
+            if source in sources and allowed.allows(self._inbox.clock()):
+                await handle(data, arrival_time_ms)
+            else:
+                self.drop("audio")
 
-        sender._handle_rtcp_packet = handle_sane  # type: ignore[method-assign]
-        self._ties.callback(delattr, sender, "_handle_rtcp_packet")
+        return handle_sane
+
+
+def _rtcp_handler(handle: Callable[[AnyRtcpPacket], Awaitable[None]]) -> Callable[[AnyRtcpPacket], Awaitable[None]]:
+    """Ignores requests to send audio again, which no answer offers: one datagram may hold 6 000 of them."""
+
+    async def handle_sane(packet: AnyRtcpPacket) -> None:
+        if not isinstance(packet, RtcpRtpfbPacket):
+            await handle(packet)
+
+    return handle_sane
 
 
 def _forget_checks(ice: Connection) -> None:

@@ -14,9 +14,10 @@ import pytest
 from agent_tts.config.settings import Settings
 from agent_tts.engine.base import AddText, FailedOutput, Faults, FrameOutput, StartRequest, StarvedOutput
 from agent_tts.engine.espeak import engine as engines
-from agent_tts.engine.espeak import workers
+from agent_tts.engine.espeak import worker, workers
 from agent_tts.engine.espeak.engine import EspeakEngine
 from agent_tts.engine.espeak.library import Clause, Deadly, Delivery, EspeakError, languages
+from agent_tts.engine.espeak.worker import LENGTH, READY, REPLY, SPOKEN
 from agent_tts.engine.espeak.workers import EspeakWorkers, Job
 from agent_tts.events import SpeechOptions
 from tests.engine.driver import Script, routed, speak, speak_all
@@ -184,6 +185,37 @@ def test_a_worker_ignores_the_signals_that_stop_a_node_and_knows_no_secret(
         assert Path(f"/proc/{pid}/environ").read_bytes().strip(b"\0") == b""
     assert len(say(espeak, "hello").samples)
     assert espeak.take_faults() == Faults()
+
+
+JUNK = {
+    "too long": b"\xff" * 99,
+    "no reply": LENGTH.pack(3) + b"abc",
+    "cut off": LENGTH.pack(REPLY.size) + REPLY.pack(SPOKEN, 5, 5),
+    "an odd number of bytes": LENGTH.pack(REPLY.size + 3) + REPLY.pack(SPOKEN, 0, 3) + b"abc",
+    "two replies": 2 * (LENGTH.pack(REPLY.size) + REPLY.pack(SPOKEN, 0, 0)),
+}
+
+
+@pytest.mark.parametrize("junk", JUNK)
+def test_a_worker_whose_memory_is_broken_harms_nobody(
+    junk: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "worker.py"
+    ready = LENGTH.pack(REPLY.size) + REPLY.pack(READY, 22_050, 0)
+    script.write_text(
+        f"import os\nos.write(1, {ready!r})\nos.read(0, 1000)\nos.write(1, {JUNK[junk]!r})\nos.read(0, 1)"
+    )
+    monkeypatch.setattr(worker, "__file__", str(script))
+    espeak = EspeakWorkers()
+    try:
+        job = Job("hello", ENGLISH, pause=True)
+        if junk == "two replies":
+            assert espeak.speak(job, time.monotonic() + 30) is not None
+        else:
+            with pytest.raises(Deadly):
+                espeak.speak(job, time.monotonic() + 30)
+    finally:
+        espeak.close()
 
 
 # ---------------------------------------------------------------- in the engine

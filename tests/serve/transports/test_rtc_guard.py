@@ -13,10 +13,22 @@ from typing import Any
 import httpx
 import pytest
 from aioice import stun
+from aiortc import RTCPeerConnection
 from aiortc.rtcsctptransport import Chunk
 
+from agent_tts.serve.telemetry.metrics import Metrics
 from agent_tts.serve.transports import rtc_guard
-from agent_tts.serve.transports.rtc_guard import MAX_ADDRESSES, MAX_WAITING, Door, Gatherer, Inbox
+from agent_tts.serve.transports.rtc_guard import (
+    AUDIO_BURST,
+    AUDIO_PER_S,
+    MAX_ADDRESSES,
+    MAX_SOURCES,
+    MAX_WAITING,
+    Door,
+    Gatherer,
+    Inbox,
+    PeerGuard,
+)
 from agent_tts.serve.transports.rtc_peer import RtcPeer as NodePeer
 from tests.rtc_peer import RtcPeer, connected
 from tests.support import RunningNode, running_node, until
@@ -76,6 +88,24 @@ async def test_datagrams_of_strangers_change_nothing_and_are_counted() -> None:
             await until(lambda: dropped(node, reason) >= len(datagrams) * len(to))  # noqa: B023
         peer.say("t1", "hello")
         await peer.message("context.done")
+        assert node.node.peers
+
+
+async def test_records_in_the_name_of_a_connected_peer_do_not_end_its_session() -> None:
+    """The source of a datagram can be forged. OpenSSL drops what is not encrypted now."""
+    hello = b"\1\0\0\x40\0\0\0\0\0\0\0\x40" + bytes(64)
+    done = b"\x0e\0\0\0\0\5\0\0\0\0\0\0"
+    async with running_node() as node, connected(node.url) as peer:
+        send_one = peer.connection.getTransceivers()[0].receiver.transport.transport._send
+        for body in (hello, done, b"\0" + bytes(11), b"\x10\0\0\4\0\2\0\0\0\0\0\4abcd"):
+            await send_one(b"\x16\xfe\xfd" + bytes(8) + len(body).to_bytes(2) + body)
+        for alert in (b"\x15\xfe\xfd" + bytes(9) + b"\2\2\x28", b"\x15\xfe\xfd\0\1" + bytes(6) + b"\0\x1a" + bytes(26)):
+            await send_one(alert)
+        await send_one(b"\x14\xfe\xfd" + bytes(9) + b"\1\1")
+        for _ in range(3):
+            peer.send("ping", t=1)
+            await peer.message("pong")
+            await asyncio.sleep(0.1)
         assert node.node.peers
 
 
@@ -206,6 +236,29 @@ async def test_sctp_that_no_library_sends_ends_its_peer(kind: int, body: bytes) 
         await sctp._send_chunk(chunk)
         await until(lambda: len(node.node.peers) == 1)
         assert other.session_id in node.node.peers
+
+
+async def test_a_microphone_has_a_rate_and_few_sources() -> None:
+    """aiortc decodes whatever comes, and keeps an entry for each source."""
+    handled: list[bytes] = []
+
+    async def handle(data: bytes, _: int) -> None:
+        handled.append(data[8:12])
+
+    metrics = Metrics()
+    guard = PeerGuard(RTCPeerConnection(), metrics, 65_536)
+    take = guard._rtp_handler(handle)
+    for number in range(2 * MAX_SOURCES):
+        await take(bytes(8) + number.to_bytes(4) + b"opus", 0)
+    assert len(set(handled)) == MAX_SOURCES
+    for _ in range(2 * AUDIO_BURST):
+        await take(bytes(12) + b"opus", 0)
+    assert len(handled) == AUDIO_BURST
+    await asyncio.sleep(1)
+    for _ in range(2 * AUDIO_BURST):
+        await take(bytes(12) + b"opus", 0)
+    assert len(handled) == pytest.approx(AUDIO_BURST + AUDIO_PER_S, abs=5)
+    assert metrics.registry.get_sample_value("agent_tts_rtc_dropped_total", {"reason": "audio"})
 
 
 # ---------------------------------------------------------------- memory
