@@ -91,6 +91,10 @@ class VoiceLimit(SpeechError):
     code, status = "voice_limit", 409
 
 
+class StorageFull(SpeechError):
+    code, status = "storage_full", 507
+
+
 class UnsupportedLanguage(SpeechError):
     code, status = "unsupported_language", 400
 

@@ -18,7 +18,8 @@ OF_A_CONNECTION = 2
 OF_A_PEER = 16
 BESIDES = 768
 
-MOST = 65_536  # more is of no use: connections are counted, too
+# The limit that a node sets itself, if it needs no more. macOS refuses more than its own.
+USUAL = 10_240 if sys.platform == "darwin" else 65_536
 FOR_CHILDREN = 32  # pipes of an engine and of a voice's decoder and encoder
 FOR_A_SPAWN = 16  # pipes and sockets of one spawn, both ends, and what libuv needs for a moment
 # Connections give way when fewer are free: newcomers, WebRTC peers and files need some.
@@ -27,7 +28,7 @@ HEADROOM = 128
 _LIST = "/proc/self/fd"  # Linux since 6.2 gives its length as its size
 LISTED = 8_192  # beyond this, an older system is not asked for the list
 
-# The limit while a child is spawned; None before `raise_limit`, or where there is no limit.
+# The limit while a child is spawned; None before `raise_limit`.
 _full: int | None = None
 
 
@@ -46,10 +47,10 @@ def allowed() -> int:
     return sys.maxsize if hard == resource.RLIM_INFINITY else hard
 
 
-def raise_limit() -> None:
+def raise_limit(needs: int) -> None:
     """Raise the limit of this process as far as it is allowed and of use, and keep a part for children."""
     global _full
-    _full = min(allowed(), MOST)
+    _full = min(allowed(), max(USUAL, needs))
     _set(_full - FOR_CHILDREN)
 
 

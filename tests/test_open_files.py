@@ -15,7 +15,7 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (64, 128))
 from agent_tts import open_files
 from agent_tts.processes import run_module
 
-open_files.raise_limit()
+open_files.raise_limit(1_000)
 assert resource.getrlimit(resource.RLIMIT_NOFILE) == (128 - open_files.FOR_CHILDREN, 128)
 assert open_files.room() == (128 - open_files.FOR_CHILDREN) // 2
 

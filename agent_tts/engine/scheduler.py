@@ -370,43 +370,50 @@ class Scheduler:
 
     def _fill(self, now: float) -> None:
         """Give slots to requests that wait: free ones, then those that may be taken back."""
-        while self._waiting and (self._free or now >= self._take_back_at):
-            waiting = self._first_waiting()
-            if not self._free:
-                waiting = self._take_back(now, [self._first_waiting(begun=True), waiting])
-            if waiting is not None:
-                self._leave_queue(waiting)
-                if (others := self._waiting.pop(waiting.owner, None)) is not None:
-                    self._waiting[waiting.owner] = others
-                self._admit(waiting, now)
+        while self._waiting:
+            if self._free:
+                request = self._first_waiting()
+            elif now < self._take_back_at or (taker := self._take_back(now)) is None:
+                return
+            else:
+                request = taker
+            self._leave_queue(request)
+            if (others := self._waiting.pop(request.owner, None)) is not None:
+                self._waiting[request.owner] = others
+            self._admit(request, now)
 
-    def _take_back(self, now: float, candidates: Iterable[Request | None]) -> Request | None:
-        """Free a slot for one of the waiting requests; if none may have one yet, set `_take_back_at`."""
-        self._take_back_at = math.inf
-        self._flush_idle(now)
-        for request in candidates:
+    def _take_back(self, now: float) -> Request | None:
+        """Free a slot for a waiting request and return that; if none may have one yet, set `_take_back_at`."""
+        held, first = self._held, self._first_waiting()
+        idle_times = [idle_at for other in self._running.values() if (idle_at := self._idle_at(other)) < math.inf]
+        next_times = [idle_at for idle_at in idle_times if idle_at > now]
+        if len(next_times) < len(idle_times):
+            self._flush_idle(now)
+        elif max(held.values()) <= held[first.owner] + 1:  # the usual case, and the cheapest: nobody can take one
+            self._take_back_at = min(next_times, default=math.inf)
+            return None
+        begun = first if first.begun else self._first_begun()
+        for request in (begun, first):
             if request is None:
                 continue
-            if (victim := self._victim(request, self._held[request.owner], now)) is not None:
+            if (victim := self._victim(request, held[request.owner], now)) is not None:
                 self._give_back(victim, now)
                 return request
             if (patient_at := request.waits_since + self._patience_s) > now:
-                self._take_back_at = min(self._take_back_at, patient_at)
-        idle_times = [idle_at for other in self._running.values() if (idle_at := self._idle_at(other)) > now]
-        self._take_back_at = min([self._take_back_at, *idle_times])
+                next_times.append(patient_at)
+        self._take_back_at = min(next_times, default=math.inf)
         return None
 
-    def _first_waiting(self, *, begun: bool = False) -> Request | None:
-        """The request that gets the next slot; `begun`: of those whose text has begun."""
-        firsts = [
-            next((request for request in waiting if request.begun or not begun), None)
-            for waiting in self._waiting.values()
-        ]
-        return min(
-            (request for request in firsts if request is not None),
-            key=lambda request: self._held[request.owner],
-            default=None,
-        )
+    def _first_waiting(self) -> Request:
+        """The request that gets the next free slot. One must wait."""
+        held = self._held
+        return self._waiting[min(self._waiting, key=lambda owner: held.get(owner, 0))][0]
+
+    def _first_begun(self) -> Request | None:
+        """The same of the waiting requests whose text has begun, if any."""
+        begun = [next((request for request in waiting if request.begun), None) for waiting in self._waiting.values()]
+        found = [request for request in begun if request is not None]
+        return min(found, key=lambda request: self._held[request.owner], default=None)
 
     def _idle_at(self, request: Request) -> float:
         """From when on a request in a slot has been without text for too long, if others wait."""
@@ -442,7 +449,10 @@ class Scheduler:
             return victim
         patient = now >= request.waits_since + self._patience_s and (request.begun or not self.policy.queue)
         if patient and max(held.values(), default=0) > fair:
-            return max(self._running.values(), key=lambda other: (held[other.owner], other in idle, other.admitted_at))
+            return max(
+                self._running.values(),
+                key=lambda other: (held[other.owner], self._idle_at(other) <= now, other.admitted_at),
+            )
         return None
 
     def _give_back(self, victim: Request, now: float) -> None:

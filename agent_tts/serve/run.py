@@ -15,7 +15,7 @@ from agent_tts import open_files
 from agent_tts.config.hub import with_local_models
 from agent_tts.config.settings import Limits, Settings
 from agent_tts.errors import EngineLost, SettingsError
-from agent_tts.processes import settle
+from agent_tts.in_child import settle
 from agent_tts.serve.app import Extension, create_app
 from agent_tts.serve.server import NodeServer, listen
 from agent_tts.serve.telemetry.logs import log_to_stderr, report_fault
@@ -73,8 +73,8 @@ def run(settings: Settings, on_ready: Callable[[str], None] | None = None, exten
 
 
 def _raise_limit_of_files(limits: Limits) -> None:
-    open_files.raise_limit()
     needed, limit = open_files.needed(limits.connections, limits.rtc_peers), open_files.allowed()
+    open_files.raise_limit(needed)
     if limit < needed:
         logger.warning(
             "{} connections and {} WebRTC peers need {} open files, and this process may open {}: connections give way "

@@ -42,7 +42,9 @@ class Metrics(EngineObserver):
         self.active = gauge("agent_tts_contexts_active", "Contexts open now.", ["carrier"])
         self.finished = counter("agent_tts_contexts", "Contexts ended.", ["carrier", "reason"])
         self.refused = counter("agent_tts_refused", "Requests and contexts refused.", ["code"])
-        self.gave_way = counter("agent_tts_contexts_gave_way", "Contexts ended for others that waited.", ["code"])
+        self.gave_way = counter("agent_tts_contexts_given_way", "Contexts ended for others that waited.", ["code"])
+        for code in ("starved", "at_capacity"):
+            self.gave_way.labels(code)
         self.sessions = gauge("agent_tts_sessions", "Sessions and requests admitted now.")
         self.connections_given_way = counter(
             "agent_tts_connections_given_way", "Connections closed to make room, by what they were.", ["standing"]
