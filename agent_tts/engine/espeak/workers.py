@@ -94,6 +94,8 @@ class Job:
             self.outcome = EspeakError(str(body, "utf-8", "replace"))
         else:
             marks_end = count * MARK.size
+            if len(body) < marks_end + sample_bytes:
+                raise ValueError("the reply is cut off")
             samples = np.frombuffer(body[marks_end : marks_end + sample_bytes], np.int16)
             words = tuple(clause_words(self.text, MARK.iter_unpack(body[:marks_end]), samples))
             if self.how.stretch == 1.0:
