@@ -35,7 +35,10 @@ from agent_tts.events import SpeechOptions
 from agent_tts.text.feed import Reading, TextFeed, Unit
 
 # Each ends espeak-ng 1.52.0 or makes it write beyond a buffer.
-KILLERS = ("Ⓜϼո", "ࡔ࡙ࡄࡈࡌࡖࡄࡏ ⓰🅱🆆", "🅱🆆ϼո", "⓰ⓂⓂⓂ", "８２５０ ⅻⅻ ⅹⅴⅸ", "𝋬𝋡𝋲𝋮𝋣 ப⢬𐫉𜽁𗕧⻪")
+KILLERS = (
+    *("Ⓜϼո", "ࡔ࡙ࡄࡈࡌࡖࡄࡏ ⓰🅱🆆", "🅱🆆ϼո", "⓰ⓂⓂⓂ", "８２５０ ⅻⅻ ⅹⅴⅸ", "𝋬𝋡𝋲𝋮𝋣 ப⢬𐫉𜽁𗕧⻪"),
+    *("ت ⣟", "🤵 🕴", "Ꞡgẵ", "'-ra", "s'" * 220, "း႐ၵဢဏ၉ဠ" * 11),
+)
 KILLER_LANGUAGES = ("te", "am", "bn", "gu", "kn", "ml", "mr", "my", "ne", "pa")
 
 LENGTHS = (1, 1, 2, 3, 5, 8, 15, 40, 90)

@@ -6,7 +6,6 @@ import contextlib
 import os
 import re
 import selectors
-import signal
 import struct
 import subprocess
 import sys
@@ -37,15 +36,16 @@ RESTART_S = 0.1  # between two starts that failed
 # `worker.CPU_S` bounds.
 ANSWER_S = 3.0
 REAP_S = 1.0  # for a worker to exit after it has closed its pipe or was killed
-MAX_INTERRUPTED = 2  # a text that makes the kernel kill each worker, for want of memory, is deadly, too
+MAX_DEATHS = 2  # of workers with the same job: then its text is deadly
 MAX_DEADLY = 4_096  # texts that are remembered; a text takes 100 bytes
 ENVIRONMENT: dict[str, str] = {}  # of a worker: the node's may hold secrets
 LOG_S = 10.0  # between two lines about ended workers
 READ_BYTES = 1 << 20
 MAX_REPLY_BYTES = 1 << 27  # `worker.CPU_S` of speech, stretched, is 70 MB
 
-# NUL ends the text, U+0001 starts a command that outlasts the synthesis, and a lone surrogate has no UTF-8.
-_UNSPEAKABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+# NUL ends the text, U+0001 starts a command that outlasts the synthesis, and a lone surrogate has no UTF-8. A hyphen
+# between a sign and a letter, which is silent, crashes the Vietnamese voices at the start of a clause.
+_UNSPEAKABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]|(?<=[^\w\s])-(?=[^\W\d_])")
 
 
 class Job:
@@ -64,9 +64,9 @@ class Job:
         self.asked_at = time.monotonic()
         # What came of it; None until then.
         self.outcome: Clause | EspeakError | None = None
-        # Whether a worker has it, and how many were killed while they had it.
+        # Whether a worker has it, and how many have ended while they had it.
         self.assigned = False
-        self.interrupted = 0
+        self.deaths = 0
 
     @property
     def key(self) -> int:
@@ -227,8 +227,8 @@ class EspeakWorkers:
     def speak(self, job: Job, until: float) -> Clause | None:
         """The clause; None when it is not done `until` then (monotonic): call again with the same job.
 
-        A worker's death by a signal of its own making is the text's fault, which is not tried again. A job whose worker
-        is killed from outside, or stands still, goes to another one, `MAX_INTERRUPTED` times.
+        A job whose worker ends goes to another one: the worker may have been killed from outside, or a text before this
+        one has broken its memory. The text that ends that one, too, is deadly.
 
         Raises:
             TooLong: the audio is longer than the job allows.
@@ -291,18 +291,18 @@ class EspeakWorkers:
         self._deaths += 1
         if dead.sample_rate is None:  # it did not even start: do not try in a loop
             self._start_at = time.monotonic() + RESTART_S
-        if (job := dead.job) is not None:
-            self._judge(job, code)
+        if dead.job is not None:
+            self._judge(dead.job)
         if (now := time.monotonic()) >= self._log_at:
             self._log_at = now + LOG_S
             logger.warning("a process of espeak-ng ended ({}), number {}; another takes over", code, self._deaths)
         self._start_missing()
 
-    def _judge(self, job: Job, code: int | None) -> None:
+    def _judge(self, job: Job) -> None:
         """Give the job of a dead worker out again, or hold its text guilty."""
-        if code in (None, -signal.SIGKILL) and job.interrupted < MAX_INTERRUPTED:
-            job.interrupted += 1
-            job.assigned = False
+        job.deaths += 1
+        job.assigned = False
+        if job.deaths < MAX_DEATHS:
             return
         self._deadly[job.key] = None
         if len(self._deadly) > MAX_DEADLY:
