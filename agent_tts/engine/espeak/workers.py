@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import selectors
+import signal
 import struct
 import subprocess
 import sys
@@ -36,7 +37,8 @@ RESTART_S = 0.1  # between two starts that failed
 # `worker.CPU_S` bounds.
 ANSWER_S = 3.0
 REAP_S = 1.0  # for a worker to exit after it has closed its pipe or was killed
-MAX_DEATHS = 2  # of workers with the same job: then its text is deadly
+MAX_CRASHES = 2  # of workers with the same job: then its text is deadly
+MAX_KILLS = 4  # of workers with the same job, from outside, with the crashes
 MAX_DEADLY = 4_096  # texts that are remembered; a text takes 100 bytes
 ENVIRONMENT: dict[str, str] = {}  # of a worker: the node's may hold secrets
 LOG_S = 10.0  # between two lines about ended workers
@@ -64,9 +66,9 @@ class Job:
         self.asked_at = time.monotonic()
         # What came of it; None until then.
         self.outcome: Clause | EspeakError | None = None
-        # Whether a worker has it, and how many have ended while they had it.
+        # Whether a worker has it. Workers that crashed while they had it, and all that ended.
         self.assigned = False
-        self.deaths = 0
+        self.crashes = self.deaths = 0
 
     @property
     def key(self) -> int:
@@ -228,7 +230,7 @@ class EspeakWorkers:
         """The clause; None when it is not done `until` then (monotonic): call again with the same job.
 
         A job whose worker ends goes to another one: the worker may have been killed from outside, or a text before this
-        one has broken its memory. The text that ends that one, too, is deadly.
+        one has broken its memory. The text that crashes that one, too, is deadly.
 
         Raises:
             TooLong: the audio is longer than the job allows.
@@ -292,17 +294,18 @@ class EspeakWorkers:
         if dead.sample_rate is None:  # it did not even start: do not try in a loop
             self._start_at = time.monotonic() + RESTART_S
         if dead.job is not None:
-            self._judge(dead.job)
+            self._judge(dead.job, code)
         if (now := time.monotonic()) >= self._log_at:
             self._log_at = now + LOG_S
             logger.warning("a process of espeak-ng ended ({}), number {}; another takes over", code, self._deaths)
         self._start_missing()
 
-    def _judge(self, job: Job) -> None:
+    def _judge(self, job: Job, code: int | None) -> None:
         """Give the job of a dead worker out again, or hold its text guilty."""
-        job.deaths += 1
         job.assigned = False
-        if job.deaths < MAX_DEATHS:
+        job.deaths += 1
+        job.crashes += code not in (None, -signal.SIGKILL)
+        if job.crashes < MAX_CRASHES and job.deaths < MAX_KILLS:
             return
         self._deadly[job.key] = None
         if len(self._deadly) > MAX_DEADLY:

@@ -129,7 +129,7 @@ def test_a_worker_that_is_killed_from_outside_costs_no_text_its_place(espeak: Es
 def test_a_text_whose_workers_are_killed_is_given_up(espeak: EspeakWorkers) -> None:
     """As the kernel does when memory runs out."""
     job = Job(MUCH, ENGLISH, pause=True)
-    for _ in range(workers.MAX_DEATHS):
+    for _ in range(workers.MAX_KILLS):
         both_ready(espeak)
         assert espeak.speak(job, time.monotonic() + 0.01) is None
         (busy,) = [each for each in espeak._workers if each.job]
@@ -266,7 +266,9 @@ def test_a_deadly_clause_is_left_out_and_nobody_else_hears_of_it(engine: EspeakE
     assert spoken[0].kinds[-1] == "Done"
     assert [word.char_start for word in spoken[0].words] == [0, 12]
     assert spoken[2].frames == spoken[0].frames
-    assert engine.take_faults() == Faults(worker_deaths=2, texts_dropped=2)
+    faults = engine.take_faults()
+    assert faults.texts_dropped == 2
+    assert 2 <= faults.worker_deaths <= 4  # both slots' clauses may be with a worker at once
 
 
 def test_a_request_with_many_deadly_clauses_fails_alone(engine: EspeakEngine) -> None:
