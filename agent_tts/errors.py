@@ -112,6 +112,10 @@ class AtCapacity(SpeechError):
     code, status = "at_capacity", 503
 
 
+class RateLimited(SpeechError):
+    code, status = "rate_limited", 429
+
+
 class Starved(SpeechError):
     code, status = "starved", 408
 

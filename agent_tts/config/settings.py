@@ -28,11 +28,16 @@ class Limits(Section):
     session_idle_s: float = Field(300.0, gt=0, description="longest time of a connection without messages and speech")
     sessions_per_key: int = Field(4, ge=1, description="simultaneous connections and HTTP requests with one API key")
     token_sessions_per_key: int | None = Field(
-        128, ge=1, description="the same opened with tokens of one key; null: they count in sessions_per_key"
+        32, ge=1, description="the same opened with tokens of one key; null: they count in sessions_per_key"
+    )
+    requests_per_s: float = Field(
+        200.0, gt=0, description="HTTP requests and handshakes with one API key, of 5 s at once; then `rate_limited`"
     )
     connections: int = Field(512, ge=1, description="simultaneous sessions of all clients")
     rtc_peers: int = Field(48, ge=0, description="simultaneous WebRTC peers; 0 turns WebRTC off")
-    text_idle_s: float = Field(15.0, gt=0, description="longest wait of an open context for text, then `starved`")
+    text_idle_s: float = Field(
+        15.0, gt=0, description="longest wait of an open context for text, then `starved`; 1 s while others wait"
+    )
     max_frames: int = Field(3_000, ge=1, description="80 ms frames in one context, for any text")
     context_s: float = Field(600.0, gt=0, description="longest time of a context in a slot; it ends with `length`")
     window_frames: int = Field(50, ge=2, description="frames made but not yet taken by the listener's side")

@@ -48,8 +48,8 @@ MAX_WITHOUT_FRAME = 32
 IDLE_S, IDLE_SHARE = 1.0, 0.5
 PATIENCE_S, PATIENCE_SHARE = 0.5, 0.25
 
-# For estimates of a request's rest: speech of one character before any was measured, and as much of it as CHARS
-# characters count.
+# For estimates of a request's rest: speech of one character before any was measured; it counts as a text of CHARS
+# characters that was spoken, and the last 4 * CHARS characters count most.
 CHAR_S, CHARS = 0.065, 500
 ESTIMATE_S = 0.1  # how long an estimate for refused requests is used again: a flood of them is cheap
 
@@ -521,19 +521,14 @@ class Scheduler:
                     self._events.append(events.RequestFlushed(request.id, flush_id))
             case base.StarvedOutput():
                 request.has_text = False
-                if (
-                    not request.spoken_up or request.spoke_at > request.idle_since
-                ):  # not after a flush that said nothing
+                # A flush for others that said nothing gives no more time.
+                if not request.spoken_up or request.spoke_at > request.idle_since:
                     request.idle_since = now
                 self._deadline = min(self._deadline, self._deadline_of(request))
                 self._take_back_at = min(self._take_back_at, self._idle_at(request))
             case base.DoneOutput(length=length):
-                seconds, chars = self._spoken
-                share = max(0.0, 1 - request.chars / (4 * CHARS))
-                self._spoken = (
-                    share * seconds + request.frames * FRAME_S * request.options.speed,
-                    share * chars + request.chars,
-                )
+                if not length:
+                    self._learn_pace(request)
                 self._finish(request, "length" if length else "end")
             case base.FailedOutput(code=code, message=message):
                 self._finish(request, "error", code, message)
@@ -592,6 +587,12 @@ class Scheduler:
         if owner not in self._told_ms:
             self._told_ms[owner] = retry_ms(self._served_at(owner) - now)
         return self._told_ms[owner]
+
+    def _learn_pace(self, request: Request) -> None:
+        """Count a request that has spoken all its text."""
+        kept = max(0.0, 1 - request.chars / (4 * CHARS))
+        seconds, chars = (kept * total for total in self._spoken)
+        self._spoken = (seconds + request.frames * FRAME_S * request.options.speed, chars + request.chars)
 
     def _served_at(self, owner: int) -> float:
         """When those ahead of a new request have got a slot or waited too long, and one more slot is free.

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from starlette.requests import HTTPConnection
 
 from agent_tts.config.settings import Settings, is_loopback
-from agent_tts.errors import AtCapacity, Unauthorized
+from agent_tts.errors import AtCapacity, RateLimited, Unauthorized
 from agent_tts.forecast import Forecast, retry_ms
 from agent_tts.serve.connections import CONNECTION
 from agent_tts.serve.telemetry.metrics import Metrics
@@ -36,6 +36,10 @@ _NO_TOKEN = "the token is unknown, used or expired: POST /v1/tokens gives a new 
 
 # Whose sessions count together: a key's own, those of its tokens, or all where there are no keys.
 _Group = tuple[str | None, bool]
+
+
+REQUESTS_BURST_S = 5.0  # of requests at once
+REQUESTS_RETRY_MS = 1_000
 
 
 class TokenBucket:
@@ -83,6 +87,8 @@ class Guard:
         self._admitted: defaultdict[_Group, dict[int, float]] = defaultdict(dict)
         self._sessions = itertools.count()
         self._forecast = Forecast()
+        # Of requests, by key.
+        self._requests: dict[str | None, TokenBucket] = {}
 
     def authorize(
         self,
@@ -112,13 +118,28 @@ class Guard:
     def identify(self, connection: HTTPConnection, *, token_ok: bool = False, key_query: str | None = None) -> Client:
         """The client behind a request, whose connection counts as a client's from now on.
 
-        Raises `Unauthorized` as `authorize` does, with the same arguments; `AtCapacity` if clients have no place left.
+        Raises `Unauthorized` as `authorize` does, with the same arguments; `RateLimited` if the key sends too many
+        requests; `AtCapacity` if clients have no place left.
         """
         client = self.authorize(connection.headers, connection.query_params, token_ok=token_ok, key_query=key_query)
+        try:
+            self._count_request(client)
+        except RateLimited as error:
+            if connection.scope["type"] == "http":  # a WebSocket's route counts its refusals
+                self._metrics.refused.labels(error.code).inc()
+            raise
         protocol = connection.scope.get("extensions", {}).get(CONNECTION)
         if protocol is not None:  # the server is the node's own
             protocol.recognise()
         return client
+
+    def _count_request(self, client: Client) -> None:
+        now, rate = self._clock(), self._limits.requests_per_s
+        bucket = self._requests.get(client.key_id)
+        if bucket is None:
+            bucket = self._requests[client.key_id] = TokenBucket(rate, max(1.0, rate * REQUESTS_BURST_S), now)
+        if not bucket.allows(now):
+            raise RateLimited(f"at most {rate:g} requests a second: try again", retry_after_ms=REQUESTS_RETRY_MS)
 
     def issue_token(self, client: Client) -> tuple[str, float]:
         """A one-time token for a browser, and its lifetime in seconds. Raises `AtCapacity` at `MAX_TOKENS` of a key."""

@@ -131,7 +131,7 @@ class Session:
             told = utterance.poll()
             self.heard_s += (utterance.audio_ms - audio_ms) / 1_000 / len(self._contexts)
             if told is not None:
-                if utterance.request.has_events:
+                if utterance.has_events:
                     self._ready[utterance.context_id] = None  # round robin
                 self._tell(utterance, told)
         if self._leaving is not None and not self._contexts:
@@ -337,6 +337,8 @@ class Session:
 
     def _is_held(self, utterance: Utterance, playout: SpeechTrack) -> bool:
         """Whether its next event waits for the playout: audio until there is room, a regular end until it is played."""
+        if utterance.is_unread:
+            return False
         event = next(utterance.request.ahead(), None)
         if isinstance(event, RequestFinished):
             return event.reason in ("end", "length") and playout.is_playing(utterance.context_no)
@@ -362,7 +364,8 @@ class Session:
 
     def _tell_words(self, put: Callable[[Message], None], context_id: str, kind: str, words: Sequence[Word]) -> None:
         for first in range(0, len(words), MAX_WORDS):
-            told = [asdict(word) for word in words[first : first + MAX_WORDS]]
+            some = words[first : first + MAX_WORDS]
+            told = [{name: getattr(word, name) for name in Word.__match_args__} for word in some]
             put(protocol.build("words", context_id=context_id, kind=kind, words=told))
 
     def _tell_done(self, utterance: Utterance, done: Done) -> None:

@@ -18,7 +18,8 @@ from agent_tts.client import connect
 from agent_tts.errors import SpeechError
 from tests.attack.harness import Broken, Target, attack
 
-NODE = {"slots": 64}
+TOKENS = 12  # sessions that a key may open with tokens
+NODE = {"slots": 64, "limits__token_sessions_per_key": TOKENS}
 SESSIONS, CONTEXTS = 4, 16  # of the attacker's key: all slots
 ASKED = 10  # contexts that the other key asks for at once
 WAIT_S = 2.0  # `timeouts.queue_s`: within this each of them has a slot, and its first audio
@@ -51,16 +52,18 @@ class Hog:
         self.waits_ms: list[int] = []
 
     async def hold(self, text: str, every_s: float) -> None:
-        """Hold every slot: each context gets the text now and each `every_s`."""
+        """Hold every slot: each context gets the text now and each `every_s`, at times of its own."""
         connections = [(await dial(self._target.ws_url, self._target.key))[0] for _ in range(SESSIONS)]
         try:
             for connection in connections:
                 connection.observer = self._observer(connection, text)
+            pause_s = 0.0  # until every slot is taken
             while True:
-                for connection in connections:
-                    for number in range(CONTEXTS):
+                for number in range(CONTEXTS):
+                    for connection in connections:
                         connection.send("text.append", context_id=str(number), text=text)
-                await asyncio.sleep(every_s)
+                        await asyncio.sleep(pause_s)
+                pause_s = every_s / (SESSIONS * CONTEXTS)
         finally:
             await asyncio.gather(*(connection.close() for connection in connections))
 
@@ -79,7 +82,7 @@ class Hog:
 
 async def squeezed(target: Target, text: str, every_s: float) -> str:
     hog, slowest_s, asked = Hog(target), 0.0, 0
-    until = time.monotonic() + target.scaled(30, 4)
+    until = time.monotonic() + target.scaled(30, 3)
     async with background(hog.hold(text, every_s), "the attacker"):
         await asyncio.sleep(1.5)
         while time.monotonic() < until:
@@ -102,10 +105,40 @@ async def busy_slots(target: Target) -> str:
     return await squeezed(target, LONG, 8.0)
 
 
+@attack("sessions by tokens", settings=NODE)
+async def token_sessions(target: Target) -> str:
+    """What a key opens with tokens takes neither its own sessions nor those of others."""
+    async with httpx.AsyncClient(base_url=target.url, headers=target.headers, timeout=20) as client:
+        opened, refused = 0, ""
+        async with contextlib.AsyncExitStack() as held:
+            for _ in range(2 * TOKENS):
+                token = (await client.post("/v1/tokens")).json()["token"]
+                socket = await held.enter_async_context(open_socket(f"{target.ws_url}?token={token}"))
+                if '"session.created"' not in await socket.recv():
+                    refused = token
+                    break
+                opened += 1
+            if opened != TOKENS:
+                raise Broken(f"{opened} sessions were opened by tokens")
+            try:
+                for key in (target.key, target.other_key):
+                    async with connect(target.url, api_key=key):
+                        pass
+            except SpeechError as error:
+                raise Broken(f"a key is refused: {error.message}") from None
+        for _ in range(50):  # the sessions end
+            with contextlib.suppress(ConnectionClosed):
+                async with open_socket(f"{target.ws_url}?token={refused}") as socket:
+                    if '"session.created"' in await socket.recv():
+                        return f"{opened} sessions by tokens, a refused token opened the next"
+            await asyncio.sleep(0.1)
+    raise Broken("a refused session burned its token")
+
+
 @attack("one key's tokens", settings=NODE)
 async def tokens(target: Target) -> str:
-    """Another key's page gets a token, which outlives a refusal."""
-    count, at_once = int(target.scaled(10_000, 2_500)), 50
+    """Another key's page gets a token. The last attack on its node: the attacker has no token left for a minute."""
+    count, at_once = int(target.scaled(10_000, 2_100)), 50
     answers: Counter[int] = Counter()
     async with httpx.AsyncClient(base_url=target.url, headers=target.headers, timeout=20) as client:
         for _ in range(count // at_once):
@@ -121,33 +154,3 @@ async def tokens(target: Target) -> str:
         if '"session.created"' not in (greeting := str(await socket.recv())):
             raise Broken(f"another key's token opens nothing: {greeting}")
     return f"answers {dict(answers)}, another key's token is good"
-
-
-@attack("sessions by tokens", settings={**NODE, "limits__connections": 24, "limits__token_sessions_per_key": 12})
-async def token_sessions(target: Target) -> str:
-    """A key opens what its tokens may, and holds it; that neither takes its own sessions nor those of others."""
-    async with httpx.AsyncClient(base_url=target.url, headers=target.headers, timeout=20) as client:
-        opened, refused = 0, ""
-        async with contextlib.AsyncExitStack() as held:
-            for _ in range(30):
-                token = (await client.post("/v1/tokens")).json()["token"]
-                socket = await held.enter_async_context(open_socket(f"{target.ws_url}?token={token}"))
-                if '"session.created"' not in await socket.recv():
-                    refused = token
-                    break
-                opened += 1
-            if opened != 12:
-                raise Broken(f"{opened} sessions were opened by tokens")
-            try:
-                for key in (target.key, target.other_key):
-                    async with connect(target.url, api_key=key):
-                        pass
-            except SpeechError as error:
-                raise Broken(f"a key is refused: {error.message}") from None
-        for _ in range(50):  # the sessions end
-            with contextlib.suppress(ConnectionClosed):
-                async with open_socket(f"{target.ws_url}?token={refused}") as socket:
-                    if '"session.created"' in await socket.recv():
-                        return f"{opened} sessions by tokens, a refused token opened the next"
-            await asyncio.sleep(0.1)
-    raise Broken("a refused session burned its token")

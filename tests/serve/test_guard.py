@@ -7,9 +7,10 @@ import inspect
 from typing import Any
 
 import pytest
+from starlette.requests import HTTPConnection
 
 from agent_tts.config.settings import Settings
-from agent_tts.errors import AtCapacity, Unauthorized
+from agent_tts.errors import AtCapacity, RateLimited, Unauthorized
 from agent_tts.serve import guard as guard_module
 from agent_tts.serve.guard import MAX_TOKENS, Client, Guard
 from agent_tts.serve.telemetry.metrics import Metrics
@@ -283,3 +284,25 @@ def test_without_keys_only_the_node_s_limit_counts() -> None:
     guard = make(limits={"sessions_per_key": 1, "connections": 2})
     with guard.admit(Client(None)), guard.admit(Client(None)):
         pass
+
+
+def test_a_key_sends_so_many_requests() -> None:
+    clock = Clock()
+    guard = make(clock, auth={"api_keys": [KEY, "other"]}, limits={"requests_per_s": 10})
+
+    def ask(key: str) -> None:
+        headers = [(b"host", b"localhost"), (b"x-api-key", key.encode())]
+        guard.identify(HTTPConnection({"type": "http", "headers": headers, "query_string": b""}))
+
+    for _ in range(50):
+        ask(KEY)
+    for _ in range(20):  # what is refused does not count
+        with pytest.raises(RateLimited) as refused:
+            ask(KEY)
+        assert refused.value.retry_after_ms == 1_000
+    ask("other")
+    clock.now += 1
+    for _ in range(10):
+        ask(KEY)
+    with pytest.raises(RateLimited):
+        ask(KEY)

@@ -214,6 +214,20 @@ async def test_contexts_interleave_and_each_is_whole() -> None:
         assert audio != sorted(audio), "one context had to wait for another to end"
 
 
+async def test_all_words_of_a_long_message_come_before_its_audio() -> None:
+    """They are read in parts, between which other connections have their turns."""
+    async with running() as peer:
+        peer.send("text.append", context_id="t", text="word after word " * 200)
+        async with asyncio.timeout(LIMIT_S):
+            while not peer.audio:
+                peer.take()
+                await asyncio.sleep(0)
+        before = peer.order[: peer.order.index("audio t")]
+        assert before.count("words t") > 5
+        words = [word for message in peer.of("words")[: before.count("words t")] for word in message["words"]]
+        assert [word["word"] for word in words[:600]] == ["word", "after", "word"] * 200
+
+
 @pytest.mark.parametrize("kind", ["estimated", "aligned"])
 async def test_words_are_estimated_at_once_and_sent_again_with_their_audio(kind: str) -> None:
     text = "  Hello, world!  Fine — 3.14?"

@@ -172,7 +172,7 @@ async def _context(stream: SynthesizeStream | ChunkedStream) -> AsyncIterator[tu
 def api_errors() -> Iterator[None]:
     """Raise a node's errors as LiveKit's, which say whether to retry or fall back to another service.
 
-    `at_capacity`, `draining`, `engine_lost` and `context_limit` may be retried; a refused voice, language or key not.
+    `at_capacity`, `rate_limited`, `draining` and `engine_lost` may be retried; a refused voice, language or key not.
 
     Raises:
         APIConnectionError: the node cannot be reached, or the connection was lost.

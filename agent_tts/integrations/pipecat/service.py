@@ -39,11 +39,12 @@ SILENCE_S = 30.0
 MAX_RETRY_S = 5.0  # between two attempts to reach a lost node
 
 # The node cannot speak now, whatever the text: another service should take over until it can.
-_PASSING = frozenset({"at_capacity", "engine_lost", "draining", "connection_lost"})
+_PASSING = frozenset({"at_capacity", "rate_limited", "engine_lost", "draining", "connection_lost"})
 
 # Codes whose HTTP status gives another category. A refused text says nothing about the next one.
 _CATEGORIES = {
     "at_capacity": ErrorCategory.RATE_LIMIT,
+    "rate_limited": ErrorCategory.RATE_LIMIT,
     "connection_lost": ErrorCategory.CONNECTIVITY,
     "context_limit": ErrorCategory.RATE_LIMIT,
     "text_too_long": ErrorCategory.APPLICATION,

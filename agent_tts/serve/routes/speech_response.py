@@ -171,7 +171,8 @@ class SpeechResponse(Response):
         while (event := await utterance.next()) is not None:
             match event:
                 case Words():
-                    held += body.words(event)
+                    async with encoder:
+                        held += body.words(event)
                 case AudioChunk(payload=pcm) if pcm:
                     await self._start(writer)
                     async with encoder:

@@ -9,10 +9,11 @@ import weakref
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
+from unittest.mock import Mock
 
 import httpx
 import pytest
-from aioice import stun
+from aioice import Candidate, stun
 from aiortc import RTCPeerConnection
 from aiortc.rtcsctptransport import Chunk
 
@@ -68,6 +69,7 @@ async def half_open(node: RunningNode, *, ice: bool) -> AsyncIterator[tuple[RtcP
             dtls.start = lambda _: asyncio.sleep(0)  # type: ignore[method-assign,assignment]
             await peer.accept(reply)
             await until(lambda: dtls.transport.state == "completed")
+            await asyncio.sleep(0.1)  # for aiortc's task that connects
         yield peer, node.node.peers[reply["session_id"]], ports(reply["sdp"])
     finally:
         await peer.close()
@@ -181,6 +183,54 @@ async def test_checks_of_a_peer_have_a_rate(monkeypatch: pytest.MonkeyPatch) -> 
         await asyncio.sleep(0.1)
         peer.send("ping", t=1)
         await peer.message("pong")
+
+
+# ---------------------------------------------------------------- candidates
+
+
+class StunServer(asyncio.DatagramProtocol):
+    """Tells everybody that they come from 192.0.2.9:4242."""
+
+    def connection_made(self, transport: Any) -> None:
+        self.transport = transport
+
+    def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:
+        asked = stun.parse_message(data)
+        answer = stun.Message(asked.message_method, stun.Class.RESPONSE, asked.transaction_id)
+        answer.attributes["XOR-MAPPED-ADDRESS"] = ("192.0.2.9", 4242)
+        self.transport.sendto(bytes(answer), addr)
+
+
+async def test_an_answer_has_the_address_that_a_stun_server_sees() -> None:
+    loop = asyncio.get_running_loop()
+    transport, _ = await loop.create_datagram_endpoint(StunServer, local_addr=("127.0.0.1", 0))
+    try:
+        server = f"stun:127.0.0.1:{transport.get_extra_info('sockname')[1]}"
+        async with running_node(ice_servers=[{"urls": [server]}]) as node:
+            async with half_open(node, ice=True) as (_, there, _):
+                assert re.search(r"192\.0\.2\.9 4242 typ srflx", there._connection.localDescription.sdp)
+    finally:
+        transport.close()
+
+
+async def test_an_answer_has_the_address_at_a_turn_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its datagrams go through a door as those of a socket do."""
+    asked: dict[str, Any] = {}
+
+    async def relay(*, protocol_factory: Callable[[], Door], **given: Any) -> tuple[Candidate, Door]:
+        asked.update(given)
+        door = protocol_factory()
+        door.local_candidate = Candidate("r", 1, "udp", 1, "192.0.2.9", 4242, "relay")
+        door.transport = Mock(close=lambda: door.connection_lost(None))
+        return door.local_candidate, door
+
+    monkeypatch.setattr(rtc_guard, "relayed_candidate", relay)
+    servers = [{"urls": ["turn:192.0.2.8:3479?transport=tcp"], "username": "me", "credential": "secret"}]
+    async with running_node(ice_servers=servers) as node, half_open(node, ice=True) as (_, there, _):
+        assert "192.0.2.9 4242 typ relay" in there._connection.localDescription.sdp
+    assert asked["turn_server"] == ("192.0.2.8", 3479)
+    assert (asked["turn_username"], asked["turn_password"]) == ("me", "secret")
+    assert (asked["turn_transport"], asked["turn_ssl"], asked["component"]) == ("tcp", False, 1)
 
 
 # ---------------------------------------------------------------- peers
