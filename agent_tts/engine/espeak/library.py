@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from agent_tts.engine.espeak.worker import CLAUSE_END, WORD
 
-# Words a minute. Faster speech is stretched, here: espeak-ng does so from 450 on, and some of it outlasts the synthesis.
+# Words a minute. Faster speech is stretched: espeak-ng does so by itself from 450 on, but what it keeps of a text
+# outlasts the synthesis.
 RATE_NORMAL, RATE_MIN, RATE_MAX = 175, 80, 350
 PITCH_NORMAL, PITCH_MAX = 50, 99
 

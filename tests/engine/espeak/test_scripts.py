@@ -104,6 +104,14 @@ def test_parts_are_whole_and_keep_their_offsets(text: str, language: str) -> Non
             assert reader(part.text, language) in CODES
 
 
+def test_burmese_is_spoken_in_short_parts() -> None:
+    phrase = "မင်္ဂလာပါ နေကောင်းလား "
+    found = read(phrase * 6, "my")
+    assert "".join(text for text, _ in found) == phrase * 6
+    assert max(len(text.encode()) for text, _ in found) < 160
+    assert all(text.endswith(" ") for text, _ in found)
+
+
 def test_each_script_has_a_reader_that_is_installed() -> None:
     named = {code for codes in LANGUAGES.values() for code in codes}
     assert {codes[0] for codes in LANGUAGES.values()} <= set(CODES)
