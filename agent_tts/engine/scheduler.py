@@ -8,7 +8,8 @@ An owner may use every slot that is free. A free slot goes to the oldest waiting
 slots; owners with equally many take turns. While no slot is free, `_victim` selects one to take back:
 
 - one without text for `IDLE_S`: for any request that has text, and for a request of an owner with fewer slots;
-- one that speaks: after `PATIENCE_S`, for a request with text of an owner with fewer slots.
+- one that speaks: for a request with text of an owner who has had fewer slots for `PATIENCE_S` while it waits. Where
+  slots come free by themselves, in fair turns, this is rare.
 
 "Fewer" is by two or more, so that the owner who gives is not left with less than the one who gets. The request in the
 slot ends with an error that says why. No text of an idle one is lost: it is flushed first. One whose text has not begun
@@ -43,10 +44,10 @@ BATCH_WINDOW_S = 0.020
 MAX_WITHOUT_FRAME = 32
 
 # While others wait: the longest pause in the text of a request that keeps its slot, longer than those of a language
-# model between two words; and the wait after which a slot is taken from a request that speaks. Both are at most these
-# shares of the longest wait for a slot.
+# model between two words; and how long an owner has fewer slots before one is taken from a request that speaks, longer
+# than slots usually take to come free. Both are at most these shares of the longest wait for a slot.
 IDLE_S, IDLE_SHARE = 1.0, 0.5
-PATIENCE_S, PATIENCE_SHARE = 0.5, 0.25
+PATIENCE_S, PATIENCE_SHARE = 1.0, 0.5
 
 # For estimates of a request's rest: speech of one character before any was measured; it counts as a text of CHARS
 # characters that was spoken, and the last 4 * CHARS characters count most.
@@ -167,6 +168,8 @@ class Scheduler:
         self._last_full_step_at = -math.inf
         # No deadline of a request is earlier; recomputed when it is reached.
         self._deadline = math.inf
+        # Since when an owner who waits has had fewer slots than another, while none came free for it.
+        self._short_since: dict[int, float] = {}
         # No slot can be taken back for a waiting request earlier; recomputed when it is reached.
         self._take_back_at = -math.inf
         self._idle_s = min(IDLE_S, IDLE_SHARE * policy.queue_s)
@@ -261,8 +264,7 @@ class Scheduler:
         reached = now >= self._deadline
         if reached:
             self._expire(now)
-        if self._waiting:
-            self._fill(now)
+        self._fill(now)
         if reached:
             self._expire_waiting(now)
             self._deadline = min(map(self._deadline_of, self._requests.values()), default=math.inf)
@@ -381,15 +383,20 @@ class Scheduler:
             if (others := self._waiting.pop(request.owner, None)) is not None:
                 self._waiting[request.owner] = others
             self._admit(request, now)
+        self._short_since.clear()
 
     def _take_back(self, now: float) -> Request | None:
         """Free a slot for a waiting request and return that; if none may have one yet, set `_take_back_at`."""
         held, first = self._held, self._first_waiting()
+        most = max(held.values())
+        self._short_since = {
+            owner: self._short_since.get(owner, now) for owner in self._waiting if held.get(owner, 0) + 1 < most
+        }
         idle_times = [idle_at for other in self._running.values() if (idle_at := self._idle_at(other)) < math.inf]
         next_times = [idle_at for idle_at in idle_times if idle_at > now]
         if len(next_times) < len(idle_times):
             self._flush_idle(now)
-        elif max(held.values()) <= held[first.owner] + 1:  # the usual case, and the cheapest: nobody can take one
+        elif not self._short_since:  # the usual case, and the cheapest: nobody can take one
             self._take_back_at = min(next_times, default=math.inf)
             return None
         begun = first if first.begun else self._first_begun()
@@ -399,7 +406,7 @@ class Scheduler:
             if (victim := self._victim(request, held[request.owner], now)) is not None:
                 self._give_back(victim, now)
                 return request
-            if (patient_at := request.waits_since + self._patience_s) > now:
+            if (patient_at := self._short_since.get(request.owner, -math.inf) + self._patience_s) > now:
                 next_times.append(patient_at)
         self._take_back_at = min(next_times, default=math.inf)
         return None
@@ -447,8 +454,8 @@ class Scheduler:
         victim = max(ready, key=self._readiness, default=None)
         if victim is not None and (request.begun or held[victim.owner] > fair):
             return victim
-        patient = now >= request.waits_since + self._patience_s and (request.begun or not self.policy.queue)
-        if patient and max(held.values(), default=0) > fair:
+        patient = now >= self._short_since.get(request.owner, now) + self._patience_s
+        if patient and (request.begun or not self.policy.queue) and max(held.values(), default=0) > fair:
             return max(
                 self._running.values(),
                 key=lambda other: (held[other.owner], self._idle_at(other) <= now, other.admitted_at),

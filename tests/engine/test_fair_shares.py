@@ -312,6 +312,22 @@ def test_slots_that_speak_are_given_back_when_nothing_else_frees_one() -> None:
     assert gone.retry_after_ms
 
 
+def test_where_slots_come_free_by_themselves_speech_is_rarely_ended() -> None:
+    """At twice the load. Mutation: patience from a request's first moment in the queue."""
+    chance = random.Random(0)
+    crowd = Crowd(slots=64, queue=128)
+    while crowd.now < 60:
+        crowd.wait(chance.expovariate(2 * 64 / 5.0))
+        seconds = LENGTHS["like turns of a conversation"](chance)
+        (request,) = crowd.open(chance.randrange(8))
+        crowd.say(request, "x" * round(seconds / CHAR_S), round(seconds / FRAME_S))
+        crowd.end(request)
+    spoken = [event for event in crowd.finished() if event.reason == "end"]
+    ended = [event for event in crowd.finished() if event.gave_way]
+    assert len(spoken) > 500
+    assert len(ended) < 0.01 * len(spoken)
+
+
 def test_no_owner_is_left_with_less_than_the_one_who_gets() -> None:
     crowd = Crowd(slots=5)
     long(crowd, HOG, 5)
