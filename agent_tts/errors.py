@@ -91,6 +91,10 @@ class VoiceLimit(SpeechError):
     code, status = "voice_limit", 409
 
 
+class StorageFull(SpeechError):
+    code, status = "storage_full", 507
+
+
 class UnsupportedLanguage(SpeechError):
     code, status = "unsupported_language", 400
 
@@ -106,6 +110,10 @@ class Unsupported(SpeechError):
 
 class AtCapacity(SpeechError):
     code, status = "at_capacity", 503
+
+
+class RateLimited(SpeechError):
+    code, status = "rate_limited", 429
 
 
 class Starved(SpeechError):

@@ -186,6 +186,7 @@ class OpenRequest(_OfRequest):
     """A new request. It gets a slot at once or waits in the queue."""
 
     options: SpeechOptions
+    owner: int = 0  # a number for whose it is: owners get equal shares of the slots
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,6 +296,7 @@ class RequestFinished(_OfRequest):
     code: str | None = None  # with reason "error": a code of the wire protocol
     message: str = ""
     retry_after_ms: int | None = None
+    gave_way: bool = False  # its slot was taken back for another request
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,6 +307,8 @@ class EnginePong:
     speaking: int  # slots in use
     queued: int
     step_ms: float  # longest step since the last pong
+    worker_deaths: int = 0  # since the last pong: processes of the engine's own that ended
+    texts_dropped: int = 0  # since the last pong: pieces of a text that were left out, because they end such a process
 
 
 EngineEvent = EngineReady | RequestStarted | RequestAudio | RequestWords | RequestFlushed | RequestFinished | EnginePong

@@ -1,11 +1,9 @@
-"""Child processes of the node: how parents start, bound and reap them, and what they do before they work."""
+"""Child processes of the node: how parents start, bound and reap them."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
-import gc
 import os
 import selectors
 import signal
@@ -18,6 +16,8 @@ from typing import IO, Any, cast
 
 from loguru import logger
 
+from agent_tts.open_files import for_child
+
 # Environment variables that `run_module` passes on, where they are set. Any other may hold a secret.
 ENVIRONMENT = (
     *("PATH", "HOME", "USERPROFILE", "TMPDIR", "TEMP", "TMP", "SYSTEMROOT"),
@@ -26,8 +26,6 @@ ENVIRONMENT = (
 TAIL_BYTES = 4_096  # of a child's stderr, kept for the log
 REAP_S = 5.0  # for a killed process to exit; a driver may hold it in the kernel
 PIPES_S = 0.2  # for the pipes of an exited process to run empty
-
-_PR_SET_PDEATHSIG = 1
 
 
 def module_command(module: str, *args: str) -> list[str]:
@@ -84,7 +82,8 @@ class ChildProcess(asyncio.SubprocessProtocol):
         if sys.platform == "win32":
             detached = {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}
         command = module_command(module, *args)
-        transport, _ = await self._loop.subprocess_exec(lambda: self, *command, env=env, **detached)
+        with for_child():
+            transport, _ = await self._loop.subprocess_exec(lambda: self, *command, env=env, **detached)
         self._stdin = cast(asyncio.WriteTransport, transport.get_pipe_transport(0))
         return self._stdin
 
@@ -216,27 +215,3 @@ class LineProcess:
         self._process.kill()
         self.reap()
         self._stdout.close()
-
-
-# ---------------------------------------------------------------- inside the child
-
-
-def die_with(parent: int) -> None:
-    """On Linux, have the kernel kill this process when `parent` dies, even while a library holds the GIL."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # it died before the call
-            os._exit(0)
-
-
-def take_stdout() -> int:
-    """Keep stdout for this program alone, as the file descriptor returned; prints of libraries go to stderr."""
-    out = os.dup(1)
-    os.dup2(2, 1)
-    return out
-
-
-def settle() -> None:
-    """Exempt all present objects from garbage collection, 0.1 s each time; `gc.unfreeze` undoes it."""
-    gc.collect()
-    gc.freeze()

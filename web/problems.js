@@ -33,7 +33,7 @@ const PROBLEMS = {
   },
   starved: {
     title: "No more text came",
-    body: "The node waits 15 seconds for text, then it ends the turn. Start again when there is more text.",
+    body: "The node waits 15 seconds for text, or one while others wait; then it ends the turn. Start again when there is more text.",
     retry: "none",
   },
   unknown_voice: {

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from aiortc import RTCPeerConnection
 from aiortc.sdp import candidate_from_sdp
 from loguru import logger
 from pipecat.processors.frameworks.rtvi.models import ServerMessage
@@ -28,11 +27,11 @@ from agent_tts.integrations.pipecat.service import AgentTTSService
 from agent_tts.serve.guard import Client
 from agent_tts.serve.node import Node
 from agent_tts.serve.transports import ice, sdp
+from agent_tts.serve.transports.rtc_guard import PeerGuard
 
 CONNECT_S = 15.0  # from the answer until the caller is connected
 SILENCE_S = 1.0  # to come back after Pipecat calls the connection lost (3 s without a ping)
 CLOSE_S = 2.0  # for aiortc to close a connection
-MAX_CANDIDATES = 64  # in one message
 
 
 class VoiceChoice(BaseModel):
@@ -50,6 +49,7 @@ class _WebRTCCall:
     client: Client
     task: asyncio.Task[None]  # runs and ends the call
     resources: contextlib.AsyncExitStack  # closed by the task
+    candidates: int = 0  # that it was sent after its offer; a message without one counts, too
 
 
 class Calls:
@@ -73,12 +73,13 @@ class Calls:
         """Begin a call: an answer with the node's candidates, as Pipecat's clients want it. Raises SpeechError."""
         offer = sdp.read_offer(offer_sdp, microphone=True)
         async with contextlib.AsyncExitStack() as resources:
-            resources.enter_context(self._admitted("webrtc", client))
+            owner = resources.enter_context(self._admitted("webrtc", client))
             connection = SmallWebRTCConnection(ice_servers=ice.servers(self._node.settings))
             resources.callback(self._peers.pop, connection.pc_id, None)
+            guard = PeerGuard(connection.pc, self._node.metrics, self._node.settings.limits.message_bytes)
+            resources.callback(guard.close)
             resources.push_async_callback(_close, connection)
             self._check(choice)
-            _bound_gathering(connection.pc)
             try:
                 async with asyncio.timeout(self._node.settings.timeouts.handshake_s):
                     await connection.initialize(offer.sdp, "offer")
@@ -88,26 +89,31 @@ class Calls:
             if answer is None:
                 raise BadMessage("the offer cannot be answered")
             owned = resources.pop_all()
-            task = asyncio.create_task(self._live(connection, choice, owned), name=f"call {connection.pc_id}")
+            task = asyncio.create_task(
+                self._live(connection, guard, choice, owner, owned), name=f"call {connection.pc_id}"
+            )
             self._peers[connection.pc_id] = _WebRTCCall(connection, client, task, owned)
         return {name: str(value) for name, value in answer.items()}
 
     async def candidates(self, pc_id: str, candidates: list[tuple[str, str, int]], client: Client) -> None:
-        """Take candidates that a caller found later: (line, its section's mid, its index). Raises BadMessage."""
+        """Take candidates that a caller found later: (line, its section's mid, its index).
+
+        Raises:
+            BadMessage: there is no such call, it has `MAX_CANDIDATES`, or one is not a candidate.
+        """
         peer = self._peers.get(pc_id)
-        if peer is None or peer.client != client:
+        if peer is None or peer.client.key_id != client.key_id:
             raise BadMessage("there is no such call")
-        if len(candidates) > MAX_CANDIDATES:
-            raise BadMessage(f"a message has at most {MAX_CANDIDATES} candidates")
-        for line, mid, index in candidates:
-            if not line or ".local " in line:  # the end of candidates; an mDNS name
-                continue
-            try:
-                found = candidate_from_sdp(line.removeprefix("candidate:"))
-            except (ValueError, IndexError, AssertionError):
-                raise BadMessage("a candidate must be a line as the browser gives it") from None
-            found.sdpMid, found.sdpMLineIndex = mid, index
-            await peer.connection.add_ice_candidate(found)
+        peer.candidates += max(1, len(candidates))
+        if peer.candidates > sdp.MAX_CANDIDATES:
+            raise BadMessage(f"a call takes at most {sdp.MAX_CANDIDATES} candidates after its offer")
+        # An empty line is the end of candidates.
+        lines = [line and sdp.read_candidate(line.removeprefix("candidate:")) for line, _, _ in candidates]
+        for line, (_, mid, index) in zip(lines, candidates, strict=True):
+            if line:
+                found = candidate_from_sdp(line)
+                found.sdpMid, found.sdpMLineIndex = mid, index
+                await peer.connection.add_ice_candidate(found)
 
     async def close(self) -> None:
         """End every call over WebRTC and wait until they are closed."""
@@ -119,7 +125,12 @@ class Calls:
             await peer.resources.aclose()  # a task that was cancelled before its first step closed nothing
 
     async def _live(
-        self, connection: SmallWebRTCConnection, choice: VoiceChoice, resources: contextlib.AsyncExitStack
+        self,
+        connection: SmallWebRTCConnection,
+        guard: PeerGuard,
+        choice: VoiceChoice,
+        owner: int,
+        resources: contextlib.AsyncExitStack,
     ) -> None:
         """Run a call over WebRTC, and close its resources."""
 
@@ -130,7 +141,7 @@ class Calls:
             try:
                 params = TransportParams(audio_in_enabled=True, audio_out_enabled=True, audio_out_10ms_chunks=2)
                 transport = SmallWebRTCTransport(connection, params)
-                await self._run(transport, choice, SAMPLE_RATE, _presence(connection), tell)
+                await self._run(transport, choice, owner, SAMPLE_RATE, _presence(connection, guard), tell)
             except asyncio.CancelledError:
                 logger.info("agent: call {}: the node is shutting down", connection.pc_id)
             except Exception:  # noqa: BLE001 - a failed pipeline ends its own call
@@ -155,20 +166,20 @@ class Calls:
         Raises:
             AtCapacity, Draining: no call may begin now.
         """
-        with self._admitted(transport_name, client):
-            await self._run(transport, VoiceChoice(), out_rate, gone, None)
+        with self._admitted(transport_name, client) as owner:
+            await self._run(transport, VoiceChoice(), owner, out_rate, gone, None)
 
     @contextlib.contextmanager
-    def _admitted(self, transport_name: str, client: Client) -> Iterator[None]:
-        """Count one more call during the block."""
+    def _admitted(self, transport_name: str, client: Client) -> Iterator[int]:
+        """Count one more call during the block; yields its owner."""
         if self._node.service.draining:
             raise Draining
         if self._count >= self._settings.calls:
             raise at_capacity("calls", self._settings.calls)
-        with self._node.guard.admit(client), self._metrics.calls.labels(transport_name).track_inprogress():
+        with self._node.guard.admit(client) as owner, self._metrics.calls.labels(transport_name).track_inprogress():
             self._count += 1
             try:
-                yield
+                yield owner
             finally:
                 self._count -= 1
 
@@ -182,6 +193,7 @@ class Calls:
         self,
         transport: BaseTransport,
         choice: VoiceChoice,
+        owner: int,
         out_rate: int,
         gone: Callable[[], str | None],
         tell: Tell | None,
@@ -199,20 +211,22 @@ class Calls:
             transport=transport,
             stt=self._stt.service(),
             llm=await self._llm.service(),
-            tts=AgentTTSService(speech=self._node.service, metrics=self._node.metrics, settings=voice),
+            tts=AgentTTSService(speech=self._node.service, metrics=self._node.metrics, owner=owner, settings=voice),
             turns=Turns(call_id, self._metrics, tell or (lambda _: None)),
         )
         pipeline = await asyncio.to_thread(self._build, call)
         await run(call, pipeline, out_rate, gone, page=tell is not None)
 
 
-def _presence(connection: SmallWebRTCConnection) -> Callable[[], str | None]:
+def _presence(connection: SmallWebRTCConnection, guard: PeerGuard) -> Callable[[], str | None]:
     """Gives a function that says why a call over WebRTC must end; None while it may go on."""
     clock = asyncio.get_running_loop().time
     due = clock() + CONNECT_S  # for the caller to be connected (again)
 
     def gone() -> str | None:
         nonlocal due
+        if guard.fault is not None:
+            return guard.fault
         if connection.pc.connectionState in ("closed", "failed"):
             return "the caller has hung up"
         if connection.is_connected():
@@ -220,14 +234,6 @@ def _presence(connection: SmallWebRTCConnection) -> Callable[[], str | None]:
         return "the caller is gone" if clock() > due else None
 
     return gone
-
-
-def _bound_gathering(connection: RTCPeerConnection) -> None:
-    """Bound the time that a connection gathers candidates; Pipecat takes and answers an offer in one step."""
-
-    @connection.on("track")
-    def on_track(_: object) -> None:
-        ice.bound_gathering(connection.getTransceivers()[0].sender)
 
 
 async def _close(connection: SmallWebRTCConnection) -> None:

@@ -17,7 +17,7 @@ from agent_tts.protocol.validation import first_complaint, message_error
 from agent_tts.serve.guard import Client
 from agent_tts.serve.node import Node
 from agent_tts.serve.routes.http import Authorized, json_body, node_of, read_body
-from agent_tts.serve.transports import ice
+from agent_tts.serve.transports import ice, sdp
 
 Body = TypeVar("Body", bound=BaseModel)
 
@@ -33,14 +33,14 @@ class CallOfferBody(BaseModel):
 class CandidateBody(BaseModel):
     candidate: str = Field(max_length=1_000)
     sdp_mid: str = Field("0", max_length=64)
-    sdp_mline_index: int = 0
+    sdp_mline_index: int = Field(0, ge=0, le=sdp.MAX_LINES)
 
 
 class CandidatesBody(BaseModel):
     """Pipecat's `SmallWebRTCPatchRequest`."""
 
-    pc_id: str
-    candidates: list[CandidateBody]
+    pc_id: str = Field(max_length=200)
+    candidates: list[CandidateBody] = Field(max_length=sdp.MAX_CANDIDATES)
 
 
 class AgentServer:
@@ -103,6 +103,7 @@ async def offer(request: Request) -> dict[str, str]:
 async def add_candidates(request: Request) -> None:
     """Add candidates that were found after the offer."""
     calls, client, body = await _signal(CandidatesBody, request)
+    node_of(request).guard.redeem(client)
     found = [(each.candidate, each.sdp_mid, each.sdp_mline_index) for each in body.candidates]
     await calls.candidates(body.pc_id, found, client)
 

@@ -23,13 +23,21 @@ class Limits(Section):
 
     text_message_chars: int = Field(4_000, ge=1, description="characters of text in one message")
     text_context_chars: int = Field(20_000, ge=1, description="characters of text in one context")
-    message_bytes: int = Field(65_536, ge=1_024, description="one WebSocket message or HTTP body without a file")
+    message_bytes: int = Field(65_536, ge=1_024, description="one message of a client, or HTTP body without a file")
     contexts_per_session: int = Field(16, ge=1, description="contexts open at the same time on one connection")
     session_idle_s: float = Field(300.0, gt=0, description="longest time of a connection without messages and speech")
     sessions_per_key: int = Field(4, ge=1, description="simultaneous connections and HTTP requests with one API key")
+    token_sessions_per_key: int | None = Field(
+        32, ge=1, description="the same opened with tokens of one key; null: they count in sessions_per_key"
+    )
+    requests_per_s: float = Field(
+        200.0, gt=0, description="HTTP requests and handshakes with one API key, of 5 s at once; then `rate_limited`"
+    )
     connections: int = Field(512, ge=1, description="simultaneous sessions of all clients")
     rtc_peers: int = Field(48, ge=0, description="simultaneous WebRTC peers; 0 turns WebRTC off")
-    text_idle_s: float = Field(15.0, gt=0, description="longest wait of an open context for text, then `starved`")
+    text_idle_s: float = Field(
+        15.0, gt=0, description="longest wait of an open context for text, then `starved`; 1 s while others wait"
+    )
     max_frames: int = Field(3_000, ge=1, description="80 ms frames in one context, for any text")
     context_s: float = Field(600.0, gt=0, description="longest time of a context in a slot; it ends with `length`")
     window_frames: int = Field(50, ge=2, description="frames made but not yet taken by the listener's side")
@@ -40,13 +48,15 @@ class Timeouts(Section):
     """Deadlines, in seconds."""
 
     queue_s: float = Field(2.0, gt=0, description="longest wait for a slot, then `at_capacity`")
-    write_s: float = Field(2.0, gt=0, description="longest write without progress, then `slow_consumer`")
+    write_s: float = Field(
+        2.0, gt=0, description="longest silence of a client that takes no audio and has none to play: `slow_consumer`"
+    )
     handshake_s: float = Field(5.0, gt=0, description="longest wait for the first message or request of a connection")
     ping_s: float = Field(5.0, gt=0, description="WebSocket ping interval and pong timeout")
     drain_s: float = Field(30.0, gt=0, description="time for running speech to finish after SIGTERM")
     engine_start_s: float = Field(300.0, gt=0, description="longest start of an engine process")
     engine_heartbeat_s: float = Field(5.0, gt=0, description="longest time without an answer of an engine process")
-    tcp_user_s: float = Field(5.0, gt=0, description="TCP_USER_TIMEOUT of client connections")
+    tcp_user_s: float = Field(5.0, gt=0, description="longest silence of a client's machine while data waits for it")
 
 
 class Auth(Section):

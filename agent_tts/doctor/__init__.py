@@ -21,7 +21,7 @@ def examine(settings: Settings) -> Iterator[Finding]:
         "encoders": machine.encoders,
         "espeak": machine.espeak,
         "gpu": partial(gpu.gpu, settings),
-        "open files": partial(machine.open_files, settings),
+        "open files": partial(machine.file_limit, settings),
         "clock": machine.clock,
         "disk": partial(machine.disk, settings),
         "port": partial(network.port, settings),

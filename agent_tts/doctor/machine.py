@@ -13,18 +13,13 @@ import sys
 import time
 from pathlib import Path
 
+from agent_tts import open_files
 from agent_tts.config.settings import Settings
 from agent_tts.doctor.finding import Finding, bad, good, note
 from agent_tts.errors import SettingsError, SpeechError
 from agent_tts.voices.library import default_folder
 
 ENCODERS = {"mp3": "libmp3lame", "opus": "libopus", "aac": "aac", "flac": "flac"}
-
-# File descriptors of a connection (two while it is upgraded), of a WebRTC peer with its sockets, and of all else,
-# connections without a session included.
-FILES_OF_A_CONNECTION = 2
-FILES_OF_A_PEER = 16
-FILES_BESIDES = 256
 
 GIB = 1 << 30
 ROOM_FOR_VOICES = 1 << 28  # bytes; a voice takes less than one MiB
@@ -103,19 +98,17 @@ async def _speak() -> tuple[int, float]:
     raise SpeechError("it made no audio")
 
 
-def open_files(settings: Settings) -> list[Finding]:
-    """The limit of file descriptors, against the need of all clients that the settings allow."""
-    if sys.platform == "win32":
-        return [good("open files", "no limit")]
-    import resource
-
+def file_limit(settings: Settings) -> list[Finding]:
+    """The limit of file descriptors that a node may set itself, against the need of all clients of the settings."""
     limits = settings.limits
-    needed = FILES_OF_A_CONNECTION * limits.connections + FILES_OF_A_PEER * limits.rtc_peers + FILES_BESIDES
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != resource.RLIM_INFINITY and soft < needed:
-        advice = f"for {limits.connections} connections and {limits.rtc_peers} WebRTC peers: ulimit -n {needed}"
-        return [note("open files", f"at most {soft}", advice)]
-    return [good("open files", f"{soft} (up to {hard})")]
+    needed, limit = open_files.needed(limits.connections, limits.rtc_peers), open_files.allowed()
+    if limit < needed:
+        advice = (
+            f"{limits.connections} connections and {limits.rtc_peers} WebRTC peers need {needed}: raise the hard limit "
+            "(ulimit -Hn, systemd's LimitNOFILE, docker's --ulimit nofile)"
+        )
+        return [note("open files", f"at most {limit}", advice)]
+    return [good("open files", "no limit" if limit == sys.maxsize else f"up to {limit}")]
 
 
 def clock() -> list[Finding]:

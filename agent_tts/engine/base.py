@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -93,6 +93,13 @@ class FailedOutput(_SlotOutput):
 StepOutput = FrameOutput | AlignedOutput | FlushedOutput | StarvedOutput | DoneOutput | FailedOutput
 
 
+class Faults(NamedTuple):
+    """Faults that an engine has survived."""
+
+    worker_deaths: int = 0  # processes of its own that ended
+    texts_dropped: int = 0  # pieces of a text that were left out because they end such a process
+
+
 class Engine(Protocol):
     """One and the same thread makes all calls. An exception from `step` means that the engine is lost."""
 
@@ -116,6 +123,10 @@ class Engine(Protocol):
         this one ends, and long enough to take in commands that arrive until then.
         """
         return None
+
+    def take_faults(self) -> Faults:
+        """The faults since the last call."""
+        return Faults()
 
     def close(self) -> None:
         """Free everything. Idempotent."""

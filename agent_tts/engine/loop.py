@@ -56,8 +56,8 @@ class EngineLoop:
                 self._scheduler.grant_credit(request_id, frames)
             case events.AppendText(request_id=request_id, text=text):
                 self._scheduler.append(request_id, text)
-            case events.OpenRequest(request_id=request_id, options=options):
-                self._scheduler.open(request_id, options, self._clock())
+            case events.OpenRequest(request_id=request_id, options=options, owner=owner):
+                self._scheduler.open(request_id, options, self._clock(), owner)
             case events.EndText(request_id=request_id):
                 self._scheduler.end(request_id)
             case events.FlushText(request_id=request_id, flush_id=flush_id):
@@ -74,7 +74,8 @@ class EngineLoop:
         new = self._run_step() if self._due_s() == 0 else []
         for nonce in self._pings:
             speaking, queued = self._scheduler.speaking, self._scheduler.queued
-            new.append(events.EnginePong(nonce, speaking, queued, round(self._longest_s * 1_000, 3)))
+            step_ms = round(self._longest_s * 1_000, 3)
+            new.append(events.EnginePong(nonce, speaking, queued, step_ms, *self._engine.take_faults()))
             self._longest_s = 0.0
         self._pings.clear()
         return new

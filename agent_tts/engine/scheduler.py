@@ -1,22 +1,34 @@
-"""Chooses the requests of each step: FIFO admission to slots, credit, pacing, deadlines, frame caps. Sans-I/O.
+"""Chooses the requests of each step: fair shares of slots, credit, pacing, deadlines, frame caps. Sans-I/O.
 
 A request waits in a queue until a slot is free. In its slot it runs when it has text, credit, and less audio ahead of
 its listener than its lead allows. It leaves the slot with exactly one `RequestFinished`. The engine echoes the
 request's id as the epoch; outputs with the epoch of an earlier request of the slot are dropped.
+
+An owner may use every slot that is free. A free slot goes to the oldest waiting request of the owner who has the fewest
+slots; owners with equally many take turns. While no slot is free, `_victim` selects one to take back:
+
+- one without text for `IDLE_S`: for any request that has text, and for a request of an owner with fewer slots;
+- one that speaks: for a request with text of an owner who has had fewer slots for `PATIENCE_S` while it waits. Where
+  slots come free by themselves, in fair turns, this is rare.
+
+"Fewer" is by two or more, so that the owner who gives is not left with less than the one who gets. The request in the
+slot ends with an error that says why. No text of an idle one is lost: it is flushed first. One whose text has not begun
+is parked, and waits again when its text begins.
 """
 
 from __future__ import annotations
 
 import heapq
 import math
-from collections import deque
+from bisect import bisect_right
+from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from agent_tts import events
 from agent_tts.engine import base
-from agent_tts.errors import RETRY_MS
 from agent_tts.events import FRAME_MS, EngineEvent, FinishReason, RequestFinished, SpeechOptions
+from agent_tts.forecast import Forecast, retry_ms
 
 FRAME_S = FRAME_MS / 1_000
 
@@ -30,6 +42,17 @@ BATCH_WINDOW_S = 0.020
 # Most requests of a full step that got no frame from their last step: new ones, whose prompts are computed a few at a
 # time, and those that wait for a model or for cache blocks. More of them would only displace requests that can speak.
 MAX_WITHOUT_FRAME = 32
+
+# While others wait: the longest pause in the text of a request that keeps its slot, longer than those of a language
+# model between two words; and how long an owner has fewer slots before one is taken from a request that speaks, longer
+# than slots usually take to come free. Both are at most these shares of the longest wait for a slot.
+IDLE_S, IDLE_SHARE = 1.0, 0.5
+PATIENCE_S, PATIENCE_SHARE = 1.0, 0.5
+
+# For estimates of a request's rest: speech of one character before any was measured; it counts as a text of CHARS
+# characters that was spoken, and the last 4 * CHARS characters count most.
+CHAR_S, CHARS = 0.065, 500
+ESTIMATE_S = 0.1  # how long an estimate for refused requests is used again: a flood of them is cheap
 
 # Frames after which a request is a runaway: ten (0.8 s) a character, about ten times ordinary speech, which covers
 # digits and symbols that are spelled out; the constant covers leading and trailing silence.
@@ -57,21 +80,29 @@ class Request:
 
     id: int
     options: SpeechOptions
+    owner: int
     opened_at: float
     credit: int  # frames that may be made before the listener's side takes some
-    slot: int | None = None  # None while it waits
+    slot: int | None = None  # None while it waits or is parked
+    parked: bool = False  # gave its slot back before its text began, and does not wait
+    waits_since: float = 0.0  # when it was opened, or when the text of a parked one began
+    started: bool = False  # `RequestStarted` was sent
     admitted_at: float = 0.0  # when it got its slot
     text: list[base.AddText] = field(default_factory=list)  # arrived while it waited; `slot` is filled in on admission
+    begun: bool = False  # text has come, or a flush, or the end
     chars: int = 0  # characters so far
     ended: bool = False  # no more text will come
     has_text: bool = False  # the engine may have something to speak
     idle_since: float = 0.0  # when the engine ran out of text; meaningless while `has_text`
+    spoke_at: float = 0.0  # when its last frame was made, or it got its slot
     frames: int = 0  # made so far
     in_flight: int = 0  # steps that it runs in and whose outputs are still to come
     last_step: int = 0  # the number of the last of them
     got_frame: bool = False  # from the last step that has given its outputs
     buffered_until: float = 0.0  # when a listener who plays without pause will have played all frames
-    flushes: deque[str] = field(default_factory=deque)  # flush ids that the engine has not answered yet
+    # Flush ids that the engine has not answered yet; None for the scheduler's own flush.
+    flushes: deque[str | None] = field(default_factory=deque)
+    spoken_up: bool = False  # the scheduler has flushed it, and no text has come since
     busy_s: float = 0.0  # duration of the steps it ran in
     # Earliest time at which its lead allows the next frame, and how long after that it may wait to share a step.
     # Derived from the fields above; stored because they are read for every request before every step.
@@ -87,6 +118,7 @@ class Request:
         """Count one more frame."""
         self.frames += 1
         self.credit -= 1
+        self.spoke_at = now
         self.buffered_until = max(self.buffered_until, now) + FRAME_S
         if self.options.lead_ms is not None:
             self.runnable_at = self.buffered_until + FRAME_S * (1 + self.in_flight) - self.options.lead_ms / 1_000
@@ -117,10 +149,14 @@ class Scheduler:
         self.policy = policy
         # Every request that has not finished, by id.
         self._requests: dict[int, Request] = {}
-        # Requests without a slot, oldest first.
-        self._waiting: deque[Request] = deque()
-        # The request of each slot that has one.
+        # Requests that wait for a slot, oldest first, by owner; of these, the one who got a slot last is last. No owner
+        # without a request.
+        self._waiting: dict[int, deque[Request]] = {}
+        # Parked requests whose text has begun since the last step.
+        self._returning: list[Request] = []
+        # The request of each slot that has one, and how many slots each owner has.
         self._running: dict[int, Request] = {}
+        self._held: Counter[int] = Counter()
         # Free slots, a heap: the lowest is next, so that few requests make a small batch.
         self._free: list[int] = list(range(policy.slots))
         # Inputs of the next step, in order.
@@ -132,6 +168,22 @@ class Scheduler:
         self._last_full_step_at = -math.inf
         # No deadline of a request is earlier; recomputed when it is reached.
         self._deadline = math.inf
+        # Since when an owner who waits has had fewer slots than another, while none came free for it.
+        self._short_since: dict[int, float] = {}
+        # No slot can be taken back for a waiting request earlier; recomputed when it is reached.
+        self._take_back_at = -math.inf
+        self._idle_s = min(IDLE_S, IDLE_SHARE * policy.queue_s)
+        # Without a queue there is no time to wait.
+        self._patience_s = min(PATIENCE_S, PATIENCE_SHARE * policy.queue_s) if policy.queue else 0.0
+        # How long requests kept their slots; and since when those had one that have left it since the last step.
+        self._forecast = Forecast()
+        self._left: list[float] = []
+        # Speech and text that were spoken to the end, in seconds and characters, later ones weighing more.
+        self._spoken = (CHAR_S * CHARS, float(CHARS))
+        # When the last estimate was made; the times at which it has slots free, in order; and what owners were told.
+        self._estimated_at = -math.inf
+        self._frees: list[float] = []
+        self._told_ms: dict[int, int] = {}
 
     @property
     def speaking(self) -> int:
@@ -141,19 +193,19 @@ class Scheduler:
     @property
     def queued(self) -> int:
         """Requests waiting for a slot."""
-        return len(self._waiting)
+        return sum(map(len, self._waiting.values()))
 
     # ------------------------------------------------------------ commands
 
-    def open(self, request_id: int, options: SpeechOptions, now: float) -> None:
-        """Take a new request, or refuse it at once when the queue is full."""
-        request = Request(request_id, options, opened_at=now, credit=self.policy.window_frames)
+    def open(self, request_id: int, options: SpeechOptions, now: float, owner: int = 0) -> None:
+        """Take a new request, or refuse one at once when the queue is full.
+
+        Args:
+            owner: whose it is; owners get equal shares of the slots and of the queue.
+        """
+        request = Request(request_id, options, owner, opened_at=now, credit=self.policy.window_frames)
         self._requests[request_id] = request
-        if len(self._waiting) >= len(self._free) + self.policy.queue:
-            self._refuse(request, f"all {self.policy.slots} slots are speaking and the queue is full")
-        else:
-            self._waiting.append(request)
-            self._deadline = min(self._deadline, now + self.policy.queue_s)
+        self._enqueue(request, now)
 
     def append(self, request_id: int, text: str) -> None:
         """More text. Here and below, a command for an unknown request is ignored: it has finished."""
@@ -161,6 +213,9 @@ class Scheduler:
 
     def flush(self, request_id: int, flush_id: str) -> None:
         """Speak all text so far; answered by `RequestFlushed`."""
+        self._flush(request_id, flush_id)
+
+    def _flush(self, request_id: int, flush_id: str | None) -> None:
         if request := self._requests.get(request_id):
             request.flushes.append(flush_id)
             self._text(request_id, "", flush=True)
@@ -186,6 +241,13 @@ class Scheduler:
         request.chars += len(text)
         request.ended = last
         request.has_text = True
+        request.spoken_up = False
+        if not request.begun:
+            request.begun = True
+            if request.parked:
+                request.parked = False
+                self._returning.append(request)
+            self._take_back_at = -math.inf
         message = base.AddText(-1 if request.slot is None else request.slot, text, flush, last)
         (request.text if request.slot is None else self._inputs).append(message)
 
@@ -193,15 +255,19 @@ class Scheduler:
 
     def schedule(self, now: float) -> Step:
         """The next step: its inputs and its requests. Deadlines that have passed take effect."""
+        for since in self._left:
+            self._forecast.ended(now - since)
+        self._left.clear()
+        returning, self._returning = self._returning, []
+        for request in returning:
+            self._enqueue(request, now)
         reached = now >= self._deadline
         if reached:
             self._expire(now)
-        while self._waiting and self._free:
-            self._admit(self._waiting.popleft(), now)
+        self._fill(now)
         if reached:
-            deadlines = [request.opened_at + self.policy.queue_s for request in self._waiting]
-            deadlines += [self._deadline_of(request) for request in self._running.values()]
-            self._deadline = min(deadlines, default=math.inf)
+            self._expire_waiting(now)
+            self._deadline = min(map(self._deadline_of, self._requests.values()), default=math.inf)
         inputs, self._inputs = self._inputs, []
         requests = self._select([request for request in self._running.values() if self._can_run(request, now)], now)
         self._steps += 1
@@ -236,9 +302,9 @@ class Scheduler:
 
     def next_step_at(self, now: float) -> float | None:
         """When the next step is due: at once if not after `now`; None: not before a new command."""
-        if self._inputs or self._events or (self._waiting and self._free):
+        if self._inputs or self._events or self._returning or (self._waiting and self._free):
             return now
-        earliest = self._deadline
+        earliest = min(self._deadline, self._take_back_at) if self._waiting else self._deadline
         for request in self._running.values():
             if (
                 request.has_text
@@ -279,30 +345,173 @@ class Scheduler:
         urgent_at = runnable_at + request.max_delay_s
         return urgent_at if urgent_at < shared_at else shared_at
 
+    def _enqueue(self, request: Request, now: float) -> None:
+        """Have a request wait for a slot. If the queue is full, this one or one that waits is refused."""
+        request.waits_since = now
+        if self.queued >= len(self._free) + self.policy.queue:
+            refused = self._free_place(request, now)
+            if refused is not None:
+                self._refuse(refused, f"all {self.policy.slots} slots are in use and the queue is full", now)
+            if refused is request:
+                return
+        self._waiting.setdefault(request.owner, deque()).append(request)
+        self._take_back_at = -math.inf
+        self._deadline = min(self._deadline, now + self.policy.queue_s)
+
+    def _free_place(self, request: Request, now: float) -> Request | None:
+        """Make room for one more in a full queue; returns the request to refuse for it, perhaps this one."""
+        used = {owner: self._held[owner] + len(waiting) for owner, waiting in self._waiting.items()}
+        mine = used.get(request.owner, self._held[request.owner])
+        most = max(used, key=used.__getitem__, default=request.owner)
+        if used.get(most, 0) > mine + 1:
+            return self._waiting[most][-1]
+        if (victim := self._victim(request, mine, now)) is None:
+            return request
+        self._give_back(victim, now)
+        return None
+
+    def _fill(self, now: float) -> None:
+        """Give slots to requests that wait: free ones, then those that may be taken back."""
+        while self._waiting:
+            if self._free:
+                request = self._first_waiting()
+            elif now < self._take_back_at or (taker := self._take_back(now)) is None:
+                return
+            else:
+                request = taker
+            self._leave_queue(request)
+            if (others := self._waiting.pop(request.owner, None)) is not None:
+                self._waiting[request.owner] = others
+            self._admit(request, now)
+        self._short_since.clear()
+
+    def _take_back(self, now: float) -> Request | None:
+        """Free a slot for a waiting request and return that; if none may have one yet, set `_take_back_at`."""
+        held, first = self._held, self._first_waiting()
+        most = max(held.values())
+        self._short_since = {
+            owner: self._short_since.get(owner, now) for owner in self._waiting if held.get(owner, 0) + 1 < most
+        }
+        idle_times = [idle_at for other in self._running.values() if (idle_at := self._idle_at(other)) < math.inf]
+        next_times = [idle_at for idle_at in idle_times if idle_at > now]
+        if len(next_times) < len(idle_times):
+            self._flush_idle(now)
+        elif not self._short_since:  # the usual case, and the cheapest: nobody can take one
+            self._take_back_at = min(next_times, default=math.inf)
+            return None
+        begun = first if first.begun else self._first_begun()
+        for request in (begun, first):
+            if request is None:
+                continue
+            if (victim := self._victim(request, held[request.owner], now)) is not None:
+                self._give_back(victim, now)
+                return request
+            if (patient_at := self._short_since.get(request.owner, -math.inf) + self._patience_s) > now:
+                next_times.append(patient_at)
+        self._take_back_at = min(next_times, default=math.inf)
+        return None
+
+    def _first_waiting(self) -> Request:
+        """The request that gets the next free slot. One must wait."""
+        held = self._held
+        return self._waiting[min(self._waiting, key=lambda owner: held.get(owner, 0))][0]
+
+    def _first_begun(self) -> Request | None:
+        """The same of the waiting requests whose text has begun, if any."""
+        begun = [next((request for request in waiting if request.begun), None) for waiting in self._waiting.values()]
+        found = [request for request in begun if request is not None]
+        return min(found, key=lambda request: self._held[request.owner], default=None)
+
+    def _idle_at(self, request: Request) -> float:
+        """From when on a request in a slot has been without text for too long, if others wait."""
+        if request.has_text:
+            return math.inf
+        if not request.begun:
+            return request.admitted_at
+        return request.spoke_at + (0.0 if request.spoken_up else self._idle_s)
+
+    def _flush_idle(self, now: float) -> None:
+        """Have idle requests speak the words that more text could have changed, as many as wait for their slots."""
+        idle = [other for other in self._running.values() if other.begun and self._idle_at(other) <= now]
+        for other in sorted(idle, key=self._readiness, reverse=True)[: self.queued]:
+            if not other.spoken_up:
+                self._flush(other.id, None)
+                other.spoken_up = True
+
+    def _readiness(self, request: Request) -> tuple[int, bool, float]:
+        """The greatest gives way first: of the owner with the most slots, before its text, idle the longest."""
+        return self._held[request.owner], not request.begun, -request.spoke_at
+
+    def _victim(self, request: Request, mine: int, now: float) -> Request | None:
+        """The request whose slot this one may have now, by the rules at the top.
+
+        Args:
+            mine: slots that count as those of this one's owner.
+        """
+        held, fair = self._held, mine + 1
+        idle = [other for other in self._running.values() if self._idle_at(other) <= now]
+        ready = [other for other in idle if other.spoken_up or not other.begun]
+        victim = max(ready, key=self._readiness, default=None)
+        if victim is not None and (request.begun or held[victim.owner] > fair):
+            return victim
+        patient = now >= self._short_since.get(request.owner, now) + self._patience_s
+        if patient and (request.begun or not self.policy.queue) and max(held.values(), default=0) > fair:
+            return max(
+                self._running.values(),
+                key=lambda other: (held[other.owner], self._idle_at(other) <= now, other.admitted_at),
+            )
+        return None
+
+    def _give_back(self, victim: Request, now: float) -> None:
+        """Free the slot of a request for one that waits."""
+        if not victim.begun:
+            self._release(victim)
+            victim.parked = True
+        elif victim.has_text:
+            why = "others wait, and this client has the most slots: try again"
+            self._finish(victim, "error", "at_capacity", why, self._retry_ms(victim.owner, now), gave_way=True)
+        else:
+            why = f"no text for {now - victim.spoke_at:.1f} s while others wait: send the next text in a new context"
+            self._finish(victim, "error", "starved", why, gave_way=True)
+
     def _admit(self, request: Request, now: float) -> None:
         slot = heapq.heappop(self._free)
-        request.slot, request.admitted_at, request.idle_since = slot, now, now
+        request.slot, request.admitted_at, request.spoke_at = slot, now, now
+        if not request.started:
+            request.idle_since = now
         self._running[slot] = request
+        self._held[request.owner] += 1
+        self._take_back_at = -math.inf
         self._deadline = min(self._deadline, self._deadline_of(request))
         self._inputs.append(base.StartRequest(slot, request.id, request.options))
         self._inputs += [base.AddText(slot, held.text, held.flush, held.last) for held in request.text]
         request.text.clear()
-        self._events.append(events.RequestStarted(request.id, round((now - request.opened_at) * 1_000)))
+        if not request.started:
+            request.started = True
+            self._events.append(events.RequestStarted(request.id, round((now - request.opened_at) * 1_000)))
 
     def _expire(self, now: float) -> None:
-        while self._waiting and now >= self._waiting[0].opened_at + self.policy.queue_s and not self._free:
-            self._refuse(self._waiting.popleft(), f"no slot came free within {self.policy.queue_s:g} s")
-        for request in list(self._running.values()):
+        """End requests that have been in a slot, or without text, for too long."""
+        for request in list(self._requests.values()):
+            if request.slot is None and not request.parked:
+                continue
             if not request.has_text and now >= request.idle_since + self.policy.text_idle_s:
                 message = f"no text for {self.policy.text_idle_s:g} s: append text, or end the context"
                 self._finish(request, "error", "starved", message)
-            elif now >= request.admitted_at + self.policy.request_s:
+            elif request.slot is not None and now >= request.admitted_at + self.policy.request_s:
                 self._finish(request, "length")
 
+    def _expire_waiting(self, now: float) -> None:
+        for waiting in list(self._waiting.values()):
+            while waiting and now >= waiting[0].waits_since + self.policy.queue_s:
+                self._refuse(waiting[0], f"no slot came free within {self.policy.queue_s:g} s", now)
+
     def _deadline_of(self, request: Request) -> float:
-        """The next deadline of a request in a slot."""
-        in_all = request.admitted_at + self.policy.request_s
-        return in_all if request.has_text else min(in_all, request.idle_since + self.policy.text_idle_s)
+        """The next deadline of a request."""
+        idle_at = math.inf if request.has_text else request.idle_since + self.policy.text_idle_s
+        if request.slot is not None:
+            return min(request.admitted_at + self.policy.request_s, idle_at)
+        return idle_at if request.parked else request.waits_since + self.policy.queue_s
 
     def _process(self, request: Request, output: base.StepOutput, now: float) -> None:
         match output:
@@ -315,17 +524,25 @@ class Scheduler:
             case base.AlignedOutput(words=words):
                 self._events.append(events.RequestWords(request.id, words))
             case base.FlushedOutput():
-                self._events.append(events.RequestFlushed(request.id, request.flushes.popleft()))
+                if (flush_id := request.flushes.popleft()) is not None:
+                    self._events.append(events.RequestFlushed(request.id, flush_id))
             case base.StarvedOutput():
-                request.has_text, request.idle_since = False, now
+                request.has_text = False
+                # A flush for others that said nothing gives no more time.
+                if not request.spoken_up or request.spoke_at > request.idle_since:
+                    request.idle_since = now
                 self._deadline = min(self._deadline, self._deadline_of(request))
+                self._take_back_at = min(self._take_back_at, self._idle_at(request))
             case base.DoneOutput(length=length):
+                if not length:
+                    self._learn_pace(request)
                 self._finish(request, "length" if length else "end")
             case base.FailedOutput(code=code, message=message):
                 self._finish(request, "error", code, message)
 
-    def _refuse(self, request: Request, why: str) -> None:
-        self._finish(request, "error", "at_capacity", f"{why}: try again", retry_after_ms=RETRY_MS)
+    def _refuse(self, request: Request, why: str, now: float) -> None:
+        retry_after_ms = self._retry_ms(request.owner, now)
+        self._finish(request, "error", "at_capacity", f"{why}: try again", retry_after_ms)
 
     def _finish(
         self,
@@ -334,17 +551,98 @@ class Scheduler:
         code: str | None = None,
         message: str = "",
         retry_after_ms: int | None = None,
+        *,
+        gave_way: bool = False,
     ) -> None:
         del self._requests[request.id]
         if request.slot is not None:
-            # Before the `StartRequest` of the slot's next request.
-            self._inputs.append(base.ReleaseSlot(request.slot))
-            del self._running[request.slot]
-            heapq.heappush(self._free, request.slot)
-        elif request in self._waiting:
-            self._waiting.remove(request)
+            self._left.append(request.admitted_at)
+            self._release(request)
+        elif request in self._returning:
+            self._returning.remove(request)
+        elif not request.parked:
+            self._leave_queue(request)
         busy_ms = round(request.busy_s * 1_000, 3)
-        self._events.append(RequestFinished(request.id, reason, busy_ms, code, message, retry_after_ms))
+        self._events.append(RequestFinished(request.id, reason, busy_ms, code, message, retry_after_ms, gave_way))
+
+    def _release(self, request: Request) -> None:
+        """Free the request's slot, before the `StartRequest` of its next request."""
+        assert request.slot is not None
+        self._inputs.append(base.ReleaseSlot(request.slot))
+        del self._running[request.slot]
+        self._held[request.owner] -= 1
+        if not self._held[request.owner]:
+            del self._held[request.owner]
+        heapq.heappush(self._free, request.slot)
+        request.slot = None
+        self._take_back_at = -math.inf
+
+    def _leave_queue(self, request: Request) -> None:
+        waiting = self._waiting.get(request.owner, deque())
+        if request in waiting:
+            waiting.remove(request)
+            if not waiting:
+                del self._waiting[request.owner]
+
+    # ------------------------------------------------------------ estimates for refused requests
+
+    def _retry_ms(self, owner: int, now: float) -> int:
+        """When a slot would be free for a new request of this owner that waited without a limit."""
+        if now >= self._estimated_at + ESTIMATE_S:
+            self._estimated_at, self._frees = now, self._when_free(now)
+            self._told_ms.clear()
+        if owner not in self._told_ms:
+            self._told_ms[owner] = retry_ms(self._served_at(owner) - now)
+        return self._told_ms[owner]
+
+    def _learn_pace(self, request: Request) -> None:
+        """Count a request that has spoken all its text."""
+        kept = max(0.0, 1 - request.chars / (4 * CHARS))
+        seconds, chars = (kept * total for total in self._spoken)
+        self._spoken = (seconds + request.frames * FRAME_S * request.options.speed, chars + request.chars)
+
+    def _served_at(self, owner: int) -> float:
+        """When those ahead of a new request have got a slot or waited too long, and one more slot is free.
+
+        Ahead are the waiting requests of owners with no more slots.
+        """
+        ahead = sorted(
+            request.waits_since + self.policy.queue_s
+            for other, waiting in self._waiting.items()
+            if self._held[other] <= self._held[owner]
+            for request in waiting
+        )
+        frees = self._frees.copy()  # sorted, so a heap
+        mean_s = self._forecast.mean_s() or frees[-1] - self._estimated_at
+        passed = 0
+        while True:
+            passed = bisect_right(ahead, frees[0], passed)
+            if passed == len(ahead):
+                return frees[0]
+            passed += 1
+            heapq.heapreplace(frees, frees[0] + mean_s)
+
+    def _when_free(self, now: float) -> list[float]:
+        """When the slots come free, in order: by their text where it is complete, otherwise by those before them."""
+        running = list(self._running.values())
+        by_age = self._forecast.left_s([now - request.admitted_at for request in running])
+        frees = [now + self._left_s(request, left_s, now) for request, left_s in zip(running, by_age, strict=True)]
+        return sorted(frees + [now] * len(self._free))
+
+    def _left_s(self, request: Request, by_age_s: float, now: float) -> float:
+        """How long a request keeps its slot."""
+        if not request.has_text:
+            return 0.0 if self._idle_at(request) <= now else by_age_s  # it will be taken back
+        seconds, chars = self._spoken
+        frames = request.chars * seconds / chars / request.options.speed / FRAME_S
+        left = max(1.0, frames - request.frames, 0.1 * request.frames)
+        if request.options.lead_ms is None:
+            pace = (now - request.admitted_at) / request.frames if request.frames else FRAME_S
+            left_s = left * min(pace, FRAME_S)
+        else:
+            ahead_s = max(0.0, request.buffered_until - now)
+            left_s = max(0.0, left * FRAME_S + ahead_s - request.options.lead_ms / 1_000)
+        return left_s if request.ended else max(left_s, by_age_s)
 
 
 def _most_urgent(requests: Sequence[Request], count: int) -> list[Request]:

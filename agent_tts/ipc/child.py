@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING
 
 from agent_tts.errors import SettingsError
 from agent_tts.events import EngineCommand, EngineEvent
+from agent_tts.in_child import die_with, settle, take_stdout
 from agent_tts.ipc.wire import TO_ENGINE, Decoder, Setup, WireError, encode
-from agent_tts.processes import die_with, settle, take_stdout
 
 if TYPE_CHECKING:
     from agent_tts.engine.loop import EngineLoop

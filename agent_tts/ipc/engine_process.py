@@ -18,6 +18,7 @@ from agent_tts.ipc.engine_child import EngineChild
 
 BACKOFF_S = (0.0, 0.1, 0.2, 0.5, 1.0)  # before the restart after the 1st, 2nd, ... death within `DEATHS_WITHIN_S`
 DEATHS_WITHIN_S = 60.0
+RESPAWN_S = 1.0  # before the next attempt to spawn a process that could not be spawned
 
 
 def engine_settings(settings: Settings) -> list[Settings]:
@@ -118,16 +119,21 @@ class EngineProcess:
         while True:
             why = await asyncio.shield(child.gone)
             await child.end()
-            logger.warning("{} is lost: {}; the end of its stderr: {}", child, why, child.tail or "none")
-            now = clock()
-            deaths.append(now)
-            while deaths[0] < now - DEATHS_WITHIN_S:
-                deaths.popleft()
-            if len(deaths) > len(BACKOFF_S):
-                logger.error("the {} died {} times within {:g} s: giving up", self._name, len(deaths), DEATHS_WITHIN_S)
-                self.failed.set()
-                return
-            await asyncio.sleep(BACKOFF_S[len(deaths) - 1])
+            if child.pid is None:  # the machine lacks descriptors, memory or processes: no death of an engine
+                logger.error("the {} {}; trying again every {:g} s", self._name, why, RESPAWN_S)
+                await asyncio.sleep(RESPAWN_S)
+            else:
+                logger.warning("{} is lost: {}; the end of its stderr: {}", child, why, child.tail or "none")
+                now = clock()
+                deaths.append(now)
+                while deaths[0] < now - DEATHS_WITHIN_S:
+                    deaths.popleft()
+                if len(deaths) > len(BACKOFF_S):
+                    deaths_s = (len(deaths), DEATHS_WITHIN_S)
+                    logger.error("the {} died {} times within {:g} s: giving up", self._name, *deaths_s)
+                    self.failed.set()
+                    return
+                await asyncio.sleep(BACKOFF_S[len(deaths) - 1])
             child = self._child = self._new_child()
             with contextlib.suppress(EngineLost, SettingsError):  # `child.gone` says the same
                 await child.start()

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import json
 import os
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Protocol
 
 from fastapi import FastAPI
+from starlette.datastructures import Headers
 from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route, WebSocketRoute
 from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 import agent_tts
 from agent_tts.config.loading import data_folder
@@ -32,6 +37,8 @@ from agent_tts.speech.service import SpeechService
 from agent_tts.voices.library import VoiceLibrary
 
 LAG_PROBE_S = 0.5
+REQUEST_S = 0.0005  # what a request counts; most take less
+STRANGERS = "strangers"  # name of the flow of requests that show no key
 MAX_PAGE_PATH = 200  # characters; the system looks up each part of a path
 
 # The page loads nothing from other hosts, runs no inline script, and must not be framed.
@@ -105,6 +112,7 @@ def create_app(
         exception_handlers=http.ERROR_HANDLERS,
         docs_url=None,
         redoc_url=None,
+        openapi_url=None,
         telemetry={"tracing": False, "metrics": False, "logs": False},  # FastAPI's holds URLs and messages of faults
     )
     app.state.node = node
@@ -116,6 +124,7 @@ def create_app(
     if extension is not None:
         extension.install(app, node)
     app.router.routes.append(Route("/api/agent", _no_agent))
+    app.router.routes.append(Route("/openapi.json", _openapi_of(app)))
     if settings.web:
         _add_page(app)
     if settings.auth.allowed_origins:
@@ -127,7 +136,23 @@ def create_app(
         )
     if spans is not None:
         app.add_middleware(spans.middleware)
+    app.add_middleware(_Queued, node)
     return app
+
+
+class _Queued:
+    """ASGI middleware: each request waits for the event loop, in one flow with all of its key or all without one."""
+
+    def __init__(self, app: ASGIApp, node: Node) -> None:
+        self._app = app
+        self._node = node
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "lifespan":
+            probe = scope["path"] if scope["path"] in http.PROBES else None
+            name = probe or self._node.guard.key_of(Headers(scope=scope)) or STRANGERS
+            await self._node.fair_queue.shared(name).wait(REQUEST_S)
+        await self._app(scope, receive, send)
 
 
 class _Page(StaticFiles):
@@ -145,6 +170,15 @@ class _Page(StaticFiles):
 async def _no_agent(_: object) -> Response:
     """The answer of `/api/agent` on a node without an agent, whose route would come first."""
     return JSONResponse(None)
+
+
+def _openapi_of(app: FastAPI) -> Callable[[Request], Awaitable[Response]]:
+    made = functools.cache(lambda: json.dumps(app.openapi()).encode())
+
+    async def openapi(_: Request) -> Response:
+        return Response(made(), media_type="application/json")
+
+    return openapi
 
 
 def _add_page(app: FastAPI) -> None:

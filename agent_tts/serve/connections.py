@@ -25,11 +25,6 @@ class Standing(IntEnum):
     IDLE_CLIENT = 3
     BUSY_CLIENT = 4  # never gives way
 
-    @property
-    def told(self) -> str:
-        """In a log line."""
-        return self.name.lower().replace("_", " ")
-
 
 _OF_STRANGERS = (Standing.IDLE_STRANGER, Standing.NEW_STRANGER, Standing.BUSY_STRANGER)
 

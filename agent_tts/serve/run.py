@@ -11,13 +11,18 @@ from collections.abc import Callable
 
 from loguru import logger
 
+from agent_tts import open_files
 from agent_tts.config.hub import with_local_models
-from agent_tts.config.settings import Settings
+from agent_tts.config.settings import Limits, Settings
 from agent_tts.errors import EngineLost, SettingsError
-from agent_tts.processes import settle
+from agent_tts.in_child import settle
 from agent_tts.serve.app import Extension, create_app
 from agent_tts.serve.server import NodeServer, listen
 from agent_tts.serve.telemetry.logs import log_to_stderr, report_fault
+
+# Python's are 700, 10, 10. A full collection stops the loop for 0.1 ms a connection; it is hardly ever needed, because
+# what clients leave behind is not in cycles.
+GC_THRESHOLDS = (700, 10, 200)
 
 
 def run(settings: Settings, on_ready: Callable[[str], None] | None = None, extension: Extension | None = None) -> int:
@@ -34,13 +39,16 @@ def run(settings: Settings, on_ready: Callable[[str], None] | None = None, exten
     """
 
     def ready(url: str) -> None:
+        app.openapi()  # takes 90 ms, and is kept
         settle()  # after all imports
+        gc.set_threshold(*GC_THRESHOLDS)
         if on_ready:
             on_ready(url)
 
     log = log_to_stderr(settings.log_level, settings.log_format)
     with contextlib.ExitStack() as closing:
         closing.callback(logger.remove)
+        raise_limit_of_files(settings.limits)
         settings = with_local_models(settings)
         listener = closing.enter_context(contextlib.closing(listen(settings)))
         app = create_app(settings, extension=extension)
@@ -62,6 +70,18 @@ def run(settings: Settings, on_ready: Callable[[str], None] | None = None, exten
             finally:
                 gc.unfreeze()
         return server.exit_code
+
+
+def raise_limit_of_files(limits: Limits) -> None:
+    """Allow this process the file descriptors that its clients need, or warn that it may not open so many."""
+    needed, limit = open_files.needed(limits.connections, limits.rtc_peers), open_files.allowed()
+    open_files.raise_limit(needed)
+    if limit < needed:
+        logger.warning(
+            "{} connections and {} WebRTC peers need {} open files, and this process may open {}: connections give way "
+            "before their limit; raise the hard limit (ulimit -Hn, LimitNOFILE)",
+            *(limits.connections, limits.rtc_peers, needed, limit),
+        )
 
 
 def event_loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

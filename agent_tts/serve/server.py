@@ -8,6 +8,8 @@ import socket
 import ssl
 import struct
 import sys
+import weakref
+from asyncio.trsock import TransportSocket
 from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -22,8 +24,10 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from websockets.frames import CloseCode, Frame, Opcode
 from websockets.protocol import State
 
+from agent_tts import open_files
 from agent_tts.config.settings import Settings
 from agent_tts.errors import EngineLost, SettingsError
+from agent_tts.serve import tcp
 from agent_tts.serve.connections import CONNECTION, ConnectionTable, Standing
 from agent_tts.serve.guard import TokenBucket
 from agent_tts.serve.node import Node
@@ -62,11 +66,54 @@ _FIN = 0x80
 _HEAD, _HEAD_16, _HEAD_64 = struct.Struct("!BB"), struct.Struct("!BBH"), struct.Struct("!BBQ")
 
 CONNECTION_BACKLOG = 1_024
+TICKS_PER_S = 10  # of uvicorn's main loop
+TAIL_BYTES = 1_024  # unsent when a connection closes at its end: the last chunk, a close frame
 DRAIN_CHECK_S = 0.05  # between checks of the send buffers
 SHUTDOWN_S = 2  # for responses that are still being sent after the drain
 
 
-class HttpProtocol(HttpToolsProtocol):
+def socket_of(transport: asyncio.Transport) -> TransportSocket:
+    """The socket of a connection, plain or TLS, that is not closing."""
+    sock: TransportSocket = transport.get_extra_info("socket")
+    return sock
+
+
+def cut(transport: asyncio.Transport) -> None:
+    """Close a connection; what is unsent is dropped, in the kernel too."""
+    if not transport.is_closing():
+        tcp.drop_unsent(socket_of(transport))
+    transport.abort()
+
+
+class PlayerConnection(asyncio.Protocol):
+    """A connection whose client may play what it is sent.
+
+    The kernel would cut a player that has no room for `timeouts.tcp_user_s`. So a writer waits for it instead, until
+    nothing is unsent.
+    """
+
+    config: NodeConfig
+    transport: asyncio.Transport
+    # The socket while a writer waits for the client; None while the kernel does.
+    _player: TransportSocket | None = None
+
+    def wait_for_player(self) -> None:
+        """A writer bounds from now on how long the client may have no room."""
+        self._player = socket_of(self.transport)
+        tcp.set_user_timeout(self._player, 0)
+
+    def _leave_to_kernel(self) -> None:
+        if self._player is not None:
+            tcp.set_user_timeout(self._player, self.config.settings.timeouts.tcp_user_s)
+            self._player = None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._player is not None and tcp.unsent_bytes(self._player) > TAIL_BYTES:  # it has left before the end
+            self._leave_to_kernel()
+        super().connection_lost(exc)
+
+
+class HttpProtocol(PlayerConnection, HttpToolsProtocol):
     """HTTP with limits on the size and time of each request's head, and on pipelined requests."""
 
     config: NodeConfig
@@ -130,13 +177,16 @@ class HttpProtocol(HttpToolsProtocol):
             self.transport.abort()
             return
         super().handle_websocket_upgrade()
+        self.parser = None  # type: ignore[assignment] # it holds this protocol, which is no longer needed
 
     # Callbacks of the parser. A ValueError is answered with 400, and the connection is closed.
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
+        if self.cycle is None or self.cycle.response_complete:
+            self._leave_to_kernel()
         self._header_bytes = self._list_bytes = 0
-        self.scope["extensions"] = {CONNECTION: self}  # type: ignore[dict-item]
+        self.scope["extensions"] = {CONNECTION: weakref.proxy(self)}
 
     def on_url(self, url: bytes) -> None:
         if len(self.url) + len(url) > MAX_URL_BYTES:
@@ -184,6 +234,8 @@ class HttpProtocol(HttpToolsProtocol):
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
+        if self.pipeline:
+            self._leave_to_kernel()
         super().on_response_complete()
         if not self.cycle.response_complete:  # a later request's
             return
@@ -216,7 +268,7 @@ class HttpProtocol(HttpToolsProtocol):
             self._deadline = None
 
 
-class WebSocketProtocol(WebSocketsSansIOProtocol):
+class WebSocketProtocol(PlayerConnection, WebSocketsSansIOProtocol):
     """A WebSocket with limits on frames that carry no message."""
 
     config: NodeConfig
@@ -227,9 +279,13 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         # Bytes after a message that the endpoint has not taken yet. Reading is paused meanwhile.
         self._unparsed = b""
         # Whether the client has to answer pings: now, and when the last was sent. Some clients read only while they
-        # wait for speech, and answer none in between; TCP_USER_TIMEOUT still finds a dead machine.
+        # wait for speech, and answer none in between; a machine that is gone is still found.
         self.demands_pongs: Callable[[], bool] = lambda: True
         self._pong_is_due = True
+        # Seconds of audio that the client may play before it reads what is sent now; and when the pong of the last
+        # ping is due because of that.
+        self.unplayed_s: Callable[[], float] = lambda: 0.0
+        self._pong_due_at = 0.0
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.config.table.remove(self.transport)
@@ -267,14 +323,23 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
 
     def send_keepalive_ping(self) -> None:
         self._pong_is_due = self.demands_pongs()
+        timeouts = self.config.settings.timeouts
+        self._pong_due_at = self.loop.time() + timeouts.ping_s + self.unplayed_s()
         super().send_keepalive_ping()
 
     def keepalive_timeout(self) -> None:
-        if self._pong_is_due and self.demands_pongs():
-            super().keepalive_timeout()
-        else:
+        timeouts = self.config.settings.timeouts
+        left_s = self._pong_due_at - self.loop.time()
+        if not self.transport.is_closing() and tcp.is_lost(socket_of(self.transport), timeouts.tcp_user_s):
+            cut(self.transport)
+        elif not (self._pong_is_due and self.demands_pongs()):
             self.pong_timer = self.pending_ping_payload = None
             self.schedule_ping()
+        elif left_s > 0:
+            self.pong_timer = self.loop.call_later(min(left_s, timeouts.ping_s), self.keepalive_timeout)
+        else:
+            super().keepalive_timeout()
+            self.loop.call_later(timeouts.write_s, self.transport.abort)  # if the last frame cannot be sent
 
     def handle_cont(self, event: Frame) -> None:
         if self._may_send_idle_frame() and len(self.frames) < MAX_FRAGMENTS:
@@ -303,8 +368,9 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
             self.handshake_complete = True  # it was denied; uvicorn would log a missing answer
 
     async def run_asgi(self) -> None:
-        self.scope["extensions"][CONNECTION] = self  # type: ignore[assignment]
+        self.scope["extensions"][CONNECTION] = weakref.proxy(self)
         await super().run_asgi()
+        self.unplayed_s = lambda: 0.0  # that of the endpoint holds this protocol
 
     # For the endpoint; see `HttpProtocol`.
 
@@ -351,9 +417,7 @@ def listen(settings: Settings) -> socket.socket:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)
-        if hasattr(socket, "TCP_USER_TIMEOUT"):
-            milliseconds = round(settings.timeouts.tcp_user_s * 1_000)
-            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
+        tcp.set_user_timeout(listener, settings.timeouts.tcp_user_s)
         listener.bind(address)
         listener.listen(CONNECTION_BACKLOG)
     except OSError as error:
@@ -388,22 +452,32 @@ class NodeConfig(uvicorn.Config):
         self.table: ConnectionTable[asyncio.Transport] = ConnectionTable(
             settings.limits.connections + SPARE_CONNECTIONS
         )
+        # File descriptors that may be open, and those of them that are no connection's, as of the last count.
+        self._room_for_files = open_files.room()
+        self._other_files = 0
         self._given_way = app.state.node.metrics.connections_given_way
+
+    def count_files(self) -> None:
+        """Count what else is open: WebRTC peers, connections in their TLS handshake, pipes of engines."""
+        self._other_files = max(0, open_files.in_use() - len(self.table))
 
     def enter(self, connection: asyncio.Transport) -> None:
         """Count a new connection; another one gives way if there is no room."""
-        self._close(self.table.enter(connection))
+        crowded = len(self.table) + self._other_files >= self._room_for_files
+        why = "few file descriptors are free" if crowded else "all places are taken"
+        self._close(self.table.enter(connection, crowded=crowded), why)
 
     def recognise(self, connection: asyncio.Transport) -> None:
         """Count a connection as a client's from now on. Raises `AtCapacity`."""
-        self._close(self.table.recognise(connection))
+        self._close(self.table.recognise(connection), "all places of clients are taken")
 
-    def _close(self, leaving: tuple[asyncio.Transport, Standing] | None) -> None:
+    def _close(self, leaving: tuple[asyncio.Transport, Standing] | None, why: str) -> None:
         if leaving is not None:
             connection, standing = leaving
             connection.abort()
-            self._given_way.labels(standing.name.lower()).inc()
-            logger.warning("{} connections are open: the oldest {} gives way", len(self.table), standing.told)
+            kind = standing.name.lower()
+            self._given_way.labels(kind).inc()
+            logger.warning("{}: of {} connections the oldest {} gives way", why, len(self.table), kind)
 
 
 class NodeServer(uvicorn.Server):
@@ -462,6 +536,8 @@ class NodeServer(uvicorn.Server):
             logger.error("no engine can be kept running: the node exits")
             self.exit_code = 1
             return True
+        if counter % TICKS_PER_S == 0:
+            self.config.count_files()
         return await super().on_tick(counter)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:

@@ -46,6 +46,7 @@ class Session:
 
     Args:
         playout: plays the audio in the node. A context then stays open, and can be cancelled, while it plays.
+        owner: whose contexts these are; see `SpeechService.open`.
     """
 
     def __init__(
@@ -54,12 +55,14 @@ class Session:
         transport: str,
         playout: SpeechTrack | None = None,
         clock: Callable[[], float] = time.monotonic,
+        owner: int = 0,
     ) -> None:
         self.id = token_hex(8)
         self._node = node
         self._limits = node.settings.limits
         self._transport = transport
         self._playout = playout
+        self._owner = owner
         self._clock = clock
         self._config = protocol.SessionConfig(lead_ms=node.settings.lead_ms, normalize=node.settings.normalize)
         self._contexts: dict[str, Utterance] = {}
@@ -68,6 +71,8 @@ class Session:
         # Ids of ended contexts.
         self._done: deque[str] = deque(maxlen=MAX_REMEMBERED)
         self._context_no = 0
+        # Audio that was polled. Contexts that are open together are heard together: each has its share of the time.
+        self.heard_s = 0.0
         self._paces = Paces()
         # Unknown fields that the client was told of, each once.
         self._warned: set[str] = set()
@@ -122,8 +127,11 @@ class Session:
             utterance = self._next_ready()
             if utterance is None:
                 break
-            if (told := utterance.poll()) is not None:
-                if utterance.request.has_events:
+            audio_ms = utterance.audio_ms
+            told = utterance.poll()
+            self.heard_s += (utterance.audio_ms - audio_ms) / 1_000 / len(self._contexts)
+            if told is not None:
+                if utterance.has_events:
                     self._ready[utterance.context_id] = None  # round robin
                 self._tell(utterance, told)
         if self._leaving is not None and not self._contexts:
@@ -224,7 +232,7 @@ class Session:
         if len(self._contexts) >= self._limits.contexts_per_session:
             raise ContextLimit(f"{self._limits.contexts_per_session} contexts are open: end or cancel one first")
         options, service = config.options(), self._node.service
-        request = service.open(options)
+        request = service.open(options, self._owner)
         self._context_no += 1
         about: dict[str, str | int] = {"session_id": self.id, "context_no": self._context_no}
         utterance = self._contexts[context_id] = Utterance(
@@ -329,6 +337,8 @@ class Session:
 
     def _is_held(self, utterance: Utterance, playout: SpeechTrack) -> bool:
         """Whether its next event waits for the playout: audio until there is room, a regular end until it is played."""
+        if utterance.is_unread:
+            return False
         event = next(utterance.request.ahead(), None)
         if isinstance(event, RequestFinished):
             return event.reason in ("end", "length") and playout.is_playing(utterance.context_no)
@@ -354,7 +364,8 @@ class Session:
 
     def _tell_words(self, put: Callable[[Message], None], context_id: str, kind: str, words: Sequence[Word]) -> None:
         for first in range(0, len(words), MAX_WORDS):
-            told = [asdict(word) for word in words[first : first + MAX_WORDS]]
+            some = words[first : first + MAX_WORDS]
+            told = [{name: getattr(word, name) for name in Word.__match_args__} for word in some]
             put(protocol.build("words", context_id=context_id, kind=kind, words=told))
 
     def _tell_done(self, utterance: Utterance, done: Done) -> None:

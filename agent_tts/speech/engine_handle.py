@@ -126,13 +126,13 @@ class EngineHandle:
         """See `load`. Counted in the front: current without a heartbeat."""
         return load(len(self._open), self.info.slots if self.info is not None else 1, self._queue)
 
-    def open(self, options: SpeechOptions) -> EngineRequest:
+    def open(self, options: SpeechOptions, owner: int = 0) -> EngineRequest:
         """Start a request with resolved options. It takes a slot or a place in the queue at once."""
         request = EngineRequest(self._next_id, self.client.send, self._window, self.number)
         self._next_id += 1
         self._open[request.request_id] = request
         self.idle.clear()
-        self.client.send(OpenRequest(request.request_id, options))
+        self.client.send(OpenRequest(request.request_id, options, owner))
         return request
 
     def fail_all(self, code: str, message: str) -> None:

@@ -89,8 +89,11 @@ class SpeechService:
         for engine in self.engines:
             await engine.idle.wait()
 
-    def open(self, options: SpeechOptions) -> EngineRequest:
+    def open(self, options: SpeechOptions, owner: int = 0) -> EngineRequest:
         """Start an utterance on the least loaded engine. It takes a slot or a place in the queue at once.
+
+        Args:
+            owner: a number for whose it is: owners get equal shares of each engine. 0 is the node itself.
 
         Raises:
             Draining: the node shuts down.
@@ -104,7 +107,7 @@ class SpeechService:
             raise EngineLost("the engine is restarting: try again", retry_after_ms=RETRY_MS)
         # An engine that is not ready may fail fast and so look idle: it would receive every utterance.
         able = [engine for engine in up if engine.ready] or up
-        return min(able, key=lambda engine: engine.load).open(self.resolve(options))
+        return min(able, key=lambda engine: engine.load).open(self.resolve(options), owner)
 
     def resolve(self, options: SpeechOptions) -> SpeechOptions:
         """The options with voice, language and model resolved; raises the errors of `Routing.resolve`."""

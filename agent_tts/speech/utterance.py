@@ -143,24 +143,24 @@ class Utterance:
     # ------------------------------------------------------------ the writer's side
 
     def write(self, text: str) -> list[Words]:
-        """Append text, verbatim and in any split; returns words to send now. Ignored after the end."""
+        """Append text, verbatim and in any split; returns words to send now, `poll` the rest. Ignored after the end."""
         if not text:
             return []
         self.chars += len(text)
         self._meter.text()
         self.request.write(text)
-        return self._new_words(self._timeline.append(text)) if self._timeline is not None else []
+        return self._read_now(self._timeline.append(text)) if self._timeline is not None else []
 
     def flush(self, flush_id: str) -> list[Words]:
         """Speak all text so far as complete words; answered by `Flushed`. Returns words to send now."""
         self.flushes += 1
         self.request.flush(flush_id)
-        return self._new_words(self._timeline.flush()) if self._timeline is not None else []
+        return self._read_now(self._timeline.flush()) if self._timeline is not None else []
 
     def end(self) -> list[Words]:
         """No more text; returns words to send now. Idempotent."""
         self.request.end()
-        return self._new_words(self._timeline.complete()) if self._timeline is not None else []
+        return self._read_now(self._timeline.complete()) if self._timeline is not None else []
 
     def ack(self, played_ms: float) -> None:
         """The listener has played `played_ms` of the utterance."""
@@ -211,16 +211,35 @@ class Utterance:
     # ------------------------------------------------------------ the reader's side
 
     def poll(self) -> list[Told] | None:
-        """The listener's events for the engine's next event; None when there is no event now."""
+        """The listener's next events; None when there is none now."""
+        if self.is_unread:
+            return self._read()
         event = self.request.poll()
         return None if event is None else self._told(event)
 
     async def next(self) -> list[Told] | None:
         """Like `poll`, but waits for the next event; None after `Done`. Cancelling it loses nothing."""
+        if self.is_unread:
+            return self._read()
         event = await self.request.next()
         return None if event is None else self._told(event)
 
+    @property
+    def has_events(self) -> bool:
+        """Whether `poll` would return something."""
+        return self.is_unread or self.request.has_events
+
+    @property
+    def is_unread(self) -> bool:
+        """Whether words of the text wait to be read and told; before the engine has started they wait for that."""
+        timeline = self._timeline
+        return timeline is not None and self._early is None and timeline.is_unread and not self.request.stopped
+
     # ------------------------------------------------------------ inside
+
+    def _read(self) -> list[Told]:
+        assert self._timeline is not None
+        return [*self._words("estimated", self._timeline.read())]
 
     def _on_event(self) -> None:
         self._on_stopped()
@@ -235,6 +254,7 @@ class Utterance:
     def _end(self, finished: RequestFinished) -> Done:
         if self.done is None:
             self.done = self._meter.finished(finished)
+            self.request.waker = None  # nothing follows; without the cycle both are freed at once
         return self.done
 
     def _told(self, event: RequestEvent) -> list[Told]:
@@ -302,6 +322,11 @@ class Utterance:
             self.error = from_code(event.code, event.message, event.retry_after_ms)
         told.append(self._end(event))
         return told
+
+    def _read_now(self, words: list[Word]) -> list[Words]:
+        if self.is_unread and self.waker is not None:
+            self.waker()
+        return self._new_words(words)
 
     def _new_words(self, words: list[Word]) -> list[Words]:
         if self._early is None:

@@ -55,6 +55,11 @@ def is_unspeakable(ch: str) -> bool:
     return unicodedata.category(ch) in _UNSPEAKABLE_CATEGORIES and not ch.isspace()
 
 
+def is_pictograph(ch: str) -> bool:
+    """An emoji, an arrow or another sign of these blocks."""
+    return unicodedata.category(ch) in _PICTOGRAPH_CATEGORIES and _PICTOGRAPHIC.match(ch) is not None
+
+
 def extends(ch: str, before: str, length: int) -> bool:
     """Whether `ch` joins a cluster of `length` code points whose last is `before`."""
     if ch < "\u0300":
@@ -89,4 +94,4 @@ def normal(ch: str, before: str) -> str:
     category = unicodedata.category(ch)
     if category in _DROPPED_CATEGORIES or _KEYCAP_OR_SELECTOR.match(ch):
         return ""
-    return PICTOGRAPH if category in _PICTOGRAPH_CATEGORIES and _PICTOGRAPHIC.match(ch) else ch
+    return PICTOGRAPH if is_pictograph(ch) else ch

@@ -1,7 +1,8 @@
-"""The process that decodes one clip: `python -m agent_tts.voices.decode_child MAX_SECONDS`; clip in, samples out.
+"""The process that decodes one clip: `python -m agent_tts.voices.decode_child PID MAX_SECONDS`; clip in, samples out.
 
 A clip is untrusted input to a large C library. The process reads it only after it has given up files, processes,
 memory and time that decoding does not need. FFmpeg's formats and codecs are a fixed list, never guessed from the clip.
+It ends with its parent, PID.
 
 On stdout: one byte with the number of channels, 1 or 2, then 24 kHz samples as pcm_f32le, channels interleaved.
 Exit codes: 0, or a `Refusal`; a limit that is reached ends the process by a signal.
@@ -19,6 +20,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from agent_tts.events import SAMPLE_RATE
+from agent_tts.in_child import die_with
 
 if TYPE_CHECKING:
     import av
@@ -135,7 +137,8 @@ def give_up_powers() -> None:
 
 def main() -> int:
     """Run the process. It decodes a clip of its own first, to import all of PyAV while files can still be opened."""
-    max_s = float(sys.argv[1])
+    parent, max_s = int(sys.argv[1]), float(sys.argv[2])
+    die_with(parent)
     for _ in samples(_FIRST, max_s):
         pass
     give_up_powers()

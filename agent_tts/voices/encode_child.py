@@ -1,7 +1,7 @@
-"""The process that turns a clip into a voice: `python -m agent_tts.voices.encode_child vector|reference FOLDER...`.
+"""The process that turns a clip into a voice: `python -m agent_tts.voices.encode_child PID vector|reference FOLDER...`.
 
 On stdin: 24 kHz mono, pcm_f32le. On stdout: the arrays of a cloned voice, as the library stores them. The front must
-not import torch; this process does, and holds the encoders of one checkpoint at a time.
+not import torch; this process does, and holds the encoders of one checkpoint at a time. It ends with its parent, PID.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from agent_tts.processes import take_stdout
+from agent_tts.in_child import die_with, take_stdout
 
 NICE = 10
 THREADS = 2  # leaves the other cores to running speech
@@ -40,12 +40,13 @@ def encode(samples: bytes, folders: Iterable[Path], *, reference: bool) -> bytes
 
 def main() -> int:
     """Run the process. It takes stdout before it imports libraries that might print."""
+    parent, what, *folders = sys.argv[1:]
+    die_with(int(parent))
     out = take_stdout()
     if sys.platform != "win32":
         os.nice(NICE)
     from agent_tts.errors import SettingsError
 
-    what, *folders = sys.argv[1:]
     try:
         voice = encode(sys.stdin.buffer.read(), map(Path, folders), reference=what == "reference")
     except SettingsError as error:

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from loguru import logger
 
-from agent_tts.errors import Internal, InvalidRequest, SettingsError, Unsupported, at_capacity
+from agent_tts.errors import (
+    RETRY_MS,
+    AtCapacity,
+    Internal,
+    InvalidRequest,
+    SettingsError,
+    Unsupported,
+    at_capacity,
+)
 from agent_tts.events import SAMPLE_RATE
-from agent_tts.processes import run_module
+from agent_tts.processes import ModuleResult, run_module
 from agent_tts.voices.decode_child import MAX_CHANNELS, MAX_RATE, MIN_RATE, Refusal
 from agent_tts.voices.library import Consent, StoredVoice, VoiceLibrary
 
@@ -69,8 +78,9 @@ class Enrolment:
             transcript: the words of the clip; with it, the voice stores the codes of the clip, too.
         Raises:
             InvalidRequest, VoiceExists, VoiceLimit: the name, the clip or a text is not allowed; the library is full.
+            StorageFull: the disk is full.
             Unsupported: there is no Base model.
-            AtCapacity: too many clips wait.
+            AtCapacity: too many clips wait, or the machine cannot start a process.
             SettingsError: a checkpoint cannot be used.
             Internal: encoding failed or took too long.
         """
@@ -132,9 +142,7 @@ async def decode(clip: bytes, *, max_s: float) -> NDArray[np.float32]:
     # One extra sample: the rate of a clip need not divide 24 kHz.
     most = 1 + 4 * MAX_CHANNELS * (round(max_s * SAMPLE_RATE) + 1)
     try:
-        done = await run_module(
-            "agent_tts.voices.decode_child", str(max_s), data=clip, output_bytes=most, timeout_s=DECODE_TIMEOUT_S
-        )
+        done = await _run("decode_child", str(max_s), data=clip, output_bytes=most, timeout_s=DECODE_TIMEOUT_S)
     except TimeoutError:
         raise _refused(_REFUSALS[Refusal.LIMITS]) from None
     if done.code == Refusal.TOO_LONG:
@@ -172,8 +180,8 @@ async def _encode(
     """
     what = "reference" if reference else "vector"
     try:
-        done = await run_module(
-            "agent_tts.voices.encode_child",
+        done = await _run(
+            "encode_child",
             *(what, *map(str, checkpoints)),
             data=waveform.astype("<f4").tobytes(),
             output_bytes=MAX_ENCODED_BYTES,
@@ -190,6 +198,17 @@ async def _encode(
     from safetensors.numpy import load
 
     return load(done.output)
+
+
+async def _run(child: str, *args: str, **options: Any) -> ModuleResult:
+    """`run_module` for a child that ends with this process. Raises `AtCapacity` if the machine cannot start it."""
+    try:
+        return await run_module(f"agent_tts.voices.{child}", str(os.getpid()), *args, **options)
+    except TimeoutError:
+        raise
+    except OSError as error:
+        logger.error("{} cannot be started: {}", child, error.strerror)
+        raise AtCapacity("the node cannot start a process for the clip: try again", retry_after_ms=RETRY_MS) from None
 
 
 def _cloned(name: str, description: str, consent: str, transcript: str | None = None) -> StoredVoice:

@@ -9,6 +9,7 @@ A rename adds or removes a whole folder, so any number of processes may share a 
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import secrets
@@ -27,7 +28,7 @@ from loguru import logger
 from pydantic import BaseModel, ConfigDict, Field
 
 from agent_tts.config.settings import Voices
-from agent_tts.errors import Internal, SettingsError, UnknownVoice, VoiceExists, VoiceLimit
+from agent_tts.errors import Internal, SettingsError, StorageFull, UnknownVoice, VoiceExists, VoiceLimit
 from agent_tts.voices.names import checked_name, did_you_mean, is_name, library_name
 
 if TYPE_CHECKING:
@@ -214,13 +215,14 @@ class VoiceLibrary:
         Raises:
             InvalidRequest, VoiceExists, VoiceLimit: see `check_room`.
             ValueError: the arrays do not fit the voice.
+            StorageFull: the disk is full.
             Internal: the disk refuses it.
         """
         self.check_room(voice.name)
-        _check(voice, arrays)
+        sizes, frames = _check(voice, arrays)
         with self._changing("stored"):
             self._write(voice, arrays)
-        return self.get(voice.name)
+        return replace(voice, vector_sizes=sizes, frames=frames)
 
     def delete(self, name: str) -> None:
         """Delete a voice, damaged or not.
@@ -242,6 +244,8 @@ class VoiceLibrary:
             yield
         except OSError as error:
             logger.error("a voice cannot be {}: {}", what, error.strerror)
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise StorageFull(f"the voice cannot be {what}: the node's disk is full") from error
             raise Internal(f"the voice cannot be {what}; the reason is in the node's log") from error
         finally:
             self._read_at = None
@@ -259,12 +263,21 @@ class VoiceLibrary:
                 # `save` writes the memory of an array as it is, which is wrong for a transposed one.
                 ordered = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
                 _write_file(temporary / _ARRAYS, save(ordered))
-            target = self._path(voice.name)
-            if os.path.lexists(target):  # another process was faster; the rename replaces only an empty folder
-                raise _exists(voice.name)
-            temporary.rename(target)
+            self._claim(temporary, voice.name)
         except BaseException:
             _remove(temporary)
+            raise
+
+    def _claim(self, made: Path, name: str) -> None:
+        """Rename a finished folder to the voice's name. Raises `VoiceExists` if another process was faster."""
+        target = self._path(name)
+        if os.path.lexists(target):  # a rename would replace an empty folder
+            raise _exists(name)
+        try:
+            made.rename(target)
+        except OSError as error:
+            if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+                raise _exists(name) from None
             raise
 
     def _sweep(self) -> None:
@@ -319,11 +332,11 @@ def _parts(voice: StoredVoice, shapes: Mapping[str, tuple[int, ...]]) -> tuple[t
     return tuple(sorted(sizes)), frames
 
 
-def _check(voice: StoredVoice, arrays: Arrays) -> None:
-    """Raise ValueError unless these arrays fit the voice."""
+def _check(voice: StoredVoice, arrays: Arrays) -> tuple[tuple[int, ...], int]:
+    """As `_parts`, for arrays with their values."""
     import numpy as np
 
-    _parts(voice, {name: array.shape for name, array in arrays.items()})
+    parts = _parts(voice, {name: array.shape for name, array in arrays.items()})
     for name, array in arrays.items():
         if name == "codes":
             good = np.issubdtype(array.dtype, np.integer) and array.min() >= 0
@@ -331,6 +344,7 @@ def _check(voice: StoredVoice, arrays: Arrays) -> None:
             good = array.dtype == np.float32 and np.isfinite(array).all()
         if not good:
             raise ValueError(f"an array {name!r} of {array.dtype} with invalid values")
+    return parts
 
 
 def _shapes(path: Path) -> dict[str, tuple[int, ...]]:

@@ -12,6 +12,7 @@ from agent_tts.agent.calls import VoiceChoice
 from agent_tts.agent.server import AgentServer
 from agent_tts.serve.app import create_app
 from agent_tts.serve.guard import Client
+from agent_tts.serve.transports.sdp import MAX_CANDIDATES
 from tests.agent.caller import Caller, calling
 from tests.agent.node import running_agent
 from tests.support import running_app, running_node, settings_of, until
@@ -54,6 +55,9 @@ async def test_each_route_needs_a_key_or_a_token() -> None:
             assert (await client.get("/api/agent", headers=KEY)).status_code == 200
             token = (await client.post("/v1/tokens", headers=KEY)).json()["token"]
             assert (await client.post(f"/api/agent/offer?token={token}", json={})).status_code == 400
+            assert (await client.post(f"/api/agent/offer?token={token}", json={})).status_code == 400  # still good
+            found = {"pc_id": "unknown", "candidates": []}
+            assert (await client.patch(f"/api/agent/offer?token={token}", json=found)).status_code == 400
             assert (await client.post(f"/api/agent/offer?token={token}", json={})).status_code == 401
         async with calling(node.url, headers=KEY) as caller:
             caller.type("Hello.")
@@ -105,6 +109,38 @@ async def test_candidates_can_be_added_and_invalid_ones_are_refused() -> None:
                 body = {"pc_id": pc_id, "candidates": [{"candidate": candidate, "sdp_mid": "0", "sdp_mline_index": 0}]}
                 assert (await client.patch("/api/agent/offer", json=body)).status_code == status
             assert (await client.patch("/api/agent/offer", json=body | {"pc_id": "x"})).status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("candidates", "said"),
+    [
+        (["candidate:1 1 udp 1 192.0.2.7 99999 typ host"], "port"),
+        (["candidate:1 1 udp 1 192.0.2.7 0 typ host"], "port"),
+        (["x" * 900], "a candidate"),
+        ([""] * (MAX_CANDIDATES + 1), "at most 64"),
+    ],
+)
+async def test_a_candidate_that_no_browser_sends_is_refused(candidates: list[str], said: str) -> None:
+    async with running_agent() as agent, httpx.AsyncClient(base_url=agent.url, timeout=20) as client:
+        async with calling(agent.url):
+            (pc_id,) = agent.server.calls._peers
+            body = {"pc_id": pc_id, "candidates": [{"candidate": line, "sdp_mid": "0"} for line in candidates]}
+            reply = await client.patch("/api/agent/offer", json=body)
+            assert reply.status_code == 400
+            assert said in reply.json()["error"]["message"]
+
+
+async def test_a_call_takes_a_bounded_number_of_candidates() -> None:
+    """All its messages together, with or without candidates that can be used."""
+    async with running_agent() as agent, httpx.AsyncClient(base_url=agent.url, timeout=20) as client:
+        async with calling(agent.url):
+            (pc_id,) = agent.server.calls._peers
+            lines = [f"candidate:1 1 udp 1 {number}.local 9 typ host" for number in range(MAX_CANDIDATES - 1)]
+            body = {"pc_id": pc_id, "candidates": [{"candidate": line, "sdp_mid": "0"} for line in lines]}
+            statuses = [(await client.patch("/api/agent/offer", json=body)).status_code]
+            body["candidates"] = []
+            statuses += [(await client.patch("/api/agent/offer", json=body)).status_code for _ in range(2)]
+            assert statuses == [204, 204, 400]
 
 
 async def test_a_caller_that_vanishes_is_dropped_within_seconds() -> None:

@@ -87,8 +87,8 @@ def times_of_words(agent: RunningAgent) -> defaultdict[int, list[WordTime]]:
     service = agent.node.node.service
     open_, count = service.open, itertools.count(1)
 
-    def opened(options: SpeechOptions) -> EngineRequest:
-        speech = open_(options)
+    def opened(options: SpeechOptions, owner: int = 0) -> EngineRequest:
+        speech = open_(options, owner)
         deliver, number = speech.deliver, next(count)
 
         def delivered(event: RequestEvent) -> None:

@@ -4,16 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+import os
+import signal
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
 import httpx
 
-from tests.attack.harness import ANSWER_S, Broken, Target, attack
+from agent_tts.bench.node import OwnNode
+from tests.attack.harness import ANSWER_S, BACK_S, Broken, Target, attack
+from tests.hampered import hampered_node
 
 GARBAGE = b"\x16\x03\x01\x02\x00 this is no HTTP\r\n\r\n"
 HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
 AT_ONCE = 50
+FILES = 256
+
+
+@asynccontextmanager
+async def hampered(settings: Mapping[str, object]) -> AsyncIterator[OwnNode]:
+    """A node whose log nobody reads, and which may open few files."""
+    flags = [part for key, value in settings.items() for part in ("--set", f"{key.replace('__', '.')}={value}")]
+    async with hampered_node(*flags, files=FILES) as (url, process):
+        yield OwnNode(url, {"front": process.pid})
 
 
 @asynccontextmanager
@@ -73,6 +86,31 @@ async def sockets(target: Target) -> str:
         b"GET /v1/tts/stream HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
         b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
     )
-    async with strangers(target, int(target.scaled(1_300, 400)), upgrade):
+    async with strangers(target, 1_300, upgrade):
         await answered(target)
     return "their closing handshakes never end"
+
+
+@attack("garbage beside an unread log", node=hampered)
+async def garbage(target: Target) -> str:
+    """Each gets a line into the log, and once the pipe is full no write to it ends."""
+    sent = 0
+    for _ in range(int(target.scaled(40, 40))):
+        async with strangers(target, AT_ONCE, GARBAGE):
+            sent += AT_ONCE
+    await answered(target)
+    return f"{sent} invalid requests"
+
+
+@attack("all descriptors taken, then the engine dies", node=hampered, expected=["engine_lost"])
+async def descriptors(target: Target) -> str:
+    rounds = int(target.scaled(3, 1))
+    for _ in range(rounds):
+        async with strangers(target, 2 * FILES):
+            (engine,) = target.engine_pids
+            os.kill(engine, signal.SIGKILL)
+            async with asyncio.timeout(BACK_S), httpx.AsyncClient(base_url=target.url) as client:
+                while target.engine_pids in ([], [engine]) or (await client.get("/ready")).status_code != 200:
+                    await asyncio.sleep(0.05)
+            await answered(target)
+    return f"{rounds} engines killed"

@@ -7,15 +7,22 @@ import contextlib
 import json
 import os
 import random
+import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from pathlib import Path
+from unittest.mock import patch
 
+import httpx
 from websockets.exceptions import WebSocketException
 
 from agent_tts.bench.connection import dial
+from agent_tts.bench.node import OwnNode
 from agent_tts.errors import SpeechError
-from tests.attack.harness import Broken, Target, attack
+from tests.attack.harness import Broken, Target, attack, plain_node
+from tests.rtc_peer import connected
 from tests.wire import wire
 
 ROOM = {"limits__connections": 2_000, "limits__sessions_per_key": 1_500}  # for a storm
@@ -44,6 +51,35 @@ BODIES = (
     "/v1/text-to-speech/nova/stream",
 )
 
+# Runs when the node's processes start: the wall clock jumps by an hour each half second, temporary files have no room.
+UNLUCKY = """
+import tempfile, time
+
+clock, clock_ns, began = time.time, time.time_ns, time.monotonic()
+offset = lambda: (0, 3_600, -3_600)[int(2 * (time.monotonic() - began)) % 3]
+time.time = lambda: clock() + offset()
+time.time_ns = lambda: clock_ns() + offset() * 10**9
+tempfile.tempdir = "/dev/full"
+"""
+
+
+@asynccontextmanager
+async def unlucky_node(settings: Mapping[str, object]) -> AsyncIterator[OwnNode]:
+    """A node with `UNLUCKY` in front of its code."""
+    with _site(UNLUCKY) as path:
+        async with AsyncExitStack() as stack:
+            with patch.dict(os.environ, PYTHONPATH=path):
+                node = await stack.enter_async_context(plain_node(settings))
+            yield node
+
+
+@contextmanager
+def _site(code: str) -> Iterator[str]:
+    """A PYTHONPATH whose processes run this code first."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "sitecustomize.py").write_text(code)
+        yield os.pathsep.join([folder, *filter(None, [os.environ.get("PYTHONPATH")])])
+
 
 async def exchange(target: Target, *pieces: bytes, pause_s: float = 0.0, answer_s: float = ANSWER_S) -> bytes:
     """Send the pieces; returns what comes until the node closes, resets or says no more for `answer_s`."""
@@ -69,7 +105,35 @@ def status(answer: bytes) -> int:
     return int(answer[9:12]) if answer.startswith(b"HTTP/1.1 ") else 0
 
 
-@attack("long lists in the headers of a WebSocket", settings=ROOM)
+@attack("a clock that jumps, and no room for files", settings=ROOM, node=unlucky_node)
+async def unlucky(target: Target) -> str:
+    """Tokens, speech over WebRTC and HTTP, and pacing go by a clock that does not jump, and no file is written."""
+    formats = ("wav", "mp3", "opus", "flac", "aac", "pcm")
+    rounds, hours = int(target.scaled(5, 1)), set()
+    async with httpx.AsyncClient(base_url=target.url, headers=target.headers, timeout=20) as http:
+        for _ in range(rounds):
+            token = (await http.post("/v1/tokens")).json()["token"]
+            async with connected(target.url, target.headers) as caller:
+                caller.say("t1", "The clock on the wall jumps, and nobody hears it. " * 2)
+                await asyncio.sleep(1.1)  # over two jumps
+                async with wire(f"{target.ws_url}?token={token}") as peer:
+                    await peer.say("t1", "Nor here.")
+                    if (await peer.until("context.done"))["reason"] != "end":
+                        raise Broken("a paced context did not end by itself")
+                for format_ in formats:
+                    body = {"input": "Nor in a file.", "response_format": format_}
+                    answer = (await http.post("/v1/audio/speech", json=body)).raise_for_status()
+                    hours.add(answer.headers["date"].split(":")[0])
+                done = await caller.message("context.done")
+                if done["reason"] != "end" or not caller.loud():
+                    raise Broken(f"a caller heard nothing, or not all: {done['reason']}")
+                await asyncio.sleep(0.6)  # uvicorn sets the date once a second
+    if rounds > 1 and len(hours) < 2:
+        raise AssertionError("the clock of the node did not jump")
+    return f"{rounds} rounds over jumps of an hour"
+
+
+@attack("long lists in the headers of a WebSocket", settings=ROOM, node=unlucky_node)
 async def long_lists(target: Target) -> str:
     """Each name in `Connection`, `Upgrade` and `Sec-WebSocket-*` is parsed before any key is seen."""
     connection = b"Connection: Upgrade" + b",a" * 3_990 + b"\r\n"
@@ -131,7 +195,7 @@ def odd_requests(key: str) -> Iterable[bytes]:
         yield b"POST /v1/audio/speech HTTP/1.1\r\n" + known + header + b"\r\n\r\n" + body
 
 
-@attack("odd HTTP", settings=ROOM)
+@attack("odd HTTP", settings=ROOM, node=unlucky_node)
 async def odd_http(target: Target) -> str:
     answers = Counter[int]()
     until, rounds = time.monotonic() + target.scaled(20, 1), 0
@@ -145,7 +209,7 @@ async def odd_http(target: Target) -> str:
     return f"{rounds} rounds: {dict(answers)}"
 
 
-@attack("slow bodies", settings=ROOM)
+@attack("slow bodies", settings=ROOM, node=unlucky_node)
 async def slow_bodies(target: Target) -> str:
     """One byte a second on every route that reads a body: each is cut in time."""
     length = 60_000
@@ -173,7 +237,7 @@ async def slow_bodies(target: Target) -> str:
     return f"{each * len(BODIES)} bodies, the last cut after {took:.1f} s"
 
 
-@attack("a storm of new connections", settings=ROOM)
+@attack("a storm of new connections", settings=ROOM, node=unlucky_node)
 async def storm(target: Target) -> str:
     """Everybody comes back within 2 s, as after a fault of the network, and again."""
     count, rounds = int(target.scaled(1_000, 100)), int(target.scaled(3, 1))
@@ -204,7 +268,7 @@ def frame(opcode: int, payload: bytes, fin: bool = True) -> bytes:
     return bytes([0x80 * fin | opcode]) + length + bytes(4) + payload
 
 
-@attack("frames without messages", settings=ROOM)
+@attack("frames without messages", settings=ROOM, node=unlucky_node)
 async def frames(target: Target) -> str:
     """Floods of pings, empty fragments, closes and what follows them, on each dialect's socket."""
     floods = {
@@ -230,7 +294,7 @@ async def frames(target: Target) -> str:
     return f"{sent >> 20} MiB in {len(floods)} kinds of frames"
 
 
-@attack("garbage on every socket", settings=ROOM)
+@attack("garbage on every socket", settings=ROOM, node=unlucky_node)
 async def garbage(target: Target) -> str:
     """JSON of every shape, and none, in each dialect; the next client of the dialect is served."""
     chance = random.Random(0)

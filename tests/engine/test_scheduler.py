@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import Any
 
 import hypothesis.strategies as st
@@ -109,9 +110,12 @@ def test_free_slots_count_as_places_in_the_queue() -> None:
 def test_a_request_that_waits_too_long_gets_at_capacity() -> None:
     bench = Bench(slots=1, queue=1, queue_s=2.0)
     bench.scheduler.open(1, UNPACED, 0.0)
+    bench.scheduler.append(1, "Hello")
     bench.scheduler.open(2, UNPACED, 0.0)
+    bench.frames(bench.scheduler.policy.window_frames)
+    bench.now = 0.6
     bench.step()
-    assert bench.scheduler.next_step_at(0.1) == 2.0
+    assert bench.scheduler.next_step_at(0.6) == 2.0
     bench.now = 1.99
     assert finished(bench.step()) == []
     bench.now = 2.0
@@ -497,31 +501,40 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.now = 0.0
         self.next_request = 1
         self.open: dict[int, int] = {}  # request -> frames received and not taken
+        self.owner: dict[int, int] = {}  # of each request
+        self.begun: set[int] = set()  # requests that have text, a flush or their end
         self.started: list[int] = []
         self.over: set[int] = set()
         self.in_slot: dict[int | None, int] = {}  # slot -> epoch, as sent to the engine
-        self.under_way: list[Step] = []  # steps whose outputs have not arrived
+        self.under_way: list[tuple[Step, list[int]]] = []  # steps whose outputs have not arrived, and their slots
 
     def requests(self, data: st.DataObject) -> int:
         return data.draw(st.integers(1, max(1, self.next_request)), label="request")
 
-    @rule(lead=st.sampled_from([None, 80, 400, 1_000]))
-    def open_request(self, lead: int | None) -> None:
-        self.scheduler.open(self.next_request, SpeechOptions(lead_ms=lead), self.now)
+    @rule(lead=st.sampled_from([None, 80, 400, 1_000]), owner=st.integers(0, 2))
+    def open_request(self, lead: int | None, owner: int) -> None:
+        self.owner[self.next_request] = owner
         self.open[self.next_request] = 0
+        self.scheduler.open(self.next_request, SpeechOptions(lead_ms=lead), self.now, owner)
         self.next_request += 1
 
     @rule(data=st.data(), text=st.text(max_size=5))
     def append(self, data: st.DataObject, text: str) -> None:
-        self.scheduler.append(self.requests(data), text)
+        request = self.requests(data)
+        self.begun |= {request} & self.open.keys()
+        self.scheduler.append(request, text)
 
     @rule(data=st.data())
     def end(self, data: st.DataObject) -> None:
-        self.scheduler.end(self.requests(data))
+        request = self.requests(data)
+        self.begun |= {request} & self.open.keys()
+        self.scheduler.end(request)
 
     @rule(data=st.data())
     def flush(self, data: st.DataObject) -> None:
-        self.scheduler.flush(self.requests(data), "f")
+        request = self.requests(data)
+        self.begun |= {request} & self.open.keys()
+        self.scheduler.flush(request, "f")
 
     @rule(data=st.data())
     def cancel(self, data: st.DataObject) -> None:
@@ -552,15 +565,16 @@ class SchedulerMachine(RuleBasedStateMachine):
                 del self.in_slot[message.slot]
             else:
                 assert message.slot in self.in_slot, "text for a slot without a request"
-        before = [request.id for step in self.under_way for request in step.requests]
+        before = [request.id for step, _ in self.under_way for request in step.requests]
         for request in step.requests:
             assert self.in_slot[request.slot] == request.id
             assert self.open[request.id] + before.count(request.id) < self.policy.window_frames, "ran without credit"
-        done, self.under_way = [*self.under_way, step], []
+        done, self.under_way = [*self.under_way, (step, step.run)], []
         if data.draw(st.booleans(), label="late"):
             self.under_way = [done.pop()]
         outputs: list[base.StepOutput] = []
-        for slot, epoch in ((request.slot or 0, request.id) for step in done for request in step.requests):
+        ran = [pair for step, slots in done for pair in zip(slots, step.requests, strict=True)]
+        for slot, epoch in ((slot, request.id) for slot, request in ran):
             kind = data.draw(st.sampled_from(["frame"] * 4 + ["starved", "done", "failed", "nothing"]), label="kind")
             if kind == "frame":
                 outputs.append(base.FrameOutput(slot, epoch, PCM))
@@ -571,19 +585,31 @@ class SchedulerMachine(RuleBasedStateMachine):
             elif kind == "failed":
                 outputs.append(base.FailedOutput(slot, epoch, "internal", "x"))
             outputs.append(base.FrameOutput(slot, 0, PCM))  # of an earlier request
-        for event in self.scheduler.update(outputs, done, self.now, 0.001):
+        for event in self.scheduler.update(outputs, [step for step, _ in done], self.now, 0.001):
             self.see(event)
 
     def see(self, event: events.EngineEvent) -> None:
         assert not isinstance(event, events.EngineReady | events.EnginePong)
         assert event.request_id not in self.over, "an event after the end"
         if isinstance(event, events.RequestStarted):
-            assert all(event.request_id > other for other in self.started), "not first in, first out"
+            assert event.request_id not in self.started, "started twice"
+            earlier = [
+                other
+                for other in self.open.keys() - set(self.started)
+                if other < event.request_id and self.owner[other] == self.owner[event.request_id]
+            ]
+            assert not self.begun.intersection(earlier), "not first in, first out for one owner"
+            assert event.request_id in self.begun or not earlier, "overtaken without text"
             self.started.append(event.request_id)
         elif isinstance(event, events.RequestAudio):
             assert event.request_id in self.started
             self.open[event.request_id] += 1
         elif isinstance(event, events.RequestFinished):
+            if event.gave_way:
+                assert event.code in ("starved", "at_capacity")
+                assert event.request_id in self.started
+            if event.code == "at_capacity":
+                assert 100 <= (event.retry_after_ms or 0) <= 30_000
             self.over.add(event.request_id)
             del self.open[event.request_id]
 
@@ -602,13 +628,20 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert 0 <= self.scheduler.speaking <= self.policy.slots
         assert self.scheduler.queued <= self.policy.queue + self.policy.slots
         due_at = self.scheduler.next_step_at(self.now)
-        if self.scheduler.queued or self.scheduler.speaking:
-            assert due_at is not None, "a request can run and no step is due"
+        if self.open:
+            assert due_at is not None, "a request is open and no step is due"
+        held = Counter(request.owner for request in self.scheduler._running.values())
+        assert held == self.scheduler._held
+        waiting = [request for queue in self.scheduler._waiting.values() for request in queue]
+        parked = [request for request in self.scheduler._requests.values() if request.parked]
+        places = [*self.scheduler._running.values(), *waiting, *parked, *self.scheduler._returning]
+        assert sorted(request.id for request in places) == sorted(self.scheduler._requests), "a request has no place"
 
     def teardown(self) -> None:
         for request in range(1, self.next_request):
             self.scheduler.cancel(request)
-        for event in self.scheduler.update([], [*self.under_way, self.scheduler.schedule(self.now)], self.now, 0.0):
+        last = self.scheduler.schedule(self.now)
+        for event in self.scheduler.update([], [*(step for step, _ in self.under_way), last], self.now, 0.0):
             self.see(event)
         assert self.over == set(range(1, self.next_request)), "not every request ended"
         assert self.scheduler.speaking == self.scheduler.queued == 0

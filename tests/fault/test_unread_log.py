@@ -3,38 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import sys
 
 import httpx
 import pytest
 
-from tests.fault.test_shutdown import START_S
+from tests.hampered import hampered_node
 
 pytestmark = [
     pytest.mark.real_time,
     pytest.mark.skipif(sys.platform != "linux", reason="the size of a pipe"),
 ]
 
-PIPE_BYTES = 4_096
 GARBAGE = 400
 
 
 async def test_garbage_of_strangers_does_not_stop_a_node_whose_log_is_unread() -> None:
     """Without a writer of its own the log fills the pipe, and the event loop stands still in its next line."""
-    import fcntl
-
-    reader, writer = os.pipe()
-    fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
-    flags = ("--port", "0", "--engine", "tone", "--set", "auth.api_keys=[key]")
-    node = await asyncio.create_subprocess_exec(*(sys.executable, "-m", "agent_tts", "serve", *flags), stderr=writer)
-    os.close(writer)
-    try:
-        said = b""
-        while b"agent-tts: http" not in said or not said.endswith(b"\n"):
-            said += await asyncio.wait_for(asyncio.to_thread(os.read, reader, PIPE_BYTES), START_S)
-        url = said.decode().rpartition("agent-tts: ")[2].split()[0]
+    async with hampered_node("--engine", "tone", "--set", "auth.api_keys=[key]") as (url, process):
         port = int(url.rpartition(":")[2])
         for _ in range(GARBAGE):
             _, out = await asyncio.open_connection("127.0.0.1", port)
@@ -47,10 +34,5 @@ async def test_garbage_of_strangers_does_not_stop_a_node_whose_log_is_unread() -
             metrics = (await http.get("/metrics")).text
         repeated = 'agent_tts_log_lines_lost_total{reason="repeated"} '
         assert float(metrics.partition(repeated)[2].split()[0]) > GARBAGE / 2
-        node.send_signal(signal.SIGTERM)
-        assert await asyncio.wait_for(node.wait(), 20) == 0
-    finally:
-        if node.returncode is None:
-            node.kill()
-            await node.wait()
-        os.close(reader)
+        process.send_signal(signal.SIGTERM)
+        assert await asyncio.wait_for(process.wait(), 20) == 0

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
+from loguru import logger
 
 from agent_tts.events import EnginePong, EngineReady, RequestAudio
 from agent_tts.ipc import engine_process as client
@@ -121,6 +122,26 @@ async def test_a_failed_restart_is_final(tmp_path: Path, monkeypatch: pytest.Mon
             await link.failed.wait()
         assert listener.losses == ["it closed its pipe"]
         assert len(listener.all(EngineReady)) == 1
+
+
+async def test_a_process_that_cannot_be_spawned_is_no_death(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine may lack descriptors for longer than five deaths take. Mutation: counted, it ends the node."""
+    monkeypatch.setattr(client, "RESPAWN_S", 0.01)
+    lines: list[str] = []
+    sink = logger.add(lines.append, level="ERROR", format="{message}")
+    try:
+        async with engine_process(tone_settings()) as (link, listener):
+            with monkeypatch.context() as without:
+                without.setattr(sys, "executable", "/nonexistent/python")
+                kill(link)
+                async with asyncio.timeout(20):
+                    while len(lines) < len(BACKOFF_S) + 3:
+                        await asyncio.sleep(0.005)  # a failed spawn has no event
+            await listener.hellos(2)
+            assert not link.failed.is_set()
+    finally:
+        logger.remove(sink)
+    assert all("cannot be spawned: No such file or directory; trying again" in line for line in lines)
 
 
 async def test_close_during_a_restart_leaves_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

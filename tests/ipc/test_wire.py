@@ -183,13 +183,19 @@ MALFORMED = {
     "an integer for a string": (TO_ENGINE, _json_frame(18, request_id=1, flush_id=1)),
     "null for a string": (TO_ENGINE, _json_frame(18, request_id=1, flush_id=None)),
     "an integer of 5 000 digits": (TO_ENGINE, frame(21, b'{"nonce":' + b"9" * 5_000 + b"}")),
-    "a string for a dataclass": (TO_ENGINE, _json_frame(17, request_id=1, options="x")),
-    "an integer for a bool": (TO_ENGINE, _json_frame(17, request_id=1, options=OPTIONS | {"clean": 1})),
-    "a bool for a number": (TO_ENGINE, _json_frame(17, request_id=1, options=OPTIONS | {"speed": True})),
-    "not a number": (TO_ENGINE, _json_frame(17, request_id=1, options=OPTIONS | {"speed": float("nan")})),
-    "an infinite number": (TO_ENGINE, _json_frame(17, request_id=1, options=OPTIONS | {"speed": float("inf")})),
-    "a number beyond floats": (TO_ENGINE, _json_frame(17, request_id=1, options=OPTIONS | {"speed": 10**400})),
-    "a string for an optional integer": (TO_ENGINE, _json_frame(17, request_id=1, options=OPTIONS | {"seed": "1"})),
+    "a string for a dataclass": (TO_ENGINE, _json_frame(17, request_id=1, owner=0, options="x")),
+    "an integer for a bool": (TO_ENGINE, _json_frame(17, request_id=1, owner=0, options=OPTIONS | {"clean": 1})),
+    "a bool for a number": (TO_ENGINE, _json_frame(17, request_id=1, owner=0, options=OPTIONS | {"speed": True})),
+    "not a number": (TO_ENGINE, _json_frame(17, request_id=1, owner=0, options=OPTIONS | {"speed": float("nan")})),
+    "an infinite number": (
+        TO_ENGINE,
+        _json_frame(17, request_id=1, owner=0, options=OPTIONS | {"speed": float("inf")}),
+    ),
+    "a number beyond floats": (TO_ENGINE, _json_frame(17, request_id=1, owner=0, options=OPTIONS | {"speed": 10**400})),
+    "a string for an optional integer": (
+        TO_ENGINE,
+        _json_frame(17, request_id=1, owner=0, options=OPTIONS | {"seed": "1"}),
+    ),
     "an object for a tuple": (TO_FRONT, _json_frame(34, request_id=1, words={})),
     "null in a tuple": (TO_FRONT, _json_frame(34, request_id=1, words=[None])),
     "a value outside its set": (
@@ -208,7 +214,7 @@ def test_malformed_bodies_are_refused(readers: Any, data: bytes) -> None:
 
 def test_null_in_place_of_an_optional_field_is_none() -> None:
     """The table above refuses null only for required fields."""
-    data = _json_frame(17, request_id=1, options=OPTIONS | {"seed": None, "speed": 2})
+    data = _json_frame(17, request_id=1, owner=0, options=OPTIONS | {"seed": None, "speed": 2})
     assert repr(Decoder(TO_ENGINE).feed(data)) == repr([events.OpenRequest(1, SpeechOptions(speed=2.0))])
 
 

@@ -7,9 +7,10 @@ import inspect
 from typing import Any
 
 import pytest
+from starlette.requests import HTTPConnection
 
 from agent_tts.config.settings import Settings
-from agent_tts.errors import AtCapacity, Unauthorized
+from agent_tts.errors import AtCapacity, RateLimited, Unauthorized
 from agent_tts.serve import guard as guard_module
 from agent_tts.serve.guard import MAX_TOKENS, Client, Guard
 from agent_tts.serve.telemetry.metrics import Metrics
@@ -77,11 +78,17 @@ def test_keys_have_different_labels_that_do_not_show_them() -> None:
 
 def test_keys_are_compared_in_constant_time() -> None:
     """Fails with `==` in place of `compare_digest`."""
-    tree = ast.parse(inspect.getsource(guard_module.Guard._check_key).lstrip().replace("\n    ", "\n"))
+    tree = ast.parse(inspect.getsource(guard_module.Guard._known).lstrip().replace("\n    ", "\n"))
     calls = [ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)]
     assert "hmac.compare_digest" in calls
     compared = [node for node in ast.walk(tree) if isinstance(node, ast.Compare)]
     assert all("given" not in ast.unparse(node) and "key" not in ast.unparse(node) for node in compared)
+
+
+def issued(guard: Guard, key_id: str = "a") -> Client:
+    """A client that connects with a new token of this key."""
+    token, _ = guard.issue_token(Client(key_id))
+    return guard.authorize(HOST, {"token": token}, token_ok=True)
 
 
 def test_a_token_replaces_its_key_once() -> None:
@@ -89,9 +96,38 @@ def test_a_token_replaces_its_key_once() -> None:
     client = guard.authorize({**HOST, "x-api-key": KEY}, {})
     token, life_s = guard.issue_token(client)
     assert life_s == 60
-    assert guard.authorize(HOST, {"token": token}, token_ok=True) == client
+    holder = guard.authorize(HOST, {"token": token}, token_ok=True)
+    assert holder.key_id == client.key_id
+    assert token not in repr(holder)
+    with guard.admit(holder), pytest.raises(Unauthorized):
+        guard.authorize(HOST, {"token": token}, token_ok=True)
     with pytest.raises(Unauthorized):
         guard.authorize(HOST, {"token": token}, token_ok=True)
+
+
+def test_two_connections_with_one_token_open_one_session() -> None:
+    guard = locked()
+    holder = issued(guard)
+    with guard.admit(holder), pytest.raises(Unauthorized), guard.admit(holder):
+        pass
+    assert guard.sessions == 0
+
+
+def test_a_token_without_a_session_is_used_up_by_hand() -> None:
+    guard = locked()
+    holder = issued(guard)
+    guard.redeem(holder)
+    with pytest.raises(Unauthorized):
+        guard.redeem(holder)
+
+
+def test_a_refused_session_does_not_use_up_its_token() -> None:
+    guard = make(auth={"api_keys": [KEY]}, limits={"connections": 1})
+    holder = issued(guard)
+    with guard.admit(Client("b")), pytest.raises(AtCapacity), guard.admit(holder):
+        pass
+    with guard.admit(holder):
+        pass
 
 
 def test_a_token_expires() -> None:
@@ -111,15 +147,28 @@ def test_a_token_counts_only_where_a_browser_connects() -> None:
     guard.authorize(HOST, {"token": token}, token_ok=True)
 
 
-def test_unused_tokens_are_bounded_and_expired_ones_make_room() -> None:
+def test_unused_tokens_of_a_key_are_bounded() -> None:
+    """With one bound for all keys, one key's tokens refuse every key's."""
     clock = Clock()
     guard = locked(clock)
     for _ in range(MAX_TOKENS):
-        guard._tokens[bytes(str(_), "ascii")] = (Client("a"), 60.0)
+        guard.issue_token(Client("a"))
+        clock.now = 35.0
+    with pytest.raises(AtCapacity) as caught:
+        guard.issue_token(Client("a"))
+    assert caught.value.retry_after_ms == 25_000  # when the oldest expires
+    assert guard.authorize(HOST, {"token": guard.issue_token(Client("b"))[0]}, token_ok=True).key_id == "b"
+    clock.now = 60.0
+    guard.issue_token(Client("a"))
     with pytest.raises(AtCapacity):
         guard.issue_token(Client("a"))
-    clock.now = 61.0
-    guard.issue_token(Client("a"))
+
+
+def test_a_used_token_makes_room() -> None:
+    guard = locked()
+    for _ in range(MAX_TOKENS + 10):
+        with guard.admit(issued(guard)):
+            pass
 
 
 @pytest.mark.parametrize(
@@ -166,14 +215,61 @@ def test_with_keys_any_host_name_is_the_node_s() -> None:
 def test_sessions_are_counted_by_key_and_in_total() -> None:
     guard = make(limits={"sessions_per_key": 1, "connections": 2})
     with guard.admit(Client("a")):
-        with pytest.raises(AtCapacity) as caught, guard.admit(Client("a")):
+        with pytest.raises(AtCapacity), guard.admit(Client("a")):
             pass
-        assert caught.value.retry_after_ms
         with guard.admit(Client("b")), pytest.raises(AtCapacity), guard.admit(Client("c")):
             pass
     with guard.admit(Client("a")):
         pass
-    assert guard._admitted == {}
+    assert guard.sessions == 0
+
+
+def test_what_tokens_open_is_not_their_key_s_session() -> None:
+    guard = make(auth={"api_keys": [KEY]}, limits={"sessions_per_key": 1, "token_sessions_per_key": 2})
+    with guard.admit(Client("a")), guard.admit(issued(guard)), guard.admit(issued(guard)):
+        with pytest.raises(AtCapacity, match="tokens"), guard.admit(issued(guard)):
+            pass
+        with guard.admit(issued(guard, "b")):
+            pass
+
+
+def test_the_operator_may_count_them_as_their_key_s() -> None:
+    guard = make(auth={"api_keys": [KEY]}, limits={"sessions_per_key": 1, "token_sessions_per_key": None})
+    with guard.admit(issued(guard)), pytest.raises(AtCapacity), guard.admit(Client("a")):
+        pass
+    with guard.admit(Client("a")), pytest.raises(AtCapacity), guard.admit(issued(guard)):
+        pass
+
+
+def test_a_key_and_its_tokens_are_one_owner_and_keyless_sessions_one_each() -> None:
+    guard = locked()
+    with guard.admit(Client("a")) as one, guard.admit(issued(guard)) as same, guard.admit(Client("b")) as other:
+        assert one == same != other
+        assert 0 not in (one, other)  # the node itself
+    with guard.admit(Client("a")) as again:
+        assert again == one
+    with guard.admit(Client(None)) as first, guard.admit(Client(None)) as second:
+        assert len({one, other, first, second}) == 4
+
+
+def test_a_refused_client_is_told_when_a_session_will_have_ended() -> None:
+    clock = Clock()
+    guard = make(clock, limits={"sessions_per_key": 1})
+
+    def wait_ms() -> int:
+        with pytest.raises(AtCapacity) as caught, guard.admit(Client("a")):
+            pass
+        return caught.value.retry_after_ms or 0
+
+    with guard.admit(Client("a")):  # the first: it may last as long again
+        clock.now += 4.0
+        assert wait_ms() == 4_000
+    for _ in range(20):
+        with guard.admit(Client("a")):
+            clock.now += 10.0
+    with guard.admit(Client("a")):
+        clock.now += 7.0
+        assert wait_ms() == 3_000
 
 
 def test_a_place_is_given_back_when_the_session_fails() -> None:
@@ -188,3 +284,25 @@ def test_without_keys_only_the_node_s_limit_counts() -> None:
     guard = make(limits={"sessions_per_key": 1, "connections": 2})
     with guard.admit(Client(None)), guard.admit(Client(None)):
         pass
+
+
+def test_a_key_sends_so_many_requests() -> None:
+    clock = Clock()
+    guard = make(clock, auth={"api_keys": [KEY, "other"]}, limits={"requests_per_s": 10})
+
+    def ask(key: str) -> None:
+        headers = [(b"host", b"localhost"), (b"x-api-key", key.encode())]
+        guard.identify(HTTPConnection({"type": "http", "headers": headers, "query_string": b""}))
+
+    for _ in range(50):
+        ask(KEY)
+    for _ in range(20):  # what is refused does not count
+        with pytest.raises(RateLimited) as refused:
+            ask(KEY)
+        assert refused.value.retry_after_ms == 1_000
+    ask("other")
+    clock.now += 1
+    for _ in range(10):
+        ask(KEY)
+    with pytest.raises(RateLimited):
+        ask(KEY)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import gc
 import os
 import socket
 import sys
@@ -17,8 +18,13 @@ from pathlib import Path
 
 import httpx
 import pytest
+from websockets.exceptions import WebSocketException
 
-from agent_tts.serve.server import MAX_FRAGMENTS, MAX_HEADER_BYTES, MAX_URL_BYTES, WebSocketProtocol
+from agent_tts.serve.server import MAX_FRAGMENTS, MAX_HEADER_BYTES, MAX_URL_BYTES, HttpProtocol, WebSocketProtocol
+from agent_tts.serve.session import Session
+from agent_tts.serve.transports.websocket import Connection
+from agent_tts.speech.engine_request import EngineRequest
+from agent_tts.speech.utterance import Utterance
 from tests.support import RunningNode, running_node, until
 from tests.wire import speak, wire
 
@@ -344,3 +350,37 @@ async def test_fragments_pings_and_many_tokens_at_once_are_legal() -> None:
         await peer.send("context.end", context_id="t")
         assert (await peer.until("context.done"))["reason"] == "end"
         assert peer.pcm("t") == expected
+
+
+# ---------------------------------------------------------------- after clients
+
+
+async def test_clients_leave_nothing_to_the_garbage_collector() -> None:
+    """Guards `GC_THRESHOLDS` and the weak references to protocols: a full collection takes 0.1 ms a connection."""
+    paths = ["/v1/tts/stream", "/tts/websocket", "/v1/speak", "/v1/text-to-speech/x/stream-input", "/nowhere"]
+    async with running_node() as running:
+        gc.collect()
+        gc.disable()
+        try:
+            for path in paths:
+                with contextlib.suppress(WebSocketException, TimeoutError):
+                    async with wire(f"{running.ws_url.removesuffix(paths[0])}{path}", subprotocols=None) as peer:
+                        await peer.socket.send("{}")
+                        async with asyncio.timeout(0.1):
+                            while True:
+                                await peer.socket.recv()
+            await speak(running.ws_url, "word " * 5, lead_ms=None)
+            async with httpx.AsyncClient(base_url=running.url) as http:
+                for body in ({"input": "one", "response_format": "pcm"}, {"input": "one", "voice": "nobody"}):
+                    await http.post("/v1/audio/speech", json=body)
+            await until(lambda: not running.server.server_state.connections and not running.node.sessions)
+            await asyncio.sleep(0.1)
+            gc.set_debug(gc.DEBUG_SAVEALL)
+            gc.collect()
+            left = {type(each) for each in gc.garbage}
+        finally:
+            gc.set_debug(0)
+            gc.garbage.clear()
+            gc.enable()
+    kinds = {HttpProtocol, WebSocketProtocol, Connection, Session, Utterance, EngineRequest}
+    assert not left & kinds

@@ -214,6 +214,20 @@ async def test_contexts_interleave_and_each_is_whole() -> None:
         assert audio != sorted(audio), "one context had to wait for another to end"
 
 
+async def test_all_words_of_a_long_message_come_before_its_audio() -> None:
+    """They are read in parts, between which others have the event loop."""
+    async with running() as peer:
+        peer.send("text.append", context_id="t", text="word after word " * 200)
+        async with asyncio.timeout(LIMIT_S):
+            while not peer.audio:
+                peer.take()
+                await asyncio.sleep(0)
+        before = peer.order[: peer.order.index("audio t")]
+        assert before.count("words t") > 5
+        words = [word for message in peer.of("words")[: before.count("words t")] for word in message["words"]]
+        assert [word["word"] for word in words[:600]] == ["word", "after", "word"] * 200
+
+
 @pytest.mark.parametrize("kind", ["estimated", "aligned"])
 async def test_words_are_estimated_at_once_and_sent_again_with_their_audio(kind: str) -> None:
     text = "  Hello, world!  Fine — 3.14?"
@@ -753,3 +767,65 @@ async def test_unsent_audio_of_a_cancelled_context_is_not_counted(finished: bool
                 elif item["type"] == "context.done":
                     done = item
         assert (done["reason"], done["audio_ms"]) == ("cancelled", round(sent / 24))
+
+
+# ---------------------------------------------------------------- sessions that share the slots
+
+
+@asynccontextmanager
+async def beside(peer: Peer, owner: int) -> AsyncIterator[Peer]:
+    """Another session on the same node."""
+    session = Session(peer.session._node, "test", owner=owner)
+    try:
+        yield Peer(session)
+    finally:
+        session.close()
+
+
+async def test_an_idle_context_gives_way_after_all_its_text_and_goes_on_in_a_new_one() -> None:
+    async with running(slots=1) as peer, beside(peer, 2) as other:
+        peer.send("text.append", context_id="t1", text="One")  # may be the start of a longer word
+        await asyncio.sleep(5)
+        assert (await say(other, "o1", "Somebody else."))["reason"] == "end"
+        error = await peer.until("error", "t1")
+        assert (error["code"], error["fatal"]) == ("starved", False)
+        assert "others wait" in error["message"]
+        done = await peer.until("context.done", "t1")
+        assert done["audio_ms"] == len(peer.pcm("t1")) / 48 > 0
+        assert (await say(peer, "t2", "Two."))["reason"] == "end"
+        ends = [entry for entry in peer.order if entry.startswith("context.done")]
+        assert ends == ["context.done t1", "context.done t2"]
+        gave_way = peer.session._node.metrics.gave_way.labels("starved")
+        assert gave_way._value.get() == 1
+
+
+async def test_a_context_that_is_open_ahead_of_its_text_loses_nothing() -> None:
+    async with running(slots=1) as peer, beside(peer, 2) as other:
+        peer.send("context.open", context_id="t1", voice="tone-880")
+        await peer.until("context.started", "t1")
+        assert (await say(other, "o1", "Somebody else."))["reason"] == "end"
+        peer.send("text.append", context_id="t1", text="Late, but whole.")
+        peer.send("context.end", context_id="t1")
+        assert (await peer.until("context.done", "t1"))["reason"] == "end"
+        assert dominant_hz(peer.pcm("t1")) == pytest.approx(880, abs=5)
+        assert peer.order.count("context.started t1") == 1
+        assert peer.of("error") == []
+
+
+async def test_a_context_that_speaks_gives_way_to_another_owner_and_no_audio_follows() -> None:
+    async with running(slots=2, lead_ms=400) as peer, beside(peer, 2) as other:
+        for context_id in ("t1", "t2"):
+            peer.send("text.append", context_id=context_id, text="A long text. " * 100)
+            peer.send("context.end", context_id=context_id)
+        await asyncio.sleep(2)
+        assert (await say(other, "o1", "Somebody else."))["reason"] == "end"
+        error = await peer.until("error")
+        assert error["code"] == "at_capacity"
+        assert 100 <= error["retry_after_ms"] <= 30_000
+        gone = error["context_id"]
+        assert (await peer.until("context.done", gone))["reason"] == "error"
+        await asyncio.sleep(1)
+        peer.take()
+        told = [entry for entry in peer.order if entry.endswith(f" {gone}")]
+        assert told[-2:] == [f"error {gone}", f"context.done {gone}"]
+        assert sum(entry.startswith("context.done") for entry in peer.order) == 1, "the other does not speak on"

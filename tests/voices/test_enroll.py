@@ -18,6 +18,7 @@ import pytest
 from agent_tts.bench.checkpoint import write
 from agent_tts.bench.checkpoint_config import SIZES
 from agent_tts.errors import (
+    RETRY_MS,
     AtCapacity,
     Internal,
     InvalidRequest,
@@ -30,6 +31,7 @@ from agent_tts.errors import (
 from agent_tts.voices import enroll
 from agent_tts.voices.enroll import MAX_WAITING, Enrolment, decode
 from agent_tts.voices.library import StoredVoice, VoiceLibrary
+from tests.cli.process import children_of, is_running
 from tests.support import until
 from tests.voices.clips import good
 
@@ -191,6 +193,44 @@ async def test_a_process_that_is_killed_leaves_nothing(
     os.kill(pid, signal.SIGKILL)
     with pytest.raises(error):
         await task
+    assert is_empty(folder)
+
+
+PARENT = """
+import asyncio, os, sys
+from agent_tts.processes import run_module
+module, *arguments = sys.argv[1:]
+asyncio.run(run_module(module, str(os.getpid()), *arguments, data=bytes(1 << 26), output_bytes=1, timeout_s=60))
+"""
+
+
+@pytest.mark.node
+@pytest.mark.real_time
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc")
+@pytest.mark.parametrize("pause_s", [0.0, 0.3], ids=["as it starts", "while it works"])
+async def test_the_encoder_ends_with_its_parent(pause_s: float) -> None:
+    """Mutation: without `die_with` it imports torch and works on for seconds."""
+    command = ("agent_tts.voices.encode_child", "vector", "/nonexistent")
+    parent = await asyncio.create_subprocess_exec(sys.executable, "-c", PARENT, *command)
+    try:
+        await until(lambda: bool(children_of(parent.pid)), 20)
+        (pid,) = children_of(parent.pid)
+        await until(lambda: command[0].encode() in Path(f"/proc/{pid}/cmdline").read_bytes())
+        await asyncio.sleep(pause_s)
+    finally:
+        parent.kill()
+        await parent.wait()
+    await until(lambda: not is_running(pid), 1.5)
+
+
+@pytest.mark.node
+async def test_a_machine_that_cannot_start_a_process_is_told_as_full(
+    folder: Path, enrolment: Enrolment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/nonexistent/python")
+    with pytest.raises(AtCapacity, match="cannot start a process") as refused:
+        await enrolment.enroll("bob", good("wav"), consent="yes")
+    assert refused.value.retry_after_ms == RETRY_MS
     assert is_empty(folder)
 
 

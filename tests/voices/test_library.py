@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -20,9 +21,19 @@ from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
 from agent_tts.config.settings import Voices
-from agent_tts.errors import Internal, InvalidRequest, SettingsError, UnknownVoice, VoiceExists, VoiceLimit
+from agent_tts.errors import (
+    Internal,
+    InvalidRequest,
+    SettingsError,
+    SpeechError,
+    StorageFull,
+    UnknownVoice,
+    VoiceExists,
+    VoiceLimit,
+)
 from agent_tts.voices import library as library_module
 from agent_tts.voices.library import Consent, StoredVoice, VoiceLibrary, default_folder
+from tests.small_disk import NEEDS_ROOT, small_disk
 
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="POSIX modes and links")
 Arrays = dict[str, NDArray[Any]]
@@ -141,6 +152,46 @@ def test_a_name_that_another_process_has_just_taken_is_refused(
     assert [path.name for path in folder.iterdir()] == ["bob"]
 
 
+def test_of_two_processes_that_take_a_name_at_once_one_is_refused(
+    folder: Path, library: VoiceLibrary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one's rename comes between this one's check and its rename, which then meets a folder with files."""
+    real = os.path.lexists
+
+    def lexists(_: Path) -> bool:
+        monkeypatch.setattr(os.path, "lexists", real)
+        VoiceLibrary(folder, 3).add(cloned(), sound())
+        return False
+
+    monkeypatch.setattr(VoiceLibrary, "check_room", lambda *_: None)
+    monkeypatch.setattr(os.path, "lexists", lexists)
+    with pytest.raises(VoiceExists):
+        library.add(designed("bob"), {})
+    assert library.get("bob").kind == "cloned"
+    assert [path.name for path in folder.iterdir()] == ["bob"]
+
+
+def test_a_voice_that_another_process_deletes_at_once_was_added(
+    library: VoiceLibrary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(VoiceLibrary, "get", lambda *_: pytest.fail("it is gone"))
+    assert library.add(cloned(), sound()).frames == 25
+
+
+@pytest.mark.node
+@NEEDS_ROOT
+def test_a_full_disk_is_told_and_leaves_no_files(tmp_path: Path, log: list[str]) -> None:
+    """It fills while the arrays are written."""
+    with small_disk(tmp_path):
+        library = VoiceLibrary(tmp_path / "voices", 3)
+        library.add(designed(), {})
+        with pytest.raises(StorageFull, match="disk is full"):
+            library.add(cloned(transcript=None), {"vector_16384": np.ones(16_384, np.float32)})
+        assert [path.name for path in (tmp_path / "voices").iterdir()] == ["sage"]
+        assert "a voice cannot be stored: No space left on device" in log[0]
+        library.delete("sage")
+
+
 def test_a_full_library_refuses_voices(library: VoiceLibrary) -> None:
     for name in "abc":
         library.add(designed(name), {})
@@ -213,17 +264,20 @@ def test_an_unwritable_disk_is_an_internal_error(folder: Path, log: list[str]) -
     assert any("Not a directory" in line or "File exists" in line for line in log)
 
 
-def test_a_failed_write_leaves_no_files(folder: Path, library: VoiceLibrary, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At any step, for example because the disk is full."""
+@pytest.mark.parametrize(("number", "error"), [(errno.EIO, Internal), (errno.ENOSPC, StorageFull)])
+def test_a_failed_write_leaves_no_files(
+    number: int, error: type[SpeechError], folder: Path, library: VoiceLibrary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At any step."""
     library.add(designed(), {})
 
     def fail(*_: object) -> None:
-        raise OSError(28, "No space left on device")
+        raise OSError(number, os.strerror(number))
 
     for victim, step in ((library_module, "_write_file"), (Path, "rename")):
         with monkeypatch.context() as patch:
             patch.setattr(victim, step, fail)
-            with pytest.raises(Internal, match="cannot be stored"):
+            with pytest.raises(error, match="cannot be stored"):
                 library.add(cloned(), sound())
         assert [path.name for path in folder.iterdir()] == ["sage"]
     library.add(cloned(), sound())
@@ -244,6 +298,7 @@ def test_an_unchanged_library_is_not_read_again(
 
 def test_only_new_voices_are_read(folder: Path, library: VoiceLibrary, monkeypatch: pytest.MonkeyPatch) -> None:
     library.add(designed(), {})
+    library.voices()
     read: list[str] = []
     original = VoiceLibrary._read
 
@@ -253,6 +308,7 @@ def test_only_new_voices_are_read(folder: Path, library: VoiceLibrary, monkeypat
 
     monkeypatch.setattr(VoiceLibrary, "_read", spy)
     library.add(cloned(), sound())
+    library.voices()
     assert read == ["bob"]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from functools import lru_cache, partial
 
 import numpy as np
@@ -12,20 +13,23 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from agent_tts.config.settings import Settings
-from agent_tts.engine.base import AlignedOutput, Engine, StartRequest, StepInput, StepOutput
+from agent_tts.engine.base import AlignedOutput, Engine, Faults, StartRequest, StepInput, StepOutput
 from agent_tts.engine.espeak.library import (
     PITCH_MAX,
     PITCH_NORMAL,
     RATE_MAX,
     RATE_MIN,
     RATE_NORMAL,
+    Deadly,
     Delivery,
-    EspeakLibrary,
     Language,
     TooLong,
 )
+from agent_tts.engine.espeak.scripts import parts, reader
 from agent_tts.engine.espeak.voices import EspeakVoices
+from agent_tts.engine.espeak.workers import EspeakWorkers, Job
 from agent_tts.engine.slots import SlotFeed, SlotTable
+from agent_tts.errors import BadMessage
 from agent_tts.events import SAMPLE_RATE, EngineInfo, SpeechOptions, WordTime
 from agent_tts.text.feed import Unit
 
@@ -35,6 +39,14 @@ STEP_BUDGET_S = 0.005
 # Longest audio of a unit, in seconds: about 10 ms of work. A longer one is spoken in halves; few characters can be long
 # in audio, as "999 999 999" or a script that the language spells out.
 MAX_UNIT_S = 10.0
+
+# A step waits so long for clauses, in seconds, and goes on without one that takes longer. A step without anything to
+# hand out while clauses are awaited waits `IDLE_S`.
+WAIT_S = 0.025
+IDLE_S = 0.005
+
+# Texts of one request that may end a worker; with one more the request fails.
+MAX_DEADLY = 3
 
 # A pause follows these; closers may stand before it.
 CLAUSE_ENDS = tuple(".!?;:,…—–。！？，、；：।؟؛،")
@@ -59,7 +71,7 @@ class EspeakEngine(Engine):
 
     def __init__(self, settings: Settings, slots: int) -> None:
         self._voices = EspeakVoices(settings.espeak.voice)
-        self._espeak = EspeakLibrary()
+        self._workers = EspeakWorkers()
         self.info = EngineInfo(
             engine="espeak",
             model="espeak-ng",
@@ -80,26 +92,32 @@ class EspeakEngine(Engine):
         bounds what they take, while an unpaced one would take all.
         """
         outputs = self._slots.apply(inputs)
-        deadline = time.perf_counter() + STEP_BUDGET_S
+        start = time.monotonic()
         for request in sorted(self._slots.requests(run), key=_EspeakRequest.urgency):
-            outputs += self._slots.guard(request, partial(request.prepare, deadline))
+            outputs += self._slots.guard(request, partial(request.prepare, start + STEP_BUDGET_S, start + WAIT_S))
         for request in self._slots.requests(run):
             outputs += self._slots.guard(request, request.feed.hand_out)
+        if not outputs and any(request.waits for request in self._slots.requests(run)):
+            self._workers.poll(time.monotonic() + IDLE_S)
         return outputs
+
+    def take_faults(self) -> Faults:
+        return self._workers.take_faults()
 
     def close(self) -> None:
         """Free everything. Idempotent."""
         self._slots.clear()
-        self._espeak.close()
+        self._workers.close()
 
     def _make(self, opened: StartRequest) -> _EspeakRequest:
         language, variant = self._voices.resolve(opened.options.resolved, opened.options.language)
         feed = SlotFeed(opened, language.code, self._first_words)
-        unpaced = opened.options.lead_ms is None
-        return _EspeakRequest(self._espeak, feed, _delivery(language, variant, opened.options), unpaced=unpaced)
+        how = delivery(language, variant, opened.options)
+        return _EspeakRequest(self._workers, self._voices, feed, how, unpaced=opened.options.lead_ms is None)
 
 
-def _delivery(language: Language, variant: str | None, options: SpeechOptions) -> Delivery:
+def delivery(language: Language, variant: str | None, options: SpeechOptions) -> Delivery:
+    """How a request is spoken."""
     wanted = RATE_NORMAL * options.speed
     rate = round(min(max(wanted, RATE_MIN), RATE_MAX))
     stretch = 1.0 if RATE_MIN <= wanted <= RATE_MAX else wanted / rate
@@ -117,16 +135,23 @@ def _clamp(pitch: int) -> int:
 class _EspeakRequest:
     """A request in its slot: its text, its voice and its resampler."""
 
-    def __init__(self, espeak: EspeakLibrary, feed: SlotFeed, delivery: Delivery, *, unpaced: bool) -> None:
+    def __init__(
+        self, workers: EspeakWorkers, voices: EspeakVoices, feed: SlotFeed, delivery: Delivery, *, unpaced: bool
+    ) -> None:
         self.feed = feed
-        self._espeak = espeak
+        self._workers = workers
+        self._voices = voices
         self._delivery = delivery
+        # The first pending unit, while it is with a worker for longer than a step.
+        self._job: Job | None = None
+        # Its texts that have ended a worker.
+        self._deadly = 0
         # Whether it speaks as fast as it can.
         self._unpaced = unpaced
         # Most samples of espeak-ng in a unit, before and after it is stretched.
-        self._max_samples = round(MAX_UNIT_S * espeak.sample_rate * min(1.0, delivery.stretch))
+        self._max_samples = round(MAX_UNIT_S * workers.sample_rate * min(1.0, delivery.stretch))
         # One resampler for all clauses, so that they join without a seam; a flush or a pause starts another.
-        self._resampler = Resampler(espeak.sample_rate, SAMPLE_RATE)
+        self._resampler = Resampler(workers.sample_rate, SAMPLE_RATE)
         # Where the resampler started, in output samples, and what it has been fed, in samples of espeak-ng.
         self._origin = self._fed = 0
         # Whether anything but silence has been spoken.
@@ -136,54 +161,85 @@ class _EspeakRequest:
         """A sort key: paced requests first, then those with the fewest frames ready, then new ones."""
         return self._unpaced, self.feed.ready, self.feed.frames > 0
 
-    def prepare(self, deadline: float) -> list[StepOutput]:
-        """Speak what the next frame needs, and the one after it while there is time."""
+    @property
+    def waits(self) -> bool:
+        """Whether a worker has its next clause."""
+        return self._job is not None
+
+    def prepare(self, deadline: float, until: float) -> list[StepOutput]:
+        """Speak what the next frame needs, and the one after it while there is time.
+
+        Nothing is begun after `deadline`, and nothing that was begun in this step is awaited after `until`.
+        """
         outputs: list[StepOutput] = []
-        while self.feed.ready < 2 and not self.feed.dry and time.perf_counter() < deadline:
-            if self.feed.pending:
-                item = self.feed.pending.popleft()
-                if isinstance(item, Unit):
-                    outputs += self._speak(item)
-                else:
-                    self.feed.write(self._resampler.finish())
-                    self.feed.mark(item)
-                    self._resampler = Resampler(self._espeak.sample_rate, SAMPLE_RATE)
-                    self._origin, self._fed = self.feed.samples, 0
+        while self.feed.ready < 2 and not self.feed.dry and time.monotonic() < deadline:
+            if not self.feed.pending:
+                continue
+            item = self.feed.pending.popleft()
+            if isinstance(item, Unit):
+                told = self._speak(item, until)
+                if told is None:
+                    self.feed.pending.appendleft(item)
+                    break
+                outputs += told
+            else:
+                self.feed.write(self._resampler.finish())
+                self.feed.mark(item)
+                self._resampler = Resampler(self._workers.sample_rate, SAMPLE_RATE)
+                self._origin, self._fed = self.feed.samples, 0
         return outputs
 
-    def _speak(self, unit: Unit) -> list[StepOutput]:
-        stretch = self._delivery.stretch
+    def _speak(self, unit: Unit, until: float) -> list[StepOutput] | None:
+        """Speak a unit, or put its parts or halves in its place; None if it is not done until then."""
+        own = self._delivery.language
+        if self._job is None and (cut := parts(unit, own.code)) != [unit]:
+            self.feed.pending.extendleft(reversed(cut))
+            return []
         text = unit.text.rstrip(CLOSERS)  # after punctuation they would be a clause and a pause of their own
+        length = len(text)
         ends = text.endswith(CLAUSE_ENDS)
         if not ends:
             text += ","  # cut in mid-sentence: spoken as if it went on, and without a pause
         halves = unit.halves()
+        if self._job is None:
+            most = self._max_samples if halves else None  # without halves there is no limit
+            how = replace(self._delivery, language=self._voices.language(reader(unit.text, own.code)))
+            self._job = Job(text, how, pause=ends, most=most)
+        else:
+            until = 0.0  # the step that began it has waited
         try:
-            most = self._max_samples if halves else None
-            clause = self._espeak.synthesize(text, self._delivery, pause=ends, max_samples=most)
+            clause = self._workers.speak(self._job, until)
         except TooLong:
-            self.feed.pending.extendleft(reversed(halves or ()))  # without halves there is no limit
+            self._job = None
+            self.feed.pending.extendleft(reversed(halves or ()))
             return []
-        samples = clause.samples if stretch == 1.0 else self._espeak.stretch(clause.samples, stretch)
-        scale = len(samples) / max(1, len(clause.samples))
+        except Deadly:
+            self._job = None
+            self._deadly += 1
+            if self._deadly > MAX_DEADLY:
+                raise BadMessage("espeak-ng cannot speak this text") from None
+            return []
+        if clause is None:
+            return None
+        self._job = None
         lead = 0
         if not self._audible:
-            heard = np.flatnonzero(samples)
+            heard = np.flatnonzero(clause.samples)
             if not len(heard):
                 return []
             self._audible, lead = True, int(heard[0])
 
         def ms(sample: int) -> int:
-            fed = self._fed + max(0.0, sample * scale - lead)
-            return round(self._origin * 1_000 / SAMPLE_RATE + fed * 1_000 / self._espeak.sample_rate)
+            fed = self._fed + max(0.0, sample * clause.scale - lead)
+            return round(self._origin * 1_000 / SAMPLE_RATE + fed * 1_000 / self._workers.sample_rate)
 
         words = tuple(
             WordTime(unit.offsets[word.char], unit.offsets[last] + 1, ms(word.start), ms(word.end))
             for word in clause.words
-            if word.char <= (last := min(word.char + word.length, len(unit.text)) - 1)
+            if word.char <= (last := min(word.char + word.length, length) - 1)
         )
-        self._fed += len(samples) - lead
-        self.feed.write(self._resampler.push(samples[lead:]))
+        self._fed += len(clause.samples) - lead
+        self.feed.write(self._resampler.push(clause.samples[lead:]))
         return [AlignedOutput(self.feed.slot, self.feed.epoch, words)] if words else []
 
 

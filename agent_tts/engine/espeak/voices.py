@@ -84,6 +84,10 @@ class EspeakVoices:
         base, _, variant = name.partition("+")
         return self._by_code[base if language == "auto" else language], variant or None
 
+    def language(self, code: str) -> Language:
+        """The language file of a code, or the default voice's where it is not installed."""
+        return self._by_code.get(code) or self._by_code[self._default.partition("+")[0]]
+
     def _spellings(self, default: str) -> dict[str, str]:
         ranked: dict[str, tuple[int, str]] = {}
         for code, language in self._by_code.items():

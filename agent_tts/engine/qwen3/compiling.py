@@ -26,7 +26,8 @@ from typing import TYPE_CHECKING
 from loguru import logger
 
 from agent_tts import model as model_package
-from agent_tts.processes import LineProcess, die_with, take_stdout
+from agent_tts.in_child import die_with, take_stdout
+from agent_tts.processes import LineProcess
 
 if TYPE_CHECKING:
     from agent_tts.model.kernels.ahead import Launch

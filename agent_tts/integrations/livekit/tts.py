@@ -14,7 +14,7 @@ from livekit.agents.types import DEFAULT_API_CONNECT_OPTIONS, TimedString
 
 from agent_tts.client.connection import DEFAULT_URL, ConnectionLost, NodeConnection
 from agent_tts.client.utterance import Audio, Done, RemoteUtterance, Word, Words
-from agent_tts.errors import SettingsError, SpeechError
+from agent_tts.errors import SettingsError, SpeechError, Starved
 from agent_tts.integrations.livekit.pool import Pool
 from agent_tts.protocol.v1 import SessionConfig, replaced_by
 from agent_tts.speech.words.due_words import DueWords
@@ -25,8 +25,8 @@ Rate = Literal[8_000, 16_000, 24_000, 48_000]
 Session = Mapping[str, Any]  # fields of the protocol's session
 
 MIME_TYPE = "audio/pcm"
-# A pause of the LLM of this share of the node's `text_idle_s` ends a context; the next token begins another. So the
-# node never answers `starved`.
+# A pause of the LLM of this share of the node's `text_idle_s` ends a context; the next token begins another. The node
+# answers `starved` to a shorter one only if others wait for the slot.
 PAUSE_SHARE = 2 / 3
 # Audio of text without words, such as an emoji: LiveKit reports a reply without audio as a failure.
 SILENCE_S = 0.02
@@ -59,8 +59,9 @@ class SynthesizeStream(tts.SynthesizeStream):
                 self._mark_started()
                 writer = asyncio.create_task(self._write(text, speech, transcript, pause_s), name="writer of a reply")
                 try:
-                    audio_ms += await _listen(speech, output_emitter, transcript, rate, self._conn_options.timeout)
-                    more = await writer
+                    ms, starved = await _listen(speech, output_emitter, transcript, rate, self._conn_options.timeout)
+                    audio_ms += ms
+                    more = starved or await writer
                 finally:
                     await utils.aio.cancel_and_wait(writer)
         if output_emitter.num_segments and not audio_ms:
@@ -115,7 +116,8 @@ class ChunkedStream(tts.ChunkedStream):
             transcript.write(text)
             speech.write(text)
             speech.end()
-            if not await _listen(speech, output_emitter, transcript, rate, self._conn_options.timeout):
+            audio_ms, _ = await _listen(speech, output_emitter, transcript, rate, self._conn_options.timeout)
+            if not audio_ms:
                 output_emitter.push(_silence(rate))
 
 
@@ -170,7 +172,7 @@ async def _context(stream: SynthesizeStream | ChunkedStream) -> AsyncIterator[tu
 def api_errors() -> Iterator[None]:
     """Raise a node's errors as LiveKit's, which say whether to retry or fall back to another service.
 
-    `at_capacity`, `draining`, `engine_lost` and `context_limit` may be retried; a refused voice, language or key not.
+    `at_capacity`, `rate_limited`, `draining` and `engine_lost` may be retried; a refused voice, language or key not.
 
     Raises:
         APIConnectionError: the node cannot be reached, or the connection was lost.
@@ -190,26 +192,32 @@ def api_errors() -> Iterator[None]:
 
 async def _listen(
     speech: RemoteUtterance, emitter: tts.AudioEmitter, transcript: Transcript, rate: int, timeout_s: float
-) -> int:
-    """Push a context's audio, and each word with it, to its end; returns milliseconds of audio.
+) -> tuple[int, bool]:
+    """Push a context's audio, and each word with it, to its end; returns milliseconds of audio, and whether it starved.
 
-    Raises `TimeoutError` when the context got no slot and no refusal within `timeout_s`.
+    All text of a starved context was spoken; later text needs another. Raises `TimeoutError` when the context got no
+    slot and no refusal within `timeout_s`.
     """
     async with asyncio.timeout(timeout_s):
         await asyncio.shield(speech.started)
     audio_ms = 0
-    async for event in speech.events():
-        match event:
-            case Words(kind=kind, words=words):
-                transcript.learn(words, final=kind == "aligned")
-            case Audio(payload=payload, first_sample=first):
-                emitter.push_timed_transcript(transcript.due((first + len(payload) // 2) * 1_000 / rate))
-                emitter.push(payload)
-            case Done(reason=reason):
-                audio_ms = event.audio_ms
-                if reason == "end":
-                    emitter.push_timed_transcript(transcript.finish(audio_ms))
-    return audio_ms
+    try:
+        async for event in speech.events():
+            match event:
+                case Words(kind=kind, words=words):
+                    transcript.learn(words, final=kind == "aligned")
+                case Audio(payload=payload, first_sample=first):
+                    audio_ms = round((first + len(payload) // 2) * 1_000 / rate)
+                    emitter.push_timed_transcript(transcript.due(audio_ms))
+                    emitter.push(payload)
+                case Done(reason=reason):
+                    audio_ms = event.audio_ms
+                    if reason == "end":
+                        emitter.push_timed_transcript(transcript.finish(audio_ms))
+    except Starved:
+        emitter.push_timed_transcript(transcript.finish(audio_ms))
+        return audio_ms, True
+    return audio_ms, False
 
 
 def _silence(rate: int) -> bytes:

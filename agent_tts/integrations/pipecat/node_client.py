@@ -87,9 +87,10 @@ class WebSocketNodeClient:
 class InProcessNodeClient:
     """A node in this event loop, which its owner starts and closes: no socket and no JSON, otherwise the same."""
 
-    def __init__(self, speech: SpeechService, metrics: Metrics) -> None:
+    def __init__(self, speech: SpeechService, metrics: Metrics, owner: int) -> None:
         self._service = speech
         self._metrics = metrics
+        self._owner = owner
         # How fast the voices of earlier utterances have spoken.
         self._paces = Paces()
 
@@ -105,7 +106,8 @@ class InProcessNodeClient:
 
     def begin(self, session: Session) -> AnyUtterance:
         config = _config(session)
-        request, options, info = self._service.open(config.options()), config.options(), self._service.info
+        options, info = config.options(), self._service.info
+        request = self._service.open(options, self._owner)
         meter = self._metrics.context(TRANSPORT)
         return LocalUtterance(Utterance(request, info, options, output=config.output, paces=self._paces, meter=meter))
 

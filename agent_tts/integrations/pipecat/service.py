@@ -39,11 +39,12 @@ SILENCE_S = 30.0
 MAX_RETRY_S = 5.0  # between two attempts to reach a lost node
 
 # The node cannot speak now, whatever the text: another service should take over until it can.
-_PASSING = frozenset({"at_capacity", "engine_lost", "draining", "connection_lost"})
+_PASSING = frozenset({"at_capacity", "rate_limited", "engine_lost", "draining", "connection_lost"})
 
 # Codes whose HTTP status gives another category. A refused text says nothing about the next one.
 _CATEGORIES = {
     "at_capacity": ErrorCategory.RATE_LIMIT,
+    "rate_limited": ErrorCategory.RATE_LIMIT,
     "connection_lost": ErrorCategory.CONNECTIVITY,
     "context_limit": ErrorCategory.RATE_LIMIT,
     "text_too_long": ErrorCategory.APPLICATION,
@@ -103,6 +104,7 @@ class AgentTTSService(TTSService):
         api_key: str | None = None,
         speech: SpeechService | None = None,
         metrics: Metrics | None = None,
+        owner: int = 0,
         settings: AgentTTSSettings | None = None,
         text_aggregation_mode: TextAggregationMode = TextAggregationMode.TOKEN,
         **options: Any,
@@ -114,6 +116,7 @@ class AgentTTSService(TTSService):
             api_key: sent as `Authorization: Bearer`.
             speech: a node in this process, used instead of `url`; its owner starts and closes it.
             metrics: of that node; None does not count this service in them.
+            owner: whose speech it is in that node; see `SpeechService.open`.
             settings: voice and style; see `AgentTTSSettings`.
             text_aggregation_mode: SENTENCE waits for whole sentences.
             options: of Pipecat's `TTSService`; `sample_rate` is 8, 16, 22.05, 24, 32, 44.1 or 48 kHz.
@@ -138,7 +141,9 @@ class AgentTTSService(TTSService):
             **options,
         )
         self._client: NodeClient = (
-            WebSocketNodeClient(url, api_key) if speech is None else InProcessNodeClient(speech, metrics or Metrics())
+            WebSocketNodeClient(url, api_key)
+            if speech is None
+            else InProcessNodeClient(speech, metrics or Metrics(), owner)
         )
         # Turns that are being written or spoken, by `context_id`.
         self._turns: dict[str, _Turn] = {}

@@ -22,8 +22,8 @@ from torch import Tensor
 from triton.backends.compiler import GPUTarget
 from triton.backends.nvidia import driver as nvidia
 
+from agent_tts.in_child import die_with
 from agent_tts.model.kernels.launch import Capability
-from agent_tts.processes import die_with
 
 Progress = Callable[[int, int], None]  # kernels done, of how many
 

@@ -91,7 +91,7 @@ class MultiStreamAdapter(QueueingAdapter):
         self._is_heard = False  # the client has sent something
         # Why the connection cannot be served. Told after the client's first message: LiveKit's class waits forever on a
         # connection that is closed before.
-        self._failure: SpeechError | None = None
+        self._failure: tuple[str, str] | None = None
         self._is_leaving = False  # the client has asked for the end of the connection
 
     def begin(self) -> Iterator[Message]:
@@ -99,7 +99,7 @@ class MultiStreamAdapter(QueueingAdapter):
             query = check_message(ElevenLabsQuery, self._query)
             session = query.session(self._voice)
         except SpeechError as error:
-            self._failure = error
+            self._failure = error.code, error.message
             return
         self._rate = session["output"]["sample_rate"]
         self._is_whole = query.auto_mode
@@ -130,7 +130,7 @@ class MultiStreamAdapter(QueueingAdapter):
     def _parse(self, data: str | bytes) -> ElevenLabsMessage:
         self._is_heard = True
         if self._failure is not None:
-            raise self._failure
+            raise from_code(*self._failure)
         return check_message(ElevenLabsMessage, protocol.load(data))
 
     def _dispatch(self, message: ElevenLabsMessage) -> Iterator[Message]:
@@ -312,7 +312,7 @@ class MultiStreamAdapter(QueueingAdapter):
         if context is None and message["context_id"] is not None:
             return  # it ended while a message was on its way
         if context is None and not self._is_heard:
-            self._failure = from_code(code, text)
+            self._failure = code, text
             return
         close_code = CLOSE_CODES.get(code, POLICY_VIOLATION)
         told = {"message": text, "error": code, "code": close_code}

@@ -49,6 +49,8 @@ class Health(Status):
     engines: list[EngineState]  # by number, as in the metrics
 
 
+PROBES = ("/health", "/ready")
+
 SLOWEST_UPLOAD = 131_072  # bytes/s of a file: 1 Mbit/s, a slow mobile uplink
 
 Authorized = Annotated[Client, Depends(authorized)]

@@ -77,7 +77,7 @@ async def _ice(request: Request, client: Authorized) -> dict[str, list[dict[str,
 async def _delete(session_id: str, request: Request, client: Authorized) -> Response:
     """Close a peer of the same client, and wait until it is closed."""
     peer = node_of(request).peers.get(session_id)
-    if peer is None or peer.client != client:
+    if peer is None or peer.client.key_id != client.key_id:
         raise HTTPException(404, "no such WebRTC session")
     await peer.close()
     return Response(status_code=204)

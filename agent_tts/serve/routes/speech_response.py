@@ -13,9 +13,10 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from agent_tts.errors import SlowConsumer, SpeechError
-from agent_tts.events import SpeechOptions
+from agent_tts.events import SAMPLE_RATE, SpeechOptions
 from agent_tts.protocol import v1 as protocol
 from agent_tts.protocol.context import AudioChunk, Done, Words
+from agent_tts.serve.fair_queue import Flow
 from agent_tts.serve.guard import Client
 from agent_tts.serve.node import Node
 from agent_tts.serve.routes import openai
@@ -24,6 +25,7 @@ from agent_tts.speech.audio.files import FileEncoder
 from agent_tts.speech.utterance import LocalUtterance, Utterance, WordsMode
 
 TRANSPORT = "http"  # in metrics
+PCM_BYTES_PER_S = 2 * SAMPLE_RATE
 
 
 class Body:
@@ -131,12 +133,12 @@ class SpeechResponse(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Speak; raises a failure before the first frame. Cancelling this stops the speech and frees the slot."""
-        writer = Writer(scope, send, self._node.settings.timeouts.write_s)
+        writer = Writer(scope, send, self._node.settings.timeouts)
         refused = self._node.metrics.refused
         with contextlib.ExitStack() as admitted:
             try:
-                admitted.enter_context(self._node.guard.admit(self._client))
-                request = self._node.service.open(self.options)
+                owner = admitted.enter_context(self._node.guard.admit(self._client))
+                request = self._node.service.open(self.options, owner)
             except SpeechError as error:
                 refused.labels(error.code).inc()
                 raise
@@ -149,6 +151,7 @@ class SpeechResponse(Response):
                 refused.labels(error.code).inc()
                 logger.warning("http: slow_consumer, connection cut")
                 writer.cut()
+                await disconnected(receive)  # uvicorn would log a missing end
 
     async def _speak(self, utterance: LocalUtterance, writer: Writer, receive: Receive) -> None:
         watch = asyncio.create_task(_stop_when_gone(receive, utterance), name=f"client of {utterance.context_id}")
@@ -162,18 +165,21 @@ class SpeechResponse(Response):
             await asyncio.gather(watch, utterance.cancel(), return_exceptions=True)
 
     async def _send(self, utterance: LocalUtterance, writer: Writer, body: Body) -> None:
-        held = b""  # bytes of the body that wait for the next audio
+        held, held_s = b"", 0.0  # bytes of the body that wait for the next audio; audio that waits in the encoder
+        encoder = Flow(self._node.fair_queue)
         while (event := await utterance.next()) is not None:
             match event:
                 case Words():
-                    held += body.words(event)
+                    async with encoder:
+                        held += body.words(event)
                 case AudioChunk(payload=pcm) if pcm:
                     await self._start(writer)
-                    data, held = held + body.audio(pcm), b""
+                    async with encoder:
+                        data, held = held + body.audio(pcm), b""
+                    held_s += len(pcm) / PCM_BYTES_PER_S
                     if data:
-                        await writer.write({"type": "http.response.body", "body": data, "more_body": True})
-                    # Yield between frames that wait, because encoding them in one go delays other utterances.
-                    await asyncio.sleep(0)
+                        await writer.write({"type": "http.response.body", "body": data, "more_body": True}, held_s)
+                        held_s = 0.0
                 case Done(reason="cancelled"):
                     return  # the client has disconnected
                 case Done():
@@ -182,8 +188,13 @@ class SpeechResponse(Response):
                         raise error
                     await self._start(writer)
                     last = body.end() if error is None else body.error(error)
-                    if last is not None:  # None: the server cuts the connection
-                        await writer.write({"type": "http.response.body", "body": held + last})
+                    if last is None:
+                        return  # the server cuts the connection
+                    if held or last:
+                        message = {"type": "http.response.body", "body": held + last, "more_body": True}
+                        await writer.write(message, held_s)
+                    await writer.finish()
+                    await writer.write({"type": "http.response.body"})
                     return
 
     async def _start(self, writer: Writer) -> None:

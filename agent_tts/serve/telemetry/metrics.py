@@ -42,13 +42,17 @@ class Metrics(EngineObserver):
         self.active = gauge("agent_tts_contexts_active", "Contexts open now.", ["carrier"])
         self.finished = counter("agent_tts_contexts", "Contexts ended.", ["carrier", "reason"])
         self.refused = counter("agent_tts_refused", "Requests and contexts refused.", ["code"])
+        self.gave_way = counter("agent_tts_contexts_given_way", "Contexts ended for others that waited.", ["code"])
+        for code in ("starved", "at_capacity"):
+            self.gave_way.labels(code)
         self.sessions = gauge("agent_tts_sessions", "Sessions and requests admitted now.")
         self.connections_given_way = counter(
             "agent_tts_connections_given_way", "Connections closed to make room, by what they were.", ["standing"]
         )
-        for standing in Standing:
+        for standing in set(Standing) - {Standing.BUSY_CLIENT}:
             self.connections_given_way.labels(standing.name.lower())
         self.rtc_lateness = histogram("agent_tts_rtc_lateness_seconds", "Packets behind their 20 ms grid.")
+        self.rtc_dropped = counter("agent_tts_rtc_dropped", "Datagrams of WebRTC not handled.", ["reason"])
         self.loop_lag = histogram("agent_tts_loop_lag_seconds", "Event loop behind its clock, probed.")
         self.log_lost = counter("agent_tts_log_lines_lost", "Log lines left out.", ["reason"])
         for reason in ("unread", "repeated"):
@@ -58,6 +62,12 @@ class Metrics(EngineObserver):
         self.engine_up = gauge("agent_tts_engine_up", "Whether it answers.", ["engine"])
         self.engine_starts = counter("agent_tts_engine_starts", "Engine processes started.", ["engine"])
         self.engine_step = histogram("agent_tts_engine_step_seconds", "Longest engine step of each second.", ["engine"])
+        self.worker_deaths = counter(
+            "agent_tts_worker_deaths", "Processes of espeak-ng that ended; another took over.", ["engine"]
+        )
+        self.texts_dropped = counter(
+            "agent_tts_texts_dropped", "Clauses left out because they end a process of espeak-ng.", ["engine"]
+        )
         # A gauge of all engines and one by engine, for each field of `_Engine`; an engine that is down counts 0.
         self._gauges = [
             (gauge(f"agent_tts_{name}", text), gauge(f"agent_tts_engine_{name}", f"{text} By engine.", ["engine"]))
@@ -76,6 +86,8 @@ class Metrics(EngineObserver):
 
     def pulse(self, engine: int, pong: EnginePong) -> None:
         self.engine_step.labels(engine).observe(pong.step_ms / 1_000)
+        self.worker_deaths.labels(engine).inc(pong.worker_deaths)
+        self.texts_dropped.labels(engine).inc(pong.texts_dropped)
         self._show(engine, _Engine(self._engines[engine].slots, pong.speaking, pong.queued))
 
     def lost(self, engine: int) -> None:
@@ -181,7 +193,7 @@ class ContextMeter(Meter):
         metrics.finished.labels(self._transport, event.reason).inc()
         metrics.audio.labels(self._transport).inc(self.audio_ms / 1_000)
         if event.code is not None:
-            metrics.refused.labels(event.code).inc()
+            (metrics.gave_way if event.gave_way else metrics.refused).labels(event.code).inc()
         if self._cancelled_at is not None:
             metrics.cancel.observe(self._clock() - self._cancelled_at)
         if self._ttfa_s is None or not self.audio_ms:

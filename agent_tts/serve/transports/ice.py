@@ -1,16 +1,12 @@
-"""ICE servers and the gathering of ICE candidates."""
+"""ICE servers."""
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
-from aioice import Candidate
-from aiortc import RTCIceServer, RTCRtpSender
+from aiortc import RTCIceServer
 
 from agent_tts.config.settings import Settings
-
-GATHER_S = 1  # for answers of STUN and TURN servers; aioice waits 5 s, too long for the answer to an offer
 
 
 def servers(settings: Settings) -> list[RTCIceServer]:
@@ -29,14 +25,3 @@ def for_browser(settings: Settings) -> list[dict[str, Any]]:
         for server in settings.ice_servers
     ]
     return [{name: value for name, value in server.items() if value} for server in known]
-
-
-def bound_gathering(sender: RTCRtpSender) -> None:
-    """Bound the time in which the transport gathers candidates; on a machine without a network it uses loopback."""
-    connection = sender.transport.transport.iceGatherer._connection
-    gather = functools.partial(connection.get_component_candidates, timeout=GATHER_S)
-
-    async def gather_soon(component: int, addresses: list[str]) -> list[Candidate]:
-        return await gather(component, addresses or ["127.0.0.1"])
-
-    connection.get_component_candidates = gather_soon  # type: ignore[method-assign,assignment]

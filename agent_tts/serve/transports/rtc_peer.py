@@ -24,6 +24,8 @@ from agent_tts.serve.guard import Client
 from agent_tts.serve.node import Node
 from agent_tts.serve.session import Session
 from agent_tts.serve.transports import ice
+from agent_tts.serve.transports.pace import Pace
+from agent_tts.serve.transports.rtc_guard import PeerGuard
 from agent_tts.serve.transports.rtc_track import SpeechTrack
 from agent_tts.serve.transports.sdp import DEFAULT_MAX_MESSAGE, Offer
 
@@ -31,7 +33,6 @@ CLOSE_S = 1.0  # for aiortc to take a connection down
 LINGER_S = 1.0  # for the last messages of a closing session
 
 MAX_BUFFERED = 262_144  # bytes of messages that wait for a client
-MAX_BYTES_PER_S = 4 * 1_024 * 1_024  # from a client; SCTP assembles messages of any size in memory first
 MAX_STRAY_CHANNELS = 8  # data channels that are not the protocol's
 
 # How long a client may be silent: one that has sent a `ping`, as the page does each second; and any other, whose
@@ -60,14 +61,15 @@ class RtcPeer:
         self._connection = RTCPeerConnection(
             RTCConfiguration(iceServers=ice.servers(node.settings), bundlePolicy=RTCBundlePolicy.MAX_BUNDLE)
         )
+        self._guard = PeerGuard(self._connection, node.metrics, node.settings.limits.message_bytes)
         self._connection.on("datachannel", self._on_channel)
         self._connection.on("connectionstatechange", self._on_state)
         # Sends the track, and receives its RTCP.
         self._sender: RTCRtpSender = self._connection.addTransceiver(self._track, direction="sendonly").sender
         # Counts the client until the peer is closed.
         self._permit = contextlib.ExitStack()
-        self._permit.enter_context(node.guard.admit(client))
-        self._session = Session(node, "rtc", playout=self._track)
+        owner = self._permit.enter_context(node.guard.admit(client))
+        self._session = Session(node, "rtc", playout=self._track, owner=owner)
         self._adapter = protocol.NativeAdapter()
         self._session.waker = self._wake.set
         # Random, so that only its client can name the peer in DELETE.
@@ -83,10 +85,9 @@ class RtcPeer:
         self._pings = False
         # Time of the last receiver report, only compared for equality: it is wall clock time.
         self._report: object = None
-        # Bytes received until the last check of the rate, and when that was.
-        self._received = (0, time.monotonic())
-        # Since when `MAX_BUFFERED` bytes or more wait for the client, or None.
-        self._stuck_since: float | None = None
+        # Since when `MAX_BUFFERED` bytes or more wait for the client, or None; and how fast it takes them.
+        self._full_since: float | None = None
+        self._pace = Pace(node.settings.timeouts.write_s, time.monotonic())
         # Completed with the reason when the peer is to close.
         self._closing: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         node.peers[self.id] = self
@@ -100,7 +101,6 @@ class RtcPeer:
         """
         self._max_message = offer.max_message
         await self._connection.setRemoteDescription(RTCSessionDescription(sdp=offer.sdp, type="offer"))
-        ice.bound_gathering(self._sender)
         await self._connection.setLocalDescription(await self._connection.createAnswer())
         return str(self._connection.localDescription.sdp)
 
@@ -138,37 +138,40 @@ class RtcPeer:
                     await self._connection.close()
             except TimeoutError:
                 logger.error("rtc peer {}: the connection did not close in {:g} s", self.id, CLOSE_S)
+            self._guard.close()
             del self._node.peers[self.id]
             self._permit.close()
 
     async def _check_activity(self) -> None:
-        """Read receiver reports and the rate of received bytes; expire an idle session."""
+        """Read receiver reports; expire an idle session."""
         stats = (await self._sender.getStats()).values()
-        now = time.monotonic()
         report = next((item.timestamp for item in stats if item.type == "remote-inbound-rtp"), None)
         if report != self._report:
             self._report = report
             if not self._pings:
-                self._alive_at = now
-        received = next((item.bytesReceived for item in stats if item.type == "transport"), 0)
-        before, at = self._received
-        if now - at >= 1.0:
-            self._received = (received, now)
-            if received - before > MAX_BYTES_PER_S * (now - at):
-                self.hang_up("the client floods the connection")
+                self._alive_at = time.monotonic()
         self._session.expire()
 
     def _close_reason(self, now: float) -> str | None:
         if self._closing.done():
             return self._closing.result()
+        if self._guard.fault is not None:
+            return self._guard.fault
         if self._channel is None:
             return "no data channel was opened" if now > self._channel_due else None
         if now - self._alive_at > (PING_SILENCE_S if self._pings else RTCP_SILENCE_S):
             return "the client is gone"
-        if self._stuck_since is not None and now - self._stuck_since > self._node.settings.timeouts.write_s:
-            self._node.metrics.refused.labels("slow_consumer").inc()
-            return "the client reads no messages"
+        self._pace.look(now, self._channel.bufferedAmount)
+        if self._full_since is not None and now >= self._pace.deadline(self._full_since):
+            self._drop_slow("the client reads no messages")
+            return self._closing.result()
         return None
+
+    def _drop_slow(self, why: str) -> None:
+        """Hang up on a client that does not read; it is counted once."""
+        if not self._closing.done():
+            self._node.metrics.refused.labels(SlowConsumer.code).inc()
+            self.hang_up(why)
 
     def _on_state(self) -> None:
         if self._connection.connectionState in ("failed", "closed"):
@@ -192,6 +195,8 @@ class RtcPeer:
         self._wake.set()
 
     def _on_message(self, data: str | bytes) -> None:
+        if self._closing.done():
+            return
         self._alive_at = time.monotonic()
         size = len(data if isinstance(data, bytes) else data.encode())
         if size > self._node.settings.limits.message_bytes:
@@ -201,8 +206,7 @@ class RtcPeer:
         try:
             self._session.receive(self._adapter.decode(data))
         except SlowConsumer as error:
-            self._node.metrics.refused.labels(error.code).inc()
-            self.hang_up(error.message)
+            self._drop_slow(error.message)
 
     async def _pump(self) -> None:
         while True:
@@ -223,10 +227,11 @@ class RtcPeer:
                 self._track.write(item.context_no, item.payload)
             elif (message := _fit(item, self._max_message)) is not None:
                 channel.send(message)
+                self._pace.wrote(len(message))
         if channel.bufferedAmount < MAX_BUFFERED:
-            self._stuck_since = None
-        elif self._stuck_since is None:
-            self._stuck_since = time.monotonic()
+            self._full_since = None
+        elif self._full_since is None:
+            self._full_since = time.monotonic()
 
     async def _linger(self, channel: RTCDataChannel) -> None:
         """Wait for the engine's last events, and send the last messages. aiortc does not tell when they are sent."""

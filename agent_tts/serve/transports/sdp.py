@@ -5,6 +5,7 @@ No line of a client's offer reaches aiortc, which negotiates anything it is give
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import re
 from dataclasses import dataclass, field
@@ -22,9 +23,10 @@ _UFRAG = re.compile(r"[A-Za-z0-9+/]{4,256}")
 _PASSWORD = re.compile(r"[A-Za-z0-9+/]{22,256}")
 _FINGERPRINT = re.compile(r"(sha-256|sha-384|sha-512) ([0-9A-F]{2}(?::[0-9A-F]{2}){31,63})", re.IGNORECASE | re.ASCII)
 _CANDIDATE = re.compile(
-    r"([A-Za-z0-9+/]{1,32}) 1 udp ([0-9]{1,10}) ([0-9A-F.:]{2,45}) ([0-9]{1,5}) typ (host|srflx|relay)\b",
+    r"([A-Za-z0-9+/]{1,32}) ([0-9]{1,3}) ([A-Z]{1,8}) ([0-9]{1,10}) ([!-~]{1,255}) ([0-9]{1,5}) typ ([a-z]{1,8})\b",
     re.IGNORECASE | re.ASCII,
 )
+_CANDIDATE_TYPES = ("host", "srflx", "relay")
 _OPUS = re.compile(r"(9[6-9]|1[01][0-9]|12[0-7]) opus/48000/2", re.IGNORECASE | re.ASCII)
 _SETUPS = ("actpass", "active", "passive")
 _DIRECTIONS = ("sendrecv", "recvonly", "sendonly", "inactive")
@@ -78,6 +80,31 @@ def read_offer(text: str, *, microphone: bool = False) -> Offer:
     for section, mid in zip(sections, mids, strict=True):
         lines += [*bodies[id(section)], f"a=mid:{mid}", *transport]
     return Offer("\r\n".join(lines) + "\r\n", _max_message(channel))
+
+
+def read_candidate(text: str) -> str | None:
+    """Check one candidate, as it stands behind `candidate:`, and build a clean one.
+
+    Returns:
+        None for one that the node cannot use: not UDP, of another component, a host name, no unicast address.
+
+    Raises:
+        BadMessage: it is not a candidate.
+    """
+    found = _CANDIDATE.match(text)
+    if found is None:
+        raise BadMessage("a candidate must be a line as the browser gives it")
+    foundation, component, transport, priority, host, port, kind = found.groups()
+    if not 0 < int(port) < 65_536:
+        raise BadMessage("the port of a candidate is from 1 to 65535")
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return None
+    usable = int(component) == 1 and transport.lower() == "udp" and kind.lower() in _CANDIDATE_TYPES
+    if not usable or address.is_multicast or address.is_unspecified or address.is_reserved:
+        return None
+    return f"{foundation} 1 udp {priority} {address} {port} typ {kind.lower()}"
 
 
 def _sections(text: str) -> tuple[_Section, list[_Section]]:
@@ -171,14 +198,10 @@ def _candidates(section: _Section) -> list[str]:
     if len(given) > MAX_CANDIDATES:
         raise BadMessage(f"sdp: an offer has at most {MAX_CANDIDATES} candidates")
     lines = []
-    for found in filter(None, map(_CANDIDATE.match, given)):
-        foundation, priority, host, port, kind = found.groups()
-        try:
-            address = ipaddress.ip_address(host)
-        except ValueError:
-            continue
-        if not (address.is_multicast or address.is_unspecified or address.is_reserved) and 0 < int(port) < 65_536:
-            lines.append(f"a=candidate:{foundation} 1 udp {priority} {address} {port} typ {kind.lower()}")
+    for text in given:
+        with contextlib.suppress(BadMessage):
+            line = read_candidate(text)
+            lines += [f"a=candidate:{line}"] if line is not None else []
     return lines
 
 

@@ -17,6 +17,7 @@ from agent_tts.errors import Draining, SlowConsumer, SpeechError, UnsupportedPro
 from agent_tts.protocol import v1 as protocol
 from agent_tts.protocol.adapter import ProtocolAdapter, QueueingAdapter
 from agent_tts.serve.connections import CONNECTION
+from agent_tts.serve.fair_queue import Flow
 from agent_tts.serve.guard import TokenBucket
 from agent_tts.serve.node import Node
 from agent_tts.serve.routes import openai
@@ -26,7 +27,7 @@ from agent_tts.serve.session import Session
 from agent_tts.serve.transports.writer import WRITE_BYTES, Writer
 
 # Close codes of errors that refuse a connection.
-CLOSE_CODES = {"unauthorized": 1008, "at_capacity": 1013, "draining": 1012}
+CLOSE_CODES = {"unauthorized": 1008, "at_capacity": 1013, "rate_limited": 1013, "draining": 1012}
 
 # Messages of one connection; faster ones wait in its buffers, then in the client. An agent sends about 100 a second.
 # The buffers hold about 2000 messages, which must pass within `ping_s`, or the pong behind them comes too late.
@@ -67,10 +68,10 @@ class StreamEndpoint:
             client = self._node.guard.identify(websocket, token_ok=True, key_query=dialect.key_query)
             if self._node.service.draining:
                 raise Draining
-            with self._node.guard.admit(client):
+            with self._node.guard.admit(client) as owner:
                 if dialect.denies:
                     await self._accept(websocket)
-                await Connection(self._node, websocket, send, dialect, adapter).run()
+                await Connection(self._node, websocket, send, dialect, adapter, owner).run()
         except SpeechError as error:
             self._node.metrics.refused.labels(error.code).inc()
             if websocket.application_state is WebSocketState.CONNECTING:
@@ -119,18 +120,22 @@ class Connection:
     """Moves messages between a socket and its session."""
 
     def __init__(
-        self, node: Node, websocket: WebSocket, send: Send, dialect: Dialect, adapter: ProtocolAdapter
+        self, node: Node, websocket: WebSocket, send: Send, dialect: Dialect, adapter: ProtocolAdapter, owner: int
     ) -> None:
         self._node = node
         self._adapter = adapter
         # The adapter if it holds messages back.
         self._queue = adapter if isinstance(adapter, QueueingAdapter) else None
         self._websocket = websocket
-        self._writer = Writer(websocket.scope, send, node.settings.timeouts.write_s)
+        self._writer = Writer(websocket.scope, send, node.settings.timeouts)
         self._connection: WebSocketProtocol = websocket.scope["extensions"][CONNECTION]
-        self._session = Session(node, dialect.name)
+        self._connection.unplayed_s = self._writer.unplayed_s
+        self._session = Session(node, dialect.name, owner=owner)
+        # For reading and for writing.
+        self._reader, self._encoder = Flow(node.fair_queue), Flow(node.fair_queue)
         if dialect is not NATIVE:  # native clients must always answer pings
-            self._connection.demands_pongs = lambda: self._session.is_speaking
+            session = self._session
+            self._connection.demands_pongs = lambda: session.is_speaking  # not of this object, which holds the protocol
         # The next check for an idle session.
         self._idle_timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
@@ -161,9 +166,11 @@ class Connection:
             message = await self._websocket.receive()
             if message["type"] == "websocket.disconnect":
                 return
-            await asyncio.sleep(allowed.take(clock()))  # at least one turn of the event loop for other connections
+            if (early_s := allowed.take(clock())) > 0:
+                await asyncio.sleep(early_s)
             text = message.get("text")
-            self._session.receive(self._adapter.decode(message["bytes"] if text is None else text))
+            async with self._reader:
+                self._session.receive(self._adapter.decode(message["bytes"] if text is None else text))
 
     async def _write(self) -> None:
         """Send until the session closes, or until the client takes nothing: then the connection is cut."""
@@ -171,11 +178,15 @@ class Connection:
             while True:
                 self._wake.clear()
                 await self._writer.room()
-                if not self._send_all():
+                async with self._encoder:
+                    sent_all = self._send_all()
+                if not sent_all:
                     continue
                 closing = self._adapter.closing or self._session.closing
                 if closing is not None:
                     code, reason = closing
+                    await self._writer.finish()
+                    self._connection.close_timeout += self._writer.unplayed_s()  # it is read after the audio
                     await self._writer.write({"type": "websocket.close", "code": code, "reason": reason})
                     return
                 await self._wake.wait()
@@ -187,10 +198,10 @@ class Connection:
             self._writer.cut()
 
     def _send_all(self) -> bool:
-        """Send what the session has, at most `WRITE_BYTES` and a message in one write; returns whether that was all."""
+        """Send what the session has, a slice of work and `WRITE_BYTES` at most; returns whether that was all."""
         messages: list[str | bytes] = []
-        size = 0
-        while size < WRITE_BYTES:
+        size, heard_s = 0, self._session.heard_s
+        while has_room := size < WRITE_BYTES and self._encoder.has_time():
             if self._adapter.closing is not None or (item := self._session.poll()) is None:
                 break
             for message in self._adapter.encode(item):
@@ -200,13 +211,16 @@ class Connection:
                 self._session.receive(self._queue.follow())
         if messages:
             self._connection.write(messages)
-        return size < WRITE_BYTES
+            self._writer.wrote(size, self._session.heard_s - heard_s)
+        return has_room
 
     def _check_idle(self) -> None:
         """Close the session if it has been idle for too long, and check again when it may have been."""
         self._idle_timer = self._loop.call_later(self._session.expire(), self._check_idle)
 
     def _cut(self) -> None:
-        self._node.metrics.refused.labels("slow_consumer").inc()
-        logger.warning("session {}: slow_consumer, connection cut", self._session.id)
+        """Close the connection to a client that does not read; it is counted once."""
+        if not self._connection.transport.is_closing():
+            self._node.metrics.refused.labels("slow_consumer").inc()
+            logger.warning("session {}: slow_consumer, connection cut", self._session.id)
         self._writer.cut()

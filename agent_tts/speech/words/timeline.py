@@ -25,6 +25,9 @@ _TOKEN = re.compile(r"\S+")
 # estimates may be far too long, and text that is read after its audio has begun counts as late.
 READ_AHEAD_MS, READ_AHEAD_BREAKS_MS = 15_000.0, 60_000.0
 
+# Characters that are read at once, in about a millisecond; the rest waits for `read`. Longer tokens are read in parts.
+READ_CHARS = 256
+
 # Pieces of audio that are collected before analysis: one piece costs nearly as much as all of them.
 MAX_UNHEARD = 12
 
@@ -43,8 +46,8 @@ class WordTimeline:
     With `aligned` the times come from the engine (`align`). Otherwise every complete word gets an estimate when its
     text arrives, and better times when its audio is made: `hear` takes the audio, `settle` returns final times.
 
-    Without `tells` only `split` is used, and text is read as its audio comes near: reading a long text at once would
-    block the event loop for milliseconds.
+    Reading a long text at once would block the event loop for milliseconds: each call reads `READ_CHARS`, and `read`
+    goes on. Without `tells` only `split` is used, and text is read as its audio comes near.
     """
 
     def __init__(
@@ -67,8 +70,9 @@ class WordTimeline:
         self._length = 0
         # The last token, while it may continue.
         self._tail = ""
-        # Complete tokens without times: (text, char_start).
+        # Complete tokens without times: (text, char_start). Of the first, so many characters are read; its first mark.
         self._pending: deque[tuple[str, int]] = deque()
+        self._read_chars = self._read_from = 0
         # The engine's times, in text order.
         self._marks: list[WordTime] = []
         self._fit = Fit(speed, pace)
@@ -124,6 +128,15 @@ class WordTimeline:
         words = self.complete()
         self._flushes.append(len(self._tokens) + len(self._pending))
         return words
+
+    @property
+    def is_unread(self) -> bool:
+        """Whether `read` has words."""
+        return self._tells and not self._aligned and bool(self._pending)
+
+    def read(self) -> list[Word]:
+        """The next words that can be sent now, if `append`, `flush` or `complete` left some."""
+        return self._estimate()
 
     # ------------------------------------------------------------ times from the engine
 
@@ -236,25 +249,36 @@ class WordTimeline:
         return Word(token, at, at, start, end)
 
     def _estimate(self, until_ms: float = 0.0, tokens: int = 0) -> list[Word]:
-        """Read complete tokens: all with `tells`, otherwise those near the heard audio or `until_ms`, and at least the
-        first `tokens`. Returns the words to send.
+        """Read complete tokens: `READ_CHARS` of them with `tells`, and those near the heard audio or `until_ms`, and at
+        least the first `tokens`. Returns the words to send.
         """
         words: list[Word] = []
         if self._pending:
             self._listen()
+        chars = READ_CHARS if self._tells else 0
         while self._pending and not self._aligned:
-            if not (self._tells or len(self._tokens) < tokens or self._is_near(until_ms)):
+            if chars <= 0 and not (len(self._tokens) < tokens or until_ms == math.inf or self._is_due(until_ms)):
                 break
-            text, start = self._pending.popleft()
-            first = len(self._fit)
-            self._mark(text, start)
-            self._tokens.append((text, start, first, len(self._fit) - 1))
+            text, start = self._pending[0]
+            if not self._read_chars:
+                self._read_from = len(self._fit)
+            part = text[self._read_chars : self._read_chars + READ_CHARS]
+            self._mark(part, start + self._read_chars)
+            chars -= len(part) + 1
+            self._read_chars += len(part)
+            if self._read_chars < len(text):
+                continue
+            del self._pending[0]
+            self._read_chars = 0
+            self._tokens.append((text, start, self._read_from, len(self._fit) - 1))
             if self._tells:
                 words.append(self._estimated(self._tokens[-1]))
         return words
 
-    def _is_near(self, until_ms: float) -> bool:
-        """Whether less than `_ahead_ms` of the text is read ahead."""
+    def _is_due(self, until_ms: float) -> bool:
+        """Whether the next token must be read now: without `tells`, less than `_ahead_ms` of the text is read ahead."""
+        if self._tells:
+            return False
         return self._fit.span(len(self._fit))[0] <= max(until_ms, self._fit.heard_ms) + self._ahead_ms
 
     def _mark(self, text: str, start: int) -> None:

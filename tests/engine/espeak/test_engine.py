@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -30,6 +31,15 @@ from tests.examples import examples
 
 TEXT = "Hello there, this is the node. It speaks “word by word” and, at 10:30, costs $3.50! Right? 你好，世界。"
 LONG = "The quick brown fox jumps over the lazy dog while the other animals of the wood look on in silence."
+
+
+pytestmark = pytest.mark.node
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine must not decide in which step a clause is done."""
+    monkeypatch.setattr("agent_tts.engine.espeak.engine.WAIT_S", 30.0)
 
 
 @pytest.fixture
@@ -190,6 +200,16 @@ def test_offsets_count_the_raw_text(engine: EspeakEngine) -> None:
     assert found[-1] == "end"
 
 
+def test_words_keep_their_offsets_in_parts_plain_letters_and_with_spaces_put_in(engine: EspeakEngine) -> None:
+    text = "Say “привет мир” 5 times a≥b 𝐁𝐨𝐥𝐝 ﬁne 🙂 end."
+    spoken = speak(engine, text, options=SpeechOptions(clean=False))
+    found = [text[word.char_start : word.char_end] for word in spoken.words]
+    assert [word.strip("“”. ") for word in found] == [*("Say", "привет", "мир", "5", "times"), *found[5:]]
+    assert {"𝐁𝐨𝐥𝐝", "ﬁne", "🙂", "end"} <= {word.strip("“”. ") for word in found}
+    assert all(earlier.char_end <= later.char_start for earlier, later in pairwise(spoken.words))
+    assert all(earlier.end_ms <= later.start_ms for earlier, later in pairwise(spoken.words))
+
+
 # ---------------------------------------------------------------- contract of engines
 
 
@@ -237,7 +257,7 @@ LENGTHY = {
     "digits": ("999999999999 " * 12, "en-us"),
     "one number": ("9" * 160, "en-us"),
     "spelled out": ("internationalization " * 8, "ja"),
-    "braille": ("⠿" * 100, "en-us"),
+    "symbols": ("≥" * 100, "en-us"),
 }
 
 
@@ -278,12 +298,14 @@ def test_a_slot_released_in_mid_clause_starts_clean(engine: EspeakEngine) -> Non
 
 
 def test_a_clause_that_the_library_refuses_fails_its_slot_alone(engine: EspeakEngine) -> None:
-    """Closing the library stands for a missing voice file."""
+    """As if the file of a voice were missing."""
+    missing = SpeechOptions(language="de")
+    languages = engine._voices._by_code
+    languages["de"] = replace(languages["de"], path="gmw/none")
     expected = FailedOutput(3, 103, "internal", "the engine failed on this context")
     engine.step(
-        [StartRequest(3, 103, SpeechOptions()), AddText(3, LONG, flush=True), StartRequest(4, 104, SpeechOptions())], ()
+        [StartRequest(3, 103, missing), AddText(3, LONG, flush=True), StartRequest(4, 104, SpeechOptions())], ()
     )
-    engine._espeak.close()
     assert engine.step([], {3, 4}) == [expected, StarvedOutput(4, 104)]
     assert engine.step([], {3}) == []
 

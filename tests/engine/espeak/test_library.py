@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,26 +12,35 @@ from agent_tts.engine.espeak.library import (
     RATE_NORMAL,
     Clause,
     Delivery,
-    EspeakLibrary,
     Language,
     TooLong,
     languages,
     variants,
 )
 from agent_tts.engine.espeak.voices import VARIANTS
+from agent_tts.engine.espeak.workers import EspeakWorkers, Job
 
 BY_CODE = {language.code: language for language in reversed(languages())}
 
 
-@pytest.fixture
-def espeak() -> Iterator[EspeakLibrary]:
-    espeak = EspeakLibrary()
+pytestmark = pytest.mark.node
+
+
+@pytest.fixture(scope="module")
+def espeak() -> Iterator[EspeakWorkers]:
+    espeak = EspeakWorkers()
     yield espeak
     espeak.close()
 
 
+def speak(espeak: EspeakWorkers, text: str, how: Delivery, *, pause: bool = False, most: int | None = None) -> Clause:
+    clause = espeak.speak(Job(text, how, pause=pause, most=most), time.monotonic() + 30)
+    assert clause is not None
+    return clause
+
+
 def say(
-    espeak: EspeakLibrary,
+    espeak: EspeakWorkers,
     text: str,
     code: str = "en-us",
     variant: str | None = None,
@@ -37,10 +48,9 @@ def say(
     rate: int = RATE_NORMAL,
     pitch: int = PITCH_NORMAL,
     pause: bool = False,
-    max_samples: int | None = None,
+    most: int | None = None,
 ) -> Clause:
-    how = Delivery(BY_CODE[code], variant, rate, pitch, pitch)
-    return espeak.synthesize(text, how, pause=pause, max_samples=max_samples)
+    return speak(espeak, text, Delivery(BY_CODE[code], variant, rate, pitch, pitch), pause=pause, most=most)
 
 
 def words(text: str, clause: Clause) -> list[str]:
@@ -52,7 +62,7 @@ def words(text: str, clause: Clause) -> list[str]:
     [*((variant, "Six wizards, said he, hushed!", 50) for variant in (None, *VARIANTS)), (None, "Away!", 99)],
 )
 def test_audio_depends_on_the_arguments_alone(
-    espeak: EspeakLibrary, variant: str | None, text: str, pitch: int
+    espeak: EspeakWorkers, variant: str | None, text: str, pitch: int
 ) -> None:
     """espeak-ng's flutter, roughness, noise and speed would otherwise carry over to the next synthesis."""
     first = say(espeak, text, variant=variant, pitch=pitch).samples
@@ -67,16 +77,16 @@ CONTROLLED = [f"{chr(code)}90S {chr(code)}0A hi" for code in (*range(0x20), *ran
 
 
 @pytest.mark.parametrize("text", [*CONTROLLED, COMMANDS, "\ud800a"])
-def test_a_text_does_not_change_later_audio(espeak: EspeakLibrary, text: str) -> None:
+def test_a_text_does_not_change_later_audio(espeak: EspeakWorkers, text: str) -> None:
     first = say(espeak, "one two").samples
     assert np.abs(say(espeak, text).samples).max() > 1_000
     assert np.array_equal(say(espeak, "one two").samples, first)
 
 
-def test_every_language_speaks_and_changes_no_later_audio(espeak: EspeakLibrary) -> None:
+def test_every_language_speaks_and_changes_no_later_audio(espeak: EspeakWorkers) -> None:
     first = say(espeak, "one two").samples
     for language in languages():
-        clause = espeak.synthesize("1 a", Delivery(language, None), pause=False)
+        clause = speak(espeak, "1 a", Delivery(language, None))
         assert np.abs(clause.samples).max(initial=0) > 1_000, language.code
     assert np.array_equal(say(espeak, "one two").samples, first)
 
@@ -92,7 +102,7 @@ def test_every_language_speaks_and_changes_no_later_audio(espeak: EspeakLibrary)
         ("en-us", "e\u0301te\u0301 is", ["e\u0301te\u0301", "is"]),
     ],
 )
-def test_words_have_their_character_offsets(espeak: EspeakLibrary, code: str, text: str, expected: list[str]) -> None:
+def test_words_have_their_character_offsets(espeak: EspeakWorkers, code: str, text: str, expected: list[str]) -> None:
     assert words(text, say(espeak, text, code)) == expected
 
 
@@ -107,7 +117,7 @@ def test_words_have_their_character_offsets(espeak: EspeakLibrary, code: str, te
     ],
 )
 @pytest.mark.parametrize("code", ["en-us", "ja", "de"])
-def test_words_are_ordered_within_text_and_audio(espeak: EspeakLibrary, code: str, text: str) -> None:
+def test_words_are_ordered_within_text_and_audio(espeak: EspeakWorkers, code: str, text: str) -> None:
     clause = say(espeak, text, code, pause=True)
     assert clause.words
     ends = [0, *(word.end for word in clause.words)]
@@ -117,24 +127,24 @@ def test_words_are_ordered_within_text_and_audio(espeak: EspeakLibrary, code: st
         assert char <= word.char < word.char + word.length <= len(text)
 
 
-def test_the_final_pause_is_optional_and_not_part_of_the_last_word(espeak: EspeakLibrary) -> None:
+def test_the_final_pause_is_optional_and_not_part_of_the_last_word(espeak: EspeakWorkers) -> None:
     short, long = say(espeak, "The end."), say(espeak, "The end.", pause=True)
     assert 0.2 * espeak.sample_rate < len(long.samples) - len(short.samples) < 0.5 * espeak.sample_rate
     assert long.words[-1].end <= len(short.samples)
 
 
-def test_synthesis_stops_when_the_audio_is_too_long_and_changes_no_later_audio(espeak: EspeakLibrary) -> None:
+def test_synthesis_stops_when_the_audio_is_too_long_and_changes_no_later_audio(espeak: EspeakWorkers) -> None:
     first = say(espeak, "one two").samples
-    assert np.array_equal(say(espeak, "one two", max_samples=len(first)).samples, first)
+    assert np.array_equal(say(espeak, "one two", most=len(first)).samples, first)
     for most in 0, 1_000, len(first) - 1:
         for text in "one two", "999999999999 " * 16, "One. Two? Three!":
             with pytest.raises(TooLong):
-                say(espeak, text, max_samples=most)
+                say(espeak, text, most=most)
             assert np.array_equal(say(espeak, "one two").samples, first)
 
 
 @pytest.mark.parametrize("text", ["[[h@l'oU]]", "<speak><break time='9s'/>a</speak>", "\x01+50S a", "&lt;"])
-def test_text_is_never_a_command(espeak: EspeakLibrary, text: str) -> None:
+def test_text_is_never_a_command(espeak: EspeakWorkers, text: str) -> None:
     """Markup is read out: the clause has words, and no silence of nine seconds."""
     clause = say(espeak, text)
     gaps = np.diff(np.flatnonzero(np.abs(clause.samples) > 100))
@@ -142,13 +152,14 @@ def test_text_is_never_a_command(espeak: EspeakLibrary, text: str) -> None:
     assert len(clause.words) >= 1
 
 
-def test_stretching_changes_the_length_but_not_the_pitch(espeak: EspeakLibrary) -> None:
-    tone = (np.sin(2 * np.pi * 150 * np.arange(espeak.sample_rate) / espeak.sample_rate) * 9_000).astype(np.int16)
+def test_stretching_changes_the_length_but_neither_the_words_nor_the_pitch(espeak: EspeakWorkers) -> None:
+    how = Delivery(BY_CODE["en-us"], None)
+    plain = speak(espeak, "Mama, mama, mama.", how)
     for speed in 0.55, 1.55:
-        stretched = espeak.stretch(tone, speed)
-        assert len(stretched) == pytest.approx(len(tone) / speed, rel=0.03)
-        spectrum = np.abs(np.fft.rfft(stretched * np.hanning(len(stretched))))
-        assert np.argmax(spectrum) * espeak.sample_rate / len(stretched) == pytest.approx(150, abs=2)
+        clause = speak(espeak, "Mama, mama, mama.", replace(how, stretch=speed))
+        assert clause.scale == pytest.approx(1 / speed, rel=0.03)
+        assert len(clause.samples) == round(clause.scale * len(plain.samples))
+        assert clause.words == plain.words
 
 
 def test_only_languages_with_a_dictionary_are_listed() -> None:

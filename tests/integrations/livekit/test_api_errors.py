@@ -10,7 +10,17 @@ from agent_tts.errors import BY_CODE, from_code
 from agent_tts.integrations.livekit.tts import api_errors
 
 # Errors that a retry or another node may resolve.
-PASSING = {"at_capacity", "draining", "engine_lost", "context_limit", "starved", "timeout", "slow_consumer", "internal"}
+PASSING = {
+    "at_capacity",
+    "draining",
+    "engine_lost",
+    "context_limit",
+    "starved",
+    "timeout",
+    "rate_limited",
+    "slow_consumer",
+    "internal",
+}
 
 
 @pytest.mark.parametrize("code", sorted(set(BY_CODE) - {ConnectionLost.code}))

@@ -166,6 +166,24 @@ async def test_a_long_pause_of_the_llm_loses_no_text() -> None:
     assert failed == []
 
 
+async def test_a_reply_goes_on_after_it_gave_its_slot_to_others() -> None:
+    async with running_node(engine="espeak", slots=1) as node, TTS(node.url) as speaker, connect(node.url) as other:
+        failed = failures(speaker)
+        async with speaker.stream(conn_options=ONCE) as stream:
+            stream.push_text("One two, ")
+            listening = asyncio.create_task(_all(stream))
+            await asyncio.sleep(3)
+            async with other.begin() as waiting:
+                waiting.write("Somebody else.")
+                waiting.end()
+                assert [piece async for piece in waiting]
+            stream.push_text("three four.")
+            stream.end_input()
+            events = await listening
+    assert "".join(words(events)) == "One two, three four."
+    assert failed == []
+
+
 async def _all(stream: tts.SynthesizeStream) -> list[tts.SynthesizedAudio]:
     async with asyncio.timeout(30):
         return [event async for event in stream]

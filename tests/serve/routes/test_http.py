@@ -540,6 +540,25 @@ async def test_requests_of_one_key_are_counted() -> None:
         assert (await speak(http)).status_code == 200
 
 
+async def test_another_key_gets_its_share_of_the_slots() -> None:
+    """Without an owner in the request, all slots are the first key's."""
+    keys = {"slots": 2, "auth": {"api_keys": [KEY, "other"]}}
+    other = {"Authorization": "Bearer other"}
+    async with (
+        running_node(**keys) as node,
+        client(node, headers=AUTHORIZED) as http,
+        client(node, headers=other) as late,
+    ):
+        long = {"input": LONG}
+        async with (
+            http.stream("POST", "/v1/audio/speech", json=long) as one,
+            http.stream("POST", "/v1/audio/speech", json=long) as two,
+        ):
+            assert (one.status_code, two.status_code) == (200, 200)
+            assert (await speak(late)).status_code == 200
+        await until(lambda: idle(node))
+
+
 async def test_a_token_opens_the_websocket_once() -> None:
     async with running_node(auth={"api_keys": [KEY]}) as node, client(node, headers=AUTHORIZED) as http:
         issued = (await http.post("/v1/tokens")).json()

@@ -21,6 +21,7 @@ from agent_tts.events import Model, SpeechOptions
 from agent_tts.serve.app import create_app
 from agent_tts.serve.routes.voices import MAX_UPLOADS
 from tests.serve.routes.test_http import error_of, open_raw, read_all
+from tests.small_disk import NEEDS_ROOT, small_disk
 from tests.support import RunningNode, running_app, settings_of, until, with_models
 from tests.voices.clips import KINDS, encoded, mutated, tone
 
@@ -226,6 +227,19 @@ async def test_a_voice_without_a_model_is_refused_with_the_missing_model(tmp_pat
         response = await clone(http)
         assert error_of(response)["code"] == "unsupported"
         assert "Qwen3-TTS-12Hz-1.7B-Base" in error_of(response)["message"]
+
+
+@NEEDS_ROOT
+async def test_a_full_disk_is_507(tmp_path: Path) -> None:
+    with small_disk(tmp_path):
+        (tmp_path / "all of it").write_bytes(bytes(1 << 16))
+        async with voices_of(tmp_path, DESIGN) as (_, http):
+            new = {"type": "prompt", "name": "old", "prompt": "a calm old man"}
+            answer = await http.post("/voices", json=new)
+            assert (answer.status_code, answer.json()["error"]["code"]) == (507, "storage_full"), answer.text
+            assert await names(http) == []
+            (tmp_path / "all of it").unlink()
+            assert (await http.post("/voices", json=new)).status_code == 200
 
 
 async def test_the_engines_own_voices_cannot_be_deleted(tmp_path: Path, base: Model) -> None:

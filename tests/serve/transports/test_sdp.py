@@ -164,4 +164,4 @@ def test_the_module_needs_only_the_standard_library() -> None:
     """The module handles untrusted input, so no third-party parser is used."""
     source = Path(read_offer.__code__.co_filename).read_text()
     imported = set(re.findall(r"^(?:from|import) (\w+)", source, re.MULTILINE))
-    assert imported == {"__future__", "agent_tts", "dataclasses", "ipaddress", "re"}
+    assert imported == {"__future__", "agent_tts", "contextlib", "dataclasses", "ipaddress", "re"}

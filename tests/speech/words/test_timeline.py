@@ -11,9 +11,10 @@ from hypothesis import given
 
 from agent_tts.events import WordTime
 from agent_tts.protocol.context import Word
+from agent_tts.speech.words import timeline as timeline_module
 from agent_tts.speech.words.fitting import Fit
 from agent_tts.speech.words.lengths import SENTENCE_PAUSE_MS
-from agent_tts.speech.words.timeline import WordTimeline
+from agent_tts.speech.words.timeline import READ_CHARS, WordTimeline
 from tests.examples import examples
 from tests.speech.words.test_silences import audio
 
@@ -67,6 +68,23 @@ def test_heard_and_unheard_are_the_whole_text(text: str, played_ms: float) -> No
     told(timeline, text)
     heard, unheard = timeline.split(played_ms)
     assert heard + unheard == text
+
+
+def test_a_long_text_is_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To read 4 000 characters at once would take 10 to 30 ms of the event loop."""
+    text = "word " * 300 + "好" * 600 + " " + "1" * 300 + " end. " + "a " * 500
+    whole = WordTimeline(aligned=False)
+    parts: list[list[Word]] = [whole.append(text)]
+    while whole.is_unread:
+        parts.append(whole.read())
+    assert all(sum(len(word.word) + 1 for word in part[1:]) <= READ_CHARS for part in parts)
+    words = [word for part in parts for word in part]
+    assert [word.word for word in words] == text.split()
+    monkeypatch.setattr(timeline_module, "READ_CHARS", 100_000)
+    at_once = WordTimeline(aligned=False).append(text)
+    assert [(word.word, word.char_start, word.start_ms) for word in words[:300]] == [
+        (word.word, word.char_start, word.start_ms) for word in at_once[:300]
+    ]
 
 
 def test_a_word_counts_as_heard_from_its_middle_on() -> None:

@@ -1,0 +1,233 @@
+"""A process that speaks clauses with espeak-ng: `python -I -S worker.py PARENT_PID LIBRARY DATA`.
+
+A text can crash espeak-ng or run for ever in it, so that no other process loads the library. It is a script of its own,
+with the standard library alone, which starts in about 30 ms; `workers.py` starts it and imports its formats.
+
+A request on stdin is a `LENGTH`, a `REQUEST`, the path of the language below `lang/`, the name of the variant and the
+text, all UTF-8. The reply on stdout is a `LENGTH`, a `REPLY`, an array of `MARK`, int16 samples as espeak-ng made them
+and, if the request asks for a stretch, stretched samples. The first reply, without a request, is `READY`, with the
+sample rate as its `count`.
+
+A request that takes `CPU_S` of processor time ends the process by SIGPROF. Nothing is written to stderr, where
+libraries might quote a text, and no core is dumped.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import struct
+import sys
+import tempfile
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import BinaryIO
+
+LENGTH = struct.Struct("<I")  # in bytes of what follows; before each request and reply
+# Whether the pause at the end is spoken; rate, pitch, range; most samples (-1: any number); stretch; the lengths of
+# path and variant in bytes.
+REQUEST = struct.Struct("<?HHHidHH")
+REPLY = struct.Struct("<BII")  # status, count of marks, bytes of samples before the stretched ones
+MARK = struct.Struct("<iiii")  # type of the event, character, length, sample
+READY, SPOKEN, TOO_LONG, REFUSED = range(4)  # of a reply; the last has a message
+
+CPU_S = 0.5  # ten seconds of speech take 0.015 s, and 0.1 s on a slow machine
+VOLUME = 80  # of 100; louder audio clips and starts a gain control that outlasts the synthesis
+PIPE_BYTES = 1 << 20  # a reply is written at once: 10 s of speech are 440 kB
+
+WORD, CLAUSE_END = 1, 5  # types of events
+_LIST_END = 0
+_OUTPUT_SYNCHRONOUS = 2
+_DONT_EXIT = 0x8000  # return errors instead of ending the process
+_CHARS_UTF8, _ENDPAUSE = 1, 0x1000
+_PARAM_RATE, _PARAM_VOLUME, _PARAM_PITCH, _PARAM_RANGE = 1, 2, 3, 4
+_STEADY = "\nflutter 0\nroughness 9\n"  # roughness above 7 means none
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE = 1, 4
+
+
+class _Event(ctypes.Structure):
+    _fields_ = (
+        ("type", ctypes.c_int),
+        ("unique_identifier", ctypes.c_uint),
+        ("text_position", ctypes.c_int),  # in characters, from 1
+        ("length", ctypes.c_int),  # in characters
+        ("audio_position", ctypes.c_int),  # in ms
+        ("sample", ctypes.c_int),
+        ("user_data", ctypes.c_void_p),
+        ("id", ctypes.c_uint64),  # a union
+    )
+
+
+_SynthCallback = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctypes.c_int, ctypes.POINTER(_Event))
+
+
+class Refused(Exception):
+    """espeak-ng refused a call."""
+
+
+class Library:
+    """espeak-ng, loaded and initialised. It has one global state per process and is not thread-safe.
+
+    Its pitch flutter and roughness continue from one synthesis to the next, so that the same text would sound
+    different each time. Each voice is therefore composed without both (two hertz of wobble), and every parameter is set
+    before every synthesis: the output depends on the arguments alone.
+
+    Raises:
+        OSError, Refused: it cannot be loaded or initialised.
+    """
+
+    def __init__(self, library: str, data: str) -> None:
+        self._lib = ctypes.CDLL(library)
+        self._data = data
+        self.sample_rate: int = self._lib.espeak_Initialize(_OUTPUT_SYNCHRONOUS, 0, os.fsencode(data), _DONT_EXIT)
+        if self.sample_rate <= 0:
+            raise Refused("espeak-ng cannot be initialised")
+        # The composed voice, a nameless file that vanishes with the process; the library reads it by its descriptor.
+        self._voice_file = _nameless_file()
+        self._voice_text = lru_cache(maxsize=64)(self._compose)
+
+    def close(self) -> None:
+        """Close the voice file. Idempotent."""
+        self._voice_file.close()
+
+    def reply(self, request: bytes) -> bytes:
+        """The reply to a request, both without their `LENGTH`."""
+        pause, rate, pitch, pitch_range, most, stretch, *lengths = REQUEST.unpack_from(request)
+        path_end = REQUEST.size + lengths[0]
+        variant_end = path_end + lengths[1]
+        path, variant = request[REQUEST.size : path_end].decode(), request[path_end:variant_end].decode()
+        text = request[variant_end:]
+        try:
+            self._select(path, variant)
+            for parameter, value in (
+                (_PARAM_RATE, rate),
+                (_PARAM_VOLUME, VOLUME),
+                (_PARAM_PITCH, pitch),
+                (_PARAM_RANGE, pitch_range),
+            ):
+                _check(self._lib.espeak_SetParameter(parameter, value, 0))
+            _check(self._lib.espeak_ng_SetRandSeed(ctypes.c_long(1)))
+            spoken = self._speak(text + b"\0", pause, most)
+        except (Refused, OSError) as error:
+            return _reply(REFUSED, 0, f"{type(error).__name__}: {error}".encode())
+        if spoken is None:
+            return _reply(TOO_LONG)
+        samples, marks = spoken
+        stretched = b"" if stretch == 1.0 else self._stretch(samples, stretch)
+        return _reply(SPOKEN, len(marks), b"".join(marks), samples, stretched, samples=len(samples))
+
+    def _speak(self, text: bytes, pause: int, most: int) -> tuple[bytes, list[bytes]] | None:
+        """Samples and marks; None if there are more than `most` samples, which are not computed to their end."""
+        pieces: list[bytes] = []
+        marks: list[bytes] = []
+        total = 0
+
+        def collect(samples: ctypes._Pointer[ctypes.c_short], count: int, events: ctypes._Pointer[_Event]) -> int:
+            nonlocal total
+            marks.extend(
+                MARK.pack(each.type, each.text_position - 1, each.length, each.sample) for each in _events(events)
+            )
+            if samples and count > 0:
+                pieces.append(ctypes.string_at(samples, 2 * count))
+                total += count
+            return int(0 <= most < total)
+
+        callback = _SynthCallback(collect)
+        self._lib.espeak_SetSynthCallback(callback)
+        flags = _CHARS_UTF8 | (_ENDPAUSE if pause else 0)
+        _check(self._lib.espeak_Synth(text, ctypes.c_size_t(len(text)), 0, 0, 0, flags, None, None))
+        return None if 0 <= most < total else (b"".join(pieces), marks)
+
+    def _stretch(self, samples: bytes, speed: float) -> bytes:
+        """int16[n] as int16[n / speed] of the same pitch, for speeds beyond the rates of a voice."""
+        count = len(samples) // 2
+        room = int(count * max(1.0, 1 / speed)) + self.sample_rate
+        buffer = ctypes.create_string_buffer(samples, 2 * room)
+        one = ctypes.c_float(1.0)
+        count = self._lib.sonicChangeShortSpeed(
+            buffer, count, ctypes.c_float(speed), one, one, one, 0, self.sample_rate, 1
+        )
+        return buffer.raw[: 2 * count]
+
+    def _select(self, path: str, variant: str) -> None:
+        self._voice_file.seek(0)
+        self._voice_file.truncate()
+        self._voice_file.write(self._voice_text(path, variant))
+        self._voice_file.flush()
+        self._voice_file.seek(0)
+        _check(self._lib.espeak_ng_SetVoiceByFile(f"/dev/fd/{self._voice_file.fileno()}".encode()))
+
+    def _compose(self, path: str, variant: str) -> bytes:
+        """A voice file: the language, then the variant's sound."""
+        with open(os.path.join(self._data, "lang", path), encoding="utf-8") as file:
+            text = file.read()
+        if variant:
+            with open(os.path.join(self._data, "voices", "!v", variant), encoding="utf-8") as file:
+                lines = file.read().splitlines()
+            text += "\n" + "\n".join(line for line in lines if not line.startswith(("language", "name", "gender")))
+        return (text + _STEADY).encode()
+
+
+def _reply(status: int, count: int = 0, *parts: bytes, samples: int = 0) -> bytes:
+    return b"".join((REPLY.pack(status, count, samples), *parts))
+
+
+def _nameless_file() -> BinaryIO:
+    if hasattr(os, "memfd_create"):
+        return open(os.memfd_create("voice"), "w+b")
+    return tempfile.TemporaryFile()
+
+
+def _events(events: ctypes._Pointer[_Event]) -> Iterator[_Event]:
+    i = 0
+    while (event := events[i]).type != _LIST_END:
+        yield event
+        i += 1
+
+
+def _check(status: int) -> None:
+    if status != 0:
+        raise Refused(f"espeak-ng status {status:#x}")
+
+
+def _isolate(parent: int) -> None:
+    """Die with the parent, ignore the signals that stop a node, drop no core."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if sys.platform == "linux":
+        prctl = ctypes.CDLL(None).prctl
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        prctl(_PR_SET_DUMPABLE, 0)  # a core_pattern with a pipe ignores the limit
+        if os.getppid() != parent:  # it died before the call
+            os._exit(0)
+
+
+def _send(fd: int, reply: bytes) -> None:
+    view = memoryview(LENGTH.pack(len(reply)) + reply)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def main() -> None:
+    """Run the process until stdin ends."""
+    parent, library, data = sys.argv[1:]
+    out = os.dup(1)
+    os.dup2(2, 1)  # libraries may print
+    _isolate(int(parent))
+    espeak = Library(library, data)
+    _send(out, _reply(READY, espeak.sample_rate))
+    with open(0, "rb") as requests:
+        while head := requests.read(LENGTH.size):
+            request = requests.read(*LENGTH.unpack(head))
+            signal.setitimer(signal.ITIMER_PROF, CPU_S)
+            reply = espeak.reply(request)
+            signal.setitimer(signal.ITIMER_PROF, 0)
+            _send(out, reply)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,299 @@
+"""The processes that speak clauses with espeak-ng: started ahead, replaced when they end, kept from deadly texts."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from typing import IO, cast
+
+import numpy as np
+from loguru import logger
+
+from agent_tts.engine.base import Faults
+from agent_tts.engine.espeak import worker
+from agent_tts.engine.espeak.library import (
+    Clause,
+    Deadly,
+    Delivery,
+    EspeakError,
+    TooLong,
+    clause_words,
+    data_path,
+    library_path,
+)
+from agent_tts.engine.espeak.worker import LENGTH, MARK, READY, REFUSED, REPLY, REQUEST, TOO_LONG
+
+WORKERS = 2  # one speaks, the other takes over when that one ends, or while it is in a text without end
+START_S = 10.0  # for a worker to be ready, and for a job to wait until one is
+RESTART_S = 0.1  # between two starts that failed
+# A worker that has not answered for so long stands still for another reason than its text, whose processor time
+# `worker.CPU_S` bounds.
+ANSWER_S = 3.0
+REAP_S = 1.0  # for a worker to exit after it has closed its pipe or was killed
+MAX_INTERRUPTED = 2  # a text that makes the kernel kill each worker, for want of memory, is deadly, too
+MAX_DEADLY = 4_096  # texts that are remembered; a text takes 100 bytes
+ENVIRONMENT: dict[str, str] = {}  # of a worker: the node's may hold secrets
+LOG_S = 10.0  # between two lines about ended workers
+READ_BYTES = 1 << 20
+
+# NUL ends the text, U+0001 starts a command that outlasts the synthesis, and a lone surrogate has no UTF-8.
+_UNSPEAKABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+
+
+class Job:
+    """A clause to speak: no SSML, no phonemes, no commands; control characters and lone surrogates are spaces.
+
+    Args:
+        pause: whether the pause after the last clause is part of the audio.
+        most: longer audio is not computed to its end; None is no limit. In samples, before the stretch.
+    """
+
+    def __init__(self, text: str, how: Delivery, *, pause: bool, most: int | None = None) -> None:
+        self.text = text
+        self.how = how
+        self.pause = pause
+        self.most = most
+        self.asked_at = time.monotonic()
+        # What came of it; None until then.
+        self.outcome: Clause | EspeakError | None = None
+        # Whether a worker has it, and how many were killed while they had it.
+        self.assigned = False
+        self.interrupted = 0
+
+    @property
+    def key(self) -> int:
+        """The same for all jobs with this text and voice. A hash with a secret seed: the text is not kept."""
+        return hash((self.how.language.path, self.how.variant, self.text))
+
+    def request(self) -> bytes:
+        """The job as a worker takes it."""
+        how = self.how
+        path, variant = how.language.path.encode(), (how.variant or "").encode()
+        most = -1 if self.most is None else self.most
+        head = REQUEST.pack(
+            self.pause, how.rate, how.pitch, how.pitch_range, most, how.stretch, len(path), len(variant)
+        )
+        body = head + path + variant + _UNSPEAKABLE.sub(" ", self.text).encode()
+        return LENGTH.pack(len(body)) + body
+
+    def take(self, reply: memoryview) -> None:
+        """Set the outcome."""
+        status, count, sample_bytes = REPLY.unpack_from(reply)
+        body = reply[REPLY.size :]
+        if status == TOO_LONG:
+            self.outcome = TooLong(f"the audio is longer than {self.most} samples")
+        elif status == REFUSED:
+            self.outcome = EspeakError(str(body, "utf-8", "replace"))
+        else:
+            marks_end = count * MARK.size
+            samples = np.frombuffer(bytes(body[marks_end : marks_end + sample_bytes]), np.int16)
+            words = tuple(clause_words(self.text, MARK.iter_unpack(body[:marks_end]), samples))
+            if self.how.stretch == 1.0:
+                self.outcome = Clause(samples, words)
+            else:
+                stretched = np.frombuffer(bytes(body[marks_end + sample_bytes :]), np.int16)
+                self.outcome = Clause(stretched, words, len(stretched) / max(1, len(samples)))
+
+
+class _Worker:
+    """One process."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", worker.__file__, str(os.getpid()), library_path(), str(data_path())],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=ENVIRONMENT,
+        )
+        self.stdout = cast(IO[bytes], self._process.stdout)
+        if sys.platform == "linux":
+            import fcntl
+
+            # A reply in one write. It fails above the user's limit.
+            with contextlib.suppress(OSError):
+                fcntl.fcntl(self.stdout, fcntl.F_SETPIPE_SZ, worker.PIPE_BYTES)
+        # The start of a reply whose end has not come.
+        self._unread = bytearray()
+        # Hz; None until it is ready.
+        self.sample_rate: int | None = None
+        # What it speaks, and until when it has to be done.
+        self.job: Job | None = None
+        self.deadline = time.monotonic() + START_S
+
+    @property
+    def idle(self) -> bool:
+        return self.sample_rate is not None and self.job is None
+
+    def give(self, job: Job) -> None:
+        self.job, job.assigned = job, True
+        self.deadline = time.monotonic() + ANSWER_S
+        # If it has ended, `read` will tell. An idle worker has an empty pipe, which takes more than a clause.
+        with contextlib.suppress(OSError):
+            os.write(cast(IO[bytes], self._process.stdin).fileno(), job.request())
+
+    def read(self) -> bool:
+        """Take what it has written; False when it has ended."""
+        chunk = os.read(self.stdout.fileno(), READ_BYTES)
+        self._unread += chunk
+        end = LENGTH.size
+        if len(self._unread) >= end:
+            end += LENGTH.unpack_from(self._unread)[0]
+        if len(self._unread) >= end > LENGTH.size:
+            with memoryview(self._unread) as unread:
+                self._take(unread[LENGTH.size : end])
+            del self._unread[:end]
+        return bool(chunk)
+
+    def _take(self, reply: memoryview) -> None:
+        if self.job is not None:
+            self.job.take(reply)
+            self.job = None
+        else:
+            status, self.sample_rate, _ = REPLY.unpack_from(reply)
+            assert status == READY
+
+    def end(self) -> int | None:
+        """Kill it, unless it has ended, and reap it. The exit code, or None if it cannot be killed."""
+        self._process.kill()
+        self.stdout.close()
+        with contextlib.suppress(OSError):
+            cast(IO[bytes], self._process.stdin).close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self._process.wait(REAP_S)
+        return None
+
+
+class EspeakWorkers:
+    """The workers. One thread uses it.
+
+    Raises:
+        EspeakError, OSError: no worker can be started.
+    """
+
+    def __init__(self) -> None:
+        self._selector = selectors.DefaultSelector()
+        self._workers: list[_Worker] = []
+        # Keys of the texts that ended a worker, the oldest first: never given to another one.
+        self._deadly: dict[int, None] = {}
+        # Workers that ended, other than by `close`, and jobs of deadly texts: in all, and those that are reported.
+        self._deaths = self._dropped = 0
+        self._reported = Faults()
+        # No worker is started before this time, and no line is logged.
+        self._start_at = self._log_at = 0.0
+        try:
+            self._start_missing()
+            until = time.monotonic() + START_S
+            while not any(each.idle for each in self._workers):
+                if not self._workers or time.monotonic() > until:
+                    raise EspeakError("its process does not start")
+                self.poll(until)
+        except BaseException:
+            self.close()
+            raise
+        # Hz, of every clause.
+        self.sample_rate = next(each.sample_rate for each in self._workers if each.sample_rate is not None)
+
+    def close(self) -> None:
+        """End all workers. Idempotent."""
+        for each in self._workers:
+            self._selector.unregister(each.stdout)
+            each.end()
+        self._workers.clear()
+        self._selector.close()
+
+    def take_faults(self) -> Faults:
+        """The faults since the last call."""
+        before, self._reported = self._reported, Faults(self._deaths, self._dropped)
+        return Faults(self._deaths - before.worker_deaths, self._dropped - before.texts_dropped)
+
+    def speak(self, job: Job, until: float) -> Clause | None:
+        """The clause; None when it is not done `until` then (monotonic): call again with the same job.
+
+        A worker's death by a signal of its own making is the text's fault, which is not tried again. A job whose worker
+        is killed from outside, or stands still, goes to another one, `MAX_INTERRUPTED` times.
+
+        Raises:
+            TooLong: the audio is longer than the job allows.
+            Deadly: this text has ended a worker, now or before.
+            EspeakError: espeak-ng refused the voice or the text, or no worker has been ready for `START_S`.
+        """
+        while job.outcome is None:
+            if not job.assigned:
+                self.poll(0.0)  # idle workers may have ended
+                self._assign(job)
+            if job.outcome is None and not self.poll(until):
+                return None
+        if isinstance(job.outcome, Deadly):
+            self._dropped += 1
+        if isinstance(job.outcome, EspeakError):
+            raise job.outcome
+        return job.outcome
+
+    def poll(self, until: float) -> bool:
+        """Wait for the workers until something happened to one (True), or until then (False)."""
+        self._start_missing()
+        happened = False
+        until = min([until, *(each.deadline for each in self._workers if not each.idle)])
+        for key, _ in self._selector.select(max(0.0, until - time.monotonic())):
+            happened = True
+            if not key.data.read():
+                self._bury(key.data)
+        now = time.monotonic()
+        for each in [each for each in self._workers if each.deadline <= now and not each.idle]:
+            happened = True
+            self._bury(each)
+        return happened
+
+    def _assign(self, job: Job) -> None:
+        if job.key in self._deadly:
+            job.outcome = Deadly("the text ends espeak-ng")
+            return
+        for each in self._workers:
+            if each.idle:
+                each.give(job)
+                return
+        if time.monotonic() - job.asked_at > START_S:
+            job.outcome = EspeakError("its process does not start")
+
+    def _start_missing(self) -> None:
+        while len(self._workers) < WORKERS and time.monotonic() >= self._start_at:
+            try:
+                fresh = _Worker()
+            except OSError:
+                self._start_at = time.monotonic() + RESTART_S
+                return
+            self._workers.append(fresh)
+            self._selector.register(fresh.stdout, selectors.EVENT_READ, fresh)
+
+    def _bury(self, dead: _Worker) -> None:
+        """Take away a worker that has ended or stands still, and start another."""
+        self._workers.remove(dead)
+        self._selector.unregister(dead.stdout)
+        code = dead.end()
+        self._deaths += 1
+        if dead.sample_rate is None:  # it did not even start: do not try in a loop
+            self._start_at = time.monotonic() + RESTART_S
+        if (job := dead.job) is not None:
+            self._judge(job, code)
+        if (now := time.monotonic()) >= self._log_at:
+            self._log_at = now + LOG_S
+            logger.warning("a process of espeak-ng ended ({}), number {}; another takes over", code, self._deaths)
+        self._start_missing()
+
+    def _judge(self, job: Job, code: int | None) -> None:
+        """Give the job of a dead worker out again, or hold its text guilty."""
+        if code in (None, -signal.SIGKILL) and job.interrupted < MAX_INTERRUPTED:
+            job.interrupted += 1
+            job.assigned = False
+            return
+        self._deadly[job.key] = None
+        if len(self._deadly) > MAX_DEADLY:
+            del self._deadly[next(iter(self._deadly))]
+        job.outcome = Deadly("the text ended espeak-ng")

@@ -1,0 +1,253 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from agent_tts.config.settings import Settings
+from agent_tts.engine.base import AddText, FailedOutput, Faults, FrameOutput, StartRequest, StarvedOutput
+from agent_tts.engine.espeak import engine as engines
+from agent_tts.engine.espeak import workers
+from agent_tts.engine.espeak.engine import EspeakEngine
+from agent_tts.engine.espeak.library import Clause, Deadly, Delivery, EspeakError, languages
+from agent_tts.engine.espeak.workers import EspeakWorkers, Job
+from agent_tts.events import SpeechOptions
+from tests.engine.driver import Script, routed, speak, speak_all
+from tests.fuzz.espeak import KILLER_LANGUAGES, KILLERS
+
+pytestmark = pytest.mark.node
+
+BY_CODE = {language.code: language for language in reversed(languages())}
+KILLER, KILLED = KILLERS[0], Delivery(BY_CODE["te"], None)
+ENGLISH = Delivery(BY_CODE["en-us"], None)
+MUCH = "internationalization " * 2_000  # more than `worker.CPU_S`
+
+
+@pytest.fixture
+def espeak() -> Iterator[EspeakWorkers]:
+    espeak = EspeakWorkers()
+    yield espeak
+    espeak.close()
+
+
+def say(espeak: EspeakWorkers, text: str, how: Delivery = ENGLISH) -> Clause:
+    clause = espeak.speak(Job(text, how, pause=True), time.monotonic() + 30)
+    assert clause is not None
+    return clause
+
+
+def pids(espeak: EspeakWorkers) -> list[int]:
+    return [each._process.pid for each in espeak._workers]
+
+
+def both_ready(espeak: EspeakWorkers) -> None:
+    until = time.monotonic() + 30
+    while not all(each.idle for each in espeak._workers):
+        espeak.poll(until)
+
+
+def exists(pid: int) -> bool:
+    """Whether a process runs that is not a zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def wait_until(done: Callable[[], bool]) -> None:
+    until = time.monotonic() + 30
+    while not done():
+        assert time.monotonic() < until
+        time.sleep(0.005)
+
+
+@pytest.mark.parametrize("code", KILLER_LANGUAGES)
+def test_a_text_that_crashes_espeak_is_not_spoken_again_and_others_are(espeak: EspeakWorkers, code: str) -> None:
+    how = Delivery(BY_CODE[code], None)
+    before = say(espeak, "hello", how)
+    for _ in range(3):
+        with pytest.raises(Deadly):
+            say(espeak, KILLER, how)
+    assert np.array_equal(say(espeak, "hello", how).samples, before.samples)
+    assert espeak.take_faults() == Faults(worker_deaths=1, texts_dropped=3)
+    assert espeak.take_faults() == Faults()
+
+
+def test_a_text_without_end_is_ended_by_its_processor_time(espeak: EspeakWorkers) -> None:
+    both_ready(espeak)
+    endless = Job(MUCH, ENGLISH, pause=False)
+    assert espeak.speak(endless, time.monotonic() + 0.01) is None
+    assert len(say(espeak, "hello").samples)  # by the other worker
+    assert endless.outcome is None
+    with pytest.raises(Deadly):
+        espeak.speak(endless, time.monotonic() + 30)
+
+
+def test_a_worker_that_is_killed_from_outside_costs_no_text_its_place(espeak: EspeakWorkers) -> None:
+    before = say(espeak, "hello")
+    for _ in range(4):
+        both_ready(espeak)
+        stopped = pids(espeak)
+        for pid in stopped:
+            os.kill(pid, signal.SIGSTOP)
+        job = Job("hello", ENGLISH, pause=True)
+        assert espeak.speak(job, time.monotonic() + 0.01) is None
+        for pid in stopped:
+            os.kill(pid, signal.SIGKILL)
+        clause = espeak.speak(job, time.monotonic() + 30)
+        assert clause is not None
+        assert np.array_equal(clause.samples, before.samples)
+    assert espeak.take_faults() == Faults(worker_deaths=8)
+
+
+def test_a_text_whose_workers_are_killed_is_given_up(espeak: EspeakWorkers) -> None:
+    """As the kernel does when memory runs out."""
+    job = Job(MUCH, ENGLISH, pause=True)
+    for _ in range(1 + workers.MAX_INTERRUPTED):
+        both_ready(espeak)
+        assert espeak.speak(job, time.monotonic() + 0.01) is None
+        (busy,) = [each for each in espeak._workers if each.job]
+        os.kill(busy._process.pid, signal.SIGKILL)
+        wait_until(lambda pid=busy._process.pid: not exists(pid))  # type: ignore[misc]
+        espeak.poll(time.monotonic() + 1)
+    with pytest.raises(Deadly):
+        espeak.speak(job, time.monotonic())
+
+
+def test_a_worker_that_stands_still_is_replaced_and_its_text_spoken(
+    espeak: EspeakWorkers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both_ready(espeak)
+    monkeypatch.setattr(workers, "ANSWER_S", 0.1)
+    os.kill(pids(espeak)[0], signal.SIGSTOP)
+    job = Job("hello", ENGLISH, pause=True)
+    assert espeak.speak(job, time.monotonic() + 0.01) is None
+    monkeypatch.setattr(workers, "ANSWER_S", 30)
+    assert espeak.speak(job, time.monotonic() + 30) is not None
+    assert espeak.take_faults() == Faults(worker_deaths=1)
+
+
+def test_deadly_texts_are_remembered_up_to_a_number(espeak: EspeakWorkers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "MAX_DEADLY", 2)
+    texts = [KILLER, KILLER + " a", KILLER + " b"]
+    for text in (*texts, texts[2], texts[0]):
+        with pytest.raises(Deadly):
+            say(espeak, text, KILLED)
+    assert espeak.take_faults() == Faults(worker_deaths=4, texts_dropped=5)
+
+
+def test_a_killed_pair_of_workers_is_back_at_once(espeak: EspeakWorkers) -> None:
+    """26 ms on an idle machine."""
+    for pid in pids(espeak):
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda pid=pid: not exists(pid))  # type: ignore[misc]
+    start = time.monotonic()
+    assert len(say(espeak, "hello").samples)
+    assert time.monotonic() - start < 2
+
+
+def test_a_library_that_cannot_be_loaded_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "library_path", lambda: "/nowhere.so")
+    with pytest.raises(EspeakError, match="does not start"):
+        EspeakWorkers()
+
+
+def test_workers_end_with_their_engine_process() -> None:
+    program = """
+import os, time
+from agent_tts.engine.espeak.workers import EspeakWorkers
+print(*[each._process.pid for each in EspeakWorkers()._workers], flush=True)
+time.sleep(60)
+"""
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        children = [int(pid) for pid in parent.stdout.readline().split()]
+        assert len(children) == 2
+        parent.kill()
+    wait_until(lambda: not any(map(exists, children)))
+
+
+def test_a_worker_ignores_the_signals_that_stop_a_node_and_knows_no_secret(
+    espeak: EspeakWorkers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both_ready(espeak)
+    for pid in pids(espeak):
+        os.kill(pid, signal.SIGTERM)
+        os.kill(pid, signal.SIGINT)
+        assert Path(f"/proc/{pid}/environ").read_bytes().strip(b"\0") == b""
+    assert len(say(espeak, "hello").samples)
+    assert espeak.take_faults() == Faults()
+
+
+# ---------------------------------------------------------------- in the engine
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[EspeakEngine]:
+    """An engine without the filter, so that texts can kill."""
+    monkeypatch.setattr(engines, "parts", lambda unit, language: [unit])
+    monkeypatch.setattr(engines, "reader", lambda text, language: language)
+    engine = routed(EspeakEngine(Settings(), 8))
+    yield engine
+    engine.close()
+
+
+def test_a_deadly_clause_is_left_out_and_nobody_else_hears_of_it(engine: EspeakEngine) -> None:
+    telugu = SpeechOptions(language="te")
+    text = "one two three four. five six seven."
+    alone = speak(engine, text)
+    spoken = speak_all(
+        engine,
+        {
+            0: Script([f"hello. {KILLER}. hello."], telugu),
+            1: Script([text]),
+            2: Script([f"hello. {KILLER}. hello."], telugu),
+        },
+    )
+    assert spoken[1].frames == alone.frames
+    assert spoken[1].words == alone.words
+    assert spoken[0].kinds[-1] == "Done"
+    assert [word.char_start for word in spoken[0].words] == [0, 12]
+    assert spoken[2].frames == spoken[0].frames
+    assert engine.take_faults() == Faults(worker_deaths=1, texts_dropped=2)
+
+
+def test_a_request_with_many_deadly_clauses_fails_alone(engine: EspeakEngine) -> None:
+    text = " ".join(f"{KILLER} {word}." for word in ("one", "two", "three", "four", "five"))
+    spoken = speak(engine, text, options=SpeechOptions(language="te"))
+    assert spoken.outputs[-1] == FailedOutput(0, 100, "bad_message", "espeak-ng cannot speak this text")
+    assert engine.take_faults().worker_deaths == engines.MAX_DEADLY + 1
+    assert speak(engine, "hello").kinds[-1] == "Done"
+
+
+def test_a_clause_without_end_delays_no_other_slot(engine: EspeakEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that stands still has the clause of slot 0."""
+    both_ready(engine._workers)
+    (first, _) = pids(engine._workers)
+    os.kill(first, signal.SIGSTOP)
+    engine.step([StartRequest(0, 100, SpeechOptions()), AddText(0, "hello", last=True)], {0})
+    alone = speak(engine, "one two three", slot=1)
+    assert alone.kinds[-1] == "Done"
+    assert engine.step([], {0}) == []
+    os.kill(first, signal.SIGCONT)
+    said = [output for _ in range(200) for output in engine.step([], {0})]
+    assert any(isinstance(output, FrameOutput) for output in said)
+    assert not any(isinstance(output, StarvedOutput | FailedOutput) for output in said[:1])
+
+
+def test_a_job_of_a_released_slot_does_no_harm(engine: EspeakEngine) -> None:
+    both_ready(engine._workers)
+    fresh = speak(engine, "next request").frames
+    for pid in pids(engine._workers):
+        os.kill(pid, signal.SIGSTOP)
+    engine.step([StartRequest(0, 7, SpeechOptions()), AddText(0, "hello", last=True)], {0})
+    for pid in pids(engine._workers):
+        os.kill(pid, signal.SIGCONT)
+    assert speak(engine, "next request").frames == fresh

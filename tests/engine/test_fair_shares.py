@@ -1,0 +1,560 @@
+"""Who gets a slot when there are too few: shares, idle requests, the queue, and what refused clients are told."""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from agent_tts import events
+from agent_tts.engine import base
+from agent_tts.engine.scheduler import CHAR_S, FRAME_S, IDLE_S, PATIENCE_S, Policy, Scheduler
+from agent_tts.events import FRAME_BYTES, SpeechOptions
+from tests.examples import examples
+
+PCM = bytes(FRAME_BYTES)
+PACED = SpeechOptions(lead_ms=1_000)
+HOG, OTHER, THIRD = 1, 2, 3
+WORD_FRAMES = 5  # that the engine below speaks for an `append`
+
+
+class Crowd:
+    """A scheduler whose engine speaks `WORD_FRAMES` for each text, in simulated time."""
+
+    def __init__(self, **policy: Any) -> None:
+        self.scheduler = Scheduler(Policy(**{"slots": 4, "queue": 8, **policy}))
+        self.now = 0.0
+        self.events: list[events.EngineEvent] = []
+        self.frames: Counter[int] = Counter()  # that each request still has to speak
+        self.ends: set[int] = set()
+        self.held_back: Counter[int] = Counter()  # frames that it speaks only after a flush
+        self.inputs: list[base.StepInput] = []  # of all steps
+        self._next_id = 1
+
+    def open(self, owner: int, count: int = 1, *, text: str = "", end: bool = False) -> list[int]:
+        ids = list(range(self._next_id, self._next_id + count))
+        self._next_id += count
+        for request in ids:
+            self.scheduler.open(request, PACED, self.now, owner)
+            if text:
+                self.say(request, text)
+            if end:
+                self.end(request)
+        return ids
+
+    def say(self, request: int, text: str = "word ", frames: int = WORD_FRAMES) -> None:
+        self.scheduler.append(request, text)
+        self.frames[request] += frames
+
+    def end(self, request: int) -> None:
+        self.scheduler.end(request)
+        self.ends.add(request)
+
+    def wait(self, seconds: float) -> None:
+        until = self.now + seconds
+        while (due_at := self.scheduler.next_step_at(self.now)) is not None and due_at <= until:
+            self.now = max(self.now, due_at)
+            step = self.scheduler.schedule(self.now)
+            outputs: list[base.StepOutput] = []
+            self.inputs += step.inputs
+            for one in step.inputs:
+                if isinstance(one, base.AddText) and one.flush:
+                    epoch = self.scheduler._running[one.slot].id
+                    self.frames[epoch] += self.held_back.pop(epoch, 0)
+                    outputs.append(base.FlushedOutput(one.slot, epoch))
+            for slot, request in zip(step.run, step.requests, strict=True):
+                if self.frames[request.id]:
+                    self.frames[request.id] -= 1
+                    outputs.append(base.FrameOutput(slot, request.id, PCM))
+                elif request.id in self.ends:
+                    outputs.append(base.DoneOutput(slot, request.id))
+                else:
+                    outputs.append(base.StarvedOutput(slot, request.id))
+            self.events += self.scheduler.update(outputs, [step], self.now, 0.0)
+            for request in step.requests:
+                self.scheduler.grant_credit(request.id, 1)
+        self.now = until
+
+    @property
+    def held(self) -> dict[int, int]:
+        """Slots of each owner."""
+        return dict(Counter(request.owner for request in self.scheduler._running.values()))
+
+    @property
+    def speaking(self) -> set[int]:
+        return {request.id for request in self.scheduler._running.values()}
+
+    def finished(self, code: str | None = None) -> list[events.RequestFinished]:
+        found = [event for event in self.events if isinstance(event, events.RequestFinished)]
+        return found if code is None else [event for event in found if event.code == code]
+
+
+LONG = "a text that speaks for a long time " * 30
+
+
+def long(crowd: Crowd, owner: int, count: int = 1) -> list[int]:
+    """Requests that speak for 100 s."""
+    ids = crowd.open(owner, count)
+    for request in ids:
+        crowd.say(request, LONG, frames=1_250)
+    return ids
+
+
+def test_an_owner_may_use_every_free_slot() -> None:
+    crowd = Crowd()
+    long(crowd, HOG, 4)
+    crowd.wait(10)
+    assert crowd.held == {HOG: 4}
+    assert not crowd.finished()
+
+
+def test_a_free_slot_goes_to_the_owner_with_the_fewest() -> None:
+    """Mutation: one queue for all, first in, first out."""
+    crowd = Crowd(slots=2)
+    first, _ = long(crowd, HOG, 2)
+    crowd.wait(0.1)
+    long(crowd, HOG, 2)
+    crowd.wait(0.1)
+    long(crowd, OTHER)
+    crowd.wait(0.1)
+    crowd.scheduler.cancel(first)
+    crowd.wait(0.1)
+    assert crowd.held == {HOG: 1, OTHER: 1}
+
+
+def test_idle_slots_are_given_back_at_once_and_the_longest_idle_first() -> None:
+    """Mutation: any idle request in place of the longest idle."""
+    crowd = Crowd()
+    ids = crowd.open(HOG, 4, text="word ")
+    crowd.wait(1)
+    crowd.say(ids[2])
+    crowd.wait(IDLE_S + 0.5)  # the others have been idle for longer
+    (other,) = crowd.open(OTHER, text="word ")
+    crowd.wait(0.01)
+    assert other in crowd.speaking
+    assert ids[2] in crowd.speaking
+    (gone,) = crowd.finished()
+    assert (gone.code, gone.reason, gone.gave_way) == ("starved", "error", True)
+    assert "others wait" in gone.message
+
+
+def test_a_word_now_and_then_keeps_no_slot_from_another_owner() -> None:
+    """64 contexts with a word each 8 s: another key gets each of its 10 slots within the wait."""
+    crowd = Crowd(slots=64, queue=128)
+    hog = crowd.open(HOG, 64, text="word ")
+    for second in range(8):
+        for request in hog[second::8]:
+            crowd.say(request)
+        crowd.wait(1)
+    others = crowd.open(OTHER, 10, text="a short text", end=True)
+    crowd.wait(PATIENCE_S + 0.01)
+    started = {event.request_id for event in crowd.events if isinstance(event, events.RequestStarted)}
+    assert set(others) <= started
+    assert not crowd.finished("at_capacity")
+    crowd.wait(2)
+    assert {event.request_id for event in crowd.finished() if event.reason == "end"} == set(others)
+
+
+def test_an_idle_request_is_flushed_before_it_ends() -> None:
+    """The last word of an LLM is complete only when the next begins. Mutation: ending it without a flush."""
+    crowd = Crowd(slots=1)
+    (request,) = crowd.open(HOG, text="One")
+    crowd.wait(IDLE_S + 1)
+    crowd.inputs.clear()
+    (other,) = crowd.open(OTHER, text="word ", end=True)
+    crowd.wait(0.01)
+    assert crowd.inputs[:2] == [base.AddText(0, "", flush=True), base.ReleaseSlot(0)]
+    assert other in crowd.speaking
+    assert not [event for event in crowd.events if isinstance(event, events.RequestFlushed)]
+    assert [(event.request_id, event.code) for event in crowd.finished()] == [(request, "starved")]
+
+
+def test_a_flushed_request_that_has_words_left_speaks_them() -> None:
+    crowd = Crowd(slots=1)
+    (request,) = crowd.open(HOG, text="One")
+    crowd.wait(IDLE_S + 1)
+    crowd.held_back[request] = 3  # frames that the engine speaks after a flush
+    (other,) = crowd.open(HOG, text="word ", end=True)
+    crowd.wait(0.5)
+    heard = [event for event in crowd.events if isinstance(event, events.RequestAudio)]
+    assert len([event for event in heard if event.request_id == request]) == WORD_FRAMES + 3
+    assert [event.request_id for event in crowd.finished()] == [request, other]
+
+
+def test_a_flush_for_others_gives_no_more_time() -> None:
+    crowd = Crowd(slots=1, text_idle_s=5.0, queue_s=2.0)
+    crowd.open(HOG, text="One")
+    crowd.wait(0.1)
+    crowd.open(HOG)  # has no text, so that it has no right to the slot, which is flushed for it all the same
+    crowd.wait(5)
+    assert [event.code for event in crowd.finished()] == ["at_capacity", "starved"]
+
+
+def test_a_flushed_request_goes_on_if_its_text_comes_first() -> None:
+    crowd = Crowd(slots=1)
+    (request,) = crowd.open(HOG, text="One")
+    crowd.wait(IDLE_S + 1)
+    crowd.held_back[request] = 30
+    crowd.open(HOG, text="word ", end=True)
+    crowd.wait(0.5)
+    crowd.say(request, LONG, frames=1_250)
+    crowd.wait(1)
+    assert crowd.speaking == {request}
+
+
+def test_an_idle_slot_is_kept_while_nobody_waits() -> None:
+    crowd = Crowd(text_idle_s=15.0)
+    crowd.open(HOG, 4, text="word ")
+    crowd.wait(14)
+    assert not crowd.finished()
+    crowd.wait(2)
+    assert [(event.code, event.gave_way) for event in crowd.finished()] == [("starved", False)] * 4
+
+
+def test_an_idle_slot_is_given_to_the_same_owner_too() -> None:
+    crowd = Crowd()
+    crowd.open(HOG, 4, text="word ")
+    crowd.wait(5)
+    (fifth,) = long(crowd, HOG)
+    crowd.wait(0.01)
+    assert fifth in crowd.speaking
+    assert [event.code for event in crowd.finished()] == ["starved"]
+
+
+def test_a_pause_between_two_words_loses_no_slot() -> None:
+    crowd = Crowd(slots=1)
+    (slow,) = crowd.open(HOG, text="word ")
+    long(crowd, OTHER)
+    for _ in range(10):
+        crowd.wait(FRAME_S * WORD_FRAMES)
+        crowd.say(slow)
+    assert slow in crowd.speaking
+
+
+def test_a_request_before_its_text_is_parked_and_loses_nothing() -> None:
+    """Mutation: ending it."""
+    crowd = Crowd(slots=2)
+    early, later = crowd.open(HOG, 2)
+    crowd.wait(0.5)
+    (other,) = long(crowd, OTHER)
+    crowd.wait(0.01)
+    assert crowd.speaking == {other, later}
+    assert not crowd.finished()
+    crowd.say(early)
+    crowd.end(early)
+    crowd.wait(0.01)
+    assert crowd.speaking == {other, early}
+    crowd.wait(2)
+    assert [(event.request_id, event.reason) for event in crowd.finished()] == [(early, "end")]
+    started = [event.request_id for event in crowd.events if isinstance(event, events.RequestStarted)]
+    assert sorted(started) == [early, later, other], "told once that it has a slot"
+
+
+def test_a_parked_request_without_text_starves_and_can_be_cancelled() -> None:
+    crowd = Crowd(slots=2, text_idle_s=5.0)
+    early, later = crowd.open(HOG, 2)
+    crowd.wait(1)
+    long(crowd, OTHER, 2)
+    crowd.wait(1)
+    assert crowd.held == {OTHER: 2}
+    crowd.scheduler.cancel(later)
+    crowd.wait(3.01)
+    assert [(event.request_id, event.reason, event.code) for event in crowd.finished()] == [
+        (later, "cancelled", None),
+        (early, "error", "starved"),
+    ]
+
+
+def test_a_parked_request_waits_like_any_other_when_its_text_comes() -> None:
+    crowd = Crowd(slots=2, queue_s=2.0)
+    early, _ = crowd.open(HOG, 2)
+    crowd.wait(0.1)
+    long(crowd, OTHER)
+    long(crowd, THIRD)
+    crowd.wait(5)
+    crowd.say(early)
+    crowd.wait(1.99)
+    assert not crowd.finished()
+    crowd.wait(0.02)
+    assert [event.code for event in crowd.finished()] == ["at_capacity"]
+
+
+def test_a_request_without_text_takes_no_slot_that_is_as_fairly_held() -> None:
+    crowd = Crowd(slots=2)
+    crowd.open(HOG)
+    crowd.open(THIRD)
+    crowd.wait(0.5)
+    crowd.open(OTHER)
+    crowd.wait(1)
+    assert crowd.held == {HOG: 1, THIRD: 1}
+
+
+def test_slots_that_speak_are_given_back_when_nothing_else_frees_one() -> None:
+    """The one that speaks for the shortest time; mutation: never."""
+    crowd = Crowd()
+    long(crowd, HOG, 3)
+    crowd.wait(1)
+    (youngest,) = long(crowd, HOG)
+    crowd.wait(1)
+    (other,) = long(crowd, OTHER)
+    crowd.wait(PATIENCE_S - 0.01)
+    assert crowd.held == {HOG: 4}
+    crowd.wait(0.02)
+    assert other in crowd.speaking
+    (gone,) = crowd.finished()
+    assert (gone.request_id, gone.code, gone.gave_way) == (youngest, "at_capacity", True)
+    assert gone.retry_after_ms
+
+
+def test_where_slots_come_free_by_themselves_speech_is_rarely_ended() -> None:
+    """At twice the load. Mutation: patience from a request's first moment in the queue."""
+    chance = random.Random(0)
+    crowd = Crowd(slots=64, queue=128)
+    while crowd.now < 60:
+        crowd.wait(chance.expovariate(2 * 64 / 5.0))
+        seconds = LENGTHS["like turns of a conversation"](chance)
+        (request,) = crowd.open(chance.randrange(8))
+        crowd.say(request, "x" * round(seconds / CHAR_S), round(seconds / FRAME_S))
+        crowd.end(request)
+    spoken = [event for event in crowd.finished() if event.reason == "end"]
+    ended = [event for event in crowd.finished() if event.gave_way]
+    assert len(spoken) > 500
+    assert len(ended) < 0.01 * len(spoken)
+
+
+def test_no_owner_is_left_with_less_than_the_one_who_gets() -> None:
+    crowd = Crowd(slots=5)
+    long(crowd, HOG, 5)
+    crowd.wait(0.1)
+    long(crowd, OTHER, 5)
+    crowd.wait(10)
+    assert crowd.held == {HOG: 3, OTHER: 2}
+    long(crowd, THIRD, 5)
+    crowd.wait(10)
+    assert sorted(crowd.held.values()) == [1, 2, 2]
+
+
+def test_one_owner_alone_never_ends_its_own_speech() -> None:
+    crowd = Crowd(slots=2)
+    ids = long(crowd, HOG, 6)
+    crowd.wait(5)
+    assert crowd.speaking == set(ids[:2])
+    assert not [event for event in crowd.finished() if event.gave_way]
+
+
+def test_one_owner_does_not_fill_the_queue() -> None:
+    """Mutation: refusing the newcomer."""
+    crowd = Crowd(slots=1, queue=3)
+    long(crowd, HOG)
+    crowd.wait(0.1)
+    hog = long(crowd, HOG, 3)
+    (other,) = long(crowd, OTHER)
+    crowd.wait(0.01)
+    assert [(event.request_id, event.code) for event in crowd.finished()] == [(hog[-1], "at_capacity")]
+    turns: list[int] = []
+    for _ in range(3):
+        crowd.scheduler.cancel(next(iter(crowd.speaking)))
+        crowd.wait(0.01)
+        turns += crowd.speaking
+    assert turns == [hog[0], other, hog[1]]
+
+
+def test_a_newcomer_displaces_nobody_who_uses_no_more() -> None:
+    crowd = Crowd(slots=1, queue=2)
+    long(crowd, HOG)
+    crowd.wait(0.1)
+    long(crowd, OTHER)
+    long(crowd, THIRD)
+    (more,) = long(crowd, HOG)
+    crowd.wait(0.01)
+    assert [event.request_id for event in crowd.finished()] == [more]
+
+
+def test_without_a_queue_shares_hold_at_once() -> None:
+    crowd = Crowd(queue=0)
+    long(crowd, HOG, 4)
+    crowd.wait(1)
+    long(crowd, OTHER, 4)
+    crowd.wait(0.01)
+    assert crowd.held == {HOG: 2, OTHER: 2}
+    assert [event.code for event in crowd.finished()] == ["at_capacity"] * 4
+
+
+@examples(100)
+@given(
+    demands=st.lists(st.integers(1, 12), min_size=1, max_size=5),
+    slots=st.integers(1, 12),
+    queue=st.integers(12, 60),
+    gap_s=st.sampled_from([0.0, 0.3, 2.5]),
+)
+def test_shares_become_max_min_fair(demands: list[int], slots: int, queue: int, gap_s: float) -> None:
+    """Owners who ask again when refused end with equal shares, or with all that they asked for."""
+    crowd = Crowd(slots=slots, queue=queue)
+    for owner, count in enumerate(demands, 1):
+        long(crowd, owner, count)
+        crowd.wait(gap_s)
+    for _ in range(8):
+        for owner, count in enumerate(demands, 1):
+            open_now = Counter(request.owner for request in crowd.scheduler._requests.values())
+            long(crowd, owner, count - open_now[owner])
+        crowd.wait(1.9)
+    held = [crowd.held.get(owner, 0) for owner in range(1, len(demands) + 1)]
+    assert sum(held) == min(slots, sum(demands))
+    most = max(held)
+    for owner_held, demand in zip(held, demands, strict=True):
+        assert owner_held >= min(demand, most - 1)
+
+
+# ------------------------------------------------------------ what a refused client is told
+
+
+def retry_s(crowd: Crowd, owner: int = HOG) -> float:
+    """What one more request of this owner is told that is refused at once."""
+    before = len(crowd.finished("at_capacity"))
+    crowd.open(owner)
+    crowd.wait(0)
+    (refusal,) = crowd.finished("at_capacity")[before:]
+    assert refusal.retry_after_ms is not None
+    return refusal.retry_after_ms / 1_000
+
+
+def test_a_refusal_tells_when_the_texts_end() -> None:
+    """On a node that has just started: nothing was measured yet."""
+    crowd = Crowd(slots=2, queue=0)
+    for seconds in (8.0, 12.0):
+        (request,) = crowd.open(HOG)
+        crowd.say(request, "x" * round(seconds / CHAR_S), round(seconds / FRAME_S))
+        crowd.end(request)
+    crowd.wait(2)
+    assert retry_s(crowd) == pytest.approx(5.0, rel=0.1)  # 1 s of audio is ahead of the listener
+    crowd.wait(4)
+    assert retry_s(crowd) == pytest.approx(1.0, rel=0.5)
+
+
+def test_a_text_without_an_end_lasts_as_long_again() -> None:
+    crowd = Crowd(slots=1, queue=0)
+    (request,) = crowd.open(HOG)
+    for _ in range(20):
+        crowd.say(request, "abcde ")
+        crowd.wait(0.4)
+    assert retry_s(crowd) == pytest.approx(8.0, rel=0.1)
+
+
+def test_the_pace_of_speech_is_measured() -> None:
+    crowd = Crowd(slots=1, queue=0)
+    for _ in range(20):
+        (request,) = crowd.open(HOG)
+        crowd.say(request, "x" * 100, frames=250)  # 20 s: three times as slow as assumed
+        crowd.end(request)
+        crowd.wait(30)
+    (request,) = crowd.open(HOG)
+    crowd.say(request, "x" * 100, frames=250)
+    crowd.end(request)
+    crowd.wait(5)
+    assert retry_s(crowd) == pytest.approx(14.0, rel=0.15)
+
+
+def test_many_refusals_are_cheap() -> None:
+    """1 000 slots, 2 000 waiting: mutation: an estimate for each refusal."""
+    crowd = Crowd(slots=1_000, queue=2_000)
+    long(crowd, HOG, 1_000)
+    crowd.wait(0.1)
+    long(crowd, HOG, 2_000)
+    made = 0
+    estimate = crowd.scheduler._when_free
+
+    def counted(now: float) -> list[float]:
+        nonlocal made
+        made += 1
+        return estimate(now)
+
+    crowd.scheduler._when_free = counted  # type: ignore[method-assign]
+    crowd.open(HOG, 1_000)
+    assert made == 1
+
+
+def refusals(
+    length_s: Callable[[random.Random], float], *, queue: int, streamed: bool, slots: int = 16, load: float = 1.5
+) -> list[tuple[float, float]]:
+    """What refused requests were told, and when a slot was free for a request that came after the refusal, in seconds.
+
+    One owner asks for `load` times what the slots can speak, in texts that are complete or come at twice the pace of
+    speech, for 80 s after the first 20 s.
+    """
+    chance = random.Random(1)
+    crowd = Crowd(slots=slots, queue=queue)
+    every_s = sum(length_s(chance) for _ in range(1_000)) / 1_000 / slots / load
+    opened: dict[int, float] = {}
+    texts: list[tuple[float, int, int]] = []  # when, of which request, how many frames; 0 is its end
+    at = 0.0
+    refused_at: dict[int, float] = {}
+    refuse = crowd.scheduler._refuse
+
+    def noted(request: Any, why: str, now: float) -> None:
+        refused_at[request.id] = now
+        refuse(request, why, now)
+
+    crowd.scheduler._refuse = noted  # type: ignore[method-assign]
+    while at < 100:
+        at += chance.expovariate(1 / every_s)
+        while texts and texts[0][0] <= at:
+            when, request, frames = heapq.heappop(texts)
+            crowd.wait(when - crowd.now)
+            if frames:
+                crowd.say(request, "x" * round(frames * FRAME_S / CHAR_S), frames)
+            else:
+                crowd.end(request)
+        crowd.wait(at - crowd.now)
+        (request,) = crowd.open(HOG)
+        opened[request] = at
+        seconds = length_s(chance)
+        pieces = round(seconds / (5 * FRAME_S)) if streamed else 0
+        if not streamed:
+            crowd.say(request, "x" * round(seconds / CHAR_S), round(seconds / FRAME_S))
+            crowd.end(request)
+        for piece in range(pieces):
+            heapq.heappush(texts, (at + piece * 2.5 * FRAME_S, request, 5))
+        if streamed:
+            heapq.heappush(texts, (at + pieces * 2.5 * FRAME_S, request, 0))
+    starts = sorted(
+        (opened[event.request_id], opened[event.request_id] + event.queue_ms / 1_000)
+        for event in crowd.events
+        if isinstance(event, events.RequestStarted)
+    )
+    found = []
+    for refusal in crowd.finished("at_capacity"):
+        when = refused_at[refusal.request_id]
+        later = [started for came, started in starts if came >= when]
+        if when > 20 and later:
+            found.append(((refusal.retry_after_ms or 0) / 1_000, min(later) - when))
+    assert len(found) > 50
+    return found
+
+
+LENGTHS: dict[str, Callable[[random.Random], float]] = {
+    "equal": lambda _: 6.0,
+    "like turns of a conversation": lambda chance: min(40.0, max(0.5, chance.lognormvariate(1.3, 0.8))),
+}
+
+
+@pytest.mark.parametrize("streamed", [False, True], ids=["complete", "streamed"])
+@pytest.mark.parametrize("lengths", LENGTHS)
+def test_retry_after_is_right_within_a_factor_of_two(lengths: str, streamed: bool) -> None:
+    """Mutations: 0.5 s for all; as many slots as wait, without those who leave the queue."""
+    found = refusals(LENGTHS[lengths], queue=32, streamed=streamed)
+    right = [0.5 * true <= told <= 2 * true for told, true in found]
+    assert sum(right) >= 0.9 * len(right)
+
+
+@pytest.mark.parametrize("streamed", [False, True], ids=["complete", "streamed"])
+def test_retry_after_without_a_queue_is_right_on_average(streamed: bool) -> None:
+    """The next slot of many is free at any time within the mean."""
+    found = refusals(LENGTHS["like turns of a conversation"], queue=0, streamed=streamed)
+    told, true = (sum(each) / len(found) for each in zip(*found, strict=True))
+    assert 0.5 * true <= told <= 2 * true

@@ -1,0 +1,121 @@
+"""Shares of the event loop: who waits, for how long, and in which order."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from agent_tts.serve.fair_queue import CREDIT_S, SLICE_S, FairQueue, Flow
+
+
+class Bench:
+    """Flows whose work moves a clock; `log` has the name of each piece of work and the pass of the loop it was in."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.queue = FairQueue(lambda: self.now)
+        self.log: list[tuple[str, int]] = []
+        self.passes = 0
+
+    async def work(self, name: str, pieces: int, cost_s: float, flow: Flow | None = None) -> None:
+        flow = flow or Flow(self.queue)
+        for _ in range(pieces):
+            async with flow:
+                self.now += cost_s
+                self.log.append((name, self.passes))
+
+    async def run(self, *works: Callable[[], object]) -> None:
+        """Start each of `works`, one a pass of the event loop, and wait for all."""
+        tasks: list[asyncio.Task[None]] = []
+        waiting = list(works)
+        while waiting or not all(task.done() for task in tasks):
+            if waiting:
+                tasks.append(asyncio.ensure_future(waiting.pop(0)()))  # type: ignore[call-overload]
+            await asyncio.sleep(0)
+            self.passes += 1
+        for task in tasks:
+            task.result()
+
+    def names(self) -> str:
+        return "".join(name for name, _ in self.log)
+
+
+async def test_light_work_waits_for_nobody() -> None:
+    bench = Bench()
+    await bench.run(lambda: bench.work("a", 10, SLICE_S / 20))
+    assert len({at for _, at in bench.log}) == 1
+
+
+async def test_work_of_a_slice_or_more_is_alone_in_its_pass() -> None:
+    bench = Bench()
+    works = [lambda name=name: bench.work(name, 20, SLICE_S) for name in "abc"]
+    await bench.run(*works)
+    passes = [at for _, at in bench.log]
+    assert max(passes.count(at) for at in passes) == 1
+
+
+async def test_flows_with_equal_work_alternate() -> None:
+    bench = Bench()
+    works = [lambda name=name: bench.work(name, 50, SLICE_S) for name in "abcd"]
+    await bench.run(*works)
+    first = bench.names()[:100]
+    assert max(first.count(name) for name in "abcd") - min(first.count(name) for name in "abcd") <= CREDIT_S / SLICE_S
+
+
+async def test_one_with_little_to_do_goes_before_those_with_much() -> None:
+    """However many they are: it waits for the slice that is under way, and for those that came with as little."""
+    bench = Bench()
+    light = Flow(bench.queue)
+    waits: list[int] = []
+
+    async def ping() -> None:
+        for _ in range(20):
+            for _ in range(40):
+                await asyncio.sleep(0)
+            before = bench.passes
+            await bench.work("p", 1, SLICE_S / 50, light)
+            waits.append(bench.passes - before)
+
+    heavy = [lambda: bench.work("h", 100, SLICE_S) for _ in range(50)]
+    await bench.run(*heavy, ping)
+    assert max(waits) <= 3
+
+
+async def test_a_shared_flow_has_one_share() -> None:
+    bench = Bench()
+    strangers = bench.queue.shared("strangers")
+    assert bench.queue.shared("strangers") is strangers
+
+    async def request() -> None:
+        await strangers.wait(SLICE_S)
+        bench.now += SLICE_S
+        bench.log.append(("s", bench.passes))
+
+    works: list[Callable[[], object]] = [lambda: bench.work("a", 200, SLICE_S)]
+
+    async def many() -> None:
+        await asyncio.gather(*(request() for _ in range(200)))
+
+    await bench.run(*works, many)
+    half = bench.names()[:200]
+    assert 70 <= half.count("s") <= 130
+
+
+async def test_an_abandoned_place_in_line_is_skipped() -> None:
+    bench = Bench()
+    gone = asyncio.create_task(bench.work("gone", 1_000, SLICE_S))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    gone.cancel()
+    await asyncio.gather(gone, return_exceptions=True)
+    await asyncio.wait_for(bench.work("a", 3, SLICE_S), 10)
+    assert bench.names().endswith("aaa")
+
+
+async def test_slices_use_the_machines_clock() -> None:
+    queue = FairQueue()
+    assert queue.clock is time.monotonic
+    flow = Flow(queue)
+    async with flow:
+        assert flow.has_time()

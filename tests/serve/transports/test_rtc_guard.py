@@ -1,0 +1,364 @@
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import re
+import socket
+import weakref
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+from unittest.mock import Mock
+
+import httpx
+import pytest
+from aioice import Candidate, stun
+from aiortc import RTCPeerConnection
+from aiortc.rtcsctptransport import Chunk
+
+from agent_tts.serve.telemetry.metrics import Metrics
+from agent_tts.serve.transports import rtc_guard
+from agent_tts.serve.transports.rtc_guard import (
+    AUDIO_BURST,
+    AUDIO_PER_S,
+    MAX_ADDRESSES,
+    MAX_SOURCES,
+    MAX_WAITING,
+    Door,
+    Gatherer,
+    Inbox,
+    PeerGuard,
+)
+from agent_tts.serve.transports.rtc_peer import RtcPeer as NodePeer
+from tests.rtc_peer import RtcPeer, connected
+from tests.support import RunningNode, running_node, until
+
+pytestmark = pytest.mark.node
+
+LONG = "a long story of many words that goes on and on " * 20
+CIPHERED = b"\x17\xfe\xfd\0\1\0\0\0\0\0\1\x05\x00" + bytes(1_280)
+
+
+def ports(sdp: str) -> list[tuple[str, int]]:
+    return [
+        (host, int(port)) for host, port in re.findall(r"candidate:\S+ 1 udp \d+ ([\d.]+) (\d+) typ host", sdp, re.I)
+    ]
+
+
+def dropped(node: RunningNode, reason: str) -> float:
+    return node.node.metrics.registry.get_sample_value("agent_tts_rtc_dropped_total", {"reason": reason}) or 0.0
+
+
+def send(to: list[tuple[str, int]], *datagrams: bytes) -> None:
+    with contextlib.closing(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as stranger:
+        for datagram in datagrams:
+            for address in to:
+                stranger.sendto(datagram, address)
+
+
+@asynccontextmanager
+async def half_open(node: RunningNode, *, ice: bool) -> AsyncIterator[tuple[RtcPeer, Any, list[tuple[str, int]]]]:
+    """A peer that has got its answer and, if `ice`, has connected as far as ICE goes; and the node's side of it."""
+    peer = RtcPeer()
+    try:
+        async with httpx.AsyncClient(base_url=node.url) as client:
+            reply = (await client.post("/v1/rtc/offer", json={"sdp": await peer.offer(), "type": "offer"})).json()
+        if ice:
+            dtls = peer.connection.getTransceivers()[0].receiver.transport
+            dtls.start = lambda _: asyncio.sleep(0)  # type: ignore[method-assign,assignment]
+            await peer.accept(reply)
+            await until(lambda: dtls.transport.state == "completed")
+            await asyncio.sleep(0.1)  # for aiortc's task that connects
+        yield peer, node.node.peers[reply["session_id"]], ports(reply["sdp"])
+    finally:
+        await peer.close()
+
+
+# ---------------------------------------------------------------- strangers
+
+
+async def test_datagrams_of_strangers_change_nothing_and_are_counted() -> None:
+    junk = {"format": [b"", b"\x16", b"\x16" * 1_501], "stun": [], "source": [CIPHERED, b"\x80" + bytes(90)]}
+    junk["format"] += [b"\x10" * 50, b"\0\1\0\0" + b"x" * 16]
+    junk["stun"] += [b"\0\1\0\0" + bytes.fromhex("2112a442") + b"x" * 12, b"\1\1\0\0" + bytes.fromhex("2112a442") * 4]
+    async with running_node() as node, connected(node.url) as peer:
+        there: Any = next(iter(node.node.peers.values()))
+        to = ports(there._connection.localDescription.sdp)
+        for reason, datagrams in junk.items():
+            send(to, *datagrams)
+            await until(lambda: dropped(node, reason) >= len(datagrams) * len(to))  # noqa: B023
+        peer.say("t1", "hello")
+        await peer.message("context.done")
+        assert node.node.peers
+
+
+async def test_records_in_the_name_of_a_connected_peer_do_not_end_its_session() -> None:
+    """The source of a datagram can be forged. OpenSSL drops what is not encrypted now."""
+    hello = b"\1\0\0\x40\0\0\0\0\0\0\0\x40" + bytes(64)
+    done = b"\x0e\0\0\0\0\5\0\0\0\0\0\0"
+    async with running_node() as node, connected(node.url) as peer:
+        send_one = peer.connection.getTransceivers()[0].receiver.transport.transport._send
+        for body in (hello, done, b"\0" + bytes(11), b"\x10\0\0\4\0\2\0\0\0\0\0\4abcd"):
+            await send_one(b"\x16\xfe\xfd" + bytes(8) + len(body).to_bytes(2) + body)
+        for alert in (b"\x15\xfe\xfd" + bytes(9) + b"\2\2\x28", b"\x15\xfe\xfd\0\1" + bytes(6) + b"\0\x1a" + bytes(26)):
+            await send_one(alert)
+        await send_one(b"\x14\xfe\xfd" + bytes(9) + b"\1\1")
+        for _ in range(3):
+            peer.send("ping", t=1)
+            await peer.message("pong")
+            await asyncio.sleep(0.1)
+        assert node.node.peers
+
+
+async def test_a_check_with_a_wrong_password_is_not_answered() -> None:
+    """Nor one that breaks the parser."""
+    async with running_node() as node, connected(node.url):
+        there: Any = next(iter(node.node.peers.values()))
+        ice: Any = there._sender.transport.transport._connection
+        check = stun.Message(stun.Method.BINDING, stun.Class.REQUEST)
+        check.attributes |= {"USERNAME": f"{ice.local_username}:{ice.remote_username}", "PRIORITY": 1}
+        unsigned = bytes(check)
+        check.add_message_integrity(b"not the password")
+        (host, port), *_ = ports(there._connection.localDescription.sdp)
+        with contextlib.closing(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as stranger:
+            stranger.setblocking(False)
+            broken = unsigned[:2] + (len(unsigned) - 16).to_bytes(2) + unsigned[4:] + b"\x80\x28\0\0"
+            for datagram in (bytes(check), unsigned, broken):
+                stranger.sendto(datagram, (host, port))
+            await until(lambda: dropped(node, "stun") == 3)
+            with pytest.raises(BlockingIOError):
+                stranger.recv(1_500)
+        assert len(ice.remote_candidates) < 5
+
+
+async def test_nothing_waits_for_a_peer_that_has_answered_no_check() -> None:
+    async with running_node() as node, half_open(node, ice=False) as (_, there, to):
+        send(to, *[CIPHERED] * 300)
+        await until(lambda: dropped(node, "source") > 100)
+        assert there._guard._inbox.qsize() == 0
+
+
+async def test_a_bounded_number_waits_for_a_peer_that_does_not_end_its_handshake() -> None:
+    async with running_node() as node, half_open(node, ice=True) as (peer, there, _):
+        send_one = peer.connection.getTransceivers()[0].receiver.transport.transport._send
+        there._guard._inbox.work.take(there._guard._inbox.clock(), 1_000_000)  # aiortc has its hands full
+        for _ in range(2 * MAX_WAITING):
+            await send_one(CIPHERED)
+            await asyncio.sleep(0)
+        await until(lambda: dropped(node, "full") > MAX_WAITING // 2)
+        assert there._guard._inbox.qsize() == MAX_WAITING
+
+
+async def test_a_peer_may_send_from_a_bounded_number_of_addresses() -> None:
+    """Each new one costs a candidate and seven checks. Mutation: no `MAX_ADDRESSES`."""
+    received: list[object] = []
+
+    class Ice:
+        local_username, local_password, remote_password = "abcd", "p" * 22, "q" * 22
+        data_received = request_received = lambda _, *given: received.append(given)
+
+    drops: list[str] = []
+    door = Door(Ice(), Gatherer(Ice(), Inbox(), drops.append))  # type: ignore[arg-type]
+    for port in range(2 * MAX_ADDRESSES):
+        check = stun.Message(stun.Method.BINDING, stun.Class.REQUEST)
+        check.attributes |= {"USERNAME": "abcd:efgh", "PRIORITY": 1}
+        check.add_message_integrity(b"p" * 22)
+        door.datagram_received(bytes(check), ("192.0.2.1", port))
+    assert (len(received), drops) == (MAX_ADDRESSES, ["stun"] * MAX_ADDRESSES)
+    door.datagram_received(bytes(check), ("192.0.2.1", 0))
+    assert len(received) == MAX_ADDRESSES + 1
+
+
+async def test_checks_of_a_peer_have_a_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rtc_guard, "CHECKS_BURST", 3)
+    async with running_node() as node, connected(node.url) as peer:
+        ice: Any = peer.connection.getTransceivers()[0].receiver.transport.transport._connection
+        (pair,) = ice._nominated.values()
+        for _ in range(200):
+            request = ice.build_request(pair, nominate=False)
+            request.add_message_integrity(ice.remote_password.encode())
+            pair.protocol.send_stun(request, pair.remote_addr)
+        await until(lambda: dropped(node, "stun") > 100)
+        await asyncio.sleep(0.1)
+        peer.send("ping", t=1)
+        await peer.message("pong")
+
+
+# ---------------------------------------------------------------- candidates
+
+
+class StunServer(asyncio.DatagramProtocol):
+    """Tells everybody that they come from 192.0.2.9:4242."""
+
+    def connection_made(self, transport: Any) -> None:
+        self.transport = transport
+
+    def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:
+        asked = stun.parse_message(data)
+        answer = stun.Message(asked.message_method, stun.Class.RESPONSE, asked.transaction_id)
+        answer.attributes["XOR-MAPPED-ADDRESS"] = ("192.0.2.9", 4242)
+        self.transport.sendto(bytes(answer), addr)
+
+
+async def test_an_answer_has_the_address_that_a_stun_server_sees() -> None:
+    loop = asyncio.get_running_loop()
+    transport, _ = await loop.create_datagram_endpoint(StunServer, local_addr=("127.0.0.1", 0))
+    try:
+        server = f"stun:127.0.0.1:{transport.get_extra_info('sockname')[1]}"
+        async with running_node(ice_servers=[{"urls": [server]}]) as node:
+            async with half_open(node, ice=True) as (_, there, _):
+                assert re.search(r"192\.0\.2\.9 4242 typ srflx", there._connection.localDescription.sdp)
+    finally:
+        transport.close()
+
+
+async def test_an_answer_has_the_address_at_a_turn_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its datagrams go through a door as those of a socket do."""
+    asked: dict[str, Any] = {}
+
+    async def relay(*, protocol_factory: Callable[[], Door], **given: Any) -> tuple[Candidate, Door]:
+        asked.update(given)
+        door = protocol_factory()
+        door.local_candidate = Candidate("r", 1, "udp", 1, "192.0.2.9", 4242, "relay")
+        door.transport = Mock(close=lambda: door.connection_lost(None))
+        return door.local_candidate, door
+
+    monkeypatch.setattr(rtc_guard, "relayed_candidate", relay)
+    servers = [{"urls": ["turn:192.0.2.8:3479?transport=tcp"], "username": "me", "credential": "secret"}]
+    async with running_node(ice_servers=servers) as node, half_open(node, ice=True) as (_, there, _):
+        assert "192.0.2.9 4242 typ relay" in there._connection.localDescription.sdp
+    assert asked["turn_server"] == ("192.0.2.8", 3479)
+    assert (asked["turn_username"], asked["turn_password"]) == ("me", "secret")
+    assert (asked["turn_transport"], asked["turn_ssl"], asked["component"]) == ("tcp", False, 1)
+
+
+# ---------------------------------------------------------------- peers
+
+
+async def test_records_of_one_datagram_all_arrive() -> None:
+    """aiortc reads one record of a datagram: it would answer the second of two pings when a third comes."""
+    async with running_node() as node, connected(node.url) as peer:
+        transport: Any = peer.connection.getTransceivers()[0].receiver.transport.transport
+        send, held = transport._send, [b""]
+
+        async def hold(data: bytes) -> None:
+            held[0] += data
+
+        transport._send = hold
+        peer.send("ping", t=1)
+        await asyncio.sleep(0.05)
+        peer.send("ping", t=2)
+        await asyncio.sleep(0.05)
+        transport._send = send
+        assert len(held[0]) < 1_000
+        await send(held[0])
+        await peer.message("pong", t=2)
+
+
+async def test_a_flood_slows_only_its_peer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rtc_guard, "WORK_PER_S", 100)
+    monkeypatch.setattr(rtc_guard, "WORK_BURST", 100)
+    async with running_node() as node, connected(node.url) as hostile, connected(node.url) as other:
+        other.say("t1", LONG[:40], voice="tone-440")
+        for number in range(400):
+            hostile.send("ping", t=number)
+        done = await other.message("context.done")
+        assert done["reason"] == "end"
+        assert hostile.arrival("pong", t=0)
+        assert [message["t"] for _, message in hostile.messages if message["type"] == "pong"][-1] < 399
+        assert len(node.node.peers) == 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        (4, bytes(4)),  # aiortc reads a parameter without a length for ever
+        (0, b"\0\0\0\0"),
+        (130, b"\0\x0d\0\x07abc"),  # aiortc's parser asserts and unpacks
+    ],
+)
+async def test_sctp_that_no_library_sends_ends_its_peer(kind: int, body: bytes) -> None:
+    async with running_node() as node, connected(node.url) as hostile, connected(node.url) as other:
+        sctp: Any = hostile.connection.sctp
+        chunk = Chunk(body=body)
+        chunk.type = kind
+        await sctp._send_chunk(chunk)
+        await until(lambda: len(node.node.peers) == 1)
+        assert other.session_id in node.node.peers
+
+
+async def test_a_microphone_has_a_rate_and_few_sources() -> None:
+    """aiortc decodes whatever comes, and keeps an entry for each source."""
+    handled: list[bytes] = []
+
+    async def handle(data: bytes, _: int) -> None:
+        handled.append(data[8:12])
+
+    metrics = Metrics()
+    guard = PeerGuard(RTCPeerConnection(), metrics, 65_536)
+    take = guard._rtp_handler(handle)
+    for number in range(2 * MAX_SOURCES):
+        await take(bytes(8) + number.to_bytes(4) + b"opus", 0)
+    assert len(set(handled)) == MAX_SOURCES
+    for _ in range(2 * AUDIO_BURST):
+        await take(bytes(12) + b"opus", 0)
+    assert len(handled) == AUDIO_BURST
+    await asyncio.sleep(1)
+    for _ in range(2 * AUDIO_BURST):
+        await take(bytes(12) + b"opus", 0)
+    assert len(handled) == pytest.approx(AUDIO_BURST + AUDIO_PER_S, abs=5)
+    assert metrics.registry.get_sample_value("agent_tts_rtc_dropped_total", {"reason": "audio"})
+
+
+# ---------------------------------------------------------------- memory
+
+
+async def full(node: RunningNode) -> None:
+    async with connected(node.url) as peer:
+        peer.say("t1", "hello")
+        await peer.message("context.done")
+
+
+async def half(node: RunningNode) -> None:
+    async with half_open(node, ice=False):
+        pass
+
+
+@pytest.mark.parametrize("come", [full, half])
+async def test_a_peer_leaves_nothing_even_without_the_garbage_collector(
+    come: Callable[[RunningNode], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mutation: without any of `PeerGuard._ties` it stays until a full collection, with all that waits for it."""
+    made: list[weakref.ref[object]] = []
+    init = NodePeer.__init__
+
+    def see(self: NodePeer, *given: Any) -> None:
+        init(self, *given)
+        ice = self._sender.transport.transport._connection
+        made.extend(map(weakref.ref, (self._connection, self._sender, ice, self._guard, self._guard._inbox)))
+
+    monkeypatch.setattr(NodePeer, "__init__", see)
+    async with running_node(timeouts={"handshake_s": 0.2}) as node:
+        gc.collect()
+        gc.disable()
+        try:
+            await come(node)
+            await until(lambda: not node.node.peers)
+            await until(lambda: not any(ref() for ref in made), 1)
+        finally:
+            gc.enable()
+        assert len(made) == 5
+
+
+async def test_what_waits_for_a_peer_goes_with_it() -> None:
+    """Of a peer that ends in its handshake a traceback keeps some objects until the garbage collector runs."""
+    async with running_node(timeouts={"handshake_s": 0.2}) as node:
+        async with half_open(node, ice=True) as (peer, there, _):
+            inbox = there._guard._inbox
+            inbox.work.take(inbox.clock(), 1_000_000)
+            for _ in range(50):
+                await peer.connection.getTransceivers()[0].receiver.transport.transport._send(CIPHERED)
+            await until(lambda: inbox.qsize() > 10)
+        await until(lambda: not node.node.peers)
+        assert inbox.empty()
