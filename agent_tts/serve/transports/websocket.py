@@ -158,7 +158,6 @@ class Connection:
             self._session.close()
             writing.cancel()
             await asyncio.gather(writing, return_exceptions=True)
-            self._writer.release()
 
     async def _read(self) -> None:
         clock = self._loop.time
@@ -186,6 +185,7 @@ class Connection:
                 closing = self._adapter.closing or self._session.closing
                 if closing is not None:
                     code, reason = closing
+                    await self._writer.finish()
                     self._connection.close_timeout += self._writer.unplayed_s()  # it is read after the audio
                     await self._writer.write({"type": "websocket.close", "code": code, "reason": reason})
                     return
