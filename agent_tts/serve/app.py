@@ -38,7 +38,7 @@ from agent_tts.voices.library import VoiceLibrary
 
 LAG_PROBE_S = 0.5
 REQUEST_S = 0.0005  # what a request counts; most take less
-STRANGERS = "strangers"  # name of the member for requests that show no key
+STRANGERS = "strangers"  # name of the flow of requests that show no key
 MAX_PAGE_PATH = 200  # characters; the system looks up each part of a path
 
 # The page loads nothing from other hosts, runs no inline script, and must not be framed.
@@ -136,12 +136,12 @@ def create_app(
         )
     if spans is not None:
         app.add_middleware(spans.middleware)
-    app.add_middleware(_InTurn, node)
+    app.add_middleware(_Queued, node)
     return app
 
 
-class _InTurn:
-    """ASGI middleware: each request takes a turn, with all others of its API key, or with all that show none."""
+class _Queued:
+    """ASGI middleware: each request waits for the event loop, in one flow with all of its key or all without one."""
 
     def __init__(self, app: ASGIApp, node: Node) -> None:
         self._app = app
@@ -151,7 +151,7 @@ class _InTurn:
         if scope["type"] != "lifespan":
             probe = scope["path"] if scope["path"] in http.PROBES else None
             name = probe or self._node.guard.key_of(Headers(scope=scope)) or STRANGERS
-            await self._node.turns.shared(name).turn(REQUEST_S)
+            await self._node.fair_queue.shared(name).wait(REQUEST_S)
         await self._app(scope, receive, send)
 
 

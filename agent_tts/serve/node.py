@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from agent_tts.config.settings import Settings
+from agent_tts.serve.fair_queue import FairQueue
 from agent_tts.serve.guard import Client, Guard
 from agent_tts.serve.telemetry.metrics import Metrics
-from agent_tts.serve.turns import Turns
 from agent_tts.speech.service import SpeechService
 from agent_tts.voices.enroll import Enrolment
 
@@ -41,7 +41,7 @@ class Node:
     guard: Guard
     metrics: Metrics
     # In which connections, responses and API keys share the event loop.
-    turns: Turns = field(default_factory=Turns)
+    fair_queue: FairQueue = field(default_factory=FairQueue)
     # Open protocol sessions of all transports, and open WebRTC peers by session id. Each adds and removes itself.
     sessions: set[OpenSession] = field(default_factory=set)
     peers: dict[str, OpenPeer] = field(default_factory=dict)

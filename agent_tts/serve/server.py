@@ -67,6 +67,7 @@ _HEAD, _HEAD_16, _HEAD_64 = struct.Struct("!BB"), struct.Struct("!BBH"), struct.
 
 CONNECTION_BACKLOG = 1_024
 TICKS_PER_S = 10  # of uvicorn's main loop
+TAIL_BYTES = 1_024  # unsent when a connection closes at its end: the last chunk, a close frame
 DRAIN_CHECK_S = 0.05  # between checks of the send buffers
 SHUTDOWN_S = 2  # for responses that are still being sent after the drain
 
@@ -77,7 +78,42 @@ def socket_of(transport: asyncio.Transport) -> TransportSocket:
     return sock
 
 
-class HttpProtocol(HttpToolsProtocol):
+def cut(transport: asyncio.Transport) -> None:
+    """Close a connection; what is unsent is dropped, in the kernel too."""
+    if not transport.is_closing():
+        tcp.drop_unsent(socket_of(transport))
+    transport.abort()
+
+
+class PlayerConnection(asyncio.Protocol):
+    """A connection whose client may play what it is sent.
+
+    The kernel would cut a player that has no room for `timeouts.tcp_user_s`. So a writer waits for it instead, until
+    nothing is unsent.
+    """
+
+    config: NodeConfig
+    transport: asyncio.Transport
+    # The socket while a writer waits for the client; None while the kernel does.
+    _player: TransportSocket | None = None
+
+    def wait_for_player(self) -> None:
+        """A writer bounds from now on how long the client may have no room."""
+        self._player = socket_of(self.transport)
+        tcp.set_user_timeout(self._player, 0)
+
+    def _leave_to_kernel(self) -> None:
+        if self._player is not None:
+            tcp.set_user_timeout(self._player, self.config.settings.timeouts.tcp_user_s)
+            self._player = None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._player is not None and tcp.unsent_bytes(self._player) > TAIL_BYTES:  # it has left before the end
+            self._leave_to_kernel()
+        super().connection_lost(exc)
+
+
+class HttpProtocol(PlayerConnection, HttpToolsProtocol):
     """HTTP with limits on the size and time of each request's head, and on pipelined requests."""
 
     config: NodeConfig
@@ -147,6 +183,8 @@ class HttpProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
+        if self.cycle is None or self.cycle.response_complete:
+            self._leave_to_kernel()
         self._header_bytes = self._list_bytes = 0
         self.scope["extensions"] = {CONNECTION: weakref.proxy(self)}
 
@@ -196,6 +234,8 @@ class HttpProtocol(HttpToolsProtocol):
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
+        if self.pipeline:
+            self._leave_to_kernel()
         super().on_response_complete()
         if not self.cycle.response_complete:  # a later request's
             return
@@ -228,7 +268,7 @@ class HttpProtocol(HttpToolsProtocol):
             self._deadline = None
 
 
-class WebSocketProtocol(WebSocketsSansIOProtocol):
+class WebSocketProtocol(PlayerConnection, WebSocketsSansIOProtocol):
     """A WebSocket with limits on frames that carry no message."""
 
     config: NodeConfig
@@ -291,7 +331,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         timeouts = self.config.settings.timeouts
         left_s = self._pong_due_at - self.loop.time()
         if not self.transport.is_closing() and tcp.is_lost(socket_of(self.transport), timeouts.tcp_user_s):
-            self.transport.abort()
+            cut(self.transport)
         elif not (self._pong_is_due and self.demands_pongs()):
             self.pong_timer = self.pending_ping_payload = None
             self.schedule_ping()

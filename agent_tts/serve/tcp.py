@@ -1,8 +1,7 @@
-"""What the kernel knows of a connection, and how long it keeps what is not sent. Complete on Linux alone."""
+"""What the kernel knows of a connection, and how long it keeps what it could not send. Complete on Linux alone."""
 
 from __future__ import annotations
 
-import math
 import socket
 import struct
 import sys
@@ -10,19 +9,23 @@ from asyncio.trsock import TransportSocket
 
 # Of struct tcp_info: unanswered retransmissions and window probes in a row, and milliseconds since the last answer.
 _INFO = struct.Struct("=2xBB52xI")
+_SIOCOUTQNSD = 0x894B
 _LINGER_0 = struct.pack("hh" if sys.platform == "win32" else "ii", 1, 0)
 LOST_TRIES = 2  # one may be on its way
-MAX_TIMEOUT_MS = (1 << 31) - 1
+
+
+def untaken_bytes(sock: TransportSocket) -> int:
+    """Bytes in the kernel that the peer has not acknowledged; 0 without Linux, and after the socket's end."""
+    if sys.platform != "linux":
+        return 0
+    import termios
+
+    return _ask(sock, termios.TIOCOUTQ)
 
 
 def unsent_bytes(sock: TransportSocket) -> int:
-    """Bytes in the kernel that the peer has not acknowledged; 0 without Linux, and after the socket's end."""
-    if sys.platform != "linux" or sock.fileno() < 0:
-        return 0
-    import fcntl
-    import termios
-
-    return int.from_bytes(fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, bytes(4)), sys.byteorder)
+    """Bytes in the kernel that were never on the way, because the peer has no room; 0 as above."""
+    return _ask(sock, _SIOCOUTQNSD) if sys.platform == "linux" else 0
 
 
 def is_lost(sock: TransportSocket, silent_s: float) -> bool:
@@ -37,14 +40,21 @@ def is_lost(sock: TransportSocket, silent_s: float) -> bool:
 
 
 def set_user_timeout(sock: socket.socket | TransportSocket, seconds: float) -> None:
-    """Set how long the kernel keeps a connection whose peer answers nothing, or has no room; 0 is about 15 minutes for
-    the former and no limit for the latter. A listener's is that of its connections."""
+    """Set how long the kernel keeps a connection whose peer does not answer, or has no room; a listener's is that of
+    its connections. Times without room add up. 0: 15 minutes for the former, no limit for the latter."""
     if hasattr(socket, "TCP_USER_TIMEOUT") and sock.fileno() >= 0:
-        milliseconds = min(math.ceil(seconds * 1_000), MAX_TIMEOUT_MS)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(seconds * 1_000))
 
 
 def drop_unsent(sock: TransportSocket) -> None:
     """Reset the connection when the socket closes."""
     if sock.fileno() >= 0:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_0)
+
+
+def _ask(sock: TransportSocket, request: int) -> int:
+    if sock.fileno() < 0:
+        return 0
+    import fcntl
+
+    return int.from_bytes(fcntl.ioctl(sock.fileno(), request, bytes(4)), sys.byteorder)

@@ -94,6 +94,9 @@ class Link:
     def recognise(self) -> None:
         pass
 
+    def wait_for_player(self) -> None:
+        pass
+
     async def drained(self) -> None:
         self.is_full = False
         await asyncio.sleep(0)

@@ -215,7 +215,7 @@ async def test_contexts_interleave_and_each_is_whole() -> None:
 
 
 async def test_all_words_of_a_long_message_come_before_its_audio() -> None:
-    """They are read in parts, between which other connections have their turns."""
+    """They are read in parts, between which others have the event loop."""
     async with running() as peer:
         peer.send("text.append", context_id="t", text="word after word " * 200)
         async with asyncio.timeout(LIMIT_S):

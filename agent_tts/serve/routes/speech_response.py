@@ -16,11 +16,11 @@ from agent_tts.errors import SlowConsumer, SpeechError
 from agent_tts.events import SAMPLE_RATE, SpeechOptions
 from agent_tts.protocol import v1 as protocol
 from agent_tts.protocol.context import AudioChunk, Done, Words
+from agent_tts.serve.fair_queue import Flow
 from agent_tts.serve.guard import Client
 from agent_tts.serve.node import Node
 from agent_tts.serve.routes import openai
 from agent_tts.serve.transports.writer import Writer, disconnected
-from agent_tts.serve.turns import Member
 from agent_tts.speech.audio.files import FileEncoder
 from agent_tts.speech.utterance import LocalUtterance, Utterance, WordsMode
 
@@ -135,10 +135,9 @@ class SpeechResponse(Response):
         """Speak; raises a failure before the first frame. Cancelling this stops the speech and frees the slot."""
         writer = Writer(scope, send, self._node.settings.timeouts)
         refused = self._node.metrics.refused
-        with contextlib.ExitStack() as leaving:
-            leaving.callback(writer.release)
+        with contextlib.ExitStack() as admitted:
             try:
-                owner = leaving.enter_context(self._node.guard.admit(self._client))
+                owner = admitted.enter_context(self._node.guard.admit(self._client))
                 request = self._node.service.open(self.options, owner)
             except SpeechError as error:
                 refused.labels(error.code).inc()
@@ -148,11 +147,11 @@ class SpeechResponse(Response):
             utterance = LocalUtterance(Utterance(request, info, self.options, words=self._words, meter=meter))
             try:
                 await self._speak(utterance, writer, receive)
-                await writer.room()
             except SlowConsumer as error:
                 refused.labels(error.code).inc()
                 logger.warning("http: slow_consumer, connection cut")
                 writer.cut()
+                await disconnected(receive)  # uvicorn would log a missing end
 
     async def _speak(self, utterance: LocalUtterance, writer: Writer, receive: Receive) -> None:
         watch = asyncio.create_task(_stop_when_gone(receive, utterance), name=f"client of {utterance.context_id}")
@@ -167,7 +166,7 @@ class SpeechResponse(Response):
 
     async def _send(self, utterance: LocalUtterance, writer: Writer, body: Body) -> None:
         held, held_s = b"", 0.0  # bytes of the body that wait for the next audio; audio that waits in the encoder
-        encoder = Member(self._node.turns)
+        encoder = Flow(self._node.fair_queue)
         while (event := await utterance.next()) is not None:
             match event:
                 case Words():
@@ -189,8 +188,13 @@ class SpeechResponse(Response):
                         raise error
                     await self._start(writer)
                     last = body.end() if error is None else body.error(error)
-                    if last is not None:  # None: the server cuts the connection
-                        await writer.write({"type": "http.response.body", "body": held + last}, held_s)
+                    if last is None:
+                        return  # the server cuts the connection
+                    if held or last:
+                        message = {"type": "http.response.body", "body": held + last, "more_body": True}
+                        await writer.write(message, held_s)
+                    await writer.finish()
+                    await writer.write({"type": "http.response.body"})
                     return
 
     async def _start(self, writer: Writer) -> None:

@@ -17,6 +17,7 @@ from agent_tts.errors import Draining, SlowConsumer, SpeechError, UnsupportedPro
 from agent_tts.protocol import v1 as protocol
 from agent_tts.protocol.adapter import ProtocolAdapter, QueueingAdapter
 from agent_tts.serve.connections import CONNECTION
+from agent_tts.serve.fair_queue import Flow
 from agent_tts.serve.guard import TokenBucket
 from agent_tts.serve.node import Node
 from agent_tts.serve.routes import openai
@@ -24,7 +25,6 @@ from agent_tts.serve.routes.http import retry_headers
 from agent_tts.serve.server import WebSocketProtocol
 from agent_tts.serve.session import Session
 from agent_tts.serve.transports.writer import WRITE_BYTES, Writer
-from agent_tts.serve.turns import Member
 
 # Close codes of errors that refuse a connection.
 CLOSE_CODES = {"unauthorized": 1008, "at_capacity": 1013, "rate_limited": 1013, "draining": 1012}
@@ -132,7 +132,7 @@ class Connection:
         self._connection.unplayed_s = self._writer.unplayed_s
         self._session = Session(node, dialect.name, owner=owner)
         # For reading and for writing.
-        self._reader, self._encoder = Member(node.turns), Member(node.turns)
+        self._reader, self._encoder = Flow(node.fair_queue), Flow(node.fair_queue)
         if dialect is not NATIVE:  # native clients must always answer pings
             session = self._session
             self._connection.demands_pongs = lambda: session.is_speaking  # not of this object, which holds the protocol
@@ -158,7 +158,6 @@ class Connection:
             self._session.close()
             writing.cancel()
             await asyncio.gather(writing, return_exceptions=True)
-            self._writer.release()
 
     async def _read(self) -> None:
         clock = self._loop.time
@@ -186,6 +185,7 @@ class Connection:
                 closing = self._adapter.closing or self._session.closing
                 if closing is not None:
                     code, reason = closing
+                    await self._writer.finish()
                     self._connection.close_timeout += self._writer.unplayed_s()  # it is read after the audio
                     await self._writer.write({"type": "websocket.close", "code": code, "reason": reason})
                     return
@@ -198,7 +198,7 @@ class Connection:
             self._writer.cut()
 
     def _send_all(self) -> bool:
-        """Send what the session has, a turn's work and `WRITE_BYTES` at most; returns whether that was all."""
+        """Send what the session has, a slice of work and `WRITE_BYTES` at most; returns whether that was all."""
         messages: list[str | bytes] = []
         size, heard_s = 0, self._session.heard_s
         while has_room := size < WRITE_BYTES and self._encoder.has_time():

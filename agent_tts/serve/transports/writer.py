@@ -11,12 +11,13 @@ from agent_tts.config.settings import Timeouts
 from agent_tts.errors import SlowConsumer
 from agent_tts.serve import tcp
 from agent_tts.serve.connections import CONNECTION
-from agent_tts.serve.server import HttpProtocol, WebSocketProtocol, socket_of
+from agent_tts.serve.server import HttpProtocol, WebSocketProtocol, cut, socket_of
 from agent_tts.serve.transports.pace import Pace
 
 # Bytes of one write of several messages: a third of a second of 24 kHz audio. This and one message is the most that
 # waits in this process for one connection; more would hide a slow reader for longer.
 WRITE_BYTES = 16_384
+FIRST_WAIT_S = 0.005  # for the kernel to send what it has
 CHECKS = 4  # of what the client takes, within `timeouts.write_s`
 
 
@@ -27,7 +28,7 @@ async def disconnected(receive: Receive) -> None:
 
 
 class Writer:
-    """The single writer of one connection. It must be released.
+    """The single writer of one connection.
 
     Args:
         send: the ASGI send of the endpoint, which waits only for room.
@@ -45,8 +46,7 @@ class Writer:
         self._sought_at = self._clock()
         # Full with the first byte that the kernel does not take: TLS is full at the mark, TCP above it.
         self._connection.transport.set_write_buffer_limits(high=1, low=0)
-        # The kernel would cut a player that has no room for long; `room` does not.
-        tcp.set_user_timeout(self._socket, 0)
+        self._connection.wait_for_player()
 
     async def write(self, message: Message | dict[str, Any], audio_s: float = 0.0) -> None:
         """Send a message with `audio_s` of audio after `room`, whose errors it raises.
@@ -70,10 +70,19 @@ class Writer:
                 async with asyncio.timeout(self._check_s):
                     await self._connection.drained()
             except TimeoutError:
-                now = self._clock()
-                self._seek(now)
-                if now >= self._pace.deadline(since):
-                    raise SlowConsumer("the client does not read its audio") from None
+                self._judge(since)
+
+    async def finish(self) -> None:
+        """Wait until all that was written is on its way: the end of a response, or of a connection, may follow.
+
+        Otherwise a player that has no room would be left to the kernel. As `room`.
+        """
+        await self.room()
+        since, wait_s = self._clock(), FIRST_WAIT_S
+        while tcp.unsent_bytes(self._socket):
+            await asyncio.sleep(wait_s)
+            wait_s = min(1.5 * wait_s, self._check_s)
+            self._judge(since)
 
     def unplayed_s(self) -> float:
         """Seconds until the slowest player has played all that was written; meanwhile it may read nothing."""
@@ -81,23 +90,24 @@ class Writer:
         self._look(now)
         return self._pace.unplayed_s(now)
 
-    def release(self) -> None:
-        """Leave what is unsent to the kernel, which drops it when the client is late. Idempotent."""
-        late_s = self.unplayed_s() + self._timeouts.write_s
-        tcp.set_user_timeout(self._socket, max(late_s, self._timeouts.tcp_user_s))
-
     def cut(self) -> None:
         """Close the connection; unsent bytes are dropped, the kernel's too."""
-        tcp.drop_unsent(self._socket)
-        self._connection.transport.abort()
+        cut(self._connection.transport)
 
     def _look(self, now: float) -> int:
         """See what the client has taken; returns the bytes that it has not."""
-        unsent = tcp.unsent_bytes(self._socket)
+        waiting = tcp.untaken_bytes(self._socket)
         if not self._connection.transport.is_closing():
-            unsent += self._connection.transport.get_write_buffer_size()
-        self._pace.look(now, unsent)
-        return unsent
+            waiting += self._connection.transport.get_write_buffer_size()
+        self._pace.look(now, waiting)
+        return waiting
+
+    def _judge(self, since: float) -> None:
+        """Raise `SlowConsumer` if a client that has had no room since then is late."""
+        now = self._clock()
+        self._seek(now)
+        if now >= self._pace.deadline(since):
+            raise SlowConsumer("the client does not read its audio")
 
     def _seek(self, now: float) -> None:
         """See what the client has taken, and whether its machine is still there."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from agent_tts.events import FRAME_SAMPLES
 from agent_tts.serve.connections import CONNECTION
-from agent_tts.serve.turns import SLICE_S
+from agent_tts.serve.fair_queue import SLICE_S
 from tests.fault.test_cancellation import TEXT, Link, cancelled_everywhere, local_node
 from tests.support import until
 
@@ -88,7 +88,7 @@ async def test_audio_stays_in_the_window_while_the_client_does_not_read() -> Non
         for _ in range(100):
             await asyncio.sleep(0)
         assert speech.samples <= (window + 1) * FRAME_SAMPLES
-        node.turns.clock = itertools.count(step=SLICE_S).__next__  # each piece of work takes a whole turn
+        node.fair_queue.clock = itertools.count(step=SLICE_S).__next__  # each piece of work takes a whole slice
         dam.open.set()
         most, seen = 0, len(exchange.sent)
         while not work.done():

@@ -391,6 +391,51 @@ async def test_a_too_long_message_ends_the_peer() -> None:
         await until(lambda: not node.node.peers)
 
 
+class FullChannel:
+    """A data channel whose client takes `bytes_per_s` of what waits for it."""
+
+    readyState, bufferedAmountLowThreshold = "open", 0
+
+    def __init__(self, bytes_per_s: float = 0.0) -> None:
+        self._begun, self._rate = time.monotonic(), bytes_per_s
+
+    @property
+    def bufferedAmount(self) -> int:
+        return 2 * peers.MAX_BUFFERED - round(self._rate * (time.monotonic() - self._begun))
+
+
+def slow_consumers(node: RunningNode) -> float | None:
+    return node.node.metrics.registry.get_sample_value("agent_tts_refused_total", {"code": "slow_consumer"})
+
+
+async def test_a_client_that_reads_no_messages_is_dropped_and_counted_once() -> None:
+    """Without the check in `_on_message` each later message would count, too."""
+    async with running_node() as node, connected(node.url) as client:
+        await client.message("session.created")
+        (peer,) = node.node.peers.values()
+        assert isinstance(peer, peers.RtcPeer)
+        peer._channel = FullChannel()  # type: ignore[assignment]
+        for number in range(1_100):
+            peer._on_message(json.dumps({"type": "ping", "t": number}))
+        await until(lambda: not node.node.peers)
+        assert slow_consumers(node) == 1
+
+
+async def test_a_client_that_reads_some_messages_stays() -> None:
+    """Guards the look in `_close_reason`; one that then reads none is dropped in time."""
+    async with running_node(timeouts={"write_s": 1.0}) as node, connected(node.url) as client:
+        await client.message("session.created")
+        (peer,) = node.node.peers.values()
+        assert isinstance(peer, peers.RtcPeer)
+        peer._channel = FullChannel(bytes_per_s=10)  # type: ignore[assignment]
+        client.channel.send(json.dumps({"type": "session.update", "session": {}}))
+        await asyncio.sleep(3.5)
+        assert node.node.peers
+        peer._channel = FullChannel()  # type: ignore[assignment]
+        await until(lambda: not node.node.peers, 1.0 + 3 * peers.CHECK_S)
+        assert slow_consumers(node) == 1
+
+
 async def test_bad_messages_are_answered() -> None:
     async with running_node() as node, connected(node.url) as peer:
         for message in ("{", b"\x00binary", "[]", '{"type":"nothing"}'):

@@ -1,4 +1,4 @@
-"""Turns of the event loop: who waits, for how long, and in which order."""
+"""Shares of the event loop: who waits, for how long, and in which order."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from agent_tts.serve.turns import CREDIT_S, SLICE_S, Member, Turns
+from agent_tts.serve.fair_queue import CREDIT_S, SLICE_S, FairQueue, Flow
 
 
 class Bench:
-    """Members whose work moves a clock; `log` has the name of each piece of work and the pass of the loop it was in."""
+    """Flows whose work moves a clock; `log` has the name of each piece of work and the pass of the loop it was in."""
 
     def __init__(self) -> None:
         self.now = 0.0
-        self.turns = Turns(lambda: self.now)
+        self.queue = FairQueue(lambda: self.now)
         self.log: list[tuple[str, int]] = []
         self.passes = 0
 
-    async def work(self, name: str, pieces: int, cost_s: float, member: Member | None = None) -> None:
-        member = member or Member(self.turns)
+    async def work(self, name: str, pieces: int, cost_s: float, flow: Flow | None = None) -> None:
+        flow = flow or Flow(self.queue)
         for _ in range(pieces):
-            async with member:
+            async with flow:
                 self.now += cost_s
                 self.log.append((name, self.passes))
 
@@ -55,7 +55,7 @@ async def test_work_of_a_slice_or_more_is_alone_in_its_pass() -> None:
     assert max(passes.count(at) for at in passes) == 1
 
 
-async def test_members_with_equal_work_alternate() -> None:
+async def test_flows_with_equal_work_alternate() -> None:
     bench = Bench()
     works = [lambda name=name: bench.work(name, 50, SLICE_S) for name in "abcd"]
     await bench.run(*works)
@@ -64,9 +64,9 @@ async def test_members_with_equal_work_alternate() -> None:
 
 
 async def test_one_with_little_to_do_goes_before_those_with_much() -> None:
-    """However many they are: it waits for the turn that is under way, and for those that came with as little."""
+    """However many they are: it waits for the slice that is under way, and for those that came with as little."""
     bench = Bench()
-    light = Member(bench.turns)
+    light = Flow(bench.queue)
     waits: list[int] = []
 
     async def ping() -> None:
@@ -82,13 +82,13 @@ async def test_one_with_little_to_do_goes_before_those_with_much() -> None:
     assert max(waits) <= 3
 
 
-async def test_a_shared_member_has_one_share() -> None:
+async def test_a_shared_flow_has_one_share() -> None:
     bench = Bench()
-    strangers = bench.turns.shared("strangers")
-    assert bench.turns.shared("strangers") is strangers
+    strangers = bench.queue.shared("strangers")
+    assert bench.queue.shared("strangers") is strangers
 
     async def request() -> None:
-        await strangers.turn(SLICE_S)
+        await strangers.wait(SLICE_S)
         bench.now += SLICE_S
         bench.log.append(("s", bench.passes))
 
@@ -113,9 +113,9 @@ async def test_an_abandoned_place_in_line_is_skipped() -> None:
     assert bench.names().endswith("aaa")
 
 
-async def test_turns_use_the_machines_clock() -> None:
-    turns = Turns()
-    assert turns.clock is time.monotonic
-    member = Member(turns)
-    async with member:
-        assert member.has_time()
+async def test_slices_use_the_machines_clock() -> None:
+    queue = FairQueue()
+    assert queue.clock is time.monotonic
+    flow = Flow(queue)
+    async with flow:
+        assert flow.has_time()

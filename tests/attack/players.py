@@ -1,0 +1,281 @@
+"""Honest players, which are no attack: they read what they play, in bursts, and none is cut. And those that stop.
+
+They play at 1.0 and 0.9 of real time with back-pressure, by the OpenAI SDK and by `websockets` as it is installed, with
+receive windows of 64 KB to 4 MB, on all transports of speech. Beside them are readers at half speed with small windows,
+which are served, and clients that read nothing, which are cut in time. Deadlines are shorter than a node's defaults.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import math
+import socket
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+from openai import AsyncOpenAI
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed
+
+from tests.attack.harness import Broken, Target, attack
+
+WRITE_S, LOST_S, PING_S = 1.0, 1.0, 1.0
+SETTINGS = {
+    "slots": 64,
+    "voice_aliases": '{"*": "tone-440"}',
+    "lead_ms": 60_000,  # as other vendors send: at once
+    "limits__sessions_per_key": 64,
+    "timeouts__write_s": WRITE_S,
+    "timeouts__tcp_user_s": LOST_S,
+    "timeouts__ping_s": PING_S,
+}
+WORD_S = 0.24  # the tone engine's time for `word `
+PCM_BYTES_PER_S = 48_000
+SMALL, MIDDLE, LARGE = 32 << 10, 512 << 10, 2 << 20  # SO_RCVBUF; Linux doubles it
+SLOWEST = 0.9  # promised
+STALL_S = 3.0  # of this machine
+
+
+def text_of(seconds: float) -> str:
+    """A text that the tone engine speaks in this time, at least."""
+    return "word " * math.ceil(seconds / WORD_S)
+
+
+class Playing:
+    """A player that takes the next piece when it has played what it got. `speed` 0 takes one piece and no more."""
+
+    def __init__(self, speed: float, bytes_per_s: float = PCM_BYTES_PER_S) -> None:
+        self._rate = speed * bytes_per_s
+        self._started_at: float | None = None
+        self.heard = 0
+
+    async def play(self, size: int) -> None:
+        now = time.monotonic()
+        if self._started_at is None:
+            self._started_at = now
+        self.heard += size
+        if not self._rate:
+            await asyncio.sleep(math.inf)
+        await asyncio.sleep(max(0.0, self._started_at + self.heard / self._rate - now))
+
+
+# ---------------------------------------------------------------- HTTP, by the OpenAI SDK
+
+
+async def by_sdk(target: Target, text: str, playing: Playing, window: int, **options: Any) -> None:
+    limit = httpx.Timeout(10, read=120)
+    transport = httpx.AsyncHTTPTransport(socket_options=[(socket.SOL_SOCKET, socket.SO_RCVBUF, window)])
+    async with (
+        httpx.AsyncClient(transport=transport, timeout=limit) as http,
+        AsyncOpenAI(api_key=target.key, base_url=f"{target.url}/v1", http_client=http, max_retries=0) as client,
+        client.audio.speech.with_streaming_response.create(
+            input=text, model="tts-1", voice="tone", response_format="pcm", **options
+        ) as response,
+    ):
+        async for piece in response.iter_bytes(4_096):
+            await playing.play(len(piece))
+
+
+async def by_events(target: Target, text: str, playing: Playing, window: int) -> None:
+    """A byte of audio is 4/3 of base64, and a little more around it."""
+    await by_sdk(target, text, playing, window, stream_format="sse")
+
+
+# ---------------------------------------------------------------- WebSockets, by `websockets` with its default queue
+
+
+@asynccontextmanager
+async def socket_to(target: Target, path: str, window: int, **options: Any) -> AsyncIterator[ClientConnection]:
+    plain = socket.socket()
+    plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, window)
+    plain.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(plain, ("127.0.0.1", target.port))
+    url = f"ws://127.0.0.1:{target.port}{path}"
+    headers = {**target.headers, "xi-api-key": target.key}
+    async with connect(url, sock=plain, additional_headers=headers, proxy=None, close_timeout=1, **options) as opened:
+        yield opened
+
+
+async def play_all(opened: ClientConnection, playing: Playing, is_last: Callable[[dict[str, Any]], bool]) -> None:
+    """Play until the last message. Audio is in binary messages, or in base64 in a field of JSON."""
+    async for message in opened:
+        if isinstance(message, bytes):
+            await playing.play(len(message))
+            continue
+        told = json.loads(message)
+        if told.get("type") in ("error", "Error") or told.get("error"):
+            raise Broken(f"an error: {message[:200]}")
+        if audio := told.get("audio") or told.get("data"):
+            await playing.play(len(base64.b64decode(audio)))
+        if is_last(told):
+            return
+    raise Broken("closed before the end")
+
+
+async def natively(target: Target, text: str, playing: Playing, window: int, **fields: Any) -> None:
+    async with socket_to(target, "/v1/tts/stream", window, subprotocols=["agent_tts.v1"]) as opened:
+        await opened.send(json.dumps({"type": "context.open", "context_id": "a", "lead_ms": None, **fields}))
+        await opened.send(json.dumps({"type": "text.append", "context_id": "a", "text": text}))
+        await opened.send(json.dumps({"type": "context.end", "context_id": "a"}))
+        await play_all(opened, playing, lambda told: told["type"] == "context.done")
+
+
+async def with_lead(target: Target, text: str, playing: Playing, window: int) -> None:
+    await natively(target, text, playing, window, lead_ms=10_000)
+
+
+async def by_cartesia(target: Target, text: str, playing: Playing, window: int) -> None:
+    audio_format = {"container": "raw", "encoding": "pcm_s16le", "sample_rate": 24_000}
+    voice = {"mode": "id", "id": "tone"}
+    body = {"model_id": "sonic-2", "transcript": text, "voice": voice, "output_format": audio_format, "context_id": "a"}
+    async with socket_to(target, "/tts/websocket?cartesia_version=2024-11-13", window) as opened:
+        await opened.send(json.dumps(body))
+        await play_all(opened, playing, lambda told: bool(told.get("done")))
+
+
+async def by_aura(target: Target, text: str, playing: Playing, window: int) -> None:
+    query = "model=tone&encoding=linear16&sample_rate=24000&container=none"
+    async with socket_to(target, f"/v1/speak?{query}", window) as opened:
+        for start in range(0, len(text), 2_000):
+            await opened.send(json.dumps({"type": "Speak", "text": text[start : start + 2_000]}))
+        await opened.send(json.dumps({"type": "Flush"}))
+        await play_all(opened, playing, lambda told: told["type"] == "Flushed")
+
+
+async def by_flux(target: Target, text: str, playing: Playing, window: int) -> None:
+    async with socket_to(target, "/v2/speak?model=tone&sample_rate=24000", window) as opened:
+        for start in range(0, len(text), 2_000):
+            await opened.send(json.dumps({"type": "Speak", "text": text[start : start + 2_000]}))
+        await opened.send(json.dumps({"type": "Flush"}))
+        await play_all(opened, playing, lambda told: told["type"] == "SpeechMetadata")
+
+
+async def by_elevenlabs(target: Target, text: str, playing: Playing, window: int) -> None:
+    path = "/v1/text-to-speech/tone/stream-input?output_format=pcm_24000&auto_mode=true"
+    async with socket_to(target, path, window) as opened:
+        for piece in (" ", text, ""):
+            await opened.send(json.dumps({"text": piece}))
+        await play_all(opened, playing, lambda told: bool(told.get("isFinal")))
+
+
+async def by_elevenlabs_contexts(target: Target, text: str, playing: Playing, window: int) -> None:
+    path = "/v1/text-to-speech/tone/multi-stream-input?output_format=pcm_24000&auto_mode=true"
+    async with socket_to(target, path, window) as opened:
+        await opened.send(json.dumps({"text": text, "context_id": "a"}))
+        await opened.send(json.dumps({"context_id": "a", "flush": True}))
+        await opened.send(json.dumps({"context_id": "a", "close_context": True}))
+        await play_all(opened, playing, lambda told: bool(told.get("isFinal")))
+
+
+async def by_vllm_omni(target: Target, text: str, playing: Playing, window: int) -> None:
+    async with socket_to(target, "/v1/audio/speech/stream", window) as opened:
+        config = {"type": "session.config", "voice": "tone", "response_format": "pcm", "stream_audio": True}
+        for message in (config, {"type": "input.text", "text": text}, {"type": "input.done"}):
+            await opened.send(json.dumps(message))
+        await play_all(opened, playing, lambda told: told["type"] == "session.done")
+
+
+SOCKETS = {
+    "native": natively,
+    "native, lead 10 s": with_lead,
+    "cartesia": by_cartesia,
+    "aura": by_aura,
+    "flux": by_flux,
+    "elevenlabs": by_elevenlabs,
+    "elevenlabs contexts": by_elevenlabs_contexts,
+    "vllm-omni": by_vllm_omni,
+}
+WAYS = {"sdk": by_sdk, "sdk events": by_events, **SOCKETS}
+
+# The bytes that an SDK's player of events gets for a second of audio.
+EVENT_BYTES_PER_S = 12.5 * (3_840 * 4 / 3 + 50)
+
+
+def rate_of(name: str) -> float:
+    return EVENT_BYTES_PER_S if name == "sdk events" else PCM_BYTES_PER_S
+
+
+async def plays(target: Target, name: str, seconds: float, speed: float, window: int) -> None:
+    """Play a whole text."""
+    playing = Playing(speed, rate_of(name))
+    began = time.monotonic()
+    try:
+        await WAYS[name](target, text_of(seconds), playing, window)
+    except (httpx.HTTPError, ConnectionClosed, OSError) as error:
+        after_s = time.monotonic() - began
+        raise Broken(f"{name} at {speed:g}x, window {window >> 10} KiB: {error!r} after {after_s:.1f} s") from error
+    heard_s = playing.heard / rate_of(name)
+    if heard_s < 0.98 * seconds:
+        raise Broken(f"{name} at {speed:g}x, window {window >> 10} KiB: {heard_s:.1f} s of {seconds:.1f} s arrived")
+
+
+async def all_play(target: Target, seconds: float, players: list[tuple[str, float, int]]) -> str:
+    """Play a text of this length by every (way, speed, window) at the same time."""
+    ends = await asyncio.gather(
+        *(plays(target, name, seconds, speed, window) for name, speed, window in players), return_exceptions=True
+    )
+    if broken := [str(end) for end in ends if end is not None]:
+        raise Broken("; ".join(broken))
+    return f"{len(players)} played {seconds:g} s"
+
+
+async def stops(target: Target, name: str, seconds: float, window: int) -> float:
+    """Read one piece, then nothing; returns when the node had cut it, in seconds."""
+    before = await slow_consumers(target)
+    reading = asyncio.create_task(WAYS[name](target, text_of(seconds), Playing(0.0), window))
+    began = time.monotonic()
+    try:
+        # What it may have taken: its window, and what its library reads ahead.
+        taken_s = (2 * window + 2 * 65_536) / rate_of(name)
+        promised_s = taken_s / SLOWEST + WRITE_S + STALL_S
+        while await slow_consumers(target) == before:
+            if time.monotonic() - began > promised_s:
+                raise Broken(f"{name} that reads nothing, window {window >> 10} KiB: not cut after {promised_s:.1f} s")
+            if reading.done():
+                raise Broken(f"{name} that reads nothing has ended: {reading.exception()!r}")
+            await asyncio.sleep(0.1)
+        return time.monotonic() - began
+    finally:
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+
+
+async def slow_consumers(target: Target) -> float:
+    """How many clients the node has cut because they did not read."""
+    async with httpx.AsyncClient(headers=target.headers) as client:
+        metrics = (await client.get(f"{target.url}/metrics")).text
+    found = [line for line in metrics.splitlines() if line.startswith('agent_tts_refused_total{code="slow_consumer"}')]
+    return float(found[0].split()[1]) if found else 0.0
+
+
+@attack("honest players", settings=SETTINGS)
+async def honest(target: Target) -> str:
+    seconds = target.scaled(45, 7)
+    players = [(name, speed, SMALL) for name in WAYS for speed in (1.0, SLOWEST)]
+    if target.short:
+        players = [(name, SLOWEST, SMALL) for name in WAYS]
+    else:
+        players += [(name, 0.5, SMALL) for name in WAYS]
+        players += [(name, 1.0, MIDDLE) for name in ("sdk", "native")]
+    return await all_play(target, seconds, players)
+
+
+@attack("players with large windows", settings=SETTINGS)
+async def large_windows(target: Target) -> str:
+    """They open their windows seldom: one of 4 MB takes 87 s of audio at once."""
+    speed, window = (2.0, 4 * SMALL) if target.short else (1.0, LARGE)
+    players = [(name, speed * share, window) for name in ("sdk", "native") for share in (1.0, SLOWEST)]
+    return await all_play(target, target.scaled(190, 14), players)
+
+
+@attack("clients that stop reading", settings=SETTINGS)
+async def stopped(target: Target) -> str:
+    longest = 0.0
+    for name in ("sdk", "native") if target.short else WAYS:
+        longest = max(longest, await stops(target, name, 60, SMALL // 4))
+    return f"cut after at most {longest:.1f} s"
