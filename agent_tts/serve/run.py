@@ -48,7 +48,7 @@ def run(settings: Settings, on_ready: Callable[[str], None] | None = None, exten
     log = log_to_stderr(settings.log_level, settings.log_format)
     with contextlib.ExitStack() as closing:
         closing.callback(logger.remove)
-        _raise_limit_of_files(settings.limits)
+        raise_limit_of_files(settings.limits)
         settings = with_local_models(settings)
         listener = closing.enter_context(contextlib.closing(listen(settings)))
         app = create_app(settings, extension=extension)
@@ -72,7 +72,8 @@ def run(settings: Settings, on_ready: Callable[[str], None] | None = None, exten
         return server.exit_code
 
 
-def _raise_limit_of_files(limits: Limits) -> None:
+def raise_limit_of_files(limits: Limits) -> None:
+    """Allow this process the file descriptors that its clients need, or warn that it may not open so many."""
     needed, limit = open_files.needed(limits.connections, limits.rtc_peers), open_files.allowed()
     open_files.raise_limit(needed)
     if limit < needed:

@@ -86,7 +86,7 @@ async def sockets(target: Target) -> str:
         b"GET /v1/tts/stream HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
         b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
     )
-    async with strangers(target, int(target.scaled(1_300, 400)), upgrade):
+    async with strangers(target, 1_300, upgrade):
         await answered(target)
     return "their closing handshakes never end"
 

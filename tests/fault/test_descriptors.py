@@ -12,7 +12,11 @@ from pathlib import Path
 
 import httpx
 import pytest
+from loguru import logger
 
+from agent_tts import open_files
+from agent_tts.config.settings import Limits
+from agent_tts.serve.run import raise_limit_of_files
 from tests.certificates import make_certificate
 from tests.cli.process import children_of
 from tests.hampered import hampered_node
@@ -43,6 +47,20 @@ async def besieged(url: str, pid: int, sends: bytes, verify: ssl.SSLContext | bo
                     if (await http.get("/ready")).status_code == 200 and children_of(pid) not in ([], [engine]):
                         break
                 await asyncio.sleep(0.05)
+
+
+def test_a_node_that_may_open_too_few_files_says_so_at_its_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines: list[str] = []
+    monkeypatch.setattr(open_files, "raise_limit", lambda _: None)
+    sink = logger.add(lines.append, level="WARNING", format="{message}")
+    try:
+        for allowed in (2_560, 2_559):
+            monkeypatch.setattr(open_files, "allowed", lambda allowed=allowed: allowed)
+            raise_limit_of_files(Limits())
+    finally:
+        logger.remove(sink)
+    assert len(lines) == 1
+    assert "512 connections and 48 WebRTC peers need 2560 open files, and this process may open 2559" in lines[0]
 
 
 async def test_connections_give_way_before_they_have_taken_all() -> None:
