@@ -123,7 +123,7 @@ class RawConnection(asyncio.Protocol):
             if reset and not self._transport.is_closing():
                 _never_linger(self._transport.get_extra_info("socket").fileno())
             self._transport.abort()
-            await self.closed
+            await asyncio.shield(self.closed)  # cancelling this must not cancel the future
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)

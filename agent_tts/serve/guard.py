@@ -58,12 +58,12 @@ class TokenBucket:
         self._then = now
         return max(0.0, -self._left / self._rate)
 
-    def allows(self, now: float) -> bool:
-        """Count one if it is within the limits; returns whether it is."""
+    def allows(self, now: float, count: float = 1) -> bool:
+        """Count some if they are within the limits; returns whether they are."""
         self.take(now, 0)
-        if self._left < 1:
+        if self._left < count:
             return False
-        self._left -= 1
+        self._left -= count
         return True
 
 

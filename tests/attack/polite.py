@@ -75,7 +75,7 @@ class Heard:
             self._caller.figures.errors[message["code"]] += 1
             self.done.set()
         elif message["type"] == "context.done":
-            if message["reason"] != "end" or not self._bytes:
+            if message["reason"] not in ("end", "length") or not self._bytes:
                 self._caller.figures.errors[f"ended by {message['reason']}, {self._bytes} bytes"] += 1
             self._caller.figures.contexts += 1
             self.done.set()

@@ -15,6 +15,7 @@ from contextlib import asynccontextmanager
 from websockets.frames import Frame, Opcode
 
 from agent_tts.bench.connection import FrameReader
+from agent_tts.bench.statistics import background
 from agent_tts.protocol.v1 import SUBPROTOCOL
 from tests.attack.harness import ANSWER_S, Broken, Target, attack
 
@@ -133,27 +134,28 @@ async def opus_in_bursts(target: Target, sessions: int, duration_s: float, encod
 async def send_over_and_over(
     target: Target, message: bytes, duration_s: float, path: str = "/v1/tts/stream", sockets: int = SESSIONS
 ) -> int:
-    """The same message as fast as sockets take it; returns the number of sent ones."""
+    """The same message as fast as sockets take it, on a new one when the node closes it; returns the number sent."""
+    sent = 0
 
-    async def one() -> int:
-        sent = 0
-        async with opened(target, path) as socket:
-            swallowing = asyncio.create_task(socket.swallow())
-            try:
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(duration_s):
-                        while not swallowing.done():
-                            socket.send(message)
-                            await socket.writer.drain()
-                            sent += 1
-            finally:
-                swallowing.cancel()
-                (fault,) = await asyncio.gather(swallowing, return_exceptions=True)
-        if isinstance(fault, Broken):
-            raise fault
-        return sent
+    async def one() -> None:
+        nonlocal sent
+        async with opened(target, path) as socket, background(socket.swallow(), "answers"):
+            while not socket.writer.is_closing():
+                socket.send(message)
+                await socket.writer.drain()
+                sent += 1
 
-    return sum(await asyncio.gather(*(one() for _ in range(sockets))))
+    async def again() -> None:
+        while True:
+            with contextlib.suppress(Broken, OSError, asyncio.IncompleteReadError):
+                await one()
+            await asyncio.sleep(0.05)
+
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(duration_s), asyncio.TaskGroup() as group:
+            for _ in range(sockets):
+                group.create_task(again())
+    return sent
 
 
 async def request_over_and_over(

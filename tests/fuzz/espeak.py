@@ -16,6 +16,7 @@ Then `--library build/src/libespeak-ng/libespeak-ng.so`, and as `--preload` the 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import random
 import sys
 import time
@@ -34,7 +35,10 @@ from agent_tts.events import SpeechOptions
 from agent_tts.text.feed import Reading, TextFeed, Unit
 
 # Each ends espeak-ng 1.52.0 or makes it write beyond a buffer.
-KILLERS = ("Ⓜϼո", "ࡔ࡙ࡄࡈࡌࡖࡄࡏ ⓰🅱🆆", "🅱🆆ϼո", "⓰ⓂⓂⓂ", "８２５０ ⅻⅻ ⅹⅴⅸ", "𝋬𝋡𝋲𝋮𝋣 ப⢬𐫉𜽁𗕧⻪")
+KILLERS = (
+    *("Ⓜϼո", "ࡔ࡙ࡄࡈࡌࡖࡄࡏ ⓰🅱🆆", "🅱🆆ϼո", "⓰ⓂⓂⓂ", "８２５０ ⅻⅻ ⅹⅴⅸ", "𝋬𝋡𝋲𝋮𝋣 ப⢬𐫉𜽁𗕧⻪"),
+    *("ت ⣟", "🤵 🕴", "Ꞡgẵ", "'-ra", "s'" * 220, "း႐ၵဢဏ၉ဠ" * 11),
+)
 KILLER_LANGUAGES = ("te", "am", "bn", "gu", "kn", "ml", "mr", "my", "ne", "pa")
 
 LENGTHS = (1, 1, 2, 3, 5, 8, 15, 40, 90)
@@ -136,13 +140,14 @@ def main() -> None:
             "ASAN_OPTIONS": f"detect_leaks=0:abort_on_error=1:log_path={reports}",
             "UBSAN_OPTIONS": f"halt_on_error=0:log_path={reports}",
         }
-    deaths = 0
+    texts = deaths = 0
     espeak = EspeakWorkers()
     try:
-        with Progress() as progress:
+        with contextlib.suppress(KeyboardInterrupt), Progress() as progress:
             task = progress.add_task(f"seed {args.seed}", total=args.texts)
             for job in fuzz(espeak, args.texts, args.seed, raw=args.raw):
                 if job is None:
+                    texts += 1
                     progress.advance(task)
                     continue
                 deaths += 1
@@ -151,7 +156,7 @@ def main() -> None:
                 progress.console.print(*about, markup=False, soft_wrap=True)
     finally:
         espeak.close()
-    print(f"{args.texts} texts, {deaths} ended espeak-ng, {espeak.take_faults().worker_deaths} workers ended")
+    print(f"{texts} texts, {deaths} ended espeak-ng, {espeak.take_faults().worker_deaths} workers ended")
     sys.exit(1 if deaths else 0)
 
 

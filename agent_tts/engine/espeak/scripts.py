@@ -58,13 +58,13 @@ _SCRIPTS = {
 }
 _EVERYBODYS = frozenset(("LATIN", "MODIFIER", "COMBINING", "FEMININE", "MASCULINE", "MICRO"))
 
-_STYLED = (
-    *("<font>", "<wide>", "<narrow>", "<compat>", "<initial>", "<medial>", "<final>", "<isolated>"),
-    *("<super>", "<sub>"),
-)
-# Letters of phonetic notation and of decorated text, in circles and squares, which no language here is written with.
+# Most characters of a part in Burmese, and at white space: espeak-ng copies the rest of a clause to 160 bytes.
+MAX_BURMESE, MAX_BURMESE_WORDS = 48, 30
+MAX_PLAIN = 4  # characters for one, so that a unit stays short: ﷺ has 18
+_ENCLOSED = re.compile("[\u2460-\u24ff\u3200-\u33ff\U0001f100-\U0001f1e5\U0001f200-\U0001f265]")
+# Letters of phonetic notation and of decorated text, which no language here is written with.
 _ODD_LATIN = re.compile(
-    "(?:.*(?:CIRCLED|SQUARED|PARENTHESIZED) )?LATIN "
+    "(?:.*(?:CIRCLED|SQUARED|BRACKETED).* )?LATIN "
     "(?:SMALL LETTER|CAPITAL LETTER|LETTER SMALL CAPITAL) ([A-Z])(?: WITH .*)?"
 )
 _LETTERS = ("Lu", "Ll", "Lt", "Lm", "Lo", "Nl")
@@ -118,6 +118,10 @@ def parts(unit: Unit, language: str) -> list[Unit]:
             current = who
         if not char:
             continue
+        if current == "my" and unicodedata.category(char)[0] != "M":
+            most = MAX_BURMESE_WORDS if text[-1:] == [" "] else MAX_BURMESE
+            if len(text) >= most:
+                cut()
         if _APART in (who, before) and _is_wordlike(char) and _is_wordlike(text[-1:]):
             put(" ", offsets[-1])  # of the character before: it may count as a part of that word
         put(char, offset)
@@ -177,14 +181,19 @@ def _plain(char: str, language: str) -> str:
     category = unicodedata.category(char)
     if category == "Nd" and not char.isascii() and not _is_own(_script(char), language):
         return str(unicodedata.digit(char))
-    if char < "\u1d00" or "\u1e00" <= char <= "\u1eff" or category not in (*_LETTERS, "So"):
+    if char < "\u1d00" or "\u1e00" <= char <= "\u1eff" or "\u3131" <= char <= "\u318e":  # Vietnamese, Korean
         return char
-    korean = "\u3131" <= char <= "\u318e"  # jamo
-    if category != "So" and not korean and unicodedata.decomposition(char).startswith(_STYLED):
-        return unicodedata.normalize("NFKC", char)
+    is_enclosed = category in ("So", "No") and _ENCLOSED.match(char)  # ①, Ⓜ, ㎏
+    if not is_enclosed and category not in _LETTERS:
+        return char
     if letter := _ODD_LATIN.fullmatch(unicodedata.name(char, "")):
         return letter[1].lower()
-    return "" if category != "So" and _script(char) == "LATIN" else char
+    if unicodedata.decomposition(char).startswith("<"):
+        plain = unicodedata.normalize("NFKC", char)
+        if len(plain) > MAX_PLAIN:
+            return char
+        return f"{plain} " if is_enclosed and len(plain) > 1 else plain
+    return "" if not is_enclosed and _script(char) == "LATIN" else char
 
 
 def _script(char: str) -> str:

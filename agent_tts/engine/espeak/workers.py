@@ -7,6 +7,7 @@ import os
 import re
 import selectors
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -27,7 +28,7 @@ from agent_tts.engine.espeak.library import (
     data_path,
     library_path,
 )
-from agent_tts.engine.espeak.worker import LENGTH, MARK, READY, REFUSED, REPLY, REQUEST, TOO_LONG
+from agent_tts.engine.espeak.worker import LENGTH, MARK, REFUSED, REPLY, REQUEST, TOO_LONG
 
 WORKERS = 2  # one speaks, the other takes over when that one ends, or while it is in a text without end
 START_S = 10.0  # for a worker to be ready, and for a job to wait until one is
@@ -36,14 +37,17 @@ RESTART_S = 0.1  # between two starts that failed
 # `worker.CPU_S` bounds.
 ANSWER_S = 3.0
 REAP_S = 1.0  # for a worker to exit after it has closed its pipe or was killed
-MAX_INTERRUPTED = 2  # a text that makes the kernel kill each worker, for want of memory, is deadly, too
+MAX_CRASHES = 2  # of workers with the same job: then its text is deadly
+MAX_KILLS = 4  # of workers with the same job, from outside, with the crashes
 MAX_DEADLY = 4_096  # texts that are remembered; a text takes 100 bytes
 ENVIRONMENT: dict[str, str] = {}  # of a worker: the node's may hold secrets
 LOG_S = 10.0  # between two lines about ended workers
 READ_BYTES = 1 << 20
+MAX_REPLY_BYTES = 1 << 27  # `worker.CPU_S` of speech, stretched, is 70 MB
 
-# NUL ends the text, U+0001 starts a command that outlasts the synthesis, and a lone surrogate has no UTF-8.
-_UNSPEAKABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+# NUL ends the text, U+0001 starts a command that outlasts the synthesis, and a lone surrogate has no UTF-8. A hyphen
+# between a sign and a letter, which is silent, crashes the Vietnamese voices at the start of a clause.
+_UNSPEAKABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]|(?<=[^\w\s])-(?=[^\W\d_])")
 
 
 class Job:
@@ -62,9 +66,9 @@ class Job:
         self.asked_at = time.monotonic()
         # What came of it; None until then.
         self.outcome: Clause | EspeakError | None = None
-        # Whether a worker has it, and how many were killed while they had it.
+        # Whether a worker has it. Workers that crashed while they had it, and all that ended.
         self.assigned = False
-        self.interrupted = 0
+        self.crashes = self.deaths = 0
 
     @property
     def key(self) -> int:
@@ -82,8 +86,8 @@ class Job:
         body = head + path + variant + _UNSPEAKABLE.sub(" ", self.text).encode()
         return LENGTH.pack(len(body)) + body
 
-    def take(self, reply: memoryview) -> None:
-        """Set the outcome."""
+    def take(self, reply: bytes) -> None:
+        """Set the outcome. Raises `ValueError` or `struct.error` for what is no reply."""
         status, count, sample_bytes = REPLY.unpack_from(reply)
         body = reply[REPLY.size :]
         if status == TOO_LONG:
@@ -92,12 +96,14 @@ class Job:
             self.outcome = EspeakError(str(body, "utf-8", "replace"))
         else:
             marks_end = count * MARK.size
-            samples = np.frombuffer(bytes(body[marks_end : marks_end + sample_bytes]), np.int16)
+            if len(body) < marks_end + sample_bytes:
+                raise ValueError("the reply is cut off")
+            samples = np.frombuffer(body[marks_end : marks_end + sample_bytes], np.int16)
             words = tuple(clause_words(self.text, MARK.iter_unpack(body[:marks_end]), samples))
             if self.how.stretch == 1.0:
                 self.outcome = Clause(samples, words)
             else:
-                stretched = np.frombuffer(bytes(body[marks_end + sample_bytes :]), np.int16)
+                stretched = np.frombuffer(body[marks_end + sample_bytes :], np.int16)
                 self.outcome = Clause(stretched, words, len(stretched) / max(1, len(samples)))
 
 
@@ -139,25 +145,32 @@ class _Worker:
             os.write(cast(IO[bytes], self._process.stdin).fileno(), job.request())
 
     def read(self) -> bool:
-        """Take what it has written; False when it has ended."""
+        """Take what it has written; False when it has ended, or its memory is so broken that this is no reply."""
         chunk = os.read(self.stdout.fileno(), READ_BYTES)
         self._unread += chunk
-        end = LENGTH.size
-        if len(self._unread) >= end:
-            end += LENGTH.unpack_from(self._unread)[0]
-        if len(self._unread) >= end > LENGTH.size:
-            with memoryview(self._unread) as unread:
-                self._take(unread[LENGTH.size : end])
-            del self._unread[:end]
-        return bool(chunk)
+        if len(self._unread) < LENGTH.size:
+            return bool(chunk)
+        length: int = LENGTH.unpack_from(self._unread)[0]
+        if length > MAX_REPLY_BYTES:
+            return False
+        if len(self._unread) < LENGTH.size + length:
+            return bool(chunk)
+        reply = bytes(self._unread[LENGTH.size :])
+        self._unread.clear()
+        try:
+            self._take(reply)
+        except (ValueError, struct.error):
+            return False
+        return len(reply) == length
 
-    def _take(self, reply: memoryview) -> None:
+    def _take(self, reply: bytes) -> None:
         if self.job is not None:
             self.job.take(reply)
             self.job = None
+        elif self.sample_rate is None:
+            _, self.sample_rate, _ = REPLY.unpack_from(reply)
         else:
-            status, self.sample_rate, _ = REPLY.unpack_from(reply)
-            assert status == READY
+            raise ValueError("a reply without a request")
 
     def end(self) -> int | None:
         """Kill it, unless it has ended, and reap it. The exit code, or None if it cannot be killed."""
@@ -216,8 +229,8 @@ class EspeakWorkers:
     def speak(self, job: Job, until: float) -> Clause | None:
         """The clause; None when it is not done `until` then (monotonic): call again with the same job.
 
-        A worker's death by a signal of its own making is the text's fault, which is not tried again. A job whose worker
-        is killed from outside, or stands still, goes to another one, `MAX_INTERRUPTED` times.
+        A job whose worker ends goes to another one: the worker may have been killed from outside, or a text before this
+        one has broken its memory. The text that crashes that one, too, is deadly.
 
         Raises:
             TooLong: the audio is longer than the job allows.
@@ -280,8 +293,8 @@ class EspeakWorkers:
         self._deaths += 1
         if dead.sample_rate is None:  # it did not even start: do not try in a loop
             self._start_at = time.monotonic() + RESTART_S
-        if (job := dead.job) is not None:
-            self._judge(job, code)
+        if dead.job is not None:
+            self._judge(dead.job, code)
         if (now := time.monotonic()) >= self._log_at:
             self._log_at = now + LOG_S
             logger.warning("a process of espeak-ng ended ({}), number {}; another takes over", code, self._deaths)
@@ -289,9 +302,10 @@ class EspeakWorkers:
 
     def _judge(self, job: Job, code: int | None) -> None:
         """Give the job of a dead worker out again, or hold its text guilty."""
-        if code in (None, -signal.SIGKILL) and job.interrupted < MAX_INTERRUPTED:
-            job.interrupted += 1
-            job.assigned = False
+        job.assigned = False
+        job.deaths += 1
+        job.crashes += code not in (None, -signal.SIGKILL)
+        if job.crashes < MAX_CRASHES and job.deaths < MAX_KILLS:
             return
         self._deadly[job.key] = None
         if len(self._deadly) > MAX_DEADLY:

@@ -16,7 +16,10 @@ MAX_GAPS = 256  # SCTP chunks that arrived before an earlier one; the sender rep
 MAX_STREAMS = 64
 MAX_CONTROL = 8  # chunks of a packet that are not data: aiortc answers most of them one by one
 MIN_FRAGMENT = 256  # bytes on average in the fragments of a message; the smallest path of IPv4 carries 576
+MAX_UNREAD = 8_192  # chunks and messages that the peer has not acknowledged
 UNIT = 128  # chunks that aiortc passes in the time in which it handles one
+
+MAX_OPUS_MS = 120  # of one packet
 
 _STUN_COOKIE = bytes.fromhex("2112a442")
 _DTLS_VERSIONS = (0xFEFF, 0xFEFD)
@@ -111,6 +114,29 @@ def _is_handshake(data: bytes, start: int, end: int) -> bool:
     return at == end and start < end
 
 
+# ---------------------------------------------------------------- Opus
+
+
+def opus_ms(packet: bytes) -> float:
+    """Milliseconds of audio in a packet of Opus (RFC 6716 section 3.1); 0 for one that no encoder makes."""
+    if not packet:
+        return 0.0
+    configuration, code = packet[0] >> 3, packet[0] & 3
+    if code == 3 and len(packet) < 2:
+        return 0.0
+    frames = (1, 2, 2, packet[1] & 63 if code == 3 else 0)[code]
+    audio_ms = frames * _frame_ms(configuration)
+    return audio_ms if audio_ms <= MAX_OPUS_MS else 0.0
+
+
+def _frame_ms(configuration: int) -> float:
+    if configuration < 12:  # SILK
+        return (10.0, 20.0, 40.0, 60.0)[configuration % 4]
+    if configuration < 16:  # hybrid
+        return (10.0, 20.0)[configuration % 2]
+    return (2.5, 5.0, 10.0, 20.0)[configuration % 4]
+
+
 # ---------------------------------------------------------------- SCTP
 
 
@@ -151,6 +177,8 @@ def sctp_work(data: bytes, sctp: RTCSctpTransport, max_message: int) -> int | No
             if kind == _SCTP_SACK and not _is_about_sent(body, sctp):
                 return None
             units += _control_work(kind, body, sctp, streams)
+    if len(sctp._data_channel_queue) + len(sctp._outbound_queue) + len(sctp._sent_queue) > MAX_UNREAD:
+        raise Hostile("it reads no messages")
     if gaps > MAX_GAPS:
         return None
     if control > MAX_CONTROL:

@@ -17,13 +17,13 @@ from typing import Any
 from aioice import Candidate, Connection, stun
 from aioice.candidate import candidate_foundation, candidate_priority
 from aioice.ice import StunProtocol, relayed_candidate, server_reflexive_candidate
-from aiortc import RTCPeerConnection, RTCSctpTransport
-from aiortc.rtp import AnyRtcpPacket, RtcpRtpfbPacket
+from aiortc import RTCDtlsTransport, RTCPeerConnection, RTCSctpTransport
+from aiortc.rtp import AnyRtcpPacket, RtcpRtpfbPacket, RtpPacket, is_rtcp
 from loguru import logger
 
 from agent_tts.serve.guard import TokenBucket
 from agent_tts.serve.telemetry.metrics import Metrics
-from agent_tts.serve.transports.datagrams import Hostile, dtls_records, kind_of, sctp_work
+from agent_tts.serve.transports.datagrams import Hostile, dtls_records, kind_of, opus_ms, sctp_work
 
 GATHER_S = 1  # for answers of STUN and TURN servers, during which the client waits for its answer
 LOOPBACK = "127.0.0.1"  # for a machine without a network
@@ -36,17 +36,24 @@ MAX_WAITING = 512
 WORK_PER_S = 1_000
 WORK_BURST = 2_000
 
-# Packets of a microphone: 50 a second, 100 at most, and more for a moment after the network has stood.
-AUDIO_PER_S = 120
-AUDIO_BURST = 600
-MAX_SOURCES = 8
+RTCP_UNIT = 64  # bytes of RTCP that aiortc handles in the time of one datagram
+
+# Audio of a microphone: seconds a second, and more for a moment after the network has stood. Packets of less than 5 ms
+# count as 5 ms.
+AUDIO_RATE = 1.25
+AUDIO_BURST_S = 10.0
+SHORTEST_S = 0.005
+MAX_SOURCES = 8  # of RTP and RTCP, which libsrtp and aiortc remember for ever
 
 # Connectivity checks of a peer: some a second for each pair of candidates, later one in 2.5 s.
 CHECKS_PER_S = 100
 CHECKS_BURST = 300
+MAX_CONFLICTS = 32  # of roles, after each of which aioice repeats its check inside the last one
 MAX_ADDRESSES = 64  # from which a peer may send; its network gives it some
 
 RECEIVE_BUFFER = 262_144  # bytes of a socket
+
+ROLE_CONFLICT = 487
 
 Address = tuple[str, int]
 
@@ -88,11 +95,14 @@ class PeerGuard:
         ice = transport.transport.iceGatherer._connection
         ice._queue = self._inbox
         self._replace(ice, "get_component_candidates", Gatherer(ice, self._inbox, self.drop).gather)
-        self._replace(transport, "_handle_rtp_data", self._rtp_handler(transport._handle_rtp_data))
-        self._replace(sctp, "_handle_data", self._sctp_handler(sctp))
+        self._replace(transport, "_handle_rtp_data", self._contained(self._rtp_handler(transport)))
+        self._replace(transport, "_handle_rtcp_data", self._contained(self._rtcp_handler(transport)))
+        self._replace(sctp, "_handle_data", self._contained(self._sctp_handler(sctp)))
+        self._replace(sctp, "_send", _reliable(sctp._send))
         for transceiver in connection.getTransceivers():
-            sender = transceiver.sender
-            self._replace(sender, "_handle_rtcp_packet", _rtcp_handler(sender._handle_rtcp_packet))
+            sender, receiver = transceiver.sender, transceiver.receiver
+            self._replace(sender, "_handle_rtcp_packet", _without_nacks(sender._handle_rtcp_packet))
+            self._replace(receiver, "_handle_rtp_packet", self._microphone(receiver._handle_rtp_packet))
         self._ties.callback(transport.remove_all_listeners)
         self._ties.callback(_forget_checks, ice)
 
@@ -101,47 +111,76 @@ class PeerGuard:
         setattr(owner, method, ours)
         self._ties.callback(delattr, owner, method)
 
-    def _sctp_handler(self, sctp: RTCSctpTransport) -> Callable[[bytes], Awaitable[None]]:
-        handle = sctp._handle_data
+    def _contained(self, handle: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+        """`handle` whose errors end the peer: aiortc asserts and unpacks what the peer sends."""
 
-        async def handle_sane(data: bytes) -> None:
+        async def handle_sane(*given: Any, **named: Any) -> None:
             if self.fault is not None:
                 return
             try:
-                work = sctp_work(data, sctp, self._max_message)
-                if work is None:
-                    self.drop("sctp")
-                    return
-                self._inbox.work.take(self._inbox.clock(), work - 1)
-                await handle(data)
+                await handle(*given, **named)
             except ConnectionError:
                 raise
             except Hostile as found:
                 self.fault = str(found)
-            except Exception as error:  # noqa: BLE001 - aiortc asserts and unpacks what the peer sends
-                logger.opt(exception=error).debug("an SCTP packet cannot be handled")
-                self.fault = f"an SCTP packet cannot be handled: {type(error).__name__}"
+            except Exception as error:  # noqa: BLE001 - any; see above
+                logger.opt(exception=error).debug("a packet cannot be handled")
+                self.fault = f"a packet cannot be handled: {type(error).__name__}"
 
         return handle_sane
 
-    def _rtp_handler(self, handle: Callable[[bytes, int], Awaitable[None]]) -> Callable[[bytes, int], Awaitable[None]]:
-        """Bounds what a microphone sends: aiortc decodes all of it, and remembers each source for ever."""
-        allowed = TokenBucket(AUDIO_PER_S, AUDIO_BURST, self._inbox.clock())
-        sources: set[bytes] = set()
+    def _sctp_handler(self, sctp: RTCSctpTransport) -> Callable[[bytes], Awaitable[None]]:
+        handle = sctp._handle_data
+
+        async def handle_sane(data: bytes) -> None:
+            work = sctp_work(data, sctp, self._max_message)
+            if work is None:
+                self.drop("sctp")
+                return
+            self._inbox.work.take(self._inbox.clock(), work - 1)
+            await handle(data)
+
+        return handle_sane
+
+    def _rtp_handler(self, transport: RTCDtlsTransport) -> Callable[..., Awaitable[None]]:
+        handle = transport._handle_rtp_data
 
         async def handle_sane(data: bytes, arrival_time_ms: int) -> None:
-            source = data[8:12]
-            if len(sources) < MAX_SOURCES:
-                sources.add(source)
-            if source in sources and allowed.allows(self._inbox.clock()):
-                await handle(data, arrival_time_ms)
+            if self._inbox.knows(data[8:12]):
+                await handle(data, arrival_time_ms=arrival_time_ms)
+            else:
+                self.drop("audio")
+
+        return handle_sane
+
+    def _rtcp_handler(self, transport: RTCDtlsTransport) -> Callable[[bytes], Awaitable[None]]:
+        """Counts as work what a datagram holds: reports of some bytes each."""
+        handle = transport._handle_rtcp_data
+
+        async def handle_sane(data: bytes) -> None:
+            if self._inbox.knows(data[4:8]):
+                self._inbox.work.take(self._inbox.clock(), len(data) // RTCP_UNIT)
+                await handle(data)
+            else:
+                self.drop("audio")
+
+        return handle_sane
+
+    def _microphone(self, handle: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+        """Bounds what a microphone sends: aiortc decodes all of it, and ends the decoder at an empty packet."""
+        seconds = TokenBucket(AUDIO_RATE, AUDIO_BURST_S, self._inbox.clock())
+
+        async def handle_sane(packet: RtpPacket, arrival_time_ms: int) -> None:
+            audio_s = opus_ms(packet.payload) / 1_000
+            if audio_s and seconds.allows(self._inbox.clock(), max(audio_s, SHORTEST_S)):
+                await handle(packet, arrival_time_ms=arrival_time_ms)
             else:
                 self.drop("audio")
 
         return handle_sane
 
 
-def _rtcp_handler(handle: Callable[[AnyRtcpPacket], Awaitable[None]]) -> Callable[[AnyRtcpPacket], Awaitable[None]]:
+def _without_nacks(handle: Callable[[AnyRtcpPacket], Awaitable[None]]) -> Callable[[AnyRtcpPacket], Awaitable[None]]:
     """Ignores requests to send audio again, which no answer offers: one datagram may hold 6 000 of them."""
 
     async def handle_sane(packet: AnyRtcpPacket) -> None:
@@ -149,6 +188,17 @@ def _rtcp_handler(handle: Callable[[AnyRtcpPacket], Awaitable[None]]) -> Callabl
             await handle(packet)
 
     return handle_sane
+
+
+def _reliable(send: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+    """Sends all messages, and in order, whatever the peer's data channel says: no message of the protocol may be lost,
+    and aiortc works off those that may be in quadratic time.
+    """
+
+    async def send_all(stream_id: int, pp_id: int, data: bytes, **_: object) -> None:
+        await send(stream_id, pp_id, data)
+
+    return send_all
 
 
 def _forget_checks(ice: Connection) -> None:
@@ -166,6 +216,19 @@ class Inbox(asyncio.Queue[tuple[bytes, int] | None]):
         self.clock = asyncio.get_running_loop().time
         # What aiortc may do for the peer; what it did is counted here, too, and paid for by waiting.
         self.work = TokenBucket(WORK_PER_S, WORK_BURST, self.clock())
+        # Whose RTP and RTCP was authentic.
+        self._sources: set[bytes] = set()
+
+    def may_know(self, source: bytes) -> bool:
+        """Whether a source is known or there is room for one more."""
+        return source in self._sources or len(self._sources) < MAX_SOURCES
+
+    def knows(self, source: bytes) -> bool:
+        """Remember a source that is authentic; returns False if there are `MAX_SOURCES` others."""
+        if self.may_know(source):
+            self._sources.add(source)
+            return True
+        return False
 
     def clear(self) -> None:
         """Drop everything."""
@@ -189,6 +252,7 @@ class Gatherer:
         # Where authenticated checks came from, and who answered one of ours: those may send data.
         self.callers: set[Address] = set()
         self.answered: set[Address] = set()
+        self.conflicts = 0
 
     async def gather(self, component: int, addresses: list[str], timeout: float = GATHER_S) -> list[Candidate]:
         """Local candidates of a component: of these addresses, and of the STUN and TURN server if they answer in time.
@@ -270,6 +334,8 @@ class Door(StunProtocol):
             return self._pass_stun(data, address)
         if address not in self._peer.answered:
             return "source"
+        if kind == "media" and not self._peer.inbox.may_know(data[4:8] if is_rtcp(data) else data[8:12]):
+            return "audio"
         parts = dtls_records(data) if kind == "dtls" else [data]
         if not parts:
             return "format"
@@ -292,6 +358,10 @@ class Door(StunProtocol):
                 return "stun"
             self.receiver.request_received(message, address, self)
         elif transaction is not None and message.message_class != stun.Class.INDICATION:
+            if message.error_code == ROLE_CONFLICT:
+                self._peer.conflicts += 1
+                if self._peer.conflicts > MAX_CONFLICTS:
+                    return "stun"
             transaction.response_received(message, address)
             if self._is_answer(message) and len(self._peer.answered) < MAX_ADDRESSES:
                 self._peer.answered.add(address)

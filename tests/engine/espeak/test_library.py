@@ -9,6 +9,8 @@ import pytest
 
 from agent_tts.engine.espeak.library import (
     PITCH_NORMAL,
+    RATE_MAX,
+    RATE_MIN,
     RATE_NORMAL,
     Clause,
     Delivery,
@@ -66,9 +68,22 @@ def test_audio_depends_on_the_arguments_alone(
 ) -> None:
     """espeak-ng's flutter, roughness, noise and speed would otherwise carry over to the next synthesis."""
     first = say(espeak, text, variant=variant, pitch=pitch).samples
-    for code, other, rate in ("jbo", None, 300), ("cmn", "whisper", 80), ("de", "f1", 450), ("ru", "croak", 175):
+    for code, other, rate in ("jbo", None, 300), ("cmn", "whisper", 80), ("de", "f1", 440), ("ru", "croak", 175):
         say(espeak, "Something quite different 123, 你好, привет!", code, other, rate=rate, pitch=10, pause=True)
         assert np.array_equal(say(espeak, text, variant=variant, pitch=pitch).samples, first)
+
+
+def test_audio_of_a_new_process_is_that_of_a_used_one(espeak: EspeakWorkers) -> None:
+    """A worker that takes over must not be heard. At 450 words a minute it would be."""
+    for variant, rate in (None, RATE_MAX), ("whisper", RATE_MAX), ("croak", RATE_MIN):
+        say(espeak, "Hello there, 你好!", variant=variant, rate=RATE_MAX)
+        fresh = EspeakWorkers()
+        try:
+            for code, text in ("cmn", "你好，"), ("en-us", "Six wizards"), ("ru", "привет"):
+                first = say(fresh, text, code, variant, rate=rate).samples
+                assert np.array_equal(say(espeak, text, code, variant, rate=rate).samples, first)
+        finally:
+            fresh.close()
 
 
 # espeak-ng's embedded commands (speed, amplitude, reverberation and others), each at an extreme.

@@ -68,7 +68,7 @@ def test_words_in_another_script_are_read_in_a_language_that_has_it(
         ("a 𐌰𐌱 b", ["a b"]),
         ("a\u200eb \ue000c", ["ab c"]),
         ("area πr² Δx", ["area π r² Δ x"]),
-        ("Ⓜ 🅱🅲 ⒜ a≥b→c ①", ["m bc a a ≥ b → c ①"]),
+        ("Ⓜ 🅱🅲 ⒜ ① ㎏ ㊅ a≥b→c", ["m bc (a) 1 kg ", "六 ", "a ≥ b → c"]),
         ("yes👍🏽no 🇩🇪🇫🇷", ["yes", "👍", "no ", "🇩🇪", "🇫🇷"]),
         ("१२ apples", ["12 apples"]),
         ("⠿⠿", []),
@@ -102,6 +102,14 @@ def test_parts_are_whole_and_keep_their_offsets(text: str, language: str) -> Non
             assert "  " not in part.text
             assert parts(part, language) == [part]
             assert reader(part.text, language) in CODES
+
+
+def test_burmese_is_spoken_in_short_parts() -> None:
+    phrase = "မင်္ဂလာပါ နေကောင်းလား "
+    found = read(phrase * 6, "my")
+    assert "".join(text for text, _ in found) == phrase * 6
+    assert max(len(text.encode()) for text, _ in found) < 160
+    assert all(text.endswith(" ") for text, _ in found)
 
 
 def test_each_script_has_a_reader_that_is_installed() -> None:

@@ -20,6 +20,7 @@ from agent_tts.serve.transports.datagrams import (
     Hostile,
     dtls_records,
     kind_of,
+    opus_ms,
     sctp_work,
 )
 
@@ -134,6 +135,7 @@ def sctp(*, gaps: int = 0, held: int = 0, streams: int = 1, sent: int = 0, recei
         _advertised_rwnd=1_048_576 - held,
         _local_tsn=500 + sent,
         _sent_queue=[None] * sent,
+        _data_channel_queue=[],
         _outbound_queue=[],
     )
 
@@ -260,3 +262,26 @@ def test_any_packet_is_work_or_dropped_or_hostile(chunks: list[tuple[int, bytes]
     except Hostile:
         return
     assert units is None or 0 < units < 500
+
+
+# ---------------------------------------------------------------- Opus
+
+
+@pytest.mark.parametrize(
+    ("packet", "audio_ms"),
+    [
+        (b"", 0),
+        (b"\xf8\xff\xfe", 20),
+        (b"\xe0\xff\xfe", 2.5),
+        (b"\x18", 60),
+        (b"\x08\0", 20),
+        (b"\x68" + bytes(9), 20),
+        (b"\x60" + bytes(9), 10),
+        (b"\x19\0\0", 120),
+        (b"\xfb", 0),
+        (b"\xfb\x06" + bytes(6), 120),
+        (b"\xfb\x07" + bytes(7), 0),  # longer than a packet may be
+    ],
+)
+def test_a_packet_of_opus_tells_its_duration(packet: bytes, audio_ms: float) -> None:
+    assert opus_ms(packet) == audio_ms

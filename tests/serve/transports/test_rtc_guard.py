@@ -16,13 +16,14 @@ import pytest
 from aioice import Candidate, stun
 from aiortc import RTCPeerConnection
 from aiortc.rtcsctptransport import Chunk
+from aiortc.rtp import RtpPacket
 
 from agent_tts.serve.telemetry.metrics import Metrics
-from agent_tts.serve.transports import rtc_guard
+from agent_tts.serve.transports import datagrams, rtc_guard
 from agent_tts.serve.transports.rtc_guard import (
-    AUDIO_BURST,
-    AUDIO_PER_S,
+    AUDIO_BURST_S,
     MAX_ADDRESSES,
+    MAX_CONFLICTS,
     MAX_SOURCES,
     MAX_WAITING,
     Door,
@@ -288,27 +289,115 @@ async def test_sctp_that_no_library_sends_ends_its_peer(kind: int, body: bytes) 
         assert other.session_id in node.node.peers
 
 
-async def test_a_microphone_has_a_rate_and_few_sources() -> None:
-    """aiortc decodes whatever comes, and keeps an entry for each source."""
+async def test_a_microphone_has_a_rate() -> None:
+    """aiortc decodes whatever comes, also 120 ms of audio in a packet of 14 bytes."""
     handled: list[bytes] = []
 
-    async def handle(data: bytes, _: int) -> None:
-        handled.append(data[8:12])
+    async def handle(packet: RtpPacket, arrival_time_ms: int) -> None:
+        handled.append(packet.payload)
 
     metrics = Metrics()
-    guard = PeerGuard(RTCPeerConnection(), metrics, 65_536)
-    take = guard._rtp_handler(handle)
-    for number in range(2 * MAX_SOURCES):
-        await take(bytes(8) + number.to_bytes(4) + b"opus", 0)
-    assert len(set(handled)) == MAX_SOURCES
-    for _ in range(2 * AUDIO_BURST):
-        await take(bytes(12) + b"opus", 0)
-    assert len(handled) == AUDIO_BURST
-    await asyncio.sleep(1)
-    for _ in range(2 * AUDIO_BURST):
-        await take(bytes(12) + b"opus", 0)
-    assert len(handled) == pytest.approx(AUDIO_BURST + AUDIO_PER_S, abs=5)
+    take = PeerGuard(RTCPeerConnection(), metrics, 65_536)._microphone(handle)
+
+    async def taken(payload: bytes, count: int) -> int:
+        handled.clear()
+        for _ in range(count):
+            await take(RtpPacket(payload=payload), arrival_time_ms=0)
+        return len(handled)
+
+    assert await taken(b"", 1) == await taken(b"\xfb", 1) == 0  # aiortc's decoder would end at the first
+    assert await taken(b"\xfb\x06" + b"\xff\xfe" * 6, 1_000) == int(AUDIO_BURST_S / 0.12)
+    await asyncio.sleep(10)
+    assert await taken(b"\xf8\xff\xfe", 1_000) == pytest.approx(AUDIO_BURST_S / 0.02, abs=2)
+    for _ in range(500):
+        await asyncio.sleep(0.02)
+        assert await taken(b"\xf8\xff\xfe", 1) == 1
     assert metrics.registry.get_sample_value("agent_tts_rtc_dropped_total", {"reason": "audio"})
+
+
+@pytest.mark.parametrize("kind", ["rtp", "rtcp"])
+async def test_a_peer_has_few_sources(kind: str) -> None:
+    """libsrtp keeps half a kilobyte for each, and searches them all for each packet; so does aiortc."""
+    async with running_node() as node, connected(node.url) as peer:
+        dtls: Any = peer.connection.sctp.transport  # type: ignore[union-attr]
+        there: Any = next(iter(node.node.peers.values()))
+        inbox = there._guard._inbox
+        for number in range(20):
+            head = b"\x80\xc9\0\1" if kind == "rtcp" else b"\x80\x60\0\1" + bytes(4)
+            await dtls._send_rtp(head + number.to_bytes(4) + (b"" if kind == "rtcp" else b"\xf8\xff\xfe"))
+            await asyncio.sleep(0.01)
+        await until(lambda: dropped(node, "audio") >= 20 - MAX_SOURCES)
+        assert len(inbox._sources) == MAX_SOURCES
+        peer.send("ping", t=1)
+        await peer.message("pong")
+
+
+async def test_rtcp_that_aiortc_cannot_read_ends_its_peer() -> None:
+    """It would end aiortc's task with a traceback in the log."""
+    async with running_node() as node, connected(node.url) as hostile, connected(node.url) as other:
+        dtls: Any = hostile.connection.sctp.transport  # type: ignore[union-attr]
+        bandwidth = b"REMB\xc8\0\0\1"  # says that 200 sources follow
+        await dtls._send_rtp(b"\x8f\xce\0\4" + bytes(8) + bandwidth)
+        there: Any = node.node.peers[hostile.session_id]
+        await until(lambda: there._guard.fault is not None)
+        await until(lambda: len(node.node.peers) == 1)
+        assert other.session_id in node.node.peers
+
+
+async def test_rtcp_costs_work_by_its_length() -> None:
+    async with running_node() as node, connected(node.url) as peer:
+        dtls: Any = peer.connection.sctp.transport  # type: ignore[union-attr]
+        there: Any = next(iter(node.node.peers.values()))
+        left = there._guard._inbox.work._left
+        await dtls._send_rtp(b"\x80\xc9\0\1\0\0\0\1" * 150)
+        await until(lambda: there._guard._inbox.work._left < left - 15)
+
+
+async def test_messages_are_not_lost_on_a_channel_that_may_lose_them() -> None:
+    """aiortc compares each message that may be lost with each, when none of them is acknowledged in time."""
+    async with running_node() as node, connected(node.url) as peer:
+        there: Any = next(iter(node.node.peers.values()))
+        sctp = there._connection.sctp
+        channel: Any = there._channel
+        channel._RTCDataChannel__parameters.maxRetransmits = 0
+        channel._RTCDataChannel__parameters.ordered = False
+        peer.connection.sctp._send_sack = lambda: asyncio.sleep(0)  # type: ignore[union-attr,method-assign]
+        peer.send("ping", t=1)
+        await peer.message("pong")
+        assert [(chunk._max_retransmits, chunk.flags) for chunk in sctp._sent_queue] == [(None, 3)]
+
+
+async def test_a_peer_that_reads_nothing_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of an agent's messages nobody else counts the bytes."""
+    monkeypatch.setattr(datagrams, "MAX_UNREAD", 100)
+    async with running_node() as node, connected(node.url) as hostile:
+        hostile.connection.sctp._send_sack = lambda: asyncio.sleep(0)  # type: ignore[union-attr,method-assign]
+        for number in range(150):
+            hostile.send("ping", t=number)
+        await until(lambda: not node.node.peers, 3)
+
+
+async def test_a_peer_disputes_its_role_a_bounded_number_of_times() -> None:
+    """aioice repeats a check from within itself, at once: 1 000 times, and 3 000 a second."""
+    async with running_node() as node:
+        peer = RtcPeer()
+        try:
+            offer = await peer.offer()
+            ice: Any = peer.connection.getTransceivers()[0].receiver.transport.transport._connection
+            asked = 0
+
+            def dispute(message: stun.Message, address: tuple[str, int], protocol: Any) -> None:
+                nonlocal asked
+                asked += 1
+                ice.respond_error(message, address, protocol, (487, "Role Conflict"))
+
+            ice.request_received = dispute
+            async with httpx.AsyncClient(base_url=node.url) as client:
+                await client.post("/v1/rtc/offer", json={"sdp": offer, "type": "offer"})
+            await until(lambda: dropped(node, "stun") > 0)
+            assert asked <= MAX_CONFLICTS + 20
+        finally:
+            await peer.close()
 
 
 # ---------------------------------------------------------------- memory
