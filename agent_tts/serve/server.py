@@ -127,6 +127,7 @@ class HttpProtocol(PlayerConnection, HttpToolsProtocol):
     # Bytes of the request's headers and trailers so far.
     _header_bytes = 0
     _list_bytes = 0  # of `LISTS`
+    _hosts = 0  # headers of this name
     # What the parser has got last.
     _piece = b""
 
@@ -185,7 +186,7 @@ class HttpProtocol(PlayerConnection, HttpToolsProtocol):
         super().on_message_begin()
         if self.cycle is None or self.cycle.response_complete:
             self._leave_to_kernel()
-        self._header_bytes = self._list_bytes = 0
+        self._header_bytes = self._list_bytes = self._hosts = 0
         self.scope["extensions"] = {CONNECTION: weakref.proxy(self)}
 
     def on_url(self, url: bytes) -> None:
@@ -201,6 +202,7 @@ class HttpProtocol(PlayerConnection, HttpToolsProtocol):
             self._list_bytes += len(value)
             if self._list_bytes > MAX_LIST_BYTES:
                 raise ValueError("a list in a header is too long")
+        self._hosts += name.lower() == b"host"
         super().on_header(name, value)
 
     @property
@@ -213,6 +215,8 @@ class HttpProtocol(PlayerConnection, HttpToolsProtocol):
             if self.parser.get_method() == b"CONNECT":
                 raise ValueError("the node is no proxy")
             return
+        if self._hosts != 1 and (self._hosts or self.parser.get_http_version() != "1.0"):  # RFC 9112, 3.2
+            raise ValueError("a request needs one Host header")
         if len(self.pipeline) >= MAX_PIPELINED:
             raise ValueError("too many requests at once")
         self._in_head = False

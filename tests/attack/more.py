@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
+import socket
 import ssl
 import tempfile
 import time
@@ -49,27 +49,27 @@ def client_hello() -> bytes:
 async def begin_handshakes(target: Target, sends: bytes, seconds: float) -> str:
     """Open connections that send this and stay, in bursts. Raises Broken: they take memory."""
     before = most = target.rss_mib()
-    opened: deque[asyncio.StreamWriter] = deque()
+    opened: deque[socket.socket] = deque()
     count, end = 0, time.monotonic() + seconds
 
-    async def open_one() -> asyncio.StreamWriter:
-        _, writer = await asyncio.open_connection("127.0.0.1", target.port)
-        return writer
+    async def open_one() -> None:
+        opened.append(sock := socket.socket())
+        sock.setblocking(False)
+        with contextlib.suppress(OSError):
+            await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", target.port))
+            sock.send(sends)
 
     try:
         while time.monotonic() < end:
-            burst = await asyncio.gather(*(open_one() for _ in range(AT_ONCE)))
-            for writer in burst:
-                writer.write(sends)
-            opened += burst
+            await asyncio.gather(*(open_one() for _ in range(AT_ONCE)))
             count += AT_ONCE
             while len(opened) > KEPT:
-                opened.popleft().transport.abort()
+                opened.popleft().close()
             most = max(most, target.rss_mib())
             await asyncio.sleep(PAUSE_S)
     finally:
-        for writer in opened:
-            writer.transport.abort()
+        for sock in opened:
+            sock.close()
     if most > before + MAX_TLS_MIB:
         raise Broken(f"handshakes take {most - before:.0f} MiB")
     return f"{count} handshakes, {most - before:.0f} MiB"

@@ -193,6 +193,24 @@ async def test_long_lists_of_an_upgrade_are_refused_before_they_are_parsed(name:
                 assert (await read_until(sock)).split()[1] == status
 
 
+@pytest.mark.parametrize(("upgrade", "good"), [(b"", b"200"), (UPGRADE.replace(HEAD, b""), b"101")])
+async def test_a_request_has_exactly_one_host(upgrade: bytes, good: bytes) -> None:
+    """A proxy may take the other of two. HTTP/1.0 needs none."""
+    path = b"/v1/tts/stream" if upgrade else b"/v1/models"
+    async with running_node(auth={"api_keys": ["k"]}) as running:
+        for version, hosts, status in [
+            (b"1.1", b"Host: localhost\r\n", good),
+            (b"1.1", b"", b"400"),
+            (b"1.1", b"Host: localhost\r\nhost: elsewhere\r\n", b"400"),
+            (b"1.0", b"", good),
+            (b"1.0", b"Host: a\r\nHost: a\r\n", b"400"),
+        ]:
+            head = b"GET %b HTTP/%b\r\n%bX-API-Key: k\r\n%b\r\n" % (path, version, hosts, upgrade)
+            async with raw(running) as sock:
+                await asyncio.get_running_loop().sock_sendall(sock, head)
+                assert (await read_until(sock)).split()[1] == status, (version, hosts)
+
+
 async def test_an_upgrade_behind_an_unanswered_request_is_cut() -> None:
     """Guards `HttpProtocol.handle_websocket_upgrade`."""
     async with running_node() as running, raw(running) as sock:
