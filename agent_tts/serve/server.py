@@ -29,6 +29,7 @@ from agent_tts.config.settings import Settings
 from agent_tts.errors import EngineLost, SettingsError
 from agent_tts.serve import tcp
 from agent_tts.serve.connections import CONNECTION, ConnectionTable, Standing
+from agent_tts.serve.fair_queue import Flow
 from agent_tts.serve.guard import TokenBucket
 from agent_tts.serve.node import Node
 from agent_tts.serve.tls import Handshakes, server_context
@@ -529,7 +530,7 @@ class NodeServer(uvicorn.Server):
         self._handshakes = Handshakes(
             context,
             config.settings.timeouts.handshake_s,
-            self._node.fair_queue.shared("TLS handshakes"),
+            Flow(self._node.fair_queue.share("TLS handshakes")),
             lambda: HttpProtocol(config, self.server_state, self.lifespan.state),
             entered=config.enter,
             left=config.table.remove,
