@@ -7,6 +7,10 @@ import struct
 import sys
 from asyncio.trsock import TransportSocket
 
+if sys.platform == "linux":
+    import fcntl
+    import termios
+
 # Of struct tcp_info: unanswered retransmissions and window probes in a row, and milliseconds since the last answer.
 _INFO = struct.Struct("=2xBB52xI")
 _SIOCOUTQNSD = 0x894B
@@ -16,11 +20,7 @@ LOST_TRIES = 2  # one may be on its way
 
 def untaken_bytes(sock: TransportSocket) -> int:
     """Bytes in the kernel that the peer has not acknowledged; 0 without Linux, and after the socket's end."""
-    if sys.platform != "linux":
-        return 0
-    import termios
-
-    return _ask(sock, termios.TIOCOUTQ)
+    return _ask(sock, termios.TIOCOUTQ) if sys.platform == "linux" else 0
 
 
 def unsent_bytes(sock: TransportSocket) -> int:
@@ -53,8 +53,6 @@ def drop_unsent(sock: TransportSocket) -> None:
 
 
 def _ask(sock: TransportSocket, request: int) -> int:
-    if sock.fileno() < 0:
+    if sys.platform != "linux" or sock.fileno() < 0:
         return 0
-    import fcntl
-
     return int.from_bytes(fcntl.ioctl(sock.fileno(), request, bytes(4)), sys.byteorder)

@@ -53,6 +53,8 @@ class Metrics(EngineObserver):
             self.connections_given_way.labels(standing.name.lower())
         self.rtc_lateness = histogram("agent_tts_rtc_lateness_seconds", "Packets behind their 20 ms grid.")
         self.rtc_dropped = counter("agent_tts_rtc_dropped", "Datagrams of WebRTC not handled.", ["reason"])
+        for reason in ("format", "source", "stun", "full", "sctp", "audio"):
+            self.rtc_dropped.labels(reason)
         self.loop_lag = histogram("agent_tts_loop_lag_seconds", "Event loop behind its clock, probed.")
         self.log_lost = counter("agent_tts_log_lines_lost", "Log lines left out.", ["reason"])
         for reason in ("unread", "repeated"):

@@ -19,6 +19,7 @@ PASSING = {
     "timeout",
     "rate_limited",
     "slow_consumer",
+    "storage_full",
     "internal",
 }
 
