@@ -447,7 +447,7 @@ async def test_a_peer_that_is_closed_while_it_connects_leaves_no_task() -> None:
         try:
             offer = {"sdp": await peer.offer(), "type": "offer"}
             answer = (await client.post("/v1/rtc/offer", json=offer)).json()
-            there = node.node.peers[answer["session_id"]]
+            there: Any = node.node.peers[answer["session_id"]]
             ice: Any = there._sender.transport.transport._connection
             await peer.accept(answer)
             await until(lambda: ice._check_list_done, 5)
