@@ -26,6 +26,7 @@ from agent_tts.config.settings import Settings
 from agent_tts.errors import EngineLost, SettingsError
 from agent_tts.ipc.engine_process import engine_processes
 from agent_tts.serve.dialects import routes as dialects
+from agent_tts.serve.fair_queue import Flow
 from agent_tts.serve.guard import Guard
 from agent_tts.serve.node import Node
 from agent_tts.serve.routes import http, rtc, voices
@@ -141,7 +142,7 @@ def create_app(
 
 
 class _Queued:
-    """ASGI middleware: each request waits for the event loop, in one flow with all of its key or all without one."""
+    """ASGI middleware: each request waits for the event loop, in the share of its key or of all without one."""
 
     def __init__(self, app: ASGIApp, node: Node) -> None:
         self._app = app
@@ -151,7 +152,7 @@ class _Queued:
         if scope["type"] != "lifespan":
             probe = scope["path"] if scope["path"] in http.PROBES else None
             name = probe or self._node.guard.key_of(Headers(scope=scope)) or STRANGERS
-            await self._node.fair_queue.shared(name).wait(REQUEST_S)
+            await Flow(self._node.fair_queue.share(name)).wait(REQUEST_S)
         await self._app(scope, receive, send)
 
 

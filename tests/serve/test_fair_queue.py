@@ -19,7 +19,7 @@ class Bench:
         self.passes = 0
 
     async def work(self, name: str, pieces: int, cost_s: float, flow: Flow | None = None) -> None:
-        flow = flow or Flow(self.queue)
+        flow = flow or Flow(self.queue.share(None))
         for _ in range(pieces):
             async with flow:
                 self.now += cost_s
@@ -66,7 +66,7 @@ async def test_flows_with_equal_work_alternate() -> None:
 async def test_one_with_little_to_do_goes_before_those_with_much() -> None:
     """However many they are: it waits for the slice that is under way, and for those that came with as little."""
     bench = Bench()
-    light = Flow(bench.queue)
+    light = Flow(bench.queue.share(None))
     waits: list[int] = []
 
     async def ping() -> None:
@@ -82,13 +82,13 @@ async def test_one_with_little_to_do_goes_before_those_with_much() -> None:
     assert max(waits) <= 3
 
 
-async def test_a_shared_flow_has_one_share() -> None:
+async def test_many_flows_have_one_share() -> None:
     bench = Bench()
-    strangers = bench.queue.shared("strangers")
-    assert bench.queue.shared("strangers") is strangers
+    strangers = bench.queue.share("strangers")
+    assert bench.queue.share("strangers") is strangers
 
     async def request() -> None:
-        await strangers.wait(SLICE_S)
+        await Flow(strangers).wait(SLICE_S)
         bench.now += SLICE_S
         bench.log.append(("s", bench.passes))
 
@@ -100,6 +100,33 @@ async def test_a_shared_flow_has_one_share() -> None:
     await bench.run(*works, many)
     half = bench.names()[:200]
     assert 70 <= half.count("s") <= 130
+
+
+async def test_new_connections_do_not_go_before_another_client() -> None:
+    """Each has the head start of a new flow, among those of its own client alone."""
+    bench = Bench()
+    light = Flow(bench.queue.share("polite"))
+    storm = bench.queue.share("storm")
+    waits: list[int] = []
+
+    async def come() -> None:
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(40):
+                for _ in range(20):
+                    tasks.create_task(bench.work("s", 3, SLICE_S, Flow(storm)))
+                for _ in range(10):
+                    await asyncio.sleep(0)
+
+    async def ping() -> None:
+        for _ in range(20):
+            for _ in range(15):
+                await asyncio.sleep(0)
+            before = bench.passes
+            await bench.work("p", 1, SLICE_S / 50, light)
+            waits.append(bench.passes - before)
+
+    await bench.run(come, ping)
+    assert max(waits) <= 3
 
 
 async def test_an_abandoned_place_in_line_is_skipped() -> None:
@@ -116,6 +143,6 @@ async def test_an_abandoned_place_in_line_is_skipped() -> None:
 async def test_slices_use_the_machines_clock() -> None:
     queue = FairQueue()
     assert queue.clock is time.monotonic
-    flow = Flow(queue)
+    flow = Flow(queue.share(None))
     async with flow:
         assert flow.has_time()

@@ -166,7 +166,7 @@ class SpeechResponse(Response):
 
     async def _send(self, utterance: LocalUtterance, writer: Writer, body: Body) -> None:
         held, held_s = b"", 0.0  # bytes of the body that wait for the next audio; audio that waits in the encoder
-        encoder = Flow(self._node.fair_queue)
+        encoder = Flow(self._node.fair_queue.share(self._client.key_id))
         while (event := await utterance.next()) is not None:
             match event:
                 case Words():

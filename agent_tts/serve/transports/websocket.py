@@ -18,7 +18,7 @@ from agent_tts.protocol import v1 as protocol
 from agent_tts.protocol.adapter import ProtocolAdapter, QueueingAdapter
 from agent_tts.serve.connections import CONNECTION
 from agent_tts.serve.fair_queue import Flow
-from agent_tts.serve.guard import TokenBucket
+from agent_tts.serve.guard import Client, TokenBucket
 from agent_tts.serve.node import Node
 from agent_tts.serve.routes import openai
 from agent_tts.serve.routes.http import retry_headers
@@ -71,7 +71,7 @@ class StreamEndpoint:
             with self._node.guard.admit(client) as owner:
                 if dialect.denies:
                     await self._accept(websocket)
-                await Connection(self._node, websocket, send, dialect, adapter, owner).run()
+                await Connection(self._node, websocket, send, dialect, adapter, client, owner).run()
         except SpeechError as error:
             self._node.metrics.refused.labels(error.code).inc()
             if websocket.application_state is WebSocketState.CONNECTING:
@@ -120,7 +120,14 @@ class Connection:
     """Moves messages between a socket and its session."""
 
     def __init__(
-        self, node: Node, websocket: WebSocket, send: Send, dialect: Dialect, adapter: ProtocolAdapter, owner: int
+        self,
+        node: Node,
+        websocket: WebSocket,
+        send: Send,
+        dialect: Dialect,
+        adapter: ProtocolAdapter,
+        client: Client,
+        owner: int,
     ) -> None:
         self._node = node
         self._adapter = adapter
@@ -132,7 +139,8 @@ class Connection:
         self._connection.unplayed_s = self._writer.unplayed_s
         self._session = Session(node, dialect.name, owner=owner)
         # For reading and for writing.
-        self._reader, self._encoder = Flow(node.fair_queue), Flow(node.fair_queue)
+        share = node.fair_queue.share(client.key_id)
+        self._reader, self._encoder = Flow(share), Flow(share)
         if dialect is not NATIVE:  # native clients must always answer pings
             session = self._session
             self._connection.demands_pongs = lambda: session.is_speaking  # not of this object, which holds the protocol
