@@ -78,7 +78,7 @@ class Calls:
             resources.callback(self._peers.pop, connection.pc_id, None)
             guard = PeerGuard(connection.pc, self._node.metrics, self._node.settings.limits.message_bytes)
             resources.callback(guard.close)
-            resources.push_async_callback(_close, connection)
+            resources.push_async_callback(_close, connection, guard)
             self._check(choice)
             try:
                 async with asyncio.timeout(self._node.settings.timeouts.handshake_s):
@@ -236,10 +236,11 @@ def _presence(connection: SmallWebRTCConnection, guard: PeerGuard) -> Callable[[
     return gone
 
 
-async def _close(connection: SmallWebRTCConnection) -> None:
+async def _close(connection: SmallWebRTCConnection, guard: PeerGuard) -> None:
     """Close a connection in bounded time."""
     try:
         async with asyncio.timeout(CLOSE_S):
+            await guard.stop_connecting()
             await connection.disconnect()
     except TimeoutError:
         logger.error("agent: a connection did not close in {:g} s", CLOSE_S)

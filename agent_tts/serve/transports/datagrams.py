@@ -154,6 +154,7 @@ def sctp_work(data: bytes, sctp: RTCSctpTransport, max_message: int) -> int | No
     """
     units = control = 0
     gaps, received = len(sctp._sack_misordered), sctp._last_received_tsn
+    allowed_gaps = MAX_GAPS
     held = sum(len(stream.reassembly) for stream in sctp._inbound_streams.values())
     held_bytes = _START_WINDOW - sctp._advertised_rwnd
     streams = set(sctp._inbound_streams)
@@ -168,8 +169,8 @@ def sctp_work(data: bytes, sctp: RTCSctpTransport, max_message: int) -> int | No
             ahead = (tsn - received) % _TSNS
             if 1 < ahead < _TSNS // 2 and tsn not in sctp._sack_misordered:
                 gaps += 1
-            elif ahead == 1:
-                received = tsn
+            elif ahead == 1:  # it fills a gap, so that those behind it may go
+                received, allowed_gaps = tsn, 2 * MAX_GAPS
             streams.add(stream)
             held, held_bytes = held + 1, held_bytes + len(body) - 12
         else:
@@ -179,7 +180,7 @@ def sctp_work(data: bytes, sctp: RTCSctpTransport, max_message: int) -> int | No
             units += _control_work(kind, body, sctp, streams)
     if len(sctp._data_channel_queue) + len(sctp._outbound_queue) + len(sctp._sent_queue) > MAX_UNREAD:
         raise Hostile("it reads no messages")
-    if gaps > MAX_GAPS:
+    if gaps > allowed_gaps:
         return None
     if control > MAX_CONTROL:
         raise Hostile("it packs too many SCTP chunks")

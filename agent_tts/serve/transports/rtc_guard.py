@@ -36,6 +36,8 @@ MAX_WAITING = 512
 WORK_PER_S = 1_000
 WORK_BURST = 2_000
 
+CANCEL_AGAIN_S = 0.05
+
 RTCP_UNIT = 64  # bytes of RTCP that aiortc handles in the time of one datagram
 
 # Audio of a microphone: seconds a second, and more for a moment after the network has stood. Packets of less than 5 ms
@@ -72,9 +74,20 @@ class PeerGuard:
         self._metrics = metrics
         self._max_message = max_message
         self._inbox = Inbox()
+        # aiortc's tasks that connect the peer.
+        self._connecting: set[asyncio.Task[None]] = set()
         # Takes apart what would keep a closed connection in memory until the garbage collector's next full run.
         self._ties = contextlib.ExitStack()
         connection.on("signalingstatechange", lambda: self._on_signaling(connection))
+
+    async def stop_connecting(self) -> None:
+        """End the handshake, if it runs. To be called before the connection is closed: aiortc would go on, and start
+        what nobody stops. Cancelling the wait is safe.
+        """
+        while self._connecting:
+            for task in self._connecting:  # again, if `asyncio.wait_for` has swallowed it
+                task.cancel()
+            await asyncio.wait(self._connecting, timeout=CANCEL_AGAIN_S)
 
     def close(self) -> None:
         """Drop what waits, and let the connection go. For one that is closed."""
@@ -94,6 +107,7 @@ class PeerGuard:
         transport = sctp.transport  # of all sections: they are bundled
         ice = transport.transport.iceGatherer._connection
         ice._queue = self._inbox
+        self._replace(connection, "_RTCPeerConnection__connect", self._connect(connection))
         self._replace(ice, "get_component_candidates", Gatherer(ice, self._inbox, self.drop).gather)
         self._replace(transport, "_handle_rtp_data", self._contained(self._rtp_handler(transport)))
         self._replace(transport, "_handle_rtcp_data", self._contained(self._rtcp_handler(transport)))
@@ -110,6 +124,22 @@ class PeerGuard:
         """Stand before a method of one object until the guard closes."""
         setattr(owner, method, ours)
         self._ties.callback(delattr, owner, method)
+
+    def _connect(self, connection: RTCPeerConnection) -> Callable[[], Awaitable[None]]:
+        connect: Callable[[], Awaitable[None]] = connection._RTCPeerConnection__connect  # type: ignore[attr-defined]
+
+        def tell() -> None:
+            """Apart, because a cancelled task holds the variables of its coroutine, which must not hold the task."""
+            task = asyncio.current_task()
+            assert task is not None
+            self._connecting.add(task)
+            task.add_done_callback(self._connecting.discard)
+
+        async def connect_and_tell() -> None:
+            tell()
+            await connect()
+
+        return connect_and_tell
 
     def _contained(self, handle: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
         """`handle` whose errors end the peer: aiortc asserts and unpacks what the peer sends."""

@@ -135,6 +135,7 @@ class RtcPeer:
             self._track.stop()
             try:
                 async with asyncio.timeout(CLOSE_S):
+                    await self._guard.stop_connecting()
                     await self._connection.close()
             except TimeoutError:
                 logger.error("rtc peer {}: the connection did not close in {:g} s", self.id, CLOSE_S)

@@ -204,6 +204,14 @@ def test_a_chunk_far_beyond_a_gap_is_dropped_but_what_fills_it_is_not() -> None:
     assert work(data(103), at=sctp(gaps=0)) is not None
 
 
+def test_what_fills_a_gap_may_bring_chunks_beyond_it() -> None:
+    """A sender that repeats all it has bundles them. Mutation: one bound for both, and the association stands still."""
+    for gaps, taken in ((MAX_GAPS, True), (2 * MAX_GAPS, False)):
+        beyond = [data(103 + gaps + each) for each in range(20)]
+        assert (work(data(101), *beyond, at=sctp(gaps=gaps)) is not None) is taken
+        assert work(data(101), at=sctp(gaps=gaps)) is not None
+
+
 def test_tsns_wrap() -> None:
     at = sctp(received=2**32 - 1)
     assert work(data(0), data(1), at=at) == 2

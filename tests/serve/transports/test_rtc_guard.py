@@ -440,6 +440,27 @@ async def test_a_peer_leaves_nothing_even_without_the_garbage_collector(
         assert len(made) == 5
 
 
+async def test_a_peer_that_is_closed_while_it_connects_leaves_no_task() -> None:
+    """aioice would ask for consent for ever, and tell a failure that nobody retrieves."""
+    async with running_node() as node, httpx.AsyncClient(base_url=node.url) as client:
+        peer = RtcPeer()
+        try:
+            offer = {"sdp": await peer.offer(), "type": "offer"}
+            answer = (await client.post("/v1/rtc/offer", json=offer)).json()
+            there: Any = node.node.peers[answer["session_id"]]
+            ice: Any = there._sender.transport.transport._connection
+            await peer.accept(answer)
+            await until(lambda: ice._check_list_done, 5)
+            (connecting,) = there._guard._connecting
+            assert not connecting.done()
+            await there.close()
+            assert connecting.cancelled()
+            assert ice._query_consent_task is None
+            await until(lambda: peer.connection.iceConnectionState in ("completed", "failed"), 5)
+        finally:
+            await peer.close()
+
+
 async def test_what_waits_for_a_peer_goes_with_it() -> None:
     """Of a peer that ends in its handshake a traceback keeps some objects until the garbage collector runs."""
     async with running_node(timeouts={"handshake_s": 0.2}) as node:
