@@ -182,6 +182,25 @@ async def microphone(target: Target) -> str:
     return f"{sent} packets into {len(callers)} calls, which held {grown:.0f} MiB"
 
 
+@attack("a caller who types without a full stop", node=agent_node, settings={"agent__stt__kind": "none"})
+async def typed(target: Target) -> str:
+    """Messages of 8 KB, and then one that nobody types."""
+    sent = 0
+    async with _callers(target) as callers:
+        until = time.monotonic() + target.scaled(15, 2)
+        while time.monotonic() < until:
+            for caller in callers:
+                if caller.channel.readyState == "open" and caller.channel.bufferedAmount < 100_000:
+                    caller.type("hello there friend " * 420)
+                    sent += 1
+            await asyncio.sleep(0.01)
+        for caller in callers:
+            if caller.channel.readyState == "open":
+                caller.type("hello there friend " * 2_500)
+        await asyncio.sleep(target.scaled(5, 1))
+    return f"{sent} messages in {len(callers)} calls"
+
+
 @asynccontextmanager
 async def _callers(target: Target) -> AsyncIterator[list[Caller]]:
     async with contextlib.AsyncExitStack() as calls:
