@@ -32,6 +32,8 @@ from agent_tts.serve.transports.rtc_guard import PeerGuard
 CONNECT_S = 15.0  # from the answer until the caller is connected
 SILENCE_S = 1.0  # to come back after Pipecat calls the connection lost (3 s without a ping)
 CLOSE_S = 2.0  # for aiortc to close a connection
+MAX_MESSAGE = 8_192  # bytes of a message of a caller, who types
+WORK_PER_KIB = 64  # of such messages: Pipecat begins an answer to each at once
 
 
 class VoiceChoice(BaseModel):
@@ -76,7 +78,8 @@ class Calls:
             owner = resources.enter_context(self._admitted("webrtc", client))
             connection = SmallWebRTCConnection(ice_servers=ice.servers(self._node.settings))
             resources.callback(self._peers.pop, connection.pc_id, None)
-            guard = PeerGuard(connection.pc, self._node.metrics, self._node.settings.limits.message_bytes)
+            longest = min(self._node.settings.limits.message_bytes, MAX_MESSAGE)
+            guard = PeerGuard(connection.pc, self._node.metrics, longest, WORK_PER_KIB)
             resources.callback(guard.close)
             resources.push_async_callback(_close, connection, guard)
             self._check(choice)

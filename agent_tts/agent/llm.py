@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -98,6 +99,9 @@ def _none(why: str) -> ComponentStatus:
     return ComponentStatus("builtin", RESPONDER, f"{why[0].upper()}{why[1:]}. The built-in responder answers.")
 
 
+MAX_WORDS = 200  # of an answer, as long as a language model's: Pipecat compares each with all since the last full stop
+
+
 class Responder(FrameProcessor):
     """Stands in a pipeline for a language model: repeats the user's words."""
 
@@ -108,8 +112,9 @@ class Responder(FrameProcessor):
             await self.push_frame(frame, direction)
             return
         await self.push_frame(LLMFullResponseStartFrame())
-        for word in answer(frame.context.get_messages()).split(" "):
+        for word in answer(frame.context.get_messages()).split(" ")[:MAX_WORDS]:
             await self.push_frame(LLMTextFrame(f"{word} "))
+            await asyncio.sleep(0)  # Pipecat's queues give way only when they are empty
         await self.push_frame(LLMFullResponseEndFrame())
 
 

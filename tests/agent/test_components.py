@@ -6,10 +6,13 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from pipecat.frames.frames import Frame, LLMContextFrame, LLMFullResponseEndFrame, LLMTextFrame
+from pipecat.processors.aggregators.llm_context import LLMContext
+from pipecat.processors.frame_processor import FrameDirection, FrameProcessor
 from pipecat.services.openai.llm import OpenAILLMService
 
 from agent_tts.agent.call import load_build
-from agent_tts.agent.llm import LanguageModel, Responder, answer
+from agent_tts.agent.llm import MAX_WORDS, LanguageModel, Responder, answer
 from agent_tts.agent.stt import ScriptedSTT, SpeechToText
 from agent_tts.agent.turns import _after
 from agent_tts.config.settings import AgentLlm, AgentStt
@@ -54,6 +57,36 @@ def test_the_responder_repeats_the_last_user_text() -> None:
     assert answer([first]).endswith("You said: Good morning.")
     messages = [first, {"role": "assistant", "content": "x"}, {"role": "user", "content": "And?"}]
     assert answer(messages) == "You said: And?"
+
+
+async def test_the_responder_gives_way_after_each_word_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A caller may type 8 KB without a full stop. Mutation: without the sleep Pipecat holds the loop for a second."""
+    turns, pushed = 0, []
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async def push(frame: Frame, _: FrameDirection = FrameDirection.DOWNSTREAM) -> None:
+        pushed.append((turns, frame))
+
+    async def nothing(*_: object) -> None:
+        pass
+
+    responder = Responder()
+    monkeypatch.setattr(responder, "push_frame", push)
+    monkeypatch.setattr(FrameProcessor, "process_frame", nothing)
+    counter = asyncio.create_task(count())
+    await asyncio.sleep(0)
+    context = LLMContext([{"role": "user", "content": "hello " * 1_000}])
+    await responder.process_frame(LLMContextFrame(context), FrameDirection.DOWNSTREAM)
+    counter.cancel()
+    await asyncio.gather(counter, return_exceptions=True)
+    words = [turn for turn, frame in pushed if isinstance(frame, LLMTextFrame)]
+    assert len(set(words)) == len(words) == MAX_WORDS
+    assert isinstance(pushed[-1][1], LLMFullResponseEndFrame)
 
 
 @pytest.mark.parametrize("model", ["/nowhere", "no-such-size"])

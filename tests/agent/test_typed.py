@@ -63,3 +63,13 @@ async def test_without_a_language_model_the_built_in_responder_answers() -> None
             await caller.loud()
             await caller.message("bot-stopped-speaking")
         await until(lambda: agent.server.calls._count == 0)
+
+
+async def test_a_message_too_long_to_be_typed_ends_its_call() -> None:
+    async with running_agent() as agent, calling(agent.url) as other, calling(agent.url) as caller:
+        caller.type("x" * 6_000)
+        await caller.message("bot-llm-stopped")
+        caller.type("x" * 9_000)
+        await until(lambda: agent.server.calls._count == 1)
+        other.type("Hello.")
+        await other.message("bot-llm-stopped")

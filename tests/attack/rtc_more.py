@@ -108,7 +108,7 @@ WAYS: tuple[Callable[[Sctp, float], Awaitable[None]], ...] = (sources, reports, 
 async def hostile_peers(target: Target) -> str:
     ended = []
     for way in WAYS:
-        async with connected(target.url, target.headers) as peer:
+        async with _connected(target) as peer:
             sctp = Sctp(peer)
             await way(sctp, time.monotonic() + target.scaled(6, 1))
             await asyncio.sleep(target.scaled(1, 0.2))
@@ -119,8 +119,7 @@ async def hostile_peers(target: Target) -> str:
 @attack("all peers of a key at their highest rates")
 async def together(target: Target) -> str:
     async with contextlib.AsyncExitStack() as all_peers:
-        await asyncio.sleep(1)  # for the peers of attacks before this one to be closed
-        peers = [await all_peers.enter_async_context(connected(target.url, target.headers)) for _ in range(AT_ONCE)]
+        peers = [await all_peers.enter_async_context(_connected(target)) for _ in range(AT_ONCE)]
         until = time.monotonic() + target.scaled(15, 2)
         ways = itertools.cycle([messages, reports, heartbeats, messages])
         await asyncio.gather(*(way(Sctp(peer), until) for way, peer in zip(ways, peers, strict=False)))
@@ -180,6 +179,34 @@ async def microphone(target: Target) -> str:
     if grown > 100:
         raise Broken(f"{len(callers)} calls hold {grown:.0f} MiB")
     return f"{sent} packets into {len(callers)} calls, which held {grown:.0f} MiB"
+
+
+@attack("a caller who types without a full stop", node=agent_node, settings={"agent__stt__kind": "none"})
+async def typed(target: Target) -> str:
+    """Messages of 8 KB, and then one that nobody types."""
+    sent = 0
+    async with _callers(target) as callers:
+        until = time.monotonic() + target.scaled(15, 2)
+        while time.monotonic() < until:
+            for caller in callers:
+                if caller.channel.readyState == "open" and caller.channel.bufferedAmount < 100_000:
+                    caller.type("hello there friend " * 420)
+                    sent += 1
+            await asyncio.sleep(0.01)
+        for caller in callers:
+            if caller.channel.readyState == "open":
+                caller.type("hello there friend " * 2_500)
+        await asyncio.sleep(target.scaled(5, 1))
+    return f"{sent} messages in {len(callers)} calls"
+
+
+@asynccontextmanager
+async def _connected(target: Target) -> AsyncIterator[RtcPeer]:
+    """A peer that leaves nothing at the node, whatever has become of its association."""
+    async with connected(target.url, target.headers) as peer:
+        yield peer
+    async with httpx.AsyncClient(base_url=target.url, headers=target.headers) as client:
+        await client.delete(f"/v1/rtc/{peer.session_id}")
 
 
 @asynccontextmanager

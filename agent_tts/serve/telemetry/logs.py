@@ -39,12 +39,15 @@ LINES_PER_S = 1.0
 _LIMITED_FROM = 20  # INFO
 
 
+# Pipecat logs spoken text below the level of errors, and there a message that is not JSON.
+SHOWN: dict[str | None, str | int | bool] = {"pipecat": "ERROR", "pipecat.transports.smallwebrtc.connection": False}
+
+
 def log_to_stderr(level: str, form: Literal["text", "json"] = "text") -> StderrLog:
     """Send all logs, those of libraries too, to stderr in one format. `logger.remove()` ends it."""
     logger.remove()
     log = StderrLog(form)
-    # Pipecat logs spoken text below the level of errors.
-    logger.add(log, level=level.upper(), format="{message}", filter={"pipecat": "ERROR"}, diagnose=False)
+    logger.add(log, level=level.upper(), format="{message}", filter=SHOWN, diagnose=False)
     logging.basicConfig(handlers=[_ToLoguru()], level=logging.WARNING, force=True)
     return log
 

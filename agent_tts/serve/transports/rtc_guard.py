@@ -66,13 +66,17 @@ class PeerGuard:
     Args:
         connection: has gathered no candidates yet.
         max_message: bytes of the longest message that the peer may send on a data channel.
+        work_per_kib: what it costs to obey 1 KiB of messages, in datagrams that are only received; see `WORK_PER_S`.
     """
 
-    def __init__(self, connection: RTCPeerConnection, metrics: Metrics, max_message: int) -> None:
+    def __init__(
+        self, connection: RTCPeerConnection, metrics: Metrics, max_message: int, work_per_kib: float = 0
+    ) -> None:
         # Why the peer must be closed, or None. None of its SCTP packets is handled then.
         self.fault: str | None = None
         self._metrics = metrics
         self._max_message = max_message
+        self._work_per_byte = work_per_kib / 1_024
         self._inbox = Inbox()
         # aiortc's tasks that connect the peer.
         self._connecting: set[asyncio.Task[None]] = set()
@@ -167,7 +171,7 @@ class PeerGuard:
             if work is None:
                 self.drop("sctp")
                 return
-            self._inbox.work.take(self._inbox.clock(), work - 1)
+            self._inbox.work.take(self._inbox.clock(), work - 1 + len(data) * self._work_per_byte)
             await handle(data)
 
         return handle_sane

@@ -93,6 +93,22 @@ def test_a_place_has_a_burst_and_a_rate_and_others_have_their_own() -> None:
     assert [repeats.take("here", 1e6) for _ in range(BURST + 1)] == [1, *[0] * (BURST - 1), None]
 
 
+SPOKEN = """
+from agent_tts.serve.telemetry.logs import log_to_stderr
+from loguru import logger
+log_to_stderr("debug")
+for name in ("pipecat.services", "pipecat.transports.smallwebrtc.connection"):
+    logger.patch(lambda record: record.update(name=name)).warning("what was said")
+    logger.patch(lambda record: record.update(name=name)).error("a failure in {}", name)
+"""
+
+
+def test_what_pipecat_logs_of_a_conversation_is_not_told() -> None:
+    """Its connection logs a message that it cannot read, whole, as an error."""
+    done = subprocess.run([sys.executable, "-c", SPOKEN], capture_output=True, text=True, timeout=60, check=True)
+    assert [line.partition("ERROR   ")[2] for line in done.stderr.splitlines()] == ["a failure in pipecat.services"]
+
+
 REPEATS = """
 import logging, sys, time
 from agent_tts.serve.telemetry import logs
