@@ -378,11 +378,7 @@ class Scheduler:
         while self._waiting:
             if self._free:
                 request = self._first_waiting()
-            elif (
-                now < self._take_back_at
-                or taken_back == MAX_TAKEN_BACK
-                or (taker := self._take_back(now)) is None
-            ):
+            elif now < self._take_back_at or taken_back == MAX_TAKEN_BACK or (taker := self._take_back(now)) is None:
                 return
             else:
                 request = taker
