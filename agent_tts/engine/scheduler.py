@@ -48,6 +48,7 @@ MAX_WITHOUT_FRAME = 32
 # than slots usually take to come free. Both are at most these shares of the longest wait for a slot.
 IDLE_S, IDLE_SHARE = 1.0, 0.5
 PATIENCE_S, PATIENCE_SHARE = 1.0, 0.5
+MAX_TAKEN_BACK = 8  # slots a step: each takes a look at all of them, and the step waits meanwhile
 
 # For estimates of a request's rest: speech of one character before any was measured; it counts as a text of CHARS
 # characters that was spoken, and the last 4 * CHARS characters count most.
@@ -180,7 +181,8 @@ class Scheduler:
         self._left: list[float] = []
         # Speech and text that were spoken to the end, in seconds and characters, later ones weighing more.
         self._spoken = (CHAR_S * CHARS, float(CHARS))
-        # When the last estimate was made; the times at which it has slots free, in order; and what owners were told.
+        # When the last estimate was made; the times at which it has slots free, in order; and what owners with so many
+        # slots were told.
         self._estimated_at = -math.inf
         self._frees: list[float] = []
         self._told_ms: dict[int, int] = {}
@@ -372,13 +374,15 @@ class Scheduler:
 
     def _fill(self, now: float) -> None:
         """Give slots to requests that wait: free ones, then those that may be taken back."""
+        taken_back = 0
         while self._waiting:
             if self._free:
                 request = self._first_waiting()
-            elif now < self._take_back_at or (taker := self._take_back(now)) is None:
+            elif now < self._take_back_at or taken_back == MAX_TAKEN_BACK or (taker := self._take_back(now)) is None:
                 return
             else:
                 request = taker
+                taken_back += 1
             self._leave_queue(request)
             if (others := self._waiting.pop(request.owner, None)) is not None:
                 self._waiting[request.owner] = others
@@ -591,9 +595,10 @@ class Scheduler:
         if now >= self._estimated_at + ESTIMATE_S:
             self._estimated_at, self._frees = now, self._when_free(now)
             self._told_ms.clear()
-        if owner not in self._told_ms:
-            self._told_ms[owner] = retry_ms(self._served_at(owner) - now)
-        return self._told_ms[owner]
+        mine = self._held[owner]
+        if mine not in self._told_ms:
+            self._told_ms[mine] = retry_ms(self._served_at(mine) - now)
+        return self._told_ms[mine]
 
     def _learn_pace(self, request: Request) -> None:
         """Count a request that has spoken all its text."""
@@ -601,15 +606,17 @@ class Scheduler:
         seconds, chars = (kept * total for total in self._spoken)
         self._spoken = (seconds + request.frames * FRAME_S * request.options.speed, chars + request.chars)
 
-    def _served_at(self, owner: int) -> float:
+    def _served_at(self, mine: int) -> float:
         """When those ahead of a new request have got a slot or waited too long, and one more slot is free.
+
+        Its owner has `mine` slots.
 
         Ahead are the waiting requests of owners with no more slots.
         """
         ahead = sorted(
             request.waits_since + self.policy.queue_s
             for other, waiting in self._waiting.items()
-            if self._held[other] <= self._held[owner]
+            if self._held[other] <= mine
             for request in waiting
         )
         frees = self._frees.copy()  # sorted, so a heap

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import socket
 import ssl
 import tempfile
@@ -16,7 +17,9 @@ from pathlib import Path
 import pytest
 
 from agent_tts.bench.node import OwnNode, own_node
+from agent_tts.bench.statistics import background
 from tests.attack.harness import Broken, Target, attack
+from tests.attack.stalls import CONTEXTS, SESSIONS, SLOTS, frame, opened
 from tests.certificates import make_certificate
 
 HALF = b"\x16\x03\x01\x40\x00\x01\x00\x3f\xfc\x03\x03" + b"a" * 12_000  # of a record of 16 KiB
@@ -85,3 +88,46 @@ async def half_hellos(target: Target) -> str:
 async def whole_hellos(target: Target) -> str:
     """Each costs a signature: all that have come would be answered before the next frame."""
     return await begin_handshakes(target, client_hello(), target.scaled(20, 1))
+
+
+TEXTS = {
+    "digits": "1234567890 " * 360,
+    "times": "12:34:56 " * 440,
+    "dots": "." * 4_000,
+    "initials": "a." * 2_000,
+    "emoji": "\N{GRINNING FACE}" * 4_000,
+    "marks": "e" + "\N{COMBINING ACUTE ACCENT}" * 3_999,
+    "one word": "a" * 4_000,
+    "brackets": "[" * 4_000,
+    "stars": "**a" * 1_300,
+    "spaces": " " * 4_000,
+    "tags": "<break time=" * 330,
+    "han": "\u4f60\u597d" * 2_000,
+}
+
+
+@attack("texts that take long to read", settings=SLOTS)
+async def costly_texts(target: Target) -> str:
+    """As many contexts as a key may have, each with a message of one kind, cancelled and opened again."""
+    count = 0
+    end = time.monotonic() + target.scaled(30, 1.5)
+
+    async def read_them(first: int) -> None:
+        nonlocal count
+        async with opened(target) as socket, background(socket.swallow(), "reads"):
+            for number in itertools.count(first):
+                text = list(TEXTS.values())[number % len(TEXTS)]
+                for context in range(CONTEXTS):
+                    name = f"{number}-{context}"
+                    socket.send(
+                        frame(type="context.open", context_id=name, normalize=True, lead_ms=1_000),
+                        frame(type="text.append", context_id=name, text=text),
+                    )
+                    count += 1
+                await asyncio.sleep(0.3)
+                if time.monotonic() > end:
+                    return
+                socket.send(frame(type="context.cancel", context_id="*"))
+
+    await asyncio.gather(*(read_them(session) for session in range(SESSIONS)))
+    return f"{count} texts"

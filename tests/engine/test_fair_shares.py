@@ -14,7 +14,7 @@ from hypothesis import given
 
 from agent_tts import events
 from agent_tts.engine import base
-from agent_tts.engine.scheduler import CHAR_S, FRAME_S, IDLE_S, PATIENCE_S, Policy, Scheduler
+from agent_tts.engine.scheduler import CHAR_S, FRAME_S, IDLE_S, MAX_TAKEN_BACK, PATIENCE_S, Policy, Scheduler
 from agent_tts.events import FRAME_BYTES, SpeechOptions
 from tests.examples import examples
 
@@ -558,3 +558,38 @@ def test_retry_after_without_a_queue_is_right_on_average(streamed: bool) -> None
     found = refusals(LENGTHS["like turns of a conversation"], queue=0, streamed=streamed)
     told, true = (sum(each) / len(found) for each in zip(*found, strict=True))
     assert 0.5 * true <= told <= 2 * true
+
+
+# ---------------------------------------------------------------- many at once
+
+
+def test_a_step_takes_few_slots_back_and_the_next_one_more() -> None:
+    """Guards MAX_TAKEN_BACK: a step that took 512 back at once would last for half a second."""
+    crowd = Crowd(slots=32, queue=32)
+    crowd.open(HOG, 32)
+    crowd.wait(0.0)
+    crowd.open(OTHER, 16, text="word ", end=True)
+    crowd.scheduler.update([], [crowd.scheduler.schedule(crowd.now)], crowd.now, 0.0)
+    assert crowd.held == {HOG: 32 - MAX_TAKEN_BACK, OTHER: MAX_TAKEN_BACK}
+    crowd.wait(0.0)
+    assert crowd.held == {HOG: 16, OTHER: 16}
+
+
+def test_owners_with_equally_many_slots_share_an_estimate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand requests of a hundred owners may be refused in one step, and an estimate sorts the queue."""
+    crowd = Crowd(slots=4, queue=100)
+    long(crowd, HOG, 4)
+    crowd.wait(0.1)
+    estimates = Counter[int]()
+    inner = crowd.scheduler._served_at
+
+    def served_at(mine: int) -> float:
+        estimates[mine] += 1
+        return inner(mine)
+
+    monkeypatch.setattr(crowd.scheduler, "_served_at", served_at)
+    for owner in range(100):
+        crowd.open(HOG + 1 + owner)
+    crowd.wait(crowd.scheduler.policy.queue_s)
+    assert len(crowd.finished("at_capacity")) > 90
+    assert estimates.total() <= 4
