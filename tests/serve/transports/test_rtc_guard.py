@@ -14,6 +14,7 @@ from unittest.mock import Mock
 import httpx
 import pytest
 from aioice import Candidate, stun
+from aioice.ice import CandidatePair, StunProtocol
 from aiortc import RTCPeerConnection
 from aiortc.rtcsctptransport import Chunk
 from aiortc.rtp import RtpPacket
@@ -255,6 +256,29 @@ async def test_records_of_one_datagram_all_arrive() -> None:
         assert len(held[0]) < 1_000
         await send(held[0])
         await peer.message("pong", t=2)
+
+
+async def test_a_client_whose_address_changes_is_heard_again() -> None:
+    """A NAT has given it another port: its next connectivity check comes from there, and then its data."""
+    async with running_node() as node, connected(node.url) as peer:
+        ice: Any = peer.connection.sctp.transport.transport._connection  # type: ignore[union-attr]
+        before = ice._nominated[1]
+        _, moved = await asyncio.get_running_loop().create_datagram_endpoint(
+            lambda: StunProtocol(ice), local_addr=(before.local_candidate.host, 0)
+        )
+        moved.local_candidate = before.local_candidate
+        ice._protocols.append(moved)
+        pair = CandidatePair(moved, before.remote_candidate)
+        ice._check_list.append(pair)
+        await ice.check_start(pair)
+        assert ice._nominated[1] is pair
+        ice._protocols.remove(before.protocol)
+        await before.protocol.close()
+        peer.send("ping", t=1)
+        await peer.message("pong")
+        peer.frames.clear()
+        await peer.wait(lambda: len(peer.frames) > 5)
+        assert node.node.peers
 
 
 async def test_a_flood_slows_only_its_peer(monkeypatch: pytest.MonkeyPatch) -> None:
