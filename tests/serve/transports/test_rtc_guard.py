@@ -472,3 +472,14 @@ async def test_what_waits_for_a_peer_goes_with_it() -> None:
             await until(lambda: inbox.qsize() > 10)
         await until(lambda: not node.node.peers)
         assert inbox.empty()
+
+
+async def test_messages_that_cost_more_are_counted_by_their_length() -> None:
+    async with running_node() as node, connected(node.url) as peer:
+        there: Any = next(iter(node.node.peers.values()))
+        work = there._guard._inbox.work
+        there._guard._work_per_byte = 64 / 1_024
+        left = work._left
+        peer.send("ping", t=1, of_a_later_version="x" * 8_000)
+        await peer.message("pong")
+        assert 500 < left - work._left < 600
