@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from functools import lru_cache
 from typing import NamedTuple
 
 from agent_tts.text.chars import is_cjk
@@ -107,5 +108,22 @@ def _number_ms(number: str, language: str) -> float:
     """Duration of a number in digits, read digit by digit if it is long or starts with a zero."""
     digits = re.sub(r"\D", "", number)
     if len(digits) > 12 or (digits[0] == "0" and len(digits) > 1):
-        return sum(_number_ms(digit, language) for digit in digits)
-    return sum(_word_ms(word, language) for word in re.findall(r"[^\W\d_]+", cardinal(int(digits), language)))
+        return sum(_digit_ms(digit, language) for digit in digits)
+    return _cardinal_ms(int(digits), language)
+
+
+def _cardinal_ms(number: int, language: str) -> float:
+    return sum(_number_word_ms(word, language) for word in re.findall(r"[^\W\d_]+", cardinal(number, language)))
+
+
+# A digit of a text may be spoken in several words, of which there are few.
+
+
+@lru_cache(1_024)
+def _number_word_ms(word: str, language: str) -> float:
+    return _word_ms(word, language)
+
+
+@lru_cache(1_024)
+def _digit_ms(digit: str, language: str) -> float:
+    return _cardinal_ms(int(digit), language)
