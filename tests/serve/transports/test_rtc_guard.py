@@ -19,6 +19,7 @@ from aiortc import RTCPeerConnection
 from aiortc.rtcsctptransport import Chunk
 from aiortc.rtp import RtpPacket
 
+from agent_tts.serve.fair_queue import FairQueue, Flow
 from agent_tts.serve.telemetry.metrics import Metrics
 from agent_tts.serve.transports import datagrams, rtc_guard
 from agent_tts.serve.transports.rtc_guard import (
@@ -40,6 +41,10 @@ pytestmark = pytest.mark.node
 
 LONG = "a long story of many words that goes on and on " * 20
 CIPHERED = b"\x17\xfe\xfd\0\1\0\0\0\0\0\1\x05\x00" + bytes(1_280)
+
+
+def flow() -> Flow:
+    return Flow(FairQueue().share(None))
 
 
 def ports(sdp: str) -> list[tuple[str, int]]:
@@ -161,7 +166,7 @@ async def test_a_peer_may_send_from_a_bounded_number_of_addresses() -> None:
         data_received = request_received = lambda _, *given: received.append(given)
 
     drops: list[str] = []
-    door = Door(Ice(), Gatherer(Ice(), Inbox(), drops.append))  # type: ignore[arg-type]
+    door = Door(Ice(), Gatherer(Ice(), Inbox(flow()), drops.append))  # type: ignore[arg-type]
     for port in range(2 * MAX_ADDRESSES):
         check = stun.Message(stun.Method.BINDING, stun.Class.REQUEST)
         check.attributes |= {"USERNAME": "abcd:efgh", "PRIORITY": 1}
@@ -321,7 +326,7 @@ async def test_a_microphone_has_a_rate() -> None:
         handled.append(packet.payload)
 
     metrics = Metrics()
-    take = PeerGuard(RTCPeerConnection(), metrics, 65_536)._microphone(handle)
+    take = PeerGuard(RTCPeerConnection(), metrics, flow(), 65_536)._microphone(handle)
 
     async def taken(payload: bytes, count: int) -> int:
         handled.clear()
@@ -507,3 +512,20 @@ async def test_messages_that_cost_more_are_counted_by_their_length() -> None:
         peer.send("ping", t=1, of_a_later_version="x" * 8_000)
         await peer.message("pong")
         assert 500 < left - work._left < 600
+
+
+async def test_a_datagram_waits_for_a_turn_of_the_loop_and_is_not_lost_by_cancelling() -> None:
+    """Many peers of one key share what the key has. Mutation: without the flow each has its own rate."""
+    queue = FairQueue(clock=lambda: 1.0)
+    inbox = Inbox(Flow(queue.share("many")))
+    queue._began = 0.0  # others have used this pass of the loop
+    inbox.put_nowait((b"first", 1))
+    inbox.put_nowait((b"second", 1))
+    reader = asyncio.create_task(inbox.get())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert not reader.done()
+    reader.cancel()
+    await asyncio.gather(reader, return_exceptions=True)
+    queue._next_pass()
+    assert [await inbox.get(), await inbox.get()] == [(b"first", 1), (b"second", 1)]
