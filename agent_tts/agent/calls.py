@@ -24,6 +24,7 @@ from agent_tts.agent.turns import AgentMetrics, Tell, Turns
 from agent_tts.errors import BadMessage, Draining, Internal, at_capacity
 from agent_tts.events import SAMPLE_RATE, SpeechOptions
 from agent_tts.integrations.pipecat.service import AgentTTSService
+from agent_tts.serve.fair_queue import Flow
 from agent_tts.serve.guard import Client
 from agent_tts.serve.node import Node
 from agent_tts.serve.transports import ice, sdp
@@ -79,7 +80,8 @@ class Calls:
             connection = SmallWebRTCConnection(ice_servers=ice.servers(self._node.settings))
             resources.callback(self._peers.pop, connection.pc_id, None)
             longest = min(self._node.settings.limits.message_bytes, MAX_MESSAGE)
-            guard = PeerGuard(connection.pc, self._node.metrics, longest, WORK_PER_KIB)
+            flow = Flow(self._node.fair_queue.share(client.key_id))
+            guard = PeerGuard(connection.pc, self._node.metrics, flow, longest, WORK_PER_KIB)
             resources.callback(guard.close)
             resources.push_async_callback(_close, connection, guard)
             self._check(choice)

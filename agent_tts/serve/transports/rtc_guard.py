@@ -21,6 +21,7 @@ from aiortc import RTCDtlsTransport, RTCPeerConnection, RTCSctpTransport
 from aiortc.rtp import AnyRtcpPacket, RtcpRtpfbPacket, RtpPacket, is_rtcp
 from loguru import logger
 
+from agent_tts.serve.fair_queue import Flow
 from agent_tts.serve.guard import TokenBucket
 from agent_tts.serve.telemetry.metrics import Metrics
 from agent_tts.serve.transports.datagrams import Hostile, dtls_records, kind_of, opus_ms, sctp_work
@@ -35,6 +36,7 @@ MAX_WAITING = 512
 # each message of the data channel, and each acknowledgement of one, is one more.
 WORK_PER_S = 1_000
 WORK_BURST = 2_000
+DATAGRAM_S = 0.0003  # of the event loop, for one
 
 CANCEL_AGAIN_S = 0.05
 
@@ -65,19 +67,20 @@ class PeerGuard:
 
     Args:
         connection: has gathered no candidates yet.
+        flow: in which the peer takes its turns of the event loop.
         max_message: bytes of the longest message that the peer may send on a data channel.
         work_per_kib: what it costs to obey 1 KiB of messages, in datagrams that are only received; see `WORK_PER_S`.
     """
 
     def __init__(
-        self, connection: RTCPeerConnection, metrics: Metrics, max_message: int, work_per_kib: float = 0
+        self, connection: RTCPeerConnection, metrics: Metrics, flow: Flow, max_message: int, work_per_kib: float = 0
     ) -> None:
         # Why the peer must be closed, or None. None of its SCTP packets is handled then.
         self.fault: str | None = None
         self._metrics = metrics
         self._max_message = max_message
         self._work_per_byte = work_per_kib / 1_024
-        self._inbox = Inbox()
+        self._inbox = Inbox(flow)
         # aiortc's tasks that connect the peer.
         self._connecting: set[asyncio.Task[None]] = set()
         # Takes apart what would keep a closed connection in memory until the garbage collector's next full run.
@@ -245,8 +248,9 @@ def _forget_checks(ice: Connection) -> None:
 class Inbox(asyncio.Queue[tuple[bytes, int] | None]):
     """Datagrams for aiortc: a bounded number, and others have their turn of the event loop before each."""
 
-    def __init__(self) -> None:
+    def __init__(self, flow: Flow) -> None:
         super().__init__()
+        self._flow = flow
         self.clock = asyncio.get_running_loop().time
         # What aiortc may do for the peer; what it did is counted here, too, and paid for by waiting.
         self.work = TokenBucket(WORK_PER_S, WORK_BURST, self.clock())
@@ -272,7 +276,13 @@ class Inbox(asyncio.Queue[tuple[bytes, int] | None]):
     async def get(self) -> tuple[bytes, int] | None:
         """The next datagram and its component; None at the end of the connection. Cancelling it loses nothing."""
         await asyncio.sleep(self.work.take(self.clock()))
-        return await super().get()
+        datagram = await super().get()
+        try:
+            await self._flow.wait(DATAGRAM_S)
+        except asyncio.CancelledError:
+            self._queue.appendleft(datagram)  # type: ignore[attr-defined]
+            raise
+        return datagram
 
 
 class Gatherer:

@@ -20,6 +20,7 @@ from agent_tts.errors import SlowConsumer, SpeechError, UnsupportedProtocol, at_
 from agent_tts.protocol import v1 as protocol
 from agent_tts.protocol.adapter import Message
 from agent_tts.protocol.context import AudioChunk
+from agent_tts.serve.fair_queue import Flow
 from agent_tts.serve.guard import Client
 from agent_tts.serve.node import Node
 from agent_tts.serve.session import Session
@@ -61,7 +62,8 @@ class RtcPeer:
         self._connection = RTCPeerConnection(
             RTCConfiguration(iceServers=ice.servers(node.settings), bundlePolicy=RTCBundlePolicy.MAX_BUNDLE)
         )
-        self._guard = PeerGuard(self._connection, node.metrics, node.settings.limits.message_bytes)
+        flow = Flow(node.fair_queue.share(client.key_id))
+        self._guard = PeerGuard(self._connection, node.metrics, flow, node.settings.limits.message_bytes)
         self._connection.on("datachannel", self._on_channel)
         self._connection.on("connectionstatechange", self._on_state)
         # Sends the track, and receives its RTCP.

@@ -101,6 +101,8 @@ def read_candidate(text: str) -> str | None:
         address = ipaddress.ip_address(host)
     except ValueError:
         return None
+    if "%" in host:  # a zone, which names an interface of the client's machine
+        return None
     usable = int(component) == 1 and transport.lower() == "udp" and kind.lower() in _CANDIDATE_TYPES
     if not usable or address.is_multicast or address.is_unspecified or address.is_reserved:
         return None

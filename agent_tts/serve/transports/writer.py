@@ -42,8 +42,8 @@ class Writer:
         self._socket = socket_of(self._connection.transport)
         self._clock = asyncio.get_running_loop().time
         self._pace = Pace(timeouts.write_s, self._clock())
-        # When it was last asked whether the client's machine is there.
-        self._sought_at = self._clock()
+        # When it was last asked what the client has taken, and whether its machine is there.
+        self._looked_at = self._sought_at = self._clock()
         # Full with the first byte that the kernel does not take: TLS is full at the mark, TCP above it.
         self._connection.transport.set_write_buffer_limits(high=1, low=0)
         self._connection.wait_for_player()
@@ -64,7 +64,8 @@ class Writer:
     async def room(self) -> None:
         """Wait until the kernel has all that was written. Cancelling it is safe. Raises `SlowConsumer`."""
         since = self._clock()
-        self._seek(since)
+        if since - self._looked_at >= self._check_s:  # not before each frame: it takes a call of the kernel
+            self._seek(since)
         while self._connection.is_full:
             try:
                 async with asyncio.timeout(self._check_s):
@@ -100,6 +101,7 @@ class Writer:
         if not self._connection.transport.is_closing():
             waiting += self._connection.transport.get_write_buffer_size()
         self._pace.look(now, waiting)
+        self._looked_at = now
         return waiting
 
     def _judge(self, since: float) -> None:

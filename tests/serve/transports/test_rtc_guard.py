@@ -14,10 +14,12 @@ from unittest.mock import Mock
 import httpx
 import pytest
 from aioice import Candidate, stun
+from aioice.ice import CandidatePair, StunProtocol
 from aiortc import RTCPeerConnection
 from aiortc.rtcsctptransport import Chunk
 from aiortc.rtp import RtpPacket
 
+from agent_tts.serve.fair_queue import FairQueue, Flow
 from agent_tts.serve.telemetry.metrics import Metrics
 from agent_tts.serve.transports import datagrams, rtc_guard
 from agent_tts.serve.transports.rtc_guard import (
@@ -39,6 +41,10 @@ pytestmark = pytest.mark.node
 
 LONG = "a long story of many words that goes on and on " * 20
 CIPHERED = b"\x17\xfe\xfd\0\1\0\0\0\0\0\1\x05\x00" + bytes(1_280)
+
+
+def flow() -> Flow:
+    return Flow(FairQueue().share(None))
 
 
 def ports(sdp: str) -> list[tuple[str, int]]:
@@ -160,7 +166,7 @@ async def test_a_peer_may_send_from_a_bounded_number_of_addresses() -> None:
         data_received = request_received = lambda _, *given: received.append(given)
 
     drops: list[str] = []
-    door = Door(Ice(), Gatherer(Ice(), Inbox(), drops.append))  # type: ignore[arg-type]
+    door = Door(Ice(), Gatherer(Ice(), Inbox(flow()), drops.append))  # type: ignore[arg-type]
     for port in range(2 * MAX_ADDRESSES):
         check = stun.Message(stun.Method.BINDING, stun.Class.REQUEST)
         check.attributes |= {"USERNAME": "abcd:efgh", "PRIORITY": 1}
@@ -257,6 +263,29 @@ async def test_records_of_one_datagram_all_arrive() -> None:
         await peer.message("pong", t=2)
 
 
+async def test_a_client_whose_address_changes_is_heard_again() -> None:
+    """A NAT has given it another port: its next connectivity check comes from there, and then its data."""
+    async with running_node() as node, connected(node.url) as peer:
+        ice: Any = peer.connection.sctp.transport.transport._connection  # type: ignore[union-attr]
+        before = ice._nominated[1]
+        _, moved = await asyncio.get_running_loop().create_datagram_endpoint(
+            lambda: StunProtocol(ice), local_addr=(before.local_candidate.host, 0)
+        )
+        moved.local_candidate = before.local_candidate
+        ice._protocols.append(moved)
+        pair = CandidatePair(moved, before.remote_candidate)
+        ice._check_list.append(pair)
+        await ice.check_start(pair)
+        assert ice._nominated[1] is pair
+        ice._protocols.remove(before.protocol)
+        await before.protocol.close()
+        peer.send("ping", t=1)
+        await peer.message("pong")
+        peer.frames.clear()
+        await peer.wait(lambda: len(peer.frames) > 5)
+        assert node.node.peers
+
+
 async def test_a_flood_slows_only_its_peer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rtc_guard, "WORK_PER_S", 100)
     monkeypatch.setattr(rtc_guard, "WORK_BURST", 100)
@@ -297,7 +326,7 @@ async def test_a_microphone_has_a_rate() -> None:
         handled.append(packet.payload)
 
     metrics = Metrics()
-    take = PeerGuard(RTCPeerConnection(), metrics, 65_536)._microphone(handle)
+    take = PeerGuard(RTCPeerConnection(), metrics, flow(), 65_536)._microphone(handle)
 
     async def taken(payload: bytes, count: int) -> int:
         handled.clear()
@@ -483,3 +512,20 @@ async def test_messages_that_cost_more_are_counted_by_their_length() -> None:
         peer.send("ping", t=1, of_a_later_version="x" * 8_000)
         await peer.message("pong")
         assert 500 < left - work._left < 600
+
+
+async def test_a_datagram_waits_for_a_turn_of_the_loop_and_is_not_lost_by_cancelling() -> None:
+    """Many peers of one key share what the key has. Mutation: without the flow each has its own rate."""
+    queue = FairQueue(clock=lambda: 1.0)
+    inbox = Inbox(Flow(queue.share("many")))
+    queue._began = 0.0  # others have used this pass of the loop
+    inbox.put_nowait((b"first", 1))
+    inbox.put_nowait((b"second", 1))
+    reader = asyncio.create_task(inbox.get())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert not reader.done()
+    reader.cancel()
+    await asyncio.gather(reader, return_exceptions=True)
+    queue._next_pass()
+    assert [await inbox.get(), await inbox.get()] == [(b"first", 1), (b"second", 1)]

@@ -26,6 +26,7 @@ a=candidate:2 1 udp 2113937151 192.0.2.7 53721 typ host generation 0 network-cos
 a=candidate:3 1 tcp 1518280447 192.0.2.7 9 typ host tcptype active generation 0
 a=candidate:4 2 udp 2113937150 192.0.2.7 53722 typ host generation 0
 a=candidate:5 1 UDP 1677729535 2001:db8::7 40000 typ srflx raddr 0.0.0.0 rport 0 generation 0
+a=candidate:6 1 udp 2113937151 fe80::7%wlan0 40001 typ host generation 0
 a=ice-ufrag:9uB6
 a=ice-pwd:YH75Fviy6338Vbrhrlp8Yh9u
 a=ice-options:trickle
