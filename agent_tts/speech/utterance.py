@@ -185,7 +185,7 @@ class Utterance:
         generated_ms = round(self.request.samples * 1_000 / SAMPLE_RATE)
         played_ms = min(self.played_ms() if played_ms is None else played_ms, generated_ms)
         if (finished := self.request.finished) is not None:
-            self._timeline.finish(generated_ms, cut=finished.reason != "end")
+            self._timeline.finish(generated_ms, cut=finished.reason != "end" or self._timeline.is_unread)
         heard, unheard = self._timeline.split(played_ms)
         self.stop()
         return Cancelled(round(played_ms), generated_ms, heard, unheard)

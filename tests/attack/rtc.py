@@ -28,6 +28,7 @@ Address = tuple[str, int]
 TEXT = "Somebody listens over WebRTC while strangers send datagrams to every port of the node. " * 4
 MAX_HELD_MIB = 32.0  # memory that all peers of one key may take together under a flood
 AT_ONCE = 4  # sessions of one key
+CALLS = {"agent__stt__kind": "none", "limits__sessions_per_key": 64}
 FRAGMENT = b"\x00" * 4
 
 PORTS = (32_768, 61_000)  # that Linux gives to sockets
@@ -331,7 +332,7 @@ async def hostile_peers(target: Target) -> str:
     return f"{len(WAYS)} kinds; ended: {', '.join(ended)}"
 
 
-@attack("candidates for the agent", node=agent_node, settings={"agent__stt__kind": "none"})
+@attack("candidates for the agent", node=agent_node, settings=CALLS)
 async def candidates(target: Target) -> str:
     """Thousands, to other ports than there are."""
     peer = RtcPeer()

@@ -17,16 +17,17 @@ from aiortc.rtp import RtpPacket
 
 from tests.agent.caller import Caller, calling
 from tests.attack.harness import Broken, Target, agent_node, attack
-from tests.attack.rtc import AT_ONCE, Sctp, chunk, heartbeats, messages
+from tests.attack.rtc import AT_ONCE, CALLS, Sctp, chunk, heartbeats, messages
 from tests.rtc_peer import RtcPeer, connected
 
+ROOM = {"limits__sessions_per_key": 64}  # a hostile peer stays until it is silent for some seconds
 MAX_CHECKS = 200  # of one peer in some seconds: a check for each pair, its repetitions and disputes
 LONGEST_PACKET = b"\xfb\x06" + b"\xff\xfe" * 6  # 120 ms of silence
 EMPTY_REPORT = b"\x80\xc9\0\1\0\0\0\1"
 ENDLESS_BANDWIDTH = b"\x8f\xce\0\4" + bytes(8) + b"REMB\xc8\0\0\1"  # says that 200 sources follow
 
 
-@attack("roles disputed without end, before DTLS")
+@attack("roles disputed without end, before DTLS", settings=ROOM)
 async def disputes(target: Target) -> str:
     """Each check is answered by 487, at once."""
     peers = [RtcPeer() for _ in range(AT_ONCE)]
@@ -104,7 +105,7 @@ async def rtp(sctp: Sctp, packet: bytes) -> None:
 WAYS: tuple[Callable[[Sctp, float], Awaitable[None]], ...] = (sources, reports, bandwidth, unread, initial)
 
 
-@attack("RTCP and associations that no library sends")
+@attack("RTCP and associations that no library sends", settings=ROOM)
 async def hostile_peers(target: Target) -> str:
     ended = []
     for way in WAYS:
@@ -116,7 +117,7 @@ async def hostile_peers(target: Target) -> str:
     return f"{len(WAYS)} kinds; ended: {', '.join(ended)}"
 
 
-@attack("all peers of a key at their highest rates")
+@attack("all peers of a key at their highest rates", settings=ROOM)
 async def together(target: Target) -> str:
     async with contextlib.AsyncExitStack() as all_peers:
         peers = [await all_peers.enter_async_context(_connected(target)) for _ in range(AT_ONCE)]
@@ -126,7 +127,7 @@ async def together(target: Target) -> str:
     return f"{len(peers)} peers"
 
 
-@attack("peers that come and go")
+@attack("peers that come and go", settings=ROOM)
 async def come_and_go(target: Target) -> str:
     """Some are deleted while they connect, some never answer, some only go away."""
     count, refused = 0, 0
@@ -157,7 +158,7 @@ async def come_and_go(target: Target) -> str:
     return f"{count} peers, {refused} refused"
 
 
-@attack("a microphone faster than time", node=agent_node, settings={"agent__stt__kind": "none"})
+@attack("a microphone faster than time", node=agent_node, settings=CALLS)
 async def microphone(target: Target) -> str:
     """Packets of 120 ms, 1 000 a second; empty ones; and of many sources, whose reports no RTCP packet holds."""
     sent = 0
@@ -181,7 +182,7 @@ async def microphone(target: Target) -> str:
     return f"{sent} packets into {len(callers)} calls, which held {grown:.0f} MiB"
 
 
-@attack("a caller who types without a full stop", node=agent_node, settings={"agent__stt__kind": "none"})
+@attack("a caller who types without a full stop", node=agent_node, settings=CALLS)
 async def typed(target: Target) -> str:
     """Messages of 8 KB, and then one that nobody types."""
     sent = 0

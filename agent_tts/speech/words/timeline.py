@@ -222,7 +222,7 @@ class WordTimeline:
     def split(self, played_ms: float) -> tuple[str, str]:
         """The text as (heard, unheard) after `played_ms` of audio. A mark is heard once half of it is played."""
         self._listen()
-        self._estimate(played_ms)
+        self._estimate(played_ms, ahead=False)
         text = "".join(self._parts)
         count = len(self._marks if self._aligned else self._places)
         heard = bisect_right(range(count), played_ms, key=self._middle_ms)
@@ -248,14 +248,14 @@ class WordTimeline:
             at = self._marks[first].start_ms if first < len(self._marks) else self._marks[-1].end_ms
         return Word(token, at, at, start, end)
 
-    def _estimate(self, until_ms: float = 0.0, tokens: int = 0) -> list[Word]:
-        """Read complete tokens: `READ_CHARS` of them with `tells`, and those near the heard audio or `until_ms`, and at
-        least the first `tokens`. Returns the words to send.
+    def _estimate(self, until_ms: float = 0.0, tokens: int = 0, *, ahead: bool = True) -> list[Word]:
+        """Read complete tokens: `READ_CHARS` of them with `tells`, unless it is not to read ahead; those that are due;
+        and at least the first `tokens`. Returns the words to send.
         """
         words: list[Word] = []
         if self._pending:
             self._listen()
-        chars = READ_CHARS if self._tells else 0
+        chars = READ_CHARS if self._tells and ahead else 0
         while self._pending and not self._aligned:
             if chars <= 0 and not (len(self._tokens) < tokens or until_ms == math.inf or self._is_due(until_ms)):
                 break
@@ -276,10 +276,13 @@ class WordTimeline:
         return words
 
     def _is_due(self, until_ms: float) -> bool:
-        """Whether the next token must be read now: without `tells`, less than `_ahead_ms` of the text is read ahead."""
+        """Whether the next token must be read now: it begins before `until_ms`, or, without `tells`, less than
+        `_ahead_ms` of the text is read ahead.
+        """
+        begins_ms = self._fit.span(len(self._fit))[0]
         if self._tells:
-            return False
-        return self._fit.span(len(self._fit))[0] <= max(until_ms, self._fit.heard_ms) + self._ahead_ms
+            return begins_ms < until_ms
+        return begins_ms <= max(until_ms, self._fit.heard_ms) + self._ahead_ms
 
     def _mark(self, text: str, start: int) -> None:
         said = TokenParts(0, len(text)) if self._breaks is None else self._breaks.read(text)

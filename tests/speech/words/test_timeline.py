@@ -87,6 +87,18 @@ def test_a_long_text_is_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
 
 
+def test_a_cut_reads_no_more_text_than_was_played() -> None:
+    """Sixteen contexts may be cut by one message, each with a long text."""
+    timeline, other = WordTimeline(aligned=False), WordTimeline(aligned=False)
+    text = "word " * 500
+    for each in (timeline, other):
+        each.append(text)
+    assert "".join(timeline.split(1_000)) == text
+    assert timeline.read() == other.read()
+    heard, _ = timeline.split(60_000)  # more than is read: a client that plays before it reads the words
+    assert len(heard) > 4 * READ_CHARS
+
+
 def test_a_word_counts_as_heard_from_its_middle_on() -> None:
     timeline = WordTimeline(aligned=False)
     first, second = told(timeline, "Hello, world! ")
