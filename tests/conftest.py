@@ -51,7 +51,10 @@ if not any(Path("/dev").glob("nvidia[0-9]*")):
 def pytest_configure() -> None:
     asyncio.set_event_loop_policy(virtual_time.Policy())
     # Without this every httpx client would read all root certificates, which takes 30 ms.
-    httpx_transports.create_ssl_context = functools.cache(create_ssl_context)  # type: ignore[attr-defined]
+    cached = functools.cache(lambda certificates, *args, **options: create_ssl_context(*args, **options))
+    httpx_transports.create_ssl_context = lambda *args, **options: cached(  # type: ignore[attr-defined]
+        os.environ.get("SSL_CERT_FILE"), *args, **options
+    )
     # Make Ctrl-C reach processes that tests start: a background job of a shell inherits that SIGINT is ignored.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -231,11 +231,16 @@ def _lower_priority() -> Any:
 
 async def _judge(one: Attack, target: Target, caller: Worker, verdict: Verdict) -> None:
     rss, fds = target.rss_mib(), _fds(target.front_pid)
+    tasks = asyncio.all_tasks()
     try:
         async with asyncio.timeout(target.scaled(ATTACK_S, ATTACK_SHORT_S)):
             verdict.did = await one.run(target)
     except Exception as error:  # noqa: BLE001 - the table tells it
         verdict.broken.append(f"{type(error).__name__}: {error}")
+    left = asyncio.all_tasks() - tasks  # aioice's, of the attacker's own peers
+    for task in left:
+        task.cancel()
+    await asyncio.gather(*left, return_exceptions=True)
     verdict.polite = figures = await caller.tell({}, ANSWER_S)
     p99_ms, gap_ms = (MAX_P99_SHORT_MS, MAX_GAP_SHORT_MS) if target.short else (MAX_P99_MS, MAX_GAP_MS)
     if errors := {code: count for code, count in figures["errors"].items() if code not in one.expected}:

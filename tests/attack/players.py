@@ -266,7 +266,7 @@ async def honest(target: Target) -> str:
     if target.short:
         players = [(name, SLOWEST, SMALL) for name in WAYS]
     else:
-        players += [(name, 0.5, SMALL // 8) for name in WAYS]
+        players += [(name, 0.5, SMALL) for name in WAYS]
         players += [(name, 1.0, MIDDLE) for name in ("sdk", "native")]
     return await all_play(target, seconds, players)
 

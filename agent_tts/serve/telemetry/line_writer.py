@@ -33,9 +33,11 @@ class LineWriter:
         # Lines dropped, and the number of them that `on_moving` has told.
         self._dropped = 0
         self._told = 0
-        # None before the first line.
-        self._thread: threading.Thread | None = None
         self._stopping = False
+        atexit.register(self.stop)
+        # A daemon: the process must end while it is blocked.
+        self._thread = threading.Thread(target=self._run, name="log writer", daemon=True)
+        self._thread.start()
 
     def write(self, line: str) -> None:
         """Write a line, in time. Calls from several threads must not overlap."""
@@ -45,19 +47,13 @@ class LineWriter:
             return
         self._put += len(data)
         self._lines.put(data)
-        if self._thread is None:
-            atexit.register(self.stop)
-            # A daemon: the process must end while it is blocked.
-            self._thread = threading.Thread(target=self._run, name="log writer", daemon=True)
-            self._thread.start()
 
     def stop(self) -> None:
         """Write what waits, for `FLUSH_S` at most. No line may follow. Idempotent."""
         self._stopping = True
-        if self._thread is not None:
-            atexit.unregister(self.stop)
-            self._lines.put(None)
-            self._thread.join(FLUSH_S)
+        atexit.unregister(self.stop)
+        self._lines.put(None)
+        self._thread.join(FLUSH_S)
 
     def _run(self) -> None:
         while (data := self._lines.get()) is not None:
