@@ -34,6 +34,7 @@ SETTINGS = {
     "timeouts__tcp_user_s": LOST_S,
     "timeouts__ping_s": PING_S,
 }
+DEFAULT_TIMES = {name: value for name, value in SETTINGS.items() if not name.startswith("timeouts")}
 WORD_S = 0.24  # the tone engine's time for `word `
 PCM_BYTES_PER_S = 48_000
 SMALL, MIDDLE, LARGE = 32 << 10, 512 << 10, 2 << 20  # SO_RCVBUF; Linux doubles it
@@ -266,9 +267,19 @@ async def honest(target: Target) -> str:
     if target.short:
         players = [(name, SLOWEST, SMALL) for name in WAYS]
     else:
-        players += [(name, 0.5, SMALL) for name in WAYS]
         players += [(name, 1.0, MIDDLE) for name in ("sdk", "native")]
     return await all_play(target, seconds, players)
+
+
+@attack("players at half speed", settings=DEFAULT_TIMES)
+async def half(target: Target) -> str:
+    """Slower than promised: each is served to its end, or its connection is cut; none ends early in good order."""
+    names, seconds = ("sdk", "native") if target.short else tuple(WAYS), target.scaled(45, 3)
+    ends = await asyncio.gather(*(plays(target, name, seconds, 0.5, SMALL) for name in names), return_exceptions=True)
+    cut = [end for end in ends if isinstance(end, Broken) and end.__cause__ is not None]
+    if other := [str(end) for end in ends if end is not None and end not in cut]:
+        raise Broken("; ".join(other))
+    return f"{ends.count(None)} served to the end of {seconds:g} s, {len(cut)} cut"
 
 
 @attack("players with large windows", settings=SETTINGS)
