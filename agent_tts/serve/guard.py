@@ -20,6 +20,7 @@ from agent_tts.errors import AtCapacity, RateLimited, Unauthorized
 from agent_tts.forecast import Forecast, retry_ms
 from agent_tts.serve.connections import CONNECTION
 from agent_tts.serve.telemetry.metrics import Metrics
+from agent_tts.serve.token_bucket import TokenBucket
 
 MAX_TOKENS = 2_000  # unused ones of a key at once: several times the sessions that a node admits
 
@@ -40,31 +41,6 @@ _Group = tuple[str | None, bool]
 
 REQUESTS_BURST_S = 5.0  # of requests at once
 REQUESTS_RETRY_MS = 1_000
-
-
-class TokenBucket:
-    """At most `burst` at once and `rate` a second on average. Pure: the caller passes the time, in seconds."""
-
-    def __init__(self, rate: float, burst: float, now: float) -> None:
-        self._rate = rate
-        self._burst = burst
-        # What was left of the burst at `_then`; negative while the client is ahead of its rate.
-        self._left = burst
-        self._then = now
-
-    def take(self, now: float, count: float = 1) -> float:
-        """Count some. Returns the seconds by which they came too early: 0 within the limits."""
-        self._left = min(self._burst, self._left + (now - self._then) * self._rate) - count
-        self._then = now
-        return max(0.0, -self._left / self._rate)
-
-    def allows(self, now: float, count: float = 1) -> bool:
-        """Count some if they are within the limits; returns whether they are."""
-        self.take(now, 0)
-        if self._left < count:
-            return False
-        self._left -= count
-        return True
 
 
 class Guard:

@@ -30,9 +30,9 @@ from agent_tts.errors import EngineLost, SettingsError
 from agent_tts.serve import tcp
 from agent_tts.serve.connections import CONNECTION, ConnectionTable, Standing
 from agent_tts.serve.fair_queue import Flow
-from agent_tts.serve.guard import TokenBucket
 from agent_tts.serve.node import Node
 from agent_tts.serve.tls import Handshakes, server_context
+from agent_tts.serve.token_bucket import TokenBucket
 
 if TYPE_CHECKING:
     from uvicorn._types import ASGIReceiveEvent, ASGISendEvent

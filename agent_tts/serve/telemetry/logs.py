@@ -23,6 +23,7 @@ from loguru import logger
 
 from agent_tts.errors import SettingsError, SpeechError
 from agent_tts.serve.telemetry.line_writer import LineWriter
+from agent_tts.serve.token_bucket import TokenBucket
 
 if TYPE_CHECKING:
     from loguru import Message, Record
@@ -88,21 +89,19 @@ class Repeats:
 
     def take(self, place: str, now: float) -> int | None:
         """None if a line of this place is to be left out; otherwise how many were, since the last that was not."""
-        state = self._places.setdefault(place, _Place(now))
-        state.left = min(BURST, state.left + (now - state.then) * LINES_PER_S)
-        state.then = now
-        if state.left < 1:
+        state = self._places.get(place)
+        if state is None:
+            state = self._places[place] = _Place(TokenBucket(LINES_PER_S, BURST, now))
+        if not state.bucket.allows(now):
             state.left_out += 1
             return None
-        state.left -= 1
         left_out, state.left_out = state.left_out, 0
         return left_out
 
 
 @dataclass(slots=True)
 class _Place:
-    then: float  # of the last line, s
-    left: float = BURST  # lines that may follow at once
+    bucket: TokenBucket
     left_out: int = 0  # lines since the last that was not
 
 

@@ -22,8 +22,8 @@ from aiortc.rtp import AnyRtcpPacket, RtcpRtpfbPacket, RtpPacket, is_rtcp
 from loguru import logger
 
 from agent_tts.serve.fair_queue import Flow
-from agent_tts.serve.guard import TokenBucket
 from agent_tts.serve.telemetry.metrics import Metrics
+from agent_tts.serve.token_bucket import TokenBucket
 from agent_tts.serve.transports.datagrams import Hostile, dtls_records, kind_of, opus_ms, sctp_work
 
 GATHER_S = 1  # for answers of STUN and TURN servers, during which the client waits for its answer

@@ -18,12 +18,13 @@ from agent_tts.protocol import v1 as protocol
 from agent_tts.protocol.adapter import ProtocolAdapter, QueueingAdapter
 from agent_tts.serve.connections import CONNECTION
 from agent_tts.serve.fair_queue import Flow
-from agent_tts.serve.guard import Client, TokenBucket
+from agent_tts.serve.guard import Client
 from agent_tts.serve.node import Node
 from agent_tts.serve.routes import openai
 from agent_tts.serve.routes.http import retry_headers
 from agent_tts.serve.server import WebSocketProtocol
 from agent_tts.serve.session import Session
+from agent_tts.serve.token_bucket import TokenBucket
 from agent_tts.serve.transports.writer import WRITE_BYTES, Writer
 
 # Close codes of errors that refuse a connection.
