@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import IO, Any, cast
 
@@ -67,11 +67,14 @@ class ChildProcess(asyncio.SubprocessProtocol):
         """The end of its stderr, at most 4 KiB."""
         return self._tail.decode("utf-8", "replace").strip()
 
-    async def spawn(self, module: str, *args: str, passes: Callable[[str], object]) -> asyncio.WriteTransport:
+    async def spawn(
+        self, module: str, *args: str, passes: Callable[[str], object], pass_fds: Sequence[int] = ()
+    ) -> asyncio.WriteTransport:
         """Run `python -m module args`; returns its stdin. After an error or a cancellation, `kill` and `reap` end it.
 
         Args:
             passes: whether it gets an environment variable, by the variable's name.
+            pass_fds: descriptors that it inherits under their numbers; none on Windows.
 
         Raises:
             OSError: it cannot be started.
@@ -81,6 +84,8 @@ class ChildProcess(asyncio.SubprocessProtocol):
         detached: dict[str, Any] = {"start_new_session": True}
         if sys.platform == "win32":
             detached = {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}
+        if pass_fds:
+            detached["pass_fds"] = pass_fds
         command = module_command(module, *args)
         with for_child():
             transport, _ = await self._loop.subprocess_exec(lambda: self, *command, env=env, **detached)
