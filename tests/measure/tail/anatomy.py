@@ -341,7 +341,8 @@ def _anatomy(
         f"{visit['id']} (request {request_id}) at {zero - begin:.3f} s: {ms(visit['audio'])} ms, by the node "
         f"{visit.get('ttfa_ms')}, queue {visit.get('queue_ms')}, gap {1_000 * visit['gap_s']:.1f}",
         f"  dialled {ms(visit['dial'])}, greeted {ms(visit['greeted'])}, "
-        f"front opens {ms(front.opened[visit['id']][0])}, engine has it {ms(opened)}, started at the client {ms(visit.get('started', zero))}",
+        f"front opens {ms(front.opened[visit['id']][0])}, engine has it {ms(opened)}, "
+        f"started at the client {ms(visit.get('started', zero))}",
         "  " + ", ".join(f"{name} {ms(at[name])}" for name in STAGES),
         "  outputs: " + ", ".join(engine.kinds[request_id][:20]),
         "  row at its launches: " + ", ".join(f"{ms(when)} {state}" for when, state in engine.states[request_id][:30]),
