@@ -11,7 +11,7 @@ def test_limits_keys_and_deadlines_are_used_and_the_rest_is_named() -> None:
     old = Settings(engine="tone")
     new = Settings(
         engine="espeak",
-        auth=Auth(api_keys=("k",)),  # type: ignore[arg-type]
+        auth=Auth(api_keys=("k",)),
         limits=Limits(connections=9, max_frames=7),
         timeouts=Timeouts(write_s=1, queue_s=1),
     )
@@ -66,14 +66,14 @@ def test_a_change_that_cannot_be_used_is_found_again() -> None:
 
 
 def test_settings_with_secrets_come_back_equal() -> None:
-    settings = Settings(auth=Auth(api_keys=("one", "two")), fronts=3)  # type: ignore[arg-type]
+    settings = Settings(auth=Auth(api_keys=("one", "two")), fronts=3)
     again = Settings.model_validate_json(with_secrets(settings))
     assert again == settings
     assert [key.get_secret_value() for key in again.auth.api_keys] == ["one", "two"]
 
 
 def test_secrets_are_never_in_the_line_about_a_change() -> None:
-    found = change(Settings(), Settings(auth=Auth(api_keys=("sesame",))))  # type: ignore[arg-type]
+    found = change(Settings(), Settings(auth=Auth(api_keys=("sesame",))))
     assert "sesame" not in str(found)
     assert "auth.api_keys" in str(found)
 
