@@ -210,7 +210,8 @@ class Connection:
             while True:
                 await self._stalled.wait()
                 if self._fault is not None:
-                    raise self._fault
+                    fault, self._fault = self._fault, None  # it holds the frames in which it was raised
+                    raise fault
                 if self._closing is not None:
                     code, reason = self._closing
                     await self._writer.finish()
