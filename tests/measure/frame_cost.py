@@ -31,12 +31,11 @@ from agent_tts.bench.workers import report as answer
 FRAME_BYTES = 3_840
 HEAD_BYTES = 16
 WORD_S = 0.04
-WORD = "speech "  # six sounding characters: 360 ms
+WORD = "speech "  # 360 ms
 REQUEST_FRAMES = 60
 WARMUP_S = 3.0
 PROBE_S = 0.005
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
-
 
 
 @dataclass(slots=True)
@@ -64,9 +63,9 @@ class Caller(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         key = base64.b64encode(os.urandom(16)).decode()
-        transport.write(
+        self._transport.write(
             f"GET /v1/tts/stream HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
             f"Sec-WebSocket-Key: {key}\r\nSec-WebSocket-Version: 13\r\n\r\n".encode()
         )
@@ -260,7 +259,9 @@ async def measure(
         port = int(node.url.rpartition(":")[2])
         job = {"port": port, "way": way, "lead_ms": lead_ms, "spread_s": spread_s}
         shares = [callers // clients + (number < callers % clients) for number in range(clients)]
-        async with workers("tests.measure.frame_cost", [job | {"callers": share} for share in shares], ready_s=60) as found:
+        async with workers(
+            "tests.measure.frame_cost", [job | {"callers": share} for share in shares], ready_s=60
+        ) as found:
 
             async def counts() -> Counter[str]:
                 told = await asyncio.gather(*(worker.tell({}, 60) for worker in found))
@@ -303,7 +304,9 @@ async def measure(
 
 def main(
     callers: Annotated[int, typer.Option(help="Streams, each with a WebSocket.")] = 200,
-    way: Annotated[str, typer.Option(help="plain: a text at once; words: with word times; stream: a word every 40 ms.")] = "plain",
+    way: Annotated[
+        str, typer.Option(help="plain: a text at once; words: with word times; stream: a word every 40 ms.")
+    ] = "plain",
     lead_ms: Annotated[int, typer.Option(help="Audio ahead of real time; 0: as fast as it goes.")] = 1_000,
     seconds: Annotated[float, typer.Option()] = 15.0,
     clients: Annotated[int, typer.Option(help="Processes of clients.")] = 1,
@@ -317,7 +320,10 @@ def main(
         user, system = floor_send()
         print(f"floor: send {user:.1f} + {system:.1f} us, a callback {floor_callback():.2f} us")
     for _ in range(runs):
-        print(json.dumps(asyncio.run(measure(callers, way, lead_ms or None, seconds, clients, spread_s, spy.split()))), flush=True)
+        print(
+            json.dumps(asyncio.run(measure(callers, way, lead_ms or None, seconds, clients, spread_s, spy.split()))),
+            flush=True,
+        )
 
 
 if __name__ == "__main__":
