@@ -122,8 +122,7 @@ class Share:
 
 
 class Flow:
-    """One reader or writer of a client: `async with flow` around each slice of work, which must not await; or `call`.
-    """
+    """One reader or writer of a client: `async with flow` around each slice of work, which must not await; or `call`."""
 
     def __init__(self, share: Share) -> None:
         self._share = share
