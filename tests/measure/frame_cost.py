@@ -86,7 +86,7 @@ class Caller(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._data += data
         if not self.greeted.done():
-            head, end, rest = self._data.partition(b"\r\n\r\n")
+            _, end, rest = self._data.partition(b"\r\n\r\n")
             if not end:
                 return
             self.greeted.set_result(None)

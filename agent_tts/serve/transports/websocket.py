@@ -148,7 +148,8 @@ class Connection:
         # The next check for an idle session.
         self._idle_timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
-        # Set while the task `_write` has to act: the client has no room, sending failed, or all was sent before a close.
+        # Set while the task `_write` has to act: the client has no room, sending has failed, or a close is due. What
+        # failed, and the close that is due.
         self._stalled = asyncio.Event()
         self._fault: Exception | None = None
         self._closing: tuple[int, str] | None = None
