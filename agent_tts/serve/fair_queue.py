@@ -122,7 +122,10 @@ class Share:
 
 
 class Flow:
-    """One reader or writer of a client: `async with flow` around each slice of work, which must not await; or `call`."""
+    """One reader or writer of a client.
+
+    `async with flow` stands around each slice of work, which must not await; or `call` has it called.
+    """
 
     def __init__(self, share: Share) -> None:
         self._share = share
