@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,7 @@ from agent_tts.agent.call import Build, Call, run
 from agent_tts.agent.llm import LanguageModel
 from agent_tts.agent.stt import SpeechToText
 from agent_tts.agent.turns import AgentMetrics, Tell, Turns
-from agent_tts.errors import BadMessage, Draining, Internal, at_capacity
+from agent_tts.errors import BadMessage, Draining, Internal
 from agent_tts.events import SAMPLE_RATE, SpeechOptions
 from agent_tts.integrations.pipecat.service import AgentTTSService
 from agent_tts.serve.fair_queue import Flow
@@ -67,8 +67,6 @@ class Calls:
         self._metrics = AgentMetrics(node.metrics.registry)
         # Calls over WebRTC, by `pc_id`, which the caller gets.
         self._peers: dict[str, _WebRTCCall] = {}
-        # Calls over all transports.
-        self._count = 0
 
     # ------------------------------------------------------------ WebRTC
 
@@ -76,7 +74,7 @@ class Calls:
         """Begin a call: an answer with the node's candidates, as Pipecat's clients want it. Raises SpeechError."""
         offer = sdp.read_offer(offer_sdp, microphone=True)
         async with contextlib.AsyncExitStack() as resources:
-            owner = resources.enter_context(self._admitted("webrtc", client))
+            owner = await resources.enter_async_context(self._admitted("webrtc", client))
             connection = SmallWebRTCConnection(ice_servers=ice.servers(self._node.settings))
             resources.callback(self._peers.pop, connection.pc_id, None)
             longest = min(self._node.settings.limits.message_bytes, MAX_MESSAGE)
@@ -171,22 +169,17 @@ class Calls:
         Raises:
             AtCapacity, Draining: no call may begin now.
         """
-        with self._admitted(transport_name, client) as owner:
+        async with self._admitted(transport_name, client) as owner:
             await self._run(transport, VoiceChoice(), owner, out_rate, gone, None)
 
-    @contextlib.contextmanager
-    def _admitted(self, transport_name: str, client: Client) -> Iterator[int]:
+    @contextlib.asynccontextmanager
+    async def _admitted(self, transport_name: str, client: Client) -> AsyncIterator[int]:
         """Count one more call during the block; yields its owner."""
-        if self._node.service.draining:
-            raise Draining
-        if self._count >= self._settings.calls:
-            raise at_capacity("calls", self._settings.calls)
-        with self._node.guard.admit(client) as owner, self._metrics.calls.labels(transport_name).track_inprogress():
-            self._count += 1
-            try:
+        with await self._node.guard.admit(client, "calls") as owner:
+            if self._node.service.draining:
+                raise Draining
+            with self._metrics.calls.labels(transport_name).track_inprogress():
                 yield owner
-            finally:
-                self._count -= 1
 
     def _check(self, choice: VoiceChoice) -> None:
         """Refuse a voice or language that the node lacks."""

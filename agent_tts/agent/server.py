@@ -103,7 +103,7 @@ async def offer(request: Request) -> dict[str, str]:
 async def add_candidates(request: Request) -> None:
     """Add candidates that were found after the offer."""
     calls, client, body = await _signal(CandidatesBody, request)
-    node_of(request).guard.redeem(client)
+    await node_of(request).guard.redeem(client)
     found = [(each.candidate, each.sdp_mid, each.sdp_mline_index) for each in body.candidates]
     await calls.candidates(body.pc_id, found, client)
 
@@ -111,7 +111,7 @@ async def add_candidates(request: Request) -> None:
 async def _signal(shape: type[Body], request: Request) -> tuple[Calls, Client, Body]:
     """Who sends a message of signalling, and what."""
     node = node_of(request)
-    client = node.guard.identify(request, token_ok=True)
+    client = await node.guard.identify(request, token_ok=True)
     try:
         body = shape.model_validate_json(await read_body(request))
     except ValidationError as error:

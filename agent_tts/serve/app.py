@@ -28,6 +28,7 @@ from agent_tts.ipc.engine_process import engine_processes
 from agent_tts.serve.dialects import routes as dialects
 from agent_tts.serve.fair_queue import Flow
 from agent_tts.serve.guard import Guard
+from agent_tts.serve.ledger_client import LedgerClient
 from agent_tts.serve.node import Node
 from agent_tts.serve.routes import http, rtc, voices
 from agent_tts.serve.telemetry.metrics import Metrics
@@ -70,7 +71,10 @@ class Extension(Protocol):
 
 
 def create_app(
-    settings: Settings, make_client: EngineClientFactory | None = None, extension: Extension | None = None
+    settings: Settings,
+    make_client: EngineClientFactory | None = None,
+    extension: Extension | None = None,
+    ledger: LedgerClient | None = None,
 ) -> FastAPI:
     """A node as an application; its engines start with the lifespan.
 
@@ -78,6 +82,7 @@ def create_app(
 
     Args:
         make_client: makes the client of its only engine; None starts engine processes as set.
+        ledger: of the node that this is a front of; None: of its own.
 
     Raises:
         SettingsError: the voice library or telemetry cannot be set up with these settings.
@@ -86,7 +91,7 @@ def create_app(
     metrics = Metrics(spans)
     make_clients = [make_client] if make_client is not None else engine_processes(settings)
     service = SpeechService(make_clients, VoiceLibrary.of(settings.voices), metrics, settings.voice_aliases)
-    node = Node(settings, service, Guard(settings, metrics), metrics)
+    node = Node(settings, service, Guard(settings, metrics, ledger=ledger), metrics)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:

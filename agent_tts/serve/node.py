@@ -47,4 +47,3 @@ class Node:
     peers: dict[str, OpenPeer] = field(default_factory=dict)
     # Makes voices for the library; None before the first voice. Owned by `routes.voices`.
     enrolment: Enrolment | None = None
-    uploads: int = 0  # request bodies with a new voice that are being received

@@ -92,6 +92,8 @@ class Session:
         self.waker: Callable[[], None] = lambda: None
         node.sessions.add(self)
         self._greet()
+        if node.service.draining:  # since the client was admitted
+            self.drain()
 
     # ------------------------------------------------------------ the transport's side
 

@@ -44,7 +44,7 @@ async def close_all(node: Node) -> None:
 async def _offer(request: Request) -> dict[str, str]:
     """Open a peer; returns the answer with the node's candidates, and the session's id."""
     node = node_of(request)
-    client = node.guard.identify(request, token_ok=True)
+    client = await node.guard.identify(request, token_ok=True)
     try:
         body = OfferBody.model_validate(parse(await read_body(request), NOT_AN_OFFER))
     except ValidationError:
@@ -54,7 +54,10 @@ async def _offer(request: Request) -> dict[str, str]:
         raise HTTPException(404, "WebRTC is turned off on this node (limits.rtc_peers)")
     if node.service.draining:
         raise Draining
-    peer = RtcPeer(node, client)
+    with contextlib.ExitStack() as admitted:
+        permit = admitted.enter_context(contextlib.closing(await node.guard.admit(client, "WebRTC peers")))
+        peer = RtcPeer(node, client, permit)
+        admitted.pop_all()  # it is the peer's
     try:
         async with asyncio.timeout(node.settings.timeouts.handshake_s):
             answer = await peer.answer(offer)

@@ -1,0 +1,192 @@
+"""What a node counts as a whole, whichever front has it: sessions, places, used tokens, rates, owners. Pure."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from agent_tts.config.settings import Settings
+from agent_tts.errors import AtCapacity, RateLimited, Unauthorized, at_capacity
+from agent_tts.forecast import Forecast, retry_ms
+from agent_tts.serve.token_bucket import TokenBucket
+from agent_tts.serve.tokens import Token
+
+MAX_UPLOADS = 4  # bodies with a new voice, received at once; each is kept in memory
+MAX_CLIPS = 5  # that are made into voices, or wait for it; each takes seconds
+
+REQUESTS_BURST_S = 5.0  # of requests at once
+REQUESTS_RETRY_MS = 1_000
+# A front takes this part of what a key has left, so that it need not ask for each request. What lies unused on other
+# fronts is missing to the key: a tenth each leaves most of it where its requests are.
+ALLOWANCE = 10
+
+NO_TOKEN = "the token is unknown, used or expired: POST /v1/tokens gives a new one"
+
+# What there is a number of, apart from sessions.
+Place = Literal["WebRTC peers", "calls", "new voices", "clips"]
+
+# Whose sessions count together: a key's own, those of its tokens, or all where there are no keys.
+_Group = tuple[str | None, bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What a front asks for: a session, a place, or both."""
+
+    number: int  # the front's; it never uses it again
+    key_id: str | None = None
+    token: Token | None = None  # of this key, and used up by the session
+    place: Place | None = None
+    session: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """A claim that was granted."""
+
+    claim: Claim
+    group: _Group | None  # None: no session
+    since: float
+
+
+class Ledger:
+    """The counts of one node. Each entry belongs to a front and ends with it. The caller passes the time, in seconds.
+
+    A front is a number, from 0.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        # Of each front, by the claim's number: oldest first.
+        self._entries: defaultdict[int, dict[int, _Entry]] = defaultdict(dict)
+        # Since when each session is open, oldest first, by front and number; and how long earlier ones lasted.
+        self._sessions: defaultdict[_Group, dict[tuple[int, int], float]] = defaultdict(dict)
+        self._forecast = Forecast()
+        self._places: Counter[Place] = Counter()
+        # Tokens that were used, by their ids, until they expire. The first to have been used is the first.
+        self._used: dict[str, float] = {}
+        # Numbers of keys, for the engine, which gets no key; and of sessions without one.
+        self._owners: dict[str, int] = {}
+        self._numbers = itertools.count(1)
+        # Of requests, by key.
+        self._requests: dict[str | None, TokenBucket] = {}
+        self.configure(settings)
+
+    def configure(self, settings: Settings) -> None:
+        """Take the limits of these settings. What is open stays open."""
+        self._limits = settings.limits
+        self._most: dict[Place, int] = {
+            "WebRTC peers": settings.limits.rtc_peers,
+            "calls": settings.agent.calls,
+            "new voices": MAX_UPLOADS,
+            "clips": MAX_CLIPS,
+        }
+        self._requests.clear()
+
+    @property
+    def sessions(self) -> int:
+        """Sessions and requests admitted now."""
+        return sum(map(len, self._sessions.values()))
+
+    def taken(self, place: Place) -> int:
+        """Places of a kind that are taken now."""
+        return self._places[place]
+
+    def admit(self, front: int, claim: Claim, now: float) -> int:
+        """Grant a claim, whole or not at all, and use up its token. Returns its owner.
+
+        The owner is for `SpeechService.open`: a key with all that its tokens open; without keys, each session.
+
+        Raises:
+            AtCapacity: at a limit of the key or the node; the token stays good.
+            Unauthorized: the token was used meanwhile.
+        """
+        if claim.place is not None and self._places[claim.place] >= self._most[claim.place]:
+            raise at_capacity(claim.place, self._most[claim.place])
+        group = self._group_with_room(claim, now) if claim.session else None
+        if claim.token is not None:
+            self._use(claim.token, now)
+        self._entries[front][claim.number] = _Entry(claim, group, now)
+        if claim.place is not None:
+            self._places[claim.place] += 1
+        if group is not None:
+            self._sessions[group][front, claim.number] = now
+        return self._owner(claim.key_id)
+
+    def release(self, front: int, number: int, now: float, *, unused: bool = False) -> None:
+        """End the entry of a claim, if there is one.
+
+        Args:
+            unused: the front had given the claim up before it was granted: its token is good again.
+        """
+        entry = self._entries[front].pop(number, None)
+        if entry is None:
+            return
+        self._end(front, entry)
+        if unused and entry.claim.token is not None:
+            self._used.pop(entry.claim.token.id, None)
+        elif entry.group is not None:
+            self._forecast.ended(now - entry.since)
+
+    def lose(self, front: int) -> None:
+        """A front is gone: all its entries end."""
+        for entry in self._entries.pop(front, {}).values():
+            self._end(front, entry)
+
+    def requests(self, key_id: str | None, now: float, *, several: bool) -> int:
+        """Requests that a key may send now: one, or as many as a front takes at a time.
+
+        Raises `RateLimited` if the key sends too many.
+        """
+        rate = self._limits.requests_per_s
+        bucket = self._requests.get(key_id)
+        if bucket is None:
+            bucket = self._requests[key_id] = TokenBucket(rate, max(1.0, rate * REQUESTS_BURST_S), now)
+        count = max(1, int(bucket.left(now)) // ALLOWANCE) if several else 1
+        if not bucket.allows(now, count):
+            raise RateLimited(f"at most {rate:g} requests a second: try again", retry_after_ms=REQUESTS_RETRY_MS)
+        return count
+
+    def _group_with_room(self, claim: Claim, now: float) -> _Group:
+        """The group of a new session; raises `AtCapacity` if it, or the node, has no room."""
+        limits, group = self._limits, (claim.key_id, claim.token is not None)
+        if self.sessions >= limits.connections:
+            everyone = self._sessions.values()
+            raise self._at_capacity(f"{limits.connections} sessions are open on this node", everyone, now)
+        most, what = limits.sessions_per_key, "with this key: close one"
+        if claim.token is not None:
+            if limits.token_sessions_per_key is None:
+                group = (claim.key_id, False)
+            else:
+                most, what = limits.token_sessions_per_key, "with tokens of one key"
+        if claim.key_id is not None and len(self._sessions[group]) >= most:
+            raise self._at_capacity(f"{most} sessions are open {what}", [self._sessions[group]], now)
+        return group
+
+    def _at_capacity(self, what: str, in_the_way: Iterable[dict[tuple[int, int], float]], now: float) -> AtCapacity:
+        """A refusal, and when the first session that is in the way ends."""
+        ages_s = [now - since for sessions in in_the_way for since in sessions.values()]
+        return AtCapacity(f"{what}, or try again", retry_after_ms=retry_ms(min(self._forecast.left_s(ages_s))))
+
+    def _use(self, token: Token, now: float) -> None:
+        # Those of one lifetime expire in about the order in which they are used: none is kept much longer than that.
+        for used in list(itertools.takewhile(lambda used: self._used[used] <= now, self._used)):
+            del self._used[used]
+        if token.id in self._used or token.expires_at <= now:
+            raise Unauthorized(NO_TOKEN)
+        self._used[token.id] = token.expires_at
+
+    def _owner(self, key_id: str | None) -> int:
+        if key_id is None:
+            return next(self._numbers)
+        if key_id not in self._owners:
+            self._owners[key_id] = next(self._numbers)
+        return self._owners[key_id]
+
+    def _end(self, front: int, entry: _Entry) -> None:
+        if entry.claim.place is not None:
+            self._places[entry.claim.place] -= 1
+        if entry.group is not None:
+            del self._sessions[entry.group][front, entry.claim.number]
