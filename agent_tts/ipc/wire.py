@@ -55,7 +55,7 @@ def _checked(hint: Any, value: Any) -> Any:
         if type(value) not in (int, float) or not math.isfinite(value):
             raise WireError("a finite number was expected")
         return float(value)
-    if hint in (int, str, bool):
+    if hint in (int, str, bool, types.NoneType):
         return _exactly(hint, value)
     args = get_args(hint)
     match get_origin(hint):
@@ -131,19 +131,21 @@ def _credit(body: bytes) -> GrantCredit:
     return GrantCredit(*_U32_U32.unpack(body))
 
 
-def _json(kind: type, body: bytes) -> Any:
-    return _dataclass(kind, json.loads(str(body, "utf-8", "surrogatepass")))
+def from_json(hint: Any, body: bytes) -> Any:
+    """What `to_json` has made, as the type that `hint` names: a dataclass, int, float, str, bool, None, or a union,
+    `tuple[X, ...]` or `dict[str, X]` of them. Raises `ValueError`, `WireError` among them, or `RecursionError`."""
+    return _checked(hint, json.loads(str(body, "utf-8", "surrogatepass")))
 
 
 # Body readers by tag for each direction, for a `Decoder`.
 TO_ENGINE: dict[int, Callable[[bytes], Setup | EngineCommand]] = {
     _TAG_CREDIT: _credit,
     _TAG_APPEND: _append,
-    **{tag: partial(_json, kind) for kind, tag in _COMMAND_TAGS.items()},
+    **{tag: partial(from_json, kind) for kind, tag in _COMMAND_TAGS.items()},
 }
 TO_FRONT: dict[int, Callable[[bytes], EngineEvent]] = {
     _TAG_AUDIO: _audio,
-    **{tag: partial(_json, kind) for kind, tag in _EVENT_TAGS.items()},
+    **{tag: partial(from_json, kind) for kind, tag in _EVENT_TAGS.items()},
 }
 
 
@@ -151,7 +153,8 @@ def _fields(message: Any) -> dict[str, object]:
     return {field.name: getattr(message, field.name) for field in dataclasses.fields(message)}
 
 
-def _body(message: object) -> bytes:
+def to_json(message: object) -> bytes:
+    """The body of a frame; see `from_json`. Raises `ValueError` for a number that is not finite."""
     text = json.dumps(message, default=_fields, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.encode("utf-8", "surrogatepass")
 
@@ -167,12 +170,17 @@ def encode(message: Setup | EngineCommand | EngineEvent) -> bytes:
             case AppendText(request_id, text):
                 tag, body = _TAG_APPEND, _U32.pack(request_id) + text.encode("utf-8", "surrogatepass")
             case _:
-                tag, body = _JSON_TAGS[type(message)], _body(message)
+                tag, body = _JSON_TAGS[type(message)], to_json(message)
     except (struct.error, ValueError) as error:
         raise WireError(f"{type(message).__name__} with a number outside its range") from error
+    return frame(tag, body, type(message).__name__)
+
+
+def frame(tag: int, body: bytes, name: str) -> bytes:
+    """A frame of a `Decoder`. Raises `WireError`, with this name of the message, if it is longer than `MAX_LENGTH`."""
     length = 1 + len(body)
     if length > MAX_LENGTH:
-        raise WireError(f"{type(message).__name__} of {length} bytes; at most {MAX_LENGTH} are allowed")
+        raise WireError(f"{name} of {length} bytes; at most {MAX_LENGTH} are allowed")
     return _HEAD.pack(length, tag) + body
 
 
