@@ -19,8 +19,8 @@ from agent_tts.engine.loop import EngineLoop, policy
 from agent_tts.engine.scheduler import Scheduler
 from agent_tts.engine.tone import ToneEngine
 from agent_tts.events import EngineEvent, Model
+from agent_tts.ipc.front_messages import Place
 from agent_tts.serve.app import create_app
-from agent_tts.serve.ledger import Place
 from agent_tts.serve.ledger_client import OwnLedger
 from agent_tts.serve.node import Node
 from agent_tts.serve.server import NodeServer, listen

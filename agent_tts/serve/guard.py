@@ -15,11 +15,12 @@ from starlette.requests import HTTPConnection
 
 from agent_tts.config.settings import Settings, is_loopback
 from agent_tts.errors import RateLimited, Unauthorized
+from agent_tts.ipc.front_messages import Claim, Place, Token
 from agent_tts.serve.connections import CONNECTION
-from agent_tts.serve.ledger import NO_TOKEN, Claim, Ledger, Place
+from agent_tts.serve.ledger import NO_TOKEN, Ledger
 from agent_tts.serve.ledger_client import LedgerClient, OwnLedger
 from agent_tts.serve.telemetry.metrics import Metrics
-from agent_tts.serve.tokens import Token, Tokens
+from agent_tts.serve.tokens import Tokens
 
 
 @dataclass(frozen=True, slots=True)

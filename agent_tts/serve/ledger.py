@@ -6,13 +6,12 @@ import itertools
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
 
 from agent_tts.config.settings import Settings
 from agent_tts.errors import AtCapacity, RateLimited, Unauthorized, at_capacity
 from agent_tts.forecast import Forecast, retry_ms
+from agent_tts.ipc.front_messages import Claim, Place, Token
 from agent_tts.serve.token_bucket import TokenBucket
-from agent_tts.serve.tokens import Token
 
 MAX_UPLOADS = 4  # bodies with a new voice, received at once; each is kept in memory
 MAX_CLIPS = 5  # that are made into voices, or wait for it; each takes seconds
@@ -25,22 +24,8 @@ ALLOWANCE = 10
 
 NO_TOKEN = "the token is unknown, used or expired: POST /v1/tokens gives a new one"
 
-# What there is a number of, apart from sessions.
-Place = Literal["WebRTC peers", "calls", "new voices", "clips"]
-
 # Whose sessions count together: a key's own, those of its tokens, or all where there are no keys.
 _Group = tuple[str | None, bool]
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """What a front asks for: a session, a place, or both."""
-
-    number: int  # the front's; it never uses it again
-    key_id: str | None = None
-    token: Token | None = None  # of this key, and used up by the session
-    place: Place | None = None
-    session: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from agent_tts.serve.ledger import Claim, Ledger
+from agent_tts.ipc.front_messages import Claim
+from agent_tts.serve.ledger import Ledger
 from agent_tts.serve.tokens import SECRET_BYTES
 
 

@@ -11,21 +11,14 @@ import hmac
 import secrets
 import struct
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from agent_tts.ipc.front_messages import Token
 
 SECRET_BYTES = 32
 
 # Tag of the key, expiry in seconds of the machine's monotonic clock, a random id.
 _BODY = struct.Struct("!8sd16s")
 _MAC_BYTES = 16
-
-
-@dataclass(frozen=True, slots=True)
-class Token:
-    """A token that was checked. It cannot be made from this."""
-
-    id: str
-    expires_at: float  # on the machine's monotonic clock, s
 
 
 class Tokens:

@@ -12,8 +12,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from agent_tts.config.settings import Settings
 from agent_tts.errors import AtCapacity, RateLimited, Unauthorized
-from agent_tts.serve.ledger import MAX_UPLOADS, Claim, Ledger, Place
-from agent_tts.serve.tokens import Token
+from agent_tts.ipc.front_messages import Claim, Place, Token
+from agent_tts.serve.ledger import MAX_UPLOADS, Ledger
 
 FRONTS = 3
 
