@@ -61,6 +61,11 @@ class Whole:
         """Take the limits of these settings. What is open stays open."""
         self._ledger.configure(settings)
 
+    @property
+    def sessions(self) -> int:
+        """Sessions and requests admitted now, over all fronts."""
+        return self._ledger.sessions
+
     def attach(self, front: int, channel: Channel) -> None:
         """A front process has been started; its first message has not been read. `lose` ends this."""
         self._channels[front] = channel
