@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from agent_tts.config.settings import Settings
 from agent_tts.errors import AtCapacity, RateLimited, Unauthorized, at_capacity
@@ -28,26 +27,19 @@ NO_TOKEN = "the token is unknown, used or expired: POST /v1/tokens gives a new o
 _Group = tuple[str | None, bool]
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    """A claim that was granted."""
-
-    claim: Claim
-    group: _Group | None  # None: no session
-    since: float
-
-
 class Ledger:
-    """The counts of one node. Each entry belongs to a front and ends with it. The caller passes the time, in seconds.
+    """The counts of one node, whose fronts are numbers from 0. The caller passes the time, in seconds.
 
-    A front is a number, from 0.
+    What is granted belongs to a front, and ends with it.
     """
 
     def __init__(self, settings: Settings) -> None:
-        # Of each front, by the claim's number: oldest first.
-        self._entries: defaultdict[int, dict[int, _Entry]] = defaultdict(dict)
+        # What was granted to each front, by number: the claim, and the group of its session, if it has one.
+        self._granted: defaultdict[int, dict[int, tuple[Claim, _Group | None]]] = defaultdict(dict)
         # Since when each session is open, oldest first, by front and number; and how long earlier ones lasted.
-        self._sessions: defaultdict[_Group, dict[tuple[int, int], float]] = defaultdict(dict)
+        self._open: defaultdict[_Group, dict[tuple[int, int], float]] = defaultdict(dict)
+        # Sessions and requests that are open on all fronts.
+        self.sessions = 0
         self._forecast = Forecast()
         self._places: Counter[Place] = Counter()
         # Tokens that were used, by their ids, until they expire. The first to have been used is the first.
@@ -70,11 +62,6 @@ class Ledger:
         }
         self._requests.clear()
 
-    @property
-    def sessions(self) -> int:
-        """Sessions and requests admitted now."""
-        return sum(map(len, self._sessions.values()))
-
     def taken(self, place: Place) -> int:
         """Places of a kind that are taken now."""
         return self._places[place]
@@ -93,32 +80,33 @@ class Ledger:
         group = self._group_with_room(claim, now) if claim.session else None
         if claim.token is not None:
             self._use(claim.token, now)
-        self._entries[front][claim.number] = _Entry(claim, group, now)
+        self._granted[front][claim.number] = claim, group
         if claim.place is not None:
             self._places[claim.place] += 1
         if group is not None:
-            self._sessions[group][front, claim.number] = now
+            self._open[group][front, claim.number] = now
+            self.sessions += 1
         return self._owner(claim.key_id)
 
     def release(self, front: int, number: int, now: float, *, unused: bool = False) -> None:
-        """End the entry of a claim, if there is one.
+        """End what a claim was granted, if it was.
 
         Args:
             unused: the front had given the claim up before it was granted: its token is good again.
         """
-        entry = self._entries[front].pop(number, None)
-        if entry is None:
+        claim, group = self._granted[front].pop(number, (None, None))
+        if claim is None:
             return
-        self._end(front, entry)
-        if unused and entry.claim.token is not None:
-            self._used.pop(entry.claim.token.id, None)
-        elif entry.group is not None:
-            self._forecast.ended(now - entry.since)
+        since = self._end(front, claim, group)
+        if unused:
+            self._used.pop(claim.token.id if claim.token is not None else "", None)
+        elif since is not None:
+            self._forecast.ended(now - since)
 
     def lose(self, front: int) -> None:
-        """A front is gone: all its entries end."""
-        for entry in self._entries.pop(front, {}).values():
-            self._end(front, entry)
+        """A front is gone: all that it was granted ends."""
+        for claim, group in self._granted.pop(front, {}).values():
+            self._end(front, claim, group)
 
     def requests(self, key_id: str | None, now: float, *, several: bool) -> int:
         """Requests that a key may send now: one, or as many as a front takes at a time.
@@ -138,7 +126,7 @@ class Ledger:
         """The group of a new session; raises `AtCapacity` if it, or the node, has no room."""
         limits, group = self._limits, (claim.key_id, claim.token is not None)
         if self.sessions >= limits.connections:
-            everyone = self._sessions.values()
+            everyone = self._open.values()
             raise self._at_capacity(f"{limits.connections} sessions are open on this node", everyone, now)
         most, what = limits.sessions_per_key, "with this key: close one"
         if claim.token is not None:
@@ -146,8 +134,8 @@ class Ledger:
                 group = (claim.key_id, False)
             else:
                 most, what = limits.token_sessions_per_key, "with tokens of one key"
-        if claim.key_id is not None and len(self._sessions[group]) >= most:
-            raise self._at_capacity(f"{most} sessions are open {what}", [self._sessions[group]], now)
+        if claim.key_id is not None and len(self._open[group]) >= most:
+            raise self._at_capacity(f"{most} sessions are open {what}", [self._open[group]], now)
         return group
 
     def _at_capacity(self, what: str, in_the_way: Iterable[dict[tuple[int, int], float]], now: float) -> AtCapacity:
@@ -170,8 +158,11 @@ class Ledger:
             self._owners[key_id] = next(self._numbers)
         return self._owners[key_id]
 
-    def _end(self, front: int, entry: _Entry) -> None:
-        if entry.claim.place is not None:
-            self._places[entry.claim.place] -= 1
-        if entry.group is not None:
-            del self._sessions[entry.group][front, entry.claim.number]
+    def _end(self, front: int, claim: Claim, group: _Group | None) -> float | None:
+        """Returns since when the session was open, if there was one."""
+        if claim.place is not None:
+            self._places[claim.place] -= 1
+        if group is None:
+            return None
+        self.sessions -= 1
+        return self._open[group].pop((front, claim.number))

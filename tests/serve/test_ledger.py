@@ -247,7 +247,7 @@ class Course(RuleBasedStateMachine):
         for front in range(FRONTS):
             self.dies(front)
         assert not any(self.counts())
-        assert not any(self.ledger._sessions.values())
+        assert not any(self.ledger._open.values())
 
 
 TestCourse = Course.TestCase
