@@ -78,12 +78,13 @@ class Guard:
         self.configure(settings)
 
     def configure(self, settings: Settings) -> None:
-        """Take the keys and origins of these settings. Sessions of other keys go on; their tokens are void."""
+        """Take the keys, origins and limits of these settings. Sessions of other keys go on; their tokens are void."""
         # Digests of the keys: of one length, so that the time to compare them does not tell theirs.
         self._keys = [_digest(key.get_secret_value()) for key in settings.auth.api_keys]
         self._origins = {origin.rstrip("/").lower() for origin in settings.auth.allowed_origins}
         self._token_ttl_s = settings.auth.token_ttl_s
         self._tokens = Tokens(self.ledger.secret, map(_id_of, self._keys))
+        self.ledger.configure(settings)
 
     def authorize(
         self,

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
+from agent_tts.config.settings import Settings
 from agent_tts.ipc.front_messages import Claim
 from agent_tts.serve.ledger import Ledger
 from agent_tts.serve.tokens import SECRET_BYTES
@@ -16,6 +17,9 @@ class LedgerClient(Protocol):
     """The ledger, as a front sees it."""
 
     secret: bytes  # of the node's tokens
+
+    def configure(self, settings: Settings) -> None:
+        """Take the limits of these settings, as far as they are this front's to set."""
 
     async def admit(self, claim: Claim) -> int:
         """Grant a claim until its `release`; returns its owner. After an error or a cancellation nothing is counted.
@@ -37,6 +41,9 @@ class OwnLedger:
         self.ledger = ledger
         self.secret = secrets.token_bytes(SECRET_BYTES)
         self._clock = clock
+
+    def configure(self, settings: Settings) -> None:
+        self.ledger.configure(settings)
 
     async def admit(self, claim: Claim) -> int:
         return self.ledger.admit(0, claim, self._clock())

@@ -7,11 +7,13 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from agent_tts.errors import RETRY_MS, SpeechError
+from agent_tts.config.settings import Settings
+from agent_tts.errors import RETRY_MS, RateLimited, SpeechError
 from agent_tts.ipc.channel import Channel, NoAnswer
 from agent_tts.ipc.front_messages import Claim, ForOwner, NodePage, Question, Release, TakeRequests
 
 ANSWER_S = 1.0  # longest wait for a count; while there is no answer, one question in this time is asked
+REFUSED_S = 0.05  # for which a key that sends too many requests is refused without a question
 PAGE_S = 5.0  # longest wait for the node's metrics
 OWNER_S = 10.0  # and for what another front does, such as closing a peer
 
@@ -37,11 +39,18 @@ class Supervision:
         self._clock = clock
         # Requests that each key may send before the ledger is asked again.
         self._allowed: dict[str | None, int] = {}
+        # Keys that send too many: until when they are refused without a question, and how.
+        self._refused: dict[str | None, tuple[float, RateLimited]] = {}
         # Whether the last question was not answered, and when the next is asked then: others would only wait in line.
         self._silent = False
         self._ask_at = 0.0
 
+    def configure(self, settings: Settings) -> None:
+        self._allowed.clear()
+        self._refused.clear()
+
     async def admit(self, claim: Claim) -> int:
+        self._check_silence()
         try:
             return await self._count(claim)
         except (NoAnswer, asyncio.CancelledError):
@@ -53,7 +62,7 @@ class Supervision:
 
     async def request(self, key_id: str | None) -> None:
         if not self._allowed.get(key_id):
-            granted = await self._count(TakeRequests(key_id))
+            granted = await self._more_requests(key_id)
             self._allowed[key_id] = self._allowed.get(key_id, 0) + granted
         self._allowed[key_id] -= 1
 
@@ -69,12 +78,24 @@ class Supervision:
         """Have the front that has a session do something. Raises its errors, and `NoAnswer`."""
         await self.channel.ask(question, OWNER_S)
 
+    async def _more_requests(self, key_id: str | None) -> int:
+        if (refused := self._refused.get(key_id)) is not None and self._clock() < refused[0]:
+            raise refused[1]
+        self._check_silence()
+        try:
+            return await self._count(TakeRequests(key_id))
+        except RateLimited as error:
+            self._refused[key_id] = self._clock() + REFUSED_S, error
+            raise
+
+    def _check_silence(self) -> None:
+        """Raise `NoAnswer` while the supervisor is silent, except once in `ANSWER_S`."""
+        if self._silent and self._clock() < self._ask_at:
+            raise NoAnswer("the node cannot count its sessions now: try again", retry_after_ms=RETRY_MS)
+
     async def _count(self, question: Question[A]) -> A:
         """An answer of the ledger, within `ANSWER_S`."""
-        now = self._clock()
-        if self._silent and now < self._ask_at:
-            raise NoAnswer("the node cannot count its sessions now: try again", retry_after_ms=RETRY_MS)
-        self._ask_at = now + ANSWER_S
+        self._ask_at = self._clock() + ANSWER_S
         try:
             answer = await self.channel.ask(question, ANSWER_S)
         except SpeechError as error:  # a refusal is an answer
