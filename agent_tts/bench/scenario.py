@@ -258,7 +258,8 @@ SESSIONS, SESSION_S = 64, 3.0  # at once, on average; how long one takes, with s
 STORM_CALLS = 100
 STORM_S = 12.0  # that a storm is watched
 IDLE_CONNECTIONS, IDLE_RAMP_S = 900, 2.0
-RTC_RAMP_S, RTC_SETTLE_S = 4.0, 2.0  # in which peers are spoken to, evenly; and after it
+RTC_STARTS_PER_S = 250.0  # peers that are spoken to first, evenly
+RTC_SETTLE_S = 2.0  # after it
 
 
 def requests(name: str, **fields: Any) -> Scenario:
@@ -273,7 +274,8 @@ def _listeners(name: str, count: int, **fields: Any) -> Scenario:
 
 def rtc_peers(count: int, seconds: float, words_every_ms: float, session: dict[str, Any]) -> Scenario:
     """`bench rtc`: WebRTC peers that are connected before the start, and spoken to without a pause."""
-    times: dict[str, Any] = {"ramp_s": RTC_RAMP_S, "warmup_s": RTC_RAMP_S + RTC_SETTLE_S, "duration_s": seconds}
+    ramp_s = count / RTC_STARTS_PER_S
+    times: dict[str, Any] = {"ramp_s": ramp_s, "warmup_s": ramp_s + RTC_SETTLE_S, "duration_s": seconds}
     spoken: dict[str, Any] = {"words_every_ms": words_every_ms, "session": session}
     return _listeners(f"{count} peers", count, **times, transport="rtc", **spoken)
 
