@@ -196,7 +196,6 @@ def fronts(
     from agent_tts.bench import report
     from agent_tts.bench.figures import request_figures
     from agent_tts.cli.bench_runs import measured, print_processes, serve_scenarios
-    from agent_tts.config.settings import Settings
 
     sizes = counts("--fronts", fronts)
     info: dict[str, Any] = {}
@@ -205,7 +204,7 @@ def fronts(
         loads, settings = serve_scenarios(
             *(None, None, slots * size, warmup, frames), duration_s=duration, session=voice.session
         )
-        settings |= {"slots": slots, "engines": size} | ({"fronts": size} if "fronts" in Settings.model_fields else {})
+        settings |= {"slots": slots, "engines": size, "fronts": size}
         info, ((_, _, figures),) = measured(node, loads, settings, request_figures, processes)
         runs.append({"fronts": size, **figures})
     kinds = list(runs[-1]["us_per_frame"])
