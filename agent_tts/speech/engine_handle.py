@@ -18,6 +18,7 @@ from agent_tts.events import (
     EnginePong,
     EngineReady,
     OpenRequest,
+    RequestAudio,
     RequestEvent,
     RequestFinished,
     SpeechOptions,
@@ -213,7 +214,10 @@ class EngineHandle:
 
     def _on_events(self, new: list[EngineEvent]) -> None:
         for event in new:
-            if isinstance(event, EngineReady):
+            if isinstance(event, RequestAudio):
+                if (receiver := self._open.get(event.request_id)) is not None:
+                    receiver.deliver(event)
+            elif isinstance(event, EngineReady):
                 self._on_ready(event)
             elif isinstance(event, EnginePong):
                 self._observer.pulse(self.number, event)
