@@ -1,8 +1,8 @@
-"""Measure what Opus' complexity does to speech: PESQ, ViSQOL, size and CPU. `python -m tests.measure.opus_quality --help`.
+"""Measure what Opus' complexity does to speech, by PESQ and ViSQOL. `python -m tests.measure.opus_quality --help`.
 
 Packets come from the node's encoder. libopus decodes them, with the FEC of the next packet in place of a lost one, as a
-browser's jitter buffer does. Needs `pip install pesq visqol-python`, and recordings: Debian's `pocketsphinx-testdata` has
-some of LibriVox, at 16 kHz.
+browser's jitter buffer does. Needs `pip install pesq visqol-python`, and recordings: Debian's `pocketsphinx-testdata`
+has some of LibriVox, at 16 kHz.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Annotated, Any
 
 import av
 import numpy as np
-import soundfile
-import soxr
+import soundfile  # type: ignore[import-untyped]
+import soxr  # type: ignore[import-untyped]
 import typer
 from numpy.typing import NDArray
 
@@ -113,11 +113,11 @@ class Judge:
 def encoded(sound: Sound, complexity: int, bit_rate: int) -> tuple[list[bytes], float]:
     """Packets of the node's encoder, and CPU in us a packet."""
     kept = opus.COMPLEXITY, opus.BIT_RATE
-    opus.COMPLEXITY, opus.BIT_RATE = complexity, bit_rate  # type: ignore[misc]
+    opus.COMPLEXITY, opus.BIT_RATE = complexity, bit_rate
     try:
         encoder = opus.OpusEncoder()
     finally:
-        opus.COMPLEXITY, opus.BIT_RATE = kept  # type: ignore[misc]
+        opus.COMPLEXITY, opus.BIT_RATE = kept
     begin = time.process_time()
     packets = encoder.encode(sound.tobytes()) + encoder.flush()
     return packets, (time.process_time() - begin) * 1e6 / len(packets)
@@ -156,10 +156,10 @@ def main(
                         found.setdefault(name, []).append(score)
             row: list[Any] = [f"{share:.0%}", level, rate // 1_000, f"{np.mean(sizes):.1f}", f"{np.median(costs):.0f}"]
             for name, values in found.items():
-                score = np.array(values)
-                change = score - first.setdefault(name, score)
+                scores = np.array(values)
+                change = scores - first.setdefault(name, scores)
                 error = change.std() / len(change) ** 0.5
-                row.append(f"{score.mean():.3f} ({change.mean():+.3f} ± {error:.3f})")
+                row.append(f"{scores.mean():.3f} ({change.mean():+.3f} ± {error:.3f})")
             rows.append(row)
     total_s = sum(map(len, sounds.values())) / SAMPLE_RATE
     title = f"{len(sounds)} recordings, {total_s:.0f} s, {seeds} patterns of {loss:.0%} loss"

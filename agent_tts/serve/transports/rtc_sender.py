@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Callable
 from struct import Struct
@@ -12,7 +13,7 @@ from aiortc import RTCRtpSender, RTCRtpTransceiver, clock
 from aiortc.rtcrtpparameters import RTCRtpCodecParameters
 from loguru import logger
 
-from agent_tts.serve.transports.packet_clock import PacketClock, Send
+from agent_tts.serve.transports.packet_clock import PacketClock
 from agent_tts.serve.transports.rtc_track import SpeechTrack
 
 # RTP's fixed header: version 2; marker and payload type; sequence number; timestamp; source.
@@ -43,47 +44,44 @@ class SpeechSender(RTCRtpSender):
         self._speech = track
         self._packet_clock = packet_clock
         self._on_late = on_late
+        # Of the next packet, in the lower half at first: one that wraps soon after the start breaks the peer's SRTP.
+        self._sequence = random.randrange(1 << 15)
+        # The RTP timestamp at the clock's 0.
+        self._origin = random.randrange(1 << 32)
+        self._payload_type = -1  # negotiated later
+        # Set when nothing more can be sent.
+        self._lost = asyncio.Event()
         transceiver.receiver._set_rtcp_ssrc(self._ssrc)
         transceiver._RTCRtpTransceiver__sender = self  # type: ignore[attr-defined]
 
     async def _run_rtp(self, codec: RTCRtpCodecParameters) -> None:
         """Send until aiortc cancels it, or the connection is lost."""
         aiortc: Any = self
+        assert codec.payloadType is not None, "it is negotiated"
+        self._payload_type = codec.payloadType
         aiortc._RTCRtpSender__rtp_started.set()
-        lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        send = self._sending(codec.payloadType, lost)
-        leave = self._packet_clock.join(send)
+        leave = self._packet_clock.join(self._send_next)
+        with contextlib.suppress(asyncio.CancelledError):  # which would hold this frame, and so the sender
+            await self._lost.wait()
+        leave()
+        aiortc._RTCRtpSender__rtp_exited.set()
+
+    def _send_next(self, pts: int, due: float) -> None:
+        if self._lost.is_set():
+            return
         try:
-            await lost
-        except Exception as error:  # noqa: BLE001 - any of a packet: nobody awaits this task
-            logger.opt(exception=error).warning("a WebRTC peer gets no more packets")
-        finally:
-            leave()
-            aiortc._RTCRtpSender__rtp_exited.set()
-
-    def _sending(self, payload_type: int, lost: asyncio.Future[None]) -> Send:
-        """What sends one packet; `lost` ends with the connection, or with an error."""
-        # In the lower half: a sequence number that wraps soon after the start breaks the peer's SRTP.
-        sequence, origin = random.randrange(1 << 15), random.randrange(1 << 32)
-
-        def send(pts: int, due: float) -> None:
-            nonlocal sequence
-            if lost.done():
-                return
-            try:
-                timestamp = origin + pts & 0xFFFF_FFFF
-                payload = self._speech.next_packet()
-                header = HEADER.pack(VERSION, MARKER | payload_type, sequence, timestamp, self._ssrc)
-                self._send(header + payload)
-                self._count(timestamp, len(payload))
-                sequence = sequence + 1 & 0xFFFF
-                self._on_late(max(0.0, self._packet_clock.clock() - due))
-            except ConnectionError:
-                lost.set_result(None)
-            except Exception as error:  # noqa: BLE001 - any: other peers send after this one
-                lost.set_exception(error)
-
-        return send
+            timestamp, payload = self._origin + pts & 0xFFFF_FFFF, self._speech.next_packet()
+            self._send(
+                HEADER.pack(VERSION, MARKER | self._payload_type, self._sequence, timestamp, self._ssrc) + payload
+            )
+            self._sequence = self._sequence + 1 & 0xFFFF
+            self._count(timestamp, len(payload))
+            self._on_late(max(0.0, self._packet_clock.clock() - due))
+        except ConnectionError:
+            self._lost.set()
+        except Exception as error:  # noqa: BLE001 - any: the packets of other peers leave after this one
+            logger.opt(exception=error).error("a WebRTC peer gets no more packets")
+            self._lost.set()
 
     def _send(self, packet: bytes) -> None:
         """As aiortc's `_send_rtp`, and aioice's `send`. Raises ConnectionError: there is no connection."""

@@ -10,7 +10,6 @@ from agent_tts.events import SAMPLE_RATE
 from agent_tts.serve.transports.packet_clock import PACKET_MS
 from agent_tts.speech.audio.opus import OpusEncoder
 
-
 # Audio that waits here. It covers jitter on the way from the engine; further audio stays in the engine's credit window,
 # where it costs nothing to cancel.
 LEAD_MS = 240
