@@ -232,7 +232,8 @@ class StopEngine:
     """Close the engine and end its process."""
 
 
-EngineCommand = OpenRequest | AppendText | FlushText | EndText | CancelRequest | GrantCredit | EnginePing | StopEngine
+RequestCommand = OpenRequest | AppendText | FlushText | EndText | CancelRequest | GrantCredit
+EngineCommand = RequestCommand | EnginePing | StopEngine
 
 # ---------------------------------------------------------------- engine -> front
 
@@ -253,10 +254,11 @@ class RequestStarted(_OfRequest):
     queue_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class RequestAudio(_OfRequest):
+@dataclass(slots=True)  # not frozen, as the others are: that takes three times as long to make
+class RequestAudio:
     """The next piece of audio: pcm_s16le, 24 kHz, mono, 80 ms; only the last piece may be shorter."""
 
+    request_id: int
     pcm: bytes
 
 
@@ -311,4 +313,14 @@ class EnginePong:
     texts_dropped: int = 0  # since the last pong: pieces of a text that were left out, because they end such a process
 
 
-EngineEvent = EngineReady | RequestStarted | RequestAudio | RequestWords | RequestFlushed | RequestFinished | EnginePong
+@dataclass(frozen=True, slots=True)
+class EngineLoad:
+    """How busy an engine of several fronts is, for one of them; sent after changes, at most every 50 ms."""
+
+    speaking: int  # slots in use, by any front
+    queued: int
+    others: int  # open requests of the other fronts
+
+
+RequestEvent = RequestStarted | RequestAudio | RequestWords | RequestFlushed | RequestFinished
+EngineEvent = EngineReady | RequestEvent | EnginePong | EngineLoad

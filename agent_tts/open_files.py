@@ -73,19 +73,26 @@ def in_use() -> int:
 
 
 @contextlib.contextmanager
+def spare() -> Iterator[None]:
+    """Take descriptors in this block with those that are kept for child processes."""
+    if _full is not None:
+        _set(_full)
+    try:
+        yield
+    finally:
+        if _full is not None:
+            _set(_full - FOR_CHILDREN)
+
+
+@contextlib.contextmanager
 def for_child() -> Iterator[None]:
     """Spawn a child in this block with the descriptors that are kept for it.
 
     Raises `OSError` if even these are in use; uvloop would lose some for good, and the reason.
     """
-    if _full is not None:
-        _set(_full)
-    try:
+    with spare():
         _probe()
         yield
-    finally:
-        if _full is not None:
-            _set(_full - FOR_CHILDREN)
 
 
 def _set(soft: int) -> None:

@@ -1,4 +1,4 @@
-"""The format of the pipe between front and engine: length-prefixed frames. Sans-I/O.
+"""The format of a link between front and engine: length-prefixed frames. Sans-I/O.
 
 A frame is `u32 length | u8 tag | body`, little-endian; `length` counts tag and body. Frequent messages (audio, text,
 credit) are packed; others are JSON of the dataclass' fields. Text is UTF-8 that keeps lone surrogates.
@@ -17,14 +17,24 @@ import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any, Generic, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Generic, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from agent_tts import events
-from agent_tts.events import AppendText, EngineCommand, EngineEvent, GrantCredit, RequestAudio
+from agent_tts.events import (
+    AppendText,
+    EngineCommand,
+    EngineEvent,
+    EnginePing,
+    GrantCredit,
+    RequestAudio,
+    RequestCommand,
+    StopEngine,
+)
 
 MAX_LENGTH = 1 << 20  # bytes of tag and body; the largest message, `EngineReady` with all voices, has about 50 KiB
 
 _HEAD = struct.Struct("<IB")  # length, tag
+_AUDIO_HEAD = struct.Struct("<IBI")  # length, tag and request_id of RequestAudio
 _U32 = struct.Struct("<I")  # request_id of RequestAudio and AppendText; bytes follow
 _U32_U32 = struct.Struct("<II")  # request_id and frames of GrantCredit
 
@@ -55,11 +65,11 @@ def _checked(hint: Any, value: Any) -> Any:
         if type(value) not in (int, float) or not math.isfinite(value):
             raise WireError("a finite number was expected")
         return float(value)
-    if hint in (int, str, bool):
+    if hint in (int, str, bool, types.NoneType):
         return _exactly(hint, value)
     args = get_args(hint)
     match get_origin(hint):
-        case types.UnionType:
+        case origin if origin in (types.UnionType, Union):  # `Literal[...] | None` is a `Union`
             if value is None and types.NoneType in args:
                 return None
             return _checked(_one_of([arg for arg in args if arg is not types.NoneType], value), value)
@@ -115,6 +125,7 @@ _EVENT_TAGS: dict[type[EngineEvent], int] = {
     events.RequestFlushed: 35,
     events.RequestFinished: 36,
     events.EnginePong: 37,
+    events.EngineLoad: 38,
 }
 _JSON_TAGS: dict[type, int] = {**_COMMAND_TAGS, **_EVENT_TAGS}
 
@@ -131,19 +142,26 @@ def _credit(body: bytes) -> GrantCredit:
     return GrantCredit(*_U32_U32.unpack(body))
 
 
-def _json(kind: type, body: bytes) -> Any:
-    return _dataclass(kind, json.loads(str(body, "utf-8", "surrogatepass")))
+def from_json(hint: Any, body: bytes) -> Any:
+    """What `to_json` has made, as the type that `hint` names: a dataclass, int, float, str, bool, None, or a union,
+    `tuple[X, ...]` or `dict[str, X]` of them. Raises `ValueError`, `WireError` among them, or `RecursionError`."""
+    return _checked(hint, json.loads(str(body, "utf-8", "surrogatepass")))
 
 
-# Body readers by tag for each direction, for a `Decoder`.
-TO_ENGINE: dict[int, Callable[[bytes], Setup | EngineCommand]] = {
+# Body readers by tag for each direction, for a `Decoder`. A front that shares an engine can neither set it up nor stop
+# it.
+TO_SHARED_ENGINE: dict[int, Callable[[bytes], RequestCommand | EnginePing]] = {
     _TAG_CREDIT: _credit,
     _TAG_APPEND: _append,
-    **{tag: partial(_json, kind) for kind, tag in _COMMAND_TAGS.items()},
+    **{tag: partial(from_json, kind) for kind, tag in _COMMAND_TAGS.items() if kind not in (Setup, StopEngine)},
+}
+TO_ENGINE: dict[int, Callable[[bytes], Setup | EngineCommand]] = {
+    **TO_SHARED_ENGINE,
+    **{_COMMAND_TAGS[kind]: partial(from_json, kind) for kind in (Setup, StopEngine)},
 }
 TO_FRONT: dict[int, Callable[[bytes], EngineEvent]] = {
     _TAG_AUDIO: _audio,
-    **{tag: partial(_json, kind) for kind, tag in _EVENT_TAGS.items()},
+    **{tag: partial(from_json, kind) for kind, tag in _EVENT_TAGS.items()},
 }
 
 
@@ -151,7 +169,13 @@ def _fields(message: Any) -> dict[str, object]:
     return {field.name: getattr(message, field.name) for field in dataclasses.fields(message)}
 
 
-def _body(message: object) -> bytes:
+def encode_audio(request_id: int, pcm: bytes) -> bytes:
+    """The frame of a `RequestAudio`."""
+    return _AUDIO_HEAD.pack(1 + _U32.size + len(pcm), _TAG_AUDIO, request_id) + pcm
+
+
+def to_json(message: object) -> bytes:
+    """The body of a frame; see `from_json`. Raises `ValueError` for a number that is not finite."""
     text = json.dumps(message, default=_fields, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.encode("utf-8", "surrogatepass")
 
@@ -167,12 +191,17 @@ def encode(message: Setup | EngineCommand | EngineEvent) -> bytes:
             case AppendText(request_id, text):
                 tag, body = _TAG_APPEND, _U32.pack(request_id) + text.encode("utf-8", "surrogatepass")
             case _:
-                tag, body = _JSON_TAGS[type(message)], _body(message)
+                tag, body = _JSON_TAGS[type(message)], to_json(message)
     except (struct.error, ValueError) as error:
         raise WireError(f"{type(message).__name__} with a number outside its range") from error
+    return frame(tag, body, type(message).__name__)
+
+
+def frame(tag: int, body: bytes, name: str) -> bytes:
+    """A frame of a `Decoder`. Raises `WireError`, with this name of the message, if it is longer than `MAX_LENGTH`."""
     length = 1 + len(body)
     if length > MAX_LENGTH:
-        raise WireError(f"{type(message).__name__} of {length} bytes; at most {MAX_LENGTH} are allowed")
+        raise WireError(f"{name} of {length} bytes; at most {MAX_LENGTH} are allowed")
     return _HEAD.pack(length, tag) + body
 
 
@@ -203,19 +232,25 @@ class Decoder(Generic[T]):
 
     def _feed(self, data: bytes) -> list[T]:
         messages: list[T] = []
-        buffer = self._buffer
-        buffer += data
-        start = 0
-        while len(buffer) - start >= _HEAD.size:
-            length, tag = _HEAD.unpack_from(buffer, start)
-            if not 1 <= length <= MAX_LENGTH:
-                raise WireError(f"a frame of {length} bytes; 1 to {MAX_LENGTH} are allowed")
-            end = start + _U32.size + length
-            if end > len(buffer):
-                break
-            messages.append(self._read(tag, bytes(memoryview(buffer)[start + _HEAD.size : end])))
-            start = end
-        del buffer[:start]
+        source: bytes | bytearray = data
+        if self._buffer:
+            self._buffer += data
+            source = self._buffer
+        start, last = 0, len(source) - _HEAD.size
+        with memoryview(source) as view:
+            while start <= last:
+                length, tag = _HEAD.unpack_from(source, start)
+                if not 1 <= length <= MAX_LENGTH:
+                    raise WireError(f"a frame of {length} bytes; 1 to {MAX_LENGTH} are allowed")
+                end = start + _U32.size + length
+                if end > len(source):
+                    break
+                messages.append(self._read(tag, bytes(view[start + _HEAD.size : end])))
+                start = end
+        if self._buffer:
+            del self._buffer[:start]
+        else:
+            self._buffer += data[start:]
         return messages
 
     def _read(self, tag: int, body: bytes) -> T:

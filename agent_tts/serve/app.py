@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import importlib
 import json
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import Protocol
 
 from fastapi import FastAPI
@@ -25,12 +27,15 @@ from agent_tts.config.loading import data_folder
 from agent_tts.config.settings import Settings
 from agent_tts.errors import EngineLost, SettingsError
 from agent_tts.ipc.engine_process import engine_processes
+from agent_tts.ipc.front_messages import ClosePeer, FrontPage
 from agent_tts.serve.dialects import routes as dialects
 from agent_tts.serve.fair_queue import Flow
 from agent_tts.serve.guard import Guard
 from agent_tts.serve.node import Node
 from agent_tts.serve.routes import http, rtc, voices
-from agent_tts.serve.telemetry.metrics import Metrics
+from agent_tts.serve.supervision import Supervision
+from agent_tts.serve.telemetry import pages
+from agent_tts.serve.telemetry.metrics import EngineMetrics, Metrics
 from agent_tts.serve.telemetry.tracing import spans_of
 from agent_tts.serve.transports.websocket import NATIVE, StreamEndpoint
 from agent_tts.speech.engine_handle import EngineClientFactory
@@ -69,8 +74,23 @@ class Extension(Protocol):
         """Stop all that it started, within seconds; the engines are still up."""
 
 
+def extension_of(settings: Settings, place: str | None) -> Extension | None:
+    """The extension that a function makes from the settings; `place` is `module:function`, None for no extension.
+
+    A name, because each of several fronts makes its own. Raises what the function raises.
+    """
+    if place is None:
+        return None
+    module, _, function = place.partition(":")
+    made: Extension = getattr(importlib.import_module(module), function)(settings)
+    return made
+
+
 def create_app(
-    settings: Settings, make_client: EngineClientFactory | None = None, extension: Extension | None = None
+    settings: Settings,
+    make_client: EngineClientFactory | None = None,
+    extension: Extension | None = None,
+    supervision: Supervision | None = None,
 ) -> FastAPI:
     """A node as an application; its engines start with the lifespan.
 
@@ -78,15 +98,20 @@ def create_app(
 
     Args:
         make_client: makes the client of its only engine; None starts engine processes as set.
+        supervision: what it is a front of; None: it is the only one.
 
     Raises:
         SettingsError: the voice library or telemetry cannot be set up with these settings.
     """
     spans = spans_of(settings.telemetry)
-    metrics = Metrics(spans)
+    metrics = Metrics(spans, supervision.number if supervision is not None else 0)
     make_clients = [make_client] if make_client is not None else engine_processes(settings)
-    service = SpeechService(make_clients, VoiceLibrary.of(settings.voices), metrics, settings.voice_aliases)
-    node = Node(settings, service, Guard(settings, metrics), metrics)
+    engines = EngineMetrics(metrics.registry) if supervision is None else None
+    service = SpeechService(make_clients, VoiceLibrary.of(settings.voices), engines, settings.voice_aliases)
+    node = Node(settings, service, Guard(settings, metrics, ledger=supervision), metrics, supervision)
+    if supervision is not None:
+        supervision.channel.handle(FrontPage, lambda _: pages.write(metrics.registry))
+        supervision.channel.handle(ClosePeer, partial(rtc.close_peer, node))
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -128,13 +153,7 @@ def create_app(
     app.router.routes.append(Route("/openapi.json", _openapi_of(app)))
     if settings.web:
         _add_page(app)
-    if settings.auth.allowed_origins:
-        app.add_middleware(
-            CORSMiddleware,
-            allow_origins=list(settings.auth.allowed_origins),
-            allow_methods=["GET", "POST", "PATCH", "DELETE"],
-            allow_headers=["Authorization", "Content-Type", "X-API-Key"],
-        )
+    app.add_middleware(_Origins, node)
     if spans is not None:
         app.add_middleware(spans.middleware)
     app.add_middleware(_Queued, node)
@@ -154,6 +173,31 @@ class _Queued:
             name = probe or self._node.guard.key_of(Headers(scope=scope)) or STRANGERS
             await Flow(self._node.fair_queue.share(name)).wait(REQUEST_S)
         await self._app(scope, receive, send)
+
+
+class _Origins:
+    """ASGI middleware: CORS for the origins that the settings allow now."""
+
+    def __init__(self, app: ASGIApp, node: Node) -> None:
+        self._app = self._inner = app
+        self._node = node
+        self._allowed: tuple[str, ...] = ()  # by `_app`
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        allowed = self._node.settings.auth.allowed_origins
+        if allowed != self._allowed:
+            self._allowed = allowed
+            self._app = self._inner if not allowed else _cors(self._inner, allowed)
+        await self._app(scope, receive, send)
+
+
+def _cors(app: ASGIApp, allowed: Sequence[str]) -> ASGIApp:
+    return CORSMiddleware(
+        app,
+        allow_origins=allowed,
+        allow_methods=["GET", "POST", "PATCH", "DELETE"],
+        allow_headers=["Authorization", "Content-Type", "X-API-Key"],
+    )
 
 
 class _Page(StaticFiles):

@@ -164,7 +164,7 @@ def _json_frame(tag: int, **fields: object) -> bytes:
     return frame(tag, json.dumps(fields).encode())
 
 
-OPTIONS = json.loads(frame(0, wire._body(SpeechOptions()))[5:])
+OPTIONS = json.loads(frame(0, wire.to_json(SpeechOptions()))[5:])
 MALFORMED = {
     "audio without a stream": (TO_FRONT, frame(1, b"\1\0\0")),
     "credit too short": (TO_ENGINE, frame(2, bytes(7))),
@@ -200,7 +200,7 @@ MALFORMED = {
     "null in a tuple": (TO_FRONT, _json_frame(34, request_id=1, words=[None])),
     "a value outside its set": (
         TO_FRONT,
-        frame(36, wire._body(RequestFinished(1, "end"))).replace(b'"end"', b'"bye"'),
+        frame(36, wire.to_json(RequestFinished(1, "end"))).replace(b'"end"', b'"bye"'),
     ),
 }
 

@@ -1,0 +1,158 @@
+"""The messages between the supervisor and its front processes: what each may tell or ask the other.
+
+A dataclass with a `Question` as its base is asked, and answered with the type in brackets; the others are told.
+Fields are of the types that `wire.from_json` reads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Generic, Literal, TypeVar
+
+A = TypeVar("A")
+
+
+class Question(Generic[A]):
+    """Base of a message that is asked; `A` is the type of its answer."""
+
+    __slots__ = ()
+
+
+# ---------------------------------------------------------------- supervisor -> front
+
+
+@dataclass(frozen=True, slots=True)
+class FrontSetup:
+    """The first message to a front: all that it needs to take requests."""
+
+    number: int  # among the node's fronts, from 0
+    settings: str  # JSON, with secrets
+    port: int  # where it listens, in place of `port`, which may be 0
+    engines: int
+    extension: str  # what it serves besides the node: "agent" or nothing
+    token_secret: str  # of the node's one-time tokens, in hex
+
+
+@dataclass(frozen=True, slots=True)
+class EngineUp(Question[None]):
+    """An engine has started; its link comes with this message, as one descriptor."""
+
+    engine: int
+
+
+@dataclass(frozen=True, slots=True)
+class EngineDown:
+    """An engine is lost. `EngineUp` follows when it has restarted, unless it has failed."""
+
+    engine: int
+    failed: bool  # permanently
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """Refuse new speech, end when open contexts have finished, and tell it with exit code 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewSettings(Question[str]):
+    """Use these settings, JSON with secrets, as far as it is possible without a restart. The answer: what failed."""
+
+    settings: str
+
+
+@dataclass(frozen=True, slots=True)
+class FrontPage(Question[str]):
+    """The answer: the front's metrics, as `agent_tts/serve/telemetry/pages.py` writes them."""
+
+
+# ---------------------------------------------------------------- front -> supervisor -> the front that has the session
+
+
+@dataclass(frozen=True, slots=True)
+class ClosePeer(Question[None]):
+    """Close a WebRTC peer of the client with this key, and wait until it is closed. Refused with `BadMessage`."""
+
+    session_id: str
+    key_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """An ICE candidate of a call, found after its offer: its line, and the section that it is for."""
+
+    line: str
+    mid: str
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class AddCandidates(Question[None]):
+    """Add candidates to a call of the client with this key. Refused with `BadMessage`."""
+
+    session_id: str
+    key_id: str | None
+    candidates: tuple[Candidate, ...]
+
+
+ForOwner = ClosePeer | AddCandidates
+ToFront = FrontSetup | EngineUp | EngineDown | Drain | NewSettings | FrontPage | ForOwner
+
+# ---------------------------------------------------------------- front -> supervisor
+
+
+@dataclass(frozen=True, slots=True)
+class FrontReady:
+    """The front takes requests."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkLost:
+    """The front has lost its link to an engine, which may still run: it needs a new one."""
+
+    engine: int
+
+
+# What there is a number of, apart from sessions.
+Place = Literal["WebRTC peers", "calls", "new voices", "clips"]
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A one-time token that was checked. It cannot be made from this."""
+
+    id: str
+    expires_at: float  # on the machine's monotonic clock, s
+
+
+@dataclass(frozen=True, slots=True)
+class Claim(Question[int]):
+    """A session, a place, or both, until `Release`. The answer is the owner; see `agent_tts/serve/ledger.py`."""
+
+    number: int  # the front's; it never uses it again
+    key_id: str | None = None
+    token: Token | None = None  # of this key, and used up by the session
+    place: Place | None = None
+    session: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """End what a claim was granted."""
+
+    number: int
+    unused: bool = False  # the front had given it up before the answer came: its token is good again
+
+
+@dataclass(frozen=True, slots=True)
+class TakeRequests(Question[int]):
+    """Requests that a key may send through this front; the answer is how many, one at least."""
+
+    key_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class NodePage(Question[str]):
+    """The answer: the metrics of the node, as Prometheus reads them."""
+
+
+ToSupervisor = FrontReady | LinkLost | Claim | Release | TakeRequests | NodePage | ForOwner
