@@ -22,6 +22,7 @@ import typer
 
 import agent_tts
 from agent_tts.bench import report
+from agent_tts.bench.connection import send_text
 from agent_tts.bench.node import OwnNode, cpu_percent, own_node
 from agent_tts.bench.rtc_peer import Arrivals, ListeningPeer
 from agent_tts.bench.scenario import CallListener, CallSample
@@ -75,9 +76,10 @@ async def main_of_client(job: dict[str, Any]) -> dict[str, Any]:
 async def _speak(peer: ListeningPeer) -> None:
     number = 0
     while True:
-        listener = CallListener(CallSample("rtc", "heard_out", time.monotonic()), 0, (0.0, 0.0))
+        listener = CallListener(CallSample("rtc", "heard_out", 0, time.monotonic()), 0, (0.0, 0.0))
         peer.listen(listener)
-        peer.open(f"c{number}", TEXT)
+        peer.send("context.open", context_id=f"c{number}", timestamps="none")
+        send_text(peer.send, f"c{number}", TEXT)
         await listener.over.wait()
         number += 1
 
