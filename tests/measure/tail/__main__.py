@@ -55,10 +55,10 @@ def main(
         visits, lags, histograms = asyncio.run(
             _run(settings, job, folder, rate, clients, [warm_s, seconds], probe=probe)
         )
-        lines = report(folder, visits, lags, slowest) + histograms
+        lines = [*histograms, *report(folder, visits, lags, slowest)]
     (out / "visits.json").write_text(json.dumps(visits))
     (out / "report.txt").write_text("\n".join(lines) + "\n")
-    print("\n".join([*lines[:120], *histograms]))
+    print("\n".join(lines[:120]))
 
 
 def _texts(words: int) -> list[str]:
