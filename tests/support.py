@@ -20,8 +20,9 @@ from agent_tts.engine.scheduler import Scheduler
 from agent_tts.engine.tone import ToneEngine
 from agent_tts.events import EngineEvent, Model
 from agent_tts.serve.app import create_app
+from agent_tts.serve.listener import listen
 from agent_tts.serve.node import Node
-from agent_tts.serve.server import NodeServer, listen
+from agent_tts.serve.server import NodeServer
 from agent_tts.speech.engine_handle import EngineClient, EngineClientFactory
 from tests.in_process import InProcessEngine
 

@@ -12,7 +12,7 @@ from agent_tts.agent.call import Build, load_build
 from agent_tts.agent.calls import Calls, VoiceChoice
 from agent_tts.agent.llm import LanguageModel
 from agent_tts.agent.stt import SpeechToText
-from agent_tts.config.settings import Agent
+from agent_tts.config.settings import Agent, Settings
 from agent_tts.protocol.validation import first_complaint, message_error
 from agent_tts.serve.guard import Client
 from agent_tts.serve.node import Node
@@ -67,6 +67,11 @@ class AgentServer:
     async def close(self) -> None:
         await self.calls.close()
         await self.stt.close()
+
+
+def extension(settings: Settings) -> AgentServer:
+    """The extension of `agent-tts agent`."""
+    return AgentServer(settings.agent)
 
 
 routes = APIRouter(prefix="/api/agent", tags=["agent"])

@@ -84,10 +84,10 @@ def agent(
 
     It serves all that `agent-tts serve` does. Needs agent-tts\\[agent].
     """
-    from agent_tts.cli.serve import agent_extension
+    from agent_tts.cli.serve import AGENT
     from agent_tts.cli.serve import serve as run
 
-    raise typer.Exit(run(configuration.config, settings_of(context), configuration.print_config, agent_extension))
+    raise typer.Exit(run(configuration.config, settings_of(context), configuration.print_config, AGENT))
 
 
 @app.command()

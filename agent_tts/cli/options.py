@@ -51,6 +51,7 @@ SETTINGS = {
     "host": "host",
     "port": "port",
     "slots": "slots",
+    "fronts": "fronts",
     "api_key": "auth.api_keys",
     "tls_cert": "tls.cert",
     "tls_key": "tls.key",
@@ -78,6 +79,7 @@ class NodeFlags:
     device: Device = None
     dtype: Dtype = None
     slots: Annotated[int | None, typer.Option(min=1, help="Contexts that may speak at the same time.")] = None
+    fronts: Annotated[str | None, typer.Option(help="Processes that serve clients: auto, or a number.")] = None
     api_key: Annotated[list[str] | None, typer.Option("--api-key", help="Accept this key; may be repeated.")] = None
     tls_cert: TlsCert = None
     tls_key: TlsKey = None

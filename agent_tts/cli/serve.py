@@ -2,53 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 from rich.panel import Panel
 from rich.table import Table
 
-from agent_tts.config.loading import find_config, load, to_yaml
+from agent_tts.config.loading import Loaded, find_config, load, to_yaml
 from agent_tts.config.settings import Settings
 from agent_tts.engine.factory import chosen_engine
 from agent_tts.ipc.engine_process import engine_settings
 
-if TYPE_CHECKING:
-    from agent_tts.agent.server import AgentServer
-    from agent_tts.serve.app import Extension
+# The extension of `agent-tts agent`; see `serve.app.extension_of`.
+AGENT = "agent_tts.agent.server:extension"
 
 
-def serve(
-    config: str | None,
-    flags: dict[str, Any],
-    print_config: bool,
-    extension: Callable[[Settings], Extension] | None = None,
-) -> int:
+def serve(config: str | None, flags: dict[str, Any], print_config: bool, extension: str | None = None) -> int:
     """Run a node until a signal ends it; returns the exit code.
 
     Args:
         flags: settings by dotted keys.
-        extension: makes the routes to add to the node, from its settings.
+        extension: see `serve.app.extension_of`.
     """
-    loaded = load(None if config is None else find_config(config), flags)
+
+    def read() -> Loaded:
+        return load(None if config is None else find_config(config), flags)
+
+    loaded = read()
     if print_config:
         print(to_yaml(loaded), end="")
         return 0
-    from agent_tts.serve.run import run
-
     settings = loaded.settings
-    return run(settings, lambda url: welcome(settings, url), extension(settings) if extension else None)
-
-
-def agent_extension(settings: Settings) -> AgentServer:
-    """The routes of `agent-tts agent`."""
     from agent_tts.serve.telemetry.logs import log_to_stderr
 
-    log_to_stderr(settings.log_level, settings.log_format)  # before the import of Pipecat, which logs
-    from agent_tts.agent.server import AgentServer
+    log_to_stderr(settings.log_level, settings.log_format)  # before the import of an extension, which may log
+    from agent_tts.serve.app import extension_of
+    from agent_tts.serve.run import run
 
-    return AgentServer(settings.agent)
+    made = extension_of(settings, extension)
+    return run(settings, lambda url: welcome(settings, url), made, lambda: read().settings)
 
 
 def welcome(settings: Settings, url: str) -> None:

@@ -13,6 +13,8 @@ ENV_PREFIX = "AGENT_TTS_"  # AGENT_TTS_LIMITS__CONNECTIONS=64 is limits.connecti
 HUB_REVISION = re.compile(r"([^/@\s]+/[^/@\s]+)@([^/@\s]+)")
 DEVICES = r"^(auto|(cpu|cuda(:\d+)?)(\s*,\s*(cpu|cuda(:\d+)?))*)$"
 
+MAX_FRONTS = 64
+
 
 class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -234,6 +236,9 @@ class Settings(Section):
     engines: int | None = Field(
         None, ge=1, le=64, description="engine processes; default: one for each device of qwen3, otherwise 1"
     )
+    fronts: int | Literal["auto"] = Field(
+        "auto", description="processes that serve clients, each with a core; auto: by cores, engines and limits"
+    )
     slots: int | None = Field(
         None, ge=1, le=65_535, description="simultaneous requests of each engine process; default: the engine's"
     )
@@ -257,6 +262,13 @@ class Settings(Section):
     qwen3: Qwen3 = Qwen3()
     voices: Voices = Voices()
     agent: Agent = Agent()
+
+    @field_validator("fronts", mode="before")
+    @classmethod
+    def _count_or_auto(cls, fronts: object) -> object:
+        if fronts != "auto" and (type(fronts) is not int or not 1 <= fronts <= MAX_FRONTS):
+            raise ValueError(f"must be auto or 1 to {MAX_FRONTS}")
+        return fronts
 
     @model_validator(mode="after")
     def _needs_keys_unless_loopback(self) -> Settings:

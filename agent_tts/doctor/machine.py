@@ -54,7 +54,7 @@ def packages() -> list[Finding]:
 
 
 def event_loop() -> list[Finding]:
-    from agent_tts.serve.run import event_loop_factory
+    from agent_tts.serve.process import event_loop_factory
 
     factory = event_loop_factory()
     return [good("event loop", "asyncio" if factory is None else factory.__module__)]

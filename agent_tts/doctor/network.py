@@ -27,7 +27,7 @@ EXPIRES_SOON = datetime.timedelta(days=14)
 
 def port(settings: Settings) -> list[Finding]:
     """Whether a node can listen on its port; if not, which process does."""
-    from agent_tts.serve.server import listen
+    from agent_tts.serve.listener import listen
 
     try:
         listen(settings).close()

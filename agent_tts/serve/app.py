@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import importlib
 import json
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Protocol
 
@@ -69,6 +70,18 @@ class Extension(Protocol):
         """Stop all that it started, within seconds; the engines are still up."""
 
 
+def extension_of(settings: Settings, place: str | None) -> Extension | None:
+    """The extension that a function makes from the settings; `place` is `module:function`, None for no extension.
+
+    A name, because each of several fronts makes its own. Raises what the function raises.
+    """
+    if place is None:
+        return None
+    module, _, function = place.partition(":")
+    made: Extension = getattr(importlib.import_module(module), function)(settings)
+    return made
+
+
 def create_app(
     settings: Settings, make_client: EngineClientFactory | None = None, extension: Extension | None = None
 ) -> FastAPI:
@@ -128,13 +141,7 @@ def create_app(
     app.router.routes.append(Route("/openapi.json", _openapi_of(app)))
     if settings.web:
         _add_page(app)
-    if settings.auth.allowed_origins:
-        app.add_middleware(
-            CORSMiddleware,
-            allow_origins=list(settings.auth.allowed_origins),
-            allow_methods=["GET", "POST", "PATCH", "DELETE"],
-            allow_headers=["Authorization", "Content-Type", "X-API-Key"],
-        )
+    app.add_middleware(_Origins, node)
     if spans is not None:
         app.add_middleware(spans.middleware)
     app.add_middleware(_Queued, node)
@@ -154,6 +161,31 @@ class _Queued:
             name = probe or self._node.guard.key_of(Headers(scope=scope)) or STRANGERS
             await Flow(self._node.fair_queue.share(name)).wait(REQUEST_S)
         await self._app(scope, receive, send)
+
+
+class _Origins:
+    """ASGI middleware: CORS for the origins that the settings allow now."""
+
+    def __init__(self, app: ASGIApp, node: Node) -> None:
+        self._app = self._inner = app
+        self._node = node
+        self._allowed: tuple[str, ...] = ()  # by `_app`
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        allowed = self._node.settings.auth.allowed_origins
+        if allowed != self._allowed:
+            self._allowed = allowed
+            self._app = self._inner if not allowed else _cors(self._inner, allowed)
+        await self._app(scope, receive, send)
+
+
+def _cors(app: ASGIApp, allowed: Sequence[str]) -> ASGIApp:
+    return CORSMiddleware(
+        app,
+        allow_origins=allowed,
+        allow_methods=["GET", "POST", "PATCH", "DELETE"],
+        allow_headers=["Authorization", "Content-Type", "X-API-Key"],
+    )
 
 
 class _Page(StaticFiles):

@@ -36,7 +36,7 @@ class ConnectionTable(Generic[C]):
     """
 
     def __init__(self, room: int) -> None:
-        self._room = room
+        self.room = room  # may change; nothing gives way before the next newcomer
         self._standing: dict[C, Standing] = {}
         # The connections of each standing, the one that has it longest first.
         self._by_standing: dict[Standing, dict[C, None]] = {standing: {} for standing in Standing}
@@ -55,7 +55,7 @@ class ConnectionTable(Generic[C]):
         Args:
             crowded: there is no room, whatever the count says.
         """
-        leaving = self._leave() if crowded or len(self) >= self._room else None
+        leaving = self._leave() if crowded or len(self) >= self.room else None
         self._put(connection, Standing.NEW_STRANGER)
         return leaving
 
@@ -67,10 +67,10 @@ class ConnectionTable(Generic[C]):
         if self._standing.get(connection, Standing.BUSY_CLIENT) >= Standing.IDLE_CLIENT:  # or it has given way
             return None
         leaving = None
-        if len(self) - self.strangers >= self._room - STRANGERS:
+        if len(self) - self.strangers >= self.room - STRANGERS:
             leaving = self._oldest(Standing.IDLE_CLIENT)
             if leaving is None:
-                raise at_capacity("connections", self._room - STRANGERS)
+                raise at_capacity("connections", self.room - STRANGERS)
         self._put(connection, Standing.BUSY_CLIENT)
         return leaving
 

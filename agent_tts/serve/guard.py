@@ -47,14 +47,9 @@ class Guard:
     """Checks and counts the clients of one node."""
 
     def __init__(self, settings: Settings, metrics: Metrics, clock: Callable[[], float] = time.monotonic) -> None:
-        # Digests of the keys: of one length, so that the time to compare them does not tell theirs.
-        self._keys = [_digest(key.get_secret_value()) for key in settings.auth.api_keys]
-        self._origins = {origin.rstrip("/").lower() for origin in settings.auth.allowed_origins}
-        self._token_ttl_s = settings.auth.token_ttl_s
         # Numbers of keys, for the engine, which gets no key; and of sessions without one.
         self._owners: dict[str, int] = {}
         self._numbers = itertools.count(1)
-        self._limits = settings.limits
         self._metrics = metrics
         self._clock = clock
         # Unused tokens by key: digest -> expiry, the first to expire first.
@@ -65,6 +60,19 @@ class Guard:
         self._forecast = Forecast()
         # Of requests, by key.
         self._requests: dict[str | None, TokenBucket] = {}
+        self.configure(settings)
+
+    def configure(self, settings: Settings) -> None:
+        """Take the keys, origins and limits of these settings. Sessions of other keys go on; their tokens are void."""
+        # Digests of the keys: of one length, so that the time to compare them does not tell theirs.
+        self._keys = [_digest(key.get_secret_value()) for key in settings.auth.api_keys]
+        self._origins = {origin.rstrip("/").lower() for origin in settings.auth.allowed_origins}
+        self._token_ttl_s = settings.auth.token_ttl_s
+        self._limits = settings.limits
+        self._requests.clear()
+        known = {None, *(key.hex()[:16] for key in self._keys)}
+        for key_id in self._tokens.keys() - known:
+            del self._tokens[key_id]
 
     def authorize(
         self,

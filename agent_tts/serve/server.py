@@ -1,4 +1,4 @@
-"""The node's listening socket and its uvicorn: deadlines and sizes that uvicorn lacks, signals, drain, exit code."""
+"""The node's uvicorn: deadlines and sizes that uvicorn lacks, signals, drain, exit code."""
 
 from __future__ import annotations
 
@@ -26,21 +26,19 @@ from websockets.protocol import State
 
 from agent_tts import open_files
 from agent_tts.config.settings import Settings
-from agent_tts.errors import EngineLost, SettingsError
+from agent_tts.errors import EngineLost
 from agent_tts.serve import tcp
 from agent_tts.serve.connections import CONNECTION, ConnectionTable, Standing
 from agent_tts.serve.fair_queue import Flow
+from agent_tts.serve.listener import CONNECTION_BACKLOG, url_of
 from agent_tts.serve.node import Node
+from agent_tts.serve.process import raise_limit_of_files
+from agent_tts.serve.reload import Change, Reload
 from agent_tts.serve.tls import Handshakes, server_context
 from agent_tts.serve.token_bucket import TokenBucket
 
 if TYPE_CHECKING:
     from uvicorn._types import ASGIReceiveEvent, ASGISendEvent
-
-# Kernel buffer for what a client is sent, in bytes; Linux doubles it. The default takes 84 s of audio before a client
-# that never reads is noticed.
-SEND_BUFFER = 65_536
-RECEIVE_BUFFER = 32_768  # for what a client sends, likewise doubled; clients send text
 
 MAX_HEADER_BYTES = 65_536
 MAX_HEADERS = 100
@@ -66,7 +64,6 @@ MAX_PONG_BACKLOG = 65_536  # unsent bytes; pongs are written without waiting for
 _FIN = 0x80
 _HEAD, _HEAD_16, _HEAD_64 = struct.Struct("!BB"), struct.Struct("!BBH"), struct.Struct("!BBQ")
 
-CONNECTION_BACKLOG = 1_024
 TICKS_PER_S = 10  # of uvicorn's main loop
 TAIL_BYTES = 1_024  # unsent when a connection closes at its end: the last chunk, a close frame
 DRAIN_CHECK_S = 0.05  # between checks of the send buffers
@@ -408,30 +405,6 @@ def _framed(message: str | bytes) -> tuple[bytes, bytes]:
     return _HEAD_64.pack(first, 127, size), payload
 
 
-def listen(settings: Settings) -> socket.socket:
-    """The listening socket, whose connections inherit its options. Raises `SettingsError` for an unusable address."""
-    host, port = settings.host, settings.port
-    try:
-        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-    except OSError as error:
-        raise SettingsError(f"host {host} is not an address of this machine: {error.strerror}") from error
-    # asyncio sets TCP_NODELAY only with this protocol.
-    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    try:
-        if sys.platform != "win32":
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)
-        tcp.set_user_timeout(listener, settings.timeouts.tcp_user_s)
-        listener.bind(address)
-        listener.listen(CONNECTION_BACKLOG)
-    except OSError as error:
-        listener.close()
-        raise SettingsError(f"cannot listen on {host}:{port}: {error.strerror}; choose another --port") from error
-    listener.setblocking(False)
-    return listener
-
-
 class NodeConfig(uvicorn.Config):
     """The settings of the node's uvicorn. Raises the SettingsError of `server_context`."""
 
@@ -462,6 +435,14 @@ class NodeConfig(uvicorn.Config):
         self._other_files = 0
         self._given_way = app.state.node.metrics.connections_given_way
 
+    def use(self, settings: Settings, tls: ssl.SSLContext | None) -> None:
+        """Take the limits and deadlines of these settings; new connections have all of them."""
+        self.settings, self.tls = settings, tls
+        self.ws_max_size = settings.limits.message_bytes
+        self.ws_ping_interval = self.ws_ping_timeout = settings.timeouts.ping_s
+        self.table.room = settings.limits.connections + SPARE_CONNECTIONS
+        self._room_for_files = open_files.room()
+
     def count_files(self) -> None:
         """Count what else is open: WebRTC peers, pipes of engines."""
         self._other_files = max(0, open_files.in_use() - len(self.table))
@@ -490,20 +471,33 @@ class NodeServer(uvicorn.Server):
 
     config: NodeConfig
 
-    def __init__(self, app: FastAPI, settings: Settings, on_ready: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self,
+        app: FastAPI,
+        settings: Settings,
+        on_ready: Callable[[str], None] | None = None,
+        reload: Reload | None = None,
+    ) -> None:
         super().__init__(NodeConfig(app, settings))
+        self._app = app
         self._node: Node = app.state.node
         # Called with the URL once the node takes requests.
         self._on_ready = on_ready
+        # Called at SIGHUP; None where that has no meaning.
+        self._reload = reload
         # The drain, once it has begun.
         self._drain: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._sockets: list[socket.socket] = []
         self._handshakes: Handshakes | None = None  # with TLS
         self.exit_code = 0  # of the process
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
         """Serve until drained. Cancelling it stops the server without a drain."""
         self._loop = asyncio.get_running_loop()
+        self._sockets = sockets or []
+        if self._reload is not None and sys.platform != "win32":
+            self._loop.add_signal_handler(signal.SIGHUP, self._reload, self._use_change)
         try:
             await super().serve(sockets)
         finally:
@@ -512,17 +506,33 @@ class NodeServer(uvicorn.Server):
                 await asyncio.gather(self._drain, return_exceptions=True)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start the engines, then take requests. Raises `EngineLost`; `app.state.start_error` says why."""
+        """Start the engines, then take requests. Raises what `SpeechService.start` does."""
         try:
             await super().startup(sockets if self.config.tls is None else [])
         except SystemExit:  # uvicorn raises it when the application's lifespan fails
-            raise EngineLost("the engine did not start") from None
+            raise self._app.state.start_error or EngineLost("the node did not start") from None
         if self.config.tls is not None:
-            await self._listen_for_tls(sockets or [], self.config.tls)
-        if sockets and self._on_ready is not None and not self.should_exit:
-            host, port = sockets[0].getsockname()[:2]
-            scheme = "http" if self._node.settings.tls.cert is None else "https"
-            self._on_ready(f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}")
+            await self._listen_for_tls(self._sockets, self.config.tls)
+        if self._sockets and self._on_ready is not None and not self.should_exit:
+            self._on_ready(url_of(self._sockets[0], self._node.settings))
+
+    def use(self, settings: Settings) -> None:
+        """Take settings that differ from the present ones in what `reload` calls live, without a cut.
+
+        Raises `SettingsError` for a certificate that cannot be used; all is as before.
+        """
+        tls = server_context(settings.tls)
+        raise_limit_of_files(settings.limits)
+        self._node.settings = settings
+        self._node.guard.configure(settings)
+        self.config.use(settings, tls)
+        if self._handshakes is not None and tls is not None:
+            self._handshakes.use(tls, settings.timeouts.handshake_s)
+        for listener in self._sockets:
+            tcp.set_user_timeout(listener, settings.timeouts.tcp_user_s)
+
+    def _use_change(self, change: Change) -> None:
+        self.use(change.apply(self._node.settings))
 
     async def _listen_for_tls(self, sockets: list[socket.socket], context: ssl.SSLContext) -> None:
         """Listen for TCP connections that begin with a TLS handshake."""
@@ -568,7 +578,12 @@ class NodeServer(uvicorn.Server):
             self.should_exit = self.force_exit = True
             return
         logger.info("{}: draining until open contexts have finished; repeat it to exit now", signal.Signals(sig).name)
-        self._drain = asyncio.create_task(self._drain_then_exit(), name="drain")
+        self.drain()
+
+    def drain(self) -> None:
+        """Refuse new contexts, and exit when the open ones have finished. Idempotent."""
+        if self._drain is None:
+            self._drain = asyncio.create_task(self._drain_then_exit(), name="drain")
 
     async def _drain_then_exit(self) -> None:
         timeout_s = self._node.settings.timeouts.drain_s

@@ -56,6 +56,10 @@ class Handshakes:
         """That of a new TCP connection."""
         return _Handshake(self)
 
+    def use(self, context: ssl.SSLContext, timeout_s: float) -> None:
+        """Begin later handshakes with these."""
+        self._context, self._timeout_s = context, timeout_s
+
     async def abort(self) -> None:
         """End all of them."""
         for connection in self._connections:

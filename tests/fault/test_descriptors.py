@@ -16,7 +16,7 @@ from loguru import logger
 
 from agent_tts import open_files
 from agent_tts.config.settings import Limits
-from agent_tts.serve.run import raise_limit_of_files
+from agent_tts.serve.process import raise_limit_of_files
 from tests.certificates import make_certificate
 from tests.cli.process import children_of
 from tests.hampered import hampered_node

@@ -44,10 +44,17 @@ _LIMITED_FROM = 20  # INFO
 SHOWN: dict[str | None, str | int | bool] = {"pipecat": "ERROR", "pipecat.transports.smallwebrtc.connection": False}
 
 
-def log_to_stderr(level: str, form: Literal["text", "json"] = "text") -> StderrLog:
-    """Send all logs, those of libraries too, to stderr in one format. `logger.remove()` ends it."""
+def log_to_stderr(
+    level: str, form: Literal["text", "json"] = "text", *, front: int | None = None, fd: int = STDERR
+) -> StderrLog:
+    """Send all logs, those of libraries too, to stderr in one format. `logger.remove()` ends it.
+
+    Args:
+        front: number of this front, if it is one of several: each line has it.
+        fd: the node's stderr, where that is not the process's own.
+    """
     logger.remove()
-    log = StderrLog(form)
+    log = StderrLog(form, front, fd)
     logger.add(log, level=level.upper(), format="{message}", filter=SHOWN, diagnose=False)
     logging.basicConfig(handlers=[_ToLoguru()], level=logging.WARNING, force=True)
     return log
@@ -56,10 +63,11 @@ def log_to_stderr(level: str, form: Literal["text", "json"] = "text") -> StderrL
 class StderrLog:
     """A sink of loguru, which calls `write` by one thread at a time and `stop` once."""
 
-    def __init__(self, form: Literal["text", "json"]) -> None:
+    def __init__(self, form: Literal["text", "json"], front: int | None, fd: int) -> None:
         self._form = _text if form == "text" else _json
+        self._front = front  # None unless it is one of several
         self._repeats = Repeats()
-        self._writer = LineWriter(STDERR, lambda: self.on_lost("unread"), _tell_dropped)
+        self._writer = LineWriter(fd, lambda: self.on_lost("unread"), _tell_dropped)
         # Called for each line that is lost: "unread", as stderr takes no more, or "repeated".
         self.on_lost: Callable[[str], None] = lambda why: None
 
@@ -74,7 +82,8 @@ class StderrLog:
                 self.on_lost("repeated")
                 return
             left_out = passes
-        self._writer.write(self._form(record, f" ({left_out} more of these were left out)" if left_out else ""))
+        note = f" ({left_out} more of these were left out)" if left_out else ""
+        self._writer.write(self._form(record, self._front, note))
 
     def stop(self) -> None:
         """Write what waits, within a second."""
@@ -118,18 +127,21 @@ def report_fault(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> No
         logger.opt(exception=error).error("event loop: a callback or a task failed")
 
 
-def _text(record: Record, note: str) -> str:
-    line = f"{record['time']:HH:mm:ss.SSS} {record['level'].name: <7} {record['message']}{note}\n"
+def _text(record: Record, front: int | None, note: str) -> str:
+    said = record["message"] if front is None else f"front {front}: {record['message']}"
+    line = f"{record['time']:HH:mm:ss.SSS} {record['level'].name: <7} {said}{note}\n"
     return line + "".join(f"{part}\n" for part in _fault(record))
 
 
-def _json(record: Record, note: str) -> str:
-    fields = {
+def _json(record: Record, front: int | None, note: str) -> str:
+    fields: dict[str, object] = {
         "time": record["time"].astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
         "level": record["level"].name.lower(),
         "message": record["message"] + note,
         "source": record["extra"].get("source", record["name"]),
     }
+    if front is not None:
+        fields["front"] = front
     if fault := _fault(record):
         fields["fault"] = "\n".join(fault)
     return json.dumps(fields) + "\n"

@@ -37,10 +37,12 @@ EVERY_S = 2.0  # between exports
 
 
 class Spans:
-    """Makes the spans of one node. `processor` gets them; `close` closes it."""
+    """Makes the spans of one node, or of one of its several fronts. `processor` gets them; `close` closes it."""
 
-    def __init__(self, processor: SpanProcessor) -> None:
+    def __init__(self, processor: SpanProcessor, front: int | None = None) -> None:
         named = Resource({SERVICE_NAME: "agent-tts", SERVICE_VERSION: version("agent-tts")})
+        # Attributes of every span.
+        self._common: dict[str, int] = {} if front is None else {"agent_tts.front": front}
         # Not OpenTelemetry's global provider: libraries would record whole URLs with it.
         self._provider = _Provider(resource=named.merge(OTELResourceDetector().detect()), shutdown_on_exit=False)
         self._provider.add_span_processor(processor)
@@ -52,7 +54,8 @@ class Spans:
 
     def context(self, transport: str, about: Mapping[str, str | int]) -> ContextSpan:
         """The span of a context that is opened now, a child of its request's or connection's span."""
-        attributes = {"agent_tts.carrier": transport} | {f"agent_tts.{name}": value for name, value in about.items()}
+        attributes: dict[str, str | int] = {f"agent_tts.{name}": value for name, value in about.items()}
+        attributes |= {"agent_tts.carrier": transport, **self._common}
         return ContextSpan(self._tracer.start_span("context", attributes=attributes))
 
     async def _trace(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
@@ -64,6 +67,7 @@ class Spans:
             scope["type"],
             _PROPAGATOR.extract(headers),
             SpanKind.SERVER,
+            self._common,
             record_exception=False,  # its message may quote a client
             set_status_on_exception=False,
         ) as span:

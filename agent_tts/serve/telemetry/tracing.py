@@ -19,8 +19,12 @@ _ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT
 _INSTALL = "pip install 'agent-tts[otel]'"
 
 
-def spans_of(telemetry: Telemetry, environ: Mapping[str, str] = os.environ) -> Spans | None:
-    """The maker of the node's spans; None where telemetry is off. Raises `SettingsError` without OpenTelemetry."""
+def spans_of(telemetry: Telemetry, environ: Mapping[str, str] = os.environ, front: int | None = None) -> Spans | None:
+    """The maker of the node's spans; None where telemetry is off. Raises `SettingsError` without OpenTelemetry.
+
+    Args:
+        front: number of this front, if it is one of several.
+    """
     variable = next((name for name in _ENDPOINTS if environ.get(name)), None)
     if (telemetry.endpoint is None and variable is None) or environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
         return None
@@ -35,4 +39,4 @@ def spans_of(telemetry: Telemetry, environ: Mapping[str, str] = os.environ) -> S
         return None
     endpoint = None if telemetry.endpoint is None else f"{telemetry.endpoint.rstrip('/')}/v1/traces"
     timeout_s = None if environ.get("OTEL_EXPORTER_OTLP_TIMEOUT") else CLOSE_S
-    return Spans(SpanSender(OTLPSpanExporter(endpoint, timeout=timeout_s), CLOSE_S))
+    return Spans(SpanSender(OTLPSpanExporter(endpoint, timeout=timeout_s), CLOSE_S), front)

@@ -1,0 +1,63 @@
+"""How many front processes a node has: as set, or by the cores, engines and limits."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from pathlib import Path
+
+from loguru import logger
+
+from agent_tts.config.settings import MAX_FRONTS, Settings
+from agent_tts.ipc.engine_process import engine_settings
+
+# What `auto` assumes. A core of a front carries so many callers; with so few cores several fronts gain nothing.
+CALLERS_A_CORE = 500  # over WebSocket or HTTP
+PEERS_A_CORE = 50  # over WebRTC, whose audio is encoded and encrypted
+CALLERS_AN_ENGINE = 1_000  # more than a GPU speaks for at once
+FEWEST_CORES = 4
+
+# cgroup v2, then v1: a quota and a period in microseconds; "max" or -1 is no quota.
+_QUOTAS = ("/sys/fs/cgroup/cpu.max", "/sys/fs/cgroup/cpu/cpu.cfs_quota_us /sys/fs/cgroup/cpu/cpu.cfs_period_us")
+
+
+def front_count(settings: Settings) -> int:
+    """The front processes of a node with these settings on this machine; logs why there is one although more are set.
+
+    Only Linux spreads connections over the listeners of one port.
+    """
+    if sys.platform != "linux":
+        if settings.fronts not in ("auto", 1):
+            logger.warning("fronts: {} are set, but on this system a node has one", settings.fronts)
+        return 1
+    if settings.fronts != "auto":
+        return settings.fronts
+    return automatic(settings, cores())
+
+
+def automatic(settings: Settings, cores: float) -> int:
+    """What `auto` gives on a machine with so many cores. Pure."""
+    if cores < FEWEST_CORES:
+        return 1
+    engines, limits = len(engine_settings(settings)), settings.limits
+    callers = min(limits.connections, CALLERS_AN_ENGINE * engines)
+    wanted = callers / CALLERS_A_CORE + limits.rtc_peers / PEERS_A_CORE
+    # Connections are spread by chance: some fronts have a quarter more than the mean. A core is left to each engine,
+    # and a quarter of the rest to the system.
+    return max(1, min(math.ceil(1.25 * wanted), int(0.75 * (cores - engines)), MAX_FRONTS))
+
+
+def cores() -> float:
+    """The cores that this process may use: those of its affinity, or what its cgroup's quota allows."""
+    usable = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    return min([float(usable), *(quota for files in _QUOTAS if (quota := _quota(files)) is not None)])
+
+
+def _quota(files: str) -> float | None:
+    """Cores by the quota in these files of a cgroup; None without one."""
+    try:
+        quota, period = " ".join(Path(file).read_text() for file in files.split()).split()
+        return int(quota) / int(period) if int(quota) > 0 else None
+    except (OSError, ValueError):  # no such file, or "max"
+        return None

@@ -1,0 +1,65 @@
+"""How many fronts a node has."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import pytest
+
+from agent_tts.config.settings import Limits, Qwen3, Settings
+from agent_tts.serve import fronts
+from agent_tts.serve.fronts import automatic, cores, front_count
+
+WEB_SOCKETS_ONLY = Limits(rtc_peers=0)
+GPUS = Qwen3(models=("folder",), device="cuda:0,cuda:1")
+
+
+@pytest.mark.parametrize(
+    ("settings", "cores", "expected"),
+    [
+        (Settings(), 1, 1),
+        (Settings(), 2, 1),
+        (Settings(), 3.9, 1),
+        (Settings(limits=WEB_SOCKETS_ONLY), 4, 2),
+        (Settings(), 4, 2),  # bounded by the cores
+        (Settings(), 16, 3),  # 512 connections and 48 peers
+        (Settings(limits=WEB_SOCKETS_ONLY), 16, 2),
+        (Settings(limits=Limits(connections=5_000, rtc_peers=0)), 16, 3),  # the engine speaks for no more
+        (Settings(limits=Limits(connections=5_000, rtc_peers=0), qwen3=GPUS), 16, 5),
+        (Settings(limits=Limits(connections=2_000, rtc_peers=1_000)), 16, 11),
+        (Settings(engines=8), 8, 1),
+    ],
+)
+def test_auto_follows_cores_engines_and_limits(settings: Settings, cores: float, expected: int) -> None:
+    assert automatic(settings, cores) == expected
+
+
+def test_a_number_is_taken_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "linux")
+    assert front_count(Settings(fronts=7)) == 7
+
+
+def test_other_systems_have_one_front(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert front_count(Settings(fronts=7)) == 1
+    assert front_count(Settings()) == 1
+
+
+@pytest.mark.parametrize("wrong", [0, 65, -1, "many", True, 1.5, None])
+def test_other_values_are_refused(wrong: object) -> None:
+    with pytest.raises(ValueError, match="must be auto or 1 to 64"):
+        Settings(fronts=wrong)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="cgroups")
+@pytest.mark.parametrize(("text", "expected"), [("max 100000", None), ("150000 100000", 1.5), ("-1 100000", None)])
+def test_a_quota_counts_as_cores(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: object, text: str, expected: float | None
+) -> None:
+    file = f"{tmp_path}/cpu.max"
+    with open(file, "w") as quota:
+        quota.write(text)
+    monkeypatch.setattr(fronts, "_QUOTAS", (file, "/no/such/file"))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(8))
+    assert cores() == (expected or 8)
