@@ -7,7 +7,7 @@ import contextlib
 import os
 import sys
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -222,13 +222,12 @@ async def watched(http_url: str, front_pid: int, every_s: float) -> AsyncIterato
 
 
 def lag_p99_ms(before: NodeStats, after: NodeStats) -> float | None:
-    """The p99 of the lag of the node's event loop in ms, as a bound of its histogram. None without a probe."""
-    counts = {
-        float(dict(labels)["le"]): value - before.samples.get((name, labels), 0.0)
-        for (name, labels), value in after.samples.items()
-        if name == f"{LAG}_bucket"
-    }
-    probes = counts.get(float("inf"), 0.0)
+    """The p99 of the lag of the node's event loops in ms, as a bound of its histogram. None without a probe."""
+    counts: defaultdict[float, float] = defaultdict(float)
+    for (name, labels), value in after.samples.items():
+        if name == f"{LAG}_bucket":
+            counts[float(dict(labels)["le"])] += value - before.samples.get((name, labels), 0.0)
+    probes = counts[float("inf")]
     if not probes:
         return None
     return 1_000 * min(bound for bound, count in counts.items() if count >= 0.99 * probes)

@@ -17,7 +17,7 @@ import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any, Generic, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Generic, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from agent_tts import events
 from agent_tts.events import (
@@ -69,7 +69,7 @@ def _checked(hint: Any, value: Any) -> Any:
         return _exactly(hint, value)
     args = get_args(hint)
     match get_origin(hint):
-        case types.UnionType:
+        case origin if origin in (types.UnionType, Union):  # `Literal[...] | None` is a `Union`
             if value is None and types.NoneType in args:
                 return None
             return _checked(_one_of([arg for arg in args if arg is not types.NoneType], value), value)

@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import Protocol
 
 from fastapi import FastAPI
@@ -26,12 +27,15 @@ from agent_tts.config.loading import data_folder
 from agent_tts.config.settings import Settings
 from agent_tts.errors import EngineLost, SettingsError
 from agent_tts.ipc.engine_process import engine_processes
+from agent_tts.ipc.front_messages import ClosePeer, FrontPage
 from agent_tts.serve.dialects import routes as dialects
 from agent_tts.serve.fair_queue import Flow
 from agent_tts.serve.guard import Guard
 from agent_tts.serve.node import Node
 from agent_tts.serve.routes import http, rtc, voices
-from agent_tts.serve.telemetry.metrics import Metrics
+from agent_tts.serve.supervision import Supervision
+from agent_tts.serve.telemetry import pages
+from agent_tts.serve.telemetry.metrics import EngineMetrics, Metrics
 from agent_tts.serve.telemetry.tracing import spans_of
 from agent_tts.serve.transports.websocket import NATIVE, StreamEndpoint
 from agent_tts.speech.engine_handle import EngineClientFactory
@@ -83,7 +87,10 @@ def extension_of(settings: Settings, place: str | None) -> Extension | None:
 
 
 def create_app(
-    settings: Settings, make_client: EngineClientFactory | None = None, extension: Extension | None = None
+    settings: Settings,
+    make_client: EngineClientFactory | None = None,
+    extension: Extension | None = None,
+    supervision: Supervision | None = None,
 ) -> FastAPI:
     """A node as an application; its engines start with the lifespan.
 
@@ -91,15 +98,20 @@ def create_app(
 
     Args:
         make_client: makes the client of its only engine; None starts engine processes as set.
+        supervision: what it is a front of; None: it is the only one.
 
     Raises:
         SettingsError: the voice library or telemetry cannot be set up with these settings.
     """
     spans = spans_of(settings.telemetry)
-    metrics = Metrics(spans)
+    metrics = Metrics(spans, supervision.number if supervision is not None else 0)
     make_clients = [make_client] if make_client is not None else engine_processes(settings)
-    service = SpeechService(make_clients, VoiceLibrary.of(settings.voices), metrics, settings.voice_aliases)
-    node = Node(settings, service, Guard(settings, metrics), metrics)
+    engines = EngineMetrics(metrics.registry) if supervision is None else None
+    service = SpeechService(make_clients, VoiceLibrary.of(settings.voices), engines, settings.voice_aliases)
+    node = Node(settings, service, Guard(settings, metrics, ledger=supervision), metrics, supervision)
+    if supervision is not None:
+        supervision.channel.handle(FrontPage, lambda _: pages.write(metrics.registry))
+        supervision.channel.handle(ClosePeer, partial(rtc.close_peer, node))
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:

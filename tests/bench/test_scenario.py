@@ -202,7 +202,9 @@ def test_a_promise_without_a_figure_is_broken(found: float | None, kept: bool) -
 
 def stats(at: float, rss_mib: float = 0.0, **buckets: float) -> NodeStats:
     samples: MetricSamples = {
-        ("agent_tts_loop_lag_seconds_bucket", (("le", le),)): count for le, count in buckets.items()
+        ("agent_tts_loop_lag_seconds_bucket", (("front", front), ("le", le))): count / 2
+        for le, count in buckets.items()
+        for front in "01"
     }
     return NodeStats(at, ProcessStats(rss_mib, 10, 2), (), samples)
 

@@ -66,10 +66,10 @@ class StreamEndpoint:
             self._negotiate(websocket)
             if not dialect.denies:
                 await self._accept(websocket)
-            client = self._node.guard.identify(websocket, token_ok=True, key_query=dialect.key_query)
+            client = await self._node.guard.identify(websocket, token_ok=True, key_query=dialect.key_query)
             if self._node.service.draining:
                 raise Draining
-            with self._node.guard.admit(client) as owner:
+            with await self._node.guard.admit(client) as owner:
                 if dialect.denies:
                     await self._accept(websocket)
                 await Connection(self._node, websocket, send, dialect, adapter, client, owner).run()
