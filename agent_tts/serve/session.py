@@ -128,9 +128,9 @@ class Session:
             utterance = self._next_ready()
             if utterance is None:
                 break
-            audio_ms = utterance.audio_ms
+            samples = utterance.samples
             told = utterance.poll()
-            self.heard_s += (utterance.audio_ms - audio_ms) / 1_000 / len(self._contexts)
+            self.heard_s += (utterance.samples - samples) / SAMPLE_RATE / len(self._contexts)
             if told is not None:
                 if utterance.has_events:
                     self._ready[utterance.context_id] = None  # round robin
