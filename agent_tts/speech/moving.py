@@ -1,9 +1,9 @@
 """Requests that wait for a slot in a node with several engines: they move to the engine that has one first.
 
 A request waits at its home. While another engine seems to have a free slot, the request is open there, too, with all of
-its text, but does not wait there: it starts at once or is refused. Where it starts first, it stays, and the other attempt
-is given up; its reader does not notice. So a wrong guess costs nobody a turn in line. A request that is refused by its
-home before it has started waits at another engine, if one is not full.
+its text, but does not wait there: it starts at once or is refused. Where it starts first, it stays, and the other
+attempt is given up; its reader does not notice. So a wrong guess costs nobody a turn in line. A request that is refused
+by its home before it has started waits at another engine, if one is not full.
 """
 
 from __future__ import annotations
