@@ -47,6 +47,7 @@ class FairQueue:
             self.enter(share, used_s, served)
             await served
         else:
+            self._catch_up(share)
             self._serve(share, used_s)
 
     def enter(self, share: Share, used_s: float, place: Place) -> None:
@@ -95,13 +96,15 @@ class FairQueue:
             self._schedule()
 
     def _catch_up(self, share: Share) -> None:
-        share.used_s = max(share.used_s, self._level_s - CREDIT_S)
+        if share.used_s < self._level_s - CREDIT_S:
+            share.used_s = self._level_s - CREDIT_S
 
     def _serve(self, share: Share, used_s: float) -> None:
         """Count that a flow which has used this much is served."""
-        self._catch_up(share)
-        self._level_s = max(self._level_s, share.used_s)
-        share.level_s = max(share.level_s, used_s)
+        if share.used_s > self._level_s:
+            self._level_s = share.used_s
+        if used_s > share.level_s:
+            share.level_s = used_s
 
     def _put(self, share: Share) -> None:
         share.is_in_line = True
@@ -171,7 +174,8 @@ class Flow:
         return self._share.queue.clock() - self._began < SLICE_S
 
     def _catch_up(self) -> float:
-        self._used_s = max(self._used_s, self._share.level_s - CREDIT_S)
+        if self._used_s < self._share.level_s - CREDIT_S:
+            self._used_s = self._share.level_s - CREDIT_S
         return self._used_s
 
     def _count(self, now: float) -> None:
