@@ -232,7 +232,8 @@ class StopEngine:
     """Close the engine and end its process."""
 
 
-EngineCommand = OpenRequest | AppendText | FlushText | EndText | CancelRequest | GrantCredit | EnginePing | StopEngine
+RequestCommand = OpenRequest | AppendText | FlushText | EndText | CancelRequest | GrantCredit
+EngineCommand = RequestCommand | EnginePing | StopEngine
 
 # ---------------------------------------------------------------- engine -> front
 
@@ -311,4 +312,14 @@ class EnginePong:
     texts_dropped: int = 0  # since the last pong: pieces of a text that were left out, because they end such a process
 
 
-EngineEvent = EngineReady | RequestStarted | RequestAudio | RequestWords | RequestFlushed | RequestFinished | EnginePong
+@dataclass(frozen=True, slots=True)
+class EngineLoad:
+    """How busy an engine of several fronts is, for one of them; sent after changes, at most every 50 ms."""
+
+    speaking: int  # slots in use, by any front
+    queued: int
+    others: int  # open requests of the other fronts
+
+
+RequestEvent = RequestStarted | RequestAudio | RequestWords | RequestFlushed | RequestFinished
+EngineEvent = EngineReady | RequestEvent | EnginePong | EngineLoad

@@ -25,6 +25,7 @@ class InProcessEngine:
         self._next: asyncio.Handle | None = None
         # Started, not closed, and the engine is not lost.
         self.alive = False
+        self.late = False
         # Set when the engine is lost: it is not restarted.
         self.failed = asyncio.Event()
 

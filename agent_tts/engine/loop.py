@@ -49,33 +49,41 @@ class EngineLoop:
         policy = self._scheduler.policy
         return EngineReady(self._engine.info, policy.queue, policy.window_frames)
 
-    def submit(self, command: EngineCommand) -> None:
-        """Take a command; it has its effect in the next `step`."""
+    def submit(self, command: EngineCommand, first_id: int = 0) -> None:
+        """Take a command; it has its effect in the next `step`.
+
+        Args:
+            first_id: added to the command's `request_id`. Fronts that share the engine have ids of their own each.
+        """
         match command:
             case events.GrantCredit(request_id=request_id, frames=frames):
-                self._scheduler.grant_credit(request_id, frames)
+                self._scheduler.grant_credit(first_id + request_id, frames)
             case events.AppendText(request_id=request_id, text=text):
-                self._scheduler.append(request_id, text)
+                self._scheduler.append(first_id + request_id, text)
             case events.OpenRequest(request_id=request_id, options=options, owner=owner):
-                self._scheduler.open(request_id, options, self._clock(), owner)
+                self._scheduler.open(first_id + request_id, options, self._clock(), owner)
             case events.EndText(request_id=request_id):
-                self._scheduler.end(request_id)
+                self._scheduler.end(first_id + request_id)
             case events.FlushText(request_id=request_id, flush_id=flush_id):
-                self._scheduler.flush(request_id, flush_id)
+                self._scheduler.flush(first_id + request_id, flush_id)
             case events.CancelRequest(request_id=request_id):
-                self._scheduler.cancel(request_id)
+                self._scheduler.cancel(first_id + request_id)
             case events.EnginePing(nonce=nonce):
                 self._pings.append(nonce)
             case events.StopEngine():
                 self.stopped = True
 
+    @property
+    def load(self) -> tuple[int, int]:
+        """Slots in use, and requests that wait for one."""
+        return self._scheduler.speaking, self._scheduler.queued
+
     def step(self) -> list[EngineEvent]:
         """Run the engine's step if one is due, and answer pings. An exception means that the engine is lost."""
         new = self._run_step() if self._due_s() == 0 else []
         for nonce in self._pings:
-            speaking, queued = self._scheduler.speaking, self._scheduler.queued
             step_ms = round(self._longest_s * 1_000, 3)
-            new.append(events.EnginePong(nonce, speaking, queued, step_ms, *self._engine.take_faults()))
+            new.append(events.EnginePong(nonce, *self.load, step_ms, *self._engine.take_faults()))
             self._longest_s = 0.0
         self._pings.clear()
         return new

@@ -1,7 +1,8 @@
-"""The engine process: `python -m agent_tts.ipc.child PARENT_PID`; commands on stdin, events on stdout.
+"""The engine process: `python -m agent_tts.ipc.child PARENT_PID [FD]`; commands on stdin, events on stdout.
 
 It loads the engine, sends `EngineReady`, and runs the engine loop until `StopEngine`. It exits as soon as stdin ends,
-whatever the engine is doing, and on Linux when its parent dies.
+whatever the engine is doing, and on Linux when its parent dies. FD is a socket from which it takes links to fronts that
+share the engine; see `links`.
 
 Exit codes: 0 after `StopEngine` or when the front is gone, 70 when the engine is lost; the reason is on stderr.
 """
@@ -14,6 +15,7 @@ import gc
 import os
 import queue
 import signal
+import socket
 import sys
 import threading
 import traceback
@@ -24,6 +26,7 @@ from typing import TYPE_CHECKING
 from agent_tts.errors import SettingsError
 from agent_tts.events import EngineCommand, EngineEvent
 from agent_tts.in_child import die_with, settle, take_stdout
+from agent_tts.ipc.links import Arrivals, Links, LinkThread
 from agent_tts.ipc.wire import TO_ENGINE, Decoder, Setup, WireError, encode
 
 if TYPE_CHECKING:
@@ -71,28 +74,35 @@ def leave(kind: type[BaseException], error: BaseException, trace: TracebackType 
 
 
 class Inbox:
-    """Commands of the front. A thread reads them, so that the process exits with the front while a step runs."""
+    """What the fronts have sent. A thread reads stdin, so that the process exits with its owner while a step runs."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
-        # Chunks as read, at most `MAX_INBOX_BYTES` in all.
-        self._chunks: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-        # Bytes put into `_chunks`, written by the reader thread alone, and taken out, by the engine's thread alone.
+        # Chunks as read: those of stdin, whose link is None, at most `MAX_INBOX_BYTES` in all.
+        self.arrivals: Arrivals = queue.SimpleQueue()
+        # Bytes of stdin put into `arrivals`, written by the reader thread alone, and taken out, by the engine's thread.
         self._read = 0
         self._taken = 0
         # Used by the engine's thread alone.
         self._decoder: Decoder[Setup | EngineCommand] = Decoder(TO_ENGINE)
         threading.Thread(target=self._run, name="inbox", daemon=True).start()
 
-    def receive(self, timeout_s: float | None) -> list[Setup | EngineCommand]:
-        """All messages that have come; waits up to `timeout_s` (None: forever) for the first byte."""
+    def receive(self, timeout_s: float | None, links: Links | None = None) -> list[Setup | EngineCommand]:
+        """All messages that have come on stdin; `links` gets what has come on others.
+
+        Waits up to `timeout_s` (None: forever) for the first byte.
+        """
         messages: list[Setup | EngineCommand] = []
         with contextlib.suppress(queue.Empty):
-            chunk = self._chunks.get(timeout=timeout_s)
+            link, chunk = self.arrivals.get(timeout=timeout_s)
             while True:
-                self._taken += len(chunk)
-                messages += self._decoder.feed(chunk)
-                chunk = self._chunks.get_nowait()
+                if link is not None:
+                    assert links is not None
+                    links.arrive(link, chunk)
+                elif chunk is not None:
+                    self._taken += len(chunk)
+                    messages += self._decoder.feed(chunk)
+                link, chunk = self.arrivals.get_nowait()
         return messages
 
     def _run(self) -> None:
@@ -102,7 +112,7 @@ class Inbox:
                 if self._read - self._taken > MAX_INBOX_BYTES:
                     print("the engine loop does not take its commands", file=sys.stderr, flush=True)
                     os._exit(EXIT_ENGINE_LOST)
-                self._chunks.put(data)
+                self.arrivals.put((None, data))
         os._exit(0)
 
 
@@ -128,17 +138,22 @@ class Outbox:
             os._exit(0)
 
 
-def serve(loop: EngineLoop, inbox: Inbox, outbox: Outbox) -> None:
+def serve(loop: EngineLoop, inbox: Inbox, outbox: Outbox, links: Links) -> None:
     """Send `EngineReady`, then run the loop until `StopEngine`. An exception means that the engine is lost."""
     outbox.send([loop.ready()])
     while not loop.stopped:
-        for command in inbox.receive(loop.wait_s()):
+        for command in inbox.receive(_sooner(loop.wait_s(), links.wait_s()), links):
             if isinstance(command, Setup):
                 raise WireError("Setup came twice")
             loop.submit(command)
-        if new := loop.step():
+        links.before_step()
+        if new := links.after_step(loop.step()):
             outbox.send(new)
     loop.close()
+
+
+def _sooner(one_s: float | None, other_s: float | None) -> float | None:
+    return one_s if other_s is None else other_s if one_s is None else min(one_s, other_s)
 
 
 def main() -> None:
@@ -164,9 +179,14 @@ def main() -> None:
     setup = first[0]
     if len(first) > 1 or not isinstance(setup, Setup):
         raise WireError("Setup must be the first message, and the only one before EngineReady")
-    loop = create_loop(Settings.model_validate_json(setup.settings))
+    settings = Settings.model_validate_json(setup.settings)
+    loop = create_loop(settings)
     settle()
-    serve(loop, inbox, Outbox(out))
+    thread = None
+    if len(sys.argv) > 2:
+        control = socket.socket(fileno=int(sys.argv[2]))
+        thread = LinkThread(control, inbox.arrivals, settings.timeouts.engine_heartbeat_s)
+    serve(loop, inbox, Outbox(out), Links(loop, thread))
     gc.unfreeze()
 
 

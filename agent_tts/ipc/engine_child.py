@@ -6,6 +6,7 @@ import asyncio
 import os
 import re
 import signal
+import socket
 import sys
 from collections.abc import Callable
 
@@ -13,8 +14,9 @@ from loguru import logger
 
 from agent_tts.config.settings import Settings
 from agent_tts.errors import EngineLost, SettingsError
-from agent_tts.events import EngineCommand, EngineEvent, EnginePing, EnginePong, EngineReady, StopEngine
-from agent_tts.ipc.wire import TO_FRONT, Decoder, Setup, WireError, encode
+from agent_tts.events import EngineCommand, EngineEvent, EngineReady, StopEngine
+from agent_tts.ipc.connection import EngineConnection
+from agent_tts.ipc.wire import Setup, encode
 from agent_tts.processes import PIPES_S, TAIL_BYTES, ChildProcess
 
 # Settings that the engine process gets. API keys and TURN credentials stay in the front.
@@ -26,8 +28,6 @@ ENVIRONMENT = re.compile(
     r"|(LC_|TMP|DYLD_|PYTHON|OMP_|OPENBLAS_|MKL_|CUDA_|NVIDIA_|HF_|TORCH_|TRITON_|XDG_|COVERAGE_)"
 )
 
-MAX_UNREAD_BYTES = 8 << 20  # commands that the process has not read; with more it counts as hung
-BEATS = 5  # heartbeats without an answer, after which it counts as hung
 DUMP_S = 0.2  # for a hung process to write its stacks
 STOP_S = 2.0  # for a stopped one to close its engine
 
@@ -50,11 +50,13 @@ class EngineChild(ChildProcess):
         self._settings = settings
         self._on_events = on_events
         self._on_lost = on_lost
-        self._decoder = Decoder(TO_FRONT)
-        # Frames of this tick of the event loop, written together at its end.
-        self._outbox: list[bytes] = []
-        # Whether its `EngineReady` has come; completed by that or by a death before it.
-        self._greeted = False
+        # Its stdin and stdout.
+        self._connection = EngineConnection(settings.timeouts.engine_heartbeat_s, self._take, self._give_up)
+        # Passes descriptors to it; None before `start`, after `end` and where the system cannot.
+        self._control: socket.socket | None = None
+        # Its `EngineReady`; None before it has come.
+        self.greeting: EngineReady | None = None
+        # Completed by `greeting` or by a death before it.
         self._started: asyncio.Future[None] = self._loop.create_future()
         # Whether it is being ended: its events are dropped, and its death is no loss.
         self._stopping = False
@@ -62,9 +64,7 @@ class EngineChild(ChildProcess):
         self._hung = False
         # Why no more events will come; completed as soon as that is known.
         self.gone: asyncio.Future[str] = self._loop.create_future()
-        # Heartbeats sent since the last answer.
-        self._unanswered = 0
-        # The next heartbeat; after the process has exited, the deadline of its pipe.
+        # The deadline of its pipe after the process has exited; None before.
         self._timer: asyncio.TimerHandle | None = None
         # The start of a line of stderr whose end has not come.
         self._line = bytearray()
@@ -72,7 +72,12 @@ class EngineChild(ChildProcess):
     @property
     def alive(self) -> bool:
         """Whether it has sent `EngineReady` and is not known to be gone."""
-        return self._greeted and not self.gone.done()
+        return self.greeting is not None and not self.gone.done()
+
+    @property
+    def late(self) -> bool:
+        """Whether a heartbeat is overdue."""
+        return self._connection.late
 
     async def start(self) -> None:
         """Spawn it and wait for its `EngineReady`. After an error or a cancellation the process is gone.
@@ -84,10 +89,8 @@ class EngineChild(ChildProcess):
         limit_s = self._settings.timeouts.engine_start_s
         try:
             async with asyncio.timeout(limit_s):
-                await self.spawn(
-                    "agent_tts.ipc.child", str(os.getpid()), passes=lambda name: ENVIRONMENT.match(name.upper())
-                )
-                self._write(encode(Setup(self._settings.model_dump_json(include=ENGINE_SETTINGS))))
+                self._connection.open(await self._spawn())
+                self._connection.write(encode(Setup(self._settings.model_dump_json(include=ENGINE_SETTINGS))))
                 await self._started
         except TimeoutError:
             self._lose(f"not ready within {limit_s:g} s")
@@ -96,7 +99,7 @@ class EngineChild(ChildProcess):
         except BaseException:
             await self.end()
             raise
-        if self._greeted:
+        if self.greeting is not None:
             return
         await self.end()
         line = self.tail.rpartition("\n")[2] or "it printed nothing"
@@ -108,9 +111,21 @@ class EngineChild(ChildProcess):
     def send(self, command: EngineCommand) -> None:
         """See `EngineProcess.send`. All commands of a tick of the event loop leave in one write."""
         if self.alive:
-            if not self._outbox:
-                self._loop.call_soon(self._flush)
-            self._outbox.append(encode(command))
+            self._connection.send(command)
+
+    def attach(self) -> socket.socket:
+        """See `EngineProcess.attach`."""
+        if not self.alive or self._control is None:
+            raise EngineLost(f"the {self._name} takes no links now")
+        mine, its = socket.socketpair()
+        with its:
+            try:
+                socket.send_fds(self._control, [b"\0"], [its.fileno()])
+            except OSError as error:  # it hangs, or has just ended
+                mine.close()
+                raise EngineLost(f"the {self._name} takes no links: {error.strerror}") from None
+        mine.setblocking(False)
+        return mine
 
     def silence(self) -> None:
         """Call neither `on_events` nor `on_lost` from now on."""
@@ -128,78 +143,61 @@ class EngineChild(ChildProcess):
                 await asyncio.wait([self.exited], timeout=DUMP_S)
         finally:
             self._lose("stopped")
+            if self._control is not None:
+                self._control.close()
             self.kill()
             await self.reap()
+
+    async def _spawn(self) -> asyncio.WriteTransport:
+        """Spawn it; returns its stdin."""
+        module, parent = "agent_tts.ipc.child", str(os.getpid())
+        if sys.platform == "win32":
+            return await self.spawn(module, parent, passes=_is_passed)
+        self._control, its = socket.socketpair()
+        self._control.setblocking(False)
+        with its:
+            fd = its.fileno()
+            return await self.spawn(module, parent, str(fd), passes=_is_passed, pass_fds=[fd])
 
     def _lose(self, why: str) -> None:
         if self.gone.done():
             return
         self.gone.set_result(why)
-        self._outbox.clear()
+        self._connection.close()
         if self._timer is not None:
             self._timer.cancel()
         if not self._started.done():
             self._started.set_result(None)
-        if self._greeted and not self._stopping:
+        if self.greeting is not None and not self._stopping:
             self._on_lost(why)
 
     def _give_up(self, why: str) -> None:
         self._hung = True
         self._lose(why)
 
-    def _write(self, data: bytes) -> None:
-        assert self._stdin is not None
-        if self._stdin.is_closing():  # the process has died; uvloop raises where asyncio drops the data
-            return
-        self._stdin.write(data)
-        if not self._stdin.is_closing() and self._stdin.get_write_buffer_size() > MAX_UNREAD_BYTES:
-            self._give_up("it does not read its commands")
-
-    def _flush(self) -> None:
-        if self._outbox:
-            data = b"".join(self._outbox)
-            self._outbox.clear()
-            self._write(data)
-
-    def _beat(self) -> None:
-        # Counts beats, not seconds: after a pause of the front itself, answers that wait in the pipe still count.
-        if self._unanswered == BEATS:
-            self._give_up(f"no answer for {self._settings.timeouts.engine_heartbeat_s:g} s")
-            return
-        self._unanswered += 1
-        self.send(EnginePing(self._unanswered))
-        self._timer = self._loop.call_later(self._settings.timeouts.engine_heartbeat_s / BEATS, self._beat)
-
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         super().pipe_data_received(fd, data)
         if fd == 2:
             self._log(data)
         elif not (self._stopping or self.gone.done()):
-            try:
-                new = self._decoder.feed(data)
-            except WireError as error:
-                self._give_up(f"it broke the protocol: {error}")
-                return
-            if new:
-                self._take(new)
+            self._connection.feed(data)
 
     def _take(self, new: list[EngineEvent]) -> None:
-        if not self._greeted:
+        if self.greeting is None:
             if not isinstance(new[0], EngineReady):
                 self._give_up("it broke the protocol: EngineReady did not come first")
                 return
-            self._greeted = True
+            self.greeting = new[0]
             self._started.set_result(None)
-            self._beat()
-        if any(isinstance(event, EnginePong) for event in new):
-            self._unanswered = 0
+            self._connection.beat()
         self._on_events(new)
 
     def _log(self, data: bytes) -> None:
         """Log whole lines of stderr: while the engine loads, they say what it loads and how much memory that takes."""
         *lines, rest = (self._line + data).split(b"\n")
+        level = "INFO" if self.greeting is None else "DEBUG"
         for line in lines:
-            logger.log("DEBUG" if self._greeted else "INFO", "{}: {}", self._name, line.decode("utf-8", "replace"))
+            logger.log(level, "{}: {}", self._name, line.decode("utf-8", "replace"))
         self._line = rest[-TAIL_BYTES:]
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
@@ -221,3 +219,7 @@ class EngineChild(ChildProcess):
         if code is None:
             return f"{self._name} process {self.pid} (running)"
         return f"{self._name} process {self.pid} (" + (f"signal {-code})" if code < 0 else f"exit code {code})")
+
+
+def _is_passed(name: str) -> bool:
+    return ENVIRONMENT.match(name.upper()) is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -13,7 +14,7 @@ from loguru import logger
 from agent_tts.config.settings import Settings
 from agent_tts.engine.factory import chosen_engine
 from agent_tts.errors import EngineLost, SettingsError
-from agent_tts.events import EngineCommand, EngineEvent
+from agent_tts.events import EngineCommand, EngineEvent, EngineReady
 from agent_tts.ipc.engine_child import EngineChild
 
 BACKOFF_S = (0.0, 0.1, 0.2, 0.5, 1.0)  # before the restart after the 1st, 2nd, ... death within `DEATHS_WITHIN_S`
@@ -71,6 +72,16 @@ class EngineProcess:
         return self._child is not None and self._child.alive
 
     @property
+    def late(self) -> bool:
+        """Whether a heartbeat is overdue."""
+        return self._child is not None and self._child.late
+
+    @property
+    def greeting(self) -> EngineReady | None:
+        """The `EngineReady` of the running engine; None while none runs."""
+        return self._child.greeting if self._child is not None and self._child.alive else None
+
+    @property
     def pid(self) -> int | None:
         """The process id of the running engine, or of the last one."""
         return None if self._child is None else self._child.pid
@@ -90,6 +101,19 @@ class EngineProcess:
         """Never blocks; dropped if the engine is lost. Raises `WireError` for a command longer than a megabyte."""
         if self._child is not None:
             self._child.send(command)
+
+    def attach(self) -> socket.socket:
+        """A new link to the running engine, for a front that shares it: a connected socket that the caller owns.
+
+        The link's requests end with it. Never blocks.
+
+        Raises:
+            EngineLost: no engine runs, or it does not take links.
+            OSError: there are no descriptors left.
+        """
+        if self._child is None:
+            raise EngineLost("the engine has not been started")
+        return self._child.attach()
 
     async def close(self) -> None:
         """Stop the engine, and kill it after two seconds, which cancelling skips. No event follows. Idempotent."""

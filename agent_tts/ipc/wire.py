@@ -1,4 +1,4 @@
-"""The format of the pipe between front and engine: length-prefixed frames. Sans-I/O.
+"""The format of a link between front and engine: length-prefixed frames. Sans-I/O.
 
 A frame is `u32 length | u8 tag | body`, little-endian; `length` counts tag and body. Frequent messages (audio, text,
 credit) are packed; others are JSON of the dataclass' fields. Text is UTF-8 that keeps lone surrogates.
@@ -20,11 +20,21 @@ from functools import cache, partial
 from typing import Any, Generic, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from agent_tts import events
-from agent_tts.events import AppendText, EngineCommand, EngineEvent, GrantCredit, RequestAudio
+from agent_tts.events import (
+    AppendText,
+    EngineCommand,
+    EngineEvent,
+    EnginePing,
+    GrantCredit,
+    RequestAudio,
+    RequestCommand,
+    StopEngine,
+)
 
 MAX_LENGTH = 1 << 20  # bytes of tag and body; the largest message, `EngineReady` with all voices, has about 50 KiB
 
 _HEAD = struct.Struct("<IB")  # length, tag
+_AUDIO_HEAD = struct.Struct("<IBI")  # length, tag and request_id of RequestAudio
 _U32 = struct.Struct("<I")  # request_id of RequestAudio and AppendText; bytes follow
 _U32_U32 = struct.Struct("<II")  # request_id and frames of GrantCredit
 
@@ -115,6 +125,7 @@ _EVENT_TAGS: dict[type[EngineEvent], int] = {
     events.RequestFlushed: 35,
     events.RequestFinished: 36,
     events.EnginePong: 37,
+    events.EngineLoad: 38,
 }
 _JSON_TAGS: dict[type, int] = {**_COMMAND_TAGS, **_EVENT_TAGS}
 
@@ -137,11 +148,16 @@ def from_json(hint: Any, body: bytes) -> Any:
     return _checked(hint, json.loads(str(body, "utf-8", "surrogatepass")))
 
 
-# Body readers by tag for each direction, for a `Decoder`.
-TO_ENGINE: dict[int, Callable[[bytes], Setup | EngineCommand]] = {
+# Body readers by tag for each direction, for a `Decoder`. A front that shares an engine can neither set it up nor stop
+# it.
+TO_SHARED_ENGINE: dict[int, Callable[[bytes], RequestCommand | EnginePing]] = {
     _TAG_CREDIT: _credit,
     _TAG_APPEND: _append,
-    **{tag: partial(from_json, kind) for kind, tag in _COMMAND_TAGS.items()},
+    **{tag: partial(from_json, kind) for kind, tag in _COMMAND_TAGS.items() if kind not in (Setup, StopEngine)},
+}
+TO_ENGINE: dict[int, Callable[[bytes], Setup | EngineCommand]] = {
+    **TO_SHARED_ENGINE,
+    **{_COMMAND_TAGS[kind]: partial(from_json, kind) for kind in (Setup, StopEngine)},
 }
 TO_FRONT: dict[int, Callable[[bytes], EngineEvent]] = {
     _TAG_AUDIO: _audio,
@@ -151,6 +167,11 @@ TO_FRONT: dict[int, Callable[[bytes], EngineEvent]] = {
 
 def _fields(message: Any) -> dict[str, object]:
     return {field.name: getattr(message, field.name) for field in dataclasses.fields(message)}
+
+
+def encode_audio(request_id: int, pcm: bytes) -> bytes:
+    """The frame of a `RequestAudio`."""
+    return _AUDIO_HEAD.pack(1 + _U32.size + len(pcm), _TAG_AUDIO, request_id) + pcm
 
 
 def to_json(message: object) -> bytes:

@@ -89,7 +89,7 @@ class Session:
         # The same when all events were polled: the transport closes now.
         self.closing: tuple[int, str] | None = None
         # Called when `poll` may have an event; set by the transport. Must not block.
-        self.waker: Callable[[], None] = lambda: None
+        self.waker: Callable[[], None] = _nobody
         node.sessions.add(self)
         self._greet()
 
@@ -164,6 +164,7 @@ class Session:
 
     def close(self) -> None:
         """Stop every context at once. Idempotent."""
+        self.waker = _nobody
         self._node.sessions.discard(self)
         for utterance in self._contexts.values():
             utterance.waker = None
@@ -414,3 +415,7 @@ class Session:
     def _reply(self, message: Message) -> None:
         self._replies.append(message)
         self.waker()
+
+
+def _nobody() -> None:
+    """The waker of a session without a transport."""

@@ -14,6 +14,7 @@ from agent_tts.events import (
     EngineCommand,
     EngineEvent,
     EngineInfo,
+    EngineLoad,
     EnginePong,
     EngineReady,
     OpenRequest,
@@ -49,6 +50,10 @@ class EngineClient(Protocol):
         """Whether the engine runs and answers."""
 
     @property
+    def late(self) -> bool:
+        """Whether a heartbeat of a running engine is overdue."""
+
+    @property
     def failed(self) -> asyncio.Event:
         """Set when restarts of the engine are given up."""
 
@@ -61,6 +66,9 @@ class EngineObserver:
 
     def started(self, engine: int, info: EngineInfo) -> None:
         """The engine has started."""
+
+    def ready(self, engine: int) -> None:
+        """The engine's first synthesis has succeeded."""
 
     def pulse(self, engine: int, pong: EnginePong) -> None:
         """The engine has answered a heartbeat."""
@@ -77,7 +85,9 @@ def load(requests: int, slots: int, queue: int) -> tuple[bool, float]:
 class EngineHandle:
     """One engine: its client and its open requests. Its failures do not affect other engines."""
 
-    def __init__(self, number: int, make_client: EngineClientFactory, observer: EngineObserver) -> None:
+    def __init__(
+        self, number: int, make_client: EngineClientFactory, observer: EngineObserver, *, tries: bool = True
+    ) -> None:
         # Index among the node's engines, from 0.
         self.number = number
         self._observer = observer
@@ -91,6 +101,8 @@ class EngineHandle:
         self._queue = 0
         # Maximum number of frames that a request is made ahead of its credit; see `EngineRequest`.
         self._window = 1
+        # Whether a synthesis is tried after each start; otherwise `tell` says whether one has succeeded.
+        self._tries = tries
         # Whether a synthesis has succeeded since the engine started.
         self.ready = False
         # The first synthesis after a start; None when it has ended.
@@ -135,6 +147,12 @@ class EngineHandle:
         self.client.send(OpenRequest(request.request_id, options, owner))
         return request
 
+    def tell(self, state: EngineState) -> None:
+        """Take over the state from the engine's owner, which has tried it."""
+        self.ready = state == "ready"
+        if state == "failed":
+            self.client.failed.set()
+
     def fail_all(self, code: str, message: str) -> None:
         """End every request with an error."""
         self._trial = None  # its failure need not be logged
@@ -150,6 +168,8 @@ class EngineHandle:
                 self._on_ready(event)
             elif isinstance(event, EnginePong):
                 self._observer.pulse(self.number, event)
+            elif isinstance(event, EngineLoad):
+                pass
             elif (request := self._open.get(event.request_id)) is not None:
                 if isinstance(event, RequestFinished):
                     self._forget(event.request_id)
@@ -160,7 +180,12 @@ class EngineHandle:
     def _on_ready(self, event: EngineReady) -> None:
         self.info, self._queue, self._window = event.info, event.queue, event.window
         self._observer.started(self.number, event.info)
-        self._trial = trial = self.open(Routing(event.info).resolve(SpeechOptions(lead_ms=None)))
+        if self._tries:
+            self._try()
+
+    def _try(self) -> None:
+        assert self.info is not None
+        self._trial = trial = self.open(Routing(self.info).resolve(SpeechOptions(lead_ms=None)))
         trial.waker = partial(self._on_trial, trial)
         trial.write("ready")
         trial.end()
@@ -172,7 +197,9 @@ class EngineHandle:
         if trial.finished is not None and trial is self._trial:
             self._trial = None
             self.ready = trial.finished.reason in ("end", "length") and trial.samples > 0
-            if not self.ready:
+            if self.ready:
+                self._observer.ready(self.number)
+            else:
                 why = trial.finished.message or "it gave no audio"
                 logger.error("engine {}: its first synthesis failed: {}", self.number, why)
 

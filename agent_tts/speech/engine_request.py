@@ -17,16 +17,12 @@ from agent_tts.events import (
     FlushText,
     GrantCredit,
     RequestAudio,
+    RequestEvent,
     RequestFinished,
-    RequestFlushed,
-    RequestStarted,
-    RequestWords,
 )
 
 # Credit is granted in this many parts of the window: few messages, and the engine never runs out of credit.
 GRANTS = 8
-
-RequestEvent = RequestStarted | RequestAudio | RequestWords | RequestFlushed | RequestFinished
 
 
 class EngineRequest:

@@ -15,7 +15,10 @@ from agent_tts.voices.library import VoiceLibrary
 
 
 class SpeechService:
-    """The engines of a node, all of the same kind."""
+    """The engines of a node, all of the same kind.
+
+    Where another process owns them, `tries` is false, and `EngineHandle.tell` gets their states.
+    """
 
     def __init__(
         self,
@@ -23,9 +26,13 @@ class SpeechService:
         library: VoiceLibrary | None = None,
         observer: EngineObserver | None = None,
         aliases: Mapping[str, str] = MappingProxyType({}),
+        *,
+        tries: bool = True,
     ) -> None:
         observer = observer or EngineObserver()
-        self.engines = tuple(EngineHandle(number, make, observer) for number, make in enumerate(make_clients))
+        self.engines = tuple(
+            EngineHandle(number, make, observer, tries=tries) for number, make in enumerate(make_clients)
+        )
         # Voices in addition to the engines' own; None without a voice library.
         self.library = library
         self._aliases = aliases
@@ -107,7 +114,8 @@ class SpeechService:
             raise EngineLost("the engine is restarting: try again", retry_after_ms=RETRY_MS)
         # An engine that is not ready may fail fast and so look idle: it would receive every utterance.
         able = [engine for engine in up if engine.ready] or up
-        return min(able, key=lambda engine: engine.load).open(self.resolve(options), owner)
+        prompt = [engine for engine in able if not engine.client.late] or able
+        return min(prompt, key=lambda engine: engine.load).open(self.resolve(options), owner)
 
     def resolve(self, options: SpeechOptions) -> SpeechOptions:
         """The options with voice, language and model resolved; raises the errors of `Routing.resolve`."""

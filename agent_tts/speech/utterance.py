@@ -12,6 +12,7 @@ from agent_tts.events import (
     SAMPLE_RATE,
     EngineInfo,
     RequestAudio,
+    RequestEvent,
     RequestFinished,
     RequestFlushed,
     RequestStarted,
@@ -32,7 +33,7 @@ from agent_tts.protocol.context import (
 )
 from agent_tts.protocol.v1 import OutputFormat
 from agent_tts.speech.audio.encoding import Chunk, make_encoder
-from agent_tts.speech.engine_request import EngineRequest, RequestEvent
+from agent_tts.speech.engine_request import EngineRequest
 from agent_tts.speech.words.timeline import Paces, WordTimeline
 
 # Words are sent to the listener, kept only for `cut`, or not computed.

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from agent_tts.events import RequestWords, SpeechOptions, WordTime
-from agent_tts.speech.engine_request import EngineRequest, RequestEvent
+from agent_tts.events import RequestEvent, RequestWords, SpeechOptions, WordTime
+from agent_tts.speech.engine_request import EngineRequest
 from tests.agent.caller import calling
 from tests.agent.llm_server import running_llm
 from tests.agent.node import RunningAgent, running_agent

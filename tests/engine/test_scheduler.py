@@ -589,7 +589,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             self.see(event)
 
     def see(self, event: events.EngineEvent) -> None:
-        assert not isinstance(event, events.EngineReady | events.EnginePong)
+        assert not isinstance(event, events.EngineReady | events.EnginePong | events.EngineLoad)
         assert event.request_id not in self.over, "an event after the end"
         if isinstance(event, events.RequestStarted):
             assert event.request_id not in self.started, "started twice"

@@ -12,7 +12,6 @@ from agent_tts.events import EngineReady
 from agent_tts.protocol.adapter import Message
 from agent_tts.protocol.context import AudioChunk
 from agent_tts.protocol.v1 import NativeAdapter
-from agent_tts.speech import engine_request
 from tests.examples import examples
 from tests.fuzz.conversation import Conversation
 
@@ -144,7 +143,7 @@ def test_the_model_covers_all_engine_events() -> None:
         events.RequestFlushed,
         events.RequestFinished,
     }
-    assert set(get_args(engine_request.RequestEvent)) == kinds
+    assert set(get_args(events.RequestEvent)) == kinds
     assert EngineReady not in kinds
 
 

@@ -21,6 +21,7 @@ from agent_tts.events import (
     SpeechOptions,
 )
 from agent_tts.ipc.engine_process import EngineProcess
+from agent_tts.speech.engine_handle import EngineClient
 
 E = TypeVar("E", bound=EngineEvent)
 WAIT_S = 20.0
@@ -99,7 +100,7 @@ async def engine_process(settings: Settings) -> AsyncIterator[tuple[EngineProces
         await link.close()
 
 
-def speak(link: EngineProcess, stream: int, text: str = "a sentence for the tone engine", **options: Any) -> None:
+def speak(link: EngineClient, stream: int, text: str = "a sentence for the tone engine", **options: Any) -> None:
     """Open a request with all of its text, unpaced unless `lead_ms` is given."""
     link.send(OpenRequest(stream, SpeechOptions(**{"lead_ms": None, **options})))
     link.send(AppendText(stream, text))

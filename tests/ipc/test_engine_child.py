@@ -17,7 +17,7 @@ from loguru import logger
 from agent_tts.config.settings import ENV_PREFIX, Settings
 from agent_tts.errors import EngineLost, SettingsError
 from agent_tts.events import AppendText, EnginePing, EnginePong, EngineReady, RequestAudio
-from agent_tts.ipc.engine_child import MAX_UNREAD_BYTES, EngineChild
+from agent_tts.ipc.connection import MAX_UNREAD_BYTES, EngineConnection
 from agent_tts.ipc.engine_process import EngineProcess
 from agent_tts.ipc.wire import TO_ENGINE, Decoder, Setup, encode
 from tests.ipc.listener import WAIT_S, Listener, engine_process, shadow_numpy, speak, tone_settings
@@ -69,13 +69,13 @@ def use_interpreter(path: Path, script: str, monkeypatch: pytest.MonkeyPatch) ->
 def record_writes(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """Record every write to an engine process from now on."""
     writes: list[bytes] = []
-    write = EngineChild._write
+    write = EngineConnection.write
 
-    def record(child: EngineChild, data: bytes) -> None:
+    def record(connection: EngineConnection, data: bytes) -> None:
         writes.append(data)
-        write(child, data)
+        write(connection, data)
 
-    monkeypatch.setattr(EngineChild, "_write", record)
+    monkeypatch.setattr(EngineConnection, "write", record)
     return writes
 
 

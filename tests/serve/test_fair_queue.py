@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from functools import partial
 
 from agent_tts.serve.fair_queue import CREDIT_S, SLICE_S, FairQueue, Flow
 
@@ -18,12 +19,15 @@ class Bench:
         self.log: list[tuple[str, int]] = []
         self.passes = 0
 
+    def piece(self, name: str, cost_s: float) -> None:
+        self.now += cost_s
+        self.log.append((name, self.passes))
+
     async def work(self, name: str, pieces: int, cost_s: float, flow: Flow | None = None) -> None:
         flow = flow or Flow(self.queue.share(None))
         for _ in range(pieces):
             async with flow:
-                self.now += cost_s
-                self.log.append((name, self.passes))
+                self.piece(name, cost_s)
 
     async def run(self, *works: Callable[[], object]) -> None:
         """Start each of `works`, one a pass of the event loop, and wait for all."""
@@ -127,6 +131,62 @@ async def test_new_connections_do_not_go_before_another_client() -> None:
 
     await bench.run(come, ping)
     assert max(waits) <= 3
+
+
+async def test_calls_share_a_pass_until_its_slice_is_used() -> None:
+    bench = Bench()
+    flows = [Flow(bench.queue.share(None)) for _ in range(40)]
+    for number, flow in enumerate(flows):
+        flow.call(partial(bench.piece, str(number), SLICE_S / 10))
+    assert not bench.log  # soon, not now
+    await bench.run()
+    for bench.passes in range(1, 10):
+        await asyncio.sleep(0)
+    passes = [at for _, at in bench.log]
+    assert sorted(name for name, _ in bench.log) == sorted(map(str, range(40)))
+    assert all(passes.count(at) in (10, 11) for at in set(passes) - {max(passes)})
+
+
+async def test_a_flow_that_stands_in_line_keeps_one_place_and_its_last_call() -> None:
+    bench = Bench()
+    flow = Flow(bench.queue.share(None))
+    flow.call(partial(bench.piece, "a", 0.0))
+    flow.call(partial(bench.piece, "b", 0.0))
+    await asyncio.sleep(0)
+    flow.call(partial(bench.piece, "c", 0.0))
+    await asyncio.sleep(0)
+    assert bench.names() == "bc"
+
+
+async def test_a_newcomer_goes_before_those_that_have_used_the_loop() -> None:
+    """The first frame of a new stream, in a step of 256: whether all have one key, or each its own share."""
+    for name in ("key", None):
+        bench = Bench()
+        flows = [Flow(bench.queue.share(name)) for _ in range(256)]
+        for _ in range(300):  # 0.3 s of work each, in all
+            for flow in flows:
+                flow.call(partial(bench.piece, "o", SLICE_S / 256))
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+        bench.log.clear()
+        for flow in (*flows, Flow(bench.queue.share(name))):
+            is_new = flow not in flows
+            flow.call(partial(bench.piece, "n" if is_new else "o", SLICE_S / 20))
+        for _ in range(30):
+            await asyncio.sleep(0)
+        assert len(bench.log) == 257
+        assert bench.names().index("n") < 2, name
+
+
+async def test_a_step_of_many_frames_lets_others_pass_in_between() -> None:
+    """A task's light work waits for a slice of the writers' frames, not for all of them."""
+    bench = Bench()
+    writers = bench.queue.share("many")
+    for _ in range(256):
+        Flow(writers).call(partial(bench.piece, "w", SLICE_S / 20))
+    await asyncio.sleep(0)
+    await bench.work("p", 1, SLICE_S / 50)
+    assert bench.names().count("w") <= 3 * 20
 
 
 async def test_an_abandoned_place_in_line_is_skipped() -> None:

@@ -15,6 +15,7 @@ from agent_tts.events import (
     EngineCommand,
     EngineInfo,
     RequestAudio,
+    RequestEvent,
     RequestFinished,
     RequestFlushed,
     RequestStarted,
@@ -24,7 +25,7 @@ from agent_tts.events import (
 )
 from agent_tts.protocol.context import AudioChunk, Done, Flushed, Words
 from agent_tts.protocol.v1 import OutputFormat
-from agent_tts.speech.engine_request import EngineRequest, RequestEvent
+from agent_tts.speech.engine_request import EngineRequest
 from agent_tts.speech.utterance import LocalUtterance, Told, Utterance, WordsMode
 
 LOUD = b"\x00\x20" * (FRAME_BYTES // 2)

@@ -148,14 +148,18 @@ class Connection:
         # The next check for an idle session.
         self._idle_timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
-        # Set when the session may have something to send.
-        self._wake = asyncio.Event()
-        self._session.waker = self._wake.set
+        # Set while the task `_write` has to act: the client has no room, sending has failed, or a close is due. What
+        # failed, and the close that is due.
+        self._stalled = asyncio.Event()
+        self._fault: Exception | None = None
+        self._closing: tuple[int, str] | None = None
+        self._session.waker = self._wake
 
     async def run(self) -> None:
         """Serve until either side closes. Cancelling it stops all speech of the connection at once."""
         writing = asyncio.create_task(self._write(), name=f"writer of session {self._session.id}")
         self._check_idle()
+        self._wake()
         try:
             self._session.receive(self._adapter.begin())
             await self._read()
@@ -165,6 +169,7 @@ class Connection:
             if self._idle_timer is not None:
                 self._idle_timer.cancel()
             self._session.close()
+            self._stalled.set()  # nothing is sent any more
             writing.cancel()
             await asyncio.gather(writing, return_exceptions=True)
 
@@ -181,24 +186,42 @@ class Connection:
             async with self._reader:
                 self._session.receive(self._adapter.decode(message["bytes"] if text is None else text))
 
+    def _wake(self) -> None:
+        """The session may have something to send."""
+        if not self._stalled.is_set():
+            self._encoder.call(self._send)
+
+    def _send(self) -> None:
+        """Send a slice of what the session has, or have `_write` act."""
+        try:
+            if self._writer.has_room():
+                if not self._send_all():
+                    self._wake()
+                    return
+                self._closing = self._adapter.closing or self._session.closing
+                if self._closing is None:
+                    return
+        except Exception as error:  # noqa: BLE001 - `_write` raises it
+            self._fault = error
+        self._stalled.set()
+
     async def _write(self) -> None:
-        """Send until the session closes, or until the client takes nothing: then the connection is cut."""
+        """Wait for a client without room, and end the connection: in order, or cut if the client takes nothing."""
         try:
             while True:
-                self._wake.clear()
-                await self._writer.room()
-                async with self._encoder:
-                    sent_all = self._send_all()
-                if not sent_all:
-                    continue
-                closing = self._adapter.closing or self._session.closing
-                if closing is not None:
-                    code, reason = closing
+                await self._stalled.wait()
+                if self._fault is not None:
+                    fault, self._fault = self._fault, None  # it holds the frames in which it was raised
+                    raise fault
+                if self._closing is not None:
+                    code, reason = self._closing
                     await self._writer.finish()
                     self._connection.close_timeout += self._writer.unplayed_s()  # it is read after the audio
                     await self._writer.write({"type": "websocket.close", "code": code, "reason": reason})
                     return
-                await self._wake.wait()
+                await self._writer.room()
+                self._stalled.clear()
+                self._wake()
         except SlowConsumer:
             self._cut()
         except Exception as error:  # noqa: BLE001 - the edge of a task: without its writer the connection must end

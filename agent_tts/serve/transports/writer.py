@@ -61,12 +61,17 @@ class Writer:
         """`size` bytes with `audio_s` of audio were written to the connection."""
         self._pace.wrote(size, audio_s)
 
+    def has_room(self) -> bool:
+        """Whether the kernel has all that was written. Raises `SlowConsumer`."""
+        now = self._clock()
+        if now - self._looked_at >= self._check_s:  # not before each frame: it takes a call of the kernel
+            self._seek(now)
+        return not self._connection.is_full
+
     async def room(self) -> None:
-        """Wait until the kernel has all that was written. Cancelling it is safe. Raises `SlowConsumer`."""
+        """Wait until there is room. Cancelling it is safe. Raises `SlowConsumer`."""
         since = self._clock()
-        if since - self._looked_at >= self._check_s:  # not before each frame: it takes a call of the kernel
-            self._seek(since)
-        while self._connection.is_full:
+        while not self.has_room():
             try:
                 async with asyncio.timeout(self._check_s):
                     await self._connection.drained()

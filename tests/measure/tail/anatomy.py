@@ -215,10 +215,22 @@ def _engine_lines(engine: Engine, begin: float, end: float, line_of: Any) -> lis
     stalls: list[str] = []
     device: dict[float, float] = {}
     launches: dict[float, tuple[int, int]] = {}
+    stalls += [
+        f"  at {at - begin:.3f} s, before the run, a step of {1_000 * (at - begun):.1f} ms"
+        for begun, at in engine.steps
+        if at - begun > 0.02 and at < begin
+    ]
+    stalls += [
+        f"  at {event[1] - begin:.3f} s, before the run, {event[2]:.1f} ms in the metrics"
+        for event in engine.events
+        if event[0] == "pong" and event[2] > 20 and event[1] < begin
+    ]
     for event in engine.events:
         if not begin <= event[1] <= end:
             continue
         match event:
+            case ("pong", at, step_ms):
+                parts["longest step, as in the metrics"].append(step_ms)
             case ("wait", at, wait_s):
                 if last_stepped:
                     parts["outbox, after a step"].append(1_000 * (at - last_stepped))

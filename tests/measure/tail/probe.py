@@ -118,10 +118,13 @@ def _loop(module: Any) -> None:
 
     def stepped(self: Any) -> Any:
         events.append(("step", now()))
+        new: list[Any] = []
         try:
-            return step(self)
+            new = step(self)
+            return new
         finally:
             events.append(("stepped", now(), *_usage()))
+            events.extend(("pong", now(), one.step_ms) for one in new if type(one).__name__ == "EnginePong")
 
     def waits(self: Any) -> Any:
         began = now()

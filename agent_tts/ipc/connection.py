@@ -1,0 +1,104 @@
+"""The front's end of a link to an engine: commands out, events in, heartbeats."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from agent_tts.events import EngineCommand, EngineEvent, EnginePing, EnginePong
+from agent_tts.ipc.wire import TO_FRONT, Decoder, WireError, encode
+
+MAX_UNREAD_BYTES = 8 << 20  # commands that the engine has not read; with more it counts as hung
+BEATS = 5  # heartbeats without an answer, after which it counts as hung
+LATE = 2  # and after which new streams go elsewhere: the first of them has waited for a whole interval
+
+
+class EngineConnection:
+    """One link, from `open` to `close`.
+
+    `on_events` gets its events in the order and batches in which they arrive. `on_broken` is called at most once, with
+    the reason, when the engine breaks the protocol, does not read its commands or does not answer heartbeats.
+    """
+
+    def __init__(
+        self, heartbeat_s: float, on_events: Callable[[list[EngineEvent]], None], on_broken: Callable[[str], None]
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._heartbeat_s = heartbeat_s
+        self._on_events = on_events
+        self._on_broken = on_broken
+        # Where commands go; None before `open` and after `close`.
+        self._transport: asyncio.WriteTransport | None = None
+        self._decoder = Decoder(TO_FRONT)
+        # Frames of this tick of the event loop, written together at its end.
+        self._outbox: list[bytes] = []
+        # Heartbeats sent since the last answer, and the next one; None before the first and after `close`.
+        self._unanswered = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def late(self) -> bool:
+        """Whether a heartbeat is overdue."""
+        return self._unanswered >= LATE
+
+    def open(self, transport: asyncio.WriteTransport) -> None:
+        """Write to `transport` from now on. The caller gives what it reads to `feed`."""
+        self._transport = transport
+
+    def close(self) -> None:
+        """Write nothing and call nothing from now on. Idempotent. The transport is the caller's."""
+        self._transport = None
+        self._outbox.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def send(self, command: EngineCommand) -> None:
+        """All commands of a tick of the event loop leave in one write. Raises `WireError` for one over a megabyte."""
+        frame = encode(command)
+        if not self._outbox:
+            self._loop.call_soon(self._flush)
+        self._outbox.append(frame)
+
+    def write(self, data: bytes) -> None:
+        """Write frames at once."""
+        transport = self._transport
+        if transport is None or transport.is_closing():  # uvloop raises where asyncio drops the data
+            return
+        transport.write(data)
+        if not transport.is_closing() and transport.get_write_buffer_size() > MAX_UNREAD_BYTES:
+            self._break("it does not read its commands")
+
+    def feed(self, data: bytes) -> None:
+        """Take bytes of the engine."""
+        if self._transport is None:
+            return
+        try:
+            new = self._decoder.feed(data)
+        except WireError as error:
+            self._break(f"it broke the protocol: {error}")
+            return
+        if new:
+            if any(isinstance(event, EnginePong) for event in new):
+                self._unanswered = 0
+            self._on_events(new)
+
+    def beat(self) -> None:
+        """Send heartbeats from now on."""
+        # Counts beats, not seconds: after a pause of the front itself, answers that wait in the pipe still count.
+        if self._unanswered == BEATS:
+            self._break(f"no answer for {self._heartbeat_s:g} s")
+            return
+        self._unanswered += 1
+        self.send(EnginePing(self._unanswered))
+        self._timer = self._loop.call_later(self._heartbeat_s / BEATS, self.beat)
+
+    def _flush(self) -> None:
+        if self._outbox:
+            data = b"".join(self._outbox)
+            self._outbox.clear()
+            self.write(data)
+
+    def _break(self, why: str) -> None:
+        self.close()
+        self._on_broken(why)

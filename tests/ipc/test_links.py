@@ -1,0 +1,356 @@
+"""An engine process that several fronts share: each has a link of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from agent_tts.errors import EngineLost
+from agent_tts.events import (
+    FRAME_BYTES,
+    AppendText,
+    CancelRequest,
+    EngineCommand,
+    EngineLoad,
+    EnginePing,
+    EnginePong,
+    EngineReady,
+    GrantCredit,
+    OpenRequest,
+    RequestAudio,
+    RequestFinished,
+    RequestStarted,
+    SpeechOptions,
+    StopEngine,
+)
+from agent_tts.ipc import engine_link
+from agent_tts.ipc.connection import BEATS
+from agent_tts.ipc.engine_link import EngineLink
+from agent_tts.ipc.engine_process import EngineProcess
+from agent_tts.ipc.links import CANCELS, MAX_BACKLOG_BYTES
+from agent_tts.ipc.wire import Setup, encode
+from tests.ipc.listener import WAIT_S, Listener, engine_process, speak, tone_settings
+from tests.support import until
+
+pytestmark = [pytest.mark.node, pytest.mark.skipif(sys.platform == "win32", reason="descriptors are passed")]
+
+WINDOW = 1_000  # frames: no credit is needed
+LONG = "word " * 100
+NEVER_END = "fault:never_end@0"
+WORDS = "twelve words that are spoken by a tone, each of them told apart"
+
+
+class Front(Listener):
+    """A front with one link."""
+
+    def __init__(self, heartbeat_s: float = 5.0) -> None:
+        super().__init__()
+        self.asked = 0
+        self.link = EngineLink(self._ask, heartbeat_s, self.on_events, self.on_lost)
+
+    def _ask(self) -> None:
+        self.asked += 1
+
+    async def connect(self, process: EngineProcess) -> None:
+        """Get a link from the owner of the engine."""
+        assert process.greeting is not None
+        await self.link.connect(process.attach(), process.greeting)
+
+    @property
+    def load(self) -> EngineLoad | None:
+        """As last told."""
+        return next((event for event in reversed(self.seen) if isinstance(event, EngineLoad)), None)
+
+    async def whole(self, request: int) -> bytes:
+        """All audio of a request, when it has ended."""
+        await self.until(lambda: self.finished(request) is not None)
+        return self.pcm(request)
+
+
+@asynccontextmanager
+async def shared(
+    fronts: int = 2, heartbeat_s: float = 5.0, **values: Any
+) -> AsyncIterator[tuple[EngineProcess, list[Front]]]:
+    """A tone engine that so many fronts share."""
+    settings = tone_settings(
+        timeouts={"engine_heartbeat_s": heartbeat_s, "queue_s": 60.0}, limits={"window_frames": WINDOW}, **values
+    )
+    async with engine_process(settings) as (process, _):
+        each = [Front(heartbeat_s) for _ in range(fronts)]
+        try:
+            for front in each:
+                await front.connect(process)
+            yield process, each
+        finally:
+            for front in each:
+                await front.link.close()
+
+
+@pytest.fixture
+def raw() -> Iterator[list[socket.socket]]:
+    """Links without a front, closed at the end."""
+    sockets: list[socket.socket] = []
+    yield sockets
+    for sock in sockets:
+        sock.close()
+
+
+async def tell(sock: socket.socket, *commands: EngineCommand) -> None:
+    async with asyncio.timeout(WAIT_S):
+        await asyncio.get_running_loop().sock_sendall(sock, b"".join(map(encode, commands)))
+
+
+async def closed(sock: socket.socket) -> bool:
+    """Whether the engine closes this link soon. Drops what can be read."""
+    loop = asyncio.get_running_loop()
+    async with asyncio.timeout(WAIT_S):
+        try:
+            while await loop.sock_recv(sock, 1 << 20):
+                pass
+        except ConnectionResetError:
+            pass
+    return True
+
+
+# ---------------------------------------------------------------- the same speech
+
+
+async def test_every_link_hears_what_a_process_of_its_own_would_say() -> None:
+    """All use the same ids at once. Fails if ids of two links are one in the engine, or if events go astray."""
+    async with shared(3) as (_, fronts):
+        texts = {number: f"{WORDS} {number}" for number in range(1, 6)}
+        for text_no, text in texts.items():
+            for no, front in enumerate(fronts):
+                speak(front.link, text_no, f"{text} {no}", lead_ms=None, seed=no)
+        heard = [[await front.whole(number) for number in texts] for front in fronts]
+    for no, front in enumerate(fronts):
+        assert isinstance(front.seen[0], EngineReady)
+        assert [event.request_id for event in front.all(RequestStarted)] == list(texts)
+        async with engine_process(tone_settings()) as (process, alone):
+            for text_no, text in texts.items():
+                speak(process, text_no, f"{text} {no}", seed=no)
+            await alone.until(lambda: len(alone.all(RequestFinished)) == len(texts))
+            assert heard[no] == [alone.pcm(number) for number in texts]
+
+
+async def test_pongs_of_all_links_have_the_load_and_only_the_owners_have_what_counts_once() -> None:
+    async with shared(2) as (_, [one, other]):
+        one.link.send(OpenRequest(1, SpeechOptions()))
+        await one.until(lambda: bool(one.all(RequestStarted)))
+        for nonce in (100, 101):
+            other.link.send(EnginePing(nonce))
+        await other.until(lambda: any(pong.nonce == 101 for pong in other.all(EnginePong)))
+        last = other.all(EnginePong)[-1]
+        assert (last.speaking, last.queued, last.step_ms) == (1, 0, 0.0)
+
+
+async def test_each_link_is_told_the_requests_of_the_others() -> None:
+    """A front knows its own. Fails if the last change within `LOAD_S` is not told."""
+    async with shared(2, slots=3) as (_, [one, other]):
+        for number in (1, 2, 3, 4):
+            one.link.send(OpenRequest(number, SpeechOptions()))
+        other.link.send(OpenRequest(1, SpeechOptions()))
+        await one.until(lambda: one.load == EngineLoad(3, 2, others=1))
+        await other.until(lambda: other.load == EngineLoad(3, 2, others=4))
+        for number in (1, 2, 3, 4):
+            one.link.send(CancelRequest(number))
+        await one.until(lambda: one.load == EngineLoad(1, 0, others=1))
+        await other.until(lambda: other.load == EngineLoad(1, 0, others=0))
+
+
+# ---------------------------------------------------------------- links that end
+
+
+async def test_a_link_that_ends_in_the_middle_of_speech_frees_its_slots_and_places() -> None:
+    """Requests of others that wait get the slots. Fails if a link's requests outlive it."""
+    async with shared(2, slots=2, queue=3) as (_, [one, other]):
+        for number in range(1, 5):
+            speak(one.link, number, LONG, instructions=NEVER_END)
+        await one.until(lambda: len(one.all(RequestAudio)) > 10)
+        speak(other.link, 1, WORDS)
+        await asyncio.sleep(0.05)
+        assert not other.all(RequestStarted)
+        await one.link.close()
+        await other.until(lambda: other.finished(1) is not None)
+        await other.until(lambda: other.load == EngineLoad(0, 0, others=0))
+        assert one.losses == []
+
+
+async def test_hundreds_of_requests_of_one_link_end_with_it(raw: list[socket.socket]) -> None:
+    """They are cancelled over several steps."""
+    async with shared(1, slots=4 * CANCELS) as (process, [front]):
+        raw.append(process.attach())
+        for number in range(6 * CANCELS):
+            await tell(raw[0], OpenRequest(number, SpeechOptions()), AppendText(number, "word "))
+        await front.until(lambda: front.load == EngineLoad(4 * CANCELS, 2 * CANCELS, others=6 * CANCELS))
+        raw[0].close()
+        await front.until(lambda: front.load == EngineLoad(0, 0, others=0))
+
+
+BROKEN = (
+    b"GET / HTTP/1.1\r\n\r\n",
+    encode(Setup("{}")),
+    encode(StopEngine()),
+    encode(OpenRequest(1, SpeechOptions())) * 2,
+    encode(OpenRequest((1 << 32) + 1, SpeechOptions())),  # an id of another link
+    encode(CancelRequest(-1)),
+)
+
+
+async def test_a_link_that_breaks_the_protocol_ends_alone(raw: list[socket.socket]) -> None:
+    """Speech on another link with the same id is whole."""
+    async with shared(1) as (process, [front]):
+        speak(front.link, 1, WORDS)
+        heard = await front.whole(1)
+        for number, data in enumerate(BROKEN, 2):
+            speak(front.link, number, WORDS)
+            raw.append(process.attach())
+            raw[-1].send(data)
+            assert await closed(raw[-1])
+            assert await front.whole(number) == heard
+        assert process.alive
+        assert front.losses == []
+
+
+async def test_a_link_that_does_not_read_loses_its_speech_and_nobody_elses(raw: list[socket.socket]) -> None:
+    """It asks for more and more audio. Fails without the bound of the backlog, and where a write blocks."""
+    async with shared(1, slots=8) as (process, [front]):
+        speak(front.link, 1, WORDS)
+        heard = await front.whole(1)
+        raw.append(process.attach())
+        greedy = range(7)
+        assert len(greedy) * WINDOW * FRAME_BYTES < MAX_BACKLOG_BYTES
+        options = SpeechOptions(lead_ms=None, instructions=NEVER_END)
+        for one in greedy:
+            await tell(raw[0], OpenRequest(one, options), AppendText(one, LONG))
+        await front.until(lambda: front.load == EngineLoad(7, 0, others=7))
+        number = 1
+        async with asyncio.timeout(WAIT_S):
+            while front.load != EngineLoad(0, 0, others=0):
+                with contextlib.suppress(OSError):  # it has ended
+                    await tell(raw[0], *[GrantCredit(one, 10) for one in greedy])
+                number += 1
+                speak(front.link, number, WORDS)
+                assert await front.whole(number) == heard
+        assert await closed(raw[0])
+        assert process.alive
+
+
+async def test_a_reader_that_pauses_loses_no_frame(raw: list[socket.socket]) -> None:
+    """What the kernel does not take waits in the engine. Fails if the backlog is not written, or out of order."""
+    async with shared(1) as (process, [front]):
+        text = WORDS * 10
+        speak(front.link, 1, text)
+        heard = await front.whole(1)
+        slow = Front()
+        assert process.greeting is not None
+        await slow.link.connect(process.attach(), process.greeting)
+        assert slow.link._link is not None
+        assert slow.link._link._transport is not None
+        slow.link._link._transport.pause_reading()
+        for number in range(1, 17):
+            speak(slow.link, number, text)
+        await front.until(lambda: front.load == EngineLoad(0, 0, others=0))
+        slow.link._link._transport.resume_reading()
+        assert [await slow.whole(number) for number in range(1, 17)] == [heard] * 16
+        await slow.link.close()
+
+
+async def test_a_link_that_falls_silent_ends(raw: list[socket.socket]) -> None:
+    """A stopped front keeps no slots. One that has not begun to speak may take its time: it is starting."""
+    async with shared(1, heartbeat_s=0.5) as (process, [front]):
+        raw += [process.attach(), process.attach()]
+        await tell(raw[0], EnginePing(1), OpenRequest(1, SpeechOptions()))
+        assert await closed(raw[0])
+        await front.until(lambda: front.load == EngineLoad(0, 0, others=0))
+        await tell(raw[1], EnginePing(7))
+        heard = b""
+        async with asyncio.timeout(WAIT_S):
+            while encode(EnginePong(7, 0, 0, 0.0)) not in heard:
+                heard += await asyncio.get_running_loop().sock_recv(raw[1], 1 << 16)
+        assert front.losses == []
+
+
+# ---------------------------------------------------------------- the engine ends
+
+
+async def test_a_killed_engine_ends_all_links_and_its_successor_gets_new_ones() -> None:
+    async with shared(2) as (process, fronts):
+        for front in fronts:
+            speak(front.link, 1, instructions=NEVER_END)
+            await front.until(lambda front=front: bool(front.all(RequestAudio)))  # type: ignore[misc]
+        assert process.pid is not None
+        first = process.pid
+        os.kill(first, signal.SIGKILL)
+        for front in fronts:
+            await front.until(lambda front=front: front.losses == ["its link ended"])  # type: ignore[misc]
+            assert not front.link.alive
+            front.link.send(EnginePing(1))  # dropped
+        with pytest.raises(EngineLost):
+            process.attach()
+        await until(lambda: process.pid != first and process.alive, WAIT_S)
+        await until(lambda: all(front.asked for front in fronts))
+        for front in fronts:
+            await front.connect(process)
+            speak(front.link, 2, WORDS)
+            assert await front.whole(2)
+            assert len(front.all(EngineReady)) == 2
+
+
+@pytest.mark.real_time
+async def test_a_stopped_engine_is_late_and_then_lost() -> None:
+    """New streams go elsewhere long before it is given up."""
+    async with shared(1, heartbeat_s=1.0) as (process, [front]):
+        assert process.pid is not None
+        assert not front.link.late
+        clock = asyncio.get_running_loop().time
+        os.kill(process.pid, signal.SIGSTOP)
+        begun = clock()
+        await until(lambda: front.link.late, WAIT_S)
+        assert front.link.alive
+        late_s = clock() - begun
+        os.kill(process.pid, signal.SIGCONT)
+        await until(lambda: not front.link.late, WAIT_S)
+        os.kill(process.pid, signal.SIGSTOP)
+        await front.until(lambda: bool(front.losses))
+        assert late_s < 3 / BEATS
+        await until(lambda: process.alive and front.asked > 0, WAIT_S)
+
+
+# ---------------------------------------------------------------- the front's side
+
+
+async def test_a_front_asks_again_until_it_gets_a_link(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not once it has one, or when the engine is given up."""
+    monkeypatch.setattr(engine_link, "ASK_S", 0.02)
+    async with shared(2) as (process, [one, other]):
+        for front in (one, other):
+            assert front.link._link is not None
+            front.link._link._transport.abort()  # type: ignore[union-attr]
+        await until(lambda: min(one.asked, other.asked) >= 3)
+        await one.connect(process)
+        other.link.failed.set()
+        asked = one.asked, other.asked
+        await asyncio.sleep(0.2)
+        assert (one.asked, other.asked) == asked
+        speak(one.link, 1, WORDS)
+        assert await one.whole(1)
+
+
+async def test_a_second_link_is_closed() -> None:
+    """Whoever hands out links may answer twice; the speech goes on."""
+    async with shared(1) as (process, [front]):
+        speak(front.link, 1, "a few words", lead_ms=300)
+        await front.connect(process)
+        assert await front.whole(1)
+        assert len(front.all(EngineReady)) == 1
+        assert front.losses == []
