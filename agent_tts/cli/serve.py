@@ -33,9 +33,15 @@ def serve(config: str | None, flags: dict[str, Any], print_config: bool, extensi
         print(to_yaml(loaded), end="")
         return 0
     settings = loaded.settings
+    from agent_tts.serve.fronts import front_count
     from agent_tts.serve.telemetry.logs import log_to_stderr
 
     log_to_stderr(settings.log_level, settings.log_format)  # before the import of an extension, which may log
+    fronts = front_count(settings)
+    if fronts > 1:
+        from agent_tts.serve.supervisor import supervise
+
+        return supervise(settings, fronts, lambda url: welcome(settings, url), extension, lambda: read().settings)
     from agent_tts.serve.app import extension_of
     from agent_tts.serve.run import run
 

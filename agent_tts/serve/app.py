@@ -83,7 +83,12 @@ def extension_of(settings: Settings, place: str | None) -> Extension | None:
 
 
 def create_app(
-    settings: Settings, make_client: EngineClientFactory | None = None, extension: Extension | None = None
+    settings: Settings,
+    make_client: EngineClientFactory | None = None,
+    extension: Extension | None = None,
+    *,
+    links: Sequence[EngineClientFactory] | None = None,
+    front: int | None = None,
 ) -> FastAPI:
     """A node as an application; its engines start with the lifespan.
 
@@ -91,14 +96,17 @@ def create_app(
 
     Args:
         make_client: makes the client of its only engine; None starts engine processes as set.
+        links: of one of several fronts: make its links to the engines, which others start and try.
+        front: its number.
 
     Raises:
         SettingsError: the voice library or telemetry cannot be set up with these settings.
     """
-    spans = spans_of(settings.telemetry)
+    spans = spans_of(settings.telemetry, front=front)
     metrics = Metrics(spans)
-    make_clients = [make_client] if make_client is not None else engine_processes(settings)
-    service = SpeechService(make_clients, VoiceLibrary.of(settings.voices), metrics, settings.voice_aliases)
+    make_clients = links or ([make_client] if make_client is not None else engine_processes(settings))
+    library = VoiceLibrary.of(settings.voices)
+    service = SpeechService(make_clients, library, metrics, settings.voice_aliases, tries=links is None)
     node = Node(settings, service, Guard(settings, metrics), metrics)
 
     @asynccontextmanager
