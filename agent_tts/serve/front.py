@@ -1,7 +1,8 @@
-"""One of several front processes: `python -m agent_tts.serve.front PARENT_PID CHANNEL LOG`.
+"""One of several front processes: `python -m agent_tts.serve.front PARENT_PID CHANNEL LOG NUMBER`.
 
 CHANNEL and LOG are descriptors: a socket to the supervisor, which sends the settings, links to the engines and when to
-drain, and the node's stderr. It exits as soon as the supervisor is gone. Signals are the supervisor's business.
+drain, and the node's stderr. NUMBER is the front's, for those who list processes. It ignores the signals that end a
+node, and exits as soon as the supervisor is gone.
 
 Exit codes: 0 after a drain, or when the supervisor is gone; 1 when it cannot serve with its settings.
 """
@@ -140,7 +141,7 @@ async def _run(sock: socket.socket, log: int) -> int:
 
 def main() -> None:
     """Run a front process."""
-    parent, channel, log = map(int, sys.argv[1:])
+    parent, channel, log = map(int, sys.argv[1:4])
     die_with(parent)
     os.dup2(2, 1)  # what a library prints is for the supervisor
     arrange_signals()

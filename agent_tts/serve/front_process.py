@@ -27,8 +27,9 @@ class FrontProcess(ChildProcess):
         super().__init__(f"front {number}")
         self.number = number  # among the node's fronts, from 0
         self._beat_s = heartbeat_s / BEATS
-        # Whether it can take links, and whether it takes requests. The supervisor's.
+        # Kept by the supervisor: whether it can take links, was told to take requests, and has said that it does.
         self.set_up = False
+        self.serves = False
         self.ready = False
         # Why it serves nobody any more; completed as soon as that is known.
         self.gone: asyncio.Future[str] = self._loop.create_future()
@@ -45,7 +46,7 @@ class FrontProcess(ChildProcess):
         try:
             # Its own stderr is a pipe to here: what it cannot log. Its log goes where this process's goes.
             await self.spawn(
-                *("agent_tts.serve.front", str(os.getpid()), *map(str, passed)),
+                *("agent_tts.serve.front", *map(str, (os.getpid(), *passed, self.number))),
                 # It gets the settings by the channel: no secret is in an environment or a command line.
                 passes=lambda name: not name.upper().startswith(ENV_PREFIX),
                 pass_fds=passed,

@@ -13,7 +13,7 @@ from loguru import logger
 
 from agent_tts.config.hub import with_local_models
 from agent_tts.config.settings import Settings
-from agent_tts.errors import EngineLost, SettingsError, SpeechError
+from agent_tts.errors import AtCapacity, EngineLost, SettingsError, SpeechError
 from agent_tts.events import EngineInfo
 from agent_tts.ipc.engine_process import EngineProcess, engine_processes
 from agent_tts.ipc.front_messages import (
@@ -103,7 +103,7 @@ class Supervisor(EngineObserver):
         self._count = fronts
         # Set when all engines have started.
         self._engines_up = asyncio.Event()
-        # Whether all fronts have taken requests, and whether the node drains.
+        # Whether all fronts have been ready, and whether the node drains.
         self._started = False
         self._draining = False
         # The exit code, or why the node cannot start; and whether it ends at once.
@@ -144,14 +144,14 @@ class Supervisor(EngineObserver):
     # ------------------------------------------------------------ signals
 
     def _stop_once_or_twice(self, signum: int) -> None:
-        if self._draining or not self._started:
+        if self._draining or not any(front.serves for front in self._fronts.values()):
             self._finish(128 + signum, at_once=True)
             return
         name = signal.Signals(signum).name
         logger.info("{}: draining until open contexts have finished; repeat it to exit now", name)
         self._draining = True
         for front in self._fronts.values():
-            if front.ready:
+            if front.serves:
                 front.channel.tell(Drain())
             else:
                 front.lose("it was starting when the node ended")
@@ -219,16 +219,15 @@ class Supervisor(EngineObserver):
         """Give a front a link to an engine, unless the engine is down: then its next start does."""
         client = cast(EngineProcess, self._service.engines[engine].client)
         while (greeting := client.greeting) is not None:
-            try:
-                link = client.attach().detach()
-                await front.channel.ask(EngineUp(engine, greeting), LINK_S, [link])
-            except (OSError, SpeechError) as error:
-                if front.gone.done():
+            with contextlib.suppress(EngineLost):  # it has just died
+                try:
+                    await front.channel.ask(EngineUp(engine, greeting), LINK_S, [client.attach().detach()])
                     return
-                logger.warning("front {} has no link to engine {}: {}", front.number, engine, error)
-                await asyncio.sleep(RELINK_S)
-            else:
-                return
+                except (OSError, AtCapacity) as error:
+                    if front.gone.done():
+                        return
+                    logger.warning("front {} has no link to engine {}: {}", front.number, engine, error)
+            await asyncio.sleep(RELINK_S)
 
     # ------------------------------------------------------------ fronts
 
@@ -295,6 +294,7 @@ class Supervisor(EngineObserver):
             front.channel.tell(EngineIs(engine.number, engine.state))
         await asyncio.gather(*[self._link(front, engine.number) for engine in self._service.engines])
         await self._engines_up.wait()
+        front.serves = True
         front.channel.tell(Serve())
 
     def _refuse(self, front: FrontProcess, why: str) -> None:
