@@ -19,7 +19,9 @@ from agent_tts.engine.loop import EngineLoop, policy
 from agent_tts.engine.scheduler import Scheduler
 from agent_tts.engine.tone import ToneEngine
 from agent_tts.events import EngineEvent, Model
+from agent_tts.ipc.front_messages import Place
 from agent_tts.serve.app import create_app
+from agent_tts.serve.ledger_client import OwnLedger
 from agent_tts.serve.listener import listen
 from agent_tts.serve.node import Node
 from agent_tts.serve.server import NodeServer
@@ -119,6 +121,13 @@ async def until(condition: Callable[[], bool], timeout_s: float = 5.0) -> None:
     async with asyncio.timeout(timeout_s):
         while not condition():
             await asyncio.sleep(0.005)
+
+
+def taken(node: RunningNode, place: Place) -> int:
+    """Places of a kind that are taken on a node with one front."""
+    ledger = node.node.guard.ledger
+    assert isinstance(ledger, OwnLedger)
+    return ledger.ledger.taken(place)
 
 
 def dominant_hz(pcm: bytes | NDArray[np.int16], rate: int = 24_000) -> float:

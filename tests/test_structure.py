@@ -28,7 +28,7 @@ LAYERS = {
     "speech": {"protocol", "text", "voices"},  # rules for numbers and abbreviations in text
     "serve": {"config", "protocol", "speech", "text", "ipc", "voices"},
     "integrations": {"client", "config", "protocol", "speech", "serve"},
-    "agent": {"config", "integrations", "protocol", "serve", "voices"},
+    "agent": {"config", "integrations", "protocol", "serve", "ipc", "voices"},
     "doctor": {"config", "serve", "speech", "voices"},
     "bench": {"client", "config", "doctor", "protocol", "speech", "ipc", "serve", "model", "voices"},
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,12 +21,14 @@ from agent_tts.agent.call import Build, Call, run
 from agent_tts.agent.llm import LanguageModel
 from agent_tts.agent.stt import SpeechToText
 from agent_tts.agent.turns import AgentMetrics, Tell, Turns
-from agent_tts.errors import BadMessage, Draining, Internal, at_capacity
+from agent_tts.errors import BadMessage, Draining, Internal
 from agent_tts.events import SAMPLE_RATE, SpeechOptions
 from agent_tts.integrations.pipecat.service import AgentTTSService
+from agent_tts.ipc.front_messages import AddCandidates
 from agent_tts.serve.fair_queue import Flow
 from agent_tts.serve.guard import Client
 from agent_tts.serve.node import Node
+from agent_tts.serve.supervision import NO_SESSION
 from agent_tts.serve.transports import ice, sdp
 from agent_tts.serve.transports.rtc_guard import PeerGuard
 
@@ -65,10 +67,8 @@ class Calls:
         self._llm = llm
         self._build = build
         self._metrics = AgentMetrics(node.metrics.registry)
-        # Calls over WebRTC, by `pc_id`, which the caller gets.
+        # Calls over WebRTC, by session id, which the caller gets as `pc_id`.
         self._peers: dict[str, _WebRTCCall] = {}
-        # Calls over all transports.
-        self._count = 0
 
     # ------------------------------------------------------------ WebRTC
 
@@ -76,9 +76,10 @@ class Calls:
         """Begin a call: an answer with the node's candidates, as Pipecat's clients want it. Raises SpeechError."""
         offer = sdp.read_offer(offer_sdp, microphone=True)
         async with contextlib.AsyncExitStack() as resources:
-            owner = resources.enter_context(self._admitted("webrtc", client))
+            owner = await resources.enter_async_context(self._admitted("webrtc", client))
             connection = SmallWebRTCConnection(ice_servers=ice.servers(self._node.settings))
-            resources.callback(self._peers.pop, connection.pc_id, None)
+            session_id = self._node.session_id()
+            resources.callback(self._peers.pop, session_id, None)
             longest = min(self._node.settings.limits.message_bytes, MAX_MESSAGE)
             flow = Flow(self._node.fair_queue.share(client.key_id))
             guard = PeerGuard(connection.pc, self._node.metrics, flow, longest, WORK_PER_KIB)
@@ -95,29 +96,29 @@ class Calls:
                 raise BadMessage("the offer cannot be answered")
             owned = resources.pop_all()
             task = asyncio.create_task(
-                self._live(connection, guard, choice, owner, owned), name=f"call {connection.pc_id}"
+                self._live(session_id, connection, guard, choice, owner, owned), name=f"call {session_id}"
             )
-            self._peers[connection.pc_id] = _WebRTCCall(connection, client, task, owned)
-        return {name: str(value) for name, value in answer.items()}
+            self._peers[session_id] = _WebRTCCall(connection, client, task, owned)
+        return {name: str(value) for name, value in answer.items()} | {"pc_id": session_id}
 
-    async def candidates(self, pc_id: str, candidates: list[tuple[str, str, int]], client: Client) -> None:
-        """Take candidates that a caller found later: (line, its section's mid, its index).
+    async def candidates(self, question: AddCandidates) -> None:
+        """Take candidates that a caller found later.
 
         Raises:
             BadMessage: there is no such call, it has `MAX_CANDIDATES`, or one is not a candidate.
         """
-        peer = self._peers.get(pc_id)
-        if peer is None or peer.client.key_id != client.key_id:
-            raise BadMessage("there is no such call")
-        peer.candidates += max(1, len(candidates))
+        peer = self._peers.get(question.session_id)
+        if peer is None or peer.client.key_id != question.key_id:
+            raise BadMessage(NO_SESSION)
+        peer.candidates += max(1, len(question.candidates))
         if peer.candidates > sdp.MAX_CANDIDATES:
             raise BadMessage(f"a call takes at most {sdp.MAX_CANDIDATES} candidates after its offer")
         # An empty line is the end of candidates.
-        lines = [line and sdp.read_candidate(line.removeprefix("candidate:")) for line, _, _ in candidates]
-        for line, (_, mid, index) in zip(lines, candidates, strict=True):
+        lines = [each.line and sdp.read_candidate(each.line.removeprefix("candidate:")) for each in question.candidates]
+        for line, candidate in zip(lines, question.candidates, strict=True):
             if line:
                 found = candidate_from_sdp(line)
-                found.sdpMid, found.sdpMLineIndex = mid, index
+                found.sdpMid, found.sdpMLineIndex = candidate.mid, candidate.index
                 await peer.connection.add_ice_candidate(found)
 
     async def close(self) -> None:
@@ -131,6 +132,7 @@ class Calls:
 
     async def _live(
         self,
+        session_id: str,
         connection: SmallWebRTCConnection,
         guard: PeerGuard,
         choice: VoiceChoice,
@@ -148,9 +150,9 @@ class Calls:
                 transport = SmallWebRTCTransport(connection, params)
                 await self._run(transport, choice, owner, SAMPLE_RATE, _presence(connection, guard), tell)
             except asyncio.CancelledError:
-                logger.info("agent: call {}: the node is shutting down", connection.pc_id)
+                logger.info("agent: call {}: the node is shutting down", session_id)
             except Exception:  # noqa: BLE001 - a failed pipeline ends its own call
-                logger.exception("agent: call {} failed", connection.pc_id)
+                logger.exception("agent: call {} failed", session_id)
 
     # ------------------------------------------------------------ any transport
 
@@ -171,22 +173,17 @@ class Calls:
         Raises:
             AtCapacity, Draining: no call may begin now.
         """
-        with self._admitted(transport_name, client) as owner:
+        async with self._admitted(transport_name, client) as owner:
             await self._run(transport, VoiceChoice(), owner, out_rate, gone, None)
 
-    @contextlib.contextmanager
-    def _admitted(self, transport_name: str, client: Client) -> Iterator[int]:
+    @contextlib.asynccontextmanager
+    async def _admitted(self, transport_name: str, client: Client) -> AsyncIterator[int]:
         """Count one more call during the block; yields its owner."""
-        if self._node.service.draining:
-            raise Draining
-        if self._count >= self._settings.calls:
-            raise at_capacity("calls", self._settings.calls)
-        with self._node.guard.admit(client) as owner, self._metrics.calls.labels(transport_name).track_inprogress():
-            self._count += 1
-            try:
+        with await self._node.guard.admit(client, "calls") as owner:
+            if self._node.service.draining:
+                raise Draining
+            with self._metrics.calls.labels(transport_name).track_inprogress():
                 yield owner
-            finally:
-                self._count -= 1
 
     def _check(self, choice: VoiceChoice) -> None:
         """Refuse a voice or language that the node lacks."""

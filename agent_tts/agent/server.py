@@ -13,6 +13,7 @@ from agent_tts.agent.calls import Calls, VoiceChoice
 from agent_tts.agent.llm import LanguageModel
 from agent_tts.agent.stt import SpeechToText
 from agent_tts.config.settings import Agent, Settings
+from agent_tts.ipc.front_messages import AddCandidates, Candidate
 from agent_tts.protocol.validation import first_complaint, message_error
 from agent_tts.serve.guard import Client
 from agent_tts.serve.node import Node
@@ -58,6 +59,8 @@ class AgentServer:
 
     def install(self, app: FastAPI, node: Node) -> None:
         self.calls = Calls(node, self.stt, self.llm, self._build)
+        if node.supervision is not None:
+            node.supervision.channel.handle(AddCandidates, self.calls.candidates)
         app.state.agent = self
         app.include_router(routes)
 
@@ -108,15 +111,19 @@ async def offer(request: Request) -> dict[str, str]:
 async def add_candidates(request: Request) -> None:
     """Add candidates that were found after the offer."""
     calls, client, body = await _signal(CandidatesBody, request)
-    node_of(request).guard.redeem(client)
-    found = [(each.candidate, each.sdp_mid, each.sdp_mline_index) for each in body.candidates]
-    await calls.candidates(body.pc_id, found, client)
+    await node_of(request).guard.redeem(client)
+    found = [Candidate(each.candidate, each.sdp_mid, each.sdp_mline_index) for each in body.candidates]
+    question, supervision = AddCandidates(body.pc_id, client.key_id, tuple(found)), node_of(request).supervision
+    if supervision is None or supervision.has(body.pc_id):
+        await calls.candidates(question)
+    else:
+        await supervision.at_owner(question)
 
 
 async def _signal(shape: type[Body], request: Request) -> tuple[Calls, Client, Body]:
     """Who sends a message of signalling, and what."""
     node = node_of(request)
-    client = node.guard.identify(request, token_ok=True)
+    client = await node.guard.identify(request, token_ok=True)
     try:
         body = shape.model_validate_json(await read_body(request))
     except ValidationError as error:

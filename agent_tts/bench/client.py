@@ -1,7 +1,7 @@
 """A client process: `python -m agent_tts.bench.client`, see `workers`. It makes its part of a scenario's calls.
 
 Its job is a scenario, the node's addresses, the transports of its calls, and which part of them is its own. It is ready
-once it is connected, where the scenario asks for that; the word to go says when; its answer is a sample for each call.
+once its WebRTC peers are connected, if it has any; the word to go says when; its answer is a sample for each call.
 """
 
 from __future__ import annotations
@@ -12,15 +12,14 @@ import itertools
 import math
 import os
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import httpx
 
-from agent_tts.bench.connection import OPEN_S, RawConnection, dial, dial_all, send_text
+from agent_tts.bench.connection import OPEN_S, dial, send_text
 from agent_tts.bench.scenario import LAST, CallListener, CallSample, Scenario, ScenarioCall
 from agent_tts.bench.statistics import lag_watched, percentiles
 from agent_tts.bench.workers import KEY, ready, work
@@ -30,6 +29,7 @@ from agent_tts.serve.process import event_loop_factory
 if TYPE_CHECKING:
     from agent_tts.bench.rtc_peer import ListeningPeer
 
+CONTEXT = "call"  # the only one on its connection
 REFUSED_S = 0.1  # before a closed loop asks again, so that refusals do not become a storm
 SETTLE_S = 5.0  # for the node to say that it is over, and to answer a ping after it
 
@@ -46,9 +46,7 @@ class Caller:
         self._window = (0.0, math.inf)
         # When calls that still listen interrupt.
         self._leave_at = math.inf
-        # Connections that were made before the start, and those that are open and unused.
-        self._connections: list[RawConnection] = []
-        self._unused: list[RawConnection] = []
+        # WebRTC peers that were connected before the start.
         self._peers: list[ListeningPeer] = []
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
@@ -57,14 +55,10 @@ class Caller:
         # Of all calls that have begun.
         self.samples: list[CallSample] = []
 
-    async def connect(self, calls: int) -> None:
-        """Make the connections of so many calls at once. Raises SpeechError: one of them cannot be had."""
-        if self._scenario.transport == "rtc":
-            for _ in range(calls):
-                self._peers.append(await self._peer())
-        else:
-            count = -(-calls // self._scenario.per_connection)
-            self._connections = await dial_all(self._urls["ws"], self._key, count, self._session)
+    async def connect(self, peers: int) -> None:
+        """Connect so many WebRTC peers, one after the other. Raises SpeechError: the node refuses one."""
+        for _ in range(peers):
+            self._peers.append(await self._peer())
 
     async def run(self, start: float, transports: list[str], part: int, parts: int) -> None:
         """Make every call of our part at its time. Cancelling it gives up all calls."""
@@ -80,17 +74,17 @@ class Caller:
                     for place, number in enumerate(range(part, scenario.concurrency, parts)):
                         tasks.create_task(self._chain(number, place))
                 else:
-                    ours = (call for call in scenario.calls() if call.transport in transports)
-                    for call in itertools.islice(ours, part, None, parts):
+                    ours = (item for item in enumerate(scenario.calls()) if item[1].transport in transports)
+                    for number, call in itertools.islice(ours, part, None, parts):
                         await _until(start + call.after_s)
-                        tasks.create_task(self.speak(call, start + call.after_s))
+                        tasks.create_task(self.speak(call, start + call.after_s, number))
 
-    async def speak(self, call: ScenarioCall, begin: float, place: int = 0) -> CallSample:
-        """One call that was to begin at `begin`, from its first text to its end.
+    async def speak(self, call: ScenarioCall, begin: float, caller: int = 0, place: int = 0) -> CallSample:
+        """One call that was to begin at `begin`, from its connection to its end.
 
-        `place` says which of the connections that were made before the start it uses.
+        `place` says which of the peers that were connected before the start it uses.
         """
-        sample = CallSample(call.transport, call.leaving, begin)
+        sample = CallSample(call.transport, call.leaving, caller, begin)
         self.samples.append(sample)
         listener = CallListener(sample, self._scenario.player_delay_ms, self._window)
         make = {
@@ -110,77 +104,69 @@ class Caller:
         except TimeoutError:
             sample.error = "timeout"
         finally:
-            listener.leave(self._scenario.hang_up)
+            listener.leave()
         return sample
 
     async def close(self) -> None:
         """Close all connections."""
-        await asyncio.gather(
-            *(connection.close() for connection in (*self._connections, *self._unused)),
-            *(peer.close() for peer in self._peers),
-            self._http.aclose(),
-        )
+        await asyncio.gather(*(peer.close() for peer in self._peers), self._http.aclose())
 
     async def _chain(self, number: int, place: int) -> None:
         for call in self._scenario.chain(number):
             await _until(self._start + call.after_s)
             if time.monotonic() >= self._start + self._scenario.end_s:
                 return
-            sample = await self.speak(call, time.monotonic(), place)
+            sample = await self.speak(call, time.monotonic(), number, place)
             if self._scenario.once:
                 return
             if sample.error is not None:
                 await asyncio.sleep(REFUSED_S)
 
-    @property
-    def _session(self) -> dict[str, Any]:
-        return {"timestamps": "none", **self._scenario.session}
+    def _options(self, call: ScenarioCall) -> dict[str, Any]:
+        """What a context is opened with."""
+        return {"timestamps": "none", **self._scenario.session, "language": call.language, "seed": call.seed}
 
     async def _over_websocket(self, call: ScenarioCall, listener: CallListener, place: int) -> None:
-        context_id = f"c{next(self._numbers)}"
-        async with self._connection(call, listener, place) as connection:
-            connection.listen(context_id, listener)
-            listener.sample.sent_at = sent_at = time.monotonic()
-            if every_s := self._scenario.words_every_ms / 1_000:
-                for number, word in enumerate(call.text.split()):
-                    if number:
-                        await _until(sent_at + number * every_s)
-                    connection.send("text.append", context_id=context_id, text=f"{word} ")
-                connection.send("context.end", context_id=context_id)
-            else:
-                send_text(connection.send, context_id, call.text)
-            if self._scenario.keep_open or self._connections:
-                await listener.over.wait()
-            else:
-                await self._listen(call, listener, connection.send, context_id)
-
-    @asynccontextmanager
-    async def _connection(self, call: ScenarioCall, listener: CallListener, place: int) -> AsyncIterator[RawConnection]:
-        if self._connections:
-            yield self._connections[place % len(self._connections)]
-            return
-        self._unused = [connection for connection in self._unused if not connection.closed.done()]
-        connection = self._unused.pop() if self._unused else None
-        reuse = False
+        connection, _ = await dial(self._urls["ws"], self._key)
+        listener.sample.connected_at = time.monotonic()
         try:
-            if connection is None:
-                connection, _ = await dial(self._urls["ws"], self._key)
-                language = {} if call.language is None else {"language": call.language}
-                await connection.update({**self._session, **language})
             connection.observer = listener.saw
-            yield connection
-            reuse = self._scenario.keep_open  # not after an error: the context may still speak
+            connection.listen(CONTEXT, listener)
+            connection.send("context.open", context_id=CONTEXT, **self._options(call))
+            await self._say(connection.send, CONTEXT, call.text, listener)
+            await self._listen(call, listener, connection.send, CONTEXT)
+            if call.leaving in ("heard_out", "barge_in"):
+                await connection.hang_up()
         finally:
             listener.gone = True
-            if connection is not None and reuse:
-                self._unused.append(connection)
-            elif connection is not None:
-                await connection.close(reset=call.leaving == "reset")
+            await connection.close(reset=call.leaving == "reset")
+
+    async def _say(self, send: Callable[..., None], context_id: str, text: str, listener: CallListener) -> None:
+        """Send the text of an open context, word by word as a language model does, or at once."""
+        sample, every_s = listener.sample, self._scenario.words_every_ms / 1_000
+        if not every_s:
+            sample.sent_at = sample.sent_at or time.monotonic()
+            send_text(send, context_id, text)
+            return
+        due = time.monotonic()
+        for word in text.split():
+            due += every_s
+            await _until(due)
+            if listener.over.is_set():
+                return
+            now = time.monotonic()
+            sample.sent_at = sample.sent_at or now
+            sample.send_late_ms = max(sample.send_late_ms, 1_000 * (now - due))
+            send("text.append", context_id=context_id, text=f"{word} ")
+        send("context.end", context_id=context_id)
 
     async def _listen(
         self, call: ScenarioCall, listener: CallListener, send: Callable[..., None], context_id: str
     ) -> None:
-        """Hear the speech as long as it is to be heard, and then what the node has to say of its end."""
+        """Hear the speech as long as it is to be heard, and, of a load, what the node has to say of its end."""
+        if self._scenario.tail_s is None:
+            await listener.over.wait()
+            return
         if call.leaving in ("fin", "reset"):
             await _came(listener.over, call.patience_s)
             return
@@ -244,15 +230,15 @@ class Caller:
 
     async def _over_rtc(self, call: ScenarioCall, listener: CallListener, place: int) -> None:
         peer = self._peers[place] if self._peers else await self._peer()
-        sample, session = listener.sample, self._scenario.session
-        asked = {name: session[name] for name in ("voice", "instructions") if session.get(name) is not None}
+        sample = listener.sample
         peer.listen(listener)
         sample.sent_at = time.monotonic()
         try:
             while sample.error is None:
                 listener.over.clear()
                 context_id = f"c{next(self._numbers)}"
-                peer.open(context_id, call.text, language=call.language, **asked)
+                peer.send("context.open", context_id=context_id, **self._options(call))
+                await self._say(peer.send, context_id, call.text, listener)
                 if not self._peers:
                     await self._listen(call, listener, peer.send, context_id)
                     return
@@ -303,8 +289,7 @@ async def main(job: dict[str, Any]) -> dict[str, Any]:
     scenario, part, parts = Scenario(**job["scenario"]), job["part"], job["parts"]
     caller = Caller(job["urls"], os.environ.get(KEY), scenario)
     try:
-        if scenario.per_connection:
-            await caller.connect(len(range(part, scenario.concurrency or 0, parts)))
+        await caller.connect(len(range(part, scenario.peers, parts)))
         start = (await ready())["start"]
         async with lag_watched() as lag_ms:
             asyncio.get_running_loop().call_later(start + scenario.warmup_s - time.monotonic(), lag_ms.clear)

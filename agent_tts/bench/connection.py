@@ -6,6 +6,7 @@ Without flow control and deadlines; programs use `agent_tts.client.connection`.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import socket
@@ -22,14 +23,13 @@ from websockets.protocol import State
 from websockets.typing import Subprotocol
 from websockets.uri import parse_uri
 
-from agent_tts.bench.statistics import together
-from agent_tts.client.connection import ConnectionLost
+from agent_tts.client.connection import CLOSE_S, ConnectionLost
 from agent_tts.errors import from_code
 from agent_tts.protocol.v1 import HEADER, SUBPROTOCOL
 
 OPEN_S = 30.0
-DIALS = 32  # connections that `dial_all` opens concurrently
 MESSAGE_CHARS = 3_500  # below the limit for one message
+NORMAL_CLOSURE = b"\x03\xe8"
 
 
 class ContextListener(Protocol):
@@ -116,6 +116,15 @@ class RawConnection(asyncio.Protocol):
                 await self._updated
         finally:
             self._updated = None
+
+    async def hang_up(self) -> None:
+        """Close it by the closing handshake; without it after 2 s."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(Frame(Opcode.CLOSE, NORMAL_CLOSURE).serialize(mask=True))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(CLOSE_S):
+                    await asyncio.shield(self.closed)
+        await self.close()
 
     async def close(self, *, reset: bool = False) -> None:
         """Close it without a close frame; with `reset` by an RST, as the kernel does for a killed process."""
@@ -227,25 +236,6 @@ async def dial(url: str, key: str | None = None) -> tuple[RawConnection, dict[st
         await connection.close()
         raise ConnectionLost(f"the node refuses: {greeting['message']}")
     return connection, greeting
-
-
-async def dial_all(url: str, key: str | None, count: int, session: dict[str, Any]) -> list[RawConnection]:
-    """Open `count` connections with this session. Cancelling closes them. Raises SpeechError."""
-    gate = asyncio.Semaphore(DIALS)
-    connections: list[RawConnection] = []
-
-    async def one() -> None:
-        async with gate:
-            connection, _ = await dial(url, key)
-            connections.append(connection)
-            await connection.update({"timestamps": "none", **session})
-
-    try:
-        await together(one() for _ in range(count))
-    except BaseException:
-        await asyncio.gather(*(connection.close() for connection in connections))
-        raise
-    return connections
 
 
 def send_text(send: Callable[..., None], context_id: str, text: str) -> None:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from agent_tts.bench.runner import ScenarioResult
 from agent_tts.bench.scenario import CallSample, Scenario
 from agent_tts.bench.statistics import mean_at_once, most_at_once, percentiles
 from agent_tts.events import FRAME_MS
+
+# Above these the client is the limit: it would add to what it measures, or ask for less than it should.
+CLIENT_CPU_PERCENT = 80.0  # of a core, of one process
+CLIENT_LATE_MS = 5.0  # p99 of its event loop, and of the words that it sends
 
 
 def call_figures(
@@ -21,8 +25,8 @@ def call_figures(
     return {
         "errors": dict(Counter(call.error for call in calls if call.error is not None)),
         "ttfa_ms": percentiles(first_audio_ms(calls), 50, 95, 99, 100),
-        "underruns": sum(bool(call.gap_times) for call in good),
-        "underrun_s": round(sum(call.gaps_s for call in good), 3),
+        "underruns": sum(bool(call.gaps) for call in good),
+        "underrun_s": round(sum(seconds for call in good for _, seconds in call.gaps), 3),
         "peak_in_flight": most_at_once(spans, begin, end),
         "mean_in_flight": round(mean_at_once(spans, begin, end), 2) if end > begin else 0.0,
     }
@@ -39,57 +43,61 @@ def first_audio_ms(calls: Sequence[CallSample]) -> list[float]:
     return [ms for call in calls if (ms := call.ttfa_ms) is not None]
 
 
-def serve_figures(scenario: Scenario, result: ScenarioResult) -> dict[str, Any]:
-    """`bench serve`: of the requests that were to begin during the measurement.
+def request_figures(scenario: Scenario, result: ScenarioResult) -> dict[str, Any]:
+    """`bench serve` and `bench streams`: of the requests that were to begin during the measurement.
 
-    Throughput and requests at once are of all that was going on meanwhile, whenever it began.
+    Throughput, requests at once and gaps are of all that was going on meanwhile, whenever it began.
     """
-    calls = measured_calls(result)
+    calls, (begin, _) = measured_calls(result), result.window
     good = [call for call in calls if call.ttfa_ms is not None]
+    gaps = [(call.caller, 1_000 * seconds) for call in result.samples for when, seconds in call.gaps if when >= begin]
     audio_s_per_s = round(sum(sample.measured_audio_s for sample in result.samples) / scenario.duration_s, 2)
+    connects_ms = [(call.connected_at - call.begin) * 1_000 for call in calls if call.connected_at is not None]
+    send_late_ms = percentiles([call.send_late_ms for call in calls if call.sent_at is not None], 50, 99, 100)
     return {
         "load": scenario.name,
         "requests": len(calls),
         **call_figures(calls, result.samples, *result.window),
         "silent": sum(call.error is None and call.first_audio_at is None for call in calls),
+        "gaps": len(gaps),
+        "callers_with_gaps": len({caller for caller, _ in gaps}),
+        "longest_gap_ms": round(max((ms for _, ms in gaps), default=0.0), 1),
+        # How long before its play time a request's chunk came that came last.
+        "margin_ms": percentiles([ms for call in good if (ms := call.least_margin_ms) is not None], 50, 1, 0, digits=1),
         "audio_s_per_s": audio_s_per_s,
+        "frames_per_s": round(audio_s_per_s * 1_000 / FRAME_MS),
         "request_audio_s": percentiles([call.audio_s for call in good], 0, 50, 100),
-        # How late requests were sent, the time to connect included.
-        "send_lag_ms": percentiles([(call.sent_at - call.begin) * 1_000 for call in calls if call.sent_at], 50, 99),
+        # From when a request was to begin until the node greeted it, and until its context was opened.
+        "connect_ms": percentiles(connects_ms, 50, 99, 100),
+        "send_late_ms": send_late_ms,
         **result.processes,
-        "front_us_per_frame": us_per_frame(result.processes["cpu_percent"].get("front"), audio_s_per_s),
+        "us_per_frame": us_per_frame(result.processes["cpu_percent"], audio_s_per_s),
+        "client_limit": client_limit(result.processes, send_late_ms["p99"]),
     }
 
 
-def us_per_frame(percent: float | None, audio_s_per_s: float) -> float | None:
-    """CPU time for 80 ms of audio, in µs, of a process that uses this share of a core; None without audio."""
-    if percent is None or not audio_s_per_s:
-        return None
-    return round(percent / 100 * FRAME_MS * 1_000 / audio_s_per_s, 1)
+def us_per_frame(percent: Mapping[str, float], audio_s_per_s: float) -> dict[str, float]:
+    """CPU time for 80 ms of audio, in µs, of processes that use these shares of a core; empty without audio."""
+    if not audio_s_per_s:
+        return {}
+    return {name: round(share / 100 * FRAME_MS * 1_000 / audio_s_per_s, 1) for name, share in percent.items()}
 
 
-def stream_figures(scenario: Scenario, result: ScenarioResult) -> dict[str, Any]:
-    """`bench streams`."""
-    samples, start = result.samples, result.window[0] - scenario.warmup_s
-    gaps_at_s = [when - start for sample in samples for when in sample.gap_times]
-    ended = [sample.error or sample.reason for sample in samples]
-    return {
-        "streams": len(samples),
-        "silent": sum(sample.first_audio_at is None for sample in samples),
-        "ended": dict(Counter(reason for reason in ended if reason is not None)),
-        "underruns": sum(bool(sample.gap_times) for sample in samples),
-        "gaps": len(gaps_at_s),
-        "gaps_at_s": percentiles(gaps_at_s, 0, 50, 100, digits=1),
-        "gaps_s": round(sum(sample.gaps_s for sample in samples), 3),
-        # How long before its play time a chunk came: the 1st percentile is what a listener can count on.
-        "margin_ms": percentiles([ms for sample in samples for ms in sample.margins_ms], 50, 1, 0, digits=1),
-        **result.processes,
-    }
+def client_limit(processes: Mapping[str, Any], send_late_ms: float | None = None) -> str | None:
+    """Why the clients were too slow for a load, so that its figures are not the node's; None where they were not."""
+    each, lag_ms = processes["cpu_percent_each"], processes["client_lag_ms"].get("p99")
+    busiest = max((percent for name, percent in each.items() if name.startswith("clients")), default=0.0)
+    found = [
+        (busiest, CLIENT_CPU_PERCENT, f"a client process used {busiest:.0f} % of a core"),
+        (lag_ms, CLIENT_LATE_MS, f"their event loops were {lag_ms} ms late at p99"),
+        (send_late_ms, CLIENT_LATE_MS, f"they sent words {send_late_ms} ms late at p99"),
+    ]
+    return "; ".join(said for value, most, said in found if value is not None and value > most) or None
 
 
 def is_clean(figures: dict[str, Any]) -> bool:
-    """Whether every stream spoke without a gap."""
-    return not (figures["underruns"] or figures["silent"] or figures["ended"])
+    """Whether every caller heard all of its speech without a gap, and the clients had time for it."""
+    return not (figures["gaps"] or figures["silent"] or figures["errors"] or figures["client_limit"])
 
 
 def rtc_figures(scenario: Scenario, result: ScenarioResult) -> dict[str, Any]:
@@ -105,6 +113,7 @@ def rtc_figures(scenario: Scenario, result: ScenarioResult) -> dict[str, Any]:
         "worst_p99_ms": max((ms for sample in samples if (ms := sample.late_p99_ms) is not None), default=None),
         "errors": dict(Counter(sample.error for sample in samples if sample.error is not None)),
         **result.processes,
+        "client_limit": client_limit(result.processes),
     }
 
 

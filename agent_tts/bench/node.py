@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import os
 import sys
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from agent_tts.bench.statistics import background
 from agent_tts.config.settings import ENV_PREFIX
-from agent_tts.errors import EngineLost
+from agent_tts.errors import EngineLost, SettingsError
 
 START_S = 300.0  # a large model is read from disk
 STOP_S = 15.0
@@ -29,6 +30,7 @@ WELCOME = "agent-tts: http"  # start of the line with the node's address
 MIB = 1 << 20
 ANSWER_S = 10.0  # for the node to answer with its metrics
 LAG = "agent_tts_loop_lag_seconds"
+FRONT, ENGINE = "agent_tts.serve.front", "agent_tts.ipc.child"  # modules of a node's child processes
 
 MetricSamples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
@@ -38,7 +40,7 @@ class OwnNode:
     """A running node."""
 
     url: str  # http://127.0.0.1:port
-    pids: dict[str, int]  # by name: front, then engine or engine 0, engine 1...
+    pids: dict[str, int]  # see `processes_of`
 
 
 @asynccontextmanager
@@ -67,9 +69,7 @@ async def own_node(command: str = "serve", /, **settings: object) -> AsyncIterat
                 address = await url
                 while (await client.get(f"{address}/ready")).status_code != 200:  # noqa: ASYNC110 - another process
                     await asyncio.sleep(POLL_S)
-            engines = children_of(process.pid)
-            names = ["engine"] if len(engines) == 1 else [f"engine {number}" for number in range(len(engines))]
-            yield OwnNode(address, {"front": process.pid, **dict(zip(names, engines, strict=True))})
+            yield OwnNode(address, processes_of(process.pid))
         finally:
             await _stop(process)
 
@@ -110,6 +110,42 @@ def children_of(pid: int) -> list[int]:
     return found
 
 
+def processes_of(pid: int) -> dict[str, int]:
+    """Processes of the node whose first process is `pid`, by name.
+
+    `front`, then `engine`; of several `front 0`, `front 1`, which have a `supervisor` before them.
+    """
+    children = {child: _command(child) for child in children_of(pid)}
+    fronts, engines = ([child for child, words in children.items() if module in words] for module in (FRONT, ENGINE))
+    first = {"supervisor": pid, **_numbered("front", fronts)} if fronts else {"front": pid}
+    return first | _numbered("engine", engines)
+
+
+def _numbered(name: str, pids: Sequence[int]) -> dict[str, int]:
+    return {name: pids[0]} if len(pids) == 1 else {f"{name} {number}": pid for number, pid in enumerate(pids)}
+
+
+def _command(pid: int) -> list[str]:
+    """Its program and arguments; empty when it is gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+    except OSError:
+        return []
+
+
+def pin(pids: Mapping[str, int], name: str, cores: Sequence[int]) -> None:
+    """Give each process of this name one of the cores, in turn; on Linux. Raises SettingsError: no such core."""
+    found = [pid for one, pid in pids.items() if one.partition(" ")[0] == name]
+    for pid, core in zip(found, itertools.cycle(cores), strict=False):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            try:
+                os.sched_setaffinity(int(thread), {core})
+            except ProcessLookupError:  # it has just ended
+                continue
+            except OSError:
+                raise SettingsError(f"this machine has no core {core} for a process") from None
+
+
 def cpu_s(pid: int) -> float | None:
     """CPU time of a process in seconds; None without /proc."""
     try:
@@ -122,19 +158,26 @@ def cpu_s(pid: int) -> float | None:
 async def cpu_percent(pids: Mapping[str, int], begin: float, end: float) -> dict[str, float]:
     """CPU use of processes, in percent of one core, between two times of the monotonic clock, by name.
 
-    Names that differ only in a number after a space are summed: "clients 0" and "clients 1" are "clients".
     Processes that /proc does not show are omitted.
     """
     await asyncio.sleep(begin - time.monotonic())
     before, begun = {name: cpu_s(pid) for name, pid in pids.items()}, time.monotonic()
     await asyncio.sleep(end - time.monotonic())
     after, seconds = {name: cpu_s(pid) for name, pid in pids.items()}, time.monotonic() - begun
-    used: dict[str, float] = {}
-    for name, then in before.items():
-        if then is not None and (now := after[name]) is not None:
-            group = name.partition(" ")[0]
-            used[group] = used.get(group, 0.0) + 100 * (now - then) / seconds
-    return {name: round(percent, 1) for name, percent in used.items()}
+    return {
+        name: round(100 * (now - then) / seconds, 1)
+        for name, then in before.items()
+        if then is not None and (now := after[name]) is not None
+    }
+
+
+def by_kind(figures: Mapping[str, float]) -> dict[str, float]:
+    """The sums over processes whose names differ only in a number after a space: `front` of `front 0` and `front 1`."""
+    found: dict[str, float] = {}
+    for name, value in figures.items():
+        kind = name.partition(" ")[0]
+        found[kind] = round(found.get(kind, 0.0) + value, 1)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,13 +265,12 @@ async def watched(http_url: str, front_pid: int, every_s: float) -> AsyncIterato
 
 
 def lag_p99_ms(before: NodeStats, after: NodeStats) -> float | None:
-    """The p99 of the lag of the node's event loop in ms, as a bound of its histogram. None without a probe."""
-    counts = {
-        float(dict(labels)["le"]): value - before.samples.get((name, labels), 0.0)
-        for (name, labels), value in after.samples.items()
-        if name == f"{LAG}_bucket"
-    }
-    probes = counts.get(float("inf"), 0.0)
+    """The p99 of the lag of the node's event loops in ms, as a bound of its histogram. None without a probe."""
+    counts: defaultdict[float, float] = defaultdict(float)
+    for (name, labels), value in after.samples.items():
+        if name == f"{LAG}_bucket":
+            counts[float(dict(labels)["le"])] += value - before.samples.get((name, labels), 0.0)
+    probes = counts[float("inf")]
     if not probes:
         return None
     return 1_000 * min(bound for bound, count in counts.items() if count >= 0.99 * probes)

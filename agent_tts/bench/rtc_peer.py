@@ -1,22 +1,26 @@
-"""A WebRTC peer that notes when packets come and decodes none: what is measured is the node."""
+"""A WebRTC peer that notes when packets come, and neither decrypts nor decodes them: what is measured is the node."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
 import json
+import struct
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import httpx
 from aiortc import RTCConfiguration, RTCPeerConnection, RTCSessionDescription
 
-from agent_tts.bench.connection import send_text
 from agent_tts.bench.scenario import CallListener
 from agent_tts.errors import SpeechError
 from agent_tts.protocol.v1 import SUBPROTOCOL
 
+RTP_VERSION = 2
+RTP_HEADER = struct.Struct("!HHI")  # flags, sequence number, timestamp
 CLOCK_HZ = 48_000  # of RTP timestamps of Opus
 CONNECT_S = 60.0
 PING_S = 1.0  # a node that is not pinged takes the peer for a foreign one
@@ -61,8 +65,7 @@ class ListeningPeer:
 
     def __init__(self) -> None:
         self._connection = RTCPeerConnection(RTCConfiguration(iceServers=[]))
-        receiver: Any = self._connection.addTransceiver("audio", direction="recvonly").receiver
-        receiver._handle_rtp_packet = self._on_packet
+        self._receiver: Any = self._connection.addTransceiver("audio", direction="recvonly").receiver
         self._channel = self._connection.createDataChannel(SUBPROTOCOL)
         self._opened = asyncio.Event()
         self._channel.on("open", self._opened.set)
@@ -77,6 +80,8 @@ class ListeningPeer:
         """Connect, and receive the first packet. Raises SpeechError, TimeoutError."""
         async with asyncio.timeout(CONNECT_S):
             await self._connection.setLocalDescription(await self._connection.createOffer())
+            ice = self._receiver.transport.transport._connection
+            ice.data_received = partial(self._on_datagram, ice.data_received)
             local = self._connection.localDescription
             answer = await client.post("/v1/rtc/offer", json={"sdp": local.sdp, "type": local.type})
             if answer.status_code != 200:
@@ -90,11 +95,6 @@ class ListeningPeer:
     def listen(self, listener: CallListener) -> None:
         """Tell this listener of messages from now on, and forget the packets so far."""
         self._listener, self.arrivals = listener, Arrivals()
-
-    def open(self, context_id: str, text: str, **fields: Any) -> None:
-        """Open a context, and send its whole text."""
-        self.send("context.open", context_id=context_id, timestamps="none", **fields)
-        send_text(self.send, context_id, text)
 
     def send(self, type_: str, **fields: Any) -> None:
         """Send a message of the protocol; dropped when the channel is closed."""
@@ -122,5 +122,10 @@ class ListeningPeer:
         if message["type"] == "error" or "context_id" in message:
             self._listener.told(time.monotonic(), message)
 
-    async def _on_packet(self, packet: Any, arrival_time_ms: int) -> None:
-        self.arrivals.take(packet.timestamp, packet.sequence_number)
+    def _on_datagram(self, forward: Callable[[bytes, int], None], data: bytes, component: int) -> None:
+        """Take the header of an RTP packet, which is not encrypted; everything else goes its way."""
+        if data[0] >> 6 == RTP_VERSION and not 192 <= data[1] < 224:  # those are RTCP's types
+            _, sequence, timestamp = RTP_HEADER.unpack_from(data)
+            self.arrivals.take(timestamp, sequence)
+        else:
+            forward(data, component)

@@ -6,16 +6,15 @@ import asyncio
 import math
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from agent_tts.bench.node import cpu_percent
+from agent_tts.bench.node import by_kind, cpu_percent, pin
 from agent_tts.bench.scenario import CallSample, Scenario
 from agent_tts.bench.statistics import worst
 from agent_tts.bench.workers import Worker, answers, workers
-from agent_tts.events import FRAME_MS
 
 MODULE = "agent_tts.bench.client"
 READY_S = 90.0  # for a process to start and to connect
@@ -26,7 +25,7 @@ MESSAGES_A_CLIENT = 3_000  # a second: about a tenth of what keeps a core busy
 
 # Messages of a load, at most nearly.
 MESSAGES_A_CALL = 75  # six seconds of speech
-MESSAGES_PER_S_UNPACED = 100  # of each of many calls at once
+MESSAGES_PER_S_PACED, MESSAGES_PER_S_UNPACED = 20, 100  # of each of many callers at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,55 +40,71 @@ class MeasuredNode:
 
 
 @dataclass(frozen=True, slots=True)
+class ClientProcesses:
+    """Processes that make the calls."""
+
+    count: int | None = None  # for WebSockets and HTTP, and for many WebRTC peers; None: as many as the load needs
+    cores: Sequence[int] = ()  # one for each, in turn; empty: any
+
+
+ANY_CLIENTS = ClientProcesses()
+
+
+@dataclass(frozen=True, slots=True)
 class ScenarioResult:
     """What came of a scenario."""
 
     samples: list[CallSample]  # by the time that they were to begin
     window: tuple[float, float]  # when it was measured, on the monotonic clock
-    processes: dict[str, Any]  # figures: `clients`, `client_lag_ms` and `cpu_percent`
+    # Figures: `clients`, `client_lag_ms`, `cpu_percent` by kind of process, `cpu_percent_each` by process.
+    processes: dict[str, Any]
 
 
 @asynccontextmanager
 async def prepared(
-    node: MeasuredNode, scenario: Scenario, *, clients: int | None = None
+    node: MeasuredNode, scenario: Scenario, *, clients: ClientProcesses = ANY_CLIENTS
 ) -> AsyncIterator[Callable[[float], Coroutine[Any, Any, ScenarioResult]]]:
     """Client processes that are ready for a scenario; ended with the block. Cancelling it ends all calls.
 
     What it yields runs the scenario once, from a time of the monotonic clock on.
 
-    Args:
-        clients: processes for WebSockets and HTTP; None is as many as the load needs.
     Raises:
-        SpeechError: one of them cannot do its job, or the node refuses the connections.
+        SpeechError: one of them cannot do its job, or the node refuses the WebRTC peers.
+        SettingsError: the machine has no such core.
     """
     job = {"urls": {"ws": node.ws_url, "http": node.http_url}, "scenario": asdict(scenario)}
     async with AsyncExitStack() as stack:
         found: list[Worker] = []
-        for transports, parts, in_turn in _groups(scenario, clients):
+        for transports, parts in _groups(scenario, clients):
             jobs = [{**job, "transports": transports, "part": part, "parts": parts} for part in range(parts)]
-            found += await stack.enter_async_context(
-                workers(MODULE, jobs, key=node.key, ready_s=READY_S, in_turn=in_turn)
-            )
+            found += await stack.enter_async_context(workers(MODULE, jobs, key=node.key, ready_s=READY_S))
+        pids = {f"clients {number}": worker.pid for number, worker in enumerate(found)}
+        if clients.cores:
+            pin(pids, "clients", clients.cores)
 
         async def run(start: float) -> ScenarioResult:
             last_s = scenario.last_s + (scenario.tail_s or 0) if scenario.rate is not None else 0
             end_s = max(scenario.end_s, last_s) + (scenario.timeout_s or 0)
             window = (start + scenario.warmup_s, start + (scenario.end_s or end_s))
-            pids = {**node.pids, **{f"clients {number}": worker.pid for number, worker in enumerate(found)}}
             within_s = start - time.monotonic() + end_s + MARGIN_S
             asked, cpu = await asyncio.gather(
                 answers(found, {"start": start}, within_s),
-                cpu_percent(pids, *window) if scenario.duration_s else asyncio.sleep(0, {}),
+                cpu_percent({**node.pids, **pids}, *window) if scenario.duration_s else asyncio.sleep(0, {}),
             )
             samples = [CallSample(**sample) for answer in asked for sample in answer["samples"]]
             samples.sort(key=lambda sample: sample.begin)
-            lag_ms = worst([answer["lag_ms"] for answer in asked])
-            return ScenarioResult(samples, window, {"clients": len(found), "client_lag_ms": lag_ms, "cpu_percent": cpu})
+            processes = {
+                "clients": len(found),
+                "client_lag_ms": worst([answer["lag_ms"] for answer in asked]),
+                "cpu_percent": by_kind(cpu),
+                "cpu_percent_each": cpu,
+            }
+            return ScenarioResult(samples, window, processes)
 
         yield run
 
 
-async def measure(node: MeasuredNode, scenario: Scenario, *, clients: int | None = None) -> ScenarioResult:
+async def measure(node: MeasuredNode, scenario: Scenario, *, clients: ClientProcesses = ANY_CLIENTS) -> ScenarioResult:
     """Run a scenario now; see `prepared`."""
     async with prepared(node, scenario, clients=clients) as run:
         return await run(start_time())
@@ -100,26 +115,33 @@ def start_time() -> float:
     return time.monotonic() + HEAD_START_S
 
 
-def _groups(scenario: Scenario, clients: int | None) -> list[tuple[list[str], int, bool]]:
-    """Groups of processes: the transports of their calls, how many, and whether they connect in turn.
+def _groups(scenario: Scenario, clients: ClientProcesses) -> list[tuple[list[str], int]]:
+    """Groups of processes: the transports of their calls, and how many.
 
     WebRTC is apart, because its handshakes would make other calls late: one costs more than a minute of speech.
     """
-    if scenario.transport == "rtc":
-        return [(["rtc"], math.ceil((scenario.concurrency or 0) / PEERS_A_CLIENT), True)]
     if scenario.transport in ("health", "idle"):
-        return [([scenario.transport], 1, False)]
-    parts = clients_for(scenario) if clients is None else min(clients, scenario.concurrency or clients)
-    streamed: list[tuple[list[str], int, bool]] = [(["websocket", "http"], parts, False)]
-    return [*streamed, (["rtc"], 1, False)] if scenario.rtc else streamed
+        return [([scenario.transport], 1)]
+    wanted = clients.count or clients_for(scenario, len(clients.cores) or None)
+    parts = min(wanted, scenario.concurrency or wanted)
+    if scenario.transport == "rtc":
+        return [(["rtc"], parts)]
+    streamed = [(["websocket", "http"], parts)]
+    return [*streamed, (["rtc"], 1)] if scenario.rtc else streamed
 
 
 def clients_for(scenario: Scenario, cores: int | None = None) -> int:
-    """Processes that take the messages of a scenario without being late; half of the machine's cores are the node's."""
+    """Processes that take the messages of a scenario without being late, at most one for each core.
+
+    Without `cores` of their own, half of the machine's are the node's.
+    """
+    room = cores or max(1, (os.cpu_count() or 1) // 2)
+    if scenario.peers:
+        return min(math.ceil(scenario.peers / PEERS_A_CLIENT), room)
     if scenario.rate is not None:
         messages_per_s, calls = scenario.rate * MESSAGES_A_CALL, max(1, round(scenario.rate))
     else:
         calls = scenario.concurrency or 1
-        messages_per_s = calls * (1_000 / FRAME_MS if scenario.hang_up else MESSAGES_PER_S_UNPACED)
-    room = max(1, (cores or os.cpu_count() or 1) // 2)
+        paced = scenario.session.get("lead_ms") is not None
+        messages_per_s = calls * (MESSAGES_PER_S_PACED if paced else MESSAGES_PER_S_UNPACED)
     return max(1, min(math.ceil(messages_per_s / MESSAGES_A_CLIENT), calls, room))

@@ -34,11 +34,8 @@ TEXTS: tuple[str, ...] = tuple(_SPOKEN["sentences"])  # of voice agents, between
 SHORT_TEXTS: tuple[str, ...] = tuple(_SPOKEN["short"])
 LANGUAGES: dict[str, str] = _SPOKEN["languages"]  # the same sentence in eight languages, to be repeated
 
-# For a text that lasts as long as a stream: a word for every frame, since no model ends while it has text to read.
-WORD = "speech "
-CHARS_PER_S = 100
-SPARE_S = 2.0
-MAX_WORDS = 2_800  # below the limit for the text of one context
+ENGLISH = "en"  # the language of all other texts
+SEED_BITS = 31
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +45,8 @@ class ScenarioCall:
     after_s: float  # since the start of the scenario
     transport: Transport
     text: str
-    language: str | None  # None is the voice's
+    language: str  # of the text
+    seed: int  # of the speech
     leaving: Leaving
     patience_s: float  # until it leaves, unless it hears the speech out
 
@@ -73,14 +71,17 @@ class Scenario:
     rtc: float = 0.0
     barge_in: float = 0.0
     vanish: float = 0.0  # half of them by a reset, half by closing the connection without a message
-    keep_open: bool = False  # connections are used again, as agents do; otherwise each call makes one
-    per_connection: int = 0  # contexts on each connection, and all connections are made before the start; 0: see above
-    words_every_ms: float = 0.0  # 0 sends the whole text at once
+    words_every_ms: float = 0.0  # the first so long after the context was opened; 0 sends the whole text at once
     player_delay_ms: float = 0.0  # of a player that counts gaps, after the first chunk
     texts: Sequence[str] = TEXTS
     chars: tuple[int, int] | None = None  # instead: of a text, evenly over its logarithm, in eight languages
     session: dict[str, Any] = field(default_factory=dict)  # voice, lead_ms and the like
     seed: int = 1
+
+    @property
+    def peers(self) -> int:
+        """WebRTC peers that are connected before the start, one for each chain; otherwise a call makes its own."""
+        return (self.concurrency or 0) if self.transport == "rtc" else 0
 
     @property
     def end_s(self) -> float:
@@ -102,14 +103,16 @@ class Scenario:
                 return
             transport = self._transport(draw)
             language, text = self._text(draw)
-            yield ScenarioCall(after_s, transport, text, language, *self._leaving(draw))
+            leaving, patience_s = self._leaving(draw)
+            yield ScenarioCall(after_s, transport, text, language, draw.getrandbits(SEED_BITS), leaving, patience_s)
 
     def chain(self, number: int) -> Iterator[ScenarioCall]:
         """The calls of one chain of a closed loop."""
         assert self.concurrency is not None
         draw, after_s = random.Random(self.seed + number), self.ramp_s * number / self.concurrency
         while True:
-            yield ScenarioCall(after_s, self.transport, draw.choice(self.texts), None, "heard_out", math.inf)
+            text, seed = draw.choice(self.texts), draw.getrandbits(SEED_BITS)
+            yield ScenarioCall(after_s, self.transport, text, ENGLISH, seed, "heard_out", math.inf)
 
     def _transport(self, draw: random.Random) -> Transport:
         if not self.http + self.rtc:
@@ -119,9 +122,9 @@ class Scenario:
             return "http"
         return "rtc" if share < self.http + self.rtc else self.transport
 
-    def _text(self, draw: random.Random) -> tuple[str | None, str]:
+    def _text(self, draw: random.Random) -> tuple[str, str]:
         if self.chars is None:
-            return None, draw.choice(self.texts)
+            return ENGLISH, draw.choice(self.texts)
         language, phrase = draw.choice(list(LANGUAGES.items()))
         low, high = map(math.log, self.chars)
         length = round(math.exp(draw.uniform(low, high)))
@@ -142,8 +145,11 @@ class CallSample:
 
     transport: Transport
     leaving: Leaving
+    caller: int  # of a closed loop the number of its chain, otherwise of the call
     begin: float  # when it was to begin
+    connected_at: float | None = None  # when the node had greeted it; WebSocket
     sent_at: float | None = None  # when its first text was sent; of an idle connection, when it was made
+    send_late_ms: float = 0.0  # most that a word was sent after its time
     started: bool = False  # whether the node said that it speaks, or spoke
     first_audio_at: float | None = None
     ended_at: float | None = None
@@ -152,9 +158,10 @@ class CallSample:
     reason: str | None = None  # why the node ended it, for one that it ended
     audio_s: float = 0.0
     measured_audio_s: float = 0.0  # the part of it that came during the measurement
-    gaps_s: float = 0.0
-    gap_times: list[float] = field(default_factory=list)  # when its player had run dry and went on
-    margins_ms: list[float] = field(default_factory=list)  # with hang_up: how long before its play time each chunk came
+    gaps: list[tuple[float, float]] = field(
+        default_factory=list
+    )  # when its player went on, and for how long it was dry
+    least_margin_ms: float | None = None  # from a chunk, but the first, until its play time; None of one chunk
     late_ms: list[float] = field(default_factory=list)  # WebRTC: of each packet against its 20 ms grid
     lost: int = 0  # WebRTC: packets
 
@@ -221,6 +228,7 @@ class CallListener:
         elif message["type"] == "context.done":
             self.sample.reason = message["reason"]
         if message["type"] in ("error", "context.done"):
+            self.sample.ended_at = now
             self.begun.set()
             self.over.set()
 
@@ -234,13 +242,14 @@ class CallListener:
             case "pong" if message["t"] == LAST:
                 self.answered.set()
 
-    def leave(self, keep_margins: bool) -> None:
+    def leave(self) -> None:
         """The call has ended, or was given up."""
         self.gone = True
-        self.sample.ended_at = time.monotonic()
-        self.sample.gap_times, self.sample.gaps_s = self._player.gap_times, self._player.gaps_s
-        if keep_margins:
-            self.sample.margins_ms = [round(margin * 1_000, 3) for margin in self._player.margins]
+        if self.sample.ended_at is None:
+            self.sample.ended_at = time.monotonic()
+        self.sample.gaps = self._player.gaps
+        if math.isfinite(self._player.least_margin_s):
+            self.sample.least_margin_ms = round(self._player.least_margin_s * 1_000, 3)
 
 
 REQUEST_S = 60.0  # a request of `bench serve` that takes longer has failed
@@ -249,12 +258,13 @@ SESSIONS, SESSION_S = 64, 3.0  # at once, on average; how long one takes, with s
 STORM_CALLS = 100
 STORM_S = 12.0  # that a storm is watched
 IDLE_CONNECTIONS, IDLE_RAMP_S = 900, 2.0
-RTC_SETTLE_S = 2.0  # until all peers are spoken to
+RTC_STARTS_PER_S = 250.0  # peers that are spoken to first, evenly
+RTC_SETTLE_S = 2.0  # after it
 
 
 def requests(name: str, **fields: Any) -> Scenario:
-    """`bench serve`: short requests on connections that are kept open, with text at the pace of a language model."""
-    return Scenario(name=name, timeout_s=REQUEST_S, keep_open=True, **fields)
+    """`bench serve` and `bench streams`: requests as strangers make them, each on a new connection."""
+    return Scenario(name=name, timeout_s=REQUEST_S, **fields)
 
 
 def _listeners(name: str, count: int, **fields: Any) -> Scenario:
@@ -262,19 +272,12 @@ def _listeners(name: str, count: int, **fields: Any) -> Scenario:
     return Scenario(name=name, concurrency=count, once=True, hang_up=True, **fields)
 
 
-def streams(count: int, seconds: float, ramp_s: float, per_connection: int, session: dict[str, Any]) -> Scenario:
-    """`bench streams`: long contexts that begin within the ramp, and are measured from its end."""
-    spoken_s = seconds + ramp_s + (session.get("lead_ms") or 0) / 1_000 + SPARE_S
-    text = WORD * min(round(CHARS_PER_S * spoken_s / len(WORD)), MAX_WORDS)
-    times: dict[str, Any] = {"ramp_s": ramp_s, "warmup_s": ramp_s, "duration_s": seconds}
-    return _listeners(f"{count} streams", count, **times, per_connection=per_connection, texts=(text,), session=session)
-
-
-def rtc_peers(count: int, seconds: float, session: dict[str, Any]) -> Scenario:
-    """`bench rtc`: WebRTC peers that are spoken to without end."""
-    times: dict[str, Any] = {"ramp_s": 1.0, "warmup_s": RTC_SETTLE_S, "duration_s": seconds}
-    made: dict[str, Any] = {"transport": "rtc", "per_connection": 1, "texts": (WORD * 500,)}
-    return _listeners(f"{count} peers", count, **times, **made, session=session)
+def rtc_peers(count: int, seconds: float, words_every_ms: float, session: dict[str, Any]) -> Scenario:
+    """`bench rtc`: WebRTC peers that are connected before the start, and spoken to without a pause."""
+    ramp_s = count / RTC_STARTS_PER_S
+    times: dict[str, Any] = {"ramp_s": ramp_s, "warmup_s": ramp_s + RTC_SETTLE_S, "duration_s": seconds}
+    spoken: dict[str, Any] = {"words_every_ms": words_every_ms, "session": session}
+    return _listeners(f"{count} peers", count, **times, transport="rtc", **spoken)
 
 
 def _sessions(name: str, rate: float, count: int, **fields: Any) -> Scenario:

@@ -53,23 +53,24 @@ class Player:
     start_after_s: float = 0.0
     started_at: float | None = None  # when the first chunk came
     plays_until: float = 0.0  # when all that has come has been played
-    margins: list[float] = field(default_factory=list)  # of each chunk but the first, before its turn; negative is late
-    gap_times: list[float] = field(default_factory=list)  # when it had run dry and went on
-    gaps_s: float = 0.0  # how long it was dry in all
+    least_margin_s: float = math.inf  # from a chunk, but the first, until its turn; negative is late
+    gaps: list[tuple[float, float]] = field(default_factory=list)  # when it had run dry and went on, and for how long
 
-    def take(self, now: float, seconds: float) -> None:
-        """A chunk of that length came."""
+    def take(self, now: float, seconds: float) -> float:
+        """A chunk of that length came; returns for how long the player had run dry."""
         if self.started_at is None:
             self.started_at = now
-            self.plays_until = now + self.start_after_s
-        else:
-            margin = self.plays_until - now
-            self.margins.append(margin)
-            if margin < 0:
-                self.gap_times.append(now)
-                self.gaps_s -= margin
-                self.plays_until = now
+            self.plays_until = now + self.start_after_s + seconds
+            return 0.0
+        margin = self.plays_until - now
+        if margin < self.least_margin_s:
+            self.least_margin_s = margin
         self.plays_until += seconds
+        if margin >= 0:
+            return 0.0
+        self.gaps.append((now, -margin))
+        self.plays_until -= margin
+        return -margin
 
 
 LAG_INTERVAL_S = 0.01

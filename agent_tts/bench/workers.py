@@ -66,15 +66,15 @@ class Worker:
 
 @asynccontextmanager
 async def workers(
-    module: str, jobs: Sequence[dict[str, Any]], *, key: str | None = None, ready_s: float, in_turn: bool = False
+    module: str, jobs: Sequence[dict[str, Any]], *, key: str | None = None, ready_s: float
 ) -> AsyncIterator[list[Worker]]:
     """Processes of a module, one for each job, all ready within `ready_s`; ended with the block.
 
-    With `in_turn`, the next one begins when the one before is ready. Errors are those of `Worker.tell`.
+    Errors are those of `Worker.tell`.
     """
     started: list[Worker] = []
     try:
-        for job in jobs:
+        for _ in jobs:
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", module),
                 stdin=asyncio.subprocess.PIPE,
@@ -84,10 +84,7 @@ async def workers(
                 start_new_session=sys.platform != "win32",  # Ctrl-C is for us, who then stop it
             )
             started.append(Worker(process))
-            if in_turn:
-                await started[-1].tell(job, ready_s)
-        if not in_turn:
-            await together([worker.tell(job, ready_s) for worker, job in zip(started, jobs, strict=True)])
+        await together([worker.tell(job, ready_s) for worker, job in zip(started, jobs, strict=True)])
         yield started
     finally:
         await asyncio.gather(*(worker.stop() for worker in started))

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from agent_tts.cli.bench_options import (
-    Clients,
+    Frames,
     Json,
     ModelOptions,
     NodeOptions,
     Outputs,
     OwnNodeOptions,
     PacedVoiceOptions,
+    ProcessOptions,
     VoiceOptions,
+    Words,
+    WordsEveryMs,
     counts,
 )
 from agent_tts.cli.options import command
@@ -29,6 +32,7 @@ bench = typer.Typer(
 
 ESPEAK, TONE = NodeOptions(engine="espeak"), NodeOptions(engine="tone")
 OWN, MODEL, VOICE, PACED, FILES = OwnNodeOptions(), ModelOptions(), VoiceOptions(), PacedVoiceOptions(), Outputs()
+OWN_TONE, PROCESSES = OwnNodeOptions(engine="tone"), ProcessOptions()
 LoadVoice = Annotated[str | None, typer.Option(help="A voice of the node.")]
 
 
@@ -48,58 +52,39 @@ def serve(
     ] = None,
     duration: Annotated[float, typer.Option(min=1, max=86_400, help="Seconds measured, for each load.")] = 60,
     warmup: Annotated[float, typer.Option(min=0, max=86_400, help="Seconds before, not measured.")] = 10,
-    words_every_ms: Annotated[float, typer.Option(min=0, max=60_000, help="Pace of the text; 0 sends it whole.")] = 10,
-    words: Annotated[
-        int | None, typer.Option(min=1, max=1_000, help="Of each text; default: sentences of voice agents.")
-    ] = None,
-    frames: Annotated[
-        int | None, typer.Option(min=1, max=3_000, help="Of a node that is started: most 80 ms frames of a request.")
-    ] = None,
+    words_every_ms: WordsEveryMs = 10,
+    words: Words = None,
+    frames: Frames = None,
     voice: PacedVoiceOptions = PACED,
-    clients: Clients = None,
+    processes: ProcessOptions = PROCESSES,
     outputs: Outputs = FILES,
 ) -> None:
-    """Time to first audio, underruns and throughput under load.
+    """Time to first audio, gaps and throughput under load.
 
-    Time to first audio is from the first text sent to the first byte of audio received; with --saturate it includes the
-    wait for a slot. An underrun is a request with a chunk that came after its play time, for a player that starts on
-    the first chunk. Random weights do not know when to end: --frames 60 makes requests of the usual length.
+    Each request is a stranger's: a new connection, `context.open`, the text, its end, a closing handshake. Time to
+    first audio is from the first text sent to the first byte of audio received; with --saturate it includes the wait
+    for a slot. A gap is a chunk that came after its play time, for a player that starts on the first chunk. Random
+    weights do not know when to end: --frames 60 makes requests of the usual length.
     """
-    from agent_tts.bench import report
-    from agent_tts.bench.figures import first_audio_ms, measured_calls, serve_figures
+    from agent_tts.bench.figures import first_audio_ms, measured_calls, request_figures
     from agent_tts.bench.scenario import TEXTS, texts_of
-    from agent_tts.cli.bench_runs import measured, print_memory, serve_scenarios
+    from agent_tts.cli.bench_runs import measured, print_memory, print_requests, refuse_frames, serve_scenarios
 
-    if frames is not None and node.url is not None:
-        raise SettingsError("--frames is for a node of our own: a running one has its own limits.max_frames")
-    texts = TEXTS if words is None else texts_of(words)
+    refuse_frames(node, frames)
     loads, settings = serve_scenarios(
-        *(rate, concurrency, saturate, warmup),
+        *(rate, concurrency, saturate, warmup, frames),
         duration_s=duration,
         words_every_ms=words_every_ms,
         session=voice.session,
-        texts=texts,
+        texts=TEXTS if words is None else texts_of(words),
     )
-    limit: dict[str, object] = {} if frames is None else {"limits__max_frames": frames}
-    info, found = measured(node, loads, settings | limit, serve_figures, clients)
-    rows = [
-        (
-            *(figures["load"], figures["requests"], *figures["ttfa_ms"].values()),
-            *(figures["underruns"], figures["audio_s_per_s"], figures["peak_in_flight"], figures["front_us_per_frame"]),
-            *(figures["clients"], figures["client_lag_ms"]["p99"], report.counted(figures["errors"])),
-        )
-        for _, _, figures in found
-    ]
+    info, found = measured(node, loads, settings, request_figures, processes)
+    runs = [figures for _, _, figures in found]
     every_ms = loads[0].words_every_ms
     pace = f"a word every {every_ms:g} ms" if every_ms else "text at once"
-    columns = (
-        *("load", "requests", "p50", "p95", "p99", "most", "underruns", "audio s/s", "peak", "front us/frame"),
-        *("clients", "lag p99", "errors"),
-    )
-    report.table(f"{info['engine']}, {info['model']}: time to first audio in ms, {pace}", columns, rows)
+    print_requests(f"{info['engine']}, {info['model']}: time to first audio and gaps in ms, {pace}", runs)
     print_memory(info)
     times = [(load.name, first_audio_ms(measured_calls(result))) for load, result, _ in found]
-    runs = [figures for _, _, figures in found]
     outputs.write("serve", info, runs, lambda plot: plot.times(f"{info['engine']} engine", times))
 
 
@@ -107,50 +92,45 @@ def serve(
 @command
 def streams(
     node: NodeOptions = TONE,
-    streams: Annotated[str, typer.Option(help="Streams at once, one run for each number.")] = "64,128,256,500",
+    streams: Annotated[str, typer.Option(help="Callers at once, one run for each number.")] = "64,128,256,500",
     seconds: Annotated[float, typer.Option(min=1, max=86_400, help="Measured, for each run.")] = 30,
-    ramp: Annotated[float, typer.Option(min=0, max=86_400, help="Seconds in which the streams begin.")] = 2,
-    per_connection: Annotated[int, typer.Option(min=1, help="Contexts on one connection.")] = 16,
+    ramp: Annotated[float, typer.Option(min=0, max=86_400, help="Seconds in which the callers begin.")] = 4,
+    words_every_ms: WordsEveryMs = 40,
+    words: Words = None,
+    frames: Frames = None,
     voice: PacedVoiceOptions = PACED,
-    clients: Clients = None,
+    processes: ProcessOptions = PROCESSES,
     outputs: Outputs = FILES,
 ) -> None:
-    """The largest number of paced streams without a gap at their listeners, and its cost."""
-    from agent_tts.bench import report
-    from agent_tts.bench.figures import is_clean, stream_figures
-    from agent_tts.bench.scenario import streams as scenario
-    from agent_tts.cli.bench_runs import connections, cpu_columns, measured, print_memory
+    """The largest number of callers without a gap, and its cost.
 
+    A caller makes one request after the other, each on a new connection, with text at the pace of a language model.
+    """
+    from agent_tts.bench.figures import is_clean, request_figures
+    from agent_tts.bench.scenario import TEXTS, requests, texts_of
+    from agent_tts.cli.bench_runs import limits, measured, print_memory, print_requests, refuse_frames
+
+    refuse_frames(node, frames)
     sizes = counts("--streams", streams)
-    settings = {
-        "slots": max(sizes),
-        "limits__connections": connections(max(sizes)),
-        "limits__contexts_per_session": per_connection,
+    fields = {
+        "ramp_s": ramp,
+        "warmup_s": ramp,
+        "duration_s": seconds,
+        "words_every_ms": words_every_ms,
+        "texts": TEXTS if words is None else texts_of(words),
+        "session": voice.session,
     }
-    wanted = [scenario(size, seconds, ramp, per_connection, voice.session) for size in sizes]
-    info, found = measured(node, wanted, settings, stream_figures, clients)
+    loads = [requests(f"{size} callers", concurrency=size, **fields) for size in sizes]
+    info, found = measured(node, loads, {"slots": max(sizes), **limits(max(sizes), frames)}, request_figures, processes)
     runs = [figures for _, _, figures in found]
-    rows = [
-        (
-            *(run["streams"], run["underruns"], run["gaps_s"]),
-            *(run["margin_ms"].get(name) for name in ("p50", "p1", "p0")),
-            *run["cpu_percent"].values(),
-            *(run["clients"], run["client_lag_ms"]["p99"], report.counted(run["ended"])),
-        )
-        for run in runs
-    ]
-    columns = (
-        *("streams", "with gaps", "gaps s", "margin ms p50", "p1", "least", *cpu_columns(runs)),
-        *("clients", "lag p99", "ended early"),
-    )
-    title = f"{info['engine']}, {info['model']}: streams of {seconds:g} s, paced {voice.lead_ms} ms ahead"
-    report.table(title, columns, rows)
-    clean = max((run["streams"] for run in runs if is_clean(run)), default=0)
+    title = f"{info['engine']}, {info['model']}: a word every {words_every_ms:g} ms, audio {voice.lead_ms} ms ahead"
+    print_requests(title, runs)
+    clean = max((size for size, run in zip(sizes, runs, strict=True) if is_clean(run)), default=0)
     print(f"largest number without a gap: {clean}")
     print_memory(info)
     series = {name: [run["cpu_percent"][name] for run in runs] for name in runs[0]["cpu_percent"]}
-    title = f"{info['engine']} engine, {clean} streams without a gap"
-    outputs.write("streams", info, runs, lambda plot: plot.lines(title, sizes, series, ("streams", "CPU, %")))
+    title = f"{info['engine']} engine, {clean} callers without a gap"
+    outputs.write("streams", info, runs, lambda plot: plot.lines(title, sizes, series, ("callers", "CPU, %")))
 
 
 @bench.command()
@@ -159,35 +139,90 @@ def rtc(
     node: NodeOptions = TONE,
     peers: Annotated[str, typer.Option(help="Peers at once, one run for each number.")] = "1,16,32,48",
     seconds: Annotated[float, typer.Option(min=1, max=86_400, help="Measured, for each run.")] = 20,
+    words_every_ms: WordsEveryMs = 40,
     voice: VoiceOptions = VOICE,
+    processes: ProcessOptions = PROCESSES,
     outputs: Outputs = FILES,
 ) -> None:
-    """Lateness of WebRTC packets against the 20 ms grid of their timestamps."""
+    """Lateness of WebRTC packets against the 20 ms grid of their timestamps, while all peers are spoken to."""
     from agent_tts.bench import report
     from agent_tts.bench.figures import rtc_figures
     from agent_tts.bench.scenario import rtc_peers
-    from agent_tts.cli.bench_runs import cpu_columns, measured
+    from agent_tts.cli.bench_runs import cpu_columns, limits, measured, print_memory, print_processes
 
     sizes = counts("--peers", peers)
-    settings = {"slots": max(sizes), "limits__rtc_peers": 2 * max(sizes)}
-    wanted = [rtc_peers(size, seconds, voice.session) for size in sizes]
-    info, found = measured(node, wanted, settings, rtc_figures)
+    settings = {"slots": max(sizes), "limits__rtc_peers": 2 * max(sizes), **limits(2 * max(sizes))}
+    wanted = [rtc_peers(size, seconds, words_every_ms, voice.session) for size in sizes]
+    info, found = measured(node, wanted, settings, rtc_figures, processes)
     runs = [figures for _, _, figures in found]
     rows = [
         (
             *(run["peers"], run["packets"], run["lost"], *run["lateness_ms"].values(), run["worst_p99_ms"]),
-            *(*run["cpu_percent"].values(), run["client_lag_ms"]["p99"], report.counted(run["errors"])),
+            *(*run["cpu_percent"].values(), report.counted(run["errors"])),
         )
         for run in runs
     ]
     columns = (
         *("peers", "packets", "lost", "late ms p50", "p99", "most", "p99 of the worst", *cpu_columns(runs)),
-        *("lag p99", "errors"),
+        "errors",
     )
     report.table(f"{info['engine']}, {info['model']}: WebRTC packets against their 20 ms grid", columns, rows)
+    for run in runs:
+        print_processes(f"{run['peers']} peers", run)
+    print_memory(info)
     series = {name: [run["lateness_ms"][name] for run in runs] for name in ("p50", "p99")}
     title, labels = f"{info['engine']} engine", ("WebRTC peers", "lateness of packets, ms")
     outputs.write("rtc", info, runs, lambda plot: plot.lines(title, sizes, series, labels))
+
+
+@bench.command()
+@command
+def fronts(
+    node: OwnNodeOptions = OWN_TONE,
+    fronts: Annotated[str, typer.Option(help="Front processes, one run on a new node for each number.")] = "1,2,4,8",
+    slots: Annotated[int, typer.Option(min=1, max=10_000, help="Busy slots for each front.")] = 64,
+    duration: Annotated[float, typer.Option(min=1, max=86_400, help="Seconds measured, for each run.")] = 15,
+    warmup: Annotated[float, typer.Option(min=0, max=86_400, help="Seconds before, not measured.")] = 4,
+    frames: Frames = 60,
+    voice: PacedVoiceOptions = PACED,
+    processes: ProcessOptions = PROCESSES,
+    outputs: Outputs = FILES,
+) -> None:
+    """Frames a second by the number of front processes, each as busy as it can be: is it linear?
+
+    Each front has an engine process beside it (`--set engines=2` is for another number) and as many busy slots. Fronts
+    and clients that share cores limit one another: give them their own by --front-cores and --client-cores.
+    """
+    from agent_tts.bench import report
+    from agent_tts.bench.figures import request_figures
+    from agent_tts.cli.bench_runs import measured, print_processes, serve_scenarios
+
+    sizes = counts("--fronts", fronts)
+    info: dict[str, Any] = {}
+    runs: list[dict[str, Any]] = []
+    for size in sizes:
+        loads, settings = serve_scenarios(
+            *(None, None, slots * size, warmup, frames), duration_s=duration, session=voice.session
+        )
+        settings |= {"slots": slots, "engines": size, "fronts": size}
+        info, ((_, _, figures),) = measured(node, loads, settings, request_figures, processes)
+        runs.append({"fronts": size, **figures})
+    kinds = list(runs[-1]["us_per_frame"])
+    rows = [
+        (
+            *(run["fronts"], run["frames_per_s"], round(run["frames_per_s"] / runs[0]["frames_per_s"], 2)),
+            *(*(run["us_per_frame"].get(kind) for kind in kinds), report.counted(run["errors"])),
+        )
+        for run in runs
+    ]
+    columns = ("fronts", "frames/s", "times the first", *(f"{kind} us/frame" for kind in kinds), "errors")
+    report.table(f"{info['engine']}: {slots} busy slots a front", columns, rows)
+    for run in runs:
+        print_processes(f"{run['fronts']} fronts", run)
+    found = [run["frames_per_s"] for run in runs]
+    series = {"measured": found, "in proportion to the first": [found[0] * size / sizes[0] for size in sizes]}
+    labels = ("front processes", "frames a second")
+    outputs.write("fronts", info, runs, lambda plot: plot.lines(f"{info['engine']} engine", sizes, series, labels))
 
 
 @bench.command()

@@ -16,6 +16,7 @@ from agent_tts.errors import SettingsError
 
 if TYPE_CHECKING:
     from agent_tts.bench import report
+    from agent_tts.bench.runner import ClientProcesses
 
 Json = Annotated[Path | None, typer.Option("--json", help="Write all figures to this file.")]
 
@@ -141,9 +142,44 @@ class Outputs:
             picture.save()
 
 
-Clients = Annotated[
-    int | None, typer.Option(min=1, max=256, help="Client processes; default: as many as the load needs.")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessOptions:
+    """The processes of a measurement, and the cores that they run on."""
+
+    clients: Annotated[
+        int | None, typer.Option(min=1, max=256, help="Client processes; default: as many as the load needs.")
+    ] = None
+    client_cores: Annotated[
+        str | None, typer.Option(help="Cores for client processes, one for each in turn: 8-15.")
+    ] = None
+    front_cores: Annotated[
+        str | None, typer.Option(help="Cores for the fronts of a node that is started, likewise: 0-3.")
+    ] = None
+
+    @property
+    def client_processes(self) -> ClientProcesses:
+        """Raises SettingsError: no list of cores."""
+        from agent_tts.bench.runner import ClientProcesses
+
+        return ClientProcesses(self.clients, cores("--client-cores", self.client_cores))
+
+
+WordsEveryMs = Annotated[float, typer.Option(min=0, max=60_000, help="Pace of the text; 0 sends it whole.")]
+Words = Annotated[int | None, typer.Option(min=1, max=1_000, help="Of each text; default: sentences of voice agents.")]
+Frames = Annotated[
+    int | None, typer.Option(min=1, max=3_000, help="Of a node that is started: most 80 ms frames of a request.")
 ]
+
+
+def cores(option: str, text: str | None) -> list[int]:
+    """Numbers and ranges, separated by commas: 0-3,8; none of None. Raises SettingsError."""
+    found: list[int] = []
+    for part in text.split(",") if text is not None else ():
+        first, _, last = (end.strip() for end in part.partition("-"))
+        if not first.isdecimal() or (last and not last.isdecimal()):
+            raise SettingsError(f"{option} {text}: must be numbers of cores and ranges of them, like 0-3,8")
+        found += range(int(first), int(last or first) + 1)
+    return found
 
 
 def numbers(option: str, text: str) -> list[float]:

@@ -21,10 +21,19 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from agent_tts.bench import report, scenario
 from agent_tts.bench.connection import dial
 from agent_tts.bench.load import LoadOutcome
-from agent_tts.bench.node import own_node
+from agent_tts.bench.node import own_node, pin
 from agent_tts.bench.runner import MeasuredNode, ScenarioResult, measure
 from agent_tts.bench.scenario import REQUEST_S, Scenario
-from agent_tts.cli.bench_options import ModelOptions, NodeOptions, Outputs, OwnNodeOptions, counts, numbers
+from agent_tts.cli.bench_options import (
+    ModelOptions,
+    NodeOptions,
+    Outputs,
+    OwnNodeOptions,
+    ProcessOptions,
+    cores,
+    counts,
+    numbers,
+)
 from agent_tts.cli.options import TERMINATED, complain
 from agent_tts.client.connection import http_url, stream_url
 from agent_tts.config.settings import Limits
@@ -38,6 +47,7 @@ T = TypeVar("T")
 
 DEFAULT_RATES = "1,10,20"
 SPARE_CONNECTIONS = 16
+REQUESTS_PER_S = 10_000.0  # handshakes from the address of the clients
 SPOKEN_S = 10.0  # no request takes longer, and each has a connection for itself
 OVER_SLOTS = 8  # with a request for each slot and one more for each so many, no slot waits for a client
 
@@ -163,19 +173,24 @@ def progress(name: str) -> Iterator[None]:
 
 
 def measured(
-    options: NodeOptions,
+    options: OwnNodeOptions,
     scenarios: Sequence[Scenario],
     settings: Mapping[str, object],
     figures: Callable[[Scenario, ScenarioResult], dict[str, Any]],
-    clients: int | None = None,
+    processes: ProcessOptions,
 ) -> tuple[dict[str, Any], list[Measured]]:
     """Run scenarios with the same session on one node, one after the other: what it tells of itself, and figures.
 
     `settings` are those of a node that is started, keys with "__" for the dots.
     """
+    clients, front_cores = processes.client_processes, cores("--front-cores", processes.front_cores)
+    if front_cores and isinstance(options, NodeOptions) and options.url is not None:
+        raise SettingsError("--front-cores is for a node of our own: leave it out with --url, AGENT_TTS_URL")
 
     async def main() -> tuple[dict[str, Any], list[Measured]]:
         async with target(options, scenarios[0].session, **settings) as (node, info):
+            if front_cores:
+                pin(node.pids, "front", front_cores)
             runs = []
             for wanted in scenarios:
                 asked = replace(wanted, session=node.session)
@@ -187,13 +202,28 @@ def measured(
     return run(main())
 
 
-def connections(least: int) -> int:
-    """Setting for so many connections and some to spare."""
-    return max(Limits().connections, least + SPARE_CONNECTIONS)
+def limits(connections: int, frames: int | None = None) -> dict[str, object]:
+    """Settings of a node that is started: room for so many connections, some to spare, and all their handshakes."""
+    settings: dict[str, object] = {
+        "limits__connections": max(Limits().connections, connections + SPARE_CONNECTIONS),
+        "limits__requests_per_s": REQUESTS_PER_S,
+    }
+    return settings if frames is None else settings | {"limits__max_frames": frames}
+
+
+def refuse_frames(node: NodeOptions, frames: int | None) -> None:
+    """Raise SettingsError: --frames is given for a running node."""
+    if frames is not None and node.url is not None:
+        raise SettingsError("--frames is for a node of our own: a running one has its own limits.max_frames")
 
 
 def serve_scenarios(
-    rates: str | None, concurrencies: str | None, saturate: int | None, warmup_s: float, **fields: Any
+    rates: str | None,
+    concurrencies: str | None,
+    saturate: int | None,
+    warmup_s: float,
+    frames: int | None = None,
+    **fields: Any,
 ) -> tuple[list[Scenario], dict[str, object]]:
     """The loads that the options ask for, and the settings that a node needs for them. Raises SettingsError."""
     if sum(option is not None for option in (rates, concurrencies, saturate)) > 1:
@@ -201,8 +231,8 @@ def serve_scenarios(
     fields["warmup_s"] = warmup_s
     if concurrencies is None and saturate is None:
         found = numbers("--rate", rates or DEFAULT_RATES)
-        most = max(Limits().connections, math.ceil(max(found) * SPOKEN_S))
-        return [scenario.requests(f"{rate:g}/s", rate=rate, **fields) for rate in found], {"limits__connections": most}
+        loads = [scenario.requests(f"{rate:g}/s", rate=rate, **fields) for rate in found]
+        return loads, limits(math.ceil(max(found) * SPOKEN_S), frames)
     if saturate is not None:
         sizes = [saturate + math.ceil(saturate / OVER_SLOTS)]
         fields |= {"words_every_ms": 0, "session": fields["session"] | {"lead_ms": None}}
@@ -211,11 +241,44 @@ def serve_scenarios(
         sizes = counts("--concurrency", concurrencies or "")
         settings = {"slots": max(sizes)}
     loads = [scenario.requests(f"{size} at once", concurrency=size, ramp_s=warmup_s / 2, **fields) for size in sizes]
-    return loads, settings | {"limits__connections": connections(max(sizes))}
+    return loads, settings | limits(max(sizes), frames)
 
 
 def cpu_columns(runs: Sequence[Mapping[str, Any]]) -> Iterable[str]:
+    """Names of the columns with the CPU time of each kind of process."""
     return (f"cpu % {name}" for name in runs[0]["cpu_percent"])
+
+
+def print_requests(title: str, runs: Sequence[dict[str, Any]]) -> None:
+    """Print `figures.request_figures` of loads."""
+    rows = [
+        (
+            *(run["load"], run["requests"], run["connect_ms"]["p50"], *run["ttfa_ms"].values()),
+            *(run["gaps"], run["callers_with_gaps"], run["longest_gap_ms"], run["audio_s_per_s"]),
+            *(*run["cpu_percent"].values(), run["us_per_frame"].get("front"), report.counted(run["errors"])),
+        )
+        for run in runs
+    ]
+    columns = (
+        *("load", "requests", "connect ms", "first audio p50", "p95", "p99", "most"),
+        *("gaps", "callers", "longest", "audio s/s", *cpu_columns(runs), "front us/frame", "errors"),
+    )
+    report.table(title, columns, rows)
+    for run in runs:
+        print_processes(run["load"], run)
+
+
+def print_processes(name: str, run: Mapping[str, Any]) -> None:
+    """Print the CPU time of each process where there are several of a kind, and whether the clients were the limit."""
+    each = run["cpu_percent_each"]
+    kinds = [
+        f"{kind} {', '.join(f'{percent:.0f}' for one, percent in each.items() if one.partition(' ')[0] == kind)}"
+        for kind in run["cpu_percent"]
+    ]
+    late = f"loops {run['client_lag_ms'].get('p99')} ms late at p99"
+    print(f"{name}: % of a core: {'; '.join(kinds)}; {run['clients']} clients, {late}")
+    if run["client_limit"] is not None:
+        print(f"{name}: NO FIGURE OF THE NODE: the clients were the limit: {run['client_limit']}")
 
 
 def print_memory(info: Mapping[str, Any]) -> None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from agent_tts.events import EngineCommand, EngineEvent, EnginePing, EnginePong
+from agent_tts.events import EngineCommand, EngineEvent, EnginePing, EnginePong, GrantCredit
 from agent_tts.ipc.wire import TO_FRONT, Decoder, WireError, encode
 
 MAX_UNREAD_BYTES = 8 << 20  # commands that the engine has not read; with more it counts as hung
+# Credits wait so long for others: each write wakes the engine, and costs as much as a frame. An engine is granted more
+# before it has used up a window.
+CREDITS_S = 0.005
 BEATS = 5  # heartbeats without an answer, after which it counts as hung
 LATE = 2  # and after which new streams go elsewhere: the first of them has waited for a whole interval
 
@@ -30,8 +33,11 @@ class EngineConnection:
         # Where commands go; None before `open` and after `close`.
         self._transport: asyncio.WriteTransport | None = None
         self._decoder = Decoder(TO_FRONT)
-        # Frames of this tick of the event loop, written together at its end.
+        # Frames to write together: at the end of this tick of the event loop; or, where credits alone wait, at the time
+        # of this timer.
         self._outbox: list[bytes] = []
+        self._flushes_soon = False
+        self._credits: asyncio.TimerHandle | None = None
         # Heartbeats sent since the last answer, and the next one; None before the first and after `close`.
         self._unanswered = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -49,16 +55,25 @@ class EngineConnection:
         """Write nothing and call nothing from now on. Idempotent. The transport is the caller's."""
         self._transport = None
         self._outbox.clear()
+        if self._credits is not None:
+            self._credits.cancel()
+            self._credits = None
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def send(self, command: EngineCommand) -> None:
-        """All commands of a tick of the event loop leave in one write. Raises `WireError` for one over a megabyte."""
-        frame = encode(command)
-        if not self._outbox:
-            self._loop.call_soon(self._flush)
-        self._outbox.append(frame)
+        """All commands of a tick of the event loop leave in one write; credits alone wait for `CREDITS_S`.
+
+        Raises `WireError` for a command over a megabyte.
+        """
+        self._outbox.append(encode(command))
+        if not isinstance(command, GrantCredit):
+            if not self._flushes_soon:
+                self._flushes_soon = True
+                self._loop.call_soon(self._flush)
+        elif self._credits is None:
+            self._credits = self._loop.call_later(CREDITS_S, self._flush)
 
     def write(self, data: bytes) -> None:
         """Write frames at once."""
@@ -94,6 +109,10 @@ class EngineConnection:
         self._timer = self._loop.call_later(self._heartbeat_s / BEATS, self.beat)
 
     def _flush(self) -> None:
+        self._flushes_soon = False
+        if self._credits is not None:
+            self._credits.cancel()
+            self._credits = None
         if self._outbox:
             data = b"".join(self._outbox)
             self._outbox.clear()

@@ -34,6 +34,7 @@ class FrontSetup(Question[str | None]):
     port: int  # where it listens: `settings` may say 0
     engines: int
     extension: str | None  # see `serve.app.extension_of`
+    token_secret: str  # of the node's one-time tokens, in hex
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,42 @@ class Beat(Question[None]):
     """Heartbeat, answered by the front's event loop."""
 
 
-ToFront = FrontSetup | EngineUp | EngineIs | Serve | Drain | UseSettings | Beat
+@dataclass(frozen=True, slots=True)
+class FrontPage(Question[str]):
+    """The answer: the front's metrics, as `agent_tts/serve/telemetry/pages.py` writes them."""
+
+
+# ---------------------------------------------------------------- front -> supervisor -> the front that has the session
+
+
+@dataclass(frozen=True, slots=True)
+class ClosePeer(Question[None]):
+    """Close a WebRTC peer of the client with this key, and wait until it is closed. Refused with `BadMessage`."""
+
+    session_id: str
+    key_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """An ICE candidate of a call, found after its offer: its line, and the section that it is for."""
+
+    line: str
+    mid: str
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class AddCandidates(Question[None]):
+    """Add candidates to a call of the client with this key. Refused with `BadMessage`."""
+
+    session_id: str
+    key_id: str | None
+    candidates: tuple[Candidate, ...]
+
+
+ForOwner = ClosePeer | AddCandidates
+ToFront = FrontSetup | EngineUp | EngineIs | Serve | Drain | UseSettings | Beat | FrontPage | ForOwner
 
 # ---------------------------------------------------------------- front -> supervisor
 
@@ -91,4 +127,47 @@ class LinkLost:
     engine: int
 
 
-ToSupervisor = FrontReady | LinkLost
+# What there is a number of, apart from sessions.
+Place = Literal["WebRTC peers", "calls", "new voices", "clips"]
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A one-time token that was checked. It cannot be made from this."""
+
+    id: str
+    expires_at: float  # on the machine's monotonic clock, s
+
+
+@dataclass(frozen=True, slots=True)
+class Claim(Question[int]):
+    """A session, a place, or both, until `Release`. The answer is the owner; see `agent_tts/serve/ledger.py`."""
+
+    number: int  # the front's; it never uses it again
+    key_id: str | None = None
+    token: Token | None = None  # of this key, and used up by the session
+    place: Place | None = None
+    session: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """End what a claim was granted."""
+
+    number: int
+    unused: bool = False  # the front had given it up before the answer came: its token is good again
+
+
+@dataclass(frozen=True, slots=True)
+class TakeRequests(Question[int]):
+    """Requests that a key may send through this front; the answer is how many, one at least."""
+
+    key_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class NodePage(Question[str]):
+    """The answer: the metrics of the node, as Prometheus reads them."""
+
+
+ToSupervisor = FrontReady | LinkLost | Claim | Release | TakeRequests | NodePage | ForOwner

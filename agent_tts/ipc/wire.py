@@ -17,7 +17,7 @@ import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any, Generic, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Generic, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from agent_tts import events
 from agent_tts.events import (
@@ -69,7 +69,7 @@ def _checked(hint: Any, value: Any) -> Any:
         return _exactly(hint, value)
     args = get_args(hint)
     match get_origin(hint):
-        case types.UnionType:
+        case origin if origin in (types.UnionType, Union):  # `Literal[...] | None` is a `Union`
             if value is None and types.NoneType in args:
                 return None
             return _checked(_one_of([arg for arg in args if arg is not types.NoneType], value), value)
@@ -232,19 +232,25 @@ class Decoder(Generic[T]):
 
     def _feed(self, data: bytes) -> list[T]:
         messages: list[T] = []
-        buffer = self._buffer
-        buffer += data
-        start = 0
-        while len(buffer) - start >= _HEAD.size:
-            length, tag = _HEAD.unpack_from(buffer, start)
-            if not 1 <= length <= MAX_LENGTH:
-                raise WireError(f"a frame of {length} bytes; 1 to {MAX_LENGTH} are allowed")
-            end = start + _U32.size + length
-            if end > len(buffer):
-                break
-            messages.append(self._read(tag, bytes(memoryview(buffer)[start + _HEAD.size : end])))
-            start = end
-        del buffer[:start]
+        source: bytes | bytearray = data
+        if self._buffer:
+            self._buffer += data
+            source = self._buffer
+        start, last = 0, len(source) - _HEAD.size
+        with memoryview(source) as view:
+            while start <= last:
+                length, tag = _HEAD.unpack_from(source, start)
+                if not 1 <= length <= MAX_LENGTH:
+                    raise WireError(f"a frame of {length} bytes; 1 to {MAX_LENGTH} are allowed")
+                end = start + _U32.size + length
+                if end > len(source):
+                    break
+                messages.append(self._read(tag, bytes(view[start + _HEAD.size : end])))
+                start = end
+        if self._buffer:
+            del self._buffer[:start]
+        else:
+            self._buffer += data[start:]
         return messages
 
     def _read(self, tag: int, body: bytes) -> T:

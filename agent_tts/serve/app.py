@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import Protocol
 
 from fastapi import FastAPI
@@ -26,12 +27,15 @@ from agent_tts.config.loading import data_folder
 from agent_tts.config.settings import Settings
 from agent_tts.errors import EngineLost, SettingsError
 from agent_tts.ipc.engine_process import engine_processes
+from agent_tts.ipc.front_messages import ClosePeer, FrontPage
 from agent_tts.serve.dialects import routes as dialects
 from agent_tts.serve.fair_queue import Flow
 from agent_tts.serve.guard import Guard
 from agent_tts.serve.node import Node
 from agent_tts.serve.routes import http, rtc, voices
-from agent_tts.serve.telemetry.metrics import Metrics
+from agent_tts.serve.supervision import Supervision
+from agent_tts.serve.telemetry import pages
+from agent_tts.serve.telemetry.metrics import EngineMetrics, Metrics
 from agent_tts.serve.telemetry.tracing import spans_of
 from agent_tts.serve.transports.websocket import NATIVE, StreamEndpoint
 from agent_tts.speech.engine_handle import EngineClientFactory
@@ -86,9 +90,8 @@ def create_app(
     settings: Settings,
     make_client: EngineClientFactory | None = None,
     extension: Extension | None = None,
-    *,
+    supervision: Supervision | None = None,
     links: Sequence[EngineClientFactory] | None = None,
-    front: int | None = None,
 ) -> FastAPI:
     """A node as an application; its engines start with the lifespan.
 
@@ -96,18 +99,23 @@ def create_app(
 
     Args:
         make_client: makes the client of its only engine; None starts engine processes as set.
-        links: of one of several fronts: make its links to the engines, which others start and try.
-        front: its number.
+        supervision: what it is a front of; None: it is the only one.
+        links: make the links to engines that others start and try, in place of clients of its own engines.
 
     Raises:
         SettingsError: the voice library or telemetry cannot be set up with these settings.
     """
+    front = None if supervision is None else supervision.number
     spans = spans_of(settings.telemetry, front=front)
-    metrics = Metrics(spans)
+    metrics = Metrics(spans, front or 0)
     make_clients = links or ([make_client] if make_client is not None else engine_processes(settings))
+    engines = EngineMetrics(metrics.registry) if supervision is None else None
     library = VoiceLibrary.of(settings.voices)
-    service = SpeechService(make_clients, library, metrics, settings.voice_aliases, tries=links is None)
-    node = Node(settings, service, Guard(settings, metrics), metrics)
+    service = SpeechService(make_clients, library, engines, settings.voice_aliases, tries=links is None)
+    node = Node(settings, service, Guard(settings, metrics, ledger=supervision), metrics, supervision)
+    if supervision is not None:
+        supervision.channel.handle(FrontPage, lambda _: pages.write(metrics.registry))
+        supervision.channel.handle(ClosePeer, partial(rtc.close_peer, node))
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:

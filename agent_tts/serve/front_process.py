@@ -79,18 +79,18 @@ class FrontProcess(ChildProcess):
     async def end(self) -> None:
         """Kill it, if it runs, and reap it, within seconds. Idempotent. Cancelling skips the wait, never the kill."""
         self.lose("stopped")
+        ends_itself = self._hung or self.channel.closed  # it writes its stacks, or is about to exit
         try:
             for task in self._tasks:
                 task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await asyncio.gather(*self._tasks, self.channel.close(), return_exceptions=True)
             if self._hung:
                 self.send_signal(signal.SIGUSR1)
-            if self._hung or self.channel.closed:  # it writes its stacks, or is about to exit
+            if ends_itself:
                 await asyncio.wait([self.exited], timeout=DUMP_S)
         finally:
             self._theirs.close()
             self.kill()
-            await self.channel.close()
             await self.reap()
 
     def lose(self, why: str) -> None:

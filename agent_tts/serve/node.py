@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from secrets import token_hex
 from typing import Protocol
 
 from agent_tts.config.settings import Settings
 from agent_tts.serve.fair_queue import FairQueue
 from agent_tts.serve.guard import Client, Guard
+from agent_tts.serve.supervision import Supervision
 from agent_tts.serve.telemetry.metrics import Metrics
 from agent_tts.speech.service import SpeechService
 from agent_tts.voices.enroll import Enrolment
@@ -40,6 +42,8 @@ class Node:
     service: SpeechService
     guard: Guard
     metrics: Metrics
+    # What it is a front of; None where it is the only one.
+    supervision: Supervision | None = None
     # In which connections, responses and API keys share the event loop.
     fair_queue: FairQueue = field(default_factory=FairQueue)
     # Open protocol sessions of all transports, and open WebRTC peers by session id. Each adds and removes itself.
@@ -47,4 +51,7 @@ class Node:
     peers: dict[str, OpenPeer] = field(default_factory=dict)
     # Makes voices for the library; None before the first voice. Owned by `routes.voices`.
     enrolment: Enrolment | None = None
-    uploads: int = 0  # request bodies with a new voice that are being received
+
+    def session_id(self) -> str:
+        """A new id, which nobody can guess and which tells other fronts whose the session is."""
+        return token_hex(8) if self.supervision is None else f"{self.supervision.number}-{token_hex(8)}"

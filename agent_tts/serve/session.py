@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from functools import partial
-from secrets import token_hex
 from typing import TYPE_CHECKING
 
 from agent_tts.errors import (
@@ -57,7 +56,7 @@ class Session:
         clock: Callable[[], float] = time.monotonic,
         owner: int = 0,
     ) -> None:
-        self.id = token_hex(8)
+        self.id = node.session_id()
         self._node = node
         self._limits = node.settings.limits
         self._transport = transport
@@ -92,6 +91,8 @@ class Session:
         self.waker: Callable[[], None] = _nobody
         node.sessions.add(self)
         self._greet()
+        if node.service.draining:  # since the client was admitted
+            self.drain()
 
     # ------------------------------------------------------------ the transport's side
 
@@ -127,9 +128,9 @@ class Session:
             utterance = self._next_ready()
             if utterance is None:
                 break
-            audio_ms = utterance.audio_ms
+            samples = utterance.samples
             told = utterance.poll()
-            self.heard_s += (utterance.audio_ms - audio_ms) / 1_000 / len(self._contexts)
+            self.heard_s += (utterance.samples - samples) / SAMPLE_RATE / len(self._contexts)
             if told is not None:
                 if utterance.has_events:
                     self._ready[utterance.context_id] = None  # round robin

@@ -14,7 +14,7 @@ from loguru import logger
 from agent_tts.config.hub import with_local_models
 from agent_tts.config.settings import Settings
 from agent_tts.errors import AtCapacity, EngineLost, SettingsError, SpeechError
-from agent_tts.events import EngineInfo
+from agent_tts.events import EngineInfo, EnginePong
 from agent_tts.ipc.engine_process import EngineProcess, engine_processes
 from agent_tts.ipc.front_messages import (
     Drain,
@@ -34,6 +34,7 @@ from agent_tts.serve.process import event_loop_factory, raise_limit_of_files
 from agent_tts.serve.reload import Change, Reader, Reload, with_secrets
 from agent_tts.serve.telemetry.logs import log_to_stderr, report_fault
 from agent_tts.serve.tls import server_context
+from agent_tts.serve.whole import Whole
 from agent_tts.speech.engine_handle import EngineHandle, EngineObserver
 from agent_tts.speech.service import SpeechService
 
@@ -97,6 +98,8 @@ class Supervisor(EngineObserver):
         self._port = port
         self._extension = extension
         self._on_ready = on_ready
+        # What the fronts ask for, and what is counted for all of them.
+        self._whole = Whole(settings)
         self._service = SpeechService(engine_processes(settings), observer=self)
         # The fronts by number, between the spawn of each and its end.
         self._fronts: dict[int, FrontProcess] = {}
@@ -167,6 +170,7 @@ class Supervisor(EngineObserver):
         server_context(settings.tls)
         raise_limit_of_files(settings.limits)
         self._settings = settings
+        self._whole.configure(settings)
         for front in self._fronts.values():
             front.run(self._have_used(front, settings), "new settings")
 
@@ -200,6 +204,7 @@ class Supervisor(EngineObserver):
             self._tell(engine.number, "failed")
 
     def started(self, engine: int, info: EngineInfo) -> None:
+        self._whole.engines.started(engine, info)
         self._tell(engine, "starting")
         for front in self._fronts.values():
             if front.set_up:
@@ -208,7 +213,11 @@ class Supervisor(EngineObserver):
     def ready(self, engine: int) -> None:
         self._tell(engine, "ready")
 
+    def pulse(self, engine: int, pong: EnginePong) -> None:
+        self._whole.engines.pulse(engine, pong)
+
     def lost(self, engine: int) -> None:
+        self._whole.engines.lost(engine)
         self._tell(engine, "lost")
 
     def _tell(self, engine: int, state: EngineState) -> None:
@@ -254,6 +263,7 @@ class Supervisor(EngineObserver):
             finally:
                 del self._fronts[number]
                 await front.end()
+                self._whole.lose(number)
             if self._draining and front.exit_code == 0:
                 break
             if why is not None:
@@ -270,6 +280,7 @@ class Supervisor(EngineObserver):
     def _connect(self, front: FrontProcess) -> None:
         """Answer a front from now on, and set it up."""
         channel = front.channel
+        self._whole.attach(front.number, channel)
         channel.handle(FrontReady, lambda _: self._on_front_ready(front))
         channel.handle(
             LinkLost, lambda lost: front.run(self._link(front, lost.engine), f"link to engine {lost.engine}")
@@ -278,7 +289,12 @@ class Supervisor(EngineObserver):
 
     async def _set_up(self, front: FrontProcess) -> None:
         setup = FrontSetup(
-            front.number, with_secrets(self._settings), self._port, len(self._service.engines), self._extension
+            front.number,
+            with_secrets(self._settings),
+            self._port,
+            len(self._service.engines),
+            self._extension,
+            self._whole.token_secret,
         )
         try:
             refused = await front.channel.ask(setup, self._settings.timeouts.engine_start_s)

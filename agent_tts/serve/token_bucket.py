@@ -13,6 +13,11 @@ class TokenBucket:
         self._left = burst
         self._then = now
 
+    def left(self, now: float) -> float:
+        """How many may come now; negative while the client is ahead of its rate."""
+        self.take(now, 0)
+        return self._left
+
     def take(self, now: float, count: float = 1) -> float:
         """Count some. Returns the seconds by which they came too early: 0 within the limits."""
         self._left = min(self._burst, self._left + (now - self._then) * self._rate) - count
@@ -21,8 +26,7 @@ class TokenBucket:
 
     def allows(self, now: float, count: float = 1) -> bool:
         """Count some if they are within the limits; returns whether they are."""
-        self.take(now, 0)
-        if self._left < count:
+        if self.left(now) < count:
             return False
         self._left -= count
         return True

@@ -18,6 +18,7 @@ from agent_tts.events import (
     EnginePong,
     EngineReady,
     OpenRequest,
+    RequestAudio,
     RequestFinished,
     SpeechOptions,
 )
@@ -164,7 +165,10 @@ class EngineHandle:
 
     def _on_events(self, new: list[EngineEvent]) -> None:
         for event in new:
-            if isinstance(event, EngineReady):
+            if isinstance(event, RequestAudio):
+                if (request := self._open.get(event.request_id)) is not None:
+                    request.deliver(event)
+            elif isinstance(event, EngineReady):
                 self._on_ready(event)
             elif isinstance(event, EnginePong):
                 self._observer.pulse(self.number, event)

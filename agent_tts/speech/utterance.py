@@ -128,7 +128,7 @@ class Utterance:
         # Words computed before the engine has started; None afterwards.
         self._early: list[Word] | None = []
         # Samples at 24 kHz handed out, and the index of the next sample at the output rate.
-        self._samples = 0
+        self.samples = 0
         self._first_sample = 0
         # Whether the chunk with FLAG_LAST was handed out.
         self._closed = False
@@ -194,8 +194,8 @@ class Utterance:
     def take_back(self, first_sample: int) -> None:
         """Chunks from `first_sample` (at the output rate) on were handed out, but not sent."""
         samples = first_sample * SAMPLE_RATE // self._output.sample_rate
-        self._meter.taken_back((self._samples - samples) * 1_000 / SAMPLE_RATE)
-        self._samples = samples
+        self._meter.taken_back((self.samples - samples) * 1_000 / SAMPLE_RATE)
+        self.samples = samples
 
     def played_ms(self) -> float:
         """Milliseconds that the listener has heard, from its acknowledgement or from real time."""
@@ -207,7 +207,7 @@ class Utterance:
     @property
     def audio_ms(self) -> int:
         """Milliseconds of audio handed out."""
-        return round(self._samples * 1_000 / SAMPLE_RATE)
+        return round(self.samples * 1_000 / SAMPLE_RATE)
 
     # ------------------------------------------------------------ the reader's side
 
@@ -278,7 +278,7 @@ class Utterance:
 
     def _on_audio(self, pcm: bytes) -> list[Told]:
         samples = len(pcm) // 2
-        self._samples += samples
+        self.samples += samples
         told: list[Told] = []
         if self._timeline is not None:
             self._timeline.hear(pcm)
@@ -312,7 +312,7 @@ class Utterance:
     def _on_finished(self, event: RequestFinished) -> list[Told]:
         told: list[Told] = []
         if event.reason in ("end", "length"):
-            if self._samples and not self._closed:
+            if self.samples and not self._closed:
                 self._add_chunks(told, self._encoder.flush(), FLAG_LAST)
             if self._timeline is not None and self._tells:
                 left = self._timeline.finish(self.audio_ms, cut=event.reason == "length")

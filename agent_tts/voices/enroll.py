@@ -17,7 +17,6 @@ from agent_tts.errors import (
     InvalidRequest,
     SettingsError,
     Unsupported,
-    at_capacity,
 )
 from agent_tts.events import SAMPLE_RATE
 from agent_tts.processes import ModuleResult, run_module
@@ -44,7 +43,6 @@ MAX_CONSENT_CHARS = 2_000
 MAX_TRANSCRIPT_CHARS = 1_000
 MAX_DESCRIPTION_CHARS = 500
 MAX_PROMPT_CHARS = 2_000  # as `instructions`
-MAX_WAITING = 4  # clips that wait while one is processed; each takes seconds
 ENCODE_TIMEOUT_S = 120.0
 MAX_ENCODED_BYTES = 4 << 20  # ten minutes of codes take 0.25 MB
 
@@ -64,8 +62,6 @@ class Enrolment:
         self._max_s = max_s
         # Held while a clip is processed.
         self._turn = asyncio.Lock()
-        # Clips that hold the lock or wait for it.
-        self._clips = 0
 
     async def enroll(
         self, name: str, clip: bytes, *, consent: str, transcript: str | None = None, description: str = ""
@@ -80,7 +76,7 @@ class Enrolment:
             InvalidRequest, VoiceExists, VoiceLimit: the name, the clip or a text is not allowed; the library is full.
             StorageFull: the disk is full.
             Unsupported: there is no Base model.
-            AtCapacity: too many clips wait, or the machine cannot start a process.
+            AtCapacity: the machine cannot start a process.
             SettingsError: a checkpoint cannot be used.
             Internal: encoding failed or took too long.
         """
@@ -88,16 +84,10 @@ class Enrolment:
         voice = _cloned(name, description, consent, transcript)
         self._library.check_room(name)
         self._require_checkpoint()
-        if self._clips > MAX_WAITING:
-            raise at_capacity("clips", MAX_WAITING + 1)
-        self._clips += 1
-        try:
-            async with self._turn:
-                self._library.check_room(name)
-                waveform = await decode(clip, max_s=self._max_s)
-                arrays = await _encode(waveform, self._checkpoints.values(), reference=transcript is not None)
-        finally:
-            self._clips -= 1
+        async with self._turn:
+            self._library.check_room(name)
+            waveform = await decode(clip, max_s=self._max_s)
+            arrays = await _encode(waveform, self._checkpoints.values(), reference=transcript is not None)
         return self._library.add(voice, arrays)
 
     def design(self, name: str, prompt: str, *, description: str = "") -> StoredVoice:

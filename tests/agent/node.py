@@ -13,7 +13,7 @@ from agent_tts.agent.server import AgentServer
 from agent_tts.agent.stt import SpeechToText
 from agent_tts.serve.app import create_app
 from tests.agent.hearing import GrammarSpeechToText
-from tests.support import RunningNode, running_app, settings_of
+from tests.support import RunningNode, running_app, settings_of, taken
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +23,11 @@ class RunningAgent:
     url: str
     node: RunningNode
     server: AgentServer
+
+    @property
+    def calls(self) -> int:
+        """Calls over all transports."""
+        return taken(self.node, "calls")
 
     async def speech(self, text: str) -> bytes:
         """A text as another voice speaks it: pcm_s16le, 24 kHz."""

@@ -58,7 +58,7 @@ async def test_each_route_needs_a_key_or_a_token() -> None:
             assert (await client.post(f"/api/agent/offer?token={token}", json={})).status_code == 400  # still good
             found = {"pc_id": "unknown", "candidates": []}
             assert (await client.patch(f"/api/agent/offer?token={token}", json=found)).status_code == 400
-            assert (await client.post(f"/api/agent/offer?token={token}", json={})).status_code == 401
+            assert (await client.patch(f"/api/agent/offer?token={token}", json=found)).status_code == 401
         async with calling(node.url, headers=KEY) as caller:
             caller.type("Hello.")
             await caller.loud()
@@ -70,7 +70,7 @@ async def test_a_call_beyond_the_limit_is_refused_and_an_ended_call_frees_its_pl
             with pytest.raises(ConnectionRefusedError, match=r"503.*takes 1 calls at once"):
                 async with calling(agent.url):
                     pass
-        await until(lambda: agent.server.calls._count == 0)
+        await until(lambda: agent.calls == 0)
         async with calling(agent.url):
             assert await agent.metric("agent_tts_agent_calls") == 1
 
@@ -89,7 +89,7 @@ async def test_an_invalid_offer_is_refused(body: dict[str, Any], said: str) -> N
         reply = await client.post("/api/agent/offer", json=body)
         assert reply.status_code == 400
         assert said in reply.json()["error"]["message"]
-        assert agent.server.calls._count == 0
+        assert agent.calls == 0
 
 
 async def test_an_unknown_voice_is_refused_before_the_call() -> None:
@@ -97,7 +97,7 @@ async def test_an_unknown_voice_is_refused_before_the_call() -> None:
         with pytest.raises(ConnectionRefusedError, match=r"400.*voice"):
             async with calling(agent.url, choice={"voice": "nobody"}):
                 pass
-        assert agent.server.calls._count == 0
+        assert agent.calls == 0
 
 
 async def test_candidates_can_be_added_and_invalid_ones_are_refused() -> None:
@@ -151,7 +151,7 @@ async def test_a_caller_that_vanishes_is_dropped_within_seconds() -> None:
     async with running_agent() as agent, calling(agent.url) as caller:
         assert caller._pinger is not None
         caller._pinger.cancel()
-        await until(lambda: agent.server.calls._count == 0, 8)
+        await until(lambda: agent.calls == 0, 8)
 
 
 async def test_a_caller_that_never_connects_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,8 +160,8 @@ async def test_a_caller_that_never_connects_is_dropped(monkeypatch: pytest.Monke
     async with running_agent() as agent, httpx.AsyncClient(base_url=agent.url, timeout=20) as client:
         reply = await client.post("/api/agent/offer", json={"sdp": await caller.offer(), "type": "offer"})
         assert reply.status_code == 200
-        assert agent.server.calls._count == 1
-        await until(lambda: agent.server.calls._count == 0, 8)
+        assert agent.calls == 1
+        await until(lambda: agent.calls == 0, 8)
         await caller.close()
 
 
@@ -171,7 +171,7 @@ async def test_the_node_ends_its_calls_when_it_stops() -> None:
         await caller.loud()
         async with asyncio.timeout(10):
             await agent.server.close()
-        assert agent.server.calls._count == 0
+        assert agent.calls == 0
 
 
 async def test_a_call_that_is_ended_before_its_first_step_leaves_nothing() -> None:
@@ -181,7 +181,7 @@ async def test_a_call_that_is_ended_before_its_first_step_leaves_nothing() -> No
         await calls.offer(await caller.offer(), VoiceChoice(), Client(None))
         (call,) = calls._peers.values()
         await calls.close()
-        assert (calls._count, calls._peers) == (0, {})
+        assert (agent.calls, calls._peers) == (0, {})
         assert call.connection.pc.connectionState == "closed"
         await caller.close()
 

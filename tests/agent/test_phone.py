@@ -146,7 +146,7 @@ async def test_a_conversation_at_8_khz_and_an_interruption_clears_the_carriers_b
                 llm.history()
             )
             assert story.startswith(llm.history()[3][1])
-        await until(lambda: agent.server.calls._count == 0)
+        await until(lambda: agent.calls == 0)
 
 
 async def test_a_carrier_without_a_start_message_is_refused() -> None:

@@ -165,7 +165,7 @@ async def test_ten_turns_leave_nothing_behind() -> None:
                 if turn % 2:
                     await caller.message("bot-stopped-speaking", answered_at)
             await caller.message("bot-stopped-speaking", answered_at)
-        await until(lambda: agent.server.calls._count == 0)
+        await until(lambda: agent.calls == 0)
         assert not agent.server.calls._peers
         await until(lambda: agent.node.node.service.speaking == 0)
         assert await agent.metric("agent_tts_agent_turns_total") == 10

@@ -45,7 +45,7 @@ async def test_the_log_and_the_metrics_identify_the_speech_of_a_turn() -> None:
                 caller.type("Hello?")
                 await caller.message("bot-stopped-speaking")
                 await until(lambda: bool(said))
-            await until(lambda: agent.server.calls._count == 0)
+            await until(lambda: agent.calls == 0)
             finished = agent.node.node.metrics.registry.get_sample_value
             assert finished("agent_tts_contexts_total", {"carrier": "pipecat", "reason": "end"}) == 1
     finally:
@@ -62,7 +62,7 @@ async def test_without_a_language_model_the_built_in_responder_answers() -> None
             caller.type("Hello there.")
             await caller.loud()
             await caller.message("bot-stopped-speaking")
-        await until(lambda: agent.server.calls._count == 0)
+        await until(lambda: agent.calls == 0)
 
 
 async def test_a_message_too_long_to_be_typed_ends_its_call() -> None:
@@ -70,6 +70,6 @@ async def test_a_message_too_long_to_be_typed_ends_its_call() -> None:
         caller.type("x" * 6_000)
         await caller.message("bot-llm-stopped")
         caller.type("x" * 9_000)
-        await until(lambda: agent.server.calls._count == 1)
+        await until(lambda: agent.calls == 1)
         other.type("Hello.")
         await other.message("bot-llm-stopped")

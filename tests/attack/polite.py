@@ -66,8 +66,8 @@ class Heard:
     def heard(self, now: float, size: int) -> None:
         if self._player.started_at is None:
             self._caller.figures.first_audio.append((now - self._written_at) * 1_000)
-        self._player.take(now, size / BYTES_PER_S)
-        self._caller.figures.gaps += [-1_000 * margin for margin in self._player.margins[-1:] if margin < 0]
+        if gap_s := self._player.take(now, size / BYTES_PER_S):
+            self._caller.figures.gaps.append(1_000 * gap_s)
         self._bytes += size
 
     def told(self, now: float, message: dict[str, Any]) -> None:

@@ -5,24 +5,38 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+import os
 import random
 from collections import Counter
+from typing import Any
 
 import pytest
 
 from agent_tts.bench import scenario as scenarios
-from agent_tts.bench.figures import is_clean, rtc_figures, serve_figures, session_figures, stream_figures, us_per_frame
+from agent_tts.bench.figures import (
+    client_limit,
+    is_clean,
+    request_figures,
+    rtc_figures,
+    session_figures,
+    us_per_frame,
+)
 from agent_tts.bench.load import Promise, front_growth
 from agent_tts.bench.node import MetricSamples, NodeStats, ProcessStats, lag_p99_ms, slope
 from agent_tts.bench.rtc_peer import Arrivals
 from agent_tts.bench.runner import ScenarioResult, clients_for
 from agent_tts.bench.scenario import LANGUAGES, TEXTS, CallSample, Scenario, requests, texts_of
 
-PROCESSES = {"clients": 1, "client_lag_ms": {"p99": 1.0}, "cpu_percent": {"front": 15.0}}
+PROCESSES: dict[str, Any] = {
+    "clients": 2,
+    "client_lag_ms": {"p99": 1.0},
+    "cpu_percent": {"front": 15.0, "clients": 90.0},
+    "cpu_percent_each": {"front": 15.0, "clients 0": 20.0, "clients 1": 70.0},
+}
 
 
 def sample(begin: float = 10.0, **fields: object) -> CallSample:
-    return dataclasses.replace(CallSample("websocket", "heard_out", begin), **fields)  # type: ignore[arg-type]
+    return dataclasses.replace(CallSample("websocket", "heard_out", 0, begin), **fields)  # type: ignore[arg-type]
 
 
 def result(*samples: CallSample, window: tuple[float, float] = (10.0, 12.0)) -> ScenarioResult:
@@ -75,14 +89,6 @@ def test_the_table_holds_the_documented_scenarios() -> None:
     assert (good.count, idle.concurrency, idle.ramp_s, health.rate) == (100, 900, 2.0, 10.0)
 
 
-def test_a_text_is_as_long_as_its_stream() -> None:
-    """One word per frame, within a node's limit for one context."""
-    (text,) = scenarios.streams(1, 30, 2, 16, {}).texts
-    assert len(text.split()) >= 12.5 * 32
-    (text,) = scenarios.streams(1, 3_600, 2, 16, {}).texts
-    assert len(text) <= 20_000
-
-
 @pytest.mark.parametrize("words", [1, 3, 40])
 def test_texts_have_the_requested_number_of_words(words: int) -> None:
     texts = texts_of(words)
@@ -99,11 +105,20 @@ def test_texts_have_the_requested_number_of_words(words: int) -> None:
         (requests("", concurrency=256), 64, 9),
         (requests("", concurrency=256), 16, 8),  # half of the cores are for the node
         (requests("", concurrency=256), 1, 1),
-        (scenarios.streams(500, 30, 2, 16, {}), 64, 3),
+        (requests("", concurrency=1_000, session={"lead_ms": 1_000}), 64, 7),
+        (scenarios.rtc_peers(1_000, 20, 40, {}), 32, 16),
+        (scenarios.rtc_peers(48, 20, 40, {}), 32, 2),
     ],
 )
-def test_a_large_load_is_split_over_clients(load: Scenario, cores: int, clients: int) -> None:
-    assert clients_for(load, cores) == clients
+def test_a_large_load_is_split_over_clients(
+    load: Scenario, cores: int, clients: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: cores)
+    assert clients_for(load) == clients
+
+
+def test_clients_with_cores_of_their_own_use_them_all() -> None:
+    assert clients_for(scenarios.rtc_peers(1_000, 20, 40, {}), 16) == 16
 
 
 # ---------------------------------------------------------------- figures
@@ -112,40 +127,50 @@ def test_a_large_load_is_split_over_clients(load: Scenario, cores: int, clients:
 def test_throughput_counts_audio_within_the_measured_window() -> None:
     before = sample(9.0, sent_at=9.0, first_audio_at=9.1, ended_at=11.5, audio_s=4.0, measured_audio_s=1.0)
     within = sample(11.0, sent_at=11.0, first_audio_at=11.02, ended_at=12.0, audio_s=2.0, measured_audio_s=2.0)
-    within.gap_times, within.gaps_s = [11.2, 11.3], 0.25
+    before.caller, before.gaps = 1, [(9.5, 1.0), (10.1, 0.05)]  # the first of them is not measured
+    within.gaps = [(11.2, 0.125), (11.3, 0.125)]
     after = sample(12.5, sent_at=12.5, first_audio_at=12.6, ended_at=14.0, audio_s=8.0)
     failed = sample(10.5, ended_at=10.6, error="at_capacity")
-    figures = serve_figures(requests("1/s", rate=1, duration_s=2), result(before, within, after, failed))
+    figures = request_figures(requests("1/s", rate=1, duration_s=2), result(before, within, after, failed))
     assert figures["audio_s_per_s"] == 1.5
     assert (figures["load"], figures["requests"], figures["errors"]) == ("1/s", 2, {"at_capacity": 1})
     assert (figures["underruns"], figures["underrun_s"]) == (1, 0.25)
+    assert (figures["gaps"], figures["callers_with_gaps"], figures["longest_gap_ms"]) == (3, 2, 125)
     assert (figures["peak_in_flight"], figures["mean_in_flight"]) == (2, 1.3)
     assert figures["ttfa_ms"] == dict.fromkeys(("p50", "p95", "p99", "p100"), 20.0)
-    assert figures["front_us_per_frame"] == 8_000.0
+    assert figures["us_per_frame"]["front"] == 8_000.0
 
 
-def test_the_front_s_cost_is_its_cpu_time_per_frame() -> None:
+def test_the_cost_of_a_process_is_its_cpu_time_per_frame() -> None:
     """One core for 1000 s of audio per second, which is 12 500 frames."""
-    assert us_per_frame(100.0, 1_000.0) == 80.0
-    assert us_per_frame(50.0, 0.0) is None
-    assert us_per_frame(None, 1_000.0) is None
+    assert us_per_frame({"front": 100.0, "engine": 50.0}, 1_000.0) == {"front": 80.0, "engine": 40.0}
+    assert us_per_frame({"front": 50.0}, 0.0) == {}
 
 
-def test_stream_figures_combine_all_samples() -> None:
-    good = sample(first_audio_at=10.1, margins_ms=[float(ms) for ms in range(2, 101)])
-    late = sample(first_audio_at=10.1, reason="length", gap_times=[12.0, 13.5], gaps_s=0.5, margins_ms=[-5.0])
-    wanted = scenarios.streams(3, 4, 0.5, 16, {})
-    figures = stream_figures(wanted, result(good, late, sample(), window=(10.5, 14.5)))
-    assert figures["margin_ms"] == {"p50": 50.0, "p1": -5.0, "p0": -5.0}
-    assert (figures["gaps"], figures["gaps_at_s"]) == (2, {"p0": 2.0, "p50": 2.0, "p100": 3.5})
-    assert (figures["silent"], figures["ended"], figures["underruns"]) == (1, {"length": 1}, 1)
-    assert not is_clean(figures)
-    assert is_clean(stream_figures(wanted, result(good)))
+def test_a_load_is_clean_without_gaps_errors_and_silence() -> None:
+    good = sample(sent_at=10.0, first_audio_at=10.1, least_margin_ms=60.0)
+    wanted = requests("3 callers", concurrency=3, duration_s=2)
+    assert is_clean(request_figures(wanted, result(good)))
+    gap = dataclasses.replace(good, gaps=[(10.5, 0.01)], least_margin_ms=-10.0)
+    for bad in (gap, sample(sent_at=10.0), sample(error="at_capacity")):
+        assert not is_clean(request_figures(wanted, result(good, bad)))
+    assert request_figures(wanted, result(good, gap))["margin_ms"] == {"p50": -10.0, "p1": -10.0, "p0": -10.0}
+
+
+def test_no_figure_is_a_node_s_when_the_clients_were_the_limit() -> None:
+    assert client_limit(PROCESSES, 4.9) is None
+    busy = PROCESSES | {"cpu_percent_each": {"front": 99.0, "clients 0": 20.0, "clients 1": 81.0}}
+    assert client_limit(busy) == "a client process used 81 % of a core"
+    late = PROCESSES | {"client_lag_ms": {"p99": 5.5}}
+    said = "their event loops were 5.5 ms late at p99; they sent words 6.0 ms late at p99"
+    assert client_limit(late, 6.0) == said
+    figures = request_figures(requests("", concurrency=1, duration_s=2), result(sample(sent_at=10.0, send_late_ms=6.0)))
+    assert figures["client_limit"] is not None
 
 
 def test_the_worst_peer_is_reported() -> None:
     peers = [sample(transport="rtc", late_ms=[1.0] * 99 + [9.0]), sample(late_ms=[3.0] * 10, lost=2), sample()]
-    figures = rtc_figures(scenarios.rtc_peers(3, 1, {}), result(*peers))
+    figures = rtc_figures(scenarios.rtc_peers(3, 1, 40, {}), result(*peers))
     assert (figures["peers"], figures["packets"], figures["lost"], figures["silent"]) == (3, 110, 2, 1)
     assert figures["lateness_ms"] == {"p50": 1.0, "p99": 3.0, "p100": 9.0}
     assert figures["worst_p99_ms"] == 3.0
@@ -164,7 +189,7 @@ def test_a_missing_or_second_end_is_counted() -> None:
 
 
 def test_a_failed_call_has_no_time_to_first_audio() -> None:
-    good = sample(sent_at=10.0, first_audio_at=10.5, gap_times=[11.0], gaps_s=0.25)
+    good = sample(sent_at=10.0, first_audio_at=10.5, gaps=[(11.0, 0.25)])
     figures = session_figures([good, sample(sent_at=10.0, first_audio_at=11.0, error="engine_lost")])
     assert figures["ttfa_ms"]["p99"] == 500
     assert (figures["visits"], figures["underruns"], figures["underrun_s"]) == (2, 1, 0.25)
@@ -202,7 +227,9 @@ def test_a_promise_without_a_figure_is_broken(found: float | None, kept: bool) -
 
 def stats(at: float, rss_mib: float = 0.0, **buckets: float) -> NodeStats:
     samples: MetricSamples = {
-        ("agent_tts_loop_lag_seconds_bucket", (("le", le),)): count for le, count in buckets.items()
+        ("agent_tts_loop_lag_seconds_bucket", (("front", front), ("le", le))): count / 2
+        for le, count in buckets.items()
+        for front in "01"
     }
     return NodeStats(at, ProcessStats(rss_mib, 10, 2), (), samples)
 

@@ -25,20 +25,18 @@ def test_at_most_the_remaining_share_exceeds_a_percentile(values: list[float], p
 
 def test_chunks_on_time_leave_no_gap() -> None:
     player = Player()
-    for now in (10.0, 10.02, 10.1, 10.24):
-        player.take(now, 0.08)
+    assert [player.take(now, 0.08) for now in (10.0, 10.02, 10.1, 10.24)] == [0, 0, 0, 0]
     assert player.started_at == 10.0
-    assert player.margins == pytest.approx([0.06, 0.06, 0.0])
-    assert (player.gap_times, player.gaps_s) == ([], 0)
+    assert player.least_margin_s == pytest.approx(0)
+    assert player.gaps == []
 
 
 def test_a_late_chunk_is_a_gap_and_delays_all_later_chunks() -> None:
     player = Player()
-    for now in (0.0, 0.1, 0.17, 0.3):
-        player.take(now, 0.08)
-    assert player.margins == pytest.approx([-0.02, 0.01, -0.04])
-    assert len(player.gap_times) == 2
-    assert player.gaps_s == pytest.approx(0.06)
+    assert [player.take(now, 0.08) for now in (0.0, 0.1, 0.17, 0.3)] == pytest.approx([0, 0.02, 0, 0.04])
+    assert player.least_margin_s == pytest.approx(-0.04)
+    assert [when for when, _ in player.gaps] == [0.1, 0.3]
+    assert [seconds for _, seconds in player.gaps] == pytest.approx([0.02, 0.04])
 
 
 @pytest.mark.parametrize(

@@ -17,10 +17,9 @@ ECHO = "tests.bench.echo_worker"
 READY_S = 30.0
 
 
-@pytest.mark.parametrize("in_turn", [False, True])
-async def test_each_worker_answers_its_own_job_whatever_libraries_print(in_turn: bool) -> None:
+async def test_each_worker_answers_its_own_job_whatever_libraries_print() -> None:
     jobs = [{"do": "one"}, {"do": "two"}]
-    async with workers(ECHO, jobs, ready_s=READY_S, in_turn=in_turn) as found:
+    async with workers(ECHO, jobs, ready_s=READY_S) as found:
         pids = [worker.pid for worker in found]
         assert await answers(found, {"start": 1.5}, READY_S) == [["one", {"start": 1.5}], ["two", {"start": 1.5}]]
     assert not any(map(is_running, pids))

@@ -62,7 +62,7 @@ async def talk(path: Path, *answers: str) -> AsyncIterator[tuple[Page, RunningAg
             await page.until("document.querySelector('#talk-voice').value && !document.querySelector('#talk').hidden")
             yield page, agent, llm
             assert page.errors == []
-        await until(lambda: agent.server.calls._count == 0, 10)
+        await until(lambda: agent.calls == 0, 10)
 
 
 async def test_an_answer_is_heard_interrupted_and_kept_in_the_context(tmp_path: Path) -> None:
@@ -112,5 +112,5 @@ async def test_ten_typed_turns_leave_nothing_behind(tmp_path: Path) -> None:
         assert await page.js(f"{agents}.filter((li) => li.querySelector('s')).length") == 9
         assert await page.js("agentTts.call.notices") == []
         await page.click("#call")
-        await until(lambda: agent.server.calls._count == 0, 10)
+        await until(lambda: agent.calls == 0, 10)
         assert agent.node.node.service.speaking == 0

@@ -10,7 +10,7 @@ import pytest
 from agent_tts.bench.checkpoint import INSTRUCTIONS
 from agent_tts.bench.checkpoint_config import SIZES, write_configuration
 from agent_tts.bench.scenario import REQUEST_S
-from agent_tts.cli.bench_runs import BenchCheckpoint, serve_scenarios
+from agent_tts.cli.bench_runs import SPARE_CONNECTIONS, BenchCheckpoint, limits, serve_scenarios
 from agent_tts.model.config import ModelType
 
 
@@ -36,13 +36,14 @@ def test_a_saturated_node_has_more_requests_than_slots() -> None:
     """Slots never wait for clients, and no waiting request is refused."""
     (load,), settings = serve_scenarios(None, None, 600, 4, session={"lead_ms": 1_000}, words_every_ms=10)
     assert (load.concurrency, load.words_every_ms, load.session, load.ramp_s) == (675, 0, {"lead_ms": None}, 2)
-    assert settings == {"slots": 600, "timeouts__queue_s": REQUEST_S, "limits__connections": 691}
+    assert settings == {"slots": 600, "timeouts__queue_s": REQUEST_S, **limits(675)}
+    assert limits(675, 60) == {"limits__connections": 691, "limits__requests_per_s": 10_000, "limits__max_frames": 60}
 
 
 def test_a_node_has_room_for_all_requests_of_a_load() -> None:
     loads, settings = serve_scenarios(None, "1,64", None, 10)
     assert [load.name for load in loads] == ["1 at once", "64 at once"]
-    assert settings == {"slots": 64, "limits__connections": 512}
+    assert settings == {"slots": 64, **limits(512 - SPARE_CONNECTIONS)}
     loads, settings = serve_scenarios("1,100", None, None, 10)
     assert [load.name for load in loads] == ["1/s", "100/s"]
-    assert settings == {"limits__connections": 1_000}
+    assert settings == limits(1_000)

@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from agent_tts.agent.turns import AgentMetrics
 from agent_tts.events import EngineInfo, EnginePong, RequestFinished
-from agent_tts.serve.telemetry.metrics import Metrics
+from agent_tts.serve.telemetry.metrics import EngineMetrics, Metrics
 
 MONITORING = Path(__file__).parents[2] / "configs" / "monitoring"
 DASHBOARD = json.loads((MONITORING / "grafana" / "dashboards" / "agent-tts.json").read_text())
@@ -30,8 +30,9 @@ def exposed() -> Labels:
     """All samples of a node with an agent, after some work, parsed by the Prometheus client."""
     metrics = Metrics()
     agent = AgentMetrics(metrics.registry)
-    metrics.started(0, EngineInfo("tone", "tone", 4, (), "a", {}))
-    metrics.pulse(0, EnginePong(1, 1, 0, 2.0))
+    engines = EngineMetrics(metrics.registry)
+    engines.started(0, EngineInfo("tone", "tone", 4, (), "a", {}))
+    engines.pulse(0, EnginePong(1, 1, 0, 2.0))
     for transport in ("websocket", "http", "rtc"):
         meter = metrics.context(transport)
         meter.text()

@@ -18,8 +18,8 @@ from typing import Annotated, Any
 import typer
 
 from agent_tts.bench import report
-from agent_tts.bench.connection import RawConnection, dial_all, send_text
-from agent_tts.bench.statistics import lag_watched, percentiles
+from agent_tts.bench.connection import RawConnection, dial, send_text
+from agent_tts.bench.statistics import lag_watched, percentiles, together
 from agent_tts.cli.bench_options import NodeOptions, Outputs, PacedVoiceOptions
 from agent_tts.cli.bench_runs import SPARE_CONNECTIONS, print_memory, progress, run, target
 from agent_tts.cli.options import command
@@ -30,6 +30,7 @@ START_S = 60.0  # for all slots to speak
 ANSWER_S = 10.0  # for a cancel to have its effects
 PAUSE_S = (0.02, 0.1)  # random time between two cancels, so that they hit any part of a step
 TEXT = "speech " * 500
+DIALS = 32  # connections that are opened concurrently
 EVENTS = ("cancelled", "done", "started", "first_audio")
 NAMES = {
     "cancelled": "context.cancelled",
@@ -110,7 +111,7 @@ async def measure_cancels(url: str, key: str | None, plan: CancelPlan) -> tuple[
         TimeoutError: an effect of a cancel did not occur.
     """
     # Every cancelled stream frees its slot for the waiting context on the same connection.
-    connections = await dial_all(url, key, -(-(plan.streams + 1) // plan.per_connection), plan.session)
+    connections = await _dial_all(url, key, -(-(plan.streams + 1) // plan.per_connection), plan.session)
     try:
         async with lag_watched() as lag_ms:
             ids = itertools.count()
@@ -134,6 +135,25 @@ async def measure_cancels(url: str, key: str | None, plan: CancelPlan) -> tuple[
         return _figures(plan, times, late_bytes, percentiles(lag_ms, 50, 99, 100)), times
     finally:
         await asyncio.gather(*(connection.close() for connection in connections))
+
+
+async def _dial_all(url: str, key: str | None, count: int, session: dict[str, Any]) -> list[RawConnection]:
+    """Open `count` connections with this session. Cancelling closes them. Raises SpeechError."""
+    gate = asyncio.Semaphore(DIALS)
+    connections: list[RawConnection] = []
+
+    async def one() -> None:
+        async with gate:
+            connection, _ = await dial(url, key)
+            connections.append(connection)
+            await connection.update({"timestamps": "none", **session})
+
+    try:
+        await together(one() for _ in range(count))
+    except BaseException:
+        await asyncio.gather(*(connection.close() for connection in connections))
+        raise
+    return connections
 
 
 def _open(connection: RawConnection, ids: itertools.count[int]) -> CancelListener:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import inspect
 from typing import Any
 
@@ -12,7 +13,8 @@ from starlette.requests import HTTPConnection
 from agent_tts.config.settings import Settings
 from agent_tts.errors import AtCapacity, RateLimited, Unauthorized
 from agent_tts.serve import guard as guard_module
-from agent_tts.serve.guard import MAX_TOKENS, Client, Guard
+from agent_tts.serve.guard import Client, Guard
+from agent_tts.serve.ledger import MAX_UPLOADS
 from agent_tts.serve.telemetry.metrics import Metrics
 
 KEY = "k" * 20
@@ -31,7 +33,7 @@ def make(clock: Clock | None = None, **values: Any) -> Guard:
 
 
 def locked(clock: Clock | None = None, **values: Any) -> Guard:
-    return make(clock, auth={"api_keys": [KEY, "other"], **values})
+    return make(clock, auth={"api_keys": [KEY, "other"]}, **values)
 
 
 @pytest.mark.parametrize(
@@ -85,13 +87,13 @@ def test_keys_are_compared_in_constant_time() -> None:
     assert all("given" not in ast.unparse(node) and "key" not in ast.unparse(node) for node in compared)
 
 
-def issued(guard: Guard, key_id: str = "a") -> Client:
+def issued(guard: Guard, key: str = KEY) -> Client:
     """A client that connects with a new token of this key."""
-    token, _ = guard.issue_token(Client(key_id))
+    token, _ = guard.issue_token(guard.authorize({**HOST, "x-api-key": key}, {}))
     return guard.authorize(HOST, {"token": token}, token_ok=True)
 
 
-def test_a_token_replaces_its_key_once() -> None:
+async def test_a_token_replaces_its_key_once() -> None:
     guard = locked()
     client = guard.authorize({**HOST, "x-api-key": KEY}, {})
     token, life_s = guard.issue_token(client)
@@ -99,76 +101,61 @@ def test_a_token_replaces_its_key_once() -> None:
     holder = guard.authorize(HOST, {"token": token}, token_ok=True)
     assert holder.key_id == client.key_id
     assert token not in repr(holder)
-    with guard.admit(holder), pytest.raises(Unauthorized):
-        guard.authorize(HOST, {"token": token}, token_ok=True)
+    with await guard.admit(holder), pytest.raises(Unauthorized):
+        await guard.admit(guard.authorize(HOST, {"token": token}, token_ok=True))
     with pytest.raises(Unauthorized):
-        guard.authorize(HOST, {"token": token}, token_ok=True)
-
-
-def test_two_connections_with_one_token_open_one_session() -> None:
-    guard = locked()
-    holder = issued(guard)
-    with guard.admit(holder), pytest.raises(Unauthorized), guard.admit(holder):
-        pass
+        await guard.admit(guard.authorize(HOST, {"token": token}, token_ok=True))
     assert guard.sessions == 0
 
 
-def test_a_token_without_a_session_is_used_up_by_hand() -> None:
+async def test_a_token_without_a_session_is_used_up_by_hand() -> None:
     guard = locked()
     holder = issued(guard)
-    guard.redeem(holder)
+    await guard.redeem(holder)
     with pytest.raises(Unauthorized):
-        guard.redeem(holder)
+        await guard.redeem(holder)
 
 
-def test_a_refused_session_does_not_use_up_its_token() -> None:
-    guard = make(auth={"api_keys": [KEY]}, limits={"connections": 1})
+async def test_a_refused_session_does_not_use_up_its_token() -> None:
+    guard = locked(limits={"connections": 1})
     holder = issued(guard)
-    with guard.admit(Client("b")), pytest.raises(AtCapacity), guard.admit(holder):
-        pass
-    with guard.admit(holder):
+    with await guard.admit(Client("b")), pytest.raises(AtCapacity):
+        await guard.admit(holder)
+    with await guard.admit(holder):
         pass
 
 
-def test_a_token_expires() -> None:
+async def test_a_token_expires() -> None:
+    """Between two questions, too: what the first has checked, the second refuses."""
     clock = Clock()
     guard = locked(clock)
-    token, _ = guard.issue_token(Client("a"))
+    token, _ = guard.issue_token(guard.authorize({**HOST, "x-api-key": KEY}, {}))
+    holder = guard.authorize(HOST, {"token": token}, token_ok=True)
     clock.now = 60.0
     with pytest.raises(Unauthorized):
         guard.authorize(HOST, {"token": token}, token_ok=True)
+    with pytest.raises(Unauthorized):
+        await guard.admit(holder)
 
 
 def test_a_token_counts_only_where_a_browser_connects() -> None:
     guard = locked()
-    token, _ = guard.issue_token(Client("a"))
+    token, _ = guard.issue_token(guard.authorize({**HOST, "x-api-key": KEY}, {}))
     with pytest.raises(Unauthorized):
         guard.authorize(HOST, {"token": token})
     guard.authorize(HOST, {"token": token}, token_ok=True)
 
 
-def test_unused_tokens_of_a_key_are_bounded() -> None:
-    """With one bound for all keys, one key's tokens refuse every key's."""
-    clock = Clock()
-    guard = locked(clock)
-    for _ in range(MAX_TOKENS):
-        guard.issue_token(Client("a"))
-        clock.now = 35.0
-    with pytest.raises(AtCapacity) as caught:
-        guard.issue_token(Client("a"))
-    assert caught.value.retry_after_ms == 25_000  # when the oldest expires
-    assert guard.authorize(HOST, {"token": guard.issue_token(Client("b"))[0]}, token_ok=True).key_id == "b"
-    clock.now = 60.0
-    guard.issue_token(Client("a"))
-    with pytest.raises(AtCapacity):
-        guard.issue_token(Client("a"))
-
-
-def test_a_used_token_makes_room() -> None:
+def test_a_token_is_of_its_node_and_of_a_key_that_is_still_right() -> None:
     guard = locked()
-    for _ in range(MAX_TOKENS + 10):
-        with guard.admit(issued(guard)):
-            pass
+    token, _ = guard.issue_token(guard.authorize({**HOST, "x-api-key": KEY}, {}))
+    with pytest.raises(Unauthorized):
+        locked().authorize(HOST, {"token": token}, token_ok=True)
+    guard.configure(Settings(auth={"api_keys": ["other"]}))
+    with pytest.raises(Unauthorized):
+        guard.authorize(HOST, {"token": token}, token_ok=True)
+    guard.configure(Settings(auth={"api_keys": ["other", KEY]}))
+    guard.authorize(HOST, {"token": token}, token_ok=True)
 
 
 @pytest.mark.parametrize(
@@ -212,97 +199,124 @@ def test_with_keys_any_host_name_is_the_node_s() -> None:
     locked().authorize({**HOST, "x-api-key": KEY, "origin": "http://node.example:8100"}, {})
 
 
-def test_sessions_are_counted_by_key_and_in_total() -> None:
+async def test_sessions_are_counted_by_key_and_in_total() -> None:
     guard = make(limits={"sessions_per_key": 1, "connections": 2})
-    with guard.admit(Client("a")):
-        with pytest.raises(AtCapacity), guard.admit(Client("a")):
-            pass
-        with guard.admit(Client("b")), pytest.raises(AtCapacity), guard.admit(Client("c")):
-            pass
-    with guard.admit(Client("a")):
-        pass
+    with await guard.admit(Client("a")):
+        with pytest.raises(AtCapacity):
+            await guard.admit(Client("a"))
+        with await guard.admit(Client("b")), pytest.raises(AtCapacity):
+            await guard.admit(Client("c"))
+    with await guard.admit(Client("a")):
+        assert guard.sessions == 1
     assert guard.sessions == 0
 
 
-def test_what_tokens_open_is_not_their_key_s_session() -> None:
-    guard = make(auth={"api_keys": [KEY]}, limits={"sessions_per_key": 1, "token_sessions_per_key": 2})
-    with guard.admit(Client("a")), guard.admit(issued(guard)), guard.admit(issued(guard)):
-        with pytest.raises(AtCapacity, match="tokens"), guard.admit(issued(guard)):
+async def test_what_tokens_open_is_not_their_key_s_session() -> None:
+    guard = locked(limits={"sessions_per_key": 1, "token_sessions_per_key": 2})
+    key = guard.authorize({**HOST, "x-api-key": KEY}, {})
+    with await guard.admit(key), await guard.admit(issued(guard)), await guard.admit(issued(guard)):
+        with pytest.raises(AtCapacity, match="tokens"):
+            await guard.admit(issued(guard))
+        with await guard.admit(issued(guard, "other")):
             pass
-        with guard.admit(issued(guard, "b")):
-            pass
 
 
-def test_the_operator_may_count_them_as_their_key_s() -> None:
-    guard = make(auth={"api_keys": [KEY]}, limits={"sessions_per_key": 1, "token_sessions_per_key": None})
-    with guard.admit(issued(guard)), pytest.raises(AtCapacity), guard.admit(Client("a")):
-        pass
-    with guard.admit(Client("a")), pytest.raises(AtCapacity), guard.admit(issued(guard)):
-        pass
+async def test_the_operator_may_count_them_as_their_key_s() -> None:
+    guard = locked(limits={"sessions_per_key": 1, "token_sessions_per_key": None})
+    key = guard.authorize({**HOST, "x-api-key": KEY}, {})
+    with await guard.admit(issued(guard)), pytest.raises(AtCapacity):
+        await guard.admit(key)
+    with await guard.admit(key), pytest.raises(AtCapacity):
+        await guard.admit(issued(guard))
 
 
-def test_a_key_and_its_tokens_are_one_owner_and_keyless_sessions_one_each() -> None:
+async def test_a_key_and_its_tokens_are_one_owner_and_keyless_sessions_one_each() -> None:
     guard = locked()
-    with guard.admit(Client("a")) as one, guard.admit(issued(guard)) as same, guard.admit(Client("b")) as other:
+    key = guard.authorize({**HOST, "x-api-key": KEY}, {})
+    with (
+        await guard.admit(key) as one,
+        await guard.admit(issued(guard)) as same,
+        await guard.admit(Client("b")) as other,
+    ):
         assert one == same != other
         assert 0 not in (one, other)  # the node itself
-    with guard.admit(Client("a")) as again:
+    with await guard.admit(key) as again:
         assert again == one
-    with guard.admit(Client(None)) as first, guard.admit(Client(None)) as second:
+    with await guard.admit(Client(None)) as first, await guard.admit(Client(None)) as second:
         assert len({one, other, first, second}) == 4
 
 
-def test_a_refused_client_is_told_when_a_session_will_have_ended() -> None:
+async def test_a_refused_client_is_told_when_a_session_will_have_ended() -> None:
     clock = Clock()
     guard = make(clock, limits={"sessions_per_key": 1})
 
-    def wait_ms() -> int:
-        with pytest.raises(AtCapacity) as caught, guard.admit(Client("a")):
-            pass
+    async def wait_ms() -> int:
+        with pytest.raises(AtCapacity) as caught:
+            await guard.admit(Client("a"))
         return caught.value.retry_after_ms or 0
 
-    with guard.admit(Client("a")):  # the first: it may last as long again
+    with await guard.admit(Client("a")):  # the first: it may last as long again
         clock.now += 4.0
-        assert wait_ms() == 4_000
+        assert await wait_ms() == 4_000
     for _ in range(20):
-        with guard.admit(Client("a")):
+        with await guard.admit(Client("a")):
             clock.now += 10.0
-    with guard.admit(Client("a")):
+    with await guard.admit(Client("a")):
         clock.now += 7.0
-        assert wait_ms() == 3_000
+        assert await wait_ms() == 3_000
 
 
-def test_a_place_is_given_back_when_the_session_fails() -> None:
+async def test_a_place_is_given_back_when_the_session_fails() -> None:
     guard = make(limits={"connections": 1})
-    with pytest.raises(ZeroDivisionError), guard.admit(Client(None)):
+    with pytest.raises(ZeroDivisionError), await guard.admit(Client(None)):
         raise ZeroDivisionError
-    with guard.admit(Client(None)):
+    with await guard.admit(Client(None)):
         pass
 
 
-def test_without_keys_only_the_node_s_limit_counts() -> None:
+async def test_without_keys_only_the_node_s_limit_counts() -> None:
     guard = make(limits={"sessions_per_key": 1, "connections": 2})
-    with guard.admit(Client(None)), guard.admit(Client(None)):
+    with await guard.admit(Client(None)), await guard.admit(Client(None)):
         pass
 
 
-def test_a_key_sends_so_many_requests() -> None:
+async def test_a_place_may_come_without_a_session() -> None:
+    guard = make(limits={"connections": 1})
+    with await guard.admit(Client(None)), contextlib.ExitStack() as taken:
+        for _ in range(MAX_UPLOADS):
+            taken.enter_context(await guard.place("new voices"))
+        with pytest.raises(AtCapacity, match="4 new voices at once"):
+            await guard.place("new voices")
+        assert guard.sessions == 1
+    with await guard.place("new voices"):
+        pass
+
+
+async def test_a_permit_is_given_back_once() -> None:
+    guard = make()
+    permit = await guard.admit(Client(None))
+    permit.close()
+    permit.close()
+    assert guard.sessions == 0
+
+
+async def test_a_key_sends_so_many_requests() -> None:
     clock = Clock()
     guard = make(clock, auth={"api_keys": [KEY, "other"]}, limits={"requests_per_s": 10})
 
-    def ask(key: str) -> None:
+    async def ask(key: str) -> None:
         headers = [(b"host", b"localhost"), (b"x-api-key", key.encode())]
-        guard.identify(HTTPConnection({"type": "http", "headers": headers, "query_string": b""}))
+        await guard.identify(HTTPConnection({"type": "http", "headers": headers, "query_string": b""}))
 
     for _ in range(50):
-        ask(KEY)
+        await ask(KEY)
     for _ in range(20):  # what is refused does not count
         with pytest.raises(RateLimited) as refused:
-            ask(KEY)
+            await ask(KEY)
         assert refused.value.retry_after_ms == 1_000
-    ask("other")
+    await ask("other")
     clock.now += 1
     for _ in range(10):
-        ask(KEY)
+        await ask(KEY)
     with pytest.raises(RateLimited):
-        ask(KEY)
+        await ask(KEY)

@@ -146,8 +146,10 @@ async def ready(request: Request) -> Response:
 
 @routes.get("/metrics", response_class=Response, responses={200: _METRICS, **ERRORS})
 async def metrics(request: Request, client: Authorized) -> Response:
-    """Prometheus metrics."""
-    return Response(generate_latest(node_of(request).metrics.registry), media_type=CONTENT_TYPE_LATEST)
+    """Prometheus metrics of the node."""
+    node = node_of(request)
+    page = generate_latest(node.metrics.registry) if node.supervision is None else await node.supervision.page()
+    return Response(page, media_type=CONTENT_TYPE_LATEST)
 
 
 def node_of(request: Request) -> Node:

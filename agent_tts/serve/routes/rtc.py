@@ -10,9 +10,11 @@ from fastapi import APIRouter, HTTPException, Request, Response
 from pydantic import BaseModel, ValidationError
 
 from agent_tts.errors import BadMessage, Draining, Internal
+from agent_tts.ipc.front_messages import ClosePeer
 from agent_tts.protocol.validation import parse
 from agent_tts.serve.node import Node
 from agent_tts.serve.routes.http import ERRORS, Authorized, json_body, node_of, read_body
+from agent_tts.serve.supervision import NO_SESSION
 from agent_tts.serve.transports import ice, sdp
 from agent_tts.serve.transports.rtc_peer import RtcPeer
 
@@ -40,11 +42,19 @@ async def close_all(node: Node) -> None:
     await asyncio.gather(*(peer.close() for peer in peers))
 
 
+async def close_peer(node: Node, question: ClosePeer) -> None:
+    """Close a peer of this front, and wait until it is closed. Raises `BadMessage` if the client has none like it."""
+    peer = node.peers.get(question.session_id)
+    if peer is None or peer.client.key_id != question.key_id:
+        raise BadMessage(NO_SESSION)
+    await peer.close()
+
+
 @routes.post("/offer", openapi_extra=json_body(OfferBody))
 async def _offer(request: Request) -> dict[str, str]:
     """Open a peer; returns the answer with the node's candidates, and the session's id."""
     node = node_of(request)
-    client = node.guard.identify(request, token_ok=True)
+    client = await node.guard.identify(request, token_ok=True)
     try:
         body = OfferBody.model_validate(parse(await read_body(request), NOT_AN_OFFER))
     except ValidationError:
@@ -54,7 +64,10 @@ async def _offer(request: Request) -> dict[str, str]:
         raise HTTPException(404, "WebRTC is turned off on this node (limits.rtc_peers)")
     if node.service.draining:
         raise Draining
-    peer = RtcPeer(node, client)
+    with contextlib.ExitStack() as admitted:
+        permit = admitted.enter_context(contextlib.closing(await node.guard.admit(client, "WebRTC peers")))
+        peer = RtcPeer(node, client, permit)
+        admitted.pop_all()  # it is the peer's
     try:
         async with asyncio.timeout(node.settings.timeouts.handshake_s):
             answer = await peer.answer(offer)
@@ -76,8 +89,12 @@ async def _ice(request: Request, client: Authorized) -> dict[str, list[dict[str,
 @routes.delete("/{session_id}", status_code=204, response_class=Response)
 async def _delete(session_id: str, request: Request, client: Authorized) -> Response:
     """Close a peer of the same client, and wait until it is closed."""
-    peer = node_of(request).peers.get(session_id)
-    if peer is None or peer.client.key_id != client.key_id:
-        raise HTTPException(404, "no such WebRTC session")
-    await peer.close()
+    node, question = node_of(request), ClosePeer(session_id, client.key_id)
+    try:
+        if node.supervision is None or node.supervision.has(session_id):
+            await close_peer(node, question)
+        else:
+            await node.supervision.at_owner(question)
+    except BadMessage:
+        raise HTTPException(404, "no such WebRTC session") from None
     return Response(status_code=204)

@@ -137,7 +137,7 @@ class SpeechResponse(Response):
         refused = self._node.metrics.refused
         with contextlib.ExitStack() as admitted:
             try:
-                owner = admitted.enter_context(self._node.guard.admit(self._client))
+                owner = admitted.enter_context(await self._node.guard.admit(self._client))
                 request = self._node.service.open(self.options, owner)
             except SpeechError as error:
                 refused.labels(error.code).inc()

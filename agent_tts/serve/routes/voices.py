@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.types import Receive
 
-from agent_tts.errors import BadMessage, Draining, InvalidRequest, UnknownVoice, Unsupported, at_capacity
+from agent_tts.errors import BadMessage, Draining, InvalidRequest, UnknownVoice, Unsupported
 from agent_tts.protocol import validation
 from agent_tts.protocol.options import SpeakerEmbedding
 from agent_tts.serve.node import Node
@@ -28,8 +28,6 @@ from agent_tts.voices.enroll import (
     Enrolment,
 )
 from agent_tts.voices.library import StoredVoice
-
-MAX_UPLOADS = 4  # bodies with a new voice, received at once; each is kept in memory
 
 T = TypeVar("T")
 
@@ -176,20 +174,15 @@ async def create_voice(request: Request, client: Authorized) -> VoiceAdded:
     if node.service.draining:
         raise Draining
     enrolment = _enrolment(node)
-    with node.guard.admit(client):
-        if node.uploads >= MAX_UPLOADS:
-            raise at_capacity("new voices", MAX_UPLOADS)
+    with await node.guard.admit(client):
         # Only a form may be as long as a clip: parsing JSON costs time and memory for each value.
         clip_bytes = node.settings.voices.clip_bytes if _is_form(content_type) else 0
-        node.uploads += 1
-        try:
+        with await node.guard.place("new voices"):
             body = await read_body(request, clip_bytes)
-        finally:
-            node.uploads -= 1
         # In a thread, because a form of 10 MB takes 25 ms.
         new = await asyncio.to_thread(parse, content_type, body)
         node.service.routing.check_new(new.name, "designed" if isinstance(new, NewDesign) else "cloned")
-        voice = await _unless_gone(request.receive, _add(enrolment, new))
+        voice = await _unless_gone(request.receive, _add(node, enrolment, new))
     return VoiceAdded.of(voice, new.type)
 
 
@@ -222,16 +215,17 @@ def _enrolment(node: Node) -> Enrolment:
     return node.enrolment
 
 
-async def _add(enrolment: Enrolment, new: NewClone | NewDesign | NewEmbedding) -> StoredVoice:
+async def _add(node: Node, enrolment: Enrolment, new: NewClone | NewDesign | NewEmbedding) -> StoredVoice:
     match new:
         case NewClone():
-            return await enrolment.enroll(
-                new.name,
-                new.audio_sample,
-                consent=new.consent,
-                transcript=new.ref_text,
-                description=new.description,
-            )
+            with await node.guard.place("clips"):
+                return await enrolment.enroll(
+                    new.name,
+                    new.audio_sample,
+                    consent=new.consent,
+                    transcript=new.ref_text,
+                    description=new.description,
+                )
         case NewDesign():
             return enrolment.design(new.name, new.prompt, description=new.description)
         case NewEmbedding():

@@ -22,10 +22,10 @@ _SECONDS = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1
 _RTF = (0.001, 0.003, 0.01, 0.03, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 2.0)
 
 
-class Metrics(EngineObserver):
-    """The node's metrics, in a registry of their own. Nothing in them identifies a client or quotes a text."""
+class Metrics:
+    """The metrics of a front, in a registry of their own. Nothing in them identifies a client or quotes a text."""
 
-    def __init__(self, spans: Spans | None = None) -> None:
+    def __init__(self, spans: Spans | None = None, front: int = 0) -> None:
         # Makes spans of contexts; None where telemetry is off.
         self._spans = spans
         self.registry = CollectorRegistry()
@@ -55,15 +55,37 @@ class Metrics(EngineObserver):
         self.rtc_dropped = counter("agent_tts_rtc_dropped", "Datagrams of WebRTC not handled.", ["reason"])
         for reason in ("format", "source", "stun", "full", "sctp", "audio"):
             self.rtc_dropped.labels(reason)
-        self.loop_lag = histogram("agent_tts_loop_lag_seconds", "Event loop behind its clock, probed.")
+        lag = histogram("agent_tts_loop_lag_seconds", "Event loop behind its clock, probed.", ["front"])
+        self.loop_lag = lag.labels(front)
         self.log_lost = counter("agent_tts_log_lines_lost", "Log lines left out.", ["reason"])
         for reason in ("unread", "repeated"):
             self.log_lost.labels(reason)
-        self.tasks = gauge("agent_tts_tasks", "Tasks of the event loop, probed.")
+        self.tasks = gauge("agent_tts_tasks", "Tasks of the event loop, probed.", ["front"]).labels(front)
+
+    def context(
+        self,
+        transport: str,
+        clock: Callable[[], float] = time.monotonic,
+        about: Mapping[str, str | int] | None = None,
+    ) -> ContextMeter:
+        """The meter of a context that is opened now; `about` are ids of ours, attributes of its span."""
+        self.active.labels(transport).inc()
+        span = None if self._spans is None else self._spans.context(transport, about or {})
+        return ContextMeter(self, transport, clock, span)
+
+
+class EngineMetrics(EngineObserver):
+    """The metrics of a node's engines, in a registry."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        counter, gauge = partial(Counter, registry=registry), partial(Gauge, registry=registry)
         # By the engine's number.
         self.engine_up = gauge("agent_tts_engine_up", "Whether it answers.", ["engine"])
         self.engine_starts = counter("agent_tts_engine_starts", "Engine processes started.", ["engine"])
-        self.engine_step = histogram("agent_tts_engine_step_seconds", "Longest engine step of each second.", ["engine"])
+        step = "Longest engine step of each second."
+        self.engine_step = Histogram(
+            "agent_tts_engine_step_seconds", step, ["engine"], buckets=_SECONDS, registry=registry
+        )
         self.worker_deaths = counter(
             "agent_tts_worker_deaths", "Processes of espeak-ng that ended; another took over.", ["engine"]
         )
@@ -102,17 +124,6 @@ class Metrics(EngineObserver):
         for (of_all, of_each), old, new in zip(self._gauges, before, after, strict=True):
             of_each.labels(engine).set(new)
             of_all.inc(new - old)
-
-    def context(
-        self,
-        transport: str,
-        clock: Callable[[], float] = time.monotonic,
-        about: Mapping[str, str | int] | None = None,
-    ) -> ContextMeter:
-        """The meter of a context that is opened now; `about` are ids of ours, attributes of its span."""
-        self.active.labels(transport).inc()
-        span = None if self._spans is None else self._spans.context(transport, about or {})
-        return ContextMeter(self, transport, clock, span)
 
 
 class _Engine(NamedTuple):

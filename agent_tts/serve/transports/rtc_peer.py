@@ -16,12 +16,12 @@ from aiortc import (
 )
 from loguru import logger
 
-from agent_tts.errors import SlowConsumer, SpeechError, UnsupportedProtocol, at_capacity
+from agent_tts.errors import SlowConsumer, SpeechError, UnsupportedProtocol
 from agent_tts.protocol import v1 as protocol
 from agent_tts.protocol.adapter import Message
 from agent_tts.protocol.context import AudioChunk
 from agent_tts.serve.fair_queue import Flow
-from agent_tts.serve.guard import Client
+from agent_tts.serve.guard import Client, Permit
 from agent_tts.serve.node import Node
 from agent_tts.serve.session import Session
 from agent_tts.serve.transports import ice
@@ -44,16 +44,9 @@ CHECK_S = 0.5  # between two checks of its activity
 
 
 class RtcPeer:
-    """One client over WebRTC: its connection, its track, its session, and the only task that closes them.
+    """One client over WebRTC: its connection, its track, its session, and the only task that closes them."""
 
-    Raises:
-        AtCapacity: the node, or the client that sent the offer, has as many peers or sessions as the limits allow.
-    """
-
-    def __init__(self, node: Node, client: Client) -> None:
-        limit = node.settings.limits.rtc_peers
-        if len(node.peers) >= limit:
-            raise at_capacity("WebRTC peers", limit)
+    def __init__(self, node: Node, client: Client, permit: Permit) -> None:
         self._node = node
         self.client = client
         # Set when there may be something to send.
@@ -69,9 +62,8 @@ class RtcPeer:
         # Sends the track, and receives its RTCP.
         self._sender: RTCRtpSender = self._connection.addTransceiver(self._track, direction="sendonly").sender
         # Counts the client until the peer is closed.
-        self._permit = contextlib.ExitStack()
-        owner = self._permit.enter_context(node.guard.admit(client))
-        self._session = Session(node, "rtc", playout=self._track, owner=owner)
+        self._permit = permit
+        self._session = Session(node, "rtc", playout=self._track, owner=permit.owner)
         self._adapter = protocol.NativeAdapter()
         self._session.waker = self._wake.set
         # Random, so that only its client can name the peer in DELETE.

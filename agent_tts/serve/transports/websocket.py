@@ -66,10 +66,10 @@ class StreamEndpoint:
             self._negotiate(websocket)
             if not dialect.denies:
                 await self._accept(websocket)
-            client = self._node.guard.identify(websocket, token_ok=True, key_query=dialect.key_query)
+            client = await self._node.guard.identify(websocket, token_ok=True, key_query=dialect.key_query)
             if self._node.service.draining:
                 raise Draining
-            with self._node.guard.admit(client) as owner:
+            with await self._node.guard.admit(client) as owner:
                 if dialect.denies:
                     await self._accept(websocket)
                 await Connection(self._node, websocket, send, dialect, adapter, client, owner).run()
@@ -231,19 +231,20 @@ class Connection:
 
     def _send_all(self) -> bool:
         """Send what the session has, a slice of work and `WRITE_BYTES` at most; returns whether that was all."""
+        session, adapter = self._session, self._adapter
         messages: list[str | bytes] = []
-        size, heard_s = 0, self._session.heard_s
-        while has_room := size < WRITE_BYTES and self._encoder.has_time():
-            if self._adapter.closing is not None or (item := self._session.poll()) is None:
-                break
-            for message in self._adapter.encode(item):
+        size, heard_s = 0, session.heard_s
+        has_room = True
+        while has_room and adapter.closing is None and (item := session.poll()) is not None:
+            for message in adapter.encode(item):
                 messages.append(message)
                 size += len(message)
             if self._queue is not None:
-                self._session.receive(self._queue.follow())
+                session.receive(self._queue.follow())
+            has_room = size < WRITE_BYTES and self._encoder.has_time()
         if messages:
             self._connection.write(messages)
-            self._writer.wrote(size, self._session.heard_s - heard_s)
+            self._writer.wrote(size, session.heard_s - heard_s)
         return has_room
 
     def _check_idle(self) -> None:

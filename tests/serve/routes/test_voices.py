@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import tempfile
 from collections import Counter
@@ -19,10 +20,10 @@ import pytest
 from agent_tts.bench.checkpoint import write
 from agent_tts.events import Model, SpeechOptions
 from agent_tts.serve.app import create_app
-from agent_tts.serve.routes.voices import MAX_UPLOADS
+from agent_tts.serve.ledger import MAX_CLIPS, MAX_UPLOADS
 from tests.serve.routes.test_http import error_of, open_raw, read_all
 from tests.small_disk import NEEDS_ROOT, small_disk
-from tests.support import RunningNode, running_app, settings_of, until, with_models
+from tests.support import RunningNode, running_app, settings_of, taken, until, with_models
 from tests.voices.clips import KINDS, encoded, mutated, tone
 
 pytestmark = pytest.mark.node
@@ -273,19 +274,29 @@ async def test_uploads_at_once_are_bounded(tmp_path: Path, base: Model) -> None:
 
     async with voices_of(tmp_path, base) as (node, http):
         uploads = [asyncio.create_task(http.post("/voices", content=endless())) for _ in range(MAX_UPLOADS)]
-        await until(lambda: node.node.uploads == MAX_UPLOADS)
+        await until(lambda: taken(node, "new voices") == MAX_UPLOADS)
         refused = await clone(http)
         assert (refused.status_code, error_of(refused)["code"]) == (503, "at_capacity")
         for upload in uploads:
             upload.cancel()
         await asyncio.gather(*uploads, return_exceptions=True)
-        await until(lambda: node.node.uploads == 0)
+        await until(lambda: taken(node, "new voices") == 0)
+
+
+async def test_clips_that_wait_are_bounded(tmp_path: Path, base: Model) -> None:
+    async with voices_of(tmp_path, base) as (node, http):
+        with contextlib.ExitStack() as places:
+            for _ in range(MAX_CLIPS):
+                places.enter_context(await node.node.guard.place("clips"))
+            refused = await clone(http)
+            assert (refused.status_code, error_of(refused)["code"]) == (503, "at_capacity")
+        assert (await clone(http, b"no audio at all")).status_code == 400
 
 
 async def test_a_disconnect_cancels_the_enrolment(tmp_path: Path, base: Model) -> None:
     async with voices_of(tmp_path, base) as (node, http):
         request = asyncio.create_task(clone(http))
-        await until(lambda: node.node.enrolment is not None and node.node.uploads == 0)
+        await until(lambda: node.node.enrolment is not None and taken(node, "new voices") == 0)
         await asyncio.sleep(0.2)  # in the middle of it
         request.cancel()
         await asyncio.gather(request, return_exceptions=True)

@@ -1,0 +1,111 @@
+"""What a front gets from its supervisor: the node's counts and metrics, and what other fronts do for it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from agent_tts.config.settings import Settings
+from agent_tts.errors import RETRY_MS, RateLimited, SpeechError
+from agent_tts.ipc.channel import Channel, NoAnswer
+from agent_tts.ipc.front_messages import Claim, ForOwner, NodePage, Question, Release, TakeRequests
+
+ANSWER_S = 1.0  # longest wait for a count; while there is no answer, one question in this time is asked
+REFUSED_S = 0.05  # for which a key that sends too many requests is refused without a question
+PAGE_S = 5.0  # longest wait for the node's metrics
+OWNER_S = 10.0  # and for what another front does, such as closing a peer
+
+NO_SESSION = "there is no such session"
+
+A = TypeVar("A")
+
+
+class Supervision:
+    """One front's share of its node; the `LedgerClient` of its guard.
+
+    Args:
+        number: of this front, from 0.
+        token_secret: of the node's tokens, in hex.
+    """
+
+    def __init__(
+        self, number: int, channel: Channel, token_secret: str, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.number = number
+        self.channel = channel
+        self.secret = bytes.fromhex(token_secret)
+        self._clock = clock
+        # Requests that each key may send before the ledger is asked again.
+        self._allowed: dict[str | None, int] = {}
+        # Keys that send too many: until when they are refused without a question, and how.
+        self._refused: dict[str | None, tuple[float, RateLimited]] = {}
+        # Whether the last question was not answered, and when the next is asked then: others would only wait in line.
+        self._silent = False
+        self._ask_at = 0.0
+
+    def configure(self, settings: Settings) -> None:
+        self._allowed.clear()
+        self._refused.clear()
+
+    async def admit(self, claim: Claim) -> int:
+        self._check_silence()
+        try:
+            return await self._count(claim)
+        except (NoAnswer, asyncio.CancelledError):
+            self.channel.tell(Release(claim.number, unused=True))
+            raise
+
+    def release(self, number: int) -> None:
+        self.channel.tell(Release(number))
+
+    async def request(self, key_id: str | None) -> None:
+        if not self._allowed.get(key_id):
+            granted = await self._more_requests(key_id)
+            self._allowed[key_id] = self._allowed.get(key_id, 0) + granted
+        self._allowed[key_id] -= 1
+
+    async def page(self) -> str:
+        """The metrics of the node, as Prometheus reads them. Raises `NoAnswer`."""
+        return await self.channel.ask(NodePage(), PAGE_S)
+
+    def has(self, session_id: str) -> bool:
+        """Whether a session would be this front's, by its id."""
+        return front_of(session_id) in (None, self.number)
+
+    async def at_owner(self, question: ForOwner) -> None:
+        """Have the front that has a session do something. Raises its errors, and `NoAnswer`."""
+        await self.channel.ask(question, OWNER_S)
+
+    async def _more_requests(self, key_id: str | None) -> int:
+        if (refused := self._refused.get(key_id)) is not None and self._clock() < refused[0]:
+            raise refused[1]
+        self._check_silence()
+        try:
+            return await self._count(TakeRequests(key_id))
+        except RateLimited as error:
+            self._refused[key_id] = self._clock() + REFUSED_S, error
+            raise
+
+    def _check_silence(self) -> None:
+        """Raise `NoAnswer` while the supervisor is silent, except once in `ANSWER_S`."""
+        if self._silent and self._clock() < self._ask_at:
+            raise NoAnswer("the node cannot count its sessions now: try again", retry_after_ms=RETRY_MS)
+
+    async def _count(self, question: Question[A]) -> A:
+        """An answer of the ledger, within `ANSWER_S`."""
+        self._ask_at = self._clock() + ANSWER_S
+        try:
+            answer = await self.channel.ask(question, ANSWER_S)
+        except SpeechError as error:  # a refusal is an answer
+            self._silent = isinstance(error, NoAnswer)
+            raise
+        self._silent = False
+        return answer
+
+
+def front_of(session_id: str) -> int | None:
+    """The front of a session, by its id; None if no front gave it."""
+    number, dash, _ = session_id.partition("-")
+    return int(number) if dash and number.isdecimal() and len(number) <= 3 else None

@@ -1,0 +1,117 @@
+"""What a node with several fronts is as a whole: its supervisor's answers to the fronts' questions."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import time
+from collections.abc import Callable
+from functools import partial
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from agent_tts.config.settings import Settings
+from agent_tts.errors import BadMessage, SpeechError
+from agent_tts.ipc.channel import Channel
+from agent_tts.ipc.front_messages import (
+    AddCandidates,
+    Claim,
+    ClosePeer,
+    ForOwner,
+    FrontPage,
+    NodePage,
+    Release,
+    TakeRequests,
+)
+from agent_tts.serve.ledger import Ledger
+from agent_tts.serve.supervision import NO_SESSION, OWNER_S, PAGE_S, front_of
+from agent_tts.serve.telemetry.metrics import EngineMetrics
+from agent_tts.serve.telemetry.pages import NodePages
+from agent_tts.serve.tokens import SECRET_BYTES
+
+FRONT_PAGE_S = PAGE_S / 5  # longest wait for the metrics of a front; then its last ones count
+
+
+class Whole:
+    """Counts what the fronts do together, merges their metrics, and brings questions to the front that has a session.
+
+    Args:
+        clock: seconds on the machine's monotonic clock, as that of the fronts.
+    """
+
+    def __init__(self, settings: Settings, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._ledger = Ledger(settings)
+        # Of the node's one-time tokens, in hex; for each front.
+        self.token_secret = secrets.token_hex(SECRET_BYTES)
+        # Of the fronts that run, by number.
+        self._channels: dict[int, Channel] = {}
+        registry = self._registry = CollectorRegistry()
+        # Observes the node's engines.
+        self.engines = EngineMetrics(registry)
+        up = "Whether it answers; if not, its last metrics count."
+        self._up = Gauge("agent_tts_front_up", up, ["front"], registry=registry)
+        self._starts = Counter("agent_tts_front_starts", "Front processes started.", ["front"], registry=registry)
+        self._pages = NodePages()
+        # Held while a page is made.
+        self._making = asyncio.Lock()
+
+    def configure(self, settings: Settings) -> None:
+        """Take the limits of these settings. What is open stays open."""
+        self._ledger.configure(settings)
+
+    @property
+    def sessions(self) -> int:
+        """Sessions and requests admitted now, over all fronts."""
+        return self._ledger.sessions
+
+    def attach(self, front: int, channel: Channel) -> None:
+        """A front process has been started; its first message has not been read. `lose` ends this."""
+        self._channels[front] = channel
+        self._starts.labels(front).inc()
+        self._up.labels(front).set(1)
+        channel.handle(Claim, partial(self._admit, front))
+        channel.handle(Release, partial(self._release, front))
+        channel.handle(TakeRequests, self._take_requests)
+        channel.handle(NodePage, self._page)
+        for kind in (ClosePeer, AddCandidates):
+            channel.handle(kind, self._at_owner)
+
+    def lose(self, front: int) -> None:
+        """A front is gone: nothing of it counts any more, but what its counters have shown. Idempotent."""
+        if self._channels.pop(front, None) is not None:
+            self._ledger.lose(front)
+            self._pages.lose(front)
+            self._up.labels(front).set(0)
+
+    def _admit(self, front: int, claim: Claim) -> int:
+        return self._ledger.admit(front, claim, self._clock())
+
+    def _release(self, front: int, message: Release) -> None:
+        self._ledger.release(front, message.number, self._clock(), unused=message.unused)
+
+    def _take_requests(self, message: TakeRequests) -> int:
+        return self._ledger.requests(message.key_id, self._clock(), several=True)
+
+    async def _at_owner(self, question: ForOwner) -> None:
+        front = front_of(question.session_id)
+        channel = None if front is None else self._channels.get(front)
+        if channel is None:
+            raise BadMessage(NO_SESSION)
+        await channel.ask(question, OWNER_S)
+
+    async def _page(self, _: NodePage) -> str:
+        async with self._making:
+            await asyncio.gather(*(self._look(front, channel) for front, channel in self._channels.items()))
+            return self._pages.merged(self._registry)
+
+    async def _look(self, front: int, channel: Channel) -> None:
+        """Take a front's metrics; without an answer its last ones count."""
+        page = None
+        with contextlib.suppress(SpeechError):
+            page = await channel.ask(FrontPage(), FRONT_PAGE_S)
+        if self._channels.get(front) is channel:
+            self._up.labels(front).set(page is not None)
+            if page is not None:
+                self._pages.take(front, page)

@@ -1,0 +1,70 @@
+"""Several fronts in one event loop, each with an engine of its own, and real channels to their supervisor's part."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from agent_tts.config.settings import Settings
+from agent_tts.ipc.channel import Channel
+from agent_tts.ipc.front_messages import ToFront, ToSupervisor
+from agent_tts.serve.app import Extension, create_app
+from agent_tts.serve.supervision import Supervision
+from agent_tts.serve.whole import Whole
+from tests.support import RunningNode, in_this_loop, running_app, settings_of
+
+
+@dataclass(slots=True)
+class Fronts:
+    """Running fronts, and what they are together."""
+
+    whole: Whole
+    fronts: list[RunningNode] = field(default_factory=list)
+    channels: list[Channel] = field(default_factory=list)  # the supervisor's ends
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """The supervisor stands still in the block: its messages wait."""
+        loop = asyncio.get_running_loop()
+        for channel in self.channels:
+            loop.remove_reader(channel._sock)
+        try:
+            yield
+        finally:
+            for channel in self.channels:
+                loop.add_reader(channel._sock, channel._read)
+
+    async def kill(self, number: int) -> None:
+        """End a front, for its supervisor: it still answers clients."""
+        await self.channels[number].close()
+        self.whole.lose(number)
+
+
+def join(whole: Whole, number: int) -> tuple[Supervision, Channel]:
+    """A front's end of a new channel, and the supervisor's."""
+    ours, theirs = socket.socketpair()
+    channel = Channel(ours, ToSupervisor, lambda _: whole.lose(number))
+    whole.attach(number, channel)
+    return Supervision(number, Channel(theirs, ToFront, lambda _: None), whole.token_secret), channel
+
+
+@asynccontextmanager
+async def running_fronts(
+    count: int = 2, extension: Callable[[Settings], Extension] | None = None, **values: Any
+) -> AsyncIterator[Fronts]:
+    """So many fronts of one node, each with an `extension` of its own. `values` are settings."""
+    settings = settings_of(**values)
+    found = Fronts(Whole(settings))
+    async with AsyncExitStack() as closing:
+        for number in range(count):
+            supervision, channel = join(found.whole, number)
+            closing.push_async_callback(channel.close)
+            closing.push_async_callback(supervision.channel.close)
+            app = create_app(settings, in_this_loop(settings), extension and extension(settings), supervision)
+            found.fronts.append(await closing.enter_async_context(running_app(app)))
+            found.channels.append(channel)
+        yield found
