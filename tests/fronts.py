@@ -15,6 +15,7 @@ from agent_tts.ipc.front_messages import ToFront, ToSupervisor
 from agent_tts.serve.app import Extension, create_app
 from agent_tts.serve.supervision import Supervision
 from agent_tts.serve.whole import Whole
+from agent_tts.speech.engine_handle import EngineClientFactory
 from tests.support import RunningNode, in_this_loop, running_app, settings_of
 
 
@@ -54,9 +55,12 @@ def join(whole: Whole, number: int) -> tuple[Supervision, Channel]:
 
 @asynccontextmanager
 async def running_fronts(
-    count: int = 2, extension: Callable[[Settings], Extension] | None = None, **values: Any
+    count: int = 2,
+    extension: Callable[[Settings], Extension] | None = None,
+    engine: EngineClientFactory | None = None,
+    **values: Any,
 ) -> AsyncIterator[Fronts]:
-    """So many fronts of one node, each with an `extension` of its own. `values` are settings."""
+    """So many fronts of one node, each with an engine and an `extension` of its own. `values` are settings."""
     settings = settings_of(**values)
     found = Fronts(Whole(settings))
     async with AsyncExitStack() as closing:
@@ -64,7 +68,8 @@ async def running_fronts(
             supervision, channel = join(found.whole, number)
             closing.push_async_callback(channel.close)
             closing.push_async_callback(supervision.channel.close)
-            app = create_app(settings, in_this_loop(settings), extension and extension(settings), supervision)
+            client, extended = engine or in_this_loop(settings), extension and extension(settings)
+            app = create_app(settings, client, extended, supervision)
             found.fronts.append(await closing.enter_async_context(running_app(app)))
             found.channels.append(channel)
         yield found

@@ -179,11 +179,11 @@ class Calls:
     @contextlib.asynccontextmanager
     async def _admitted(self, transport_name: str, client: Client) -> AsyncIterator[int]:
         """Count one more call during the block; yields its owner."""
-        with await self._node.guard.admit(client, "calls") as owner:
-            if self._node.service.draining:
-                raise Draining
-            with self._metrics.calls.labels(transport_name).track_inprogress():
-                yield owner
+        if self._node.service.draining:
+            raise Draining
+        permit = await self._node.guard.admit(client, "calls")
+        with permit as owner, self._metrics.calls.labels(transport_name).track_inprogress():
+            yield owner
 
     def _check(self, choice: VoiceChoice) -> None:
         """Refuse a voice or language that the node lacks."""

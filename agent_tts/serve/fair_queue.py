@@ -7,10 +7,14 @@ import heapq
 import itertools
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 # One slice of work, and all slices of one pass of the event loop, in seconds. What cannot be divided takes longer.
 SLICE_S = 0.001
 CREDIT_S = 0.01  # head start of those that have used less of the loop than others
+# Those that have used less than NEW_S in all, about the work of a new stream up to its first frame, go up to FIRST_S
+# before others: the less, the earlier. New connections have waited in another share before they come to this.
+NEW_S, FIRST_S = 0.002, 1.0
 
 
 class FairQueue:
@@ -18,13 +22,13 @@ class FairQueue:
 
     A flow waits here before each slice of work. Nobody waits until `SLICE_S` of a pass of the event loop is used. Then
     flows stand in line, and each pass serves `SLICE_S` of them: of the share that has used least, the flow that has
-    used least. So a client with little to do waits for about one slice of others, however many connections they have or
-    open.
+    used least, new ones first. So a client with little to do waits for about one slice of others, however many
+    connections they have or open.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
-        # Shares with flows in line: time used when it was put in, number of arrival, the share.
+        # Shares with flows in line: rank when it was put in, number of arrival, the share.
         self._line: list[tuple[float, int, Share]] = []
         self.arrivals = itertools.count()
         # The most that a share had used when it was served, in s: about what each that always waits has used.
@@ -40,18 +44,18 @@ class FairQueue:
         """The one share of this name; names are few and never forgotten. None makes a new share."""
         return Share(self) if name is None else self._shares.setdefault(name, Share(self))
 
-    async def wait(self, share: Share, used_s: float) -> None:
-        """Wait for a slice for a flow that has used this much. Cancelling it gives the place in line up."""
+    async def wait(self, share: Share, standing: Standing, cost_s: float) -> None:
+        """Wait for a slice, for work that takes about `cost_s`. Cancelling it gives the place in line up."""
         if self._line or not self._has_time():
             served: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self.enter(share, used_s, served)
+            self.enter(share, standing, served, cost_s)
             await served
         else:
-            self._serve(share, used_s)
+            self._serve(share, standing)
 
-    def enter(self, share: Share, used_s: float, place: Place) -> None:
-        """Put a flow that has used this much in line."""
-        heapq.heappush(share.line, (used_s, next(self.arrivals), place))
+    def enter(self, share: Share, standing: Standing, place: Place, cost_s: float = 0.0) -> None:
+        """Put a flow of a share in line. `cost_s`: of the work of a task, which begins after all others are served."""
+        heapq.heappush(share.line, (standing, next(self.arrivals), cost_s, place))
         if not share.is_in_line:
             self._catch_up(share)
             self._put(share)
@@ -72,40 +76,51 @@ class FairQueue:
 
     def _pass(self) -> None:
         self._is_due, self._began = False, None
-        now = began = self.clock()
-        while self._line and now - began < SLICE_S:
-            used_s, _, share = heapq.heappop(self._line)
-            if share.used_s > used_s:  # it has used more since it was put in
-                self._put(share)
+        began = self.clock()
+        used_s = 0.0  # of this pass, with the tasks that are served, which work later in it
+        while self._line and used_s < SLICE_S:
+            rank, _, share = self._line[0]
+            standing, _, cost_s, place = share.line[0]
+            if share.rank > rank:  # it has used more since it was put in
+                heapq.heapreplace(self._line, (share.rank, next(self.arrivals), share))
                 continue
+            if used_s and used_s + cost_s > SLICE_S:
+                break
+            heapq.heappop(self._line)
             share.is_in_line = False
-            used_s, _, place = heapq.heappop(share.line)
+            heapq.heappop(share.line)
             if isinstance(place, Flow):
-                self._serve(share, used_s)
-                now = place.work_since(now)
+                self._serve(share, standing)
+                used_s += place.work()
             elif not place.done():  # else cancelled
-                self._serve(share, used_s)
+                self._serve(share, standing)
                 place.set_result(None)
-                self._began = now
+                self._began = began
+                used_s += cost_s
             if share.line and not share.is_in_line:
                 self._put(share)
-            if self._began is not None:  # its task works later in this pass
-                break
         if self._line or self._began is not None:
             self._schedule()
 
     def _catch_up(self, share: Share) -> None:
         share.used_s = max(share.used_s, self._level_s - CREDIT_S)
 
-    def _serve(self, share: Share, used_s: float) -> None:
-        """Count that a flow which has used this much is served."""
+    def _serve(self, share: Share, standing: Standing) -> None:
+        """Count that a flow is served."""
         self._catch_up(share)
         self._level_s = max(self._level_s, share.used_s)
-        share.level_s = max(share.level_s, used_s)
+        share.level_s = max(share.level_s, standing.used_s)
 
     def _put(self, share: Share) -> None:
         share.is_in_line = True
-        heapq.heappush(self._line, (share.used_s, next(self.arrivals), share))
+        heapq.heappush(self._line, (share.rank, next(self.arrivals), share))
+
+
+class Standing(NamedTuple):
+    """Of a flow among those of its share."""
+
+    rank: float  # the least is served next
+    used_s: float  # of the event loop
 
 
 class Share:
@@ -113,12 +128,20 @@ class Share:
 
     def __init__(self, queue: FairQueue) -> None:
         self.queue = queue
+        # Time used, in s: no less than that of others without the head start, and what it really was.
         self.used_s = 0.0
+        self.spent_s = 0.0
         # The most that one of its flows had used when it was served, in s.
         self.level_s = 0.0
-        # Its flows in line: time used, number of arrival, what is served; and whether it stands in the queue's line.
-        self.line: list[tuple[float, int, Place]] = []
+        # Its flows in line: standing, number of arrival, cost of the work, what is served; and whether it stands in the
+        # queue's line.
+        self.line: list[tuple[Standing, int, float, Place]] = []
         self.is_in_line = False
+
+    @property
+    def rank(self) -> float:
+        """The least is served next."""
+        return self.used_s - _head_start_s(self.spent_s)
 
 
 class Flow:
@@ -129,55 +152,66 @@ class Flow:
 
     def __init__(self, share: Share) -> None:
         self._share = share
-        # Time used, in s; no less than the share's level without the head start.
+        # Time used, in s: no less than the share's level without the head start, and what it really was.
         self._used_s = 0.0
-        # When its slice began.
+        self._spent_s = 0.0
+        # When its slice began, and how long its last one was, in s; the first is taken for a whole one.
         self._began = 0.0
+        self._slice_s = SLICE_S
         # What is called in its next slice; None if it does not stand in line for `call`.
         self._work: Callable[[], object] | None = None
 
     async def wait(self, cost_s: float) -> None:
         """Wait for a slice, for work that takes about `cost_s` and may await; several tasks may wait at once."""
-        used_s = self._catch_up()
-        self._used_s = used_s + cost_s
-        await self._share.queue.wait(self._share, used_s)
+        standing = self._standing()
+        self._used_s += cost_s
+        self._spent_s += cost_s
+        await self._share.queue.wait(self._share, standing, cost_s)
         self._share.used_s += cost_s
+        self._share.spent_s += cost_s
 
     async def __aenter__(self) -> None:
-        await self.wait(0.0)
+        await self._share.queue.wait(self._share, self._standing(), self._slice_s)
         self._began = self._share.queue.clock()
 
     async def __aexit__(self, *_: object) -> None:
-        self._count(self._share.queue.clock())
+        self._slice_s = self._share.queue.clock() - self._began
+        self._count(self._slice_s)
 
     def call(self, work: Callable[[], object]) -> None:
         """Have `work`, which must not raise, called in a slice, soon but not now. A call that waits is replaced."""
         if self._work is None:
-            self._share.queue.enter(self._share, self._catch_up(), self)
+            self._share.queue.enter(self._share, self._standing(), self)
         self._work = work
 
-    def work_since(self, now: float) -> float:
-        """For the queue: do the work of `call`; returns the time after it."""
-        self._began = now
+    def work(self) -> float:
+        """For the queue: do the work of `call`; returns how long it took, in s."""
+        self._began = self._share.queue.clock()
         work, self._work = self._work, None
         assert work is not None
         work()
-        now = self._share.queue.clock()
-        self._count(now)
-        return now
+        self._slice_s = self._share.queue.clock() - self._began
+        self._count(self._slice_s)
+        return self._slice_s
 
     def has_time(self) -> bool:
         """Whether its slice may go on with another piece of work."""
         return self._share.queue.clock() - self._began < SLICE_S
 
-    def _catch_up(self) -> float:
+    def _standing(self) -> Standing:
         self._used_s = max(self._used_s, self._share.level_s - CREDIT_S)
-        return self._used_s
+        return Standing(self._used_s - _head_start_s(self._spent_s), self._used_s)
 
-    def _count(self, now: float) -> None:
-        took_s = now - self._began
+    def _count(self, took_s: float) -> None:
         self._used_s += took_s
+        self._spent_s += took_s
         self._share.used_s += took_s
+        self._share.spent_s += took_s
+
+
+def _head_start_s(spent_s: float) -> float:
+    """Of those that have used little in all."""
+    return FIRST_S * max(0.0, 1 - spent_s / NEW_S)
 
 
 # What stands in line: a flow with work to call, or what tells a task that its flow is served.

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from starlette.requests import HTTPConnection
 
 from agent_tts.config.settings import Settings, is_loopback
-from agent_tts.errors import RateLimited, Unauthorized
+from agent_tts.errors import SpeechError, Unauthorized
 from agent_tts.ipc.front_messages import Claim, Place, Token
 from agent_tts.serve.connections import CONNECTION
 from agent_tts.serve.ledger import NO_TOKEN, Ledger
@@ -122,7 +122,7 @@ class Guard:
         client = self.authorize(connection.headers, connection.query_params, token_ok=token_ok, key_query=key_query)
         try:
             await self.ledger.request(client.key_id)
-        except RateLimited as error:
+        except SpeechError as error:
             if connection.scope["type"] == "http":  # a WebSocket's route counts its refusals
                 self._metrics.refused.labels(error.code).inc()
             raise

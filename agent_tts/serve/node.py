@@ -11,6 +11,7 @@ from agent_tts.serve.fair_queue import FairQueue
 from agent_tts.serve.guard import Client, Guard
 from agent_tts.serve.supervision import Supervision
 from agent_tts.serve.telemetry.metrics import Metrics
+from agent_tts.serve.transports.packet_clock import PacketClock
 from agent_tts.speech.service import SpeechService
 from agent_tts.voices.enroll import Enrolment
 
@@ -49,6 +50,8 @@ class Node:
     # Open protocol sessions of all transports, and open WebRTC peers by session id. Each adds and removes itself.
     sessions: set[OpenSession] = field(default_factory=set)
     peers: dict[str, OpenPeer] = field(default_factory=dict)
+    # When the packets of all peers leave.
+    packet_clock: PacketClock = field(default_factory=PacketClock)
     # Makes voices for the library; None before the first voice. Owned by `routes.voices`.
     enrolment: Enrolment | None = None
 

@@ -11,6 +11,7 @@ from agent_tts.config.settings import Settings
 from agent_tts.errors import RETRY_MS, RateLimited, SpeechError
 from agent_tts.ipc.channel import Channel, NoAnswer
 from agent_tts.ipc.front_messages import Claim, ForOwner, NodePage, Question, Release, TakeRequests
+from agent_tts.serve.ledger import REQUESTS_RETRY_MS
 
 ANSWER_S = 1.0  # longest wait for a count; while there is no answer, one question in this time is asked
 REFUSED_S = 0.05  # for which a key that sends too many requests is refused without a question
@@ -40,7 +41,7 @@ class Supervision:
         # Requests that each key may send before the ledger is asked again.
         self._allowed: dict[str | None, int] = {}
         # Keys that send too many: until when they are refused without a question, and how.
-        self._refused: dict[str | None, tuple[float, RateLimited]] = {}
+        self._refused: dict[str | None, tuple[float, str]] = {}
         # Whether the last question was not answered, and when the next is asked then: others would only wait in line.
         self._silent = False
         self._ask_at = 0.0
@@ -80,12 +81,12 @@ class Supervision:
 
     async def _more_requests(self, key_id: str | None) -> int:
         if (refused := self._refused.get(key_id)) is not None and self._clock() < refused[0]:
-            raise refused[1]
+            raise RateLimited(refused[1], retry_after_ms=REQUESTS_RETRY_MS)
         self._check_silence()
         try:
             return await self._count(TakeRequests(key_id))
         except RateLimited as error:
-            self._refused[key_id] = self._clock() + REFUSED_S, error
+            self._refused[key_id] = self._clock() + REFUSED_S, error.message
             raise
 
     def _check_silence(self) -> None:

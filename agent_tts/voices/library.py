@@ -98,8 +98,9 @@ class VoiceLibrary:
         self._limit = limit
         # Modification time of the folder when it was last read, ns; None: it must be read again.
         self._read_at: int | None = None
-        # Entries with a valid name: (inode, modification time) when read, and the voice; None if damaged.
-        self._entries: dict[str, tuple[tuple[int, int], StoredVoice | None]] = {}
+        # Entries with a valid name: (inode, modification time) when read, or None if it must be read again; and the
+        # voice, or None if it is damaged.
+        self._entries: dict[str, tuple[tuple[int, int] | None, StoredVoice | None]] = {}
         self._voices: tuple[StoredVoice, ...] = ()
         self._sweep()
 
@@ -124,7 +125,7 @@ class VoiceLibrary:
         try:
             modified = self._folder.stat().st_mtime_ns
             if modified != self._read_at:
-                settled = _now().timestamp() - modified / 1e9 > _SETTLED_S
+                settled = _is_settled(modified)
                 self._scan()
                 self._read_at = modified if settled else None
         except OSError as error:
@@ -176,7 +177,8 @@ class VoiceLibrary:
                 identity = (at.st_ino, at.st_mtime_ns)
                 known = self._entries.get(entry.name)
                 if known is None or known[0] != identity:
-                    known = (identity, self._read(entry.name))
+                    voice, settled = self._read(entry.name), _is_settled(at.st_mtime_ns)
+                    known = (identity if settled or voice is None else None, voice)  # its successor may get its inode
                 entries[entry.name] = known
         self._entries = entries
         voices = tuple(voice for _, (_, voice) in sorted(entries.items()) if voice is not None)
@@ -207,7 +209,7 @@ class VoiceLibrary:
         if name in self._entries:
             raise _exists(name)
         if len(self._entries) >= self._limit:
-            raise VoiceLimit(f"this node stores {self._limit} voices at most: delete one first")
+            raise self._is_full()
 
     def add(self, voice: StoredVoice, arrays: Arrays) -> StoredVoice:
         """Store a voice, completely or not at all; its `vector_sizes` and `frames` are taken from the arrays.
@@ -222,6 +224,10 @@ class VoiceLibrary:
         sizes, frames = _check(voice, arrays)
         with self._changing("stored"):
             self._write(voice, arrays)
+        self.voices()
+        if len(self._entries) > self._limit:  # another process was as fast
+            self.delete(voice.name)
+            raise self._is_full()
         return replace(voice, vector_sizes=sizes, frames=frames)
 
     def delete(self, name: str) -> None:
@@ -293,8 +299,16 @@ class VoiceLibrary:
     def _path(self, name: str) -> Path:
         return self._folder / checked_name(name)
 
+    def _is_full(self) -> VoiceLimit:
+        return VoiceLimit(f"this node stores {self._limit} voices at most: delete one first")
+
     def _unknown(self, name: str) -> UnknownVoice:
         return UnknownVoice(f"the library has no such voice{did_you_mean(name, self._entries)}")
+
+
+def _is_settled(modified_ns: int) -> bool:
+    """Whether what was changed then cannot change again within the same modification time."""
+    return _now().timestamp() - modified_ns / 1e9 > _SETTLED_S
 
 
 def default_folder() -> Path:

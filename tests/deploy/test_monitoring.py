@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 import yaml
-from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from agent_tts.agent.turns import AgentMetrics
+from agent_tts.config.settings import Settings
 from agent_tts.events import EngineInfo, EnginePong, RequestFinished
-from agent_tts.serve.telemetry.metrics import EngineMetrics, Metrics
+from agent_tts.serve.telemetry import pages
+from agent_tts.serve.telemetry.metrics import Metrics
+from agent_tts.serve.whole import Whole
 
 MONITORING = Path(__file__).parents[2] / "configs" / "monitoring"
 DASHBOARD = json.loads((MONITORING / "grafana" / "dashboards" / "agent-tts.json").read_text())
@@ -27,12 +29,13 @@ Labels = dict[str, dict[str, set[str]]]  # sample name -> label -> values seen
 
 
 def exposed() -> Labels:
-    """All samples of a node with an agent, after some work, parsed by the Prometheus client."""
-    metrics = Metrics()
+    """All samples of a node with several fronts and an agent, after some work, parsed by the Prometheus client."""
+    metrics, whole, fronts = Metrics(), Whole(Settings()), pages.NodePages()
     agent = AgentMetrics(metrics.registry)
-    engines = EngineMetrics(metrics.registry)
-    engines.started(0, EngineInfo("tone", "tone", 4, (), "a", {}))
-    engines.pulse(0, EnginePong(1, 1, 0, 2.0))
+    whole.engines.started(0, EngineInfo("tone", "tone", 4, (), "a", {}))
+    whole.engines.pulse(0, EnginePong(1, 1, 0, 2.0))
+    whole._up.labels(0).set(1)
+    whole._starts.labels(0).inc()
     for transport in ("websocket", "http", "rtc"):
         meter = metrics.context(transport)
         meter.text()
@@ -43,12 +46,13 @@ def exposed() -> Labels:
         labelled.inc()
     agent.turn.labels("audio_first").observe(0.1)
     agent.page.labels("heard").observe(0.1)
-    return read(metrics.registry)
+    fronts.take(0, pages.write(metrics.registry))
+    return read(fronts.merged(whole._registry))
 
 
-def read(registry: CollectorRegistry) -> Labels:
+def read(page: str) -> Labels:
     found: Labels = {}
-    for family in text_string_to_metric_families(generate_latest(registry).decode()):
+    for family in text_string_to_metric_families(page):
         for sample in family.samples:
             labels = found.setdefault(sample.name, {})
             for label, value in sample.labels.items():

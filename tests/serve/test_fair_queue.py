@@ -45,6 +45,12 @@ class Bench:
         return "".join(name for name, _ in self.log)
 
 
+async def count_passes(bench: Bench, passes: int) -> None:
+    for _ in range(passes):
+        await asyncio.sleep(0)
+        bench.passes += 1
+
+
 async def test_light_work_waits_for_nobody() -> None:
     bench = Bench()
     await bench.run(lambda: bench.work("a", 10, SLICE_S / 20))
@@ -145,6 +151,42 @@ async def test_calls_share_a_pass_until_its_slice_is_used() -> None:
     passes = [at for _, at in bench.log]
     assert sorted(name for name, _ in bench.log) == sorted(map(str, range(40)))
     assert all(passes.count(at) in (10, 11) for at in set(passes) - {max(passes)})
+
+
+async def test_tasks_share_a_pass_once_their_slices_are_known() -> None:
+    """A pass has other work, too: a line of which each pass served one task grew while the loop was not full."""
+    bench = Bench()
+    flows = [Flow(bench.queue.share(None)) for _ in range(40)]
+    works = [partial(bench.work, str(number), 20, SLICE_S / 10, flow) for number, flow in enumerate(flows)]
+    await asyncio.gather(bench.run(), *(work() for work in works), count_passes(bench, 200))
+    passes = [at for _, at in bench.log]
+    assert len(passes) == 800
+    assert max(passes.count(at) for at in passes) <= 11
+    assert max(passes) < 150  # 40 first slices alone, then 10 a pass
+
+
+async def test_the_first_work_of_a_client_goes_before_that_of_older_ones() -> None:
+    """Also where another share uses more of the loop than any of them, so that all have the same head start."""
+    bench = Bench()
+    strangers = bench.queue.share("strangers")
+    flows = [Flow(bench.queue.share(None)) for _ in range(64)]
+    for _ in range(100):
+        for flow in flows:
+            flow.call(partial(bench.piece, "o", SLICE_S / 16))
+        await Flow(strangers).wait(5 * CREDIT_S)
+        for _ in range(5):
+            await asyncio.sleep(0)
+    bench.log.clear()
+    for flow in flows:
+        flow.call(partial(bench.piece, "o", SLICE_S / 16))
+    new = Flow(bench.queue.share(None))
+    for _ in range(4):
+        new.call(partial(bench.piece, "n", SLICE_S / 16))
+        await asyncio.sleep(0)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert bench.names().rindex("n") <= 3 * 16 + 3
+    assert bench.names().count("n") == 4
 
 
 async def test_a_flow_that_stands_in_line_keeps_one_place_and_its_last_call() -> None:

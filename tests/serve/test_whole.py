@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -11,18 +13,21 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from agent_tts.agent.server import AgentServer
+from agent_tts.events import Model
 from agent_tts.ipc.channel import NoAnswer
 from agent_tts.ipc.front_messages import Claim, Token
+from agent_tts.serve.ledger import MAX_UPLOADS
 from agent_tts.serve.supervision import ANSWER_S, Supervision, front_of
 from tests.agent.caller import Caller
 from tests.fronts import Fronts, running_fronts
 from tests.rtc_peer import RtcPeer, connected
-from tests.support import until
+from tests.support import until, with_models
 from tests.wire import speak, wire
 
 pytestmark = pytest.mark.node
 
 KEYS: dict[str, Any] = {"auth": {"api_keys": ["one", "two"]}}
+DESIGN = Model("design-tiny", "designed", "nowhere")
 ONE, TWO = {"X-API-Key": "one"}, {"X-API-Key": "two"}
 
 
@@ -316,3 +321,50 @@ async def test_a_call_gets_its_candidates_through_any_front() -> None:
             bad = found | {"candidates": [{"candidate": "nonsense"}]}
             assert (await http.patch(url, json=bad, headers=ONE)).status_code == 400
         await caller.close()
+
+
+# ---------------------------------------------------------------- voices
+
+
+async def test_a_voice_is_there_and_gone_on_all_fronts_with_the_next_request(tmp_path: Path) -> None:
+    """A front reads the library's folder again whenever it may have changed; the clock of files is coarse."""
+    design = {"type": "prompt", "prompt": "a calm voice"}
+    async with (
+        running_fronts(engine=with_models(DESIGN), voices={"folder": str(tmp_path)}) as node,
+        httpx.AsyncClient() as http,
+    ):
+        first, second = (f"{front.url}/v1/audio/voices" for front in node.fronts)
+
+        async def names(url: str) -> list[str]:
+            listed = (await http.get(url)).json()["voices"]
+            return [voice["name"] for voice in listed if voice["name"].startswith("calm")]
+
+        for turn in range(20):
+            assert (await http.post(first, json=design | {"name": f"calm-{turn}"})).status_code == 200
+            assert await names(second) == [f"calm-{turn}"]
+            assert (await http.post(second, json=design | {"name": f"calm-{turn}"})).status_code == 409
+            assert (await http.delete(f"{second}/calm-{turn}")).status_code == 200
+            assert await names(first) == []
+            assert (await http.delete(f"{first}/calm-{turn}")).status_code == 404
+
+
+async def test_new_voices_are_limited_over_all_fronts(tmp_path: Path) -> None:
+    async def endless() -> AsyncIterator[bytes]:
+        yield b"{"
+        await asyncio.sleep(60)
+
+    async with (
+        running_fronts(engine=with_models(DESIGN), voices={"folder": str(tmp_path)}) as node,
+        httpx.AsyncClient() as http,
+    ):
+        first, second = (f"{front.url}/v1/audio/voices" for front in node.fronts)
+        uploads = [asyncio.create_task(http.post(first, content=endless())) for _ in range(MAX_UPLOADS)]
+        await until(lambda: node.whole._ledger.taken("new voices") == MAX_UPLOADS)
+        design = {"type": "prompt", "prompt": "a calm voice", "name": "calm"}
+        assert (await http.post(second, json=design)).status_code == 503
+        for upload in uploads:
+            upload.cancel()
+        await asyncio.gather(*uploads, return_exceptions=True)
+        await until(lambda: node.whole._ledger.taken("new voices") == 0)
+        answer = await http.post(second, json=design)
+        assert answer.status_code == 200, answer.text

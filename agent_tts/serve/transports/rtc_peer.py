@@ -11,7 +11,6 @@ from aiortc import (
     RTCConfiguration,
     RTCDataChannel,
     RTCPeerConnection,
-    RTCRtpSender,
     RTCSessionDescription,
 )
 from loguru import logger
@@ -27,6 +26,7 @@ from agent_tts.serve.session import Session
 from agent_tts.serve.transports import ice
 from agent_tts.serve.transports.pace import Pace
 from agent_tts.serve.transports.rtc_guard import PeerGuard
+from agent_tts.serve.transports.rtc_sender import SpeechSender
 from agent_tts.serve.transports.rtc_track import SpeechTrack
 from agent_tts.serve.transports.sdp import DEFAULT_MAX_MESSAGE, Offer
 
@@ -51,7 +51,7 @@ class RtcPeer:
         self.client = client
         # Set when there may be something to send.
         self._wake = asyncio.Event()
-        self._track = SpeechTrack(self._wake.set, node.metrics.rtc_lateness.observe)
+        self._track = SpeechTrack(self._wake.set)
         self._connection = RTCPeerConnection(
             RTCConfiguration(iceServers=ice.servers(node.settings), bundlePolicy=RTCBundlePolicy.MAX_BUNDLE)
         )
@@ -60,7 +60,8 @@ class RtcPeer:
         self._connection.on("datachannel", self._on_channel)
         self._connection.on("connectionstatechange", self._on_state)
         # Sends the track, and receives its RTCP.
-        self._sender: RTCRtpSender = self._connection.addTransceiver(self._track, direction="sendonly").sender
+        transceiver = self._connection.addTransceiver("audio", direction="sendonly")
+        self._sender = SpeechSender(transceiver, self._track, node.packet_clock, node.metrics.rtc_lateness.observe)
         # Counts the client until the peer is closed.
         self._permit = permit
         self._session = Session(node, "rtc", playout=self._track, owner=permit.owner)
@@ -126,7 +127,6 @@ class RtcPeer:
             if not isinstance(fault, asyncio.CancelledError):
                 logger.error("rtc peer {}: its pump failed: {}", self.id, type(fault).__name__)
             self._session.close()
-            self._track.stop()
             try:
                 async with asyncio.timeout(CLOSE_S):
                     await self._guard.stop_connecting()

@@ -1,34 +1,18 @@
-"""The audio of one WebRTC peer: one Opus packet every 20 ms, speech or silence, by the monotonic clock."""
+"""The audio of one WebRTC peer: one Opus packet for every 20 ms, speech or silence."""
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from fractions import Fraction
-from typing import Any
-
-import av
-from aiortc import MediaStreamTrack
-from aiortc.mediastreams import MediaStreamError
 
 from agent_tts.events import SAMPLE_RATE
+from agent_tts.serve.transports.packet_clock import PACKET_MS
 from agent_tts.speech.audio.opus import OpusEncoder
-
-PACKET_MS = 20
-PACKET_S = PACKET_MS / 1_000
-PACKET_TICKS = 960  # of the 48 kHz RTP clock of Opus (RFC 7587)
-TIME_BASE = Fraction(1, 48_000)
 
 # Audio that waits here. It covers jitter on the way from the engine; further audio stays in the engine's credit window,
 # where it costs nothing to cancel.
 LEAD_MS = 240
-
-# After a packet later than this the grid moves on: the listener hears a pause instead of a lasting delay. Packets less
-# late catch up, at no more than twice the rate.
-RESYNC_S = 0.2
 
 # Opus silence: one CELT frame with only the silence flag. The switch to CELT and back resets the decoder, which the
 # next context needs: it begins with a fresh encoder.
@@ -39,35 +23,6 @@ SILENT_PCM = bytes(PACKET_BYTES)
 
 # Silence of the encoder's look-ahead, 6.5 ms: it moves the end of the speech out of the encoder.
 LOOKAHEAD_PCM = bytes(2 * SAMPLE_RATE * 65 // 10_000)
-
-
-class Pacer:
-    """The time grid of packets. Pure: `now` is an argument, in seconds of a monotonic clock."""
-
-    def __init__(self, now: float) -> None:
-        # When the next packet is due.
-        self._due = now
-        # The next packet must not leave before this, however late it is: a burst would only fill the jitter buffer.
-        self._not_before = now
-        # RTP timestamp of the next packet.
-        self._pts = 0
-
-    def wait_s(self, now: float) -> float:
-        """Seconds until the next packet leaves; not negative."""
-        return max(0.0, max(self._due, self._not_before) - now)
-
-    def leave(self, now: float) -> tuple[int, float]:
-        """A packet leaves now; returns its RTP timestamp and how many seconds it is late."""
-        late_s = max(0.0, now - self._due)
-        if late_s > RESYNC_S:
-            skipped = int(late_s / PACKET_S)
-            self._due += skipped * PACKET_S
-            self._pts += skipped * PACKET_TICKS
-        pts = self._pts
-        self._pts += PACKET_TICKS
-        self._due += PACKET_S
-        self._not_before = now + PACKET_S / 2
-        return pts, late_s
 
 
 @dataclass(slots=True, eq=False)
@@ -101,38 +56,25 @@ class _ContextAudio:
         return min(self.played * PACKET_MS, self.samples * 1_000 // SAMPLE_RATE)
 
 
-class SpeechTrack(MediaStreamTrack):
+class SpeechTrack:
     """Plays contexts one after another, in the order of their first audio; silence between them.
 
     RTP never stops: without packets a listener's decoder makes up 120 to 175 ms of sound.
 
     Args:
         on_room: called when a context wants more audio, and when all of its audio is played.
-        on_late: called for each packet with the seconds by which it left late.
     """
 
-    kind = "audio"
-
-    def __init__(
-        self,
-        on_room: Callable[[], None],
-        on_late: Callable[[float], None],
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-    ) -> None:
-        super().__init__()
+    def __init__(self, on_room: Callable[[], None]) -> None:
         self._on_room = on_room
-        self._on_late = on_late
-        self._clock = clock
-        self._sleep = sleep
-        # Made by the first `recv`, when the connection is up.
-        self._pacer: Pacer | None = None
         # Contexts with audio, by number; the first is playing.
         self._contexts: dict[int, _ContextAudio] = {}
 
     def write(self, context_no: int, pcm: bytes) -> None:
         """Append audio of a context: pcm_s16le, 24 kHz, mono, of any length."""
-        audio = self._contexts.setdefault(context_no, _ContextAudio())
+        audio = self._contexts.get(context_no)
+        if audio is None:
+            audio = self._contexts[context_no] = _ContextAudio()
         audio.samples += len(pcm) // 2
         audio.append(pcm)
 
@@ -161,25 +103,8 @@ class SpeechTrack(MediaStreamTrack):
         audio = self._contexts.get(context_no)
         return audio is not None and audio.queued_ms > 0
 
-    async def recv(self) -> av.Packet[Any]:
-        """The next packet, when it is due: 20 ms of Opus on the 48 kHz clock. Cancelling it loses nothing.
-
-        Raises:
-            MediaStreamError: the track was stopped.
-        """
-        if self.readyState != "live":
-            raise MediaStreamError
-        now = self._clock()
-        if self._pacer is None:
-            self._pacer = Pacer(now)
-        await self._sleep(self._pacer.wait_s(now))
-        pts, late_s = self._pacer.leave(self._clock())
-        self._on_late(late_s)
-        packet = av.Packet(self._next())
-        packet.pts, packet.time_base = pts, TIME_BASE
-        return packet
-
-    def _next(self) -> bytes:
+    def next_packet(self) -> bytes:
+        """The next 20 ms, in Opus: they are played with this call."""
         while self._contexts:
             context_no, audio = next(iter(self._contexts.items()))
             if audio.pieces:

@@ -10,7 +10,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
+import httpx
 import typer
+from prometheus_client.parser import text_string_to_metric_families
 
 from agent_tts.bench.node import own_node
 from agent_tts.bench.runner import start_time
@@ -50,8 +52,10 @@ def main(
     }
     with TemporaryDirectory() as kept:
         folder = Path(kept)
-        visits, lags = asyncio.run(_run(settings, job, folder, rate, clients, [warm_s, seconds], probe=probe))
-        lines = report(folder, visits, lags, slowest)
+        visits, lags, histograms = asyncio.run(
+            _run(settings, job, folder, rate, clients, [warm_s, seconds], probe=probe)
+        )
+        lines = [*histograms, *report(folder, visits, lags, slowest)]
     (out / "visits.json").write_text(json.dumps(visits))
     (out / "report.txt").write_text("\n".join(lines) + "\n")
     print("\n".join(lines[:120]))
@@ -80,14 +84,15 @@ async def _run(
     runs: list[float],
     *,
     probe: bool,
-) -> tuple[list[dict[str, Any]], list[tuple[float, float]]]:
-    """The visits of the last run, and the lags of the clients' loops."""
+) -> tuple[list[dict[str, Any]], list[tuple[float, float]], list[str]]:
+    """The visits of the last run, the lags of the clients' loops, and lines of the node's own figures of that run."""
     if probe:
         here = str(Path(__file__).parent / "site")
         os.environ["PYTHON_TAIL_OUT"] = str(folder)
         os.environ["PYTHONPATH"] = os.pathsep.join([here, *filter(None, [os.environ.get("PYTHONPATH")])])
     visits: list[dict[str, Any]] = []
     lags: list[tuple[float, float]] = []
+    histograms: list[str] = []
     async with own_node(**settings) as node:
         os.environ.pop("PYTHON_TAIL_OUT", None)
         url = f"{node.url.replace('http', 'ws', 1)}/v1/tts/stream"
@@ -99,10 +104,41 @@ async def _run(
                 for client in range(clients)
             ]
             async with workers("tests.measure.tail.client", jobs, ready_s=READY_S) as found:
+                before = await _buckets(node.url)
                 told = await answers(found, {"start": start_time()}, seconds + MARGIN_S)
+                histograms += _grown(f"run {number}", before, await _buckets(node.url))
             visits = [visit for answer in told for visit in answer["visits"]]
             lags = [(at, late) for answer in told for at, late in answer["lags"]]
-    return visits, lags
+    return visits, lags, histograms
+
+
+HISTOGRAMS = (
+    "agent_tts_engine_step_seconds_bucket",
+    "agent_tts_loop_lag_seconds_bucket",
+    "agent_tts_ttfa_seconds_bucket",
+)
+
+
+async def _buckets(url: str) -> dict[str, dict[float, float]]:
+    """Counts by upper bound, of each of `HISTOGRAMS`."""
+    async with httpx.AsyncClient() as client:
+        families = text_string_to_metric_families((await client.get(f"{url}/metrics")).text)
+    found: dict[str, dict[float, float]] = {name: {} for name in HISTOGRAMS}
+    for sample in (sample for family in families for sample in family.samples if sample.name in found):
+        bounds, bound = found[sample.name], float(sample.labels["le"])
+        bounds[bound] = bounds.get(bound, 0.0) + sample.value
+    return found
+
+
+def _grown(run: str, before: dict[str, dict[float, float]], after: dict[str, dict[float, float]]) -> list[str]:
+    """What came into each bucket meanwhile."""
+    lines = []
+    for name, bounds in after.items():
+        counts = {bound: count - before[name].get(bound, 0.0) for bound, count in sorted(bounds.items())}
+        each = [count - below for count, below in zip(counts.values(), [0.0, *counts.values()], strict=False)]
+        shown = (f"{1_000 * bound:g}: {count:.0f}" for bound, count in zip(counts, each, strict=True) if count)
+        lines.append(f"{run}, {name.removesuffix('_bucket')}, up to ms: {', '.join(shown)}")
+    return lines
 
 
 if __name__ == "__main__":

@@ -271,9 +271,9 @@ def _line(module: Any) -> None:
     owner = module.FairQueue
     wait = owner.wait
 
-    async def waited(self: Any, share: Any, used_s: float) -> None:
+    async def waited(self: Any, *args: Any) -> None:
         began = now()
-        await wait(self, share, used_s)
+        await wait(self, *args)
         if (end := now()) - began > LINE_S:
             events.append(("line", began, end, len(self._line)))
 

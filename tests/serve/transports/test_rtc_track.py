@@ -1,18 +1,14 @@
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Any
 
 import av
 import numpy as np
 import pytest
-from aiortc.mediastreams import MediaStreamError
-from hypothesis import given
-from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from agent_tts.serve.transports.rtc_track import LEAD_MS, PACKET_S, PACKET_TICKS, RESYNC_S, SILENCE, Pacer, SpeechTrack
+from agent_tts.serve.transports.rtc_track import LEAD_MS, SILENCE, SpeechTrack
 from agent_tts.speech.audio.opus import OpusEncoder
 from tests.support import dominant_hz
 
@@ -36,143 +32,51 @@ def loudness(sound: NDArray[np.float64], start_ms: float, end_ms: float) -> floa
     return float(np.sqrt(np.mean(piece**2)))
 
 
-class VirtualTime:
-    """A clock that advances only in `sleep`."""
-
-    def __init__(self) -> None:
-        self.now = 1_000.0
-        self.oversleep = 0.0  # s by which the next sleep oversleeps
-
-    def clock(self) -> float:
-        return self.now
-
-    async def sleep(self, seconds: float) -> None:
-        self.now += seconds + self.oversleep
-        self.oversleep = 0.0
-
-
 class Listener:
-    """A track in virtual time and all of its packets."""
+    """A track, and all of its packets."""
 
     def __init__(self) -> None:
-        self.time = VirtualTime()
         self.woken = 0
-        self.late: list[float] = []
-        self.track = SpeechTrack(self._wake, self.late.append, self.time.clock, self.time.sleep)
+        self.track = SpeechTrack(self._wake)
         self.packets: list[bytes] = []
-        self.pts: list[int] = []
-        self.left_at: list[float] = []
 
     def _wake(self) -> None:
         self.woken += 1
 
-    async def hear(self, count: int) -> list[bytes]:
+    def hear(self, count: int) -> list[bytes]:
         """Receive the next packets."""
-        for _ in range(count):
-            packet = await self.track.recv()
-            assert packet.pts is not None
-            self.packets.append(bytes(packet))
-            self.pts.append(packet.pts)
-            self.left_at.append(self.time.now)
+        self.packets += [self.track.next_packet() for _ in range(count)]
         return self.packets[-count:]
 
 
-# ---------------------------------------------------------------- pacing
+def test_silence_is_sent_without_end() -> None:
+    assert not decoded(Listener().hear(100)).any()
 
 
-@given(st.lists(st.floats(0, 2), max_size=200))
-def test_pacer_keeps_its_grid_however_late_it_is_called(delays: list[float]) -> None:
-    """For any delay: no packet before its time, no burst, and RTP time stays real time."""
-    now, pacer, last = 0.0, Pacer(0.0), (-1.0, -PACKET_TICKS)
-    for delay in delays:
-        now += pacer.wait_s(now) + delay
-        pts, _ = pacer.leave(now)
-        assert pts % PACKET_TICKS == 0
-        assert pts > last[1]
-        assert now - last[0] >= PACKET_S / 2 - 1e-9
-        assert pts / 48_000 <= now + 1e-6, "a packet left before its time"
-        assert now - pts / 48_000 <= RESYNC_S + 1e-6, "RTP time fell behind real time"
-        last = (now, pts)
-
-
-async def test_packets_leave_every_20_ms() -> None:
-    listener = Listener()
-    await listener.hear(500)
-    assert np.diff(listener.left_at) == pytest.approx(PACKET_S, abs=1e-6)
-    assert set(np.diff(listener.pts)) == {PACKET_TICKS}
-    assert max(listener.late) < 1e-6
-
-
-async def test_a_stall_of_500_ms_loses_no_packet_and_leaves_no_delay() -> None:
-    listener = Listener()
-    listener.track.write(1, tone(440, 4_000))
-    listener.track.end(1)
-    await listener.hear(50)
-    listener.time.oversleep = 0.5
-    await listener.hear(160)
-    alone = OpusEncoder()
-    assert listener.packets[:200] == alone.encode(tone(440, 4_000)), "a packet is lost or out of order"
-    assert listener.late[50] == pytest.approx(0.5)
-    assert max(listener.late[51:]) <= PACKET_S, "packets stay late"
-    assert listener.pts[50] - listener.pts[49] == 26 * PACKET_TICKS, "RTP time lacks the pause"
-    assert min(np.diff(listener.left_at)) >= PACKET_S / 2 - 1e-9, "a burst"
-
-
-async def test_a_stall_of_150_ms_is_caught_up_at_double_speed() -> None:
-    listener = Listener()
-    await listener.hear(10)
-    listener.time.oversleep = 0.15
-    await listener.hear(40)
-    assert set(np.diff(listener.pts)) == {PACKET_TICKS}
-    assert min(np.diff(listener.left_at)) == pytest.approx(PACKET_S / 2)
-    assert max(listener.late[26:]) < 1e-6
-
-
-async def test_the_wall_clock_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On the real clocks: a wall clock that jumps by an hour changes nothing."""
-    steps = iter(range(10**9))
-    monkeypatch.setattr("time.time", lambda: 1.7e9 + (-1) ** next(steps) * 3_600)
-    late: list[float] = []
-    track = SpeechTrack(lambda: None, late.append)
-    loop = asyncio.get_running_loop()
-    start = loop.time()
-    for _ in range(26):
-        await track.recv()
-    assert 0.499 < loop.time() - start < 0.7
-    assert max(late) < RESYNC_S
-
-
-# ---------------------------------------------------------------- contexts
-
-
-async def test_silence_is_sent_without_end() -> None:
-    assert not decoded(await Listener().hear(100)).any()
-
-
-async def test_a_context_does_not_depend_on_earlier_ones() -> None:
+def test_a_context_does_not_depend_on_earlier_ones() -> None:
     """Bit for bit, whatever was spoken and cut before it."""
     listener = Listener()
     listener.track.write(1, tone(440, 1_000))
-    await listener.hear(20)
+    listener.hear(20)
     listener.track.clear(1)
-    await listener.hear(5)
+    listener.hear(5)
     listener.track.write(2, tone(660, 1_000))
     listener.track.end(2)
-    await listener.hear(60)
+    listener.hear(60)
     after = decoded(listener.packets)[25 * 960 :]
     alone = decoded([*OpusEncoder().encode(tone(660, 1_000)), SILENCE])
     # The decoder's cross-fade from silence takes 10 ms.
     assert np.array_equal(after[480 : 50 * 960], alone[480 : 50 * 960])
 
 
-async def test_contexts_play_completely_one_after_the_other() -> None:
+def test_contexts_play_completely_one_after_the_other() -> None:
     listener = Listener()
     listener.track.write(7, tone(440, 300))
     listener.track.write(3, tone(880, 400))
     listener.track.write(7, tone(440, 300))
     listener.track.end(3)
     listener.track.end(7)
-    sound = decoded(await listener.hear(60))
+    sound = decoded(listener.hear(60))
     assert dominant_hz(sound[2_400:26_400].astype(np.int16), 48_000) == pytest.approx(440, abs=5)
     assert dominant_hz(sound[31_200:48_000].astype(np.int16), 48_000) == pytest.approx(880, abs=5)
     loud = np.abs(sound).reshape(-1, 48).max(axis=1) > 1_000
@@ -180,107 +84,100 @@ async def test_contexts_play_completely_one_after_the_other() -> None:
 
 
 @pytest.mark.parametrize("ms", [100, 105])
-async def test_the_last_milliseconds_are_sent(ms: int) -> None:
+def test_the_last_milliseconds_are_sent(ms: int) -> None:
     """The encoder's look-ahead at the end, and a piece that fills no packet."""
     listener = Listener()
     listener.track.write(1, tone(440, ms))
     listener.track.end(1)
-    sound = decoded(await listener.hear(12))
+    sound = decoded(listener.hear(12))
     whole = decoded(OpusEncoder().encode(tone(440, ms) + bytes(48 * (140 - ms))))
     heard_until = int((ms + 6.5) * 48)
     assert np.array_equal(sound[:heard_until], whole[:heard_until])
     assert loudness(sound, ms + 30, 240) < 10
 
 
-async def test_clear_is_followed_by_silence_at_once() -> None:
+def test_clear_is_followed_by_silence_at_once() -> None:
     listener = Listener()
     listener.track.write(1, tone(440, 1_000))
-    await listener.hear(10)
+    listener.hear(10)
     assert listener.track.played_ms(1) == 200
     listener.track.clear(1)
-    assert await listener.hear(20) == [SILENCE] * 20
+    assert listener.hear(20) == [SILENCE] * 20
     sound = decoded(listener.packets)
     assert loudness(sound, 150, 200) > 3_000
     assert loudness(sound, 210, 600) < 1
 
 
-async def test_clear_keeps_other_contexts() -> None:
+def test_clear_keeps_other_contexts() -> None:
     listener = Listener()
     listener.track.write(1, tone(440, 200))
     listener.track.write(2, tone(660, 200))
     listener.track.write(3, tone(880, 200))
     listener.track.end(3)
-    await listener.hear(5)
+    listener.hear(5)
     listener.track.clear(2)
     listener.track.clear(1)
-    assert (await listener.hear(10)) == OpusEncoder().encode(tone(880, 200))
+    assert listener.hear(10) == OpusEncoder().encode(tone(880, 200))
     assert listener.track.played_ms(3) == 200
 
 
-async def test_a_context_that_waits_for_text_keeps_its_turn_and_its_encoder() -> None:
+def test_a_context_that_waits_for_text_keeps_its_turn_and_its_encoder() -> None:
     """A pause inside a context is silence from its own encoder; the next context waits for its end."""
     listener = Listener()
     listener.track.write(1, tone(440, 400))
     listener.track.write(2, tone(880, 400))
     listener.track.end(2)
-    await listener.hear(40)
+    listener.hear(40)
     assert listener.track.played_ms(1) == 400
     listener.track.write(1, tone(440, 400))
     listener.track.end(1)
-    await listener.hear(45)
+    listener.hear(45)
     assert listener.packets[:60] == OpusEncoder().encode(tone(440, 400) + bytes(48 * 400) + tone(440, 400))
     assert listener.packets[61:81] == OpusEncoder().encode(tone(880, 400))
 
 
-async def test_played_ms_never_exceeds_the_audio() -> None:
+def test_played_ms_never_exceeds_the_audio() -> None:
     listener = Listener()
     listener.track.write(1, tone(440, 50))
     assert listener.track.played_ms(1) is None
     played = []
     for _ in range(2):
-        await listener.hear(1)
+        listener.hear(1)
         played.append(listener.track.played_ms(1))
     listener.track.end(1)
-    await listener.hear(1)
+    listener.hear(1)
     played.append(listener.track.played_ms(1))
     assert played == [20, 40, 50]
-    await listener.hear(1)
+    listener.hear(1)
     assert listener.track.played_ms(1) is None
     assert listener.track.played_ms(99) is None
 
 
-async def test_it_wants_audio_up_to_its_lead_and_signals_when_it_wants_more() -> None:
+def test_it_wants_audio_up_to_its_lead_and_signals_when_it_wants_more() -> None:
     listener = Listener()
     assert listener.track.wants(1)
     while listener.track.wants(1):
         listener.track.write(1, tone(440, 80))
     waiting = LEAD_MS // 20
     assert listener.track.is_playing(1)
-    await listener.hear(1)
+    listener.hear(1)
     assert listener.track.wants(1)
     assert listener.woken == 1
-    await listener.hear(waiting - 2)
+    listener.hear(waiting - 2)
     assert listener.woken == 1
     assert listener.track.is_playing(1)
-    await listener.hear(1)
+    listener.hear(1)
     assert listener.woken == 2
     assert not listener.track.is_playing(1)
 
 
-async def test_recv_ends_with_the_track() -> None:
-    listener = Listener()
-    listener.track.stop()
-    with pytest.raises(MediaStreamError):
-        await listener.hear(1)
-
-
 @pytest.mark.parametrize("act", [SpeechTrack.clear, SpeechTrack.end])
-async def test_clear_and_end_are_idempotent(act: Callable[[SpeechTrack, int], None]) -> None:
+def test_clear_and_end_are_idempotent(act: Callable[[SpeechTrack, int], None]) -> None:
     listener = Listener()
     act(listener.track, 1)
     listener.track.write(1, tone(440, 20))
     act(listener.track, 1)
     act(listener.track, 1)
-    await listener.hear(5)
+    listener.hear(5)
     act(listener.track, 1)
-    assert await listener.hear(1) == [SILENCE]
+    assert listener.hear(1) == [SILENCE]
