@@ -13,7 +13,7 @@ from loguru import logger
 
 from agent_tts.config.hub import with_local_models
 from agent_tts.config.settings import Settings
-from agent_tts.errors import AtCapacity, EngineLost, SettingsError, SpeechError
+from agent_tts.errors import EngineLost, SettingsError, SpeechError
 from agent_tts.events import EngineInfo, EnginePong
 from agent_tts.ipc.engine_process import EngineProcess, engine_processes
 from agent_tts.ipc.front_messages import (
@@ -228,11 +228,13 @@ class Supervisor(EngineObserver):
         """Give a front a link to an engine, unless the engine is down: then its next start does."""
         client = cast(EngineProcess, self._service.engines[engine].client)
         while (greeting := client.greeting) is not None:
-            with contextlib.suppress(EngineLost):  # it has just died
+            if not client.late:  # otherwise it may hang: the front has lost its link because of that
                 try:
                     await front.channel.ask(EngineUp(engine, greeting), LINK_S, [client.attach().detach()])
                     return
-                except (OSError, AtCapacity) as error:
+                except EngineLost:  # it has just died
+                    pass
+                except (OSError, SpeechError) as error:
                     if front.gone.done():
                         return
                     logger.warning("front {} has no link to engine {}: {}", front.number, engine, error)
