@@ -41,6 +41,7 @@ from agent_tts.speech.service import SpeechService
 # Before the restart of a front after its 1st, 2nd, ... death within a minute; one more ends the node.
 BACKOFF_S = (0.0, 0.1, 0.2, 0.5)
 RESPAWN_S = 1.0  # before the next attempt to spawn a front that could not be spawned
+SETUP_S = 60.0  # for a front to import its code and to be set up; two seconds on an idle machine
 LINK_S = 5.0  # for a front to take a link
 RELINK_S = 1.0  # before the next attempt
 USE_S = 5.0  # for a front to use new settings
@@ -172,7 +173,8 @@ class Supervisor(EngineObserver):
         self._settings = settings
         self._whole.configure(settings)
         for front in self._fronts.values():
-            front.run(self._have_used(front, settings), "new settings")
+            if front.set_up:  # others get them as soon as they are
+                front.run(self._have_used(front, settings), "new settings")
 
     async def _have_used(self, front: FrontProcess, settings: Settings) -> None:
         try:
@@ -290,24 +292,28 @@ class Supervisor(EngineObserver):
         front.run(self._set_up(front), "setup")
 
     async def _set_up(self, front: FrontProcess) -> None:
+        settings = self._settings
         setup = FrontSetup(
             front.number,
-            with_secrets(self._settings),
+            with_secrets(settings),
             self._port,
             len(self._service.engines),
             self._extension,
             self._whole.token_secret,
         )
         try:
-            refused = await front.channel.ask(setup, self._settings.timeouts.engine_start_s)
-        except SpeechError as error:
-            front.lose(f"it is not set up: {error.message}")
+            refused = await front.channel.ask(setup, SETUP_S)
+        except SpeechError:
+            if not front.channel.closed:  # otherwise its end is the reason
+                front.lose(f"it was not set up within {SETUP_S:g} s")
             return
         if refused is not None:
             self._refuse(front, refused)
             return
         front.run(front.watch(), "heartbeats")
         front.set_up = True
+        if settings is not self._settings:  # they were read again meanwhile
+            await self._have_used(front, self._settings)
         for engine in self._service.engines:
             front.channel.tell(EngineIs(engine.number, engine.state))
         await asyncio.gather(*[self._link(front, engine.number) for engine in self._service.engines])
