@@ -64,8 +64,8 @@ class Hearing:
 
     def __init__(self, service: SpeechService, **options: Any) -> None:
         speech = begin(service, **options)
-        # The engine of the request.
-        self.engine = next(engine for engine in service.engines if speech in engine._open.values())
+        # The engine of the request, which has a slot at once.
+        self.engine = service.engines[speech.engine]
         self.pcm = b""
         # Every `RequestFinished` received.
         self.ends: list[RequestFinished] = []
