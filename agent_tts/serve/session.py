@@ -125,7 +125,7 @@ class Session:
                 return self._outbox.popleft()
             if self._replies:  # not earlier: the outbox may hold the end of an earlier context of the same id
                 return self._replies.popleft()
-            utterance = self._next_ready()
+            utterance = self._next_ready() if self._ready else None
             if utterance is None:
                 break
             samples = utterance.samples

@@ -25,6 +25,7 @@ from agent_tts.events import (
 )
 from agent_tts.speech.engine_request import EngineRequest
 from agent_tts.speech.routing import Routing
+from agent_tts.speech.words.peaks import peaks_of_each
 
 # ready: running, trial synthesis succeeded; starting: running, no audio yet; lost: restarting; failed: given up.
 EngineState = Literal["ready", "starting", "lost", "failed"]
@@ -213,6 +214,10 @@ class EngineHandle:
     # ------------------------------------------------------------ the engine client's side
 
     def _on_events(self, new: list[EngineEvent]) -> None:
+        if self.info is not None and not self.info.aligns_words:
+            audio = [event for event in new if isinstance(event, RequestAudio)]
+            for frame, peaks in zip(audio, peaks_of_each([frame.pcm for frame in audio]), strict=True):
+                frame.peaks = peaks
         for event in new:
             if isinstance(event, RequestAudio):
                 if (receiver := self._open.get(event.request_id)) is not None:
