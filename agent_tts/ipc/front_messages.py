@@ -22,6 +22,15 @@ class Question(Generic[A]):
 
 EngineState = Literal["ready", "starting", "lost", "failed"]
 
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A one-time token that was checked. It cannot be made from this."""
+
+    id: str
+    expires_at: float  # on the machine's monotonic clock, s
+
+
 # ---------------------------------------------------------------- supervisor -> front
 
 
@@ -110,7 +119,29 @@ class AddCandidates(Question[None]):
 
 
 ForOwner = ClosePeer | AddCandidates
-ToFront = FrontSetup | EngineUp | EngineIs | Serve | Drain | UseSettings | Beat | FrontPage | ForOwner
+
+# ---------------------------------------------------------------- front -> supervisor -> a front that runs calls
+
+
+@dataclass(frozen=True, slots=True)
+class BeginCall(Question[dict[str, str]]):
+    """Begin a call of the agent. The answer is one to its offer; it may be refused as a session may."""
+
+    sdp: str  # of the offer
+    voice: str | None
+    language: str | None
+    instructions: str | None
+    key_id: str | None
+    token: Token | None
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeAgent(Question[str]):
+    """The answer: what recognises and answers speech, as JSON."""
+
+
+ForCalls = BeginCall | DescribeAgent
+ToFront = FrontSetup | EngineUp | EngineIs | Serve | Drain | UseSettings | Beat | FrontPage | ForOwner | ForCalls
 
 # ---------------------------------------------------------------- front -> supervisor
 
@@ -129,14 +160,6 @@ class LinkLost:
 
 # What there is a number of, apart from sessions.
 Place = Literal["WebRTC peers", "calls", "new voices", "clips"]
-
-
-@dataclass(frozen=True, slots=True)
-class Token:
-    """A one-time token that was checked. It cannot be made from this."""
-
-    id: str
-    expires_at: float  # on the machine's monotonic clock, s
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,4 +193,4 @@ class NodePage(Question[str]):
     """The answer: the metrics of the node, as Prometheus reads them."""
 
 
-ToSupervisor = FrontReady | LinkLost | Claim | Release | TakeRequests | NodePage | ForOwner
+ToSupervisor = FrontReady | LinkLost | Claim | Release | TakeRequests | NodePage | ForOwner | ForCalls

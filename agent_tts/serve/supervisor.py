@@ -125,6 +125,8 @@ class Supervisor(EngineObserver):
             asyncio.create_task(self._run_engines(), name="engines"),
             asyncio.create_task(self._run_fronts(), name="fronts"),
         ]
+        for task in tasks:
+            task.add_done_callback(self._done)
         try:
             return await self._end
         finally:
@@ -134,6 +136,11 @@ class Supervisor(EngineObserver):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(0 if self._at_once else None):
                     await self._service.close()
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.opt(exception=error).error("the supervisor of the {} failed", task.get_name())
+            self._finish(1)
 
     def _finish(self, end: int | Exception, *, at_once: bool = False) -> None:
         """End the node, with an exit code or the reason why it cannot start."""
@@ -312,10 +319,10 @@ class Supervisor(EngineObserver):
             return
         front.run(front.watch(), "heartbeats")
         front.set_up = True
-        if settings is not self._settings:  # they were read again meanwhile
-            await self._have_used(front, self._settings)
         for engine in self._service.engines:
             front.channel.tell(EngineIs(engine.number, engine.state))
+        if settings is not self._settings:  # they were read again meanwhile
+            await self._have_used(front, self._settings)
         await asyncio.gather(*[self._link(front, engine.number) for engine in self._service.engines])
         await self._engines_up.wait()
         front.serves = True
