@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import signal
 import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -93,8 +95,14 @@ def _links(pid: int) -> set[str]:
 
 
 @contextmanager
-def running_process(folder: Path, *flags: str, **options: Any) -> Iterator[RunningProcess]:
-    """`agent-tts serve` with the tone engine on a free port; ready when entered, gone after the block."""
+def running_process(folder: Path, *flags: str, files: int | None = None, **options: Any) -> Iterator[RunningProcess]:
+    """`agent-tts serve` with the tone engine on a free port; ready when entered, gone after the block.
+
+    Args:
+        files: its hard limit of file descriptors.
+    """
+    if files is not None:
+        options["preexec_fn"] = partial(resource.setrlimit, resource.RLIMIT_NOFILE, (files, files))
     log = folder / "node.log"
     with log.open("wb") as file:
         arguments = ("serve", "--engine", "tone", "--port", "0", *flags)
