@@ -158,7 +158,7 @@ async def test_pongs_of_all_links_have_the_load_and_only_the_owners_have_what_co
 
 async def test_each_link_is_told_the_requests_of_the_others() -> None:
     """A front knows its own. Fails if the last change within `LOAD_S` is not told."""
-    async with shared(2, heartbeat_s=QUIET_S, slots=3) as (_, [one, other]):
+    async with shared(2, heartbeat_s=QUIET_S, slots=3) as (_, [one, other]), asyncio.timeout(5):
         for number in (1, 2, 3, 4):
             one.link.send(OpenRequest(number, SpeechOptions()))
         other.link.send(OpenRequest(1, SpeechOptions()))
