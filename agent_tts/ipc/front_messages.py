@@ -18,6 +18,14 @@ class Question(Generic[A]):
     __slots__ = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A one-time token that was checked. It cannot be made from this."""
+
+    id: str
+    expires_at: float  # on the machine's monotonic clock, s
+
+
 # ---------------------------------------------------------------- supervisor -> front
 
 
@@ -95,7 +103,29 @@ class AddCandidates(Question[None]):
 
 
 ForOwner = ClosePeer | AddCandidates
-ToFront = FrontSetup | EngineUp | EngineDown | Drain | NewSettings | FrontPage | ForOwner
+
+# ---------------------------------------------------------------- front -> supervisor -> a front that runs calls
+
+
+@dataclass(frozen=True, slots=True)
+class BeginCall(Question[dict[str, str]]):
+    """Begin a call of the agent. The answer is one to its offer; it may be refused as a session may."""
+
+    sdp: str  # of the offer
+    voice: str | None
+    language: str | None
+    instructions: str | None
+    key_id: str | None
+    token: Token | None
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeAgent(Question[str]):
+    """The answer: what recognises and answers speech, as JSON."""
+
+
+ForCalls = BeginCall | DescribeAgent
+ToFront = FrontSetup | EngineUp | EngineDown | Drain | NewSettings | FrontPage | ForOwner | ForCalls
 
 # ---------------------------------------------------------------- front -> supervisor
 
@@ -114,14 +144,6 @@ class LinkLost:
 
 # What there is a number of, apart from sessions.
 Place = Literal["WebRTC peers", "calls", "new voices", "clips"]
-
-
-@dataclass(frozen=True, slots=True)
-class Token:
-    """A one-time token that was checked. It cannot be made from this."""
-
-    id: str
-    expires_at: float  # on the machine's monotonic clock, s
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,4 +177,4 @@ class NodePage(Question[str]):
     """The answer: the metrics of the node, as Prometheus reads them."""
 
 
-ToSupervisor = FrontReady | LinkLost | Claim | Release | TakeRequests | NodePage | ForOwner
+ToSupervisor = FrontReady | LinkLost | Claim | Release | TakeRequests | NodePage | ForOwner | ForCalls
