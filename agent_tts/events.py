@@ -263,7 +263,7 @@ class RequestAudio:
     request_id: int
     pcm: bytes
     # Of its 10 ms blocks, as int16: measured in the front, unless the engine sends word times.
-    peaks: bytes = field(default=b"", compare=False)
+    peaks: bytes = field(default=b"", compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
