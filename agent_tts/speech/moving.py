@@ -1,9 +1,9 @@
 """Requests that wait for a slot in a node with several engines: they move to the engine that has one first.
 
 A request waits at its home. While another engine seems to have a free slot, the request is open there, too, with all of
-its text, but does not wait there: it starts at once or is refused. Where it starts first, it stays, and its other place
-is given up; its reader does not notice. So a wrong guess costs nobody a place in a queue. A request that is refused by
-its home before it has started waits at another engine, if one is not full.
+its text, but does not wait there: it starts at once or is refused. Where it starts first, it stays, and the other
+attempt is given up; its reader does not notice. So a wrong guess costs nobody a turn in line. A request that is refused
+by its home before it has started waits at another engine, if one is not full.
 """
 
 from __future__ import annotations
@@ -31,22 +31,24 @@ LOOK_S = 0.05  # between two looks for free slots, while requests wait
 MAX_TEXT = 1 << 16  # characters of a request that can move: they are kept until it starts
 
 
-class _Place:
+class _Attempt:
     """A waiting request at one engine."""
 
     started = False
 
-    def __init__(self, waiting: _Waiting, engine: EngineHandle) -> None:
+    def __init__(self, waiting: _Waiting, engine: EngineHandle, *, waits: bool) -> None:
         # The request; None when it is given up here.
         self.waiting: _Waiting | None = waiting
         self.engine = engine
+        # Whether it waits in line here, at its home.
+        self.waits = waits
         self.request_id = 0
 
     def send(self, command: AppendText | FlushText | EndText) -> None:
         self.engine.client.send(dataclasses.replace(command, request_id=self.request_id))
 
     def give_up(self) -> None:
-        """Free the place; its events reach nobody."""
+        """Cancel it here; its events reach nobody."""
         self.waiting = None
         self.engine.client.send(CancelRequest(self.request_id))
 
@@ -68,7 +70,7 @@ class _Waiting:
         self._text: list[AppendText | FlushText | EndText] = []
         self._chars = 0
         # Where it is open, its home first.
-        self.places: list[_Place] = []
+        self.attempts: list[_Attempt] = []
         # Engines that have been its home.
         self._homes: list[EngineHandle] = []
         # What the first of them said when it refused it.
@@ -79,40 +81,39 @@ class _Waiting:
     @property
     def can_move(self) -> bool:
         """Whether it may be opened at one more engine."""
-        return len(self.places) == 1 and self._chars <= MAX_TEXT
+        return len(self.attempts) == 1 and self._chars <= MAX_TEXT
 
-    def try_at(self, engine: EngineHandle, *, waits: bool = False) -> _Place:
+    def try_at(self, engine: EngineHandle, *, waits: bool = False) -> _Attempt:
         """Open it at another engine."""
-        place = _Place(self, engine)
+        attempt = _Attempt(self, engine, waits=waits)
         waited_ms = round(1_000 * (self._mover.now() - self.since))
-        self.places.append(place)
-        place.request_id = engine.enter(place, self._options, self.owner, waits=waits, waited_ms=waited_ms)
+        self.attempts.append(attempt)
+        attempt.request_id = engine.enter(attempt, self._options, self.owner, waits=waits, waited_ms=waited_ms)
         for command in self._text:
-            place.send(command)
-        return place
+            attempt.send(command)
+        return attempt
 
-    def on_event(self, place: _Place, event: RequestEvent) -> None:
-        """Take an event of one of its places: the first of the request there."""
+    def on_event(self, attempt: _Attempt, event: RequestEvent) -> None:
+        """Take the first event of one of its attempts."""
         if not isinstance(event, RequestFinished):
-            self._settle(place)
+            self._settle(attempt)
             self.request.deliver(event)
             return
-        was_home = place.engine in self._homes
-        self.places.remove(place)
+        self.attempts.remove(attempt)
         if event.code == "at_capacity":
-            if was_home:
+            if attempt.waits:
                 self._refusal = self._refusal or event
-            if self.places or self._move_home():
+            if self.attempts or self._move_home():
                 return
             event = self._refusal or event
-        elif self.places and not was_home:
+        elif self.attempts and not attempt.waits:
             return
-        for other in self.places:
+        for other in self.attempts:
             other.give_up()
         self._mover.forget(self)
         self.request.deliver(event)
 
-    def _make_home(self, engine: EngineHandle) -> _Place:
+    def _make_home(self, engine: EngineHandle) -> _Attempt:
         self._homes.append(engine)
         return self.try_at(engine, waits=True)
 
@@ -124,13 +125,13 @@ class _Waiting:
         self._make_home(engine)
         return True
 
-    def _settle(self, place: _Place) -> None:
-        """It stays at this place."""
-        for other in self.places:
-            if other is not place:
+    def _settle(self, attempt: _Attempt) -> None:
+        """It stays where this attempt is."""
+        for other in self.attempts:
+            if other is not attempt:
                 other.give_up()
         self._mover.forget(self)
-        place.engine.settle(place.request_id, self.request)
+        attempt.engine.settle(attempt.request_id, self.request)
 
     def _send(self, command: EngineCommand) -> None:
         """Take a command of the request."""
@@ -138,12 +139,12 @@ class _Waiting:
             self._chars += len(command.text) if isinstance(command, AppendText) else 1
             if self._chars <= MAX_TEXT:
                 self._text.append(command)
-            for place in self.places:
-                place.send(command)
+            for attempt in self.attempts:
+                attempt.send(command)
         elif isinstance(command, CancelRequest):
-            place = self.places[0]
-            self._settle(place)
-            place.engine.client.send(CancelRequest(place.request_id))
+            attempt = self.attempts[0]
+            self._settle(attempt)
+            attempt.engine.client.send(CancelRequest(attempt.request_id))
 
 
 class Mover:
@@ -194,7 +195,7 @@ class Mover:
         for engine in self._engines if movable else ():
             free = engine.free if engine.able else 0
             if free > 0:
-                elsewhere = [one for one in movable if one.can_move and one.places[0].engine is not engine]
+                elsewhere = [one for one in movable if one.can_move and one.attempts[0].engine is not engine]
                 held = Counter(owner for each in self._engines for owner in each.owners())
                 for waiting in sorted(elsewhere, key=lambda one: (held[one.owner], one.since))[:free]:
                     waiting.try_at(engine)
