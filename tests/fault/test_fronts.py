@@ -1,4 +1,7 @@
-"""A node with two fronts in processes of its own: each is killed or stopped at a bad time, and the machine is mean."""
+"""A node with several fronts: each process is killed or stopped at a bad time, the machine is mean, clients come back.
+
+Only the callers of the process that is hit may notice, and nothing may be left.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -18,8 +22,8 @@ import yaml
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from tests.cli.process import environment, is_running, run
-from tests.node_process import RunningProcess, running_process
-from tests.serve.test_supervisor import callers, is_served_by_both
+from tests.node_process import BACK_S, RunningProcess, callers, running_process, served_by_all
+from tests.rtc_peer import connected
 from tests.support import until
 from tests.wire import Wire, speak, wire
 
@@ -28,12 +32,13 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="several fronts need Linux"),
 ]
 
-TEXT = "While this goes on, somebody else speaks calmly to the end of the text."
+TEXT = "Somebody else speaks calmly to the end."
 SLOTS = 6
-BACK_S = 30.0  # for a process to start on a busy machine
 SOON_S = 2.0  # for what takes half a second on an idle machine
-# What a node shows when nobody uses it.
-IDLE = {"sessions": 0, "slots_used": 0, "contexts_queued": 0, "contexts_active": 0, "rtc_peers": 0}
+FILES = 256
+CLIENTS = 200
+# Figures that are 0 while nobody uses a node.
+FIGURES = ("sessions", "slots_used", "contexts_queued", "contexts_active", "rtc_peers")
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +51,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def shared(config: Path) -> Iterator[RunningProcess]:
-    """One node for all tests that leave it as it was. No front of it may die five times within a minute."""
+    """One node for all tests that leave it as it was. None of its fronts may die five times within a minute."""
     flags = ("--slots", str(SLOTS), "--set", "queue=32", "--config", str(config))
     with running_process(config.parent, "--fronts", "2", *flags) as node:
         yield node
@@ -54,39 +59,43 @@ def shared(config: Path) -> Iterator[RunningProcess]:
 
 @pytest.fixture
 async def node(shared: RunningProcess) -> AsyncIterator[RunningProcess]:
-    """The shared node; afterwards it must be as before: idle, with as many descriptors, processes and sockets."""
-    await is_served_by_both(shared)
+    """The shared node, which must hold the same before and after a test."""
+    await served_by_all(shared)
     before = await at_rest(shared)
     yield shared
-    await is_served_by_both(shared)
-    left = {}
-    with suppress(TimeoutError):
-        async with asyncio.timeout(BACK_S):
-            while (left := await at_rest(shared)) != before:
-                await asyncio.sleep(0.1)
-    assert left == before
+    await served_by_all(shared)
+    assert await at_rest(shared, before) == before
     assert "Traceback" not in shared.log
     assert "has a fault" not in shared.log
 
 
-async def at_rest(node: RunningProcess) -> dict[str, object]:
-    """What a node holds: figures, descriptors of each kind of process, listeners, shared memory."""
-    async with httpx.AsyncClient(trust_env=False) as client:
-        page = (await client.get(f"{node.url}/metrics")).text
-    held: dict[str, object] = {name: value(page, name) for name in IDLE}
-    held |= {name: len(os.listdir(f"/proc/{pid}/fd")) for name, pid in node.pids().items()}
-    held["threads"] = {name: len(os.listdir(f"/proc/{pid}/task")) for name, pid in node.pids().items()}
-    held["listeners"] = sum(
-        1
-        for line in Path("/proc/net/tcp").read_text().splitlines()[1:]
-        if line.split()[1].endswith(f":{node.port:04X}") and line.split()[3] == "0A"
-    )
-    held["shared memory"] = sorted(os.listdir("/dev/shm"))
-    return held
+async def at_rest(node: RunningProcess, expected: dict[str, object] | None = None) -> dict[str, object]:
+    """What a node holds as soon as nobody uses it and nothing changes, or as it is expected: see `held`."""
+    now: dict[str, object] = {}
+    with suppress(TimeoutError):
+        async with asyncio.timeout(BACK_S), httpx.AsyncClient(trust_env=False) as client:
+            while True:
+                before, now = now, held(node, (await client.get(f"{node.url}/metrics")).text)
+                if now == (expected or before) and not any(now[name] for name in FIGURES):
+                    break
+                await asyncio.sleep(0.1)
+    return now
 
 
-def value(page: str, name: str) -> float:
-    return sum(float(found) for found in re.findall(rf"^agent_tts_{name}(?:{{.*}})? (.*)$", page, re.MULTILINE))
+def held(node: RunningProcess, page: str) -> dict[str, object]:
+    """Figures, descriptors and threads of each process, listening sockets, shared memory."""
+    found: dict[str, Any] = {
+        name: sum(map(float, re.findall(rf"^agent_tts_{name}(?:{{.*}})? (.*)$", page, re.MULTILINE)))
+        for name in FIGURES
+    }
+    for name, pid in node.pids().items():  # one of the fronts has the connection for the figures
+        kind = name.partition(" ")[0]
+        for things in ("fd", "task"):
+            found[f"{kind} {things}"] = found.get(f"{kind} {things}", 0) + len(os.listdir(f"/proc/{pid}/{things}"))
+    sockets = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    found["listening"] = sum(fields[1].endswith(f":{node.port:04X}") and fields[3] == "0A" for fields in sockets)
+    found["shared memory"] = sorted(os.listdir("/dev/shm"))
+    return found
 
 
 @asynccontextmanager
@@ -105,13 +114,9 @@ async def unhurt(peer: Wire, url: str) -> AsyncIterator[None]:
     assert peer.pcm("unhurt") == expected
 
 
-async def taker_of(node: RunningProcess, writer: asyncio.StreamWriter) -> str:
-    """The front that has accepted a connection, as soon as one has."""
-    async with asyncio.timeout(BACK_S):
-        while True:
-            with suppress(AssertionError):
-                return node.front_of(writer.get_extra_info("sockname"))
-            await asyncio.sleep(0.01)
+async def speaks(peer: Wire) -> None:
+    await peer.say("a word", "a word", lead_ms=None)
+    assert (await peer.until("context.done", "a word"))["reason"] == "end"
 
 
 async def cut(peer: Wire) -> float:
@@ -122,33 +127,51 @@ async def cut(peer: Wire) -> float:
     return time.monotonic() - began
 
 
-async def test_a_front_killed_in_handshakes_and_in_the_queue(node: RunningProcess) -> None:
-    """Its newcomers hear at once, and its places in the engine's queue are free."""
-    async with callers(node) as peers:
-        async with unhurt(peers["front 1"], node.ws_url):
-            for number in range(SLOTS + 8):
-                await peers["front 0"].say(f"t{number}", TEXT * 3)
-            await peers["front 0"].until_audio("t0")
-            with ExitStack() as closing:
-                readers = []
-                for _ in range(16):
-                    reader, writer = await asyncio.open_connection("127.0.0.1", node.port)
-                    closing.callback(writer.close)
-                    writer.write(b"GET /v1/tts/stream HTTP/1.1\r\nUpgrade: websocket\r\n")
-                    if await taker_of(node, writer) == "front 0":
-                        readers.append(reader)
-                node.kill("front 0")
-                assert await cut(peers["front 0"]) < SOON_S
+async def replaced(node: RunningProcess, name: str, pid: int) -> None:
+    """Wait until a killed process has a successor, which may be starting."""
+    await until(lambda: node.pids().get(name, pid) != pid, BACK_S)
+
+
+async def newcomers(node: RunningProcess, front: str, count: int, closing: ExitStack) -> list[asyncio.StreamReader]:
+    """Connections to a front, in the middle of their handshakes."""
+    readers: list[asyncio.StreamReader] = []
+    async with asyncio.timeout(BACK_S):
+        while len(readers) < count:
+            reader, writer = await asyncio.open_connection("127.0.0.1", node.port)
+            closing.callback(writer.close)
+            writer.write(b"GET /v1/tts/stream HTTP/1.1\r\nUpgrade: websocket\r\n")
+            taken_by = None
+            while taken_by is None:  # accepted by no front yet
+                with suppress(AssertionError):
+                    taken_by = node.front_of(writer.get_extra_info("sockname"))
+                await asyncio.sleep(0.01)
+            if taken_by == front:
+                readers.append(reader)
+    return readers
+
+
+async def test_a_front_is_killed_in_handshakes_in_the_queue_and_with_a_webrtc_peer(node: RunningProcess) -> None:
+    """All its clients hear of it at once but the peer, whose place is free, too, as are those in the engine's queue."""
+    with ExitStack() as closing:
+        async with connected(node.url) as rtc, callers(node) as peers:
+            victim = f"front {rtc.session_id.partition('-')[0]}"
+            (other,) = peers.keys() - {victim}
+            async with unhurt(peers[other], node.ws_url):
+                for number in range(SLOTS + 8):
+                    await peers[victim].say(f"t{number}", TEXT * 3)
+                await peers[victim].until_audio("t0")
+                readers = await newcomers(node, victim, 4, closing)
+                node.kill(victim)
+                assert await cut(peers[victim]) < SOON_S
                 async with asyncio.timeout(SOON_S):
                     for reader in readers:
                         with suppress(ConnectionResetError):
                             assert await reader.read() == b""
-        await peers["front 1"].say("after", "a word", lead_ms=None)
-        assert (await peers["front 1"].until("context.done", "after"))["reason"] == "end"
+            await speaks(peers[other])
 
 
-async def test_a_front_stopped_for_a_while_goes_on_without_a_gap(node: RunningProcess) -> None:
-    """Shorter than its heartbeats: nobody loses a frame, not even its own callers."""
+async def test_a_front_that_stands_for_three_seconds_goes_on_without_a_gap(node: RunningProcess) -> None:
+    """Its heartbeats may take five: nobody loses a frame, its own callers neither."""
     expected = await speak(node.ws_url, TEXT, seed=1, lead_ms=None)
     async with callers(node) as peers:
         async with unhurt(peers["front 1"], node.ws_url):
@@ -165,7 +188,7 @@ async def test_a_front_stopped_for_a_while_goes_on_without_a_gap(node: RunningPr
             assert peers["front 0"].pcm(f"t{number}") == expected
 
 
-async def test_the_engine_dies_while_both_fronts_wait_for_slots(node: RunningProcess) -> None:
+async def test_the_engine_dies_while_callers_of_both_fronts_wait_for_slots(node: RunningProcess) -> None:
     async with callers(node) as peers:
         for peer in peers.values():
             for number in range(SLOTS):
@@ -179,144 +202,131 @@ async def test_the_engine_dies_while_both_fronts_wait_for_slots(node: RunningPro
         assert time.monotonic() - began < SOON_S
 
 
-async def test_a_front_dies_again_while_it_starts(node: RunningProcess) -> None:
-    async with callers(node) as peers:
-        async with unhurt(peers["front 1"], node.ws_url):
-            await gone(node, "front 0", node.kill("front 0"))
-            node.kill("front 0")
-
-
-async def test_new_settings_while_a_front_starts(node: RunningProcess, config: Path) -> None:
-    """It serves with them, however far its start was."""
-    for pause_s, limit in ((0.0, 30), (0.3, 40)):
-        await gone(node, "front 1", node.kill("front 1"))
-        await asyncio.sleep(pause_s)
-        config.write_text(yaml.safe_dump({"limits": {"text_message_chars": limit}}))
-        node.process.send_signal(signal.SIGHUP)
+async def test_a_front_dies_while_it_starts_and_settings_are_read_again(node: RunningProcess, config: Path) -> None:
+    """Its successor serves with the new settings, however far its start was."""
+    async with callers(node) as peers, unhurt(peers["front 1"], node.ws_url):
+        await replaced(node, "front 0", node.kill("front 0"))
+        pid = node.kill("front 0")
+        for pause_s, chars in ((0.0, 30), (0.3, 40)):
+            await replaced(node, "front 0", pid)
+            await asyncio.sleep(pause_s)
+            reload(node, config, chars)
+    await served_by_all(node)
     async with callers(node) as peers:
         for peer in peers.values():
             await peer.say("t", "x" * 41)
             assert (await peer.until("error", "t"))["code"] == "text_too_long"
             await peer.say("u", "x" * 39, lead_ms=None)
             assert (await peer.until("context.done", "u"))["reason"] == "end"
-    config.write_text("{}")
-    node.process.send_signal(signal.SIGHUP)
+    reload(node, config, 4_000)
     await until(lambda: node.log.count("SIGHUP") == 3)
     assert "does not use the new settings" not in node.log
 
 
-async def test_a_stopped_supervisor_and_what_ends_meanwhile(node: RunningProcess) -> None:
-    """The ledger is away: newcomers are refused in time, sessions go on, and what has ended is not counted after."""
+def reload(node: RunningProcess, config: Path, chars: int) -> None:
+    config.write_text(yaml.safe_dump({"limits": {"text_message_chars": chars}}))
+    node.process.send_signal(signal.SIGHUP)
+
+
+async def test_the_supervisor_stands_and_a_front_dies_meanwhile(node: RunningProcess) -> None:
+    """The ledger is away: newcomers are refused in time and sessions go on; what has ended is not counted after."""
     async with callers(node) as peers:
         async with unhurt(peers["front 0"], node.ws_url):
             await peers["front 1"].say("t", TEXT)
             await peers["front 1"].until_audio("t")
             node.kill("supervisor", signal.SIGSTOP)
             try:
-                began = time.monotonic()
-                for _ in range(4):
-                    with pytest.raises((InvalidStatus, ConnectionClosed)):
-                        async with wire(node.ws_url) as newcomer:
-                            await newcomer.until("nothing that ever comes")
-                assert time.monotonic() - began < 2 + SOON_S  # a second for each front
+                async with asyncio.timeout(1 + SOON_S):
+                    await asyncio.gather(*[refused(node) for _ in range(8)])
                 pid = node.kill("front 1")
                 assert await cut(peers["front 1"]) < SOON_S
             finally:
                 node.kill("supervisor", signal.SIGCONT)
-            await gone(node, "front 1", pid)
-    async with callers(node) as peers:
-        for peer in peers.values():
-            await peer.say("t", "a word", lead_ms=None)
-            assert (await peer.until("context.done", "t"))["reason"] == "end"
+            await replaced(node, "front 1", pid)
+        await speaks(peers["front 0"])
 
 
-async def gone(node: RunningProcess, name: str, pid: int) -> None:
-    """Wait until a killed process has a successor."""
-    await until(lambda: node.pids().get(name, pid) != pid, BACK_S)
+async def refused(node: RunningProcess) -> None:
+    async with wire(node.ws_url) as peer:
+        assert (await peer.until("error"))["code"] == "at_capacity"
+        await cut(peer)
 
 
-@pytest.mark.parametrize("state", ["killed in its drain", "starting"])
-async def test_a_drain_with_a_front_that_is(state: str, tmp_path: Path) -> None:
-    """The other front's callers finish, and the exit code is 0."""
-    with running_process(tmp_path, "--fronts", "2") as node:
-        pids = node.pids()
+async def test_a_machine_with_few_files_and_no_folder_beside_another_node(node: RunningProcess, tmp_path: Path) -> None:
+    """Strangers hold all that a node may open while a front and the engine die; another node wants its port."""
+    absent = tmp_path / ("x" * 200) / "absent"
+    with running_process(tmp_path, "--fronts", "2", files=FILES, env=environment(TMPDIR=str(absent))) as mean:
+        async with callers(node) as peers, unhurt(peers["front 0"], node.ws_url):
+            with ExitStack() as closing:
+                for _ in range(2 * FILES):
+                    with suppress(OSError):
+                        _, writer = await asyncio.open_connection("127.0.0.1", mean.port)
+                        closing.callback(writer.close)
+                pid = mean.kill("front 0")
+                flags = ("--engine", "tone", "--fronts", "2", "--port", str(mean.port))
+                done = await asyncio.to_thread(run, "serve", *flags)
+                assert (done.returncode, b"choose another --port" in done.stderr) == (2, True), done.stderr
+                await replaced(mean, "front 0", pid)
+                mean.kill("engine 0")
+                await served_by_all(mean)
+            mean.kill("supervisor")
+            await until(lambda: mean.process.poll() is not None)
+
+
+async def test_a_drain_while_one_front_starts_and_another_is_killed(tmp_path: Path) -> None:
+    """The callers of the third finish, and the exit code is 0."""
+    with running_process(tmp_path, "--fronts", "3") as node:
         async with callers(node) as peers:
-            async with unhurt(peers["front 1"], node.ws_url):
-                await peers["front 0"].say("t", TEXT)
-                await peers["front 0"].until_audio("t")
-                if state == "starting":
-                    await gone(node, "front 0", node.kill("front 0"))
+            async with unhurt(peers["front 2"], node.ws_url):
+                await peers["front 1"].say("t", TEXT)
+                await peers["front 1"].until_audio("t")
+                await replaced(node, "front 0", node.kill("front 0"))
+                pids = node.pids()
                 node.process.send_signal(signal.SIGTERM)
-                if state != "starting":
-                    await peers["front 0"].until("session.draining")
-                    node.kill("front 0")
-                assert await cut(peers["front 0"]) < SOON_S
-            assert await cut(peers["front 1"]) < SOON_S
+                await peers["front 1"].until("session.draining")
+                node.kill("front 1")
+                assert await cut(peers["front 1"]) < SOON_S
+            assert await cut(peers["front 2"]) < SOON_S
         assert await asyncio.to_thread(node.process.wait, BACK_S) == 0
         assert not [name for name, pid in pids.items() if is_running(pid)]
         assert "Traceback" not in node.log
 
 
-async def test_a_mean_machine_with_two_nodes(tmp_path: Path) -> None:
-    """256 files, no folder for sockets, another node beside, and one that wants its port."""
-    folder = tmp_path / ("x" * 200)
-    folder.mkdir()
-    (tmp_path / "other").mkdir()
-    mean = environment(TMPDIR=str(folder / "absent"))
-    with (
-        running_process(tmp_path, "--fronts", "2", files=256, env=mean) as node,
-        running_process(tmp_path / "other", "--fronts", "2") as other,
-    ):
-        async with callers(other) as peers, unhurt(peers["front 0"], other.ws_url):
-            with ExitStack() as closing:
-                for _ in range(2 * 256):
-                    with suppress(OSError):
-                        _, writer = await asyncio.open_connection("127.0.0.1", node.port)
-                        closing.callback(writer.close)
-                pid = node.kill("front 0")
-                done = await asyncio.to_thread(
-                    run, "serve", "--engine", "tone", "--port", str(node.port), "--fronts", "2"
-                )
-                assert (done.returncode, b"choose another --port" in done.stderr) == (2, True), done.stderr
-                await gone(node, "front 0", pid)
-                node.kill("engine 0")
-                await is_served_by_both(node)
-            node.kill("supervisor")
-            await until(lambda: node.process.poll() is not None)
-
-
 async def test_a_restart_under_many_clients_that_come_back(tmp_path: Path) -> None:
-    """All are served by the next node on the port, and leave nothing."""
-    clients = 200
-    with running_process(tmp_path, "--fronts", "2", "--slots", "64") as node:
-        port = node.port
-        spoken = [0] * clients
-        ends = asyncio.Event()
+    """All connect at once, are served by the next node on the port, and leave nothing."""
+    flags = ("--fronts", "2", "--set", f"queue={CLIENTS}", "--set", f"timeouts.queue_s={BACK_S}")
+    folders = tmp_path / "first", tmp_path / "second"
+    for folder in folders:
+        folder.mkdir()
+    served: set[int] = set()
 
-        async def client(number: int) -> None:
-            while not ends.is_set():
-                with suppress(OSError, ConnectionClosed, InvalidStatus, TimeoutError, EOFError):
-                    async with asyncio.timeout(BACK_S), wire(node.ws_url) as peer:
-                        await peer.say("t", "a word", lead_ms=None)
-                        done = await peer.until("context.done", "t")
-                        spoken[number] += done["reason"] == "end"
-                await asyncio.sleep(0.5)
+    async def client(url: str, number: int) -> None:
+        while True:
+            with suppress(OSError, EOFError, ConnectionClosed, InvalidStatus, TimeoutError):
+                async with wire(url) as peer:
+                    await speaks(peer)
+                    served.add(number)
+                    await peer.socket.wait_closed()
+            await asyncio.sleep(0.2)
 
-        async with asyncio.TaskGroup() as group:
-            for number in range(clients):
-                group.create_task(client(number))
-            await until(lambda: all(spoken), BACK_S)
-            node.process.send_signal(signal.SIGTERM)
-            assert await asyncio.to_thread(node.process.wait, BACK_S) == 0
-            again = tmp_path / "again"
-            again.mkdir()
-            with running_process(again, "--fronts", "2", "--slots", "64", "--port", str(port)) as following:
-                spoken[:] = [0] * clients
-                await until(lambda: all(spoken), BACK_S)
-                ends.set()
-                await until(lambda: len(asyncio.all_tasks()) < clients, BACK_S)
-                async with asyncio.timeout(BACK_S):
-                    while (await at_rest(following))["sessions"]:
-                        await asyncio.sleep(0.05)
-                for name in node.log, following.log:
-                    assert "Traceback" not in name
+    clients: list[asyncio.Task[None]] = []
+    try:
+        with running_process(folders[0], *flags) as first:
+            clients += [asyncio.create_task(client(first.ws_url, number)) for number in range(CLIENTS)]
+            await until(lambda: len(served) == CLIENTS, BACK_S)
+            first.process.send_signal(signal.SIGTERM)
+            assert await asyncio.to_thread(first.process.wait, BACK_S) == 0
+            served.clear()
+        with running_process(folders[1], *flags, "--port", str(first.port)) as second:
+            await until(lambda: len(served) == CLIENTS, BACK_S)
+            for task in clients:
+                task.cancel()
+            await asyncio.gather(*clients, return_exceptions=True)
+            left = await at_rest(second)
+            assert not any(left[name] for name in FIGURES), left
+            for node in (first, second):
+                assert "Traceback" not in node.log
+    finally:
+        for task in clients:
+            task.cancel()
+        await asyncio.gather(*clients, return_exceptions=True)
