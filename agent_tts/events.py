@@ -187,6 +187,8 @@ class OpenRequest(_OfRequest):
 
     options: SpeechOptions
     owner: int = 0  # a number for whose it is: owners get equal shares of the slots
+    waited_ms: int = 0  # it has waited so long at other engines
+    waits: bool = True  # otherwise it is refused at once unless a slot is free
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,6 +262,8 @@ class RequestAudio:
 
     request_id: int
     pcm: bytes
+    # Of its 10 ms blocks, as int16: measured in the front, unless the engine sends word times.
+    peaks: bytes = field(default=b"", compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

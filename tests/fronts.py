@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -45,30 +45,35 @@ class Fronts:
         self.whole.lose(number)
 
 
-def join(whole: Whole, number: int) -> tuple[Supervision, Channel]:
+def join(whole: Whole, number: int, *, calls: bool = False) -> tuple[Supervision, Channel]:
     """A front's end of a new channel, and the supervisor's."""
     ours, theirs = socket.socketpair()
     channel = Channel(ours, ToSupervisor, lambda _: whole.lose(number))
-    whole.attach(number, channel)
+    whole.attach(number, channel, calls=calls)
     return Supervision(number, Channel(theirs, ToFront, lambda _: None), whole.token_secret), channel
 
 
 @asynccontextmanager
 async def running_fronts(
     count: int = 2,
-    extension: Callable[[Settings], Extension] | None = None,
+    extensions: Sequence[Callable[[Settings], Extension]] = (),
     engine: EngineClientFactory | None = None,
     **values: Any,
 ) -> AsyncIterator[Fronts]:
-    """So many fronts of one node, each with an engine and an `extension` of its own. `values` are settings."""
+    """So many fronts of one node, each with an engine of its own. `values` are settings.
+
+    Args:
+        extensions: make that of each front; a front beyond `count` runs the calls of the others.
+    """
     settings = settings_of(**values)
     found = Fronts(Whole(settings))
     async with AsyncExitStack() as closing:
-        for number in range(count):
-            supervision, channel = join(found.whole, number)
+        for number in range(max(count, len(extensions))):
+            supervision, channel = join(found.whole, number, calls=number >= count)
             closing.push_async_callback(channel.close)
             closing.push_async_callback(supervision.channel.close)
-            client, extended = engine or in_this_loop(settings), extension and extension(settings)
+            client = engine or in_this_loop(settings)
+            extended = extensions[number](settings) if extensions else None
             app = create_app(settings, client, extended, supervision)
             found.fronts.append(await closing.enter_async_context(running_app(app)))
             found.channels.append(channel)

@@ -15,10 +15,10 @@ from pipecat.processors.frameworks.rtvi.models import ServerMessage
 from pipecat.transports.base_transport import BaseTransport, TransportParams
 from pipecat.transports.smallwebrtc.connection import SmallWebRTCConnection
 from pipecat.transports.smallwebrtc.transport import SmallWebRTCTransport
-from pydantic import BaseModel, ConfigDict, Field
 
 from agent_tts.agent.call import Build, Call, run
 from agent_tts.agent.llm import LanguageModel
+from agent_tts.agent.signalling import VoiceChoice
 from agent_tts.agent.stt import SpeechToText
 from agent_tts.agent.turns import AgentMetrics, Tell, Turns
 from agent_tts.errors import BadMessage, Draining, Internal
@@ -37,15 +37,6 @@ SILENCE_S = 1.0  # to come back after Pipecat calls the connection lost (3 s wit
 CLOSE_S = 2.0  # for aiortc to close a connection
 MAX_MESSAGE = 8_192  # bytes of a message of a caller, who types
 WORK_PER_KIB = 64  # of such messages: Pipecat begins an answer to each at once
-
-
-class VoiceChoice(BaseModel):
-    """The voice that a caller asks for; None is the node's choice."""
-
-    model_config = ConfigDict(frozen=True)
-    voice: str | None = Field(None, max_length=200)
-    language: str | None = Field(None, max_length=100)
-    instructions: str | None = Field(None, max_length=4_000)
 
 
 @dataclass(slots=True)

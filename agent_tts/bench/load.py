@@ -13,7 +13,7 @@ from typing import Any
 
 from agent_tts.bench import scenario as scenarios
 from agent_tts.bench.figures import first_audio_ms, session_figures
-from agent_tts.bench.node import NodeStats, NodeWatch, children_of, lag_p99_ms, slope, watched
+from agent_tts.bench.node import NodeStats, NodeWatch, lag_p99_ms, processes_of, slope, watched
 from agent_tts.bench.runner import MeasuredNode, ScenarioResult, measure, prepared, start_time
 from agent_tts.bench.scenario import CallSample, Scenario
 from agent_tts.bench.statistics import background, percentile, percentiles
@@ -95,7 +95,7 @@ async def storm(node: MeasuredNode) -> LoadOutcome:
         prepared(node, idle) as connect,
         prepared(node, health) as probe,
         prepared(node, good) as speak,
-        watched(node.http_url, node.pids["front"], STORM_LOOK_S) as watch,
+        watched(node.http_url, node.pid, STORM_LOOK_S) as watch,
     ):
         start = start_time()
         idled, probed, result = await asyncio.gather(connect(start), probe(start), speak(start + STORM_AFTER_S))
@@ -139,23 +139,24 @@ async def soak(node: MeasuredNode, scenario: Scenario, kill_every_s: float) -> L
     """Thousands of short contexts, while the engine is killed repeatedly."""
     kills: list[int] = []
     async with (
-        watched(node.http_url, node.pids["front"], LOOK_S) as watch,
+        watched(node.http_url, node.pid, LOOK_S) as watch,
         prepared(node, scenario) as run,
     ):
         before = await settled(watch)
-        async with background(_kill_every(node.pids["front"], kill_every_s, kills), "killer of engines"):
+        async with background(_kill_every(node.pid, kill_every_s, kills), "killer of engines"):
             result = await run(start_time())
         after = await settled(watch)
     return soak_outcome(result, watch, before, after, len(kills))
 
 
-async def _kill_every(front_pid: int, seconds: float, kills: list[int]) -> None:
+async def _kill_every(pid: int, seconds: float, kills: list[int]) -> None:
     while True:
         await asyncio.sleep(seconds)
-        for pid in children_of(front_pid):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-                kills.append(pid)
+        for name, child in processes_of(pid).items():
+            if name.startswith("engine"):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(child, signal.SIGKILL)
+                    kills.append(child)
 
 
 def soak_outcome(
@@ -229,7 +230,7 @@ def _short(look: NodeStats, start: float) -> dict[str, Any]:
 
 async def _held(node: MeasuredNode, scenario: Scenario) -> tuple[ScenarioResult, NodeStats, NodeStats, dict[str, Any]]:
     """Run a scenario; returns its result, the node before and after, and figures."""
-    async with watched(node.http_url, node.pids["front"], LOOK_S) as watch:
+    async with watched(node.http_url, node.pid, LOOK_S) as watch:
         before = watch.looks[0]
         result = await measure(node, scenario)
         after = await settled(watch)

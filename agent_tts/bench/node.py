@@ -40,7 +40,8 @@ class OwnNode:
     """A running node."""
 
     url: str  # http://127.0.0.1:port
-    pids: dict[str, int]  # see `processes_of`
+    pid: int  # of `agent-tts serve`
+    pids: dict[str, int]  # of all its processes, see `processes_of`
 
 
 @asynccontextmanager
@@ -69,7 +70,7 @@ async def own_node(command: str = "serve", /, **settings: object) -> AsyncIterat
                 address = await url
                 while (await client.get(f"{address}/ready")).status_code != 200:  # noqa: ASYNC110 - another process
                     await asyncio.sleep(POLL_S)
-            yield OwnNode(address, processes_of(process.pid))
+            yield OwnNode(address, process.pid, processes_of(process.pid))
         finally:
             await _stop(process)
 
@@ -182,7 +183,7 @@ def by_kind(figures: Mapping[str, float]) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class ProcessStats:
-    """One process at one time."""
+    """One process, or several together, at one time."""
 
     rss_mib: float
     fds: int
@@ -196,13 +197,16 @@ class ProcessStats:
         fds, threads = (len(os.listdir(folder / name)) for name in ("fd", "task"))
         return cls(round(pages * os.sysconf("SC_PAGE_SIZE") / MIB, 2), fds, threads)
 
+    def __add__(self, other: ProcessStats) -> ProcessStats:
+        return ProcessStats(self.rss_mib + other.rss_mib, self.fds + other.fds, self.threads + other.threads)
+
 
 @dataclass(frozen=True, slots=True)
 class NodeStats:
     """A node at one time."""
 
     at: float  # on the monotonic clock
-    front: ProcessStats
+    front: ProcessStats  # all fronts and their supervisor
     engines: tuple[ProcessStats, ...]  # none while they are being replaced
     samples: MetricSamples = field(repr=False)  # of its metrics, by name and labels
 
@@ -223,7 +227,7 @@ class NodeWatch:
     """Reads the stats of a node. Made by `watched`."""
 
     client: httpx.AsyncClient
-    front_pid: int
+    pid: int  # of `agent-tts serve`
     looks: list[NodeStats] = field(default_factory=list)  # all stats, in their order
 
     async def look(self) -> NodeStats:
@@ -231,13 +235,16 @@ class NodeWatch:
         try:
             answer = await self.client.get("/metrics")
             answer.raise_for_status()
-            front = ProcessStats.of(self.front_pid)
+            front = ProcessStats.of(self.pid)
         except (httpx.HTTPError, OSError) as error:
             raise EngineLost(f"the node does not answer with its metrics: {type(error).__name__}") from error
         engines = []
-        for pid in children_of(self.front_pid):
+        for name, pid in processes_of(self.pid).items():
             with contextlib.suppress(OSError):  # it has just been replaced
-                engines.append(ProcessStats.of(pid))
+                if name.startswith("engine"):
+                    engines.append(ProcessStats.of(pid))
+                elif pid != self.pid:
+                    front += ProcessStats.of(pid)
         samples = {
             (sample.name, tuple(sorted(sample.labels.items()))): sample.value
             for family in text_string_to_metric_families(answer.text)
@@ -248,11 +255,11 @@ class NodeWatch:
 
 
 @asynccontextmanager
-async def watched(http_url: str, front_pid: int, every_s: float) -> AsyncIterator[NodeWatch]:
+async def watched(http_url: str, pid: int, every_s: float) -> AsyncIterator[NodeWatch]:
     """Read the stats of a node so often while the block runs; the first time is before it."""
     one = httpx.Limits(max_connections=1)  # the watch takes a single descriptor of the node
     async with httpx.AsyncClient(base_url=http_url, timeout=ANSWER_S, limits=one) as client:
-        watch = NodeWatch(client, front_pid)
+        watch = NodeWatch(client, pid)
         await watch.look()
 
         async def look_again() -> None:

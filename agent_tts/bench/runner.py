@@ -35,7 +35,8 @@ class MeasuredNode:
     ws_url: str
     http_url: str
     key: str | None = None
-    pids: Mapping[str, int] = field(default_factory=dict)  # its processes by name; empty for a running node
+    pid: int = 0  # of `agent-tts serve`; 0 of a running node
+    pids: Mapping[str, int] = field(default_factory=dict)  # all its processes by name; empty for a running node
     session: dict[str, Any] = field(default_factory=dict)  # that it has accepted: voice, lead_ms and the like
 
 

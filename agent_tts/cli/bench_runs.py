@@ -92,7 +92,7 @@ async def target(
     with checkpoint(options) as model:
         asked = model.session(session) if model else dict(session)
         async with own_node(**settings, **(model.settings if model else {})) as own:
-            node = MeasuredNode(stream_url(own.url), own.url, None, own.pids, asked)
+            node = MeasuredNode(stream_url(own.url), own.url, None, own.pid, own.pids, asked)
             info = {**await _info(node), "settings": settings, "session": asked}
             if model:
                 info["model_type"] = model.config.tts_model_type

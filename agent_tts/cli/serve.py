@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from loguru import logger
 from rich.console import Console
 from rich.panel import Panel
 from rich.table import Table
@@ -12,6 +13,7 @@ from agent_tts.config.loading import Loaded, find_config, load, to_yaml
 from agent_tts.config.settings import Settings
 from agent_tts.engine.factory import chosen_engine
 from agent_tts.ipc.engine_process import engine_settings
+from agent_tts.serve.fronts import front_count
 
 # The extension of `agent-tts agent`; see `serve.app.extension_of`.
 AGENT = "agent_tts.agent.server:extension"
@@ -36,6 +38,13 @@ def serve(config: str | None, flags: dict[str, Any], print_config: bool, extensi
     from agent_tts.serve.telemetry.logs import log_to_stderr
 
     log_to_stderr(settings.log_level, settings.log_format)  # before the import of an extension, which may log
+    fronts = front_count(settings)
+    if settings.fronts not in ("auto", fronts):
+        logger.warning("fronts: {} are set, but on this system a node has one", settings.fronts)
+    if fronts > 1:
+        from agent_tts.serve.supervisor import supervise
+
+        return supervise(settings, fronts, lambda url: welcome(settings, url), extension, lambda: read().settings)
     from agent_tts.serve.app import extension_of
     from agent_tts.serve.run import run
 
@@ -58,6 +67,8 @@ def welcome(settings: Settings, url: str) -> None:
     rows.add_row("page", f"{url}/" if settings.web else "off")
     engines = len(engine_settings(settings))
     rows.add_row("engine", chosen_engine(settings) + (f", {engines} processes" if engines > 1 else ""))
+    if (fronts := front_count(settings)) > 1:
+        rows.add_row("fronts", f"{fronts} processes")
     rows.add_row("voices", f"agent-tts voices --url {url}")
     rows.add_row("keys", f"{len(settings.auth.api_keys)} accepted" if locked else "none needed: this machine only")
     rows.add_row("say", f'agent-tts say --url {url} "Hello there."')

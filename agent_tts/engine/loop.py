@@ -61,7 +61,10 @@ class EngineLoop:
             case events.AppendText(request_id=request_id, text=text):
                 self._scheduler.append(first_id + request_id, text)
             case events.OpenRequest(request_id=request_id, options=options, owner=owner):
-                self._scheduler.open(first_id + request_id, options, self._clock(), owner)
+                waits, waited_s = command.waits, command.waited_ms / 1_000
+                self._scheduler.open(
+                    first_id + request_id, options, self._clock(), owner, waits=waits, waited_s=waited_s
+                )
             case events.EndText(request_id=request_id):
                 self._scheduler.end(first_id + request_id)
             case events.FlushText(request_id=request_id, flush_id=flush_id):

@@ -202,15 +202,29 @@ class Scheduler:
 
     # ------------------------------------------------------------ commands
 
-    def open(self, request_id: int, options: SpeechOptions, now: float, owner: int = 0) -> None:
+    def open(
+        self,
+        request_id: int,
+        options: SpeechOptions,
+        now: float,
+        owner: int = 0,
+        *,
+        waits: bool = True,
+        waited_s: float = 0.0,
+    ) -> None:
         """Take a new request, or refuse one at once when the queue is full.
 
         Args:
             owner: whose it is; owners get equal shares of the slots and of the queue.
+            waits: whether it may wait for a slot; otherwise it is refused unless one is free for it.
+            waited_s: how long it has waited at other engines.
         """
-        request = Request(request_id, options, owner, opened_at=now, credit=self.policy.window_frames)
+        request = Request(request_id, options, owner, opened_at=now - waited_s, credit=self.policy.window_frames)
         self._requests[request_id] = request
-        self._enqueue(request, now)
+        if waits or self.queued < len(self._free):
+            self._enqueue(request, now, waited_s)
+        else:
+            self._refuse(request, "no slot is free", now)
 
     def append(self, request_id: int, text: str) -> None:
         """More text. Here and below, a command for an unknown request is ignored: it has finished."""
@@ -351,18 +365,22 @@ class Scheduler:
         urgent_at = runnable_at + request.max_delay_s
         return urgent_at if urgent_at < shared_at else shared_at
 
-    def _enqueue(self, request: Request, now: float) -> None:
+    def _enqueue(self, request: Request, now: float, waited_s: float = 0.0) -> None:
         """Have a request wait for a slot. If the queue is full, this one or one that waits is refused."""
-        request.waits_since = now
+        request.waits_since = now - waited_s
         if self.queued >= len(self._free) + self.policy.queue:
             refused = self._free_place(request, now)
             if refused is not None:
                 self._refuse(refused, f"all {self.policy.slots} slots are in use and the queue is full", now)
             if refused is request:
                 return
-        self._waiting.setdefault(request.owner, deque()).append(request)
+        waiting = self._waiting.setdefault(request.owner, deque())
+        place = len(waiting)
+        while place and waiting[place - 1].waits_since > request.waits_since:
+            place -= 1
+        waiting.insert(place, request)
         self._take_back_at = -math.inf
-        self._deadline = min(self._deadline, now + self.policy.queue_s)
+        self._deadline = min(self._deadline, request.waits_since + self.policy.queue_s)
 
     def _free_place(self, request: Request, now: float) -> Request | None:
         """Make room for one more in a full queue; returns the request to refuse for it, perhaps this one."""

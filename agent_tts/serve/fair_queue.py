@@ -7,7 +7,6 @@ import heapq
 import itertools
 import time
 from collections.abc import Callable
-from typing import NamedTuple
 
 # One slice of work, and all slices of one pass of the event loop, in seconds. What cannot be divided takes longer.
 SLICE_S = 0.001
@@ -51,11 +50,11 @@ class FairQueue:
             self.enter(share, standing, served, cost_s)
             await served
         else:
-            self._serve(share, standing)
+            self._serve(share, standing[1])
 
     def enter(self, share: Share, standing: Standing, place: Place, cost_s: float = 0.0) -> None:
         """Put a flow of a share in line. `cost_s`: of the work of a task, which begins after all others are served."""
-        heapq.heappush(share.line, (standing, next(self.arrivals), cost_s, place))
+        heapq.heappush(share.line, (*standing, next(self.arrivals), cost_s, place))
         if not share.is_in_line:
             self._catch_up(share)
             self._put(share)
@@ -76,11 +75,11 @@ class FairQueue:
 
     def _pass(self) -> None:
         self._is_due, self._began = False, None
-        began = self.clock()
-        used_s = 0.0  # of this pass, with the tasks that are served, which work later in it
-        while self._line and used_s < SLICE_S:
+        began = now = self.clock()
+        tasks_s = 0.0  # of this pass, which tasks that are served use later
+        while self._line and (used_s := now - began + tasks_s) < SLICE_S:
             rank, _, share = self._line[0]
-            standing, _, cost_s, place = share.line[0]
+            _, flow_s, _, cost_s, place = share.line[0]
             if share.rank > rank:  # it has used more since it was put in
                 heapq.heapreplace(self._line, (share.rank, next(self.arrivals), share))
                 continue
@@ -90,37 +89,33 @@ class FairQueue:
             share.is_in_line = False
             heapq.heappop(share.line)
             if isinstance(place, Flow):
-                self._serve(share, standing)
-                used_s += place.work()
+                self._serve(share, flow_s)
+                now = place.work(now)
             elif not place.done():  # else cancelled
-                self._serve(share, standing)
+                self._serve(share, flow_s)
                 place.set_result(None)
                 self._began = began
-                used_s += cost_s
+                tasks_s += cost_s
             if share.line and not share.is_in_line:
                 self._put(share)
         if self._line or self._began is not None:
             self._schedule()
 
     def _catch_up(self, share: Share) -> None:
-        share.used_s = max(share.used_s, self._level_s - CREDIT_S)
+        if share.used_s < self._level_s - CREDIT_S:
+            share.used_s = self._level_s - CREDIT_S
 
-    def _serve(self, share: Share, standing: Standing) -> None:
-        """Count that a flow is served."""
+    def _serve(self, share: Share, flow_s: float) -> None:
+        """Count that a flow is served which has used this much."""
         self._catch_up(share)
-        self._level_s = max(self._level_s, share.used_s)
-        share.level_s = max(share.level_s, standing.used_s)
+        if share.used_s > self._level_s:
+            self._level_s = share.used_s
+        if flow_s > share.level_s:
+            share.level_s = flow_s
 
     def _put(self, share: Share) -> None:
         share.is_in_line = True
         heapq.heappush(self._line, (share.rank, next(self.arrivals), share))
-
-
-class Standing(NamedTuple):
-    """Of a flow among those of its share."""
-
-    rank: float  # the least is served next
-    used_s: float  # of the event loop
 
 
 class Share:
@@ -135,13 +130,13 @@ class Share:
         self.level_s = 0.0
         # Its flows in line: standing, number of arrival, cost of the work, what is served; and whether it stands in the
         # queue's line.
-        self.line: list[tuple[Standing, int, float, Place]] = []
+        self.line: list[tuple[float, float, int, float, Place]] = []
         self.is_in_line = False
 
     @property
     def rank(self) -> float:
         """The least is served next."""
-        return self.used_s - _head_start_s(self.spent_s)
+        return self.used_s if self.spent_s >= NEW_S else self.used_s - _head_start_s(self.spent_s)
 
 
 class Flow:
@@ -181,26 +176,31 @@ class Flow:
     def call(self, work: Callable[[], object]) -> None:
         """Have `work`, which must not raise, called in a slice, soon but not now. A call that waits is replaced."""
         if self._work is None:
-            self._share.queue.enter(self._share, self._standing(), self)
+            self._share.queue.enter(self._share, self._standing(), self, 0.0)
         self._work = work
 
-    def work(self) -> float:
-        """For the queue: do the work of `call`; returns how long it took, in s."""
-        self._began = self._share.queue.clock()
+    def work(self, now: float) -> float:
+        """For the queue: do the work of `call`; returns the time after it."""
+        self._began = now
         work, self._work = self._work, None
         assert work is not None
         work()
-        self._slice_s = self._share.queue.clock() - self._began
+        now = self._share.queue.clock()
+        self._slice_s = now - self._began
         self._count(self._slice_s)
-        return self._slice_s
+        return now
 
     def has_time(self) -> bool:
         """Whether its slice may go on with another piece of work."""
         return self._share.queue.clock() - self._began < SLICE_S
 
     def _standing(self) -> Standing:
-        self._used_s = max(self._used_s, self._share.level_s - CREDIT_S)
-        return Standing(self._used_s - _head_start_s(self._spent_s), self._used_s)
+        used_s = self._share.level_s - CREDIT_S
+        if self._used_s < used_s:
+            self._used_s = used_s
+        if self._spent_s >= NEW_S:
+            return self._used_s, self._used_s
+        return self._used_s - _head_start_s(self._spent_s), self._used_s
 
     def _count(self, took_s: float) -> None:
         self._used_s += took_s
@@ -214,5 +214,7 @@ def _head_start_s(spent_s: float) -> float:
     return FIRST_S * max(0.0, 1 - spent_s / NEW_S)
 
 
+# Of a flow among those of its share: its rank, the least of which is served next; and the time that it has used, in s.
+Standing = tuple[float, float]
 # What stands in line: a flow with work to call, or what tells a task that its flow is served.
 Place = Flow | asyncio.Future[None]

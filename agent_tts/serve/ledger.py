@@ -62,9 +62,11 @@ class Ledger:
         }
         self._requests.clear()
 
-    def taken(self, place: Place) -> int:
-        """Places of a kind that are taken now."""
-        return self._places[place]
+    def taken(self, place: Place, front: int | None = None) -> int:
+        """Places of a kind that are taken now, by one front or by all."""
+        if front is None:
+            return self._places[place]
+        return sum(claim.place == place for claim, _ in self._granted[front].values())
 
     def admit(self, front: int, claim: Claim, now: float) -> int:
         """Grant a claim, whole or not at all, and use up its token. Returns its owner.

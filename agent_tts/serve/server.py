@@ -391,7 +391,10 @@ class WebSocketProtocol(PlayerConnection, WebSocketsSansIOProtocol):
         if self.disconnected or self.close_sent or self.conn.state is not State.OPEN:
             raise ClientDisconnected
         # Framed here: `websockets` makes objects and copies for each message.
-        self.transport.write(b"".join([part for message in messages for part in _framed(message)]))
+        parts: list[bytes] = []
+        for message in messages:
+            parts += _framed(message)
+        self.transport.writelines(parts)
 
 
 def _framed(message: str | bytes) -> tuple[bytes, bytes]:

@@ -125,7 +125,7 @@ class Session:
                 return self._outbox.popleft()
             if self._replies:  # not earlier: the outbox may hold the end of an earlier context of the same id
                 return self._replies.popleft()
-            utterance = self._next_ready()
+            utterance = self._next_ready() if self._ready else None
             if utterance is None:
                 break
             samples = utterance.samples
@@ -348,9 +348,10 @@ class Session:
 
     def _tell(self, utterance: Utterance, told: Iterable[Told]) -> None:
         for event in told:
+            if isinstance(event, AudioChunk):
+                self._outbox.append(event)
+                continue
             match event:
-                case AudioChunk():
-                    self._outbox.append(event)
                 case Words(kind=kind, words=words):
                     # Final times stay in order before their audio.
                     put = self._reply if kind == "estimated" and utterance.done is None else self._outbox.append

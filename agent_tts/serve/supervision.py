@@ -10,13 +10,13 @@ from typing import TypeVar
 from agent_tts.config.settings import Settings
 from agent_tts.errors import RETRY_MS, RateLimited, SpeechError
 from agent_tts.ipc.channel import Channel, NoAnswer
-from agent_tts.ipc.front_messages import Claim, ForOwner, NodePage, Question, Release, TakeRequests
+from agent_tts.ipc.front_messages import Claim, NodePage, Question, Release, TakeRequests
 from agent_tts.serve.ledger import REQUESTS_RETRY_MS
 
 ANSWER_S = 1.0  # longest wait for a count; while there is no answer, one question in this time is asked
 REFUSED_S = 0.05  # for which a key that sends too many requests is refused without a question
 PAGE_S = 5.0  # longest wait for the node's metrics
-OWNER_S = 10.0  # and for what another front does, such as closing a peer
+OTHERS_S = 10.0  # and for what another front does, such as closing a peer
 
 NO_SESSION = "there is no such session"
 
@@ -75,9 +75,12 @@ class Supervision:
         """Whether a session would be this front's, by its id."""
         return front_of(session_id) in (None, self.number)
 
-    async def at_owner(self, question: ForOwner) -> None:
-        """Have the front that has a session do something. Raises its errors, and `NoAnswer`."""
-        await self.channel.ask(question, OWNER_S)
+    async def ask(self, question: Question[A]) -> A:
+        """Have another front do something: the one that has a session, or one that runs calls.
+
+        Raises its errors, and `NoAnswer`.
+        """
+        return await self.channel.ask(question, OTHERS_S)
 
     async def _more_requests(self, key_id: str | None) -> int:
         if (refused := self._refused.get(key_id)) is not None and self._clock() < refused[0]:

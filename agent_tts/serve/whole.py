@@ -8,27 +8,33 @@ import secrets
 import time
 from collections.abc import Callable
 from functools import partial
+from typing import TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from agent_tts.config.settings import Settings
-from agent_tts.errors import BadMessage, SpeechError
+from agent_tts.errors import RETRY_MS, AtCapacity, BadMessage, SpeechError
 from agent_tts.ipc.channel import Channel
 from agent_tts.ipc.front_messages import (
     AddCandidates,
+    BeginCall,
     Claim,
     ClosePeer,
+    DescribeAgent,
     ForOwner,
     FrontPage,
     NodePage,
+    Question,
     Release,
     TakeRequests,
 )
 from agent_tts.serve.ledger import Ledger
-from agent_tts.serve.supervision import NO_SESSION, OWNER_S, PAGE_S, front_of
-from agent_tts.serve.telemetry.metrics import EngineMetrics
+from agent_tts.serve.supervision import NO_SESSION, OTHERS_S, PAGE_S, front_of
+from agent_tts.serve.telemetry.engine_metrics import EngineMetrics
 from agent_tts.serve.telemetry.pages import NodePages
 from agent_tts.serve.tokens import SECRET_BYTES
+
+A = TypeVar("A")
 
 FRONT_PAGE_S = PAGE_S / 5  # longest wait for the metrics of a front; then its last ones count
 
@@ -47,6 +53,7 @@ class Whole:
         self.token_secret = secrets.token_hex(SECRET_BYTES)
         # Of the fronts that run, by number.
         self._channels: dict[int, Channel] = {}
+        self._for_calls: set[int] = set()  # of them, those that run calls for others
         registry = self._registry = CollectorRegistry()
         # Observes the node's engines.
         self.engines = EngineMetrics(registry)
@@ -66,8 +73,14 @@ class Whole:
         """Sessions and requests admitted now, over all fronts."""
         return self._ledger.sessions
 
-    def attach(self, front: int, channel: Channel) -> None:
-        """A front process has been started; its first message has not been read. `lose` ends this."""
+    def attach(self, front: int, channel: Channel, *, calls: bool = False) -> None:
+        """A front process has been started; its first message has not been read. `lose` ends this.
+
+        Args:
+            calls: it runs the calls that begin on fronts that run none.
+        """
+        if calls:
+            self._for_calls.add(front)
         self._channels[front] = channel
         self._starts.labels(front).inc()
         self._up.labels(front).set(1)
@@ -75,11 +88,14 @@ class Whole:
         channel.handle(Release, partial(self._release, front))
         channel.handle(TakeRequests, self._take_requests)
         channel.handle(NodePage, self._page)
-        for kind in (ClosePeer, AddCandidates):
-            channel.handle(kind, self._at_owner)
+        channel.handle(ClosePeer, self._at_owner)
+        channel.handle(AddCandidates, self._at_owner)
+        channel.handle(BeginCall, self._where_calls_run)
+        channel.handle(DescribeAgent, self._where_calls_run)
 
     def lose(self, front: int) -> None:
         """A front is gone: nothing of it counts any more, but what its counters have shown. Idempotent."""
+        self._for_calls.discard(front)
         if self._channels.pop(front, None) is not None:
             self._ledger.lose(front)
             self._pages.lose(front)
@@ -99,7 +115,13 @@ class Whole:
         channel = None if front is None else self._channels.get(front)
         if channel is None:
             raise BadMessage(NO_SESSION)
-        await channel.ask(question, OWNER_S)
+        await channel.ask(question, OTHERS_S)
+
+    async def _where_calls_run(self, question: Question[A]) -> A:
+        if not self._for_calls:
+            raise AtCapacity("the agent is restarting: try again", retry_after_ms=RETRY_MS)
+        front = min(self._for_calls, key=lambda front: self._ledger.taken("calls", front))
+        return await self._channels[front].ask(question, OTHERS_S)
 
     async def _page(self, _: NodePage) -> str:
         async with self._making:

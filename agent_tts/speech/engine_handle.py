@@ -19,11 +19,13 @@ from agent_tts.events import (
     EngineReady,
     OpenRequest,
     RequestAudio,
+    RequestEvent,
     RequestFinished,
     SpeechOptions,
 )
 from agent_tts.speech.engine_request import EngineRequest
 from agent_tts.speech.routing import Routing
+from agent_tts.speech.words.peaks import peaks_of_each
 
 # ready: running, trial synthesis succeeded; starting: running, no audio yet; lost: restarting; failed: given up.
 EngineState = Literal["ready", "starting", "lost", "failed"]
@@ -62,6 +64,16 @@ class EngineClient(Protocol):
 EngineClientFactory = Callable[[Callable[[list[EngineEvent]], None], Callable[[str], None]], EngineClient]
 
 
+class Receiver(Protocol):
+    """Gets the events of one request id of an engine."""
+
+    # Whether it has or had a slot there.
+    started: bool
+
+    def deliver(self, event: RequestEvent) -> None:
+        """Take an event. Must not raise or await."""
+
+
 class EngineObserver:
     """Receives changes of the engines' state, with the engine's index. No method may raise or await."""
 
@@ -93,7 +105,8 @@ class EngineHandle:
         self.number = number
         self._observer = observer
         self.client = make_client(self._on_events, self._on_lost)
-        self._open: dict[int, EngineRequest] = {}
+        # By request id.
+        self._open: dict[int, Receiver] = {}
         # Id of the next request, a u32; never reused while the engine lives.
         self._next_id = 1
         # Kept over a restart, to check requests meanwhile. None before the first start.
@@ -101,7 +114,9 @@ class EngineHandle:
         # How many requests may wait for a slot.
         self._queue = 0
         # Maximum number of frames that a request is made ahead of its credit; see `EngineRequest`.
-        self._window = 1
+        self.window = 1
+        # What the engine has told last, where fronts share it; otherwise None.
+        self._told: EngineLoad | None = None
         # Whether a synthesis is tried after each start; otherwise `tell` says whether one has succeeded.
         self._tries = tries
         # Whether a synthesis has succeeded since the engine started.
@@ -135,18 +150,53 @@ class EngineHandle:
         return len(self._open)
 
     @property
+    def able(self) -> bool:
+        """Whether it is ready and no heartbeat is overdue."""
+        return self.alive and self.ready and not self.client.late
+
+    @property
     def load(self) -> tuple[bool, float]:
-        """See `load`. Counted in the front: current without a heartbeat."""
-        return load(len(self._open), self.info.slots if self.info is not None else 1, self._queue)
+        """See `load`. Own requests are counted here: current without a heartbeat."""
+        others = 0 if self._told is None else self._told.others
+        return load(len(self._open) + others, self._slots, self._queue)
+
+    @property
+    def free(self) -> int:
+        """Slots that nobody has or waits for, as far as is known."""
+        if self._told is None:
+            return self._slots - len(self._open)
+        unstarted = sum(not receiver.started for receiver in self._open.values())
+        return self._slots - self._told.speaking - self._told.queued - unstarted
+
+    @property
+    def _slots(self) -> int:
+        return 1 if self.info is None else self.info.slots
+
+    def owners(self) -> list[int]:
+        """The owner of each request that has or had a slot."""
+        return [request.owner for request in self._open.values() if isinstance(request, EngineRequest)]
 
     def open(self, options: SpeechOptions, owner: int = 0) -> EngineRequest:
         """Start a request with resolved options. It takes a slot or a place in the queue at once."""
-        request = EngineRequest(self._next_id, self.client.send, self._window, self.number)
-        self._next_id += 1
-        self._open[request.request_id] = request
-        self.idle.clear()
-        self.client.send(OpenRequest(request.request_id, options, owner))
+        request = EngineRequest(self._next_id, self.client.send, self.window, self.number, owner)
+        self.enter(request, options, owner)
         return request
+
+    def enter(
+        self, receiver: Receiver, options: SpeechOptions, owner: int, *, waits: bool = True, waited_ms: int = 0
+    ) -> int:
+        """Open a request whose events `receiver` gets; returns its id. See `OpenRequest`."""
+        request_id = self._next_id
+        self._next_id += 1
+        self._open[request_id] = receiver
+        self.idle.clear()
+        self.client.send(OpenRequest(request_id, options, owner, waited_ms, waits))
+        return request_id
+
+    def settle(self, request_id: int, request: EngineRequest) -> None:
+        """Have `request` get the events of this id, and send its commands here."""
+        self._open[request_id] = request
+        request.settle(request_id, self.number, self.client.send)
 
     def tell(self, state: EngineState) -> None:
         """Take over the state from the engine's owner, which has tried it."""
@@ -157,32 +207,36 @@ class EngineHandle:
     def fail_all(self, code: str, message: str) -> None:
         """End every request with an error."""
         self._trial = None  # its failure need not be logged
-        for request_id, request in list(self._open.items()):
+        for request_id, receiver in list(self._open.items()):
             self._forget(request_id)
-            request.deliver(RequestFinished(request_id, "error", code=code, message=message, retry_after_ms=RETRY_MS))
+            receiver.deliver(RequestFinished(request_id, "error", code=code, message=message, retry_after_ms=RETRY_MS))
 
     # ------------------------------------------------------------ the engine client's side
 
     def _on_events(self, new: list[EngineEvent]) -> None:
+        if self.info is not None and not self.info.aligns_words:
+            audio = [event for event in new if isinstance(event, RequestAudio)]
+            for frame, peaks in zip(audio, peaks_of_each([frame.pcm for frame in audio]), strict=True):
+                frame.peaks = peaks
         for event in new:
             if isinstance(event, RequestAudio):
-                if (request := self._open.get(event.request_id)) is not None:
-                    request.deliver(event)
+                if (receiver := self._open.get(event.request_id)) is not None:
+                    receiver.deliver(event)
             elif isinstance(event, EngineReady):
                 self._on_ready(event)
             elif isinstance(event, EnginePong):
                 self._observer.pulse(self.number, event)
             elif isinstance(event, EngineLoad):
-                pass
-            elif (request := self._open.get(event.request_id)) is not None:
+                self._told = event
+            elif (receiver := self._open.get(event.request_id)) is not None:
                 if isinstance(event, RequestFinished):
                     self._forget(event.request_id)
                     if event.code == "internal":  # the engine's log has the traceback
-                        logger.error("request {} failed: {}", request.name, event.message)
-                request.deliver(event)
+                        logger.error("request {}/{} failed: {}", self.number, event.request_id, event.message)
+                receiver.deliver(event)
 
     def _on_ready(self, event: EngineReady) -> None:
-        self.info, self._queue, self._window = event.info, event.queue, event.window
+        self.info, self._queue, self.window = event.info, event.queue, event.window
         self._observer.started(self.number, event.info)
         if self._tries:
             self._try()
@@ -210,6 +264,7 @@ class EngineHandle:
     def _on_lost(self, why: str) -> None:
         logger.error("engine {} is lost with {} utterances: {}", self.number, len(self._open), why)
         self.ready = False
+        self._told = None
         self._observer.lost(self.number)
         self.fail_all("engine_lost", "the engine was lost; it restarts by itself: try again")
 

@@ -19,6 +19,7 @@ from agent_tts.events import (
     RequestAudio,
     RequestEvent,
     RequestFinished,
+    RequestStarted,
 )
 
 # Credit is granted in this many parts of the window: few messages, and the engine never runs out of credit.
@@ -32,10 +33,16 @@ class EngineRequest:
     the audio.
     """
 
-    def __init__(self, request_id: int, send: Callable[[EngineCommand], None], window: int, engine: int = 0) -> None:
-        # Id of this request in its engine, and the engine's index in the node.
+    def __init__(
+        self, request_id: int, send: Callable[[EngineCommand], None], window: int, engine: int = 0, owner: int = 0
+    ) -> None:
+        # Id of this request in its engine, and the engine's index in the node. Both may change until it has a slot.
         self.request_id = request_id
         self.engine = engine
+        # Whose it is.
+        self.owner = owner
+        # Whether it has or had a slot.
+        self.started = False
         # Sends a command to the engine; never blocks.
         self._send = send
         # Frames taken since credit was last granted, and frames per grant.
@@ -141,10 +148,16 @@ class EngineRequest:
 
     # ------------------------------------------------------------ the service's side
 
+    def settle(self, request_id: int, engine: int, send: Callable[[EngineCommand], None]) -> None:
+        """It is open at this engine under this id. Called only by the service."""
+        self.request_id, self.engine, self._send = request_id, engine, send
+
     def deliver(self, event: RequestEvent) -> None:
         """Take an event from the engine. Called only by the service."""
         if isinstance(event, RequestAudio):
             self.samples += len(event.pcm) // 2
+        elif isinstance(event, RequestStarted):
+            self.started = True
         elif isinstance(event, RequestFinished):
             if self.stopped:  # also if the engine failed meanwhile
                 event = dataclasses.replace(event, reason="cancelled", code=None)

@@ -10,6 +10,7 @@ from agent_tts.errors import RETRY_MS, Draining, EngineLost
 from agent_tts.events import EngineInfo, SpeechOptions
 from agent_tts.speech.engine_handle import EngineClientFactory, EngineHandle, EngineObserver
 from agent_tts.speech.engine_request import EngineRequest
+from agent_tts.speech.moving import Mover
 from agent_tts.speech.routing import Routing
 from agent_tts.voices.library import VoiceLibrary
 
@@ -17,7 +18,8 @@ from agent_tts.voices.library import VoiceLibrary
 class SpeechService:
     """The engines of a node, all of the same kind.
 
-    Where another process owns them, `tries` is false, and `EngineHandle.tell` gets their states.
+    Where another process owns them, `tries` is false, and `EngineHandle.tell` gets their states. Of engines with the
+    same load, utterances begin at number `prefers` modulo their number: fronts that share them should differ.
     """
 
     def __init__(
@@ -28,11 +30,15 @@ class SpeechService:
         aliases: Mapping[str, str] = MappingProxyType({}),
         *,
         tries: bool = True,
+        prefers: int = 0,
     ) -> None:
         observer = observer or EngineObserver()
         self.engines = tuple(
             EngineHandle(number, make, observer, tries=tries) for number, make in enumerate(make_clients)
         )
+        # Moves waiting utterances; None with one engine.
+        self._mover = Mover(self.engines) if len(self.engines) > 1 else None
+        self._prefers = prefers
         # Voices in addition to the engines' own; None without a voice library.
         self.library = library
         self._aliases = aliases
@@ -86,6 +92,8 @@ class SpeechService:
         await self._stop()
 
     async def _stop(self) -> None:
+        if self._mover is not None:
+            self._mover.close()
         async with asyncio.TaskGroup() as stops:
             for engine in self.engines:
                 stops.create_task(engine.client.close(), name=f"stop of engine {engine.number}")
@@ -93,11 +101,14 @@ class SpeechService:
     async def drain(self) -> None:
         """Refuse new utterances and wait for the end of the open ones. Safe to cancel."""
         self.draining = True
-        for engine in self.engines:
-            await engine.idle.wait()
+        while self.speaking:  # what waits may move to an engine that was idle
+            for engine in self.engines:
+                await engine.idle.wait()
 
     def open(self, options: SpeechOptions, owner: int = 0) -> EngineRequest:
         """Start an utterance on the least loaded engine. It takes a slot or a place in the queue at once.
+
+        While it waits, it may move to an engine that has a slot first.
 
         Args:
             owner: a number for whose it is: owners get equal shares of each engine. 0 is the node itself.
@@ -113,9 +124,10 @@ class SpeechService:
         if not up:
             raise EngineLost("the engine is restarting: try again", retry_after_ms=RETRY_MS)
         # An engine that is not ready may fail fast and so look idle: it would receive every utterance.
-        able = [engine for engine in up if engine.ready] or up
-        prompt = [engine for engine in able if not engine.client.late] or able
-        return min(prompt, key=lambda engine: engine.load).open(self.resolve(options), owner)
+        able = [engine for engine in up if engine.able] or [engine for engine in up if engine.ready] or up
+        engine = min(able, key=lambda engine: (*engine.load, (engine.number - self._prefers) % len(self.engines)))
+        options = self.resolve(options)
+        return engine.open(options, owner) if self._mover is None else self._mover.open(engine, options, owner)
 
     def resolve(self, options: SpeechOptions) -> SpeechOptions:
         """The options with voice, language and model resolved; raises the errors of `Routing.resolve`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 from agent_tts.errors import SpeechError, from_code
 from agent_tts.events import (
@@ -34,7 +34,7 @@ from agent_tts.protocol.context import (
 from agent_tts.protocol.v1 import OutputFormat
 from agent_tts.speech.audio.encoding import Chunk, make_encoder
 from agent_tts.speech.engine_request import EngineRequest
-from agent_tts.speech.words.timeline import Paces, WordTimeline
+from agent_tts.speech.words.timeline import LateTimeline, Paces, WordTimeline
 
 # Words are sent to the listener, kept only for `cut`, or not computed.
 WordsMode = Literal["told", "kept", "none"]
@@ -114,14 +114,17 @@ class Utterance:
         # None if words are not computed.
         self._timeline: WordTimeline | None = None
         if words != "none":
-            self._timeline = WordTimeline(
-                aligned=info is not None and info.aligns_words,
-                speed=options.speed,
-                language=info.languages.get(options.language.lower(), "en") if info is not None else "en",
-                breaks=options.breaks,
-                pace=self._paces.of(options.voice),
-                tells=self._tells,
-            )
+            how: dict[str, Any] = {
+                "speed": options.speed,
+                "language": info.languages.get(options.language.lower(), "en") if info is not None else "en",
+                "breaks": options.breaks,
+                "pace": self._paces.of(options.voice),
+            }
+            aligned = info is not None and info.aligns_words
+            if aligned or self._tells:
+                self._timeline = WordTimeline(aligned=aligned, tells=self._tells, **how)
+            else:
+                self._timeline = LateTimeline(**how)
         # Characters of text so far, and unanswered flushes.
         self.chars = 0
         self.flushes = 0
@@ -213,7 +216,7 @@ class Utterance:
 
     def poll(self) -> list[Told] | None:
         """The listener's next events; None when there is none now."""
-        if self.is_unread:
+        if self._tells and self.is_unread:
             return self._read()
         event = self.request.poll()
         return None if event is None else self._told(event)
@@ -228,7 +231,7 @@ class Utterance:
     @property
     def has_events(self) -> bool:
         """Whether `poll` would return something."""
-        return self.is_unread or self.request.has_events
+        return self.request.has_events or self.is_unread
 
     @property
     def is_unread(self) -> bool:
@@ -243,7 +246,8 @@ class Utterance:
         return [*self._words("estimated", self._timeline.read())]
 
     def _on_event(self) -> None:
-        self._on_stopped()
+        if self.request.stopped:
+            self._on_stopped()
         if self.waker is not None:
             self.waker()
 
@@ -259,9 +263,9 @@ class Utterance:
         return self.done
 
     def _told(self, event: RequestEvent) -> list[Told]:
+        if isinstance(event, RequestAudio):
+            return self._on_audio(event.pcm, event.peaks)
         match event:
-            case RequestAudio(pcm=pcm):
-                return self._on_audio(pcm)
             case RequestWords(words=times):
                 return [*self._words("aligned", self._timeline.align(times))] if self._timeline is not None else []
             case RequestStarted(queue_ms=queue_ms):
@@ -276,18 +280,18 @@ class Utterance:
             case RequestFinished():
                 return self._on_finished(event)
 
-    def _on_audio(self, pcm: bytes) -> list[Told]:
+    def _on_audio(self, pcm: bytes, peaks: bytes) -> list[Told]:
         samples = len(pcm) // 2
         self.samples += samples
         told: list[Told] = []
         if self._timeline is not None:
-            self._timeline.hear(pcm)
+            self._timeline.hear(samples, peaks)
             if self._tells and (settled := self._timeline.settle(self.audio_ms)):
                 told += self._words("aligned", settled)
         self._meter.audio(samples * 1_000 / SAMPLE_RATE)
         chunks = self._encoder.encode(pcm)
         flags = 0
-        for later in self.request.ahead():
+        for later in self.request.ahead() if self.request.has_events else ():
             if isinstance(later, RequestFlushed):
                 flags |= FLAG_FLUSH
             elif isinstance(later, RequestFinished) and later.reason in ("end", "length"):
@@ -301,9 +305,10 @@ class Utterance:
         """Append `chunks`, the last with `flags`; flags without audio are sent with an empty chunk."""
         if flags and not chunks:
             chunks = [(b"", 0)]
-        last = len(chunks) - 1
-        for number, (payload, samples) in enumerate(chunks):
-            its_flags = flags if number == last else 0
+        left = len(chunks)
+        for payload, samples in chunks:
+            left -= 1
+            its_flags = 0 if left else flags
             told.append(
                 AudioChunk(self.context_id, self.context_no, self._first_sample, its_flags, payload, self._base64)
             )

@@ -194,14 +194,14 @@ class Caller(Arrivals):
 
 @asynccontextmanager
 async def calling(
-    url: str, headers: dict[str, str] | None = None, choice: dict[str, str] | None = None
+    url: str, headers: dict[str, str] | None = None, choice: dict[str, str] | None = None, query: str = ""
 ) -> AsyncIterator[Caller]:
     """A call that is connected."""
     caller = Caller()
     try:
         async with httpx.AsyncClient(base_url=url, headers=headers, timeout=20) as client:
             offer = {"sdp": await caller.offer(), "type": "offer", "request_data": choice or {}}
-            reply = await client.post("/api/agent/offer", json=offer)
+            reply = await client.post(f"/api/agent/offer{query}", json=offer)
         if reply.status_code != 200:
             raise ConnectionRefusedError(f"{reply.status_code}: {reply.text}")
         await caller.accept(reply.json())

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from typing import Any
 
 import httpx
 import pytest
 
-from agent_tts.agent.calls import VoiceChoice
 from agent_tts.agent.server import AgentServer
+from agent_tts.agent.signalling import VoiceChoice
 from agent_tts.serve.app import create_app
 from agent_tts.serve.guard import Client
 from agent_tts.serve.transports.sdp import MAX_CANDIDATES
@@ -203,3 +205,9 @@ async def test_the_voice_can_be_changed_during_a_call() -> None:
         caller.send("client-message", {"t": "voice", "d": {"voice": "nobody"}})
         assert "voice" in (await caller.message("error"))["data"]["error"]
         assert await agent.metric("agent_tts_agent_page_seconds_count") == 1
+
+
+def test_a_front_whose_calls_run_elsewhere_needs_no_pipecat() -> None:
+    program = "import agent_tts.agent.relay, sys; print('pipecat' in sys.modules, 'onnxruntime' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.split() == ["False", "False"]

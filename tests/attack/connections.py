@@ -26,7 +26,7 @@ async def hampered(settings: Mapping[str, object]) -> AsyncIterator[OwnNode]:
     """A node whose log nobody reads, and which may open few files."""
     flags = [part for key, value in settings.items() for part in ("--set", f"{key.replace('__', '.')}={value}")]
     async with hampered_node(*flags, files=FILES) as (url, process):
-        yield OwnNode(url, {"front": process.pid})
+        yield OwnNode(url, process.pid, {"front": process.pid})
 
 
 @asynccontextmanager

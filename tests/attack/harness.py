@@ -206,7 +206,7 @@ async def _target(
     settings = {"engine": "tone", "auth__api_keys": yaml.safe_dump(KEYS, default_flow_style=True).strip()}
     with contextlib.redirect_stderr(log):
         async with one.node({**settings, **one.settings, **more}) as node:
-            target = Target(node.url, node.pids["front"], short)
+            target = Target(node.url, node.pid, short)
             job = {"url": target.ws_url}
             async with workers("tests.attack.polite", [job], key=POLITE_KEY, ready_s=POLITE_START_S) as (caller,):
                 with _lower_priority():

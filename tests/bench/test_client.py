@@ -119,7 +119,7 @@ async def test_each_request_is_a_stranger_s(monkeypatch: pytest.MonkeyPatch) -> 
     wanted = requests("2", concurrency=2, duration_s=0.5, words_every_ms=5, texts=SHORT, session={"voice": "tone-660"})
     async with running_node() as node:
         found = await made(node, wanted)
-    assert is_clean(request_figures(wanted, found))
+    assert [call.error for call in found.samples if call.error or not call.audio_s] == []
     assert len(sent) == len(found.samples) > 2
     for messages in sent.values():
         assert [message["type"] for message in messages] == [

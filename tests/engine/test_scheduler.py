@@ -122,6 +122,35 @@ def test_free_slots_count_as_places_in_the_queue() -> None:
     assert finished(bench.step()) == []
 
 
+def test_a_request_that_may_not_wait_starts_at_once_or_is_refused() -> None:
+    """A free slot that one waits for is not free. Its time at other engines counts as time in the queue."""
+    bench = Bench(slots=2, queue=4)
+    bench.scheduler.open(1, UNPACED, 0.0)
+    bench.scheduler.open(2, UNPACED, 0.0, waits=False, waited_s=0.25)
+    bench.scheduler.open(3, UNPACED, 0.0, waits=False)
+    happened = bench.step()
+    assert finished(happened) == [(3, "error", "at_capacity")]
+    assert {e for e in happened if isinstance(e, events.RequestStarted)} == {
+        events.RequestStarted(1, 0),
+        events.RequestStarted(2, 250),
+    }
+
+
+def test_time_at_other_engines_counts() -> None:
+    """For the place in line, and for the longest wait. Fails if the line is by arrival: its head would hide the end."""
+    bench = Bench(slots=1, queue=4, queue_s=2.0)
+    bench.scheduler.open(1, UNPACED, 0.0)
+    bench.step()
+    bench.scheduler.open(2, UNPACED, 0.0)
+    bench.scheduler.open(3, UNPACED, 0.0, waited_s=1.5)
+    bench.step()
+    bench.now = 0.5
+    assert finished(bench.step()) == [(3, "error", "at_capacity")]
+    bench.scheduler.open(4, UNPACED, 0.5, waited_s=1.0)
+    bench.scheduler.cancel(1)
+    assert events.RequestStarted(4, 1_000) in bench.step()
+
+
 def test_a_request_that_waits_too_long_gets_at_capacity() -> None:
     bench = Bench(slots=1, queue=1, queue_s=2.0)
     bench.scheduler.open(1, UNPACED, 0.0)
@@ -517,6 +546,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.next_request = 1
         self.open: dict[int, int] = {}  # request -> frames received and not taken
         self.owner: dict[int, int] = {}  # of each request
+        self.since: dict[int, float] = {}  # when it began to wait
+        self.impatient: set[int] = set()  # requests that may not wait
         self.begun: set[int] = set()  # requests that have text, a flush or their end
         self.started: list[int] = []
         self.over: set[int] = set()
@@ -526,11 +557,19 @@ class SchedulerMachine(RuleBasedStateMachine):
     def requests(self, data: st.DataObject) -> int:
         return data.draw(st.integers(1, max(1, self.next_request)), label="request")
 
-    @rule(lead=st.sampled_from([None, 80, 400, 1_000]), owner=st.integers(0, 2))
-    def open_request(self, lead: int | None, owner: int) -> None:
+    @rule(
+        lead=st.sampled_from([None, 80, 400, 1_000]),
+        owner=st.integers(0, 2),
+        waits=st.booleans(),
+        waited_s=st.sampled_from([0.0, 0.0, 0.0, 0.3, 1.9, 5.0]),
+    )
+    def open_request(self, lead: int | None, owner: int, waits: bool, waited_s: float) -> None:
         self.owner[self.next_request] = owner
         self.open[self.next_request] = 0
-        self.scheduler.open(self.next_request, SpeechOptions(lead_ms=lead), self.now, owner)
+        self.since[self.next_request] = self.now - waited_s
+        options = SpeechOptions(lead_ms=lead)
+        self.scheduler.open(self.next_request, options, self.now, owner, waits=waits, waited_s=waited_s)
+        self.impatient |= set() if waits else {self.next_request}
         self.next_request += 1
 
     @rule(data=st.data(), text=st.text(max_size=5))
@@ -572,6 +611,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         step = self.scheduler.schedule(self.now)
         free = self.policy.slots - self.scheduler.speaking
         assert not (free and self.scheduler.queued), "a slot is free and a request waits"
+        waiting = {request.id for queue in self.scheduler._waiting.values() for request in queue}
+        assert not self.impatient & waiting - set(self.started), "a request waits that may not"
         for message in step.inputs:
             if isinstance(message, base.StartRequest):
                 assert message.slot not in self.in_slot, "a slot was reused without a release"
@@ -611,7 +652,8 @@ class SchedulerMachine(RuleBasedStateMachine):
             earlier = [
                 other
                 for other in self.open.keys() - set(self.started)
-                if other < event.request_id and self.owner[other] == self.owner[event.request_id]
+                if self.owner[other] == self.owner[event.request_id]
+                and (self.since[other], other) < (self.since[event.request_id], event.request_id)
             ]
             assert not self.begun.intersection(earlier), "not first in, first out for one owner"
             assert event.request_id in self.begun or not earlier, "overtaken without text"

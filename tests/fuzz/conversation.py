@@ -28,6 +28,7 @@ class Clocked:
     """An engine client whose steps and clock advance on demand only."""
 
     alive = True
+    late = False
 
     def __init__(
         self, settings: Settings, on_events: Callable[[list[EngineEvent]], None], on_lost: Callable[[str], None]

@@ -214,7 +214,8 @@ def test_malformed_bodies_are_refused(readers: Any, data: bytes) -> None:
 
 def test_null_in_place_of_an_optional_field_is_none() -> None:
     """The table above refuses null only for required fields."""
-    data = _json_frame(17, request_id=1, owner=0, options=OPTIONS | {"seed": None, "speed": 2})
+    fields = {"request_id": 1, "owner": 0, "waited_ms": 0, "waits": True}
+    data = _json_frame(17, **fields, options=OPTIONS | {"seed": None, "speed": 2})
     assert repr(Decoder(TO_ENGINE).feed(data)) == repr([events.OpenRequest(1, SpeechOptions(speed=2.0))])
 
 

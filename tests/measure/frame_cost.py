@@ -11,6 +11,7 @@ import asyncio
 import base64
 import json
 import os
+import random
 import socket
 import struct
 import sys
@@ -18,12 +19,13 @@ import time
 from collections import Counter
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, ClassVar, cast
 
 import typer
 import uvloop
 
 from agent_tts.bench.node import own_node
+from agent_tts.bench.scenario import TEXTS
 from agent_tts.bench.statistics import percentiles
 from agent_tts.bench.workers import ready, work, workers
 from agent_tts.bench.workers import report as answer
@@ -31,10 +33,11 @@ from agent_tts.bench.workers import report as answer
 FRAME_BYTES = 3_840
 HEAD_BYTES = 16
 WORD_S = 0.04
-WORD = "speech "  # 360 ms
-REQUEST_FRAMES = 60
+REQUEST_WORDS = 14  # about 60 frames
+LONG_WORDS = 180  # about a minute
 WARMUP_S = 3.0
 PROBE_S = 0.005
+WORDS = " ".join(TEXTS).split()
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 
@@ -46,7 +49,10 @@ class Counts:
     messages: int = 0
     words: int = 0
     sent: int = 0
-    errors: Counter[str] = field(default_factory=Counter)
+    errors: dict[str, int] = field(default_factory=dict)  # by code
+
+    def fail(self, code: str) -> None:
+        self.errors[code] = self.errors.get(code, 0) + 1
 
 
 class Caller(asyncio.Protocol):
@@ -58,6 +64,7 @@ class Caller(asyncio.Protocol):
         self._data = bytearray()
         self._number = 0
         self._words_left = 0
+        self._said = random.randrange(len(WORDS))
         self._timer: asyncio.TimerHandle | None = None
         self.greeted = self._loop.create_future()
 
@@ -71,7 +78,7 @@ class Caller(asyncio.Protocol):
         )
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._counts.errors["lost"] += 1
+        self._counts.fail("lost")
         if self._timer is not None:
             self._timer.cancel()
 
@@ -122,7 +129,7 @@ class Caller(asyncio.Protocol):
             case "context.done":
                 self.speak()
             case "error":
-                self._counts.errors[message["code"]] += 1
+                self._counts.fail(message["code"])
 
     def begin(self) -> None:
         """Set the session, and speak."""
@@ -134,17 +141,20 @@ class Caller(asyncio.Protocol):
         """Open the next context."""
         self._number += 1
         if self._way == "stream":
-            self._words_left = -(-REQUEST_FRAMES * 80 // 360)
+            self._words_left = REQUEST_WORDS
             self._type()
             return
         context_id = f"c{self._number}"
-        for _ in range(6):  # a minute
-            self.send(type="text.append", context_id=context_id, text=(WORD * 10 + "and, so. ") * 7)
+        self.send(type="text.append", context_id=context_id, text=" ".join(self._words(LONG_WORDS)))
         self.send(type="context.end", context_id=context_id)
+
+    def _words(self, count: int) -> list[str]:
+        self._said += count
+        return [WORDS[number % len(WORDS)] for number in range(self._said - count, self._said)]
 
     def _type(self) -> None:
         context_id = f"c{self._number}"
-        self.send(type="text.append", context_id=context_id, text=WORD)
+        self.send(type="text.append", context_id=context_id, text=f"{self._words(1)[0]} ")
         self._words_left -= 1
         if self._words_left:
             self._timer = self._loop.call_later(WORD_S, self._type)
@@ -182,27 +192,60 @@ def times_of(pid: int) -> tuple[float, float]:
     return int(fields[11]) * TICK_S, int(fields[12]) * TICK_S
 
 
-def floor_send() -> tuple[float, float]:
-    """us of CPU, user and system, of one `send` of a frame over loopback TCP; its receiver is another process."""
-    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:
-        peer, _ = server.accept()
-        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if not (pid := os.fork()):
-            peer.close()
-            while client.recv(1 << 20):
-                pass
-            os._exit(0)
-        client.close()
-        frame, count = bytes(FRAME_BYTES + HEAD_BYTES + 4), 20_000
-        user, system = os.times()[:2]
-        for number in range(count):
-            peer.send(frame)
-            if number % 50 == 0:
-                time.sleep(0.002)  # paced: the receiver has read
-        used = os.times()
-        peer.close()
+class Sink(asyncio.Protocol):
+    """A connection whose data nobody looks at."""
+
+    made: ClassVar[list[asyncio.Transport]] = []
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.made.append(cast(asyncio.Transport, transport))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.made.pop()
+
+
+def floor_send(sockets: int = 400, seconds: float = 5.0) -> tuple[float, float]:
+    """us of CPU, user and system, of the `write` of a frame to each of many sockets every 80 ms, in groups.
+
+    The least that a front needs on this event loop. Another process reads.
+    """
+
+    async def read(address: tuple[str, int]) -> None:
+        loop = asyncio.get_running_loop()
+        for _ in range(sockets):
+            await loop.create_connection(Sink, *address)
+        while Sink.made:
+            await asyncio.sleep(0.1)
+
+    async def write(listener: socket.socket) -> tuple[float, float]:
+        server = await asyncio.get_running_loop().create_server(Sink, sock=listener)
+        while len(Sink.made) < sockets:
+            await asyncio.sleep(0.1)
+        transports = Sink.made[:]
+        for transport in transports:
+            transport.set_write_buffer_limits(high=1, low=0)
+        frame, group, count = bytes(FRAME_BYTES + HEAD_BYTES + 4), max(1, sockets // 16), 0
+        before, begun = os.times(), time.monotonic()
+        while time.monotonic() - begun < seconds:
+            for transport in (transports * 2)[count % sockets :][:group]:
+                transport.write(frame)
+            count += group
+            await asyncio.sleep(max(0.0, begun + count / sockets * 0.08 - time.monotonic()))
+        after = os.times()
+        for transport in transports:
+            transport.abort()
+        server.close()
+        return (after.user - before.user) / count * 1e6, (after.system - before.system) / count * 1e6
+
+    with socket.create_server(("127.0.0.1", 0), backlog=sockets) as listener:
+        pid = os.fork()
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            if not pid:
+                runner.run(read(listener.getsockname()))
+                os._exit(0)
+            figures = runner.run(write(listener))
         os.waitpid(pid, 0)
-    return (used.user - user) / count * 1e6, (used.system - system) / count * 1e6
+    return figures
 
 
 def floor_callback() -> float:
@@ -265,7 +308,7 @@ async def measure(
 
             async def counts() -> Counter[str]:
                 told = await asyncio.gather(*(worker.tell({}, 60) for worker in found))
-                return sum((Counter({k: v for k, v in one.items() if k != "errors"}) for one in told), Counter())
+                return sum((Counter(one | one.pop("errors")) for one in told), Counter())
 
             rtts_ms: list[float] = []
             await counts()
@@ -291,6 +334,8 @@ async def measure(
     got = after - before
     frames = max(1, got["frames"])
     figures: dict[str, Any] = {"way": way, "callers": callers, "lead_ms": lead_ms, "s": round(took_s, 1)}
+    if failed := {code: count for code, count in after.items() if code not in asdict(Counts())}:
+        figures["errors"] = failed
     figures["frames_per_s"] = round(got["frames"] / took_s)
     figures["in_per_frame"] = round(got["sent"] / frames, 3)
     figures["out_per_frame"] = round(got["messages"] / frames, 3)

@@ -25,6 +25,7 @@ from agent_tts.events import RequestWords as Aligned
 from agent_tts.protocol.context import Word
 from agent_tts.serve.own_engine import engine
 from agent_tts.speech.service import SpeechService
+from agent_tts.speech.words.peaks import peaks
 from agent_tts.speech.words.timeline import WordTimeline
 
 # Typical sentences of agents, in languages of several scripts.
@@ -140,7 +141,7 @@ async def _compare(
                 spoken += truth.align(times)
             case RequestAudio(pcm=pcm):
                 before_ms, audio_ms = audio_ms, audio_ms + len(pcm) * 500 / SAMPLE_RATE
-                guess.hear(pcm)
+                guess.hear(len(pcm) // 2, peaks(pcm))
                 settled += guess.settle(audio_ms)
                 if chance.random() < CUT_SHARE:
                     played_ms = max(0.0, chance.uniform(before_ms, audio_ms) - LEAD_MS)

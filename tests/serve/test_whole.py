@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +12,15 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from agent_tts.agent.server import AgentServer
+from agent_tts.agent import relay, server
+from agent_tts.config.settings import Settings
 from agent_tts.events import Model
 from agent_tts.ipc.channel import NoAnswer
 from agent_tts.ipc.front_messages import Claim, Token
+from agent_tts.serve.app import Extension
 from agent_tts.serve.ledger import MAX_UPLOADS
 from agent_tts.serve.supervision import ANSWER_S, Supervision, front_of
-from tests.agent.caller import Caller
+from tests.agent.caller import Caller, calling
 from tests.fronts import Fronts, running_fronts
 from tests.rtc_peer import RtcPeer, connected
 from tests.support import until, with_models
@@ -28,6 +30,7 @@ pytestmark = pytest.mark.node
 
 KEYS: dict[str, Any] = {"auth": {"api_keys": ["one", "two"]}}
 DESIGN = Model("design-tiny", "designed", "nowhere")
+AGENT = {"stt": {"kind": "none"}, "llm": {"base_url": "http://127.0.0.1:9/v1"}}
 ONE, TWO = {"X-API-Key": "one"}, {"X-API-Key": "two"}
 
 
@@ -306,8 +309,7 @@ async def test_metrics_without_a_supervisor_are_refused_in_time() -> None:
 
 
 async def test_a_call_gets_its_candidates_through_any_front() -> None:
-    agent = {"stt": {"kind": "none"}, "llm": {"base_url": "http://127.0.0.1:9/v1"}}
-    async with running_fronts(extension=lambda settings: AgentServer(settings.agent), agent=agent, **KEYS) as node:
+    async with running_fronts(extensions=[server.extension] * 2, agent=AGENT, **KEYS) as node:
         caller = Caller()
         line = "candidate:1 1 udp 2130706431 127.0.0.1 50000 typ host"
         async with httpx.AsyncClient(timeout=20) as http:
@@ -320,6 +322,45 @@ async def test_a_call_gets_its_candidates_through_any_front() -> None:
             assert (await http.patch(url, json=found, headers=ONE)).status_code == 204
             bad = found | {"candidates": [{"candidate": "nonsense"}]}
             assert (await http.patch(url, json=bad, headers=ONE)).status_code == 400
+        await caller.close()
+
+
+async def test_calls_run_in_a_process_of_their_own_whichever_front_they_reach() -> None:
+    """The fronts run no pipeline; signalling, limits and errors are as in one process."""
+    parts: list[Callable[[Settings], Extension]] = [relay.extension, relay.extension, server.extension]
+    agent = AGENT | {"calls": 2}
+    async with running_fronts(2, extensions=parts, agent=agent, **KEYS) as node:
+        first, second, calls = node.fronts
+        async with httpx.AsyncClient(timeout=20, headers=ONE) as http:
+            about = (await http.get(f"{first.url}/api/agent")).json()
+            assert about["stt"]["kind"] == "none"
+            assert about["tts"]["kind"] == "tone"
+            bad = await http.post(f"{first.url}/api/agent/offer", json={"sdp": "v=0", "type": "offer"})
+            assert (bad.status_code, bad.json()["error"]["code"]) == (400, "bad_message")
+            token = (await http.post(f"{first.url}/v1/tokens")).json()["token"]
+            async with (
+                calling(first.url, headers=ONE) as caller,
+                calling(second.url, query=f"?token={token}") as other,
+            ):
+                for each in (caller, other):
+                    each.type("Hello.")
+                    await each.loud()
+                assert node.whole._ledger.taken("calls", 2) == 2
+                reply = await http.post(f"{second.url}/api/agent/offer", json=await offer())
+                assert (reply.status_code, reply.json()["error"]["code"]) == (503, "at_capacity")
+            await until(lambda: node.whole._ledger.taken("calls") == 0)
+            assert calls.node.guard.sessions == first.node.guard.sessions == 0
+            await node.kill(2)
+            reply = await http.post(f"{first.url}/api/agent/offer", json=await offer())
+            assert (reply.status_code, reply.json()["error"]["code"]) == (503, "at_capacity")
+            assert "restarting" in reply.json()["error"]["message"]
+
+
+async def offer() -> dict[str, str]:
+    caller = Caller()
+    try:
+        return {"sdp": await caller.offer(), "type": "offer"}
+    finally:
         await caller.close()
 
 

@@ -94,7 +94,7 @@ async def _delete(session_id: str, request: Request, client: Authorized) -> Resp
         if node.supervision is None or node.supervision.has(session_id):
             await close_peer(node, question)
         else:
-            await node.supervision.at_owner(question)
+            await node.supervision.ask(question)
     except BadMessage:
         raise HTTPException(404, "no such WebRTC session") from None
     return Response(status_code=204)

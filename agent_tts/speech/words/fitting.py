@@ -16,10 +16,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-import numpy as np
-
 from agent_tts.events import SAMPLE_RATE
 from agent_tts.speech.words.lengths import SENTENCE_PAUSE_MS
+from agent_tts.speech.words.peaks import BLOCK_MS
 
 # Weight of the initial pace, as ms of speech heard at that pace; and of the initial pauses, as their number.
 PRIOR_MS = 1_500.0
@@ -43,10 +42,6 @@ HOPELESS = 36.0  # above this cost of a pause that is too late, later pauses are
 # pause, so theirs may be later.
 LATE_CLAUSE = (150.0, 0.2)
 LATE_SENTENCE = (400.0, 0.6)
-
-BLOCK = SAMPLE_RATE // 100  # samples of 10 ms
-BLOCK_BYTES = 2 * BLOCK
-BLOCK_MS = 10
 
 # Silence is below this share of the loudest peak so far (-30 dB). A gap lasts at least GAP_MS, longer than the closure
 # of a "p" or a "t".
@@ -183,9 +178,9 @@ class Fit:
 
     # ------------------------------------------------------------ what is heard
 
-    def hear(self, pcm: bytes) -> None:
-        """Take the next piece of audio: pcm_s16le at 24 kHz."""
-        if gaps := self._silences.hear(pcm):
+    def hear(self, samples: int, peaks: bytes) -> None:
+        """Take the next piece of audio; see `Silences.hear`."""
+        if gaps := self._silences.hear(samples, peaks):
             self._gaps += gaps
             self.revision += 1
 
@@ -284,7 +279,7 @@ class Gap(NamedTuple):
 
 
 class Silences:
-    """pcm_s16le at 24 kHz in, the gaps in it out."""
+    """Peaks of audio in, the gaps in it out."""
 
     def __init__(self) -> None:
         self._samples = 0
@@ -302,17 +297,25 @@ class Silences:
         """Whether there was no sound in the last `GAP_MS`, or none at all."""
         return self.sounded_until_ms is None or self.heard_ms - self.sounded_until_ms >= GAP_MS
 
-    def hear(self, pcm: bytes) -> list[Gap]:
-        """Take the next piece; returns the gaps that end in it. The first gap starts at 0 and may have any length."""
+    def hear(self, samples: int, peaks: bytes) -> list[Gap]:
+        """Take the next piece; returns the gaps that end in it. The first gap starts at 0 and may have any length.
+
+        Args:
+            samples: its length, at 24 kHz.
+            peaks: see `agent_tts.speech.words.peaks.peaks`.
+        """
         begin_ms, until_ms = self.heard_ms, self.sounded_until_ms
-        self._samples += len(pcm) // 2
-        blocks = np.frombuffer(pcm, "<i2")[: len(pcm) // BLOCK_BYTES * BLOCK].reshape(-1, BLOCK)
-        # abs(-32 768) overflows and stays negative, which is harmless: neighbouring samples are loud too.
-        peaks = np.maximum.reduce(np.abs(blocks), axis=1).tolist()
-        self._loudest = max(self._loudest, *peaks) if peaks else self._loudest
+        self._samples += samples
+        loud = memoryview(peaks).cast("h").tolist()
+        if not loud:
+            return []
+        self._loudest = max(self._loudest, max(loud))
         quiet = max(LOUD, QUIET * self._loudest)
+        if min(loud) >= quiet and until_ms is not None and begin_ms - until_ms < GAP_MS:
+            self.sounded_until_ms = begin_ms + len(loud) * BLOCK_MS
+            return []
         gaps: list[Gap] = []
-        for number, peak in enumerate(peaks):
+        for number, peak in enumerate(loud):
             if peak >= quiet:
                 at_ms = begin_ms + number * BLOCK_MS
                 if until_ms is None or at_ms - until_ms >= GAP_MS:

@@ -51,6 +51,7 @@ class Length(NamedTuple):
     pause_ms: float
 
 
+@lru_cache(4_096)  # most words of a text are common ones
 def length(token: str, language: str = "en") -> Length:
     """Nominal duration of a token (text without white space) at normal speed, in a language such as "en" or "en-us"."""
     language = language.partition("-")[0]

@@ -10,8 +10,8 @@ import math
 import re
 from bisect import bisect_right
 from collections import OrderedDict, deque
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
 
 from agent_tts.events import WordTime
 from agent_tts.protocol.context import Word
@@ -28,8 +28,11 @@ READ_AHEAD_MS, READ_AHEAD_BREAKS_MS = 15_000.0, 60_000.0
 # Characters that are read at once, in about a millisecond; the rest waits for `read`. Longer tokens are read in parts.
 READ_CHARS = 256
 
-# Pieces of audio that are collected before analysis: one piece costs nearly as much as all of them.
-MAX_UNHEARD = 12
+# If words are not sent, text is read again after so many pieces of audio.
+READ_EVERY = 12
+
+# Calls that a `LateTimeline` keeps: of audio, ten seconds.
+MAX_NOTES = 128
 
 MAX_VOICES = 16
 SLOWEST, FASTEST = 3.0, 0.33  # measured paces are clamped to these
@@ -76,7 +79,8 @@ class WordTimeline:
         # The engine's times, in text order.
         self._marks: list[WordTime] = []
         self._fit = Fit(speed, pace)
-        self._unheard: list[bytes] = []
+        # Pieces of audio.
+        self._pieces = 0
         # Character offsets of the estimated marks.
         self._places: list[tuple[int, int]] = []
         # Tokens with estimates; the number of settled ones; start of the last settled one, in ms.
@@ -98,7 +102,6 @@ class WordTimeline:
     @property
     def pace(self) -> float:
         """Learned pace of the voice, for its next utterance; see `Paces`."""
-        self._listen()
         return self._fit.pace
 
     # ------------------------------------------------------------ text in, words out
@@ -118,6 +121,9 @@ class WordTimeline:
 
     def complete(self) -> list[Word]:
         """The text has ended, so its last word is complete; returns the words that can be sent now."""
+        return self._complete()
+
+    def _complete(self) -> list[Word]:
         if self._tail:
             self._pending.append((self._tail, self._length - len(self._tail)))
             self._tail = ""
@@ -125,7 +131,7 @@ class WordTimeline:
 
     def flush(self) -> list[Word]:
         """The last word is complete; `flushed` follows once it is spoken. Returns the words that can be sent now."""
-        words = self.complete()
+        words = self._complete()
         self._flushes.append(len(self._tokens) + len(self._pending))
         return words
 
@@ -155,18 +161,17 @@ class WordTimeline:
 
     # ------------------------------------------------------------ times from the audio
 
-    def hear(self, pcm: bytes) -> None:
-        """Take the next piece of audio from the engine: pcm_s16le at 24 kHz."""
+    def hear(self, samples: int, peaks: bytes) -> None:
+        """Take the next piece of audio from the engine; see `Silences.hear`."""
         if self._aligned:
             return
-        self._unheard.append(pcm)
-        if len(self._unheard) >= MAX_UNHEARD:
-            self._listen()
+        self._fit.hear(samples, peaks)
+        self._pieces += 1
+        if not self._tells and self._pieces % READ_EVERY == 0:
             self._estimate()
 
     def flushed(self, audio_ms: int) -> None:
         """All text before the oldest unanswered `flush` lies within the first `audio_ms` of audio."""
-        self._listen()
         if not self._flushes:
             return
         count = self._flushes.pop(0)
@@ -176,14 +181,13 @@ class WordTimeline:
 
     def finish(self, audio_ms: int, *, cut: bool = False) -> list[Word]:
         """All audio has been made; returns the words that were never sent. `cut`: the audio ended before the text."""
-        left = self.complete()
+        left = self._complete()
         if self._aligned:
             left += [self._word(token, start) for token, start in self._pending]
             self._pending.clear()
         elif not cut:
             left += self._estimate(math.inf)
         self._audio_ms = audio_ms
-        self._listen()
         if not cut:
             self._fit.reach(len(self._fit), audio_ms)
         return left
@@ -194,7 +198,6 @@ class WordTimeline:
         Applies to estimates only. Final times are fitted to the audio heard so far, follow earlier settled words, and
         lie within the audio once its end is known.
         """
-        self._listen()
         words: list[Word] = []
         if until_ms is not None and self._next[0] == self._fit.revision and until_ms <= self._next[1]:
             return words
@@ -214,14 +217,12 @@ class WordTimeline:
 
     def words(self) -> list[Word]:
         """All words with their current estimates."""
-        self._listen()
         return [self._estimated(token) for token in self._tokens]
 
     # ------------------------------------------------------------ heard
 
     def split(self, played_ms: float) -> tuple[str, str]:
         """The text as (heard, unheard) after `played_ms` of audio. A mark is heard once half of it is played."""
-        self._listen()
         self._estimate(played_ms, ahead=False)
         text = "".join(self._parts)
         count = len(self._marks if self._aligned else self._places)
@@ -253,8 +254,6 @@ class WordTimeline:
         and at least the first `tokens`. Returns the words to send.
         """
         words: list[Word] = []
-        if self._pending:
-            self._listen()
         chars = READ_CHARS if self._tells and ahead else 0
         while self._pending and not self._aligned:
             if chars <= 0 and not (len(self._tokens) < tokens or until_ms == math.inf or self._is_due(until_ms)):
@@ -305,12 +304,6 @@ class WordTimeline:
         start_ms, end_ms = self._fit.span(first)[0], self._fit.span(last)[1]
         return Word(text, self._at(start_ms), self._at(end_ms), start, start + len(text))
 
-    def _listen(self) -> None:
-        """Analyse the collected audio."""
-        if self._unheard:
-            self._fit.hear(b"".join(self._unheard))
-            self._unheard.clear()
-
     def _middle_ms(self, mark: int) -> float:
         timed = self._timed(mark)
         return (timed.start_ms + timed.end_ms) / 2
@@ -323,6 +316,53 @@ class WordTimeline:
 
     def _at(self, ms: float) -> int:
         return round(ms) if self._audio_ms is None else min(round(ms), self._audio_ms)
+
+
+class LateTimeline(WordTimeline):
+    """The estimates for a listener who gets no words: they are computed when `split` or `finish` asks for them.
+
+    Most utterances are never cut, and cost nothing. What has come meanwhile is noted, and taken in as it has come; at
+    the latest after `MAX_NOTES`, which takes about a millisecond.
+    """
+
+    def __init__(self, *, speed: float = 1.0, language: str = "en", breaks: bool = False, pace: float = 1.0) -> None:
+        super().__init__(aligned=False, speed=speed, language=language, breaks=breaks, pace=pace, tells=False)
+        # Calls of methods of `WordTimeline`.
+        self._notes: list[tuple[Callable[..., object], tuple[Any, ...]]] = []
+
+    def append(self, text: str) -> list[Word]:
+        return self._note(WordTimeline.append, text)
+
+    def complete(self) -> list[Word]:
+        return self._note(WordTimeline.complete)
+
+    def flush(self) -> list[Word]:
+        return self._note(WordTimeline.flush)
+
+    def hear(self, samples: int, peaks: bytes) -> None:
+        self._note(WordTimeline.hear, samples, peaks)
+
+    def flushed(self, audio_ms: int) -> None:
+        self._note(WordTimeline.flushed, audio_ms)
+
+    def finish(self, audio_ms: int, *, cut: bool = False) -> list[Word]:
+        self._take_in()
+        return super().finish(audio_ms, cut=cut)
+
+    def split(self, played_ms: float) -> tuple[str, str]:
+        self._take_in()
+        return super().split(played_ms)
+
+    def _note(self, method: Callable[..., object], *args: object) -> list[Word]:
+        self._notes.append((method, args))
+        if len(self._notes) >= MAX_NOTES:
+            self._take_in()
+        return []
+
+    def _take_in(self) -> None:
+        for method, args in self._notes:
+            method(self, *args)
+        self._notes.clear()
 
 
 class Paces:

@@ -37,6 +37,7 @@ class Clocked:
     """An engine client whose engine turns only in `turn`, with its own clock."""
 
     alive = True
+    late = False
 
     def __init__(self, on_events: Any, on_lost: Any) -> None:
         self.now = 0.0

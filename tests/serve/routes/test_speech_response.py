@@ -10,6 +10,7 @@ from typing import Any
 from agent_tts.events import FRAME_SAMPLES
 from agent_tts.serve.connections import CONNECTION
 from agent_tts.serve.fair_queue import SLICE_S
+from agent_tts.speech.engine_request import EngineRequest
 from tests.fault.test_cancellation import TEXT, Link, cancelled_everywhere, local_node
 from tests.support import until
 
@@ -84,6 +85,7 @@ async def test_audio_stays_in_the_window_while_the_client_does_not_read() -> Non
         await dam.reached.wait()
         window = node.settings.limits.window_frames
         (speech,) = node.service.engines[0]._open.values()
+        assert isinstance(speech, EngineRequest)
         await until(lambda: speech.samples >= window * FRAME_SAMPLES)
         for _ in range(100):
             await asyncio.sleep(0)

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_tts.speech.words.fitting import Fit
+from agent_tts.speech.words.peaks import peaks
 from tests.examples import examples
 from tests.speech.words.test_silences import audio
 
@@ -38,7 +39,8 @@ def starts(pace: float = 1.0, rest: float = 1.0) -> list[float]:
 
 def hear(fit: Fit, pcm: bytes) -> None:
     for start in range(0, len(pcm), 3_840):
-        fit.hear(pcm[start : start + 3_840])
+        piece = pcm[start : start + 3_840]
+        fit.hear(len(piece) // 2, peaks(piece))
 
 
 @pytest.mark.parametrize("pace", [0.7, 1.0, 1.4])

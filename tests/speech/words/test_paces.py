@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from agent_tts.speech.words.peaks import peaks
 from agent_tts.speech.words.timeline import MAX_VOICES, Paces, WordTimeline
 from tests.speech.words.test_silences import audio
 
@@ -20,7 +21,8 @@ def test_the_next_estimate_has_the_pace_of_the_last_speech(speed: float) -> None
     first = WordTimeline(aligned=False, speed=speed)
     first.append(TEXT)
     nominal_ms = first.complete()[-1].end_ms
-    first.hear(audio((2 * nominal_ms // 80 * 80, 9_000)))
+    pcm = audio((2 * nominal_ms // 80 * 80, 9_000))
+    first.hear(len(pcm) // 2, peaks(pcm))
     first.finish(2 * nominal_ms // 80 * 80)
     paces.learn("bob", first.pace)
     second = WordTimeline(aligned=False, speed=speed, pace=paces.of("bob"))

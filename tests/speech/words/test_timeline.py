@@ -14,7 +14,8 @@ from agent_tts.protocol.context import Word
 from agent_tts.speech.words import timeline as timeline_module
 from agent_tts.speech.words.fitting import Fit
 from agent_tts.speech.words.lengths import SENTENCE_PAUSE_MS
-from agent_tts.speech.words.timeline import READ_CHARS, WordTimeline
+from agent_tts.speech.words.peaks import peaks
+from agent_tts.speech.words.timeline import MAX_NOTES, READ_CHARS, LateTimeline, WordTimeline
 from tests.examples import examples
 from tests.speech.words.test_silences import audio
 
@@ -155,11 +156,15 @@ def test_an_unfinished_token_is_sent_when_it_is_complete() -> None:
 TEXT = "One two three, four five. Six seven eight nine."
 
 
+def hear(timeline: WordTimeline, pcm: bytes) -> None:
+    timeline.hear(len(pcm) // 2, peaks(pcm))
+
+
 def settled(timeline: WordTimeline, pcm: bytes) -> list[tuple[float, Word]]:
     """The words that settle in each 80 ms of audio, with the end time of the 80 ms."""
     found = []
     for start in range(0, len(pcm), 3_840):
-        timeline.hear(pcm[start : start + 3_840])
+        hear(timeline, pcm[start : start + 3_840])
         until_ms = min(len(pcm), start + 3_840) / 48
         found += [(until_ms, word) for word in timeline.settle(until_ms)]
     return found
@@ -199,34 +204,14 @@ def test_audio_improves_the_heard_text() -> None:
     assert timeline.split(2_220)[0] == "One two three, four five."
 
 
-def test_audio_is_fitted_in_large_pieces_and_when_times_are_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    goes: list[int] = []
-    fit = Fit.hear
-
-    def hear(self: Fit, pcm: bytes) -> None:
-        goes.append(len(pcm))
-        fit(self, pcm)
-
-    monkeypatch.setattr(Fit, "hear", hear)
-    timeline = WordTimeline(aligned=False)
-    told(timeline, TEXT)
-    pcm = audio((1_000, 9_000), (160, 0), (750, 9_000), (320, 0), (100, 9_000))
-    for at in range(0, len(pcm), 3_840):
-        timeline.hear(pcm[at : at + 3_840])
-    assert len(goes) <= 3
-    assert timeline.split(1_150)[0] == "One two three,"
-    assert timeline.split(2_220)[0] == "One two three, four five."
-    assert sum(goes) == len(pcm)
-
-
 def test_a_flush_fixes_the_end_of_its_text() -> None:
     timeline = WordTimeline(aligned=False)
     timeline.append("a rather long beginning")
     timeline.flush()
     timeline.append(" and more.")
-    timeline.hear(audio((700, 9_000), (100, 0)))
+    hear(timeline, audio((700, 9_000), (100, 0)))
     timeline.flushed(800)
-    timeline.hear(audio((400, 9_000)))
+    hear(timeline, audio((400, 9_000)))
     first, *_, last, and_, more = timeline.words() + timeline.complete()
     assert (first.start_ms, last.end_ms, and_.start_ms, more.word) == (0, 700, 800, "more.")
 
@@ -234,7 +219,7 @@ def test_a_flush_fixes_the_end_of_its_text() -> None:
 def test_an_early_end_leaves_words_unheard() -> None:
     timeline = WordTimeline(aligned=False)
     told(timeline, TEXT * 20)
-    timeline.hear(audio((2_000, 9_000)))
+    hear(timeline, audio((2_000, 9_000)))
     timeline.finish(2_000, cut=True)
     assert len(timeline.split(2_000)[0]) < len(TEXT * 2)
     assert all(word.start_ms <= word.end_ms <= 2_000 for word in timeline.settle())
@@ -243,7 +228,7 @@ def test_an_early_end_leaves_words_unheard() -> None:
 def test_the_engines_own_times_do_not_settle() -> None:
     timeline = WordTimeline(aligned=True)
     told(timeline, "Hello there")
-    timeline.hear(audio((800, 9_000)))
+    hear(timeline, audio((800, 9_000)))
     timeline.align([WordTime(0, 5, 0, 400), WordTime(6, 11, 400, 800)])
     timeline.finish(800)
     assert timeline.settle() == []
@@ -336,7 +321,7 @@ def test_without_word_times_a_long_text_is_read_with_its_audio(monkeypatch: pyte
     at_once = len(read)
     assert 15 < at_once < 80
     for _ in range(50):
-        timeline.hear(audio((80, 9_000)))
+        hear(timeline, audio((80, 9_000)))
     assert at_once < len(read) < at_once + 40
     assert "".join(timeline.split(4_000)) == text
     assert timeline.split(60_000)[0].count("One") > 20
@@ -353,7 +338,7 @@ def test_without_word_times_a_flush_reads_its_text_when_it_is_answered() -> None
         timeline.append("A word or two, and so on. " * 20)
         timeline.flush()
         timeline.append("Nothing of this has been heard. " * 20)
-        timeline.hear(audio((2_000, 9_000)))
+        hear(timeline, audio((2_000, 9_000)))
         timeline.flushed(2_000)
     told, untold = (timeline.split(2_000)[0] for timeline in timelines)
     assert told == untold
@@ -380,7 +365,7 @@ def test_the_heard_text_is_the_same_without_word_times(
         for ms, loud in spans:
             heard_ms += 20 * ms
             for timeline in timelines:
-                timeline.hear(audio((20 * ms, loud)))
+                hear(timeline, audio((20 * ms, loud)))
     told, untold = timelines
     for played_ms in range(0, heard_ms, 100):
         assert told.split(played_ms) == untold.split(played_ms)
@@ -394,6 +379,8 @@ def test_pauses_shorter_than_estimated_do_not_delay_reading() -> None:
     timelines = [WordTimeline(aligned=False, tells=tells, speed=0.25, breaks=True) for tells in (True, False)]
     for timeline in timelines:
         timeline.append(" ".join(tokens))
+        while timeline.is_unread:
+            timeline.read()
     heard_ms = 0
     for token in tokens[:30]:
         said = ((9_000, 0),) if token == pause else ((1_280, 9_000), (1_200 if token[-1] in ",." else 0, 0))
@@ -401,7 +388,58 @@ def test_pauses_shorter_than_estimated_do_not_delay_reading() -> None:
             heard_ms += ms
             for timeline in timelines:
                 for start in range(0, ms, 1_000):
-                    timeline.hear(audio((min(1_000, ms - start), loud)))
+                    hear(timeline, audio((min(1_000, ms - start), loud)))
     told, untold = timelines
     for played_ms in range(0, heard_ms, 500):
         assert told.split(played_ms) == untold.split(played_ms)
+
+
+# ---------------------------------------------------------------- a listener who gets no words
+
+
+SOUND, SILENCE = audio((80, 9_000)), audio((240, 0))
+
+
+@given(st.data())
+def test_a_late_timeline_splits_as_one_that_reads_at_once(data: st.DataObject) -> None:
+    """Whatever comes, in whatever order, and however often it is asked."""
+    late, prompt = LateTimeline(), WordTimeline(aligned=False, tells=False)
+    audio_ms = 0
+    for _ in range(data.draw(st.integers(0, 20))):
+        match data.draw(st.sampled_from(["append", "hear", "hear", "flush", "flushed", "split"])):
+            case "append":
+                text = data.draw(st.sampled_from(["Hel", "lo there. ", "One, two, three. " * 9, "\n", "x" * 300]))
+                assert late.append(text) == prompt.append(text) == []
+            case "hear":
+                for pcm in [SOUND] * data.draw(st.sampled_from([1, 5, MAX_NOTES])) + [SILENCE]:
+                    hear(late, pcm)
+                    hear(prompt, pcm)
+                    audio_ms += len(pcm) // 48
+            case "flush":
+                late.flush()
+                prompt.flush()
+            case "flushed":
+                late.flushed(audio_ms)
+                prompt.flushed(audio_ms)
+            case "split":
+                assert late.split(audio_ms / 2) == prompt.split(audio_ms / 2)
+    late.complete()
+    prompt.complete()
+    if data.draw(st.booleans()):
+        late.finish(audio_ms, cut=True)
+        prompt.finish(audio_ms, cut=True)
+    assert late.split(audio_ms) == prompt.split(audio_ms)
+
+
+def test_a_late_timeline_computes_nothing_before_it_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mutation: notes that are taken in at once."""
+    with monkeypatch.context() as patch:
+        patch.setattr(Fit, "add", None)
+        patch.setattr(Fit, "hear", None)
+        late = LateTimeline()
+        late.append("One two three, four five.")
+        for _ in range(60):
+            hear(late, SOUND)
+        late.complete()
+    assert "".join(late.split(1_000)) == "One two three, four five."
+    assert late.split(1_000)[0]

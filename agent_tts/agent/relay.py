@@ -1,0 +1,48 @@
+"""The agent as an extension of a front whose calls run in processes of their own. Nothing here needs Pipecat."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from fastapi import FastAPI
+
+from agent_tts.agent.signalling import routes
+from agent_tts.config.settings import Settings
+from agent_tts.ipc.front_messages import AddCandidates, BeginCall, DescribeAgent
+from agent_tts.serve.node import Node
+from agent_tts.serve.supervision import Supervision
+
+
+class AgentRelay:
+    """An `Extension` of a supervised front, and the `Switchboard` of its routes: it asks those that run calls."""
+
+    _supervision: Supervision
+
+    def install(self, app: FastAPI, node: Node) -> None:
+        assert node.supervision is not None
+        self._supervision = node.supervision
+        app.state.agent = self
+        app.include_router(routes)
+
+    async def start(self) -> None:
+        """Nothing runs here."""
+
+    async def close(self) -> None:
+        """Nothing runs here."""
+
+    async def describe(self) -> dict[str, Any]:
+        answer: str = await self._supervision.ask(DescribeAgent())
+        found: dict[str, Any] = json.loads(answer)
+        return found
+
+    async def begin(self, call: BeginCall) -> dict[str, str]:
+        return await self._supervision.ask(call)
+
+    async def candidates(self, question: AddCandidates) -> None:
+        await self._supervision.ask(question)
+
+
+def extension(_: Settings) -> AgentRelay:
+    """The extension of a front of `agent-tts agent` with `agent.processes`."""
+    return AgentRelay()
