@@ -55,11 +55,13 @@ class ToneEngine(Engine):
     def step(self, inputs: Sequence[StepInput], run: Collection[int]) -> list[StepOutput]:
         """See `Engine.step`. Raises only scripted faults of the whole engine."""
         outputs = self._slots.apply(inputs)
-        until = time.monotonic() + READ_S
+        reading_s = 0.0
         for request in sorted(self._slots.requests(run), key=lambda request: request.feed.read_at):
             request.strike_engine()
-            if not request.feed.has_to_read or time.monotonic() < until:
+            reads, began = request.feed.has_to_read, time.monotonic()
+            if not reads or reading_s < READ_S:
                 outputs += self._slots.guard(request, request.speak)
+            reading_s += reads * (time.monotonic() - began)
         return outputs
 
     def close(self) -> None:
