@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import socket
+from collections import defaultdict
 from collections.abc import Coroutine
 from typing import Any
 
@@ -13,6 +14,7 @@ from loguru import logger
 
 from agent_tts.config.settings import ENV_PREFIX
 from agent_tts.errors import SpeechError
+from agent_tts.events import EngineReady
 from agent_tts.ipc.channel import Channel
 from agent_tts.ipc.front_messages import Beat, ToSupervisor
 from agent_tts.processes import ChildProcess
@@ -29,11 +31,13 @@ class FrontProcess(ChildProcess):
         super().__init__(f"front {number}")
         self.number = number  # among the node's fronts, from 0
         self._beat_s = heartbeat_s / BEATS
-        # Kept by the supervisor: whether it has its settings, can take links, was told to take requests, and does.
-        self.has_settings = False
+        # Kept by the supervisor: whether it can take links, was told to take requests, and has said that it does.
         self.set_up = False
         self.serves = False
         self.ready = False
+        # By engine: what the one to which it has a link said at its start, and who makes a link.
+        self.links: dict[int, EngineReady] = {}
+        self.linking: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
         # Why it serves nobody any more; completed as soon as that is known.
         self.gone: asyncio.Future[str] = self._loop.create_future()
         self._hung = False

@@ -29,11 +29,11 @@ def warm_up(app: FastAPI) -> None:
     gc.set_threshold(*GC_THRESHOLDS)
 
 
-def raise_limit_of_files(limits: Limits) -> None:
+def raise_limit_of_files(limits: Limits, *, warn: bool = True) -> None:
     """Allow this process the file descriptors that its clients need, or warn that it may not open so many."""
     needed, limit = open_files.needed(limits.connections, limits.rtc_peers), open_files.allowed()
     open_files.raise_limit(needed)
-    if limit < needed:
+    if warn and limit < needed:
         logger.warning(
             "{} connections and {} WebRTC peers need {} open files, and this process may open {}: connections give way "
             "before their limit; raise the hard limit (ulimit -Hn, LimitNOFILE)",
