@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import IO, Any, cast
@@ -25,12 +26,36 @@ ENVIRONMENT = (
 )
 TAIL_BYTES = 4_096  # of a child's stderr, kept for the log
 REAP_S = 5.0  # for a killed process to exit; a driver may hold it in the kernel
+DEATHS_WITHIN_S = 60.0  # those that count in `Deaths`
 PIPES_S = 0.2  # for the pipes of an exited process to run empty
 
 
 def module_command(module: str, *args: str) -> list[str]:
     """The command of `python -m module args`. -P: a module in the current directory cannot replace an installed one."""
     return [sys.executable, "-P", "-m", module, *args]
+
+
+class Deaths:
+    """The deaths of one child process and its successors; whether and when it is restarted. Pure."""
+
+    def __init__(self, backoff_s: Sequence[float]) -> None:
+        """Take the pauses before the restart after the 1st, 2nd, ... death within `DEATHS_WITHIN_S`.
+
+        One more death is the end.
+        """
+        self._backoff_s = backoff_s
+        self._at: deque[float] = deque()
+
+    def __len__(self) -> int:
+        """Deaths within `DEATHS_WITHIN_S`, as of the last."""
+        return len(self._at)
+
+    def pause_s(self, now: float) -> float | None:
+        """It has died now: the pause before its restart, in seconds; None if it has died too often."""
+        self._at.append(now)
+        while self._at[0] < now - DEATHS_WITHIN_S:
+            self._at.popleft()
+        return self._backoff_s[len(self._at) - 1] if len(self._at) <= len(self._backoff_s) else None
 
 
 # ---------------------------------------------------------------- a child of an event loop
@@ -134,6 +159,14 @@ class ChildProcess(asyncio.SubprocessProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.closed.set_result(None)
+
+    def __str__(self) -> str:
+        if self.pid is None:
+            return f"{self._name} process"
+        code = self.exit_code
+        if code is None:
+            return f"{self._name} process {self.pid} (running)"
+        return f"{self._name} process {self.pid} (" + (f"signal {-code})" if code < 0 else f"exit code {code})")
 
 
 # ---------------------------------------------------------------- bytes in, bytes out

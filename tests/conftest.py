@@ -60,6 +60,8 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     # Pipecat's turn detection imports this library, which would otherwise open its own database and send telemetry.
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+    # Nodes in processes have one front, on a machine with more cores too. The fixture `fronts` changes it.
+    os.environ["AGENT_TTS_FRONTS"] = "1"
     # uvloop opens a pipe for the life of the process when its first loop runs.
     if find_spec("uvloop"):
         with asyncio.Runner(loop_factory=import_module("uvloop").new_event_loop) as runner:
@@ -120,6 +122,13 @@ def virtual_clock(request: pytest.FixtureRequest) -> Iterator[None]:
     """The event loop's clock jumps, except in tests that are marked `real_time`."""
     with virtual_time.jumping("real_time" not in request.keywords):
         yield
+
+
+@pytest.fixture(params=[1, 2], ids=["1 front", "2 fronts"])
+def fronts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Run the test with one front and with several: nodes that it starts as processes have so many."""
+    monkeypatch.setenv("AGENT_TTS_FRONTS", str(request.param))
+    return int(request.param)
 
 
 @pytest.fixture

@@ -113,6 +113,18 @@ def test_the_front_never_imports_torch() -> None:
     assert not loaded_by("import agent_tts.serve.run") & heavy
 
 
+@pytest.mark.node
+def test_the_supervisor_imports_no_server_and_no_engine() -> None:
+    """It carries no audio: its memory and its start are those of a few sockets."""
+    heavy = {"fastapi", "starlette", "uvicorn", "aiortc", "av", "torch", "transformers", "pipecat"}
+    assert not loaded_by("import agent_tts.cli.app, agent_tts.cli.serve, agent_tts.serve.supervisor") & heavy
+
+
+@pytest.mark.node
+def test_a_front_never_imports_an_engine() -> None:
+    assert not loaded_by("import agent_tts.serve.front") & {"torch", "transformers", "triton", "qwen_tts"}
+
+
 def test_opentelemetry_is_imported_only_where_it_is_turned_on() -> None:
     users = {
         path.relative_to(PACKAGE).as_posix()

@@ -12,9 +12,7 @@ from agent_tts.config.loading import Loaded, find_config, load, to_yaml
 from agent_tts.config.settings import Settings
 from agent_tts.engine.factory import chosen_engine
 from agent_tts.ipc.engine_process import engine_settings
-
-# The extension of `agent-tts agent`; see `serve.app.extension_of`.
-AGENT = "agent_tts.agent.server:extension"
+from agent_tts.serve.fronts import front_count, roles
 
 
 def serve(config: str | None, flags: dict[str, Any], print_config: bool, extension: str | None = None) -> int:
@@ -36,6 +34,11 @@ def serve(config: str | None, flags: dict[str, Any], print_config: bool, extensi
     from agent_tts.serve.telemetry.logs import log_to_stderr
 
     log_to_stderr(settings.log_level, settings.log_format)  # before the import of an extension, which may log
+    parts = roles(settings, extension)
+    if len(parts) > 1:
+        from agent_tts.serve.supervisor import supervise
+
+        return supervise(settings, parts, lambda url: welcome(settings, url), lambda: read().settings)
     from agent_tts.serve.app import extension_of
     from agent_tts.serve.run import run
 
@@ -58,6 +61,8 @@ def welcome(settings: Settings, url: str) -> None:
     rows.add_row("page", f"{url}/" if settings.web else "off")
     engines = len(engine_settings(settings))
     rows.add_row("engine", chosen_engine(settings) + (f", {engines} processes" if engines > 1 else ""))
+    if (fronts := front_count(settings)) > 1:
+        rows.add_row("fronts", f"{fronts} processes")
     rows.add_row("voices", f"agent-tts voices --url {url}")
     rows.add_row("keys", f"{len(settings.auth.api_keys)} accepted" if locked else "none needed: this machine only")
     rows.add_row("say", f'agent-tts say --url {url} "Hello there."')

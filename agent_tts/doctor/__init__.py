@@ -18,6 +18,7 @@ def examine(settings: Settings) -> Iterator[Finding]:
     yield from machine.packages()
     probes: dict[str, Callable[[], Iterable[Finding]]] = {
         "event loop": machine.event_loop,
+        "fronts": partial(machine.fronts, settings),
         "encoders": machine.encoders,
         "espeak": machine.espeak,
         "gpu": partial(gpu.gpu, settings),

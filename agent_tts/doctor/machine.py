@@ -33,6 +33,16 @@ def python() -> Finding:
     return good("python", found) if sys.version_info >= (3, 11) else bad("python", found, "use Python 3.11 or newer")
 
 
+def fronts(settings: Settings) -> list[Finding]:
+    from agent_tts.serve.fronts import cores, front_count
+
+    count = front_count(settings)
+    found = f"{count} for {cores():g} cores"
+    if count > 1 and count >= cores():
+        return [note("fronts", found, "each uses a core, and an engine another: set `fronts` to less, or to auto")]
+    return [good("fronts", found)]
+
+
 def packages() -> list[Finding]:
     """The versions of the packages that agent-tts requires."""
     versions, missing = [], []

@@ -212,14 +212,6 @@ class EngineChild(ChildProcess):
                 self._timer.cancel()
             self._timer = self._loop.call_later(PIPES_S, self._lose, "it ended")
 
-    def __str__(self) -> str:
-        if self.pid is None:
-            return f"{self._name} process"
-        code = self.exit_code
-        if code is None:
-            return f"{self._name} process {self.pid} (running)"
-        return f"{self._name} process {self.pid} (" + (f"signal {-code})" if code < 0 else f"exit code {code})")
-
 
 def _is_passed(name: str) -> bool:
     return ENVIRONMENT.match(name.upper()) is not None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections import deque
 from collections.abc import Callable
 from functools import partial
 
@@ -16,9 +15,9 @@ from agent_tts.engine.factory import chosen_engine
 from agent_tts.errors import EngineLost, SettingsError
 from agent_tts.events import EngineCommand, EngineEvent, EngineReady
 from agent_tts.ipc.engine_child import EngineChild
+from agent_tts.processes import DEATHS_WITHIN_S, Deaths
 
-BACKOFF_S = (0.0, 0.1, 0.2, 0.5, 1.0)  # before the restart after the 1st, 2nd, ... death within `DEATHS_WITHIN_S`
-DEATHS_WITHIN_S = 60.0
+BACKOFF_S = (0.0, 0.1, 0.2, 0.5, 1.0)  # see `Deaths`
 RESPAWN_S = 1.0  # before the next attempt to spawn a process that could not be spawned
 
 
@@ -138,7 +137,7 @@ class EngineProcess:
 
     async def _keep_running(self, child: EngineChild) -> None:
         """End `child` and its successors when they are gone; `close` ends the last one."""
-        deaths: deque[float] = deque()
+        deaths = Deaths(BACKOFF_S)
         clock = asyncio.get_running_loop().time
         while True:
             why = await asyncio.shield(child.gone)
@@ -148,16 +147,13 @@ class EngineProcess:
                 await asyncio.sleep(RESPAWN_S)
             else:
                 logger.warning("{} is lost: {}; the end of its stderr: {}", child, why, child.tail or "none")
-                now = clock()
-                deaths.append(now)
-                while deaths[0] < now - DEATHS_WITHIN_S:
-                    deaths.popleft()
-                if len(deaths) > len(BACKOFF_S):
-                    deaths_s = (len(deaths), DEATHS_WITHIN_S)
-                    logger.error("the {} died {} times within {:g} s: giving up", self._name, *deaths_s)
+                pause_s = deaths.pause_s(clock())
+                if pause_s is None:
+                    told = (self._name, len(deaths), DEATHS_WITHIN_S)
+                    logger.error("the {} died {} times within {:g} s: giving up", *told)
                     self.failed.set()
                     return
-                await asyncio.sleep(BACKOFF_S[len(deaths) - 1])
+                await asyncio.sleep(pause_s)
             child = self._child = self._new_child()
             with contextlib.suppress(EngineLost, SettingsError):  # `child.gone` says the same
                 await child.start()

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
 
+from agent_tts.events import EngineReady
+
 A = TypeVar("A")
 
 
@@ -26,46 +28,59 @@ class Token:
     expires_at: float  # on the machine's monotonic clock, s
 
 
+EngineState = Literal["ready", "starting", "lost", "failed"]
+
 # ---------------------------------------------------------------- supervisor -> front
 
 
 @dataclass(frozen=True, slots=True)
-class FrontSetup:
-    """The first message to a front: all that it needs to take requests."""
+class FrontSetup(Question[str | None]):
+    """The first message to a front: all that it needs to serve. The answer: why that is impossible."""
 
     number: int  # among the node's fronts, from 0
     settings: str  # JSON, with secrets
-    port: int  # where it listens, in place of `port`, which may be 0
+    port: int | None  # where it listens; None: it gets calls from other fronts alone
     engines: int
-    extension: str  # what it serves besides the node: "agent" or nothing
+    extension: str | None  # see `serve.app.extension_of`
     token_secret: str  # of the node's one-time tokens, in hex
 
 
 @dataclass(frozen=True, slots=True)
 class EngineUp(Question[None]):
-    """An engine has started; its link comes with this message, as one descriptor."""
+    """A link to a running engine; it comes with this message, as one descriptor."""
 
-    engine: int
+    engine: int  # among the node's engines, from 0
+    greeting: EngineReady
 
 
 @dataclass(frozen=True, slots=True)
-class EngineDown:
-    """An engine is lost. `EngineUp` follows when it has restarted, unless it has failed."""
+class EngineIs:
+    """The state of an engine, now and after each change."""
 
     engine: int
-    failed: bool  # permanently
+    state: EngineState
+
+
+@dataclass(frozen=True, slots=True)
+class Serve:
+    """Take requests: the node's engines have started, and the links to those that run have come."""
 
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """Refuse new speech, end when open contexts have finished, and tell it with exit code 0."""
+    """Refuse new speech, and exit with code 0 when open contexts have finished."""
 
 
 @dataclass(frozen=True, slots=True)
-class NewSettings(Question[str]):
-    """Use these settings, JSON with secrets, as far as it is possible without a restart. The answer: what failed."""
+class UseSettings(Question[str | None]):
+    """Use these settings, JSON with secrets, which differ in live keys alone. The answer: why that is impossible."""
 
     settings: str
+
+
+@dataclass(frozen=True, slots=True)
+class Beat(Question[None]):
+    """Heartbeat, answered by the front's event loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +140,7 @@ class DescribeAgent(Question[str]):
 
 
 ForCalls = BeginCall | DescribeAgent
-ToFront = FrontSetup | EngineUp | EngineDown | Drain | NewSettings | FrontPage | ForOwner | ForCalls
+ToFront = FrontSetup | EngineUp | EngineIs | Serve | Drain | UseSettings | Beat | FrontPage | ForOwner | ForCalls
 
 # ---------------------------------------------------------------- front -> supervisor
 
@@ -137,7 +152,7 @@ class FrontReady:
 
 @dataclass(frozen=True, slots=True)
 class LinkLost:
-    """The front has lost its link to an engine, which may still run: it needs a new one."""
+    """The front has lost its link to an engine of which it does not know that it is lost: it needs a new one."""
 
     engine: int
 

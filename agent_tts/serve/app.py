@@ -91,6 +91,7 @@ def create_app(
     make_client: EngineClientFactory | None = None,
     extension: Extension | None = None,
     supervision: Supervision | None = None,
+    links: Sequence[EngineClientFactory] | None = None,
 ) -> FastAPI:
     """A node as an application; its engines start with the lifespan.
 
@@ -99,15 +100,18 @@ def create_app(
     Args:
         make_client: makes the client of its only engine; None starts engine processes as set.
         supervision: what it is a front of; None: it is the only one.
+        links: make the links to engines that others start and try, in place of clients of its own engines.
 
     Raises:
         SettingsError: the voice library or telemetry cannot be set up with these settings.
     """
-    spans = spans_of(settings.telemetry)
-    metrics = Metrics(spans, supervision.number if supervision is not None else 0)
-    make_clients = [make_client] if make_client is not None else engine_processes(settings)
+    front = None if supervision is None else supervision.number
+    spans = spans_of(settings.telemetry, front=front)
+    metrics = Metrics(spans, front or 0)
+    make_clients = links or ([make_client] if make_client is not None else engine_processes(settings))
     engines = EngineMetrics(metrics.registry) if supervision is None else None
-    service = SpeechService(make_clients, VoiceLibrary.of(settings.voices), engines, settings.voice_aliases)
+    library = VoiceLibrary.of(settings.voices)
+    service = SpeechService(make_clients, library, engines, settings.voice_aliases, tries=links is None)
     node = Node(settings, service, Guard(settings, metrics, ledger=supervision), metrics, supervision)
     if supervision is not None:
         supervision.channel.handle(FrontPage, lambda _: pages.write(metrics.registry))

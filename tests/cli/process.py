@@ -18,8 +18,12 @@ PATIENCE_S = 60.0
 
 
 def environment(**variables: str) -> dict[str, str]:
-    """The environment without AGENT_TTS_* variables, plus `variables`."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("AGENT_TTS_")} | variables
+    """The environment without AGENT_TTS_* variables but the number of fronts, plus `variables`."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("AGENT_TTS_") or name == "AGENT_TTS_FRONTS"
+    } | variables
 
 
 def start(*arguments: str, **options: Any) -> subprocess.Popen[bytes]:

@@ -277,11 +277,11 @@ async def test_a_node_shows_each_engine_and_is_ready_while_one_is_up(engine: str
 async def test_a_node_ends_when_all_its_engines_die_too_often() -> None:
     async with node_process("--engine", "tone", "--set", "engines=2") as node:
         await node.wait_ready()
-        pids = node.children()
+        pids = node.engines()
         assert len(pids) == 2
         async with asyncio.timeout(60):
             while node.process.returncode is None:
-                for child in node.children():
+                for child in node.engines():
                     os.kill(child, signal.SIGKILL)
                 await asyncio.sleep(0.05)
         assert await node.exit_code(1.0) == 1
@@ -291,7 +291,7 @@ async def test_a_node_ends_when_all_its_engines_die_too_often() -> None:
 async def test_sigterm_lets_the_requests_of_every_engine_finish() -> None:
     async with node_process("--engine", "tone", "--set", "engines=2") as node:
         await node.wait_ready()
-        pids = node.children()
+        pids = node.engines()
         async with wire(node.ws_url) as peer:
             for number in range(4):
                 await peer.say(f"t{number}", TEXT, seed=3, lead_ms=200)

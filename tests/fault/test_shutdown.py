@@ -15,11 +15,13 @@ import httpx
 import pytest
 from websockets.exceptions import ConnectionClosed
 
+from tests.node_process import processes_of
 from tests.support import until
 from tests.wire import Wire, speak, wire
 
 TEXT = "They may all finish what they are saying."
 START_S = 30.0
+ASKED = 8  # connections
 
 
 class NodeProcess:
@@ -30,9 +32,9 @@ class NodeProcess:
         self.url = f"http://127.0.0.1:{port}"
         self.ws_url = f"ws://127.0.0.1:{port}/v1/tts/stream"
 
-    def children(self) -> list[int]:
-        pid = self.process.pid
-        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    def engines(self) -> list[int]:
+        """Its engines."""
+        return [pid for name, pid in processes_of(self.process.pid).items() if name.startswith("engine")]
 
     async def ready(self) -> int | None:
         """Status of /ready; None while the port is closed."""
@@ -43,10 +45,14 @@ class NodeProcess:
                 return None
 
     async def wait_ready(self) -> None:
+        """Wait until each of some new connections, which may reach different fronts, is told so."""
         async with asyncio.timeout(START_S):
-            while await self.ready() != 200:
+            told = 0
+            while told < ASKED:
                 assert self.process.returncode is None, "the node has ended"
-                await asyncio.sleep(0.05)
+                told = told + 1 if await self.ready() == 200 else 0
+                if not told:
+                    await asyncio.sleep(0.05)
 
     async def exit_code(self, within_s: float) -> int:
         async with asyncio.timeout(within_s):
@@ -77,13 +83,14 @@ def is_running(pid: int) -> bool:
     return "Z" not in Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1][:3]
 
 
+@pytest.mark.usefixtures("fronts")
 @pytest.mark.parametrize("engine", ["tone", "espeak"])
 async def test_f13_running_speech_finishes_and_the_exit_code_is_0(engine: str) -> None:
     """Guards `NodeServer._drain_then_exit`: 8 contexts speak, 2 wait in the queue, all finish."""
     async with node_process("--engine", engine, "--slots", "8") as node:
         await node.wait_ready()
         expected = await speak(node.ws_url, TEXT, seed=3, lead_ms=None)
-        engine_pid = node.children()[0]
+        engine_pid = node.engines()[0]
         async with wire(node.ws_url) as peer:
             for number in range(10):
                 await peer.say(f"t{number}", TEXT, seed=3, lead_ms=200)
@@ -104,6 +111,7 @@ async def test_f13_running_speech_finishes_and_the_exit_code_is_0(engine: str) -
         await until(lambda: not is_running(engine_pid), 2.0)
 
 
+@pytest.mark.usefixtures("fronts")
 async def test_f13_generated_audio_is_sent_before_the_exit() -> None:
     """Guards `NodeServer._is_sending`: the engine finishes long before a slow client has read its audio."""
     async with node_process("--engine", "tone") as node:
@@ -143,10 +151,11 @@ async def finish(peer: Wire, expected: bytes) -> None:
             assert (await peer.until("error", f"t{number}"))["code"] == "at_capacity"
 
 
+@pytest.mark.usefixtures("fronts")
 async def test_f13_a_second_signal_ends_the_node_at_once() -> None:
     async with node_process("--engine", "tone") as node:
         await node.wait_ready()
-        engine_pid = node.children()[0]
+        engine_pid = node.engines()[0]
         async with wire(node.ws_url) as peer:
             await peer.say("t", "word " * 500)
             await peer.until_audio("t")
@@ -159,6 +168,7 @@ async def test_f13_a_second_signal_ends_the_node_at_once() -> None:
         await until(lambda: not is_running(engine_pid), 2.0)
 
 
+@pytest.mark.usefixtures("fronts")
 async def test_f13_speech_beyond_the_drain_timeout_is_cut() -> None:
     async with node_process("--engine", "tone", "--set", "timeouts.drain_s=0.5") as node:
         await node.wait_ready()
@@ -169,12 +179,13 @@ async def test_f13_speech_beyond_the_drain_timeout_is_cut() -> None:
             assert await node.exit_code(6.0) == 0
 
 
+@pytest.mark.usefixtures("fronts")
 async def test_f13_a_signal_during_the_start_ends_the_node() -> None:
     async with node_process("--engine", "tone") as node:
         async with asyncio.timeout(START_S):
-            while not node.children():
+            while not node.engines():
                 await asyncio.sleep(0.01)
-        engine_pid = node.children()[0]
+        engine_pid = node.engines()[0]
         node.process.send_signal(signal.SIGTERM)
         await node.exit_code(5.0)
         await until(lambda: not is_running(engine_pid), 2.0)
@@ -185,6 +196,7 @@ async def test_f13_a_signal_during_the_start_ends_the_node() -> None:
     [("tone", signal.SIGKILL), ("espeak", signal.SIGKILL), ("espeak", signal.SIGSTOP)],
     ids=["tone killed", "espeak killed", "espeak hung"],
 )
+@pytest.mark.usefixtures("fronts")
 async def test_f10_f11_a_dead_or_hung_engine_is_reported_and_restarted(engine: str, sig: signal.Signals) -> None:
     """Guards `SpeechService._on_lost` and the heartbeat, with 32 requests: all of them end."""
     async with node_process("--engine", engine, "--set", "timeouts.engine_heartbeat_s=1") as node:
@@ -195,7 +207,7 @@ async def test_f10_f11_a_dead_or_hung_engine_is_reported_and_restarted(engine: s
                     await peer.say(f"t{number}", "word " * 500)
                 for number in range(16):
                     await peer.until_audio(f"t{number}")
-            os.kill(node.children()[0], sig)
+            os.kill(node.engines()[0], sig)
             for peer in (first, second):
                 for number in range(16):
                     assert (await peer.until("error", f"t{number}"))["code"] == "engine_lost"
@@ -212,7 +224,7 @@ async def test_f10_an_engine_that_keeps_dying_ends_the_node_with_1() -> None:
         await node.wait_ready()
         async with asyncio.timeout(START_S):
             while node.process.returncode is None:
-                for child in node.children():
+                for child in node.engines():
                     os.kill(child, signal.SIGKILL)
                 await asyncio.sleep(0.05)
         assert await node.exit_code(1.0) == 1
@@ -222,6 +234,6 @@ async def test_f10_an_engine_that_keeps_dying_ends_the_node_with_1() -> None:
 async def test_f12_the_engine_does_not_outlive_a_killed_node(engine: str) -> None:
     async with node_process("--engine", engine) as node:
         await node.wait_ready()
-        engine_pid = node.children()[0]
+        engine_pid = node.engines()[0]
         node.process.kill()
         await until(lambda: not is_running(engine_pid), 1.0)

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from loguru import logger
 
+from agent_tts import processes
 from agent_tts.events import EnginePong, EngineReady, RequestAudio
 from agent_tts.ipc import engine_process as client
 from agent_tts.ipc.engine_child import STOP_S
@@ -104,7 +105,7 @@ async def test_a_loss_is_reported_once_for_each_life_and_too_many_are_final() ->
 
 async def test_deaths_outside_the_window_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a window of zero length every death counts as the first. Mutation: without the window the client fails."""
-    monkeypatch.setattr(client, "DEATHS_WITHIN_S", 0.0)
+    monkeypatch.setattr(processes, "DEATHS_WITHIN_S", 0.0)
     async with engine_process(tone_settings()) as (link, listener):
         for life in range(1, len(BACKOFF_S) + 3):
             await listener.hellos(life)

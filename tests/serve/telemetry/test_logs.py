@@ -135,3 +135,15 @@ def test_repeated_lines_of_one_place_are_left_out_and_counted() -> None:
         "WARNING uvicorn.error: another place",
         *["DEBUG   asked for"] * 5,
     ]
+
+
+@pytest.mark.parametrize(("form", "expected"), [("text", "front 3: it is up"), ("json", '"front": 3')])
+def test_each_line_of_one_of_several_fronts_has_its_number(form: str, expected: str) -> None:
+    """On the descriptor that it is given: its own stderr is for what it cannot log."""
+    program = (
+        "import os, sys; from loguru import logger; from agent_tts.serve.telemetry.logs import log_to_stderr\n"
+        f"log_to_stderr('info', {form!r}, front=3, fd=1); logger.info('it is up'); logger.remove()"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert expected in done.stdout
+    assert not done.stderr

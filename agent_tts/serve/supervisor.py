@@ -1,0 +1,329 @@
+"""The process above several fronts: it owns the port, the engines, the fronts and the ledger, and carries no audio."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import socket
+from collections.abc import Callable, Sequence
+from typing import cast
+
+from loguru import logger
+
+from agent_tts.config.hub import with_local_models
+from agent_tts.config.settings import Settings
+from agent_tts.errors import EngineLost, SettingsError, SpeechError
+from agent_tts.events import EngineInfo, EnginePong
+from agent_tts.ipc.engine_process import EngineProcess, engine_processes
+from agent_tts.ipc.front_messages import (
+    Drain,
+    EngineIs,
+    EngineState,
+    EngineUp,
+    FrontReady,
+    FrontSetup,
+    LinkLost,
+    Serve,
+    UseSettings,
+)
+from agent_tts.processes import Deaths
+from agent_tts.serve.front_process import FrontProcess
+from agent_tts.serve.fronts import Role
+from agent_tts.serve.listener import reserve, url_of
+from agent_tts.serve.process import event_loop_factory, raise_limit_of_files
+from agent_tts.serve.reload import Change, Reader, Reload, with_secrets
+from agent_tts.serve.telemetry.logs import log_to_stderr, report_fault
+from agent_tts.serve.tls import server_context
+from agent_tts.serve.whole import Whole
+from agent_tts.speech.engine_handle import EngineHandle, EngineObserver
+from agent_tts.speech.service import SpeechService
+
+# Before the restart of a front after its 1st, 2nd, ... death within a minute; one more ends the node.
+BACKOFF_S = (0.0, 0.1, 0.2, 0.5)
+RESPAWN_S = 1.0  # before the next attempt to spawn a front that could not be spawned
+LINK_S = 5.0  # for a front to take a link
+RELINK_S = 1.0  # before the next attempt
+USE_S = 5.0  # for a front to use new settings
+CUT_S = 5.0  # beyond `timeouts.drain_s`, for fronts to end after their drain
+
+
+def supervise(
+    settings: Settings,
+    roles: Sequence[Role],
+    on_ready: Callable[[str], None] = lambda url: None,
+    read_again: Reader | None = None,
+) -> int:
+    """Run a node with several fronts until SIGTERM or SIGINT; see `run.run`, also for the exit code.
+
+    The exit code is 1 as well when a front keeps dying.
+    """
+    log_to_stderr(settings.log_level, settings.log_format)
+    with contextlib.ExitStack() as closing:
+        closing.callback(logger.remove)
+        raise_limit_of_files(settings.limits)
+        reload = None if read_again is None else Reload(read_again, settings)
+        settings = with_local_models(settings)
+        server_context(settings.tls)  # its errors come before anything has started
+        reserved = closing.enter_context(reserve(settings))
+        with asyncio.Runner(loop_factory=event_loop_factory()) as runner:
+            runner.get_loop().set_exception_handler(report_fault)
+            try:
+                return runner.run(_serve(settings, roles, reserved, on_ready, reload))
+            except EngineLost as error:
+                logger.error("{}", error)
+                return 1
+
+
+async def _serve(
+    settings: Settings,
+    roles: Sequence[Role],
+    reserved: socket.socket,
+    on_ready: Callable[[str], None],
+    reload: Reload | None,
+) -> int:
+    url = url_of(reserved, settings)
+    node = Supervisor(settings, roles, reserved.getsockname()[1], lambda: on_ready(url))
+    return await node.serve(reload)
+
+
+class Supervisor(EngineObserver):
+    """A node with several fronts."""
+
+    def __init__(self, settings: Settings, roles: Sequence[Role], port: int, on_ready: Callable[[], None]) -> None:
+        self._settings = settings
+        self._port = port
+        self._on_ready = on_ready
+        # What the fronts ask for, and what is counted for all of them.
+        self._whole = Whole(settings)
+        self._service = SpeechService(engine_processes(settings), observer=self)
+        # The fronts by number, between the spawn of each and its end.
+        self._fronts: dict[int, FrontProcess] = {}
+        self._roles = roles  # of all, by number
+        # Set when all engines have started.
+        self._engines_up = asyncio.Event()
+        # Whether all fronts have been ready, and whether the node drains.
+        self._started = False
+        self._draining = False
+        # The exit code, or why the node cannot start; and whether it ends at once.
+        self._end: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._at_once = False
+
+    async def serve(self, reload: Reload | None = None) -> int:
+        """Run until a signal ends it; returns the exit code. Raises `SettingsError` and `EngineLost`."""
+        loop = asyncio.get_running_loop()
+        for signum in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(signum, self._stop_once_or_twice, signum)
+        if reload is not None:
+            loop.add_signal_handler(signal.SIGHUP, reload, self._use)
+        tasks = [
+            asyncio.create_task(self._run_engines(), name="engines"),
+            asyncio.create_task(self._run_fronts(), name="fronts"),
+        ]
+        try:
+            return await self._end
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(0 if self._at_once else None):
+                    await self._service.close()
+
+    def _finish(self, end: int | Exception, *, at_once: bool = False) -> None:
+        """End the node, with an exit code or the reason why it cannot start."""
+        self._at_once |= at_once
+        if self._end.done():
+            return
+        if isinstance(end, int):
+            self._end.set_result(end)
+        else:
+            self._end.set_exception(end)
+
+    # ------------------------------------------------------------ signals
+
+    def _stop_once_or_twice(self, signum: int) -> None:
+        if self._draining or not any(front.serves for front in self._fronts.values()):
+            self._finish(128 + signum, at_once=True)
+            return
+        name = signal.Signals(signum).name
+        logger.info("{}: draining until open contexts have finished; repeat it to exit now", name)
+        self._draining = True
+        for front in self._fronts.values():
+            if front.serves:
+                front.channel.tell(Drain())
+            else:
+                front.lose("it was starting when the node ended")
+        asyncio.get_running_loop().call_later(self._settings.timeouts.drain_s + CUT_S, self._cut)
+
+    def _cut(self) -> None:
+        for front in self._fronts.values():
+            front.lose("it did not end its drain")
+
+    def _use(self, change: Change) -> None:
+        """Use settings that were read again. Raises `SettingsError`; all is as before."""
+        settings = change.apply(self._settings)
+        server_context(settings.tls)
+        raise_limit_of_files(settings.limits)
+        self._settings = settings
+        self._whole.configure(settings)
+        for front in self._fronts.values():
+            front.run(self._have_used(front, settings), "new settings")
+
+    async def _have_used(self, front: FrontProcess, settings: Settings) -> None:
+        try:
+            refused = await front.channel.ask(UseSettings(with_secrets(settings)), USE_S)
+        except SpeechError as error:
+            refused = error.message
+        if refused is not None:
+            logger.error("front {} does not use the new settings: {}", front.number, refused)
+
+    # ------------------------------------------------------------ engines
+
+    async def _run_engines(self) -> None:
+        try:
+            await self._service.start()
+        except (EngineLost, SettingsError) as error:
+            self._finish(error)
+            return
+        self._engines_up.set()
+        async with asyncio.TaskGroup() as watches:
+            for engine in self._service.engines:
+                watches.create_task(self._watch_engine(engine), name=f"end of engine {engine.number}")
+
+    async def _watch_engine(self, engine: EngineHandle) -> None:
+        await engine.client.failed.wait()
+        if self._service.failed:
+            logger.error("no engine can be kept running: the node exits")
+            self._finish(1)
+        else:
+            self._tell(engine.number, "failed")
+
+    def started(self, engine: int, info: EngineInfo) -> None:
+        self._whole.engines.started(engine, info)
+        self._tell(engine, "starting")
+        for front in self._fronts.values():
+            if front.set_up:
+                front.run(self._link(front, engine), f"link to engine {engine}")
+
+    def ready(self, engine: int) -> None:
+        self._tell(engine, "ready")
+
+    def pulse(self, engine: int, pong: EnginePong) -> None:
+        self._whole.engines.pulse(engine, pong)
+
+    def lost(self, engine: int) -> None:
+        self._whole.engines.lost(engine)
+        self._tell(engine, "lost")
+
+    def _tell(self, engine: int, state: EngineState) -> None:
+        for front in self._fronts.values():
+            front.channel.tell(EngineIs(engine, state))
+
+    async def _link(self, front: FrontProcess, engine: int) -> None:
+        """Give a front a link to an engine, unless the engine is down: then its next start does."""
+        client = cast(EngineProcess, self._service.engines[engine].client)
+        while (greeting := client.greeting) is not None:
+            if not client.late:  # otherwise it may hang: the front has lost its link because of that
+                try:
+                    await front.channel.ask(EngineUp(engine, greeting), LINK_S, [client.attach().detach()])
+                    return
+                except EngineLost:  # it has just died
+                    pass
+                except (OSError, SpeechError) as error:
+                    if front.gone.done():
+                        return
+                    logger.warning("front {} has no link to engine {}: {}", front.number, engine, error)
+            await asyncio.sleep(RELINK_S)
+
+    # ------------------------------------------------------------ fronts
+
+    async def _run_fronts(self) -> None:
+        """Keep all fronts running; it ends when a drain has ended them."""
+        async with asyncio.TaskGroup() as keepers:
+            for number in range(len(self._roles)):
+                keepers.create_task(self._keep(number), name=f"keeper of front {number}")
+        self._finish(0)
+
+    async def _keep(self, number: int) -> None:
+        """Run a front and its successors until the node drains, or one has died too often."""
+        deaths = Deaths(BACKOFF_S)
+        clock = asyncio.get_running_loop().time
+        while not self._draining:
+            front = self._fronts[number] = FrontProcess(number, self._settings.timeouts.engine_heartbeat_s)
+            try:
+                await front.start()
+                self._connect(front)
+                why = await front.gone
+            except OSError as error:  # the machine lacks descriptors, memory or processes: no death of a front
+                logger.error("front {} cannot be spawned: {}", number, error.strerror)
+                why = None
+            finally:
+                del self._fronts[number]
+                await front.end()
+                self._whole.lose(number)
+            if self._draining and front.exit_code == 0:
+                break
+            if why is not None:
+                logger.warning("{} is lost: {}; the end of its stderr: {}", front, why, front.tail or "none")
+            if self._draining:
+                break
+            pause_s = RESPAWN_S if why is None else deaths.pause_s(clock())
+            if pause_s is None:
+                logger.error("front {} died {} times within a minute: the node exits", number, len(BACKOFF_S) + 1)
+                self._finish(1)
+                break
+            await asyncio.sleep(pause_s)
+
+    def _connect(self, front: FrontProcess) -> None:
+        """Answer a front from now on, and set it up."""
+        channel = front.channel
+        self._whole.attach(front.number, channel)
+        channel.handle(FrontReady, lambda _: self._on_front_ready(front))
+        channel.handle(
+            LinkLost, lambda lost: front.run(self._link(front, lost.engine), f"link to engine {lost.engine}")
+        )
+        front.run(self._set_up(front), "setup")
+
+    async def _set_up(self, front: FrontProcess) -> None:
+        role = self._roles[front.number]
+        setup = FrontSetup(
+            front.number,
+            with_secrets(self._settings),
+            self._port if role.listens else None,
+            len(self._service.engines),
+            role.extension,
+            self._whole.token_secret,
+        )
+        try:
+            refused = await front.channel.ask(setup, self._settings.timeouts.engine_start_s)
+        except SpeechError as error:
+            front.lose(f"it is not set up: {error.message}")
+            return
+        if refused is not None:
+            self._refuse(front, refused)
+            return
+        front.run(front.watch(), "heartbeats")
+        front.set_up = True
+        for engine in self._service.engines:
+            front.channel.tell(EngineIs(engine.number, engine.state))
+        await asyncio.gather(*[self._link(front, engine.number) for engine in self._service.engines])
+        await self._engines_up.wait()
+        front.serves = True
+        front.channel.tell(Serve())
+
+    def _refuse(self, front: FrontProcess, why: str) -> None:
+        if self._started:
+            front.lose(f"it cannot be set up: {why}")
+        else:
+            self._finish(SettingsError(why))
+
+    def _on_front_ready(self, front: FrontProcess) -> None:
+        front.ready = True
+        if not self._roles[front.number].listens:
+            self._whole.take_calls(front.number)
+        if self._started:
+            logger.info("{} takes requests", front)
+        elif len(self._fronts) == len(self._roles) and all(one.ready for one in self._fronts.values()):
+            self._started = True
+            self._on_ready()

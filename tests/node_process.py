@@ -1,0 +1,115 @@
+"""A node in processes of its own, with one front or several, as `agent-tts serve` starts them."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.cli.process import children_of, is_running, start
+
+START_S = 60.0
+WELCOME = "agent-tts: "
+
+
+def processes_of(pid: int) -> dict[str, int]:
+    """The running processes of a node, by name: `front`, or `supervisor`, `front 0` and so on; `engine 0` and so on."""
+    found: dict[str, int] = {}
+    engines = []
+    for child in children_of(pid):
+        try:
+            words = Path(f"/proc/{child}/cmdline").read_text().split("\0")
+        except OSError:  # it has just ended
+            continue
+        if "agent_tts.serve.front" in words:
+            found[f"front {words[-2]}"] = child
+        elif "agent_tts.ipc.child" in words:
+            engines.append(child)
+    found["supervisor" if found else "front"] = pid
+    return found | {f"engine {number}": engine for number, engine in enumerate(engines)}
+
+
+class RunningProcess:
+    """A node that takes requests."""
+
+    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
+        self.process = process
+        self._log = log
+        deadline = time.monotonic() + START_S
+        while WELCOME not in self.log:
+            assert process.poll() is None, self.log
+            assert time.monotonic() < deadline, self.log
+            time.sleep(0.02)
+        self.url = re.findall(f"{WELCOME}(http.*)", self.log)[0]
+        self.ws_url = self.url.replace("http", "ws", 1) + "/v1/tts/stream"
+        self.port = int(self.url.rpartition(":")[2])
+
+    @property
+    def log(self) -> str:
+        """All that its processes have printed and logged."""
+        return self._log.read_text()
+
+    def pids(self) -> dict[str, int]:
+        """See `processes_of`."""
+        return processes_of(self.process.pid)
+
+    def kill(self, name: str, sig: signal.Signals = signal.SIGKILL) -> int:
+        """Send a signal to one of its processes; returns its id."""
+        pid = self.pids()[name]
+        os.kill(pid, sig)
+        return pid
+
+    def front_of(self, client: tuple[Any, ...]) -> str:
+        """The name of the front that has the connection with this address of the client."""
+        inode = _inode(self.port, client[1])
+        for name, pid in self.pids().items():
+            if name.startswith("front") and f"socket:[{inode}]" in _links(pid):
+                return name
+        raise AssertionError("no front has this connection")
+
+
+def _inode(local_port: int, remote_port: int) -> str:
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        fields = line.split()
+        if fields[1].endswith(f":{local_port:04X}") and fields[2].endswith(f":{remote_port:04X}"):
+            return fields[9]
+    raise AssertionError("no such connection")
+
+
+def _links(pid: int) -> set[str]:
+    found = set()
+    for fd in os.listdir(f"/proc/{pid}/fd"):
+        try:
+            found.add(os.readlink(f"/proc/{pid}/fd/{fd}"))
+        except OSError:  # closed meanwhile
+            continue
+    return found
+
+
+@contextmanager
+def running_process(folder: Path, *flags: str, command: str = "serve", **options: Any) -> Iterator[RunningProcess]:
+    """`agent-tts COMMAND` with the tone engine on a free port; ready when entered, gone after the block."""
+    log = folder / "node.log"
+    with log.open("wb") as file:
+        arguments = (command, "--engine", "tone", "--port", "0", *flags)
+        process = start(*arguments, stdin=subprocess.DEVNULL, stdout=file, stderr=file, **options)
+        pids: list[int] = []
+        try:
+            node = RunningProcess(process, log)
+            pids = list(node.pids().values())
+            yield node
+        finally:
+            if process.poll() is None:
+                pids = list(processes_of(process.pid).values())
+                process.kill()
+            process.wait()
+    deadline = time.monotonic() + 5
+    while left := [pid for pid in pids if is_running(pid)]:
+        assert time.monotonic() < deadline, f"processes are left: {left}"
+        time.sleep(0.02)
