@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from loguru import logger
 from rich.console import Console
 from rich.panel import Panel
 from rich.table import Table
@@ -35,6 +36,8 @@ def serve(config: str | None, flags: dict[str, Any], print_config: bool, extensi
 
     log_to_stderr(settings.log_level, settings.log_format)  # before the import of an extension, which may log
     parts = roles(settings, extension)
+    if settings.fronts not in ("auto", sum(part.listens for part in parts)):
+        logger.warning("fronts: {} are set, but on this system a node has one", settings.fronts)
     if len(parts) > 1:
         from agent_tts.serve.supervisor import supervise
 

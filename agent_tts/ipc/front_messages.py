@@ -20,6 +20,9 @@ class Question(Generic[A]):
     __slots__ = ()
 
 
+EngineState = Literal["ready", "starting", "lost", "failed"]
+
+
 @dataclass(frozen=True, slots=True)
 class Token:
     """A one-time token that was checked. It cannot be made from this."""
@@ -27,8 +30,6 @@ class Token:
     id: str
     expires_at: float  # on the machine's monotonic clock, s
 
-
-EngineState = Literal["ready", "starting", "lost", "failed"]
 
 # ---------------------------------------------------------------- supervisor -> front
 

@@ -35,7 +35,8 @@ from agent_tts.serve.node import Node
 from agent_tts.serve.routes import http, rtc, voices
 from agent_tts.serve.supervision import Supervision
 from agent_tts.serve.telemetry import pages
-from agent_tts.serve.telemetry.metrics import EngineMetrics, Metrics
+from agent_tts.serve.telemetry.engine_metrics import EngineMetrics
+from agent_tts.serve.telemetry.metrics import Metrics
 from agent_tts.serve.telemetry.tracing import spans_of
 from agent_tts.serve.transports.websocket import NATIVE, StreamEndpoint
 from agent_tts.speech.engine_handle import EngineClientFactory

@@ -9,6 +9,8 @@ import socket
 from collections.abc import Coroutine
 from typing import Any
 
+from loguru import logger
+
 from agent_tts.config.settings import ENV_PREFIX
 from agent_tts.errors import SpeechError
 from agent_tts.ipc.channel import Channel
@@ -27,7 +29,8 @@ class FrontProcess(ChildProcess):
         super().__init__(f"front {number}")
         self.number = number  # among the node's fronts, from 0
         self._beat_s = heartbeat_s / BEATS
-        # Kept by the supervisor: whether it can take links, was told to take requests, and has said that it does.
+        # Kept by the supervisor: whether it has its settings, can take links, was told to take requests, and does.
+        self.has_settings = False
         self.set_up = False
         self.serves = False
         self.ready = False
@@ -59,7 +62,13 @@ class FrontProcess(ChildProcess):
         """Do something for this front, in a task that ends with it."""
         task = asyncio.create_task(work, name=f"front {self.number}: {name}")
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.opt(exception=error).error("{} failed", task.get_name())
+            self.lose("the supervisor has a fault")
 
     async def watch(self) -> None:
         """Send heartbeats until it counts as hung."""

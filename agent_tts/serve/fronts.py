@@ -8,8 +8,6 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from loguru import logger
-
 from agent_tts.config.settings import MAX_FRONTS, Settings
 from agent_tts.ipc.engine_process import engine_settings
 
@@ -44,13 +42,11 @@ def roles(settings: Settings, extension: str | None) -> list[Role]:
 
 
 def front_count(settings: Settings) -> int:
-    """The front processes of a node with these settings on this machine; logs why there is one although more are set.
+    """The front processes of a node with these settings on this machine.
 
-    Only Linux spreads connections over the listeners of one port.
+    One where the system is not Linux, which alone spreads connections over the listeners of one port.
     """
     if sys.platform != "linux":
-        if settings.fronts not in ("auto", 1):
-            logger.warning("fronts: {} are set, but on this system a node has one", settings.fronts)
         return 1
     if settings.fronts != "auto":
         return settings.fronts

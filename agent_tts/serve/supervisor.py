@@ -120,6 +120,8 @@ class Supervisor(EngineObserver):
             asyncio.create_task(self._run_engines(), name="engines"),
             asyncio.create_task(self._run_fronts(), name="fronts"),
         ]
+        for task in tasks:
+            task.add_done_callback(self._done)
         try:
             return await self._end
         finally:
@@ -129,6 +131,11 @@ class Supervisor(EngineObserver):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(0 if self._at_once else None):
                     await self._service.close()
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.opt(exception=error).error("the supervisor of the {} failed", task.get_name())
+            self._finish(1)
 
     def _finish(self, end: int | Exception, *, at_once: bool = False) -> None:
         """End the node, with an exit code or the reason why it cannot start."""
@@ -168,7 +175,8 @@ class Supervisor(EngineObserver):
         self._settings = settings
         self._whole.configure(settings)
         for front in self._fronts.values():
-            front.run(self._have_used(front, settings), "new settings")
+            if front.has_settings:
+                front.run(self._have_used(front, settings), "new settings")
 
     async def _have_used(self, front: FrontProcess, settings: Settings) -> None:
         try:
@@ -295,6 +303,7 @@ class Supervisor(EngineObserver):
             role.extension,
             self._whole.token_secret,
         )
+        front.has_settings = True
         try:
             refused = await front.channel.ask(setup, self._settings.timeouts.engine_start_s)
         except SpeechError as error:

@@ -30,7 +30,7 @@ from agent_tts.ipc.front_messages import (
 )
 from agent_tts.serve.ledger import Ledger
 from agent_tts.serve.supervision import NO_SESSION, OTHERS_S, PAGE_S, front_of
-from agent_tts.serve.telemetry.metrics import EngineMetrics
+from agent_tts.serve.telemetry.engine_metrics import EngineMetrics
 from agent_tts.serve.telemetry.pages import NodePages
 from agent_tts.serve.tokens import SECRET_BYTES
 

@@ -5,20 +5,19 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from agent_tts.events import EngineInfo, EnginePong, RequestFinished
+from agent_tts.events import RequestFinished
 from agent_tts.protocol.context import Done
 from agent_tts.serve.connections import Standing
-from agent_tts.speech.engine_handle import EngineObserver
+from agent_tts.serve.telemetry.engine_metrics import SECONDS
 from agent_tts.speech.utterance import Meter
 
 if TYPE_CHECKING:
     from agent_tts.serve.telemetry.spans import ContextSpan, Spans
 
-_SECONDS = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0)
 _RTF = (0.001, 0.003, 0.01, 0.03, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 2.0)
 
 
@@ -30,7 +29,7 @@ class Metrics:
         self._spans = spans
         self.registry = CollectorRegistry()
         counter, gauge = partial(Counter, registry=self.registry), partial(Gauge, registry=self.registry)
-        histogram = partial(Histogram, registry=self.registry, buckets=_SECONDS)
+        histogram = partial(Histogram, registry=self.registry, buckets=SECONDS)
         # The label "carrier" is the transport: websocket, rtc, http or pipecat.
         self.ttfa = histogram("agent_tts_ttfa_seconds", "First text to first audio.", ["carrier"])
         self.rtf = histogram("agent_tts_rtf", "Engine seconds for a second of audio.", buckets=_RTF)
@@ -72,66 +71,6 @@ class Metrics:
         self.active.labels(transport).inc()
         span = None if self._spans is None else self._spans.context(transport, about or {})
         return ContextMeter(self, transport, clock, span)
-
-
-class EngineMetrics(EngineObserver):
-    """The metrics of a node's engines, in a registry."""
-
-    def __init__(self, registry: CollectorRegistry) -> None:
-        counter, gauge = partial(Counter, registry=registry), partial(Gauge, registry=registry)
-        # By the engine's number.
-        self.engine_up = gauge("agent_tts_engine_up", "Whether it answers.", ["engine"])
-        self.engine_starts = counter("agent_tts_engine_starts", "Engine processes started.", ["engine"])
-        step = "Longest engine step of each second."
-        self.engine_step = Histogram(
-            "agent_tts_engine_step_seconds", step, ["engine"], buckets=_SECONDS, registry=registry
-        )
-        self.worker_deaths = counter(
-            "agent_tts_worker_deaths", "Processes of espeak-ng that ended; another took over.", ["engine"]
-        )
-        self.texts_dropped = counter(
-            "agent_tts_texts_dropped", "Clauses left out because they end a process of espeak-ng.", ["engine"]
-        )
-        # A gauge of all engines and one by engine, for each field of `_Engine`; an engine that is down counts 0.
-        self._gauges = [
-            (gauge(f"agent_tts_{name}", text), gauge(f"agent_tts_engine_{name}", f"{text} By engine.", ["engine"]))
-            for name, text in (
-                ("slots", "Contexts that may speak at once."),
-                ("slots_used", "Slots speaking, as of the last heartbeat."),
-                ("contexts_queued", "Contexts waiting for a slot."),
-            )
-        ]
-        # What the gauges of each engine show.
-        self._engines: dict[int, _Engine] = {}
-
-    def started(self, engine: int, info: EngineInfo) -> None:
-        self.engine_starts.labels(engine).inc()
-        self._show(engine, _Engine(info.slots))
-
-    def pulse(self, engine: int, pong: EnginePong) -> None:
-        self.engine_step.labels(engine).observe(pong.step_ms / 1_000)
-        self.worker_deaths.labels(engine).inc(pong.worker_deaths)
-        self.texts_dropped.labels(engine).inc(pong.texts_dropped)
-        self._show(engine, _Engine(self._engines[engine].slots, pong.speaking, pong.queued))
-
-    def lost(self, engine: int) -> None:
-        self._show(engine, None)
-
-    def _show(self, engine: int, now: _Engine | None) -> None:
-        before, after = self._engines.get(engine, _Engine()), now or _Engine()
-        self._engines[engine] = after
-        self.engine_up.labels(engine).set(now is not None)
-        for (of_all, of_each), old, new in zip(self._gauges, before, after, strict=True):
-            of_each.labels(engine).set(new)
-            of_all.inc(new - old)
-
-
-class _Engine(NamedTuple):
-    """What an engine last reported."""
-
-    slots: int = 0
-    speaking: int = 0
-    queued: int = 0
 
 
 class ContextMeter(Meter):

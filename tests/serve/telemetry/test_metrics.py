@@ -5,7 +5,7 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry
 
 from agent_tts.events import EngineInfo, EnginePong
-from agent_tts.serve.telemetry.metrics import EngineMetrics
+from agent_tts.serve.telemetry.engine_metrics import EngineMetrics
 
 
 def shown(registry: CollectorRegistry, name: str) -> list[float | None]:

@@ -34,11 +34,11 @@ SAMPLE = {"input": "Hello there.", "response_format": "pcm"}
 
 @asynccontextmanager
 async def watched(
-    monkeypatch: pytest.MonkeyPatch, **settings: object
+    monkeypatch: pytest.MonkeyPatch, number: int | None = None, **settings: object
 ) -> AsyncIterator[tuple[RunningNode, InMemorySpanExporter]]:
-    """A node whose spans stay in memory."""
+    """A node whose spans stay in memory; `number` is that of the front."""
     memory = InMemorySpanExporter()
-    monkeypatch.setattr(app, "spans_of", lambda _: Spans(SimpleSpanProcessor(memory)))
+    monkeypatch.setattr(app, "spans_of", lambda _, front: Spans(SimpleSpanProcessor(memory), number))
     async with running_node(**settings) as running:
         yield running, memory
 
@@ -78,6 +78,15 @@ async def test_a_connection_is_a_span_with_its_contexts_in_the_client_s_trace(mo
     }
     assert (told["carrier"], told["session_id"], told["context_no"]) == ("websocket", session_id, 1)
     assert told["reason"] == "end"
+
+
+async def test_every_span_of_a_front_has_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with watched(monkeypatch, 3) as (running, memory):
+        async with httpx.AsyncClient() as client:
+            await client.post(f"{running.url}/v1/audio/speech", json=SAMPLE)
+        found = memory.get_finished_spans()
+    assert len(found) == 2
+    assert {span.attributes and span.attributes["agent_tts.front"] for span in found} == {3}
 
 
 async def test_a_request_is_a_span_named_by_its_route(monkeypatch: pytest.MonkeyPatch) -> None:
