@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
+from loguru import logger
+
 from agent_tts.config.settings import MAX_FRONTS, Settings
 from agent_tts.ipc.engine_process import engine_settings
 
