@@ -262,7 +262,8 @@ class RequestAudio:
 
     request_id: int
     pcm: bytes
-    peaks: bytes = b""  # of its 10 ms blocks, as int16; measured in the front, where the engine sends no word times
+    # Of its 10 ms blocks, as int16: measured in the front, unless the engine sends word times.
+    peaks: bytes = field(default=b"", compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ import os
 import queue
 import signal
 import socket
+import stat
 import sys
 import threading
 import traceback
@@ -26,7 +27,7 @@ from typing import TYPE_CHECKING
 from agent_tts.errors import SettingsError
 from agent_tts.events import EngineCommand, EngineEvent
 from agent_tts.in_child import die_with, settle, take_stdout
-from agent_tts.ipc.links import Arrivals, Links, LinkThread
+from agent_tts.ipc.links import BUFFER_BYTES, Arrivals, Links, LinkThread
 from agent_tts.ipc.wire import TO_ENGINE, Decoder, Setup, WireError, encode
 
 if TYPE_CHECKING:
@@ -38,7 +39,6 @@ READ_BYTES = 1 << 16
 MAX_INBOX_BYTES = 8 << 20
 # Longest wait of the reader thread for the GIL. The default of 5 ms is a fifth of a step.
 SWITCH_INTERVAL_S = 0.000_5
-PIPE_BYTES = 1 << 20  # one step of 64 requests is 250 kB
 
 
 def take_pipes() -> tuple[int, int]:
@@ -121,12 +121,15 @@ class Outbox:
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
-        if sys.platform == "linux":
-            import fcntl
+        # A larger buffer takes a whole step in one write.
+        with contextlib.suppress(OSError):  # above the user's limit
+            if stat.S_ISSOCK(os.fstat(fd).st_mode):
+                with socket.socket(fileno=os.dup(fd)) as sock:
+                    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
+            elif sys.platform == "linux":
+                import fcntl
 
-            # A larger pipe takes a whole step in one write. It fails on a socket, and above the user's limit.
-            with contextlib.suppress(OSError):
-                fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+                fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, BUFFER_BYTES)
 
     def send(self, new: Sequence[EngineEvent]) -> None:
         """Write all events of a turn at once. Exits the process when the front is gone."""

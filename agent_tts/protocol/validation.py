@@ -19,6 +19,7 @@ BLANK = ("string_too_short", "string_pattern_mismatch")
 MAX_FIELDS = 128  # of one object
 MAX_VALUES = 4_096  # in all objects and lists together
 MAX_DEPTH = 16
+SHORT_CHARS = 4 * MAX_FIELDS  # a field takes at least `"":0`: there are not too many in so short a text
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -33,17 +34,22 @@ def parse(data: str | bytes, otherwise: str) -> dict[str, Any]:
         BadMessage: it is none, or has too many fields or values.
     """
     try:
-        found = json.loads(data if isinstance(data, str) else data.decode(), parse_constant=_no_constant)
+        text = data if isinstance(data, str) else data.decode()
+        found = _DECODER.decode(text)
     except (ValueError, RecursionError):
         raise BadMessage(otherwise) from None
     if not isinstance(found, dict):
         raise BadMessage(otherwise)
-    _check_size(found)
+    if len(text) > SHORT_CHARS or text.count("{") + text.count("[") > MAX_DEPTH:
+        _check_size(found)
     return found
 
 
 def _no_constant(name: str) -> NoReturn:
     raise ValueError(name)
+
+
+_DECODER = json.JSONDecoder(parse_constant=_no_constant)  # `json.loads` would make one for each message
 
 
 def _check_size(found: dict[str, Any]) -> None:

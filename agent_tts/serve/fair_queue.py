@@ -136,7 +136,7 @@ class Share:
     @property
     def rank(self) -> float:
         """The least is served next."""
-        return self.used_s - _head_start_s(self.spent_s)
+        return self.used_s if self.spent_s >= NEW_S else self.used_s - _head_start_s(self.spent_s)
 
 
 class Flow:
@@ -176,7 +176,7 @@ class Flow:
     def call(self, work: Callable[[], object]) -> None:
         """Have `work`, which must not raise, called in a slice, soon but not now. A call that waits is replaced."""
         if self._work is None:
-            self._share.queue.enter(self._share, self._standing(), self)
+            self._share.queue.enter(self._share, self._standing(), self, 0.0)
         self._work = work
 
     def work(self, now: float) -> float:
@@ -198,6 +198,8 @@ class Flow:
         used_s = self._share.level_s - CREDIT_S
         if self._used_s < used_s:
             self._used_s = used_s
+        if self._spent_s >= NEW_S:
+            return self._used_s, self._used_s
         return self._used_s - _head_start_s(self._spent_s), self._used_s
 
     def _count(self, took_s: float) -> None:
@@ -209,7 +211,7 @@ class Flow:
 
 def _head_start_s(spent_s: float) -> float:
     """Of those that have used little in all."""
-    return FIRST_S * (1 - spent_s / NEW_S) if spent_s < NEW_S else 0.0
+    return FIRST_S * max(0.0, 1 - spent_s / NEW_S)
 
 
 # Of a flow among those of its share: its rank, the least of which is served next; and the time that it has used, in s.

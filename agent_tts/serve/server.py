@@ -394,7 +394,7 @@ class WebSocketProtocol(PlayerConnection, WebSocketsSansIOProtocol):
         parts: list[bytes] = []
         for message in messages:
             parts += _framed(message)
-        self.transport.write(b"".join(parts))
+        self.transport.writelines(parts)
 
 
 def _framed(message: str | bytes) -> tuple[bytes, bytes]:

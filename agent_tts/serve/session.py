@@ -348,9 +348,10 @@ class Session:
 
     def _tell(self, utterance: Utterance, told: Iterable[Told]) -> None:
         for event in told:
+            if isinstance(event, AudioChunk):
+                self._outbox.append(event)
+                continue
             match event:
-                case AudioChunk():
-                    self._outbox.append(event)
                 case Words(kind=kind, words=words):
                     # Final times stay in order before their audio.
                     put = self._reply if kind == "estimated" and utterance.done is None else self._outbox.append

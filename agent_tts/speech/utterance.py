@@ -291,7 +291,7 @@ class Utterance:
         self._meter.audio(samples * 1_000 / SAMPLE_RATE)
         chunks = self._encoder.encode(pcm)
         flags = 0
-        for later in self.request.ahead():
+        for later in self.request.ahead() if self.request.has_events else ():
             if isinstance(later, RequestFlushed):
                 flags |= FLAG_FLUSH
             elif isinstance(later, RequestFinished) and later.reason in ("end", "length"):
@@ -305,9 +305,10 @@ class Utterance:
         """Append `chunks`, the last with `flags`; flags without audio are sent with an empty chunk."""
         if flags and not chunks:
             chunks = [(b"", 0)]
-        last = len(chunks) - 1
-        for number, (payload, samples) in enumerate(chunks):
-            its_flags = flags if number == last else 0
+        left = len(chunks)
+        for payload, samples in chunks:
+            left -= 1
+            its_flags = 0 if left else flags
             told.append(
                 AudioChunk(self.context_id, self.context_no, self._first_sample, its_flags, payload, self._base64)
             )

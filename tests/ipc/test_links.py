@@ -44,6 +44,7 @@ from tests.support import until
 pytestmark = [pytest.mark.node, pytest.mark.skipif(sys.platform == "win32", reason="descriptors are passed")]
 
 WINDOW = 1_000  # frames: no credit is needed
+QUIET_S = 600.0  # heartbeats that do not interfere
 LONG = "word " * 100
 NEVER_END = "fault:never_end@0"
 WORDS = "twelve words that are spoken by a tone, each of them told apart"
@@ -82,7 +83,9 @@ async def shared(
 ) -> AsyncIterator[tuple[EngineProcess, list[Front]]]:
     """A tone engine that so many fronts share."""
     settings = tone_settings(
-        timeouts={"engine_heartbeat_s": heartbeat_s, "queue_s": 60.0}, limits={"window_frames": WINDOW}, **values
+        timeouts={"engine_heartbeat_s": heartbeat_s, "queue_s": 60.0},
+        limits={"window_frames": WINDOW, "max_frames": 100_000},
+        **values,
     )
     async with engine_process(settings) as (process, _):
         each = [Front(heartbeat_s) for _ in range(fronts)]
@@ -155,7 +158,7 @@ async def test_pongs_of_all_links_have_the_load_and_only_the_owners_have_what_co
 
 async def test_each_link_is_told_the_requests_of_the_others() -> None:
     """A front knows its own. Fails if the last change within `LOAD_S` is not told."""
-    async with shared(2, slots=3) as (_, [one, other]):
+    async with shared(2, heartbeat_s=QUIET_S, slots=3) as (_, [one, other]):
         for number in (1, 2, 3, 4):
             one.link.send(OpenRequest(number, SpeechOptions()))
         other.link.send(OpenRequest(1, SpeechOptions()))
@@ -223,7 +226,7 @@ async def test_a_link_that_breaks_the_protocol_ends_alone(raw: list[socket.socke
 
 async def test_a_link_that_does_not_read_loses_its_speech_and_nobody_elses(raw: list[socket.socket]) -> None:
     """It asks for more and more audio. Fails without the bound of the backlog, and where a write blocks."""
-    async with shared(1, slots=8) as (process, [front]):
+    async with shared(1, heartbeat_s=QUIET_S, slots=8) as (process, [front]):
         speak(front.link, 1, WORDS)
         heard = await front.whole(1)
         raw.append(process.attach())

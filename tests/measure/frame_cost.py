@@ -19,7 +19,7 @@ import time
 from collections import Counter
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, ClassVar, cast
 
 import typer
 import uvloop
@@ -192,27 +192,60 @@ def times_of(pid: int) -> tuple[float, float]:
     return int(fields[11]) * TICK_S, int(fields[12]) * TICK_S
 
 
-def floor_send() -> tuple[float, float]:
-    """us of CPU, user and system, of one `send` of a frame over loopback TCP; its receiver is another process."""
-    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:
-        peer, _ = server.accept()
-        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if not (pid := os.fork()):
-            peer.close()
-            while client.recv(1 << 20):
-                pass
-            os._exit(0)
-        client.close()
-        frame, count = bytes(FRAME_BYTES + HEAD_BYTES + 4), 20_000
-        user, system = os.times()[:2]
-        for number in range(count):
-            peer.send(frame)
-            if number % 50 == 0:
-                time.sleep(0.002)  # paced: the receiver has read
-        used = os.times()
-        peer.close()
+class Sink(asyncio.Protocol):
+    """A connection whose data nobody looks at."""
+
+    made: ClassVar[list[asyncio.Transport]] = []
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.made.append(cast(asyncio.Transport, transport))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.made.pop()
+
+
+def floor_send(sockets: int = 400, seconds: float = 5.0) -> tuple[float, float]:
+    """us of CPU, user and system, of the `write` of a frame to each of many sockets every 80 ms, in groups.
+
+    The least that a front needs on this event loop. Another process reads.
+    """
+
+    async def read(address: tuple[str, int]) -> None:
+        loop = asyncio.get_running_loop()
+        for _ in range(sockets):
+            await loop.create_connection(Sink, *address)
+        while Sink.made:
+            await asyncio.sleep(0.1)
+
+    async def write(listener: socket.socket) -> tuple[float, float]:
+        server = await asyncio.get_running_loop().create_server(Sink, sock=listener)
+        while len(Sink.made) < sockets:
+            await asyncio.sleep(0.1)
+        transports = Sink.made[:]
+        for transport in transports:
+            transport.set_write_buffer_limits(high=1, low=0)
+        frame, group, count = bytes(FRAME_BYTES + HEAD_BYTES + 4), max(1, sockets // 16), 0
+        before, begun = os.times(), time.monotonic()
+        while time.monotonic() - begun < seconds:
+            for transport in (transports * 2)[count % sockets :][:group]:
+                transport.write(frame)
+            count += group
+            await asyncio.sleep(max(0.0, begun + count / sockets * 0.08 - time.monotonic()))
+        after = os.times()
+        for transport in transports:
+            transport.abort()
+        server.close()
+        return (after.user - before.user) / count * 1e6, (after.system - before.system) / count * 1e6
+
+    with socket.create_server(("127.0.0.1", 0), backlog=sockets) as listener:
+        pid = os.fork()
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            if not pid:
+                runner.run(read(listener.getsockname()))
+                os._exit(0)
+            figures = runner.run(write(listener))
         os.waitpid(pid, 0)
-    return (used.user - user) / count * 1e6, (used.system - system) / count * 1e6
+    return figures
 
 
 def floor_callback() -> float:

@@ -36,6 +36,8 @@ class Transcoder:
 
     def encode(self, pcm: bytes) -> list[tuple[bytes, int]]:
         """At most one payload, with its number of samples. `pcm` holds whole samples."""
+        if self._resampler is None and self._codes is None:
+            return [(pcm, len(pcm) // 2)] if pcm else []
         if self._resampler is not None and pcm:
             pcm = self._resampler.push(pcm)
         return self._chunk(pcm)
