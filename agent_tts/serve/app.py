@@ -112,7 +112,9 @@ def create_app(
     make_clients = links or ([make_client] if make_client is not None else engine_processes(settings))
     engines = EngineMetrics(metrics.registry) if supervision is None else None
     library = VoiceLibrary.of(settings.voices)
-    service = SpeechService(make_clients, library, engines, settings.voice_aliases, tries=links is None)
+    service = SpeechService(
+        make_clients, library, engines, settings.voice_aliases, tries=links is None, prefers=front or 0
+    )
     node = Node(settings, service, Guard(settings, metrics, ledger=supervision), metrics, supervision)
     if supervision is not None:
         supervision.channel.handle(FrontPage, lambda _: pages.write(metrics.registry))

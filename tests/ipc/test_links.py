@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import random
 import signal
 import socket
 import sys
@@ -38,6 +39,7 @@ from agent_tts.ipc.engine_link import EngineLink
 from agent_tts.ipc.engine_process import EngineProcess
 from agent_tts.ipc.links import CANCELS, MAX_BACKLOG_BYTES
 from agent_tts.ipc.wire import Setup, encode
+from tests.examples import FACTOR
 from tests.ipc.listener import WAIT_S, Listener, engine_process, speak, tone_settings
 from tests.support import until
 
@@ -158,7 +160,7 @@ async def test_pongs_of_all_links_have_the_load_and_only_the_owners_have_what_co
 
 async def test_each_link_is_told_the_requests_of_the_others() -> None:
     """A front knows its own. Fails if the last change within `LOAD_S` is not told."""
-    async with shared(2, heartbeat_s=QUIET_S, slots=3) as (_, [one, other]):
+    async with shared(2, heartbeat_s=QUIET_S, slots=3) as (_, [one, other]), asyncio.timeout(5):
         for number in (1, 2, 3, 4):
             one.link.send(OpenRequest(number, SpeechOptions()))
         other.link.send(OpenRequest(1, SpeechOptions()))
@@ -281,6 +283,50 @@ async def test_a_link_that_falls_silent_ends(raw: list[socket.socket]) -> None:
             while encode(EnginePong(7, 0, 0, 0.0)) not in heard:
                 heard += await asyncio.get_running_loop().sock_recv(raw[1], 1 << 16)
         assert front.losses == []
+
+
+async def _use(front: Front, rng: random.Random, whole: dict[str, bytes]) -> None:
+    """Speak, cancel, wait, and perhaps vanish in the middle of it; what ends is whole."""
+    said: dict[int, str] = {}
+    for number in rng.sample(range(6), rng.randint(1, 5)):
+        said[number] = rng.choice(list(whole))
+        speak(front.link, number, said[number], lead_ms=rng.choice([None, 80]))
+        await asyncio.sleep(rng.choice([0, 0, 0.01]))
+    for number in rng.sample(list(said), rng.randint(0, len(said) // 2)):
+        front.link.send(CancelRequest(number))
+    if rng.random() < 0.4:
+        await asyncio.sleep(rng.choice([0, 0.005, 0.05]))
+        await front.link.close()
+    else:
+        await front.until(lambda: len(front.all(RequestFinished)) == len(said))
+    for number, text in said.items():
+        end, pcm = front.finished(number), front.pcm(number)
+        if end is not None and end.reason == "end":
+            assert pcm == whole[text]
+        else:
+            assert whole[text].startswith(pcm)
+            assert end is None or end.reason == "cancelled"
+
+
+@pytest.mark.parametrize("seed", range(max(1, round(4 * FACTOR))))
+async def test_any_mix_of_links_leaves_nothing(seed: int) -> None:
+    """Links come, speak with the same ids, cancel and go in any order, on few slots."""
+    rng = random.Random(seed)
+    async with shared(1, slots=3, queue=40) as (process, [watch]):
+        assert process.greeting is not None
+        whole: dict[str, bytes] = {}
+        for number, text in enumerate(("one", "one two three", WORDS[:20]), 100):
+            speak(watch.link, number, text)
+            whole[text] = await watch.whole(number)
+        for _ in range(6):
+            fronts = [Front() for _ in range(rng.randint(1, 4))]
+            for front in fronts:
+                await front.connect(process)
+            await asyncio.gather(*[_use(front, rng, whole) for front in fronts])
+            for front in fronts:
+                await front.link.close()
+            await watch.until(lambda: watch.load == EngineLoad(0, 0, others=0))
+        assert watch.losses == []
 
 
 # ---------------------------------------------------------------- the engine ends

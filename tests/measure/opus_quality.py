@@ -112,12 +112,12 @@ class Judge:
 
 def encoded(sound: Sound, complexity: int, bit_rate: int) -> tuple[list[bytes], float]:
     """Packets of the node's encoder, and CPU in us a packet."""
-    kept = opus.COMPLEXITY, opus.BIT_RATE
-    opus.COMPLEXITY, opus.BIT_RATE = complexity, bit_rate
+    kept = opus.RTP_COMPLEXITY, opus.RTP_BIT_RATE
+    opus.RTP_COMPLEXITY, opus.RTP_BIT_RATE = complexity, bit_rate
     try:
         encoder = opus.OpusEncoder()
     finally:
-        opus.COMPLEXITY, opus.BIT_RATE = kept
+        opus.RTP_COMPLEXITY, opus.RTP_BIT_RATE = kept
     begin = time.process_time()
     packets = encoder.encode(sound.tobytes()) + encoder.flush()
     return packets, (time.process_time() - begin) * 1e6 / len(packets)
@@ -126,11 +126,10 @@ def encoded(sound: Sound, complexity: int, bit_rate: int) -> tuple[list[bytes], 
 @command
 def main(
     folder: Annotated[Path, typer.Argument(help="Recordings: WAV files, in folders.", exists=True)],
-    complexity: Annotated[list[int], typer.Option(help="Complexities; others are compared with the first.")] = [5, 1],  # noqa: B006
-    bit_rate: Annotated[int, typer.Option(help="Bits a second.")] = opus.BIT_RATE,
-    yardstick: Annotated[
-        int, typer.Option(help="Bits a second at the first complexity, to compare the differences with.")
-    ] = 28_000,
+    way: Annotated[list[str], typer.Option(help="COMPLEXITY:BITS_A_SECOND; others are compared with the first.")] = [  # noqa: B006
+        "5:32000",
+        "2:32000",
+    ],
     loss: Annotated[float, typer.Option(help="Share of packets lost in the second half of the rows.")] = 0.1,
     seeds: Annotated[int, typer.Option(help="Patterns of loss.")] = 3,
 ) -> None:
@@ -138,7 +137,7 @@ def main(
     standard error, recording by recording."""
     library, judge, rows = libopus(), Judge(), []
     sounds = recordings(folder)
-    ways = [(one, bit_rate) for one in complexity] + [(complexity[0], yardstick)]
+    ways = [tuple(map(int, one.split(":"))) for one in way]
     for share, patterns in ((0.0, 1), (loss, seeds)):
         first: dict[str, NDArray[np.float64]] = {}
         for level, rate in ways:

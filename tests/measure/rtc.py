@@ -109,17 +109,18 @@ async def _windows(
     node: OwnNode, callers: int, clients: int, seconds: float, profile: Path | None
 ) -> list[dict[str, Any]]:
     jobs = [{"url": node.url, "callers": len(range(part, callers, clients))} for part in range(clients)]
-    cpu = cpu_used(node.pids)
+    fronts = {name: pid for name, pid in node.pids.items() if name.startswith("front")}
+    before_s = sum(cpu_used(fronts).values())
     with python_path(HERE):
         async with workers("tests.measure.rtc", jobs, ready_s=READY_S) as found:
-            connecting = {name: used - cpu[name] for name, used in cpu_used(node.pids).items()}
+            connecting_s = sum(cpu_used(fronts).values()) - before_s
             rows = []
             for speak in (False, True):
                 begin = time.monotonic() + SETTLE_S
                 end = begin + seconds
                 window = {"speak": speak, "begin": begin, "end": end}
                 if profile is not None:
-                    await _record(node.pids["front"], profile, "speaks" if speak else "silent", seconds)
+                    await _record(min(fronts.values()), profile, "speaks" if speak else "silent", seconds)
                 used, *answers = await asyncio.gather(
                     cpu_percent(node.pids, begin, end),
                     *(worker.tell(window, end - time.monotonic() + 30) for worker in found),
@@ -130,7 +131,7 @@ async def _windows(
                         "speak": speak,
                         "front": used["front"] / callers,
                         "engine": used["engine"] / callers,
-                        "connect_ms": 1_000 * connecting["front"] / callers,
+                        "connect_ms": 1_000 * connecting_s / callers,
                         "packets": len(late_ms),
                         "lost": sum(answer["lost"] for answer in answers),
                         **percentiles(late_ms, 50, 99, 100),
@@ -158,10 +159,12 @@ def main(
     rounds: Annotated[int, typer.Option(min=1)] = 2,
     seconds: Annotated[float, typer.Option(min=1, help="Of each window: all are silent, then all are spoken to.")] = 10,
     engine: Annotated[str, typer.Option(help="tone or espeak.")] = "espeak",
+    fronts: Annotated[int, typer.Option(min=1, help="Front processes.")] = 1,
     profile: Annotated[Path | None, typer.Option(help="Folder for stacks of the front by py-spy.")] = None,
 ) -> None:
-    """CPU of a node's front for each WebRTC caller, percent of a core; median of the rounds."""
-    settings = {"engine": engine, "slots": callers, "limits__rtc_peers": callers}
+    """CPU of a node's fronts for each WebRTC caller, percent of a core; median of the rounds."""
+    settings = {"engine": engine, "slots": callers, "limits__rtc_peers": callers, "limits__connections": 2 * callers}
+    settings |= {"fronts": fronts} if fronts > 1 else {}
     rows: dict[tuple[bool, str], list[dict[str, Any]]] = {}
     for _ in range(rounds):
         for one in tree:
@@ -172,7 +175,9 @@ def main(
         [name, "speaks" if speak else "silent", *(round(median(row[column] for row in found), 3) for column in columns)]
         for (speak, name), found in sorted(rows.items())
     ]
-    title = f"{callers} callers, {engine}, {rounds} x {seconds:g} s; % of a core a caller, lateness in ms"
+    title = (
+        f"{callers} callers, {engine}, {fronts} fronts, {rounds} x {seconds:g} s; % of a core a caller, lateness in ms"
+    )
     report.table(title, ["tree", "caller", *columns], shown)
 
 

@@ -80,3 +80,9 @@ def test_a_lost_packet_is_recovered_from_the_next() -> None:
     # SILK and hybrid mode, the only ones with FEC; the LBRR bit follows one voice-activity bit (RFC 6716, 4.2.3).
     assert all(packet[0] >> 3 < 16 for packet in with_fec)
     assert sum(bool(packet[1] & 0x40) for packet in with_fec) > len(with_fec) / 2
+
+
+def test_every_packet_for_rtp_has_the_whole_band() -> None:
+    """Up to 12 kHz, from the first on. With fewer bits, FEC costs the band above 8 kHz, and the band changes midway."""
+    packets = encode(tone(200, 1.0) + NOISE, OpusEncoder(24_000, 20))
+    assert {packet[0] >> 3 for packet in packets} == {13}  # hybrid, super-wideband, 20 ms (RFC 6716, 3.1)
