@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from websockets.exceptions import ConnectionClosed
+
 from tests.cli.process import children_of, is_running, start
+from tests.wire import Wire, wire
 
 START_S = 60.0
+BACK_S = 30.0  # for a front or an engine to start on a busy machine
 WELCOME = "agent-tts: "
 
 
@@ -93,8 +99,18 @@ def _links(pid: int) -> set[str]:
 
 
 @contextmanager
-def running_process(folder: Path, *flags: str, command: str = "serve", **options: Any) -> Iterator[RunningProcess]:
-    """`agent-tts COMMAND` with the tone engine on a free port; ready when entered, gone after the block."""
+def running_process(
+    folder: Path, *flags: str, command: str = "serve", files: int | None = None, **options: Any
+) -> Iterator[RunningProcess]:
+    """`agent-tts COMMAND` with the tone engine on a free port; ready when entered, gone after the block.
+
+    Args:
+        files: its hard limit of file descriptors.
+    """
+    if files is not None:
+        import resource
+
+        options["preexec_fn"] = partial(resource.setrlimit, resource.RLIMIT_NOFILE, (files, files))
     log = folder / "node.log"
     with log.open("wb") as file:
         arguments = (command, "--engine", "tone", "--port", "0", *flags)
@@ -113,3 +129,34 @@ def running_process(folder: Path, *flags: str, command: str = "serve", **options
     while left := [pid for pid in pids if is_running(pid)]:
         assert time.monotonic() < deadline, f"processes are left: {left}"
         time.sleep(0.02)
+
+
+@asynccontextmanager
+async def callers(node: RunningProcess) -> AsyncIterator[dict[str, Wire]]:
+    """A connection to each of its fronts, by their names."""
+    fronts = {name for name in node.pids() if name.startswith("front")}
+    async with AsyncExitStack() as closing:
+        found: dict[str, Wire] = {}
+        async with asyncio.timeout(BACK_S):
+            while found.keys() != fronts:
+                peer = await closing.enter_async_context(wire(node.ws_url))
+                found[node.front_of(peer.socket.local_address)] = peer
+        yield found
+
+
+async def served_by_all(node: RunningProcess, fronts: int = 2) -> None:
+    """Wait until all of its fronts speak."""
+    async with asyncio.timeout(BACK_S):
+        spoke: set[str] = set()
+        while len(spoke) < fronts:
+            try:
+                async with wire(node.ws_url) as peer:
+                    name = node.front_of(peer.socket.local_address)
+                    await peer.say("t", "a word", lead_ms=None)
+                    while not peer.messages or peer.messages[-1]["type"] not in ("context.done", "error"):
+                        await peer.receive()
+                    if peer.messages[-1].get("reason") == "end":
+                        spoke.add(name)
+            except (OSError, ConnectionClosed):
+                pass
+            await asyncio.sleep(0.02)

@@ -29,8 +29,7 @@ class FrontProcess(ChildProcess):
         super().__init__(f"front {number}")
         self.number = number  # among the node's fronts, from 0
         self._beat_s = heartbeat_s / BEATS
-        # Kept by the supervisor: whether it has its settings, can take links, was told to take requests, and does.
-        self.has_settings = False
+        # Kept by the supervisor: whether it can take links, was told to take requests, and has said that it does.
         self.set_up = False
         self.serves = False
         self.ready = False

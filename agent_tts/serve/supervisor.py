@@ -42,6 +42,7 @@ from agent_tts.speech.service import SpeechService
 # Before the restart of a front after its 1st, 2nd, ... death within a minute; one more ends the node.
 BACKOFF_S = (0.0, 0.1, 0.2, 0.5)
 RESPAWN_S = 1.0  # before the next attempt to spawn a front that could not be spawned
+SETUP_S = 60.0  # for a front to import its code and to be set up; two seconds on an idle machine
 LINK_S = 5.0  # for a front to take a link
 RELINK_S = 1.0  # before the next attempt
 USE_S = 5.0  # for a front to use new settings
@@ -175,7 +176,7 @@ class Supervisor(EngineObserver):
         self._settings = settings
         self._whole.configure(settings)
         for front in self._fronts.values():
-            if front.has_settings:
+            if front.set_up:  # others get them as soon as they are
                 front.run(self._have_used(front, settings), "new settings")
 
     async def _have_used(self, front: FrontProcess, settings: Settings) -> None:
@@ -294,20 +295,20 @@ class Supervisor(EngineObserver):
         front.run(self._set_up(front), "setup")
 
     async def _set_up(self, front: FrontProcess) -> None:
-        role = self._roles[front.number]
+        settings, role = self._settings, self._roles[front.number]
         setup = FrontSetup(
             front.number,
-            with_secrets(self._settings),
+            with_secrets(settings),
             self._port if role.listens else None,
             len(self._service.engines),
             role.extension,
             self._whole.token_secret,
         )
-        front.has_settings = True
         try:
-            refused = await front.channel.ask(setup, self._settings.timeouts.engine_start_s)
-        except SpeechError as error:
-            front.lose(f"it is not set up: {error.message}")
+            refused = await front.channel.ask(setup, SETUP_S)
+        except SpeechError:
+            if not front.channel.closed:  # otherwise its end is the reason
+                front.lose(f"it was not set up within {SETUP_S:g} s")
             return
         if refused is not None:
             self._refuse(front, refused)
@@ -316,6 +317,8 @@ class Supervisor(EngineObserver):
         front.set_up = True
         for engine in self._service.engines:
             front.channel.tell(EngineIs(engine.number, engine.state))
+        if settings is not self._settings:  # they were read again meanwhile
+            await self._have_used(front, self._settings)
         await asyncio.gather(*[self._link(front, engine.number) for engine in self._service.engines])
         await self._engines_up.wait()
         front.serves = True

@@ -8,23 +8,47 @@ from pathlib import Path
 import httpx
 import pytest
 
-from agent_tts.bench.node import children_of, cpu_s, own_node
-from agent_tts.errors import EngineLost
+from agent_tts.bench.node import ProcessStats, children_of, cpu_s, own_node, pin, watched
+from agent_tts.errors import EngineLost, SettingsError
 
 pytestmark = pytest.mark.node
 
 PROC = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
 
 
+def threads_of(pid: int) -> list[int]:
+    return list(map(int, os.listdir(f"/proc/{pid}/task")))
+
+
 @PROC
-async def test_an_own_node_is_ready_and_ends_with_the_block() -> None:
-    async with own_node(engine="tone", engines=2, slots=7) as node:
+@pytest.mark.parametrize(
+    ("processes", "names"),
+    [
+        ({"fronts": 1, "engines": 2}, ["front", "engine 0", "engine 1"]),
+        ({"fronts": 2, "engines": 1}, ["supervisor", "front 0", "front 1", "engine"]),
+    ],
+)
+async def test_an_own_node_is_ready_and_ends_with_the_block(processes: dict[str, int], names: list[str]) -> None:
+    async with own_node(engine="tone", slots=7, **processes) as node:
         async with httpx.AsyncClient() as client:
             assert (await client.get(f"{node.url}/ready")).status_code == 200
-        assert {node.pids["engine 0"], node.pids["engine 1"]} == set(children_of(node.pids["front"]))
-        assert list(node.pids) == ["front", "engine 0", "engine 1"]
+        assert list(node.pids) == names
+        assert set(node.pids.values()) == {node.pid, *children_of(node.pid)}
         assert all(map(cpu_s, node.pids.values()))
-    assert [cpu_s(pid) for pid in node.pids.values()] == [None, None, None]
+        async with watched(node.url, node.pid, 60) as watch:
+            (look,) = watch.looks
+            assert len(look.engines) == processes["engines"]
+            assert look.front.threads == sum(
+                ProcessStats.of(pid).threads for name, pid in node.pids.items() if not name.startswith("engine")
+            )
+        fronts = [pid for name, pid in node.pids.items() if name.startswith("front")]
+        cores = sorted(os.sched_getaffinity(0))[:2]
+        pin(node.pids, "front", cores)
+        for pid, core in zip(fronts, cores, strict=False):
+            assert {*map(frozenset, map(os.sched_getaffinity, threads_of(pid)))} == {frozenset({core})}
+        with pytest.raises(SettingsError, match="no core 4095"):
+            pin(node.pids, "front", [4_095])
+    assert not any(map(cpu_s, node.pids.values()))
 
 
 async def test_a_node_that_fails_to_start_reports_why() -> None:

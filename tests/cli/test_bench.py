@@ -35,7 +35,7 @@ def test_serve_measures_its_own_node_and_writes_the_results(tmp_path: Path) -> N
 
 def test_streams_reports_the_largest_number_without_a_gap(tmp_path: Path) -> None:
     path = tmp_path / "out.json"
-    loads = ("--streams", "2,4", "--seconds", "1", "--ramp", "0.2", "--words", "3")
+    loads = ("--streams", "2,4", "--seconds", "1", "--ramp", "0.2", "--words", "3", "--set", "fronts=1")
     result = invoke("bench", "streams", *loads, "--json", str(path))
     assert result.returncode == 0, result.stderr
     small, large = json.loads(path.read_text())["runs"]
@@ -66,15 +66,15 @@ def test_saturate_keeps_every_slot_busy(tmp_path: Path) -> None:
     assert found["node"]["session"]["lead_ms"] is None
 
 
-def test_fronts_are_compared_on_nodes_of_their_own(tmp_path: Path) -> None:
+def test_fronts_are_measured_on_a_node_with_so_many(tmp_path: Path) -> None:
     path = tmp_path / "out.json"
-    options = ("--fronts", "1,2", "--slots", "4", "--frames", "10", *QUICK)
+    options = ("--fronts", "2", "--set", "engines=1", "--slots", "4", "--frames", "10", *QUICK)
     result = invoke("bench", "fronts", *options, "--json", str(path), COLUMNS="160")
     assert result.returncode == 0, result.stderr
-    one, two = json.loads(path.read_text())["runs"]
-    assert (one["fronts"], two["fronts"], one["errors"], two["errors"]) == (1, 2, {}, {})
-    assert {"engine 0", "engine 1"} <= two["cpu_percent_each"].keys()
-    assert one["frames_per_s"] > 0
+    (figures,) = json.loads(path.read_text())["runs"]
+    assert (figures["fronts"], figures["errors"]) == (2, {})
+    assert {"supervisor", "front 0", "front 1", "engine"} <= figures["cpu_percent_each"].keys()
+    assert figures["frames_per_s"] > 0
     assert b"times the first" in result.stdout
 
 
@@ -171,7 +171,7 @@ def test_an_invalid_measurement_is_a_message(arguments: tuple[str, ...], code: i
     [
         (("serve", "--engine", "tone", "--voice", "nobody"), 1, b"no such voice"),
         (("serve", "--engine", "expeak"), 1, b"the node did not start"),
-        (("fronts", "--fronts", "1", "--client-cores", "4095", *QUICK), 2, b"this machine has no core 4095"),
+        (("streams", "--streams", "1", "--client-cores", "4095"), 2, b"this machine has no core 4095"),
     ],
 )
 def test_a_refusal_is_a_message(arguments: tuple[str, ...], code: int, said: bytes) -> None:

@@ -7,8 +7,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -16,9 +15,9 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 
 from tests.cli.process import is_running, run
-from tests.node_process import RunningProcess, running_process
+from tests.node_process import RunningProcess, callers, running_process, served_by_all
 from tests.support import until
-from tests.wire import Wire, speak, wire
+from tests.wire import speak
 
 pytestmark = [
     pytest.mark.node,
@@ -27,7 +26,6 @@ pytestmark = [
 ]
 
 TEXT = "While this goes on, somebody speaks calmly to the end of the text."
-BACK_S = 20.0  # for a front or an engine to start on a busy machine
 HEARTBEAT_S = 2.0
 FLAGS = ("--fronts", "2", "--slots", "8", "--set", f"timeouts.engine_heartbeat_s={HEARTBEAT_S}")
 
@@ -37,36 +35,6 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningProcess]:
     """One node for all tests that leave it as it was."""
     with running_process(tmp_path_factory.mktemp("node"), *FLAGS) as running:
         yield running
-
-
-@asynccontextmanager
-async def callers(node: RunningProcess) -> AsyncIterator[dict[str, Wire]]:
-    """A connection to each of the two fronts."""
-    async with AsyncExitStack() as closing:
-        found: dict[str, Wire] = {}
-        async with asyncio.timeout(BACK_S):
-            while len(found) < 2:
-                peer = await closing.enter_async_context(wire(node.ws_url))
-                found[node.front_of(peer.socket.local_address)] = peer
-        yield found
-
-
-async def is_served_by_both(node: RunningProcess) -> None:
-    """Wait until both fronts speak."""
-    async with asyncio.timeout(BACK_S):
-        spoke: set[str] = set()
-        while len(spoke) < 2:
-            try:
-                async with wire(node.ws_url) as peer:
-                    name = node.front_of(peer.socket.local_address)
-                    await peer.say("t", "a word", lead_ms=None)
-                    while not peer.messages or peer.messages[-1]["type"] not in ("context.done", "error"):
-                        await peer.receive()
-                    if peer.messages[-1].get("reason") == "end":
-                        spoke.add(name)
-            except (OSError, ConnectionClosed):
-                pass
-            await asyncio.sleep(0.02)
 
 
 async def test_connections_are_spread_and_both_fronts_speak_alike(node: RunningProcess) -> None:
@@ -115,7 +83,7 @@ async def test_the_death_of_a_front_hits_only_its_callers(node: RunningProcess) 
         for number in range(8):  # the slots of the dead front are free
             await peers["front 1"].say(f"u{number}", "a word", lead_ms=None)
             assert (await peers["front 1"].until("context.done", f"u{number}"))["reason"] == "end"
-    await is_served_by_both(node)
+    await served_by_all(node)
     assert f"front 0 process {pid} (signal 9) is lost" in node.log
 
 
@@ -127,7 +95,7 @@ async def test_the_death_of_the_engine_is_survived_by_both_fronts(node: RunningP
         node.kill("engine 0")
         for peer in peers.values():
             assert (await peer.until("error", "t"))["code"] == "engine_lost"
-    await is_served_by_both(node)
+    await served_by_all(node)
     for number in (0, 1):
         assert f"front {number}: engine 0 is lost with 1 utterances" in node.log
 
@@ -154,7 +122,7 @@ async def test_a_hung_front_is_replaced_and_its_callers_are_told(node: RunningPr
             await peers["front 1"].until("nothing that ever comes")
         await peers["front 0"].say("t", "a word", lead_ms=None)
         await peers["front 0"].until("context.done", "t")
-    await is_served_by_both(node)
+    await served_by_all(node)
     assert f"front 1 process {pid} (signal 9) is lost: no answer for {HEARTBEAT_S:g} s" in node.log
 
 
