@@ -81,7 +81,9 @@ export class Api {
    * @returns {Promise<RTCSessionDescriptionInit & {session_id: string}>}
    */
   async offer(offer, signal) {
-    const body = JSON.stringify({ sdp: offer.sdp, type: offer.type });
+    // In silence the node sends a packet each 400 ms to one who prefers that, in place of 20.
+    const sdp = offer.sdp?.replace("useinbandfec=1", "useinbandfec=1;usedtx=1");
+    const body = JSON.stringify({ sdp, type: offer.type });
     const headers = { "Content-Type": "application/json" };
     return (await this.#call("v1/rtc/offer", { method: "POST", body, headers, signal })).json();
   }

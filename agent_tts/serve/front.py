@@ -52,6 +52,8 @@ from agent_tts.speech.service import SpeechService
 class FrontServer(NodeServer):
     """The server of one of several fronts, which obeys the supervisor instead of signals."""
 
+    warns = False  # the supervisor does
+
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
@@ -91,7 +93,7 @@ class Front:
         """Make all that can be made before the engines have started."""
         settings = Settings.model_validate_json(setup.settings)
         log = log_to_stderr(settings.log_level, settings.log_format, front=setup.number, fd=self._log)
-        raise_limit_of_files(settings.limits)
+        raise_limit_of_files(settings.limits, warn=FrontServer.warns)
         try:
             listeners = [] if setup.port is None else [share(settings, setup.port)]
             app = create_app(

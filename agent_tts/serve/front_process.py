@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import socket
+from collections import defaultdict
 from collections.abc import Coroutine
 from typing import Any
 
@@ -13,6 +14,7 @@ from loguru import logger
 
 from agent_tts.config.settings import ENV_PREFIX
 from agent_tts.errors import SpeechError
+from agent_tts.events import EngineReady
 from agent_tts.ipc.channel import Channel
 from agent_tts.ipc.front_messages import Beat, ToSupervisor
 from agent_tts.processes import ChildProcess
@@ -33,6 +35,9 @@ class FrontProcess(ChildProcess):
         self.set_up = False
         self.serves = False
         self.ready = False
+        # By engine: what the one to which it has a link said at its start, and who makes a link.
+        self.links: dict[int, EngineReady] = {}
+        self.linking: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
         # Why it serves nobody any more; completed as soon as that is known.
         self.gone: asyncio.Future[str] = self._loop.create_future()
         self._hung = False

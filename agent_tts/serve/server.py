@@ -473,6 +473,7 @@ class NodeServer(uvicorn.Server):
     """A uvicorn that drains: the first SIGTERM or SIGINT lets open contexts finish, the second ends them at once."""
 
     config: NodeConfig
+    warns = True  # of what is true for the whole node
 
     def __init__(
         self,
@@ -525,7 +526,7 @@ class NodeServer(uvicorn.Server):
         Raises `SettingsError` for a certificate that cannot be used; all is as before.
         """
         tls = server_context(settings.tls)
-        raise_limit_of_files(settings.limits)
+        raise_limit_of_files(settings.limits, warn=self.warns)
         self._node.settings = settings
         self._node.guard.configure(settings)
         self.config.use(settings, tls)

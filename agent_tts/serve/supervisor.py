@@ -44,7 +44,7 @@ BACKOFF_S = (0.0, 0.1, 0.2, 0.5)
 RESPAWN_S = 1.0  # before the next attempt to spawn a front that could not be spawned
 SETUP_S = 60.0  # for a front to import its code and to be set up; two seconds on an idle machine
 LINK_S = 5.0  # for a front to take a link
-RELINK_S = 1.0  # before the next attempt
+RELINK_S = 0.2  # before the next attempt
 USE_S = 5.0  # for a front to use new settings
 CUT_S = 5.0  # beyond `timeouts.drain_s`, for fronts to end after their drain
 
@@ -230,20 +230,27 @@ class Supervisor(EngineObserver):
             front.channel.tell(EngineIs(engine, state))
 
     async def _link(self, front: FrontProcess, engine: int) -> None:
-        """Give a front a link to an engine, unless the engine is down: then its next start does."""
+        """Give a front a link to an engine, unless it has one, or the engine is down: then its next start does."""
         client = cast(EngineProcess, self._service.engines[engine].client)
-        while (greeting := client.greeting) is not None:
-            if not client.late:  # otherwise it may hang: the front has lost its link because of that
-                try:
-                    await front.channel.ask(EngineUp(engine, greeting), LINK_S, [client.attach().detach()])
-                    return
-                except EngineLost:  # it has just died
-                    pass
-                except (OSError, SpeechError) as error:
-                    if front.gone.done():
+        async with front.linking[engine]:
+            while (greeting := client.greeting) is not None and front.links.get(engine) is not greeting:
+                if not client.late:  # otherwise it may hang: the front has lost its link because of that
+                    try:
+                        await front.channel.ask(EngineUp(engine, greeting), LINK_S, [client.attach().detach()])
+                    except EngineLost:  # it has just died
+                        pass
+                    except (OSError, SpeechError) as error:
+                        if front.gone.done():
+                            return
+                        logger.warning("front {} has no link to engine {}: {}", front.number, engine, error)
+                    else:
+                        front.links[engine] = greeting
                         return
-                    logger.warning("front {} has no link to engine {}: {}", front.number, engine, error)
-            await asyncio.sleep(RELINK_S)
+                await asyncio.sleep(RELINK_S)
+
+    def _relink(self, front: FrontProcess, engine: int) -> None:
+        front.links.pop(engine, None)
+        front.run(self._link(front, engine), f"link to engine {engine}")
 
     # ------------------------------------------------------------ fronts
 
@@ -259,39 +266,43 @@ class Supervisor(EngineObserver):
         deaths = Deaths(BACKOFF_S)
         clock = asyncio.get_running_loop().time
         while not self._draining:
-            front = self._fronts[number] = FrontProcess(number, self._settings.timeouts.engine_heartbeat_s)
             try:
-                await front.start()
-                self._connect(front)
-                why = await front.gone
+                drained = await self._run_front(number)
             except OSError as error:  # the machine lacks descriptors, memory or processes: no death of a front
                 logger.error("front {} cannot be spawned: {}", number, error.strerror)
-                why = None
-            finally:
-                del self._fronts[number]
-                await front.end()
-                self._whole.lose(number)
-            if self._draining and front.exit_code == 0:
+                await asyncio.sleep(RESPAWN_S)
+                continue
+            if drained or self._draining:
                 break
-            if why is not None:
-                logger.warning("{} is lost: {}; the end of its stderr: {}", front, why, front.tail or "none")
-            if self._draining:
-                break
-            pause_s = RESPAWN_S if why is None else deaths.pause_s(clock())
+            pause_s = deaths.pause_s(clock())
             if pause_s is None:
                 logger.error("front {} died {} times within a minute: the node exits", number, len(BACKOFF_S) + 1)
                 self._finish(1)
                 break
             await asyncio.sleep(pause_s)
 
+    async def _run_front(self, number: int) -> bool:
+        """Run one front to its end; returns whether it has drained. Raises `OSError` if it cannot be spawned."""
+        front = self._fronts[number] = FrontProcess(number, self._settings.timeouts.engine_heartbeat_s)
+        try:
+            await front.start()
+            self._connect(front)
+            why = await front.gone
+        finally:
+            del self._fronts[number]
+            await front.end()
+            self._whole.lose(number)
+        drained = self._draining and front.exit_code == 0
+        if not drained:
+            logger.warning("{} is lost: {}; the end of its stderr: {}", front, why, front.tail or "none")
+        return drained
+
     def _connect(self, front: FrontProcess) -> None:
         """Answer a front from now on, and set it up."""
         channel = front.channel
         self._whole.attach(front.number, channel)
         channel.handle(FrontReady, lambda _: self._on_front_ready(front))
-        channel.handle(
-            LinkLost, lambda lost: front.run(self._link(front, lost.engine), f"link to engine {lost.engine}")
-        )
+        channel.handle(LinkLost, lambda lost: self._relink(front, lost.engine))
         front.run(self._set_up(front), "setup")
 
     async def _set_up(self, front: FrontProcess) -> None:
@@ -319,8 +330,8 @@ class Supervisor(EngineObserver):
             front.channel.tell(EngineIs(engine.number, engine.state))
         if settings is not self._settings:  # they were read again meanwhile
             await self._have_used(front, self._settings)
-        await asyncio.gather(*[self._link(front, engine.number) for engine in self._service.engines])
         await self._engines_up.wait()
+        await asyncio.gather(*[self._link(front, engine.number) for engine in self._service.engines])
         front.serves = True
         front.channel.tell(Serve())
 

@@ -94,7 +94,7 @@ class RtcPeer:
 
         After an error or a cancellation the caller must close the peer.
         """
-        self._max_message = offer.max_message
+        self._max_message, self._track.dtx = offer.max_message, offer.dtx
         await self._connection.setRemoteDescription(RTCSessionDescription(sdp=offer.sdp, type="offer"))
         await self._connection.setLocalDescription(await self._connection.createAnswer())
         return str(self._connection.localDescription.sdp)

@@ -46,6 +46,8 @@ class SpeechSender(RTCRtpSender):
         self._on_late = on_late
         # Of the next packet, in the lower half at first: one that wraps soon after the start breaks the peer's SRTP.
         self._sequence = random.randrange(1 << 15)
+        # Marks the next packet as the first after silence without packets (RFC 7587), or 0.
+        self._marker = MARKER
         # The RTP timestamp at the clock's 0.
         self._origin = random.randrange(1 << 32)
         self._payload_type = -1  # negotiated later
@@ -71,9 +73,13 @@ class SpeechSender(RTCRtpSender):
             return
         try:
             timestamp, payload = self._origin + pts & 0xFFFF_FFFF, self._speech.next_packet()
+            if payload is None:
+                self._marker = MARKER
+                return
             self._send(
-                HEADER.pack(VERSION, MARKER | self._payload_type, self._sequence, timestamp, self._ssrc) + payload
+                HEADER.pack(VERSION, self._marker | self._payload_type, self._sequence, timestamp, self._ssrc) + payload
             )
+            self._marker = 0
             self._sequence = self._sequence + 1 & 0xFFFF
             self._count(timestamp, len(payload))
             self._on_late(max(0.0, self._packet_clock.clock() - due))

@@ -18,6 +18,12 @@ LEAD_MS = 240
 # next context needs: it begins with a fresh encoder.
 SILENCE = bytes([0xF8, 0xFF, 0xFE])
 
+# For a listener with DTX, silence becomes this after some packets: the first byte of an Opus packet alone, after which
+# the decoder is silent without packets. It is repeated, as by an encoder.
+DTX = SILENCE[:1]
+DTX_AFTER = 5  # packets of silence; the loss of all of them is unlikely
+DTX_EVERY = 400 // PACKET_MS
+
 PACKET_BYTES = 2 * SAMPLE_RATE * PACKET_MS // 1_000  # of pcm
 SILENT_PCM = bytes(PACKET_BYTES)
 
@@ -59,7 +65,7 @@ class _ContextAudio:
 class SpeechTrack:
     """Plays contexts one after another, in the order of their first audio; silence between them.
 
-    RTP never stops: without packets a listener's decoder makes up 120 to 175 ms of sound.
+    Without DTX packets never stop: a listener's decoder would make up 120 to 175 ms of sound.
 
     Args:
         on_room: called when a context wants more audio, and when all of its audio is played.
@@ -67,6 +73,10 @@ class SpeechTrack:
 
     def __init__(self, on_room: Callable[[], None]) -> None:
         self._on_room = on_room
+        # Whether the listener prefers to get few packets in silence; set before the first.
+        self.dtx = False
+        # Packets of silence between contexts since the last of a context.
+        self._silent = 0
         # Contexts with audio, by number; the first is playing.
         self._contexts: dict[int, _ContextAudio] = {}
 
@@ -103,8 +113,19 @@ class SpeechTrack:
         audio = self._contexts.get(context_no)
         return audio is not None and audio.queued_ms > 0
 
-    def next_packet(self) -> bytes:
-        """The next 20 ms, in Opus: they are played with this call."""
+    def next_packet(self) -> bytes | None:
+        """The next 20 ms, in Opus: they are played with this call. None: nothing is to be sent."""
+        packet = self._speech()
+        if packet is not None:
+            self._silent = 0
+            return packet
+        self._silent += 1
+        if not self.dtx or self._silent <= DTX_AFTER:
+            return SILENCE
+        return DTX if (self._silent - DTX_AFTER) % DTX_EVERY == 1 else None
+
+    def _speech(self) -> bytes | None:
+        """The next 20 ms of the contexts; None without any."""
         while self._contexts:
             context_no, audio = next(iter(self._contexts.items()))
             if audio.pieces:
@@ -114,7 +135,7 @@ class SpeechTrack:
                 # step with it.
                 return audio.encoder.encode(SILENT_PCM)[0]
             del self._contexts[context_no]
-        return SILENCE
+        return None
 
     def _play(self, audio: _ContextAudio) -> bytes:
         (packet,) = audio.encoder.encode(audio.pieces.popleft())

@@ -38,6 +38,7 @@ class Offer:
 
     sdp: str  # made here, for aiortc
     max_message: int  # bytes that the client accepts in one data channel message
+    dtx: bool  # whether it prefers to get few packets in silence (usedtx=1, RFC 7587)
 
 
 @dataclass(slots=True)
@@ -79,7 +80,7 @@ def read_offer(text: str, *, microphone: bool = False) -> Offer:
     lines += ["a=ice-lite"] if "ice-lite" in session.attributes else []
     for section, mid in zip(sections, mids, strict=True):
         lines += [*bodies[id(section)], f"a=mid:{mid}", *transport]
-    return Offer("\r\n".join(lines) + "\r\n", _max_message(channel))
+    return Offer("\r\n".join(lines) + "\r\n", _max_message(channel), _has_dtx(audio))
 
 
 def read_candidate(text: str) -> str | None:
@@ -155,6 +156,12 @@ def _audio(section: _Section, microphone: bool) -> list[str]:
             accepted = direction if microphone else "recvonly"
             return [head, f"a=rtpmap:{opus[1]} opus/48000/2", f"a={accepted}", "a=rtcp-mux"]
     raise BadMessage("sdp: audio needs opus/48000/2 at a dynamic payload type")
+
+
+def _has_dtx(audio: _Section) -> bool:
+    opus = {found[1] for value in audio.attributes.get("rtpmap", []) if (found := _OPUS.fullmatch(value))}
+    formats = (value.partition(" ") for value in audio.attributes.get("fmtp", []))
+    return any(kind in opus and "usedtx=1" in options.replace(" ", "").split(";") for kind, _, options in formats)
 
 
 def _channel(section: _Section) -> list[str]:

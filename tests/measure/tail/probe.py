@@ -110,11 +110,12 @@ def _loop(module: Any) -> None:
     owner = module.EngineLoop
     submit, step, wait_s, close = owner.submit, owner.step, owner.wait_s, owner.close
 
-    def submitted(self: Any, command: Any) -> None:
+    def submitted(self: Any, command: Any, first_id: int = 0) -> None:
         kind = type(command).__name__
         if kind in ("OpenRequest", "AppendText", "EndText", "CancelRequest"):
-            events.append(("cmd", now(), kind, command.request_id))
-        submit(self, command)
+            seed = command.options.seed if kind == "OpenRequest" else None
+            events.append(("cmd", now(), kind, first_id + command.request_id, seed))
+        submit(self, command, first_id)
 
     def stepped(self: Any) -> Any:
         events.append(("step", now()))

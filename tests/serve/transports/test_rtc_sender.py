@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 from aiortc.rtp import RTCP_RTPFB_NACK, RtcpRtpfbPacket, RtcpSrPacket, RtpPacket
 
 from agent_tts.serve.transports.packet_clock import PACKET_TICKS
-from agent_tts.serve.transports.rtc_track import SpeechTrack
+from agent_tts.serve.transports.rtc_track import DTX_EVERY, SILENCE, SpeechTrack
 from tests.rtc_peer import RtcPeer, connected
 from tests.support import RunningNode, running_node, until
 
@@ -56,6 +57,31 @@ async def test_packets_follow_one_another_without_a_gap() -> None:
         assert set(np.diff([packet.timestamp for packet in tap.rtp]) % 2**32) == {PACKET_TICKS}
 
 
+async def test_a_peer_that_prefers_dtx_gets_few_packets_in_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No number is left out, the timestamps go on, and the first packet after a pause is marked (RFC 7587)."""
+    offer = RtcPeer.offer
+
+    async def with_dtx(peer: RtcPeer) -> str:
+        sdp = await offer(peer)
+        opus = next(line.split()[0].rpartition(":")[2] for line in sdp.splitlines() if "opus/48000/2" in line)
+        return sdp.replace("a=rtcp-mux", f"a=fmtp:{opus} minptime=10;usedtx=1\r\na=rtcp-mux", 1)
+
+    monkeypatch.setattr(RtcPeer, "offer", with_dtx)
+    async with running_node() as node, connected(node.url) as peer:
+        assert node_peer(node, peer)._track.dtx
+        await asyncio.sleep(1)
+        tap = Tap(peer)
+        await asyncio.sleep(2)
+        assert len(tap.rtp) <= 6
+        peer.say("t1", "hello there", voice="tone-440")
+        await peer.message("context.done", context_id="t1")
+        await peer.wait(lambda: any(packet.payload == SILENCE for packet in tap.rtp))
+        assert set(np.diff([packet.sequence_number for packet in tap.rtp]) % 2**16) == {1}
+        pauses = np.diff([packet.timestamp for packet in tap.rtp]) % 2**32 // PACKET_TICKS
+        assert set(pauses[:3]) == {DTX_EVERY}
+        assert [packet.marker for packet in tap.rtp[1:]] == [int(pause > 1) for pause in pauses]
+
+
 @pytest.mark.real_time  # aiortc reads the wall clock by another function
 async def test_sender_reports_and_statistics_count_every_packet() -> None:
     """A report's two times belong together: a peer measures the round trip, and lines streams up, by them."""
@@ -93,7 +119,7 @@ async def test_an_error_in_the_packets_of_one_peer_leaves_the_others_alone(monke
         async with connected(node.url) as one, connected(node.url) as other:
             broken, play = node_peer(node, one)._track, SpeechTrack.next_packet
 
-            def fail(track: SpeechTrack) -> bytes:
+            def fail(track: SpeechTrack) -> bytes | None:
                 if track is broken:
                     raise ZeroDivisionError
                 return play(track)

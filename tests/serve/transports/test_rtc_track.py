@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from agent_tts.serve.transports.rtc_track import LEAD_MS, SILENCE, SpeechTrack
+from agent_tts.serve.transports.rtc_track import DTX, DTX_AFTER, DTX_EVERY, LEAD_MS, SILENCE, SpeechTrack
 from agent_tts.speech.audio.opus import OpusEncoder
 from tests.support import dominant_hz
 
@@ -45,12 +45,28 @@ class Listener:
 
     def hear(self, count: int) -> list[bytes]:
         """Receive the next packets."""
-        self.packets += [self.track.next_packet() for _ in range(count)]
-        return self.packets[-count:]
+        packets = [packet for _ in range(count) if (packet := self.track.next_packet()) is not None]
+        self.packets += packets
+        return packets
 
 
 def test_silence_is_sent_without_end() -> None:
     assert not decoded(Listener().hear(100)).any()
+
+
+def test_with_dtx_silence_is_a_packet_each_400_ms() -> None:
+    """After some packets of silence; speech begins at once, whenever it comes, and is the same."""
+    listener = Listener()
+    listener.track.dtx = True
+    for wait in (1, DTX_AFTER + 1, DTX_AFTER + 3 * DTX_EVERY):
+        listener.track.write(wait, tone(440, 200))
+        listener.track.end(wait)
+        assert listener.hear(10) == OpusEncoder().encode(tone(440, 200))
+        listener.hear(1)  # the encoder's look-ahead
+        slots = [listener.track.next_packet() for _ in range(wait)]
+        assert slots[:DTX_AFTER] == [SILENCE] * min(wait, DTX_AFTER)
+        rest = slots[DTX_AFTER:]
+        assert rest == [DTX if number % DTX_EVERY == 0 else None for number in range(len(rest))]
 
 
 def test_a_context_does_not_depend_on_earlier_ones() -> None:

@@ -76,6 +76,22 @@ def test_an_offer_is_rewritten() -> None:
     assert offer.max_message == 262_144
 
 
+@pytest.mark.parametrize(
+    ("line", "dtx"),
+    [
+        ("a=fmtp:111 minptime=10;useinbandfec=1", False),
+        ("a=fmtp:111 minptime=10; usedtx=1", True),
+        ("a=fmtp:111 usedtx=1;minptime=10", True),
+        ("a=fmtp:111 usedtx=0", False),
+        ("a=fmtp:111 usedtx=10", False),
+        ("a=fmtp:63 usedtx=1", False),
+        ("a=fmtp:111", False),
+    ],
+)
+def test_few_packets_in_silence_are_for_those_who_ask(line: str, dtx: bool) -> None:
+    assert read_offer(CHROMIUM.replace("a=fmtp:111 minptime=10;useinbandfec=1", line)).dtx is dtx
+
+
 def test_candidates_are_the_reachable_ones_of_the_leading_section() -> None:
     """mDNS names, TCP and a second component are left out; the bundle's first section gives the transport of both."""
     wanted = ["a=candidate:2 1 udp 2113937151 192.0.2.7 53721 typ host"]
