@@ -19,7 +19,7 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 LAG_S = 0.005  # between two looks at the lag of the front's event loop
 LINE_S = 0.000_3  # shorter waits in the front's line are not recorded
@@ -34,6 +34,13 @@ def install(folder: Path) -> None:
     """Patch what this process will import, and write its events into `folder` at its end."""
     sys.meta_path.insert(0, _Finder())
     atexit.register(_write, folder)
+    leave = os._exit
+
+    def write_and_leave(status: int) -> NoReturn:
+        _write(folder)
+        leave(status)
+
+    os._exit = write_and_leave
     gc.callbacks.append(_collected)
 
 
