@@ -49,7 +49,9 @@ def join(whole: Whole, number: int, *, calls: bool = False) -> tuple[Supervision
     """A front's end of a new channel, and the supervisor's."""
     ours, theirs = socket.socketpair()
     channel = Channel(ours, ToSupervisor, lambda _: whole.lose(number))
-    whole.attach(number, channel, calls=calls)
+    whole.attach(number, channel)
+    if calls:
+        whole.take_calls(number)
     return Supervision(number, Channel(theirs, ToFront, lambda _: None), whole.token_secret), channel
 
 

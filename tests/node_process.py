@@ -99,8 +99,10 @@ def _links(pid: int) -> set[str]:
 
 
 @contextmanager
-def running_process(folder: Path, *flags: str, files: int | None = None, **options: Any) -> Iterator[RunningProcess]:
-    """`agent-tts serve` with the tone engine on a free port; ready when entered, gone after the block.
+def running_process(
+    folder: Path, *flags: str, command: str = "serve", files: int | None = None, **options: Any
+) -> Iterator[RunningProcess]:
+    """`agent-tts COMMAND` with the tone engine on a free port; ready when entered, gone after the block.
 
     Args:
         files: its hard limit of file descriptors.
@@ -111,7 +113,7 @@ def running_process(folder: Path, *flags: str, files: int | None = None, **optio
         options["preexec_fn"] = partial(resource.setrlimit, resource.RLIMIT_NOFILE, (files, files))
     log = folder / "node.log"
     with log.open("wb") as file:
-        arguments = ("serve", "--engine", "tone", "--port", "0", *flags)
+        arguments = (command, "--engine", "tone", "--port", "0", *flags)
         process = start(*arguments, stdin=subprocess.DEVNULL, stdout=file, stderr=file, **options)
         pids: list[int] = []
         try:

@@ -84,8 +84,8 @@ def agent(
 
     It serves all that `agent-tts serve` does. Needs agent-tts\\[agent].
     """
-    from agent_tts.cli.serve import AGENT
     from agent_tts.cli.serve import serve as run
+    from agent_tts.serve.fronts import AGENT
 
     raise typer.Exit(run(configuration.config, settings_of(context), configuration.print_config, AGENT))
 

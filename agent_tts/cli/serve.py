@@ -13,10 +13,7 @@ from agent_tts.config.loading import Loaded, find_config, load, to_yaml
 from agent_tts.config.settings import Settings
 from agent_tts.engine.factory import chosen_engine
 from agent_tts.ipc.engine_process import engine_settings
-from agent_tts.serve.fronts import front_count
-
-# The extension of `agent-tts agent`; see `serve.app.extension_of`.
-AGENT = "agent_tts.agent.server:extension"
+from agent_tts.serve.fronts import front_count, roles
 
 
 def serve(config: str | None, flags: dict[str, Any], print_config: bool, extension: str | None = None) -> int:
@@ -38,13 +35,13 @@ def serve(config: str | None, flags: dict[str, Any], print_config: bool, extensi
     from agent_tts.serve.telemetry.logs import log_to_stderr
 
     log_to_stderr(settings.log_level, settings.log_format)  # before the import of an extension, which may log
-    fronts = front_count(settings)
-    if settings.fronts not in ("auto", fronts):
+    parts = roles(settings, extension)
+    if settings.fronts not in ("auto", sum(part.listens for part in parts)):
         logger.warning("fronts: {} are set, but on this system a node has one", settings.fronts)
-    if fronts > 1:
+    if len(parts) > 1:
         from agent_tts.serve.supervisor import supervise
 
-        return supervise(settings, fronts, lambda url: welcome(settings, url), extension, lambda: read().settings)
+        return supervise(settings, parts, lambda url: welcome(settings, url), lambda: read().settings)
     from agent_tts.serve.app import extension_of
     from agent_tts.serve.run import run
 

@@ -212,6 +212,9 @@ class Agent(Section):
     """Conversations of `agent-tts agent`."""
 
     calls: int = Field(8, ge=1, description="simultaneous conversations; each takes a share of a core")
+    processes: int = Field(
+        0, ge=0, le=64, description="processes for the conversations alone; 0: they run in the fronts"
+    )
     pipeline: str | None = Field(
         None, description="a Python file with `build(call)`; default: pipelines/voice_agent.py"
     )

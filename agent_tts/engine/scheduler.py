@@ -50,6 +50,9 @@ IDLE_S, IDLE_SHARE = 1.0, 0.5
 PATIENCE_S, PATIENCE_SHARE = 1.0, 0.5
 MAX_TAKEN_BACK = 8  # slots a step: each takes a look at all of them, and the step waits meanwhile
 
+# Free slots that are given in a step: each takes a look at all owners who wait, and the engine 0.1 ms.
+MAX_ADMITTED = 32
+
 # For estimates of a request's rest: speech of one character before any was measured; it counts as a text of CHARS
 # characters that was spoken, and the last 4 * CHARS characters count most.
 CHAR_S, CHARS = 0.065, 500
@@ -282,7 +285,8 @@ class Scheduler:
             self._expire(now)
         self._fill(now)
         if reached:
-            self._expire_waiting(now)
+            if not self._free:
+                self._expire_waiting(now)
             self._deadline = min(map(self._deadline_of, self._requests.values()), default=math.inf)
         inputs, self._inputs = self._inputs, []
         requests = self._select([request for request in self._running.values() if self._can_run(request, now)], now)
@@ -392,10 +396,13 @@ class Scheduler:
 
     def _fill(self, now: float) -> None:
         """Give slots to requests that wait: free ones, then those that may be taken back."""
-        taken_back = 0
+        admitted = taken_back = 0
         while self._waiting:
             if self._free:
+                if admitted == MAX_ADMITTED:
+                    return
                 request = self._first_waiting()
+                admitted += 1
             elif now < self._take_back_at or taken_back == MAX_TAKEN_BACK or (taker := self._take_back(now)) is None:
                 return
             else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -28,6 +29,7 @@ from agent_tts.events import FRAME_BYTES, SAMPLE_RATE
 from agent_tts.text.feed import Break, Reading, TextFeed, Unit
 
 READ_CHARS = 128  # of text at once: 0.4 ms of words, 1.5 ms of digits that are spoken as words
+READ_S = 0.005  # of a step, for the texts of all slots; those that are left read theirs in the next steps
 
 
 class Feed:
@@ -38,12 +40,21 @@ class Feed:
         self.epoch = opened.epoch
         # Text that is not read yet. Bounded by the front's limits of a context's characters and unanswered flushes.
         self._unread: deque[AddText] = deque()
+        # When a chunk was last read; 0 before the first. Those that have waited the longest are the next to read.
+        self.read_at = 0.0
 
     def take_text(self, text: AddText) -> None:
-        """More text, with its flush and its end."""
+        """More text, with its flush and its end. Small pieces that wait are read together."""
+        if self._unread and not (self._unread[-1].flush or self._unread[-1].last):
+            text = replace(text, text=self._unread.pop().text + text.text)
         *before, last = range(0, len(text.text), READ_CHARS) or (0,)
         self._unread += [AddText(text.slot, text.text[start : start + READ_CHARS]) for start in before]
         self._unread.append(replace(text, text=text.text[last:]))
+
+    def next_chunk(self) -> AddText:
+        """The next chunk of the text, to read now. There must be one."""
+        self.read_at = time.monotonic()
+        return self._unread.popleft()
 
 
 class Outlet:
@@ -134,13 +145,18 @@ class SlotFeed(Feed, Outlet):
         If nothing waits, this reads one chunk of the text, which may yield nothing to speak yet.
         """
         if not self._pending and self._unread:
-            text = self._unread.popleft()
+            text = self.next_chunk()
             self._pending += self._text.append(text.text)
             if text.flush:
                 self._pending += [*self._text.flush(), Mark.FLUSH]
             if text.last:
                 self._pending += [*self._text.flush(), Mark.END]
         return self._pending
+
+    @property
+    def has_to_read(self) -> bool:
+        """Whether `pending` would read."""
+        return not self._pending and bool(self._unread)
 
     @property
     def dry(self) -> bool:

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from agent_tts.config.settings import Settings, Tone
 from agent_tts.engine.base import DoneOutput, Engine, StartRequest, StepInput, StepOutput, to_pcm16
-from agent_tts.engine.slots import Mark, SlotFeed, SlotTable
+from agent_tts.engine.slots import READ_S, Mark, SlotFeed, SlotTable
 from agent_tts.events import FRAME_SAMPLES, SAMPLE_RATE, EngineInfo, NamedVoice, SpeechOptions, Voice
 from agent_tts.text.feed import Unit
 from agent_tts.voices import LANGUAGES, OPENAI_VOICES, QWEN_VOICES
@@ -55,9 +55,13 @@ class ToneEngine(Engine):
     def step(self, inputs: Sequence[StepInput], run: Collection[int]) -> list[StepOutput]:
         """See `Engine.step`. Raises only scripted faults of the whole engine."""
         outputs = self._slots.apply(inputs)
-        for request in self._slots.requests(run):
+        reading_s = 0.0
+        for request in sorted(self._slots.requests(run), key=lambda request: request.feed.read_at):
             request.strike_engine()
-            outputs += self._slots.guard(request, request.speak)
+            reads, began = request.feed.has_to_read, time.monotonic()
+            if not reads or reading_s < READ_S:
+                outputs += self._slots.guard(request, request.speak)
+            reading_s += reads * (time.monotonic() - began)
         return outputs
 
     def close(self) -> None:

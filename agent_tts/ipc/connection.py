@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 
 from agent_tts.events import EngineCommand, EngineEvent, EnginePing, EnginePong, GrantCredit
@@ -12,6 +13,7 @@ MAX_UNREAD_BYTES = 8 << 20  # commands that the engine has not read; with more i
 # Credits wait so long for others: each write wakes the engine, and costs as much as a frame. An engine is granted more
 # before it has used up a window.
 CREDITS_S = 0.005
+LONG_BYTES = 65_536  # 17 frames; a step of many is read in pieces of 64, each of which takes half a millisecond
 BEATS = 5  # heartbeats without an answer, after which it counts as hung
 LATE = 2  # and after which new streams go elsewhere: the first of them has waited for a whole interval
 
@@ -33,6 +35,9 @@ class EngineConnection:
         # Where commands go; None before `open` and after `close`.
         self._transport: asyncio.WriteTransport | None = None
         self._decoder = Decoder(TO_FRONT)
+        # Pieces that wait for a pass of the event loop, after a long one. The credit of requests bounds them.
+        self._unread: deque[bytes] = deque()
+        self._waits_for_pass = False
         # Frames to write together: at the end of this tick of the event loop; or, where credits alone wait, at the time
         # of this timer.
         self._outbox: list[bytes] = []
@@ -55,6 +60,7 @@ class EngineConnection:
         """Write nothing and call nothing from now on. Idempotent. The transport is the caller's."""
         self._transport = None
         self._outbox.clear()
+        self._unread.clear()
         if self._credits is not None:
             self._credits.cancel()
             self._credits = None
@@ -85,7 +91,26 @@ class EngineConnection:
             self._break("it does not read its commands")
 
     def feed(self, data: bytes) -> None:
-        """Take bytes of the engine."""
+        """Take bytes of the engine. After a long piece the next ones wait for later passes of the event loop."""
+        if self._waits_for_pass:
+            self._unread.append(data)
+            return
+        if len(data) >= LONG_BYTES:
+            self._waits_for_pass = True
+            self._loop.call_soon(self._next_pass)
+        self._take(data)
+
+    def read_all(self) -> None:
+        """Take what waits: nothing follows it."""
+        while self._unread:
+            self._take(self._unread.popleft())
+
+    def _next_pass(self) -> None:
+        self._waits_for_pass = False
+        while self._unread and not self._waits_for_pass:
+            self.feed(self._unread.popleft())
+
+    def _take(self, data: bytes) -> None:
         if self._transport is None:
             return
         try:

@@ -179,10 +179,12 @@ class EngineChild(ChildProcess):
         super().pipe_data_received(fd, data)
         if fd == 2:
             self._log(data)
-        elif not (self._stopping or self.gone.done()):
+        else:
             self._connection.feed(data)
 
     def _take(self, new: list[EngineEvent]) -> None:
+        if self._stopping:
+            return
         if self.greeting is None:
             if not isinstance(new[0], EngineReady):
                 self._give_up("it broke the protocol: EngineReady did not come first")
@@ -202,6 +204,7 @@ class EngineChild(ChildProcess):
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
         if fd == 1:
+            self._connection.read_all()
             self._lose("it closed its pipe")
 
     def process_exited(self) -> None:

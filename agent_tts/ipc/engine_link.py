@@ -145,5 +145,6 @@ class _Link(asyncio.Protocol):
         self.connection.feed(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.connection.read_all()
         self.ended.set_result(None)
         self._owner._lose(self, "its link ended")

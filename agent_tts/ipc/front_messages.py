@@ -40,7 +40,7 @@ class FrontSetup(Question[str | None]):
 
     number: int  # among the node's fronts, from 0
     settings: str  # JSON, with secrets
-    port: int  # where it listens: `settings` may say 0
+    port: int | None  # where it listens; None: it gets calls from other fronts alone
     engines: int
     extension: str | None  # see `serve.app.extension_of`
     token_secret: str  # of the node's one-time tokens, in hex

@@ -65,8 +65,10 @@ class Front:
     def __init__(self, sock: socket.socket, log: int) -> None:
         self._log = log
         self._channel = Channel(sock, ToFront, _leave)
-        # The server and its socket, completed by the first message; and the engines behind the links of this front.
-        self._built: asyncio.Future[tuple[FrontServer, socket.socket]] = asyncio.get_running_loop().create_future()
+        # The server and its sockets, completed by the first message; and the engines behind the links of this front.
+        self._built: asyncio.Future[tuple[FrontServer, list[socket.socket]]] = (
+            asyncio.get_running_loop().create_future()
+        )
         self._service: SpeechService
         # Set when requests may be taken.
         self._may_serve = asyncio.Event()
@@ -82,9 +84,9 @@ class Front:
 
     async def run(self) -> int:
         """Serve until the supervisor has it drain; returns the exit code."""
-        server, listener = await self._built
+        server, listeners = await self._built
         await self._may_serve.wait()
-        await server.serve([listener])
+        await server.serve(listeners)
         return server.exit_code
 
     def _set_up(self, setup: FrontSetup) -> str | None:
@@ -93,7 +95,7 @@ class Front:
         log = log_to_stderr(settings.log_level, settings.log_format, front=setup.number, fd=self._log)
         raise_limit_of_files(settings.limits, warn=FrontServer.warns)
         try:
-            listener = share(settings, setup.port)
+            listeners = [] if setup.port is None else [share(settings, setup.port)]
             app = create_app(
                 settings,
                 extension=extension_of(settings, setup.extension),
@@ -107,7 +109,7 @@ class Front:
         log.on_lost = lambda why: lost.labels(why).inc()
         warm_up(app)
         self._service = app.state.node.service
-        self._built.set_result((server, listener))
+        self._built.set_result((server, listeners))
         return None
 
     def _link_to(self, settings: Settings, engine: int) -> EngineClientFactory:

@@ -6,6 +6,9 @@ import math
 import os
 import sys
 from pathlib import Path
+from typing import NamedTuple
+
+from loguru import logger
 
 from agent_tts.config.settings import MAX_FRONTS, Settings
 from agent_tts.ipc.engine_process import engine_settings
@@ -16,8 +19,28 @@ PEERS_A_CORE = 50  # over WebRTC, whose audio is encoded and encrypted
 CALLERS_AN_ENGINE = 1_000  # more than a GPU speaks for at once
 FEWEST_CORES = 4
 
+# The extension of `agent-tts agent`, and that of its fronts where calls run in other processes.
+AGENT = "agent_tts.agent.server:extension"
+RELAY = "agent_tts.agent.relay:extension"
+
 # cgroup v2, then v1: a quota and a period in microseconds; "max" or -1 is no quota.
 _QUOTAS = ("/sys/fs/cgroup/cpu.max", "/sys/fs/cgroup/cpu/cpu.cfs_quota_us /sys/fs/cgroup/cpu/cpu.cfs_period_us")
+
+
+class Role(NamedTuple):
+    """What a front process is for."""
+
+    listens: bool  # otherwise it gets calls of the agent from the fronts that listen
+    extension: str | None  # see `serve.app.extension_of`
+
+
+def roles(settings: Settings, extension: str | None) -> list[Role]:
+    """The front processes of a node, by number; logs why there are fewer than set."""
+    calls = settings.agent.processes if extension == AGENT else 0
+    if calls and sys.platform != "linux":
+        logger.warning("agent.processes: {} are set, but on this system calls run in the node's process", calls)
+        calls = 0
+    return [Role(True, RELAY if calls else extension)] * front_count(settings) + [Role(False, extension)] * calls
 
 
 def front_count(settings: Settings) -> int:

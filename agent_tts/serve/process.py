@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -17,16 +16,11 @@ from agent_tts.in_child import settle
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-# Python's are 700, 10, 10. A full collection stops the loop for 0.1 ms a connection; it is hardly ever needed, because
-# what clients leave behind is not in cycles.
-GC_THRESHOLDS = (700, 10, 200)
-
 
 def warm_up(app: FastAPI) -> None:
     """Do what would hold the event loop later, once all is imported; `gc.unfreeze` undoes a part of it."""
     app.openapi()  # takes 90 ms, and is kept
     settle()
-    gc.set_threshold(*GC_THRESHOLDS)
 
 
 def raise_limit_of_files(limits: Limits, *, warn: bool = True) -> None:

@@ -485,7 +485,7 @@ class NodeServer(uvicorn.Server):
         super().__init__(NodeConfig(app, settings))
         self._app = app
         self._node: Node = app.state.node
-        # Called with the URL once the node takes requests.
+        # Called once the node takes requests, with its URL, which is empty where it listens nowhere.
         self._on_ready = on_ready
         # Called at SIGHUP; None where that has no meaning.
         self._reload = reload
@@ -517,8 +517,8 @@ class NodeServer(uvicorn.Server):
             raise self._app.state.start_error or EngineLost("the node did not start") from None
         if self.config.tls is not None:
             await self._listen_for_tls(self._sockets, self.config.tls)
-        if self._sockets and self._on_ready is not None and not self.should_exit:
-            self._on_ready(url_of(self._sockets[0], self._node.settings))
+        if self._on_ready is not None and not self.should_exit:
+            self._on_ready(url_of(self._sockets[0], self._node.settings) if self._sockets else "")
 
     def use(self, settings: Settings) -> None:
         """Take settings that differ from the present ones in what `reload` calls live, without a cut.

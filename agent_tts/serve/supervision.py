@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -63,9 +64,15 @@ class Supervision:
 
     async def request(self, key_id: str | None) -> None:
         if not self._allowed.get(key_id):
-            granted = await self._more_requests(key_id)
-            self._allowed[key_id] = self._allowed.get(key_id, 0) + granted
+            await self._take_requests(key_id)
         self._allowed[key_id] -= 1
+
+    async def counts(self) -> bool:
+        """Whether the ledger answers; it is asked only if it did not the last time."""
+        if self._silent:
+            with contextlib.suppress(SpeechError):
+                await self._take_requests(None)
+        return not self._silent
 
     async def page(self) -> str:
         """The metrics of the node, as Prometheus reads them. Raises `NoAnswer`."""
@@ -82,15 +89,17 @@ class Supervision:
         """
         return await self.channel.ask(question, OTHERS_S)
 
-    async def _more_requests(self, key_id: str | None) -> int:
+    async def _take_requests(self, key_id: str | None) -> None:
+        """Take some of what a key may still send."""
         if (refused := self._refused.get(key_id)) is not None and self._clock() < refused[0]:
             raise RateLimited(refused[1], retry_after_ms=REQUESTS_RETRY_MS)
         self._check_silence()
         try:
-            return await self._count(TakeRequests(key_id))
+            granted = await self._count(TakeRequests(key_id))
         except RateLimited as error:
             self._refused[key_id] = self._clock() + REFUSED_S, error.message
             raise
+        self._allowed[key_id] = self._allowed.get(key_id, 0) + granted
 
     def _check_silence(self) -> None:
         """Raise `NoAnswer` while the supervisor is silent, except once in `ANSWER_S`."""

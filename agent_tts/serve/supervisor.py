@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import cast
 
 from loguru import logger
@@ -29,6 +29,7 @@ from agent_tts.ipc.front_messages import (
 )
 from agent_tts.processes import Deaths
 from agent_tts.serve.front_process import FrontProcess
+from agent_tts.serve.fronts import Role
 from agent_tts.serve.listener import reserve, url_of
 from agent_tts.serve.process import event_loop_factory, raise_limit_of_files
 from agent_tts.serve.reload import Change, Reader, Reload, with_secrets
@@ -50,9 +51,8 @@ CUT_S = 5.0  # beyond `timeouts.drain_s`, for fronts to end after their drain
 
 def supervise(
     settings: Settings,
-    fronts: int,
+    roles: Sequence[Role],
     on_ready: Callable[[str], None] = lambda url: None,
-    extension: str | None = None,
     read_again: Reader | None = None,
 ) -> int:
     """Run a node with several fronts until SIGTERM or SIGINT; see `run.run`, also for the exit code.
@@ -70,7 +70,7 @@ def supervise(
         with asyncio.Runner(loop_factory=event_loop_factory()) as runner:
             runner.get_loop().set_exception_handler(report_fault)
             try:
-                return runner.run(_serve(settings, fronts, reserved, on_ready, extension, reload))
+                return runner.run(_serve(settings, roles, reserved, on_ready, reload))
             except EngineLost as error:
                 logger.error("{}", error)
                 return 1
@@ -78,33 +78,29 @@ def supervise(
 
 async def _serve(
     settings: Settings,
-    fronts: int,
+    roles: Sequence[Role],
     reserved: socket.socket,
     on_ready: Callable[[str], None],
-    extension: str | None,
     reload: Reload | None,
 ) -> int:
     url = url_of(reserved, settings)
-    node = Supervisor(settings, fronts, reserved.getsockname()[1], extension, lambda: on_ready(url))
+    node = Supervisor(settings, roles, reserved.getsockname()[1], lambda: on_ready(url))
     return await node.serve(reload)
 
 
 class Supervisor(EngineObserver):
     """A node with several fronts."""
 
-    def __init__(
-        self, settings: Settings, fronts: int, port: int, extension: str | None, on_ready: Callable[[], None]
-    ) -> None:
+    def __init__(self, settings: Settings, roles: Sequence[Role], port: int, on_ready: Callable[[], None]) -> None:
         self._settings = settings
         self._port = port
-        self._extension = extension
         self._on_ready = on_ready
         # What the fronts ask for, and what is counted for all of them.
         self._whole = Whole(settings)
         self._service = SpeechService(engine_processes(settings), observer=self)
         # The fronts by number, between the spawn of each and its end.
         self._fronts: dict[int, FrontProcess] = {}
-        self._count = fronts
+        self._roles = roles  # of all, by number
         # Set when all engines have started.
         self._engines_up = asyncio.Event()
         # Whether all fronts have been ready, and whether the node drains.
@@ -261,7 +257,7 @@ class Supervisor(EngineObserver):
     async def _run_fronts(self) -> None:
         """Keep all fronts running; it ends when a drain has ended them."""
         async with asyncio.TaskGroup() as keepers:
-            for number in range(self._count):
+            for number in range(len(self._roles)):
                 keepers.create_task(self._keep(number), name=f"keeper of front {number}")
         self._finish(0)
 
@@ -310,13 +306,13 @@ class Supervisor(EngineObserver):
         front.run(self._set_up(front), "setup")
 
     async def _set_up(self, front: FrontProcess) -> None:
-        settings = self._settings
+        settings, role = self._settings, self._roles[front.number]
         setup = FrontSetup(
             front.number,
             with_secrets(settings),
-            self._port,
+            self._port if role.listens else None,
             len(self._service.engines),
-            self._extension,
+            role.extension,
             self._whole.token_secret,
         )
         try:
@@ -347,8 +343,10 @@ class Supervisor(EngineObserver):
 
     def _on_front_ready(self, front: FrontProcess) -> None:
         front.ready = True
+        if not self._roles[front.number].listens:
+            self._whole.take_calls(front.number)
         if self._started:
             logger.info("{} takes requests", front)
-        elif len(self._fronts) == self._count and all(one.ready for one in self._fronts.values()):
+        elif len(self._fronts) == len(self._roles) and all(one.ready for one in self._fronts.values()):
             self._started = True
             self._on_ready()

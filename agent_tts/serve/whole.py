@@ -73,14 +73,8 @@ class Whole:
         """Sessions and requests admitted now, over all fronts."""
         return self._ledger.sessions
 
-    def attach(self, front: int, channel: Channel, *, calls: bool = False) -> None:
-        """A front process has been started; its first message has not been read. `lose` ends this.
-
-        Args:
-            calls: it runs the calls that begin on fronts that run none.
-        """
-        if calls:
-            self._for_calls.add(front)
+    def attach(self, front: int, channel: Channel) -> None:
+        """A front process has been started; its first message has not been read. `lose` ends this."""
         self._channels[front] = channel
         self._starts.labels(front).inc()
         self._up.labels(front).set(1)
@@ -92,6 +86,10 @@ class Whole:
         channel.handle(AddCandidates, self._at_owner)
         channel.handle(BeginCall, self._where_calls_run)
         channel.handle(DescribeAgent, self._where_calls_run)
+
+    def take_calls(self, front: int) -> None:
+        """A front is ready to run the calls that others do not run."""
+        self._for_calls.add(front)
 
     def lose(self, front: int) -> None:
         """A front is gone: nothing of it counts any more, but what its counters have shown. Idempotent."""

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from agent_tts import events
 from agent_tts.engine import base
-from agent_tts.engine.scheduler import BATCH_WINDOW_S, FRAME_S, Policy, Scheduler, Step
+from agent_tts.engine.scheduler import BATCH_WINDOW_S, FRAME_S, MAX_ADMITTED, Policy, Scheduler, Step
 from agent_tts.events import FRAME_BYTES, SpeechOptions
 from tests.examples import examples
 
@@ -67,6 +67,21 @@ class Bench:
 
 def finished(happened: list[events.EngineEvent]) -> list[tuple[int, str, str | None]]:
     return [(e.request_id, e.reason, e.code) for e in happened if isinstance(e, events.RequestFinished)]
+
+
+def test_many_free_slots_are_given_in_several_steps_at_once_after_one_another() -> None:
+    """All at once would hold a step for the owners who wait, squared. Nobody is refused meanwhile."""
+    bench = Bench(slots=512, queue_s=0.001)
+    for request_id in range(1, 513):
+        bench.scheduler.open(request_id, UNPACED, 0.0, owner=request_id)
+    given = []
+    while bench.scheduler.queued:
+        assert bench.scheduler.next_step_at(bench.now) == bench.now
+        happened = bench.step()
+        assert not finished(happened)
+        given.append(sum(isinstance(one, base.StartRequest) for one in bench.inputs))
+        bench.now += 0.005
+    assert given == [MAX_ADMITTED] * (512 // MAX_ADMITTED)
 
 
 def test_a_request_gets_a_free_slot_with_the_text_received_before() -> None:

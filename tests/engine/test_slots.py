@@ -59,6 +59,21 @@ def test_a_long_text_is_read_in_pieces_and_not_changed(feed: SlotFeed) -> None:
     assert feed.dry
 
 
+def test_small_pieces_that_wait_are_read_together(feed: SlotFeed) -> None:
+    for character in "one two three ":
+        feed.take_text(AddText(0, character))
+    assert feed.pending
+    assert not feed._unread
+
+
+def test_a_flush_stays_between_its_pieces(feed: SlotFeed) -> None:
+    for piece, flush in [("one ", False), ("two", True), ("three ", False), ("four", False)]:
+        feed.take_text(AddText(0, piece, flush=flush))
+    feed.take_text(AddText(0, "", last=True))
+    marks = [item.text.strip() if isinstance(item, Unit) else item for item in taken(feed)]
+    assert marks == ["one two", Mark.FLUSH, "three four", Mark.END]
+
+
 def test_a_slot_with_unread_text_is_not_starved(feed: SlotFeed) -> None:
     feed.take_text(AddText(0, "\0" * 2 * READ_CHARS))
     assert not feed.pending

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
 
@@ -230,3 +231,17 @@ def test_numbers_become_words_with_normalize(engine: ToneEngine) -> None:
     assert np.array_equal(spoken.pcm, speak(engine, "I have five dollars and fifty cents.").pcm)
     german = speak(engine, "3,5 km", options=SpeechOptions(normalize=True, language="de"))
     assert np.array_equal(german.pcm, speak(engine, "drei Komma fünf Kilometer").pcm)
+
+
+def test_a_step_reads_texts_for_a_limited_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """64 texts of digits at once would take 0.1 s. Those that are left are the first of the next step."""
+    engine = ToneEngine(Settings(), 64)
+    now = iter(range(1_000_000))
+    monkeypatch.setattr(time, "monotonic", lambda: next(now) * 0.001)
+    starts = [StartRequest(slot, slot + 1, SpeechOptions()) for slot in range(64)]
+    texts = [AddText(slot, "1 2 3 4 5 6 7 8 9 " * 20) for slot in range(64)]
+    spoke = [output.slot for output in engine.step([*starts, *texts], range(64))]
+    assert 0 < len(spoke) < 8
+    counts = Counter(output.slot for _ in range(100) for output in engine.step([], range(64)))
+    assert len(counts) == 64
+    engine.close()

@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from agent_tts.config.settings import Limits, Qwen3, Settings
+from agent_tts.config.settings import Agent, Limits, Qwen3, Settings
 from agent_tts.serve import fronts
-from agent_tts.serve.fronts import automatic, cores, front_count
+from agent_tts.serve.fronts import AGENT, RELAY, automatic, cores, front_count, roles
 
 WEB_SOCKETS_ONLY = Limits(rtc_peers=0)
 GPUS = Qwen3(models=("folder",), device="cuda:0,cuda:1")
@@ -63,3 +63,13 @@ def test_a_quota_counts_as_cores(
     monkeypatch.setattr(fronts, "_QUOTAS", (file, "/no/such/file"))
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(8))
     assert cores() == (expected or 8)
+
+
+def test_calls_may_have_processes_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "linux")
+    settings = Settings(fronts=2, agent=Agent(processes=1))
+    assert roles(settings, AGENT) == [(True, RELAY), (True, RELAY), (False, AGENT)]
+    assert roles(settings.model_copy(update={"agent": Agent()}), AGENT) == [(True, AGENT)] * 2
+    assert roles(settings, None) == [(True, None)] * 2
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert roles(settings, AGENT) == [(True, AGENT)]

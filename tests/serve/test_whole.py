@@ -116,10 +116,20 @@ async def test_without_its_supervisor_a_front_refuses_new_sessions_and_goes_on_w
             assert time.monotonic() - began < ANSWER_S + 0.5
             await peer.say("t1", "it still speaks")
             assert (await peer.until("context.done"))["reason"] == "end"
+            assert await readiness(node) == "unsupervised"
         await asyncio.sleep(ANSWER_S)
+        assert await readiness(node) == "ok"
         assert await greeting(urls(node)[0]) == "session.created"
         await until(lambda: node.whole.sessions == 1)
     assert node.whole.sessions == 0
+
+
+async def readiness(node: Fronts) -> str:
+    async with httpx.AsyncClient() as http:
+        answer = await http.get(f"{node.fronts[0].url}/ready")
+    status: str = answer.json()["status"]
+    assert answer.status_code == (200 if status == "ok" else 503)
+    return status
 
 
 async def test_questions_do_not_pile_up_while_there_is_no_answer() -> None:

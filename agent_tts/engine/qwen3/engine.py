@@ -24,7 +24,7 @@ from agent_tts.engine.qwen3.runaway import RunawayDetector
 from agent_tts.engine.qwen3.runner import LoadedVoice
 from agent_tts.engine.qwen3.segment_feed import Segment
 from agent_tts.engine.qwen3.voices import ModelVoice, Qwen3Voices
-from agent_tts.engine.slots import SlotTable
+from agent_tts.engine.slots import READ_S, SlotTable
 from agent_tts.errors import SpeechError, Unsupported
 from agent_tts.events import EngineInfo, Model
 from agent_tts.voices.library import VoiceLibrary
@@ -75,6 +75,8 @@ class Qwen3Engine(Engine):
         self._loader = ThreadPoolExecutor(1, "qwen3 loader", use, (self._models[0].device,))
         # Its jobs: at most one for each model and each clone, and only those that a row waits for.
         self._loading: dict[object, Future[LoadedVoice | None]] = {}
+        # Whether rows are left whose text this step had no time to read.
+        self._is_behind = False
         # Prompts that may still be begun in this step.
         self._prefills_left = 0
         # On a GPU the next step is prepared while one is in flight.
@@ -87,7 +89,7 @@ class Qwen3Engine(Engine):
         self.batch_sizes = self._models[0].sizes
 
     def step(self, inputs: Sequence[StepInput], run: Collection[int]) -> list[StepOutput]:
-        """See `Engine.step`. A slot that waits for its model or its prefill yields nothing in this step."""
+        """See `Engine.step`. A slot that waits for its model, its prefill or its text yields nothing in this step."""
         began = time.perf_counter()
         outputs = self._apply(inputs)
         rows = self._slots.requests(run)
@@ -101,7 +103,7 @@ class Qwen3Engine(Engine):
         for row in rows:
             if row.outlet is not None and self._slots.has(row):
                 outputs += self._slots.guard(row, row.hand_out)
-        if rows and not (outputs or launched):  # pause the engine's loop
+        if rows and not (outputs or launched or self._is_behind):  # pause the engine's loop
             if loading := [row.loading for row in rows if row.loading]:
                 wait(loading, WAIT_S, FIRST_COMPLETED)
             else:
@@ -120,12 +122,19 @@ class Qwen3Engine(Engine):
         return outputs
 
     def _schedule(self, rows: Sequence[Row], inputs: Sequence[StepInput]) -> list[StepOutput]:
-        """Find out which rows take part in this step, and begin prompts, also of new rows ahead of their text."""
+        """Find out which rows take part in this step, and begin prompts, also of new rows ahead of their text.
+
+        Rows whose text there is no time to read are left out; they are the first of the next step.
+        """
         outputs: list[StepOutput] = []
         self._prefills_left = PREFILLS_PER_STEP
-        for row in rows:
-            if not row.run():
-                outputs += self._slots.guard(row, partial(self._prepare, row))
+        self._is_behind = False
+        until = time.perf_counter() + READ_S
+        for row in sorted([row for row in rows if not row.run()], key=lambda row: row.feed.read_at):
+            if time.perf_counter() > until:
+                self._is_behind = True
+                break
+            outputs += self._slots.guard(row, partial(self._prepare, row))
         for row in self._slots.requests([one.slot for one in inputs if isinstance(one, StartRequest)]):
             outputs += self._slots.guard(row, partial(self._prefill, row))
         return outputs

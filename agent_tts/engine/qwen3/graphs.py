@@ -238,6 +238,7 @@ class FrameGraphs:
             with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
                 written = self._by_kernels(size, prompts=prompts)
             self._graphs[size, prompts] = graph, written
+            graph.replay()  # the first one also copies the graph to the device, for which requests would wait
             progress(done, len(wanted))
 
 

@@ -130,6 +130,7 @@ class Row:
     def run(self) -> bool:
         """Take part in this step with what the row has; False when text has to be read first. Cheap: most rows run."""
         state = self.state
+        self._starved = False
         self.runs = (
             isinstance(state, Decoding)
             and not (self.outlet and self.outlet.ready)
@@ -141,7 +142,6 @@ class Row:
     def read(self) -> list[StepOutput]:
         """Read a chunk of the text, and pass segments without anything to speak, unless enough pauses wait."""
         outputs: list[StepOutput] = []
-        self._starved = False
         if isinstance(self.state, Ending):
             return outputs
         self.feed.read()

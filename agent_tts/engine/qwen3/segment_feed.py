@@ -54,7 +54,7 @@ class SegmentFeed(Feed):
     def read(self) -> None:
         """Read a chunk of the text, unless the present segment is complete."""
         if self._unread and not self.segments[0].complete:
-            self._read(self._unread.popleft())
+            self._read(self.next_chunk())
 
     def _read(self, text: AddText) -> None:
         for char in text.text:

@@ -138,9 +138,11 @@ async def health(request: Request) -> Response:
 
 @routes.get("/ready", response_model=Status, responses={503: {"model": Status}})
 async def ready(request: Request) -> Response:
-    """Whether to send requests here: an engine has spoken since it started, and the node is not draining."""
-    service = node_of(request).service
-    status = "draining" if service.draining else "ok" if service.ready else "starting"
+    """Whether to send requests here: an engine has spoken since it started, and new sessions can be counted."""
+    node = node_of(request)
+    status = "draining" if node.service.draining else "ok" if node.service.ready else "starting"
+    if status == "ok" and node.supervision is not None and not await node.supervision.counts():
+        status = "unsupervised"
     return JSONResponse({"status": status}, 200 if status == "ok" else 503)
 
 

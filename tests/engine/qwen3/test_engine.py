@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import shutil
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -35,6 +38,7 @@ from agent_tts.engine.qwen3.engine import Qwen3Engine
 from agent_tts.engine.qwen3.graphs import ChunkInputs, LaunchedStep
 from agent_tts.engine.qwen3.runner import PromptChunk
 from agent_tts.engine.scheduler import Policy, Scheduler
+from agent_tts.engine.slots import READ_CHARS
 from agent_tts.errors import SettingsError, UnknownVoice
 from agent_tts.events import DesignedVoice, EmbeddedVoice, NamedVoice, Sampling, SpeechOptions
 from agent_tts.voices.library import Consent, StoredVoice, VoiceLibrary
@@ -521,7 +525,8 @@ def test_a_silent_first_frame_is_dropped_and_the_rest_unchanged(
 
 
 def test_a_long_text_is_read_while_it_is_spoken(ryan: Qwen3Engine) -> None:
-    sentence = "One of many words. "
+    sentence = "One of many words. " * 5
+    assert 2 * len(sentence) > READ_CHARS
     whole = speak(ryan, sentence * 3, options=RYAN)
     outputs = ryan.step([StartRequest(0, 1, RYAN), *(AddText(0, sentence) for _ in range(2))], [0])
     for _ in range(3):
@@ -532,6 +537,25 @@ def test_a_long_text_is_read_while_it_is_spoken(ryan: Qwen3Engine) -> None:
     while not isinstance(outputs[-1], DoneOutput):
         outputs += ryan.step([], [0])
     assert b"".join(output.pcm for output in outputs if isinstance(output, FrameOutput)) == whole.pcm.tobytes()
+
+
+def test_a_step_reads_texts_for_a_limited_time_and_all_rows_in_turn(
+    checkpoint: Checkpoints, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each chunk takes 3 ms here. Rows whose text says nothing do not keep the others from theirs."""
+    now = itertools.count(step=0.0015)  # read before and after each chunk
+    clock = SimpleNamespace(perf_counter=lambda: next(now), monotonic=time.monotonic, sleep=time.sleep)
+    with engine(checkpoint("custom_voice"), slots=8) as made:
+        monkeypatch.setattr("agent_tts.engine.qwen3.engine.time", clock)
+        starts = [StartRequest(slot, slot + 1, RYAN) for slot in range(8)]
+        texts = [AddText(slot, "\0" * 10 * READ_CHARS) for slot in range(7)]
+        made.step([*starts, *texts, AddText(7, "Hello there. " * 20)], range(8))
+        unread = [sum(len(chunk.text) for chunk in row.feed._unread) for row in made._slots.requests()]
+        assert 0 < sum(left < 10 * READ_CHARS for left in unread[:7]) <= 4
+        outputs = [output for _ in range(8) for output in made.step([], range(8))]
+        assert any(isinstance(output, FrameOutput) and output.slot == 7 for output in outputs)
+        left = [sum(len(chunk.text) for chunk in row.feed._unread) for row in made._slots.requests()][:7]
+        assert max(left) - min(left) <= READ_CHARS
 
 
 @contextmanager

@@ -66,6 +66,7 @@ class Engine:
     def __init__(self, events: Sequence[Event]) -> None:
         self.events = events
         self.commands: dict[int, dict[str, float]] = defaultdict(dict)  # first of each kind
+        self.by_seed: dict[int, int] = {}  # the visits differ in their seeds
         self.chosen: dict[int, list[tuple[float, int]]] = defaultdict(list)  # steps before the first frame
         self.states: dict[int, list[tuple[float, str]]] = defaultdict(list)  # of the row at their launches
         self.decoded: dict[int, float] = {}
@@ -77,8 +78,10 @@ class Engine:
         begun = 0.0
         for event in events:
             match event:
-                case ("cmd", at, kind, request_id):
+                case ("cmd", at, kind, request_id, seed):
                     self.commands[request_id].setdefault(kind, at)
+                    if seed is not None:
+                        self.by_seed[seed] = request_id
                 case ("schedule", at, _, number, _, new, _):
                     for request_id in new:
                         self.chosen[request_id].append((at, number))
@@ -109,11 +112,10 @@ class Engine:
 
 def stages(visit: dict[str, Any], front: Front, engine: Engine) -> dict[str, float] | None:
     """When each stage of a visit was reached; None where one is not recorded."""
-    context_id = visit["id"]
-    if context_id not in front.opened:
+    context_id, request_id = visit["id"], engine.by_seed.get(visit["seed"])
+    if context_id not in front.opened or request_id is None:
         return None
     key = front.opened[context_id][1]
-    request_id = key[1]
     chosen = [at for at, _ in engine.chosen.get(request_id, [])]
     found = {
         "read": front.text.get(context_id),
@@ -159,12 +161,16 @@ def report(folder: Path, visits: Sequence[dict[str, Any]], lags: Sequence[Sequen
             engines.append(Engine(events))
         elif "open" in kinds:
             fronts.append(Front(events))
-    if len(fronts) != 1 or len(engines) != 1:
+    if not fronts or len(engines) != 1:
         return [*lines, f"{len(fronts)} fronts and {len(engines)} engines have recorded: no anatomy"]
-    front, engine = fronts[0], engines[0]
+    engine = engines[0]
+    front_of = {context_id: front for front in fronts for context_id in front.opened}
     begin, end = min(visit["dial"] for visit in heard), max(visit["audio"] for visit in heard)
 
-    found = {visit["id"]: stages(visit, front, engine) for visit in heard}
+    found = {
+        visit["id"]: stages(visit, front_of[visit["id"]], engine) if visit["id"] in front_of else None
+        for visit in heard
+    }
     whole = [(visit, at) for visit in heard if (at := found[visit["id"]]) is not None]
     lines += ["", f"stages of {len(whole)} first audios, ms each", head]
     spans: dict[str, list[float]] = defaultdict(list)
@@ -175,7 +181,7 @@ def report(folder: Path, visits: Sequence[dict[str, Any]], lags: Sequence[Sequen
             before = at[name]
     for name in STAGES:
         line(f"  {name}", spans[name])
-    ids = {visit["id"]: front.opened[visit["id"]][1][1] for visit, _ in whole}
+    ids = {visit["id"]: engine.by_seed[visit["seed"]] for visit, _ in whole}
     line("engine steps, chosen to frame", [len(engine.chosen[ids[visit["id"]]]) for visit, _ in whole])
     line(
         "engine steps, text to frame",
@@ -195,12 +201,13 @@ def report(folder: Path, visits: Sequence[dict[str, Any]], lags: Sequence[Sequen
 
     lines += ["", "engine", head]
     lines += _engine_lines(engine, begin, end, line_of=lambda name, values: f"{name:34}{percentiles(values)}")
-    lines += ["", "front", head]
-    lines += _front_lines(front, begin, end, line_of=lambda name, values: f"{name:34}{percentiles(values)}")
+    for number, front in enumerate(fronts):
+        lines += ["", f"front {number} of {len(fronts)}", head]
+        lines += _front_lines(front, begin, end, line_of=lambda name, values: f"{name:34}{percentiles(values)}")
 
     lines += ["", f"the slowest {slowest}; times in ms since the first word was sent"]
     for visit, at in reversed(sorted(whole, key=lambda one: ttfa[one[0]["id"]])[-slowest:]):
-        lines += _anatomy(visit, at, ids[visit["id"]], front, engine, end - begin and begin)
+        lines += _anatomy(visit, at, ids[visit["id"]], front_of[visit["id"]], engine, end - begin and begin)
     return lines
 
 

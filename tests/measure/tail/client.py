@@ -56,7 +56,7 @@ class Stranger:
         try:
             connection, _ = await dial(url)
             self.seen["greeted"] = time.monotonic()
-            context_id = self.seen["id"]
+            context_id, self.seen["seed"] = self.seen["id"], options["seed"]
             connection.listen(context_id, self)
             connection.send("context.open", context_id=context_id, **options)
             at = time.monotonic()

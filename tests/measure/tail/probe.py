@@ -19,7 +19,7 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 LAG_S = 0.005  # between two looks at the lag of the front's event loop
 LINE_S = 0.000_3  # shorter waits in the front's line are not recorded
@@ -34,6 +34,13 @@ def install(folder: Path) -> None:
     """Patch what this process will import, and write its events into `folder` at its end."""
     sys.meta_path.insert(0, _Finder())
     atexit.register(_write, folder)
+    leave = os._exit
+
+    def write_and_leave(status: int) -> NoReturn:
+        _write(folder)
+        leave(status)
+
+    os._exit = write_and_leave
     gc.callbacks.append(_collected)
 
 
@@ -110,11 +117,12 @@ def _loop(module: Any) -> None:
     owner = module.EngineLoop
     submit, step, wait_s, close = owner.submit, owner.step, owner.wait_s, owner.close
 
-    def submitted(self: Any, command: Any) -> None:
+    def submitted(self: Any, command: Any, first_id: int = 0) -> None:
         kind = type(command).__name__
         if kind in ("OpenRequest", "AppendText", "EndText", "CancelRequest"):
-            events.append(("cmd", now(), kind, command.request_id))
-        submit(self, command)
+            seed = command.options.seed if kind == "OpenRequest" else None
+            events.append(("cmd", now(), kind, first_id + command.request_id, seed))
+        submit(self, command, first_id)
 
     def stepped(self: Any) -> Any:
         events.append(("step", now()))

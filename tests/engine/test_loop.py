@@ -1,0 +1,87 @@
+"""The duration of steps, as the loop tells it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import pytest
+
+from agent_tts import events
+from agent_tts.engine.base import DoneOutput, Engine, FrameOutput, StartRequest, StepInput, StepOutput
+from agent_tts.engine.loop import EngineLoop
+from agent_tts.engine.scheduler import Policy, Scheduler
+from agent_tts.events import FRAME_BYTES, EngineEvent, EngineInfo, EnginePong, SpeechOptions
+
+HOST_S = 0.001  # of a step, before its launch
+
+
+class Device(Engine):
+    """Speaks in slot 0. With `overlaps` a step is in flight when it is returned from, as on a GPU."""
+
+    info = EngineInfo("device", "device", 1, (), "", {}, {})
+
+    def __init__(self, took_s: Sequence[float], *, overlaps: bool) -> None:
+        self.now = 0.0
+        self._took_s = iter(took_s)
+        self._overlaps = overlaps
+        self._epoch = 0
+        # When the step in flight is done; None where there is none.
+        self._done_at: float | None = None
+
+    def step(self, inputs: Sequence[StepInput], run: Collection[int]) -> list[StepOutput]:
+        self._epoch = next((one.epoch for one in inputs if isinstance(one, StartRequest)), self._epoch)
+        self.now += HOST_S
+        before, self._done_at = self._done_at, None
+        if run:
+            took_s = next(self._took_s, None)
+            if took_s is None:
+                return [DoneOutput(0, self._epoch)]
+            self._done_at = max(before or 0.0, self.now) + took_s
+        if not self._overlaps:
+            before, self._done_at = self._done_at, None
+        if before is None:
+            return []
+        self.now = max(self.now, before)
+        return [FrameOutput(0, self._epoch, bytes(FRAME_BYTES))]
+
+    def next_step_in_s(self) -> float | None:
+        return None if self._done_at is None else max(0.0, self._done_at - HOST_S - self.now)
+
+    def close(self) -> None:
+        pass
+
+
+def drive(loop: EngineLoop, device: Device, until: float) -> list[EngineEvent]:
+    happened = []
+    while device.now < until:
+        wait_s = loop.wait_s()
+        if wait_s != 0:
+            device.now = min(until, device.now + (until if wait_s is None else wait_s))
+            if device.now == until:
+                break
+        happened += loop.step()
+    return happened
+
+
+def longest_ms(loop: EngineLoop) -> float:
+    loop.submit(events.EnginePing(1))
+    return next(event.step_ms for event in loop.step() if isinstance(event, EnginePong))
+
+
+@pytest.mark.parametrize("overlaps", [True, False])
+def test_the_longest_step_is_told_once_and_no_wait_is_part_of_it(*, overlaps: bool) -> None:
+    """A wait for text, or for the listener, is no step; nor is the step before, where steps overlap."""
+    took_s = [0.005] * 20 + [0.030] + [0.005] * 20
+    device = Device(took_s, overlaps=overlaps)
+    loop = EngineLoop(device, Scheduler(Policy(slots=1, queue=1)), lambda: device.now)
+    assert longest_ms(loop) == 0
+    loop.submit(events.OpenRequest(1, SpeechOptions(lead_ms=1_000), 0))
+    loop.submit(events.AppendText(1, "Hello. " * 20))
+    happened = drive(loop, device, 0.9)
+    assert 30 <= longest_ms(loop) <= 30 + 1_000 * HOST_S + 1e-6
+    assert longest_ms(loop) <= 5 + 2_000 * HOST_S  # told once
+    happened += drive(loop, device, 10.0)
+    assert 5 <= longest_ms(loop) <= 5 + 1_000 * HOST_S + 1e-6
+    drive(loop, device, 100.0)
+    assert longest_ms(loop) <= 1_000 * HOST_S + 1e-6
+    assert sum(isinstance(event, events.RequestAudio) for event in happened) == len(took_s)

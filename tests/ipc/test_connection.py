@@ -1,0 +1,99 @@
+"""The front's end of a link, without an engine."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+from agent_tts.events import AppendText, EngineEvent, GrantCredit, RequestAudio
+from agent_tts.ipc.connection import CREDITS_S, LONG_BYTES, EngineConnection
+from agent_tts.ipc.wire import TO_ENGINE, Decoder, encode
+
+FRAMES = LONG_BYTES // 3_840 + 1  # of one long piece
+
+
+class Pipe:
+    """A transport that keeps what is written."""
+
+    def __init__(self) -> None:
+        self.written: list[bytes] = []
+
+    def write(self, data: bytes) -> None:
+        self.written.append(data)
+
+    def is_closing(self) -> bool:
+        return False
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+
+class Ends:
+    """A connection, and what has come and gone over it."""
+
+    def __init__(self) -> None:
+        self.events: list[int] = []
+        self.pipe = Pipe()
+        self.connection = EngineConnection(60.0, self._take, self.events.clear)  # type: ignore[arg-type]
+        self.connection.open(cast(Any, self.pipe))
+
+    def _take(self, new: list[EngineEvent]) -> None:
+        self.events += [event.request_id for event in new if isinstance(event, RequestAudio)]
+
+
+def step(first: int, frames: int = FRAMES) -> bytes:
+    return b"".join(encode(RequestAudio(number, bytes(3_840))) for number in range(first, first + frames))
+
+
+async def test_one_long_piece_is_read_in_a_pass_of_the_event_loop() -> None:
+    ends = Ends()
+    for piece in range(4):  # as libuv gives them: all that there is at once
+        ends.connection.feed(step(piece * FRAMES))
+    seen = []
+    for _ in range(6):
+        seen.append(len(ends.events) // FRAMES)
+        await asyncio.sleep(0)
+    assert seen == [1, 2, 3, 4, 4, 4]
+    assert ends.events == list(range(4 * FRAMES))
+
+
+async def test_short_pieces_keep_their_place_and_wait_for_nothing_else() -> None:
+    ends = Ends()
+    ends.connection.feed(step(0, 1))
+    ends.connection.feed(step(1, 1))
+    assert ends.events == [0, 1]
+    ends.connection.feed(step(2))
+    ends.connection.feed(step(2 + FRAMES, 1))
+    assert ends.events == list(range(2 + FRAMES))
+    await asyncio.sleep(0)
+    assert ends.events == list(range(3 + FRAMES))
+
+
+async def test_what_waits_at_the_end_is_read_and_nothing_after_a_close() -> None:
+    ends = Ends()
+    for piece in range(3):
+        ends.connection.feed(step(piece * FRAMES))
+    ends.connection.read_all()
+    assert len(ends.events) == 3 * FRAMES
+    ends.connection.feed(step(0))
+    ends.connection.close()
+    await asyncio.sleep(0)
+    assert len(ends.events) == 3 * FRAMES
+
+
+async def test_credits_wait_for_others_but_not_for_long() -> None:
+    ends = Ends()
+    ends.connection.send(GrantCredit(1, 6))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert not ends.pipe.written
+    ends.connection.send(AppendText(2, "now"))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    (data,) = ends.pipe.written
+    assert Decoder(TO_ENGINE).feed(data) == [GrantCredit(1, 6), AppendText(2, "now")]
+    ends.connection.send(GrantCredit(1, 6))
+    await asyncio.sleep(2 * CREDITS_S)
+    assert Decoder(TO_ENGINE).feed(ends.pipe.written[1]) == [GrantCredit(1, 6)]
+    ends.connection.send(GrantCredit(1, 6))
+    ends.connection.close()
