@@ -23,7 +23,7 @@ import typer
 import agent_tts
 from agent_tts.bench import report
 from agent_tts.bench.connection import send_text
-from agent_tts.bench.node import OwnNode, cpu_percent, own_node
+from agent_tts.bench.node import OwnNode, by_kind, cpu_percent, own_node
 from agent_tts.bench.rtc_peer import Arrivals, ListeningPeer
 from agent_tts.bench.scenario import CallListener, CallSample
 from agent_tts.bench.statistics import percentiles
@@ -129,7 +129,7 @@ async def _windows(
                 rows.append(
                     {
                         "speak": speak,
-                        "front": used["front"] / callers,
+                        "front": by_kind(used)["front"] / callers,
                         "engine": used["engine"] / callers,
                         "connect_ms": 1_000 * connecting_s / callers,
                         "packets": len(late_ms),
