@@ -34,6 +34,8 @@ class EngineConnection:
         self._on_broken = on_broken
         # Where commands go; None before `open` and after `close`.
         self._transport: asyncio.WriteTransport | None = None
+        # Whether `close` was called. Events may come before `open`.
+        self._closed = False
         self._decoder = Decoder(TO_FRONT)
         # Pieces that wait for a pass of the event loop, after a long one. The credit of requests bounds them.
         self._unread: deque[bytes] = deque()
@@ -58,6 +60,7 @@ class EngineConnection:
 
     def close(self) -> None:
         """Write nothing and call nothing from now on. Idempotent. The transport is the caller's."""
+        self._closed = True
         self._transport = None
         self._outbox.clear()
         self._unread.clear()
@@ -111,7 +114,7 @@ class EngineConnection:
             self.feed(self._unread.popleft())
 
     def _take(self, data: bytes) -> None:
-        if self._transport is None:
+        if self._closed:
             return
         try:
             new = self._decoder.feed(data)
