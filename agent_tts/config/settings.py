@@ -37,7 +37,7 @@ class Limits(Section):
     )
     connections: int = Field(512, ge=1, description="simultaneous sessions of all clients")
     rtc_peers: int = Field(
-        48, ge=0, description="simultaneous WebRTC peers; 0 turns WebRTC off; a core carries 60 that are spoken to"
+        48, ge=0, description="simultaneous WebRTC peers; 0 turns WebRTC off; a core speaks to about 50"
     )
     text_idle_s: float = Field(
         15.0, gt=0, description="longest wait of an open context for text, then `starved`; 1 s while others wait"
