@@ -24,6 +24,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from agent_tts import open_files
 from agent_tts.errors import SettingsError
 from agent_tts.events import EngineCommand, EngineEvent
 from agent_tts.in_child import die_with, settle, take_stdout
@@ -163,6 +164,7 @@ def main() -> None:
     """Run the engine process. It takes the pipes before it imports the engine, whose libraries might print."""
     commands, out = take_pipes()
     die_with(int(sys.argv[1]))
+    open_files.keep(*map(int, sys.argv[2:]))
     arrange_signals()
     sys.excepthook = leave
     sys.setswitchinterval(SWITCH_INTERVAL_S)

@@ -15,6 +15,7 @@ from agent_tts.config.hub import with_local_models
 from agent_tts.config.settings import Settings
 from agent_tts.errors import EngineLost, SettingsError, SpeechError
 from agent_tts.events import EngineInfo, EnginePong
+from agent_tts.ipc.channel import NoAnswer
 from agent_tts.ipc.engine_process import EngineProcess, engine_processes
 from agent_tts.ipc.front_messages import (
     Drain,
@@ -183,6 +184,8 @@ class Supervisor(EngineObserver):
         try:
             refused = await front.channel.ask(UseSettings(with_secrets(settings)), USE_S)
         except SpeechError as error:
+            if front.channel.closed:  # it has drained, or its successor gets them
+                return
             refused = error.message
         if refused is not None:
             logger.error("front {} does not use the new settings: {}", front.number, refused)
@@ -240,7 +243,7 @@ class Supervisor(EngineObserver):
                     except EngineLost:  # it has just died
                         pass
                     except (OSError, SpeechError) as error:
-                        if front.gone.done():
+                        if front.channel.closed:
                             return
                         logger.warning("front {} has no link to engine {}: {}", front.number, engine, error)
                     else:
@@ -317,9 +320,10 @@ class Supervisor(EngineObserver):
         )
         try:
             refused = await front.channel.ask(setup, SETUP_S)
-        except SpeechError:
+        except SpeechError as error:
             if not front.channel.closed:  # otherwise its end is the reason
-                front.lose(f"it was not set up within {SETUP_S:g} s")
+                late = isinstance(error, NoAnswer)
+                front.lose(f"it was not set up within {SETUP_S:g} s" if late else f"setup failed: {error.message}")
             return
         if refused is not None:
             self._refuse(front, refused)
