@@ -14,7 +14,7 @@ from agent_tts.config.settings import MAX_FRONTS, Settings
 from agent_tts.ipc.engine_process import engine_settings
 
 # What `auto` assumes. A core of a front carries so many callers; with so few cores several fronts gain nothing.
-CALLERS_A_CORE = 500  # over WebSocket or HTTP
+CALLERS_A_CORE = 250  # over WebSocket or HTTP, so that a front is half busy
 PEERS_A_CORE = 50  # over WebRTC, whose audio is encoded and encrypted
 CALLERS_AN_ENGINE = 1_000  # more than a GPU speaks for at once
 FEWEST_CORES = 4

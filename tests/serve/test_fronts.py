@@ -23,10 +23,10 @@ GPUS = Qwen3(models=("folder",), device="cuda:0,cuda:1")
         (Settings(), 3.9, 1),
         (Settings(limits=WEB_SOCKETS_ONLY), 4, 2),
         (Settings(), 4, 2),  # bounded by the cores
-        (Settings(), 16, 3),  # 512 connections and 48 peers
-        (Settings(limits=WEB_SOCKETS_ONLY), 16, 2),
-        (Settings(limits=Limits(connections=5_000, rtc_peers=0)), 16, 3),  # the engine speaks for no more
-        (Settings(limits=Limits(connections=5_000, rtc_peers=0), qwen3=GPUS), 16, 5),
+        (Settings(), 16, 4),  # 512 connections and 48 peers
+        (Settings(limits=WEB_SOCKETS_ONLY), 16, 3),
+        (Settings(limits=Limits(connections=5_000, rtc_peers=0)), 16, 5),  # the engine speaks for no more
+        (Settings(limits=Limits(connections=5_000, rtc_peers=0), qwen3=GPUS), 16, 10),
         (Settings(limits=Limits(connections=2_000, rtc_peers=1_000)), 16, 11),
         (Settings(engines=8), 8, 1),
     ],
