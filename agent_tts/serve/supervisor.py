@@ -47,7 +47,7 @@ SETUP_S = 60.0  # for a front to import its code and to be set up; two seconds o
 LINK_S = 5.0  # for a front to take a link
 RELINK_S = 0.2  # before the next attempt
 USE_S = 5.0  # for a front to use new settings
-CUT_S = 5.0  # beyond `timeouts.drain_s`, for fronts to end after their drain
+CUT_S = 10.0  # beyond `timeouts.drain_s`, for fronts to end their last responses (2 s) and to play out peers (5 s)
 
 
 def supervise(

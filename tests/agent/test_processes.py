@@ -50,8 +50,8 @@ async def test_candidates_for_a_call_that_no_front_has_are_refused(node: Running
     before = node.pids()
     async with httpx.AsyncClient() as http:
         for session_id in ("0-none", "1-none", "2-none", "none"):
-            body = {"pc_id": session_id, "candidates": []}
-            reply = await http.patch(f"{node.url}/api/agent/offer", json=body)
+            made_up = {"pc_id": session_id, "candidates": list[str]()}
+            reply = await http.patch(f"{node.url}/api/agent/offer", json=made_up)
             assert (reply.status_code, reply.json()["error"]["code"]) == (400, "bad_message"), session_id
     assert node.pids() == before
 
