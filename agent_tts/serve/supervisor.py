@@ -302,14 +302,13 @@ class Supervisor(EngineObserver):
 
     def _connect(self, front: FrontProcess) -> None:
         """Answer a front from now on, and set it up."""
-        channel = front.channel
-        self._whole.attach(front.number, channel)
-        channel.handle(FrontReady, lambda _: self._on_front_ready(front))
-        channel.handle(LinkLost, lambda lost: self._relink(front, lost.engine))
+        front.channel.handle(FrontReady, lambda _: self._on_front_ready(front))
+        front.channel.handle(LinkLost, lambda lost: self._relink(front, lost.engine))
         front.run(self._set_up(front), "setup")
 
     async def _set_up(self, front: FrontProcess) -> None:
         settings, role = self._settings, self._roles[front.number]
+        self._whole.attach(front.number, front.channel)  # before this nobody asks it: the setup has to come first
         setup = FrontSetup(
             front.number,
             with_secrets(settings),
