@@ -95,6 +95,12 @@ def for_child() -> Iterator[None]:
         yield
 
 
+def keep(*fds: int) -> None:
+    """Do not pass descriptors that came from another process to children of this one; uvloop closes none there."""
+    for fd in fds:
+        os.set_inheritable(fd, False)
+
+
 def _set(soft: int) -> None:
     if sys.platform == "win32":
         return

@@ -9,9 +9,10 @@ from fastapi import FastAPI
 
 from agent_tts.agent.signalling import routes
 from agent_tts.config.settings import Settings
+from agent_tts.errors import BadMessage
 from agent_tts.ipc.front_messages import AddCandidates, BeginCall, DescribeAgent
 from agent_tts.serve.node import Node
-from agent_tts.serve.supervision import Supervision
+from agent_tts.serve.supervision import NO_SESSION, Supervision
 
 
 class AgentRelay:
@@ -22,6 +23,7 @@ class AgentRelay:
     def install(self, app: FastAPI, node: Node) -> None:
         assert node.supervision is not None
         self._supervision = node.supervision
+        self._supervision.channel.handle(AddCandidates, _refuse)
         app.state.agent = self
         app.include_router(routes)
 
@@ -41,6 +43,11 @@ class AgentRelay:
 
     async def candidates(self, question: AddCandidates) -> None:
         await self._supervision.ask(question)
+
+
+def _refuse(_: AddCandidates) -> None:
+    """Candidates for a call that would be of this front, by the id that a client made up."""
+    raise BadMessage(NO_SESSION)
 
 
 def extension(_: Settings) -> AgentRelay:

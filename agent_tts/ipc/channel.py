@@ -201,6 +201,7 @@ class Channel:
         except OSError as error:
             self._lose(f"it is gone: {error.strerror}")
             return
+        open_files.keep(*fds)
         # The system ends a read after bytes with descriptors. Of those without room it says only that there were some.
         if fds or flags & socket.MSG_CTRUNC:
             self._received.append(fds)

@@ -4,7 +4,7 @@ It loads the engine, sends `EngineReady`, and runs the engine loop until `StopEn
 whatever the engine is doing, and on Linux when its parent dies. FD is a socket from which it takes links to fronts that
 share the engine; see `links`.
 
-Exit codes: 0 after `StopEngine` or when the front is gone, 70 when the engine is lost; the reason is on stderr.
+Exit codes: 0 after `StopEngine` or when the owner is gone, 70 when the engine is lost; the reason is on stderr.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from agent_tts import open_files
 from agent_tts.errors import SettingsError
 from agent_tts.events import EngineCommand, EngineEvent
 from agent_tts.in_child import die_with, settle, take_stdout
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 EXIT_ENGINE_LOST = 70
 READ_BYTES = 1 << 16
-# Bytes read and not yet taken by the loop. Only a hung engine reaches this, and the front kills a hung engine.
+# Bytes read and not yet taken by the loop. Only a hung engine reaches this, and the owner kills a hung engine.
 MAX_INBOX_BYTES = 8 << 20
 # Longest wait of the reader thread for the GIL. The default of 5 ms is a fifth of a step.
 SWITCH_INTERVAL_S = 0.000_5
@@ -53,7 +54,7 @@ def take_pipes() -> tuple[int, int]:
 def arrange_signals() -> None:
     """Ignore SIGINT and SIGTERM; print all stacks on a crash and, except on Windows, on SIGUSR1.
 
-    The front stops the engine. Ctrl-C and a service manager's SIGTERM may reach every process of the node, and open
+    The owner stops the engine. Ctrl-C and a service manager's SIGTERM may reach every process of the node, and open
     requests have to finish.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -117,7 +118,7 @@ class Inbox:
 
 
 class Outbox:
-    """Events to the front. A write may block: the front always reads."""
+    """Events to the owner. A write may block: the owner always reads."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -132,7 +133,7 @@ class Outbox:
                 fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, BUFFER_BYTES)
 
     def send(self, new: Sequence[EngineEvent]) -> None:
-        """Write all events of a turn at once. Exits the process when the front is gone."""
+        """Write all events of a turn at once. Exits the process when the owner is gone."""
         data = memoryview(b"".join([encode(event) for event in new]))
         try:
             while data:
@@ -163,6 +164,7 @@ def main() -> None:
     """Run the engine process. It takes the pipes before it imports the engine, whose libraries might print."""
     commands, out = take_pipes()
     die_with(int(sys.argv[1]))
+    open_files.keep(*map(int, sys.argv[2:]))
     arrange_signals()
     sys.excepthook = leave
     sys.setswitchinterval(SWITCH_INTERVAL_S)
@@ -173,7 +175,7 @@ def main() -> None:
     from agent_tts.engine.factory import create_loop
 
     logger.remove()
-    logger.add(sys.stderr, format="{message}", diagnose=False)  # the front's log adds the time
+    logger.add(sys.stderr, format="{message}", diagnose=False)  # the owner's log adds the time
 
     inbox = Inbox(commands)
     first: list[Setup | EngineCommand] = []

@@ -1,4 +1,4 @@
-"""One engine process, as the front sees it, from start to end: bytes, heartbeats, stderr."""
+"""One engine process, as its owner sees it, from start to end: bytes, heartbeats, stderr."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from agent_tts.ipc.connection import EngineConnection
 from agent_tts.ipc.wire import Setup, encode
 from agent_tts.processes import PIPES_S, TAIL_BYTES, ChildProcess
 
-# Settings that the engine process gets. API keys and TURN credentials stay in the front.
+# Settings that the engine process gets. API keys and TURN credentials are not for it.
 ENGINE_SETTINGS = {"engine", "slots", "queue", "limits", "timeouts", "espeak", "tone", "qwen3", "voices"}
 
 # Environment variables that it gets: those of the system, of Python and of numeric libraries. Others may hold secrets.

@@ -20,6 +20,7 @@ from typing import cast
 
 from loguru import logger
 
+from agent_tts import open_files
 from agent_tts.config.settings import Settings
 from agent_tts.errors import SettingsError
 from agent_tts.in_child import die_with
@@ -148,6 +149,7 @@ def main() -> None:
     """Run a front process."""
     parent, channel, log = map(int, sys.argv[1:4])
     die_with(parent)
+    open_files.keep(channel, log)
     os.dup2(2, 1)  # what a library prints is for the supervisor
     arrange_signals()
     with asyncio.Runner(loop_factory=event_loop_factory()) as runner:

@@ -15,6 +15,7 @@ from agent_tts.config.hub import with_local_models
 from agent_tts.config.settings import Settings
 from agent_tts.errors import EngineLost, SettingsError, SpeechError
 from agent_tts.events import EngineInfo, EnginePong
+from agent_tts.ipc.channel import NoAnswer
 from agent_tts.ipc.engine_process import EngineProcess, engine_processes
 from agent_tts.ipc.front_messages import (
     Drain,
@@ -46,7 +47,7 @@ SETUP_S = 60.0  # for a front to import its code and to be set up; two seconds o
 LINK_S = 5.0  # for a front to take a link
 RELINK_S = 0.2  # before the next attempt
 USE_S = 5.0  # for a front to use new settings
-CUT_S = 5.0  # beyond `timeouts.drain_s`, for fronts to end after their drain
+CUT_S = 10.0  # beyond `timeouts.drain_s`, for fronts to end their last responses (2 s) and to play out peers (5 s)
 
 
 def supervise(
@@ -183,6 +184,8 @@ class Supervisor(EngineObserver):
         try:
             refused = await front.channel.ask(UseSettings(with_secrets(settings)), USE_S)
         except SpeechError as error:
+            if front.channel.closed:  # it has drained, or its successor gets them
+                return
             refused = error.message
         if refused is not None:
             logger.error("front {} does not use the new settings: {}", front.number, refused)
@@ -240,7 +243,7 @@ class Supervisor(EngineObserver):
                     except EngineLost:  # it has just died
                         pass
                     except (OSError, SpeechError) as error:
-                        if front.gone.done():
+                        if front.channel.closed:
                             return
                         logger.warning("front {} has no link to engine {}: {}", front.number, engine, error)
                     else:
@@ -299,14 +302,13 @@ class Supervisor(EngineObserver):
 
     def _connect(self, front: FrontProcess) -> None:
         """Answer a front from now on, and set it up."""
-        channel = front.channel
-        self._whole.attach(front.number, channel)
-        channel.handle(FrontReady, lambda _: self._on_front_ready(front))
-        channel.handle(LinkLost, lambda lost: self._relink(front, lost.engine))
+        front.channel.handle(FrontReady, lambda _: self._on_front_ready(front))
+        front.channel.handle(LinkLost, lambda lost: self._relink(front, lost.engine))
         front.run(self._set_up(front), "setup")
 
     async def _set_up(self, front: FrontProcess) -> None:
         settings, role = self._settings, self._roles[front.number]
+        self._whole.attach(front.number, front.channel)  # before this nobody asks it: the setup has to come first
         setup = FrontSetup(
             front.number,
             with_secrets(settings),
@@ -317,9 +319,10 @@ class Supervisor(EngineObserver):
         )
         try:
             refused = await front.channel.ask(setup, SETUP_S)
-        except SpeechError:
+        except SpeechError as error:
             if not front.channel.closed:  # otherwise its end is the reason
-                front.lose(f"it was not set up within {SETUP_S:g} s")
+                late = isinstance(error, NoAnswer)
+                front.lose(f"it was not set up within {SETUP_S:g} s" if late else f"setup failed: {error.message}")
             return
         if refused is not None:
             self._refuse(front, refused)

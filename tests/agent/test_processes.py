@@ -46,6 +46,16 @@ async def answered(caller: Caller) -> None:
     await caller.loud()
 
 
+async def test_candidates_for_a_call_that_no_front_has_are_refused(node: RunningProcess) -> None:
+    before = node.pids()
+    async with httpx.AsyncClient() as http:
+        for session_id in ("0-none", "1-none", "2-none", "none"):
+            made_up = {"pc_id": session_id, "candidates": list[str]()}
+            reply = await http.patch(f"{node.url}/api/agent/offer", json=made_up)
+            assert (reply.status_code, reply.json()["error"]["code"]) == (400, "bad_message"), session_id
+    assert node.pids() == before
+
+
 async def test_a_call_runs_in_a_process_that_runs_nothing_else_and_ends_with_it(node: RunningProcess) -> None:
     assert sorted(node.pids()) == ["engine 0", "front 0", "front 1", "supervisor"]
     async with calling(node.url) as caller, calling(node.url) as other:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import socket
 import time
@@ -63,6 +64,18 @@ def test_no_secret_is_in_a_command_line_or_an_environment(tmp_path: Path) -> Non
         for name, pid in node.pids().items():
             assert b"sesame" not in Path(f"/proc/{pid}/cmdline").read_bytes()
             assert (b"sesame" in Path(f"/proc/{pid}/environ").read_bytes()) is (name == "supervisor")
+
+
+def test_no_descriptor_is_passed_on_to_decoders(node: RunningProcess) -> None:
+    """uvloop closes none in a child: a decoder, which reads clients' files, would have the links and the channel."""
+    for name, pid in node.pids().items():
+        passed = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+        for info in Path(f"/proc/{pid}/fdinfo").iterdir():
+            (octal,) = re.findall(r"^flags:\s+(\d+)$", info.read_text(), re.MULTILINE)
+            flags = int(octal, 8)
+            # All sockets but stdin, stdout and stderr, of which uvloop leaves copies, are non-blocking.
+            if int(info.name) > 2 and (info.name in passed or flags & os.O_NONBLOCK):
+                assert flags & os.O_CLOEXEC, (name, os.readlink(f"/proc/{pid}/fd/{info.name}"))
 
 
 async def test_the_death_of_a_front_hits_only_its_callers(node: RunningProcess) -> None:
