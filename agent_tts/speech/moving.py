@@ -106,7 +106,7 @@ class _Waiting:
             if self.attempts or self._move_home():
                 return
             event = self._refusal or event
-        elif self.attempts and not attempt.waits:
+        elif self.attempts and (not attempt.waits or event.code == "engine_lost"):
             return
         self._leave(attempt)
         self.request.settle(attempt.request_id, attempt.engine.number, attempt.engine.client.send)

@@ -267,6 +267,22 @@ async def test_a_waiting_request_that_is_cancelled_leaves_every_place() -> None:
         await held[speech.engine].cancel()
 
 
+async def test_a_request_outlives_its_home_where_it_has_begun_elsewhere() -> None:
+    """The answer of the other engine is on its way when the home is lost."""
+    async with several({"slots": 1}, {"slots": 1}) as service:
+        held = await occupy(service)
+        speech = service.open(UNPACED)
+        hearing = say(speech)
+        home, other = service.engines[speech.engine], service.engines[1 - speech.engine]
+        await asyncio.sleep(WAITS_S + LOOK_S)
+        other.client.delay_s = 0.1  # type: ignore[attr-defined]
+        await held[other.number].cancel()
+        while len(opened(service)[other.number]) == 1:
+            await asyncio.sleep(0)
+        home.fail_all("engine_lost", "the engine was lost")
+        assert ((await hearing.end()).reason, speech.engine) == ("end", other.number)
+
+
 @pytest.mark.parametrize("end", ["spoken", "refused", "cancelled"])
 async def test_a_request_that_has_ended_is_freed_at_once(end: str) -> None:
     """With its text, not by a later garbage collection. Fails if an attempt keeps its request, or the other way."""
