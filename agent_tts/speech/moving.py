@@ -108,9 +108,8 @@ class _Waiting:
             event = self._refusal or event
         elif self.attempts and not attempt.waits:
             return
-        for other in self.attempts:
-            other.give_up()
-        self._mover.forget(self)
+        self._leave(attempt)
+        self.request.settle(attempt.request_id, attempt.engine.number, attempt.engine.client.send)
         self.request.deliver(event)
 
     def _make_home(self, engine: EngineHandle) -> _Attempt:
@@ -127,11 +126,17 @@ class _Waiting:
 
     def _settle(self, attempt: _Attempt) -> None:
         """It stays where this attempt is."""
-        for other in self.attempts:
+        self._leave(attempt)
+        attempt.engine.settle(attempt.request_id, self.request)
+
+    def _leave(self, attempt: _Attempt) -> None:
+        """It waits no more: all but this attempt are given up. No cycle is left, so that it is freed at once."""
+        attempts, self.attempts = self.attempts, []
+        for other in attempts:
             if other is not attempt:
                 other.give_up()
+        attempt.waiting = None
         self._mover.forget(self)
-        attempt.engine.settle(attempt.request_id, self.request)
 
     def _send(self, command: EngineCommand) -> None:
         """Take a command of the request."""

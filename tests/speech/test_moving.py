@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -263,6 +265,31 @@ async def test_a_waiting_request_that_is_cancelled_leaves_every_place() -> None:
         assert (await hearing.end()).reason == "cancelled"
         await until(lambda: service.speaking == 1)
         await held[speech.engine].cancel()
+
+
+@pytest.mark.parametrize("end", ["spoken", "refused", "cancelled"])
+async def test_a_request_that_has_ended_is_freed_at_once(end: str) -> None:
+    """With its text, not by a later garbage collection. Fails if an attempt keeps its request, or the other way."""
+    queue = 0 if end == "refused" else 5
+    async with several({"slots": 1, "queue": queue}, {"slots": 1, "queue": queue}) as service:
+        held = [] if end == "spoken" else await occupy(service)
+        for engine in service.engines:
+            engine._queue = 5
+        gc.collect()
+        gc.disable()
+        try:
+            hearing = say(service.open(UNPACED))
+            freed = weakref.ref(hearing.speech)
+            if end == "cancelled":
+                await hearing.speech.cancel()
+            await hearing.end()
+            del hearing
+            await asyncio.sleep(0)
+            assert freed() is None
+        finally:
+            gc.enable()
+        for speech in held:
+            await speech.cancel()
 
 
 async def test_a_long_text_stays() -> None:
