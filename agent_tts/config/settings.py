@@ -17,7 +17,8 @@ MAX_FRONTS = 64
 
 
 class Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    # JSON, in which settings go to other processes, has no infinite numbers.
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class Limits(Section):

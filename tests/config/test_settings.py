@@ -28,6 +28,13 @@ def test_settings_are_frozen_and_refuse_unknown_keys() -> None:
         Settings.model_validate({"prot": 1})
 
 
+@pytest.mark.parametrize("value", [float("inf"), float("nan")])
+def test_numbers_are_finite(value: float) -> None:
+    """An engine process would get null in place of them."""
+    with pytest.raises(ValidationError, match="finite"):
+        Settings.model_validate({"limits": {"requests_per_s": value}})
+
+
 def test_settings_round_trip_through_json() -> None:
     settings = Settings(slots=3, queue=0)
     assert Settings.model_validate_json(settings.model_dump_json()) == settings

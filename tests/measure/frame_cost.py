@@ -294,6 +294,7 @@ async def measure(
     """Figures of one run."""
     settings = {
         "engine": "tone",
+        "fronts": 1,
         "slots": callers,
         "limits__connections": callers + 64,
         "limits__max_frames": 1_000_000,

@@ -88,7 +88,8 @@ async def _speak(peer: ListeningPeer) -> None:
 def python_path(tree: str) -> Iterator[None]:
     """Processes that start here import this tree."""
     kept = dict(os.environ)
-    os.environ |= {"PYTHONPATH": tree, "PYTHONSAFEPATH": "1"}  # not that of the current folder
+    others = os.environ.get("PYTHONPATH", "")
+    os.environ |= {"PYTHONPATH": f"{tree}{os.pathsep}{others}", "PYTHONSAFEPATH": "1"}  # not that of the current folder
     try:
         yield
     finally:
