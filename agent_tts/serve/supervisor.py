@@ -16,6 +16,7 @@ from agent_tts.config.settings import Settings
 from agent_tts.errors import EngineLost, SettingsError, SpeechError
 from agent_tts.events import EngineInfo, EnginePong
 from agent_tts.ipc.channel import NoAnswer
+from agent_tts.ipc.channel import NoAnswer
 from agent_tts.ipc.engine_process import EngineProcess, engine_processes
 from agent_tts.ipc.front_messages import (
     Drain,
@@ -245,7 +246,8 @@ class Supervisor(EngineObserver):
                     except (OSError, SpeechError) as error:
                         if front.channel.closed:
                             return
-                        logger.warning("front {} has no link to engine {}: {}", front.number, engine, error)
+                        why = "it does not answer in time" if isinstance(error, NoAnswer) else error
+                        logger.warning("front {} has no link to engine {}: {}", front.number, engine, why)
                     else:
                         front.links[engine] = greeting
                         return

@@ -61,7 +61,9 @@ class RtcPeer:
         self._connection.on("connectionstatechange", self._on_state)
         # Sends the track, and receives its RTCP.
         transceiver = self._connection.addTransceiver("audio", direction="sendonly")
-        self._sender = SpeechSender(transceiver, self._track, node.packet_clock, node.metrics.rtc_lateness.observe)
+        self._sender = SpeechSender(
+            transceiver, self._track, node.packet_clock, node.metrics.rtc_lateness.observe, self.hang_up
+        )
         # Counts the client until the peer is closed.
         self._permit = permit
         self._session = Session(node, "rtc", playout=self._track, owner=permit.owner)

@@ -29,6 +29,7 @@ class SpeechSender(RTCRtpSender):
 
     Args:
         on_late: called for each packet with the seconds by which it left late.
+        on_fault: called once, with the reason, if no more packets can be made.
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class SpeechSender(RTCRtpSender):
         track: SpeechTrack,
         packet_clock: PacketClock,
         on_late: Callable[[float], None],
+        on_fault: Callable[[str], None],
     ) -> None:
         """Takes the place of the transceiver's sender, which has not begun."""
         super().__init__("audio", transceiver.sender.transport)
@@ -44,6 +46,7 @@ class SpeechSender(RTCRtpSender):
         self._speech = track
         self._packet_clock = packet_clock
         self._on_late = on_late
+        self._on_fault = on_fault
         # Of the next packet, in the lower half at first: one that wraps soon after the start breaks the peer's SRTP.
         self._sequence = random.randrange(1 << 15)
         # Marks the next packet as the first after silence without packets (RFC 7587), or 0.
@@ -86,8 +89,9 @@ class SpeechSender(RTCRtpSender):
         except ConnectionError:
             self._lost.set()
         except Exception as error:  # noqa: BLE001 - any: the packets of other peers leave after this one
-            logger.opt(exception=error).error("a WebRTC peer gets no more packets")
+            logger.opt(exception=error).error("a packet of a WebRTC peer cannot be made")
             self._lost.set()
+            self._on_fault("its packets cannot be made")
 
     def _send(self, packet: bytes) -> None:
         """As aiortc's `_send_rtp`, and aioice's `send`. Raises ConnectionError: there is no connection."""
