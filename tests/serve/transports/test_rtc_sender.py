@@ -111,7 +111,9 @@ async def test_a_request_to_send_again_is_ignored() -> None:
         assert len({packet.sequence_number for packet in tap.rtp}) == len(tap.rtp)
 
 
-async def test_an_error_in_the_packets_of_one_peer_ends_it_and_leaves_the_others_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_error_in_the_packets_of_one_peer_ends_it_and_leaves_the_others_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """They share a timer: the error must not get to it."""
     async with running_node() as node:
         clock = node.node.packet_clock
