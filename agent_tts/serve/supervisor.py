@@ -16,7 +16,6 @@ from agent_tts.config.settings import Settings
 from agent_tts.errors import EngineLost, SettingsError, SpeechError
 from agent_tts.events import EngineInfo, EnginePong
 from agent_tts.ipc.channel import NoAnswer
-from agent_tts.ipc.channel import NoAnswer
 from agent_tts.ipc.engine_process import EngineProcess, engine_processes
 from agent_tts.ipc.front_messages import (
     Drain,
