@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from functools import partial
 
 from aiortc import (
     RTCBundlePolicy,
@@ -59,10 +60,16 @@ class RtcPeer:
         self._guard = PeerGuard(self._connection, node.metrics, flow, node.settings.limits.message_bytes)
         self._connection.on("datachannel", self._on_channel)
         self._connection.on("connectionstatechange", self._on_state)
+        # Completed with the reason when the peer is to close.
+        self._closing: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         # Sends the track, and receives its RTCP.
         transceiver = self._connection.addTransceiver("audio", direction="sendonly")
         self._sender = SpeechSender(
-            transceiver, self._track, node.packet_clock, node.metrics.rtc_lateness.observe, self.hang_up
+            transceiver,
+            self._track,
+            node.packet_clock,
+            node.metrics.rtc_lateness.observe,
+            partial(_complete, self._closing),  # not a method: a cycle would keep the peer after its end
         )
         # Counts the client until the peer is closed.
         self._permit = permit
@@ -85,8 +92,6 @@ class RtcPeer:
         # Since when `MAX_BUFFERED` bytes or more wait for the client, or None; and how fast it takes them.
         self._full_since: float | None = None
         self._pace = Pace(node.settings.timeouts.write_s, time.monotonic())
-        # Completed with the reason when the peer is to close.
-        self._closing: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         node.peers[self.id] = self
         # Watches the client, and closes everything in the end.
         self._task = asyncio.create_task(self._live(), name=f"peer {self.id}")
@@ -103,8 +108,7 @@ class RtcPeer:
 
     def hang_up(self, why: str) -> None:
         """Start closing the peer. Idempotent; the first reason counts."""
-        if not self._closing.done():
-            self._closing.set_result(why)
+        _complete(self._closing, why)
 
     async def close(self) -> None:
         """Close the peer, and wait until all its tasks have ended. Idempotent. Cancelling the wait is safe."""
@@ -241,6 +245,11 @@ class RtcPeer:
                     self._wake.clear()
                     await self._wake.wait()
         await asyncio.sleep(LINGER_S / 10)
+
+
+def _complete(closing: asyncio.Future[str], why: str) -> None:
+    if not closing.done():
+        closing.set_result(why)
 
 
 def _is_ping(data: str | bytes) -> bool:
