@@ -1,8 +1,9 @@
-"""What a process of the node does before it works: it ends with its parent, and keeps stdout and memory to itself."""
+"""What a process of the node does before it works: it ends with its parent, and sets up signals, stdout and memory."""
 
 from __future__ import annotations
 
 import ctypes
+import faulthandler
 import gc
 import os
 import signal
@@ -21,6 +22,19 @@ def die_with(parent: int) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:  # it died before the call
             os._exit(0)
+
+
+def arrange_signals() -> None:
+    """Ignore SIGINT and SIGTERM; print all stacks on a crash and, except on Windows, on SIGUSR1.
+
+    The owner ends this process. Ctrl-C and a service manager's SIGTERM may reach every process of the node, and open
+    requests have to finish.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    faulthandler.enable()
+    if sys.platform != "win32":
+        faulthandler.register(signal.SIGUSR1, all_threads=True)
 
 
 def take_stdout() -> int:

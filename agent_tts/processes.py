@@ -25,6 +25,7 @@ ENVIRONMENT = (
     *("PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH"),
 )
 TAIL_BYTES = 4_096  # of a child's stderr, kept for the log
+DUMP_S = 0.2  # for a hung process to write its stacks, and for one that is exiting to be gone
 REAP_S = 5.0  # for a killed process to exit; a driver may hold it in the kernel
 DEATHS_WITHIN_S = 60.0  # those that count in `Deaths`
 PIPES_S = 0.2  # for the pipes of an exited process to run empty
@@ -123,6 +124,11 @@ class ChildProcess(asyncio.SubprocessProtocol):
         if not self.exited.done() and self.pid is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signum)
+
+    async def write_stacks(self) -> None:
+        """Have a hung process print all stacks on stderr; `in_child.arrange_signals` has prepared it. POSIX only."""
+        self.send_signal(signal.SIGUSR1)
+        await asyncio.wait([self.exited], timeout=DUMP_S)
 
     def kill(self) -> None:
         """Kill it, unless it has exited or was never spawned."""

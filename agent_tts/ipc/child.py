@@ -10,11 +10,9 @@ Exit codes: 0 after `StopEngine` or when the owner is gone, 70 when the engine i
 from __future__ import annotations
 
 import contextlib
-import faulthandler
 import gc
 import os
 import queue
-import signal
 import socket
 import stat
 import sys
@@ -27,7 +25,7 @@ from typing import TYPE_CHECKING
 from agent_tts import open_files
 from agent_tts.errors import SettingsError
 from agent_tts.events import EngineCommand, EngineEvent
-from agent_tts.in_child import die_with, settle, take_stdout
+from agent_tts.in_child import arrange_signals, die_with, settle, take_stdout
 from agent_tts.ipc.links import BUFFER_BYTES, Arrivals, Links, LinkThread
 from agent_tts.ipc.wire import TO_ENGINE, Decoder, Setup, WireError, encode
 
@@ -49,19 +47,6 @@ def take_pipes() -> tuple[int, int]:
     os.dup2(null, 0)
     os.close(null)
     return commands, take_stdout()
-
-
-def arrange_signals() -> None:
-    """Ignore SIGINT and SIGTERM; print all stacks on a crash and, except on Windows, on SIGUSR1.
-
-    The owner stops the engine. Ctrl-C and a service manager's SIGTERM may reach every process of the node, and open
-    requests have to finish.
-    """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    faulthandler.enable()
-    if sys.platform != "win32":
-        faulthandler.register(signal.SIGUSR1, all_threads=True)
 
 
 def leave(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

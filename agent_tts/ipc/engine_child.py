@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import signal
 import socket
 import sys
 from collections.abc import Callable
@@ -28,7 +27,6 @@ ENVIRONMENT = re.compile(
     r"|(LC_|TMP|DYLD_|PYTHON|OMP_|OPENBLAS_|MKL_|CUDA_|NVIDIA_|HF_|TORCH_|TRITON_|XDG_|COVERAGE_)"
 )
 
-DUMP_S = 0.2  # for a hung process to write its stacks
 STOP_S = 2.0  # for a stopped one to close its engine
 
 
@@ -139,8 +137,7 @@ class EngineChild(ChildProcess):
                 self.send(StopEngine())
                 await asyncio.wait([self.exited], timeout=STOP_S)
             elif self._hung and sys.platform != "win32":
-                self.send_signal(signal.SIGUSR1)
-                await asyncio.wait([self.exited], timeout=DUMP_S)
+                await self.write_stacks()
         finally:
             self._lose("stopped")
             if self._control is not None:

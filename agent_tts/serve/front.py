@@ -23,9 +23,8 @@ from loguru import logger
 from agent_tts import open_files
 from agent_tts.config.settings import Settings
 from agent_tts.errors import SettingsError
-from agent_tts.in_child import die_with
+from agent_tts.in_child import arrange_signals, die_with
 from agent_tts.ipc.channel import Channel
-from agent_tts.ipc.child import arrange_signals
 from agent_tts.ipc.engine_link import EngineLink
 from agent_tts.ipc.front_messages import (
     Beat,

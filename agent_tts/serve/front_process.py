@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import socket
 from collections import defaultdict
 from collections.abc import Coroutine
@@ -16,11 +15,10 @@ from agent_tts.config.settings import ENV_PREFIX
 from agent_tts.errors import SpeechError
 from agent_tts.events import EngineReady
 from agent_tts.ipc.channel import Channel
+from agent_tts.ipc.connection import BEATS
 from agent_tts.ipc.front_messages import Beat, ToSupervisor
-from agent_tts.processes import ChildProcess
+from agent_tts.processes import DUMP_S, ChildProcess
 
-BEATS = 5  # heartbeats without an answer, after which it counts as hung
-DUMP_S = 0.2  # for a hung process to write its stacks
 STDERR = 2
 
 
@@ -92,14 +90,14 @@ class FrontProcess(ChildProcess):
     async def end(self) -> None:
         """Kill it, if it runs, and reap it, within seconds. Idempotent. Cancelling skips the wait, never the kill."""
         self.lose("stopped")
-        ends_itself = self._hung or self.channel.closed  # it writes its stacks, or is about to exit
+        is_exiting = self.channel.closed
         try:
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, self.channel.close(), return_exceptions=True)
             if self._hung:
-                self.send_signal(signal.SIGUSR1)
-            if ends_itself:
+                await self.write_stacks()
+            elif is_exiting:
                 await asyncio.wait([self.exited], timeout=DUMP_S)
         finally:
             self._theirs.close()
