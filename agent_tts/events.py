@@ -221,8 +221,8 @@ class Language:
 class Say:
     """Text that is said in another way than it is written.
 
-    `text` is a part of the request's text, in no `AppendText`. Of `ipa` and `alias`, the first that the engine can speak
-    is spoken; without both, `text`.
+    `text` is a part of the request's text, in no `AppendText`. Of `ipa` and `alias`, the first that the engine can
+    speak is spoken; without both, `text`.
     """
 
     text: str

@@ -74,7 +74,7 @@ class EngineRequest:
     # ------------------------------------------------------------ the writer's side
 
     def write(self, text: str) -> None:
-        """Append text in any split; empty text keeps it from starving. Never blocks; ignored after `end` or its finish."""
+        """Append text; empty text says that more will come. Never blocks; ignored after `end` and once finished."""
         if self.finished is None and not self.ended:
             self._send(AppendText(self.request_id, text))
 

@@ -170,7 +170,7 @@ class Utterance:
         return words + (self._read_now(self._timeline.complete()) if self._timeline is not None else [])
 
     def _take(self, items: list[Item]) -> list[Words]:
-        """Text without tags, and directives, for the engine and the timeline. Empty text only says that some has come."""
+        """Give text without tags, and directives, to the engine and the timeline."""
         words: list[Word] = []
         for item in items:
             if isinstance(item, str):

@@ -48,7 +48,7 @@ def messages(hint: Any) -> st.SearchStrategy[Any]:
     if get_origin(hint) is Literal:
         return st.sampled_from(args)
     if get_origin(hint) is types.UnionType:
-        return st.none() | messages(args[0])
+        return st.one_of([st.none() if arg is types.NoneType else messages(arg) for arg in args])
     if get_origin(hint) is tuple:
         return st.lists(messages(args[0]), max_size=3).map(tuple)
     if get_origin(hint) is dict:

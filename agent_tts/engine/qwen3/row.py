@@ -93,7 +93,7 @@ class Row:
         self.state: Waiting | Prefill | Decoding | Ending = Waiting()
         self.feed = SegmentFeed(opened, TokenFeed(wanted.model.tokenizer), _code(opened.options))
         speed = opened.options.speed
-        # Its audio at another speed, or from its first pause on. None where the model's frames are handed out as they are.
+        # Its audio at another speed, or from its first pause on. None where the model's frames are handed out as such.
         self.outlet = Outlet(opened.slot, opened.epoch) if speed != 1 else None
         # Changes the speed of the model's frames. None at the model's own.
         self._stretch = TimeStretch(speed) if speed != 1 else None

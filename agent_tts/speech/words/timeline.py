@@ -20,8 +20,8 @@ from agent_tts.speech.words.lengths import length
 
 _TOKEN = re.compile(r"\S+")
 
-# If words are not sent, text is read this far ahead of the audio. With pauses it is further, because their estimates may
-# be far too long, and text that is read after its audio has begun counts as late.
+# If words are not sent, text is read this far ahead of the audio. With pauses it is further, because their estimates
+# may be far too long, and text that is read after its audio has begun counts as late.
 READ_AHEAD_MS, READ_AHEAD_PAUSES_MS = 15_000.0, 60_000.0
 
 # Characters that are read at once, in about a millisecond; the rest waits for `read`. Longer tokens are read in parts.
@@ -37,8 +37,8 @@ MAX_VOICES = 16
 SLOWEST, FASTEST = 3.0, 0.33  # measured paces are clamped to these
 
 
-# A token with estimated times: text ("" for a directive), start in the text, first and last mark. A plain tuple, which the garbage collector
-# untracks; it would scan 100 000 named tuples of a busy node in every full collection.
+# A token with estimated times: text ("" for a directive), start in the text, first and last mark. A plain tuple, which
+# the garbage collector untracks; it would scan 100 000 named tuples of a busy node in every full collection.
 _Token = tuple[str, int, int, int]
 
 

@@ -8,7 +8,7 @@ Thoughts and calls of tools are left out with what is in them.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from agent_tts.events import Directive, Language, Pause, Prosody, Say, Style
 from agent_tts.text.markup import inventory
@@ -35,9 +35,9 @@ _WORD_OR_SPACE = re.compile(r"\s+|\S+")
 class State:
     """What tags have set."""
 
-    prosody: Prosody = Prosody()
-    style: Style = Style(None)
-    language: Language = Language(None)
+    prosody: Prosody = field(default_factory=Prosody)
+    style: Style = field(default_factory=lambda: Style(None))
+    language: Language = field(default_factory=lambda: Language(None))
 
     def since(self, told: State) -> list[Directive]:
         """The directives that lead from `told` to this."""
@@ -66,8 +66,8 @@ class MarkupReader:
         # What tags have set, what of it has been told, and what the open ones will restore, innermost last.
         self._state = self._told = State()
         self._open: list[tuple[str, State]] = []
-        # How the text is said that is being read, where its tag began, and that text in parts with offsets. None outside
-        # of `<sub>` and `<phoneme>`.
+        # In `<sub>` and `<phoneme>`: how the text in it is said, where the tag began, and that text in parts with their
+        # offsets. None outside of them.
         self._span: Say | None = None
         self._span_at = 0
         self._span_text: list[tuple[str, int]] = []

@@ -13,6 +13,7 @@ from agent_tts.engine.base import AddText, StartRequest
 from agent_tts.engine.qwen3.segment_feed import SEGMENT_CHARS, SegmentFeed
 from agent_tts.events import Pause, SpeechOptions
 from agent_tts.text.tokens import TokenFeed, Tokenizer
+from tests.engine.driver import Piece, add
 
 
 @pytest.fixture(scope="module")

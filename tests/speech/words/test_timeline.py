@@ -359,7 +359,7 @@ def test_pauses_shorter_than_estimated_do_not_delay_reading() -> None:
     """A pause is exact; its estimate is too short where speech is slow."""
     draw = random.Random(2)
     pause = Pause(9_000)
-    tokens = [draw.choice(["word", "phrase,", pause, "end.", "longer"]) for _ in range(80)]
+    tokens: list[str | Pause] = [draw.choice(["word", "phrase,", pause, "end.", "longer"]) for _ in range(80)]
     timelines = [WordTimeline(aligned=False, tells=tells, speed=0.25) for tells in (True, False)]
     for timeline in timelines:
         for token in tokens:
@@ -371,7 +371,7 @@ def test_pauses_shorter_than_estimated_do_not_delay_reading() -> None:
             timeline.read()
     heard_ms = 0
     for token in tokens[:30]:
-        said = ((9_000, 0),) if isinstance(token, Pause) else ((1_280, 9_000), (1_200 if token[-1] in ",." else 0, 0))
+        said = [(9_000, 0)] if isinstance(token, Pause) else [(1_280, 9_000), (1_200 if token[-1] in ",." else 0, 0)]
         for ms, loud in said:
             heard_ms += ms
             for timeline in timelines:
