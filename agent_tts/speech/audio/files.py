@@ -35,8 +35,9 @@ class FileEncoder:
 
     mp3 (64 kb/s), opus (48 kb/s in Ogg), aac (64 kb/s in ADTS), flac, wav (16 bit, sizes unknown, see `wav_header`) or
     pcm (pcm_s16le without header). All but pcm say in a comment that the speech is synthetic. Every format gives bytes
-    within the first 80 ms of audio, except aac, which looks 86 ms ahead. `close` frees the encoder's memory, also before
-    the end of a file; otherwise the garbage collector frees it. Raises `UnsupportedFormat` with the list of formats.
+    within the first 80 ms of audio, except aac, which looks 86 ms ahead. `close` frees the encoder's memory, also
+    before the end of a file; otherwise the garbage collector frees it. Raises `UnsupportedFormat` with the list of
+    formats.
     """
 
     def __init__(self, format: str) -> None:
