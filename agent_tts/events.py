@@ -181,6 +181,7 @@ class EngineInfo:
     sample_rate: int = SAMPLE_RATE
     frame_ms: int = FRAME_MS
     models: tuple[Model, ...] = ()  # empty without a choice of models
+    watermark: str | None = None  # "audioseal": an inaudible one is in all audio
 
 
 @dataclass(frozen=True, slots=True)
