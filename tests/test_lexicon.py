@@ -32,7 +32,11 @@ def test_an_entry_has_a_word_and_something_to_say(fields: dict[str, Any]) -> Non
 
 
 def test_a_mapping_makes_a_lexicon_and_a_lexicon_a_mapping() -> None:
-    mapping = {"nginx": "engine x", "GIF": {"alias": "jif", "ipa": "dʒɪf"}, "US": {"alias": "u", "match_case": False}}
+    mapping: dict[str, Any] = {
+        "nginx": "engine x",
+        "GIF": {"alias": "jif", "ipa": "dʒɪf"},
+        "US": {"alias": "u", "match_case": False},
+    }
     assert Lexicon.of(mapping).mapping() == mapping
     assert Lexicon.of({"a": {"alias": "b"}}).mapping() == {"a": "b"}
 
