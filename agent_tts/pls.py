@@ -29,7 +29,7 @@ def read_pls(data: bytes) -> Lexicon:
     """
     if len(data) > MAX_BYTES:
         raise ValueError(f"a PLS file has at most {MAX_BYTES} bytes")
-    return Lexicon(reversed(_Reader().read(data)))
+    return Lexicon(_Reader().read(data).values())
 
 
 def write_pls(lexicon: Lexicon, language: str = "en") -> bytes:
@@ -56,7 +56,7 @@ class _Reader:
         self._parser.StartElementHandler = self._start
         self._parser.EndElementHandler = self._end
         self._parser.CharacterDataHandler = self._text
-        self._entries: list[Entry] = []
+        self._entries: dict[str, Entry] = {}  # by word
         self._alphabet = "ipa"  # of the lexicon
         self._depth = 0
         # Of the lexeme: its spellings, and its pronunciations as (preferred, ipa, alias).
@@ -66,7 +66,7 @@ class _Reader:
         self._attributes: dict[str, str] = {}
         self._content: str | None = None
 
-    def read(self, data: bytes) -> list[Entry]:
+    def read(self, data: bytes) -> dict[str, Entry]:
         try:
             self._parser.Parse(data, True)
         except expat.ExpatError as error:
@@ -121,4 +121,5 @@ class _Reader:
         _, ipa, alias = said[0]
         if ipa is not None:
             alias = next((alias for _, _, alias in said if alias is not None), None)
-        self._entries += [Entry(written, alias, ipa) for written in self._graphemes]
+        for written in self._graphemes:
+            self._entries.setdefault(written, Entry(written, alias, ipa))
