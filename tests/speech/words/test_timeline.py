@@ -358,8 +358,8 @@ def test_the_heard_text_is_the_same_without_word_times(
 def test_pauses_shorter_than_estimated_do_not_delay_reading() -> None:
     """A pause is exact; its estimate is too short where speech is slow."""
     draw = random.Random(2)
-    pause = Pause(9_000)
-    tokens: list[str | Pause] = [draw.choice(["word", "phrase,", pause, "end.", "longer"]) for _ in range(80)]
+    choices: list[str | Pause] = ["word", "phrase,", Pause(9_000), "end.", "longer"]
+    tokens = [draw.choice(choices) for _ in range(80)]
     timelines = [WordTimeline(aligned=False, tells=tells, speed=0.25) for tells in (True, False)]
     for timeline in timelines:
         for token in tokens:
