@@ -85,6 +85,9 @@ class AnyVoice:
 ResolvedVoice = NamedVoice | StoredVoices | DesignedVoice | EmbeddedVoice | AnyVoice
 
 
+TextMode = Literal["live", "whole", "auto"]
+
+
 @dataclass(frozen=True, slots=True)
 class SpeechOptions:
     """How a text is spoken: everything besides the text that determines its audio, and the pacing.
@@ -118,6 +121,13 @@ class SpeechOptions:
         Option(help="A speaker's vector, in place of a voice.", min_length=1, max_length=2_048),
     ] = None
     normalize: Annotated[bool, Option(help="Say numbers, money, dates and addresses in words.")] = False
+    text_mode: Annotated[
+        TextMode,
+        Option(
+            help="Of qwen3: live speaks while text comes; whole reads a piece of the text to its end first; "
+            "auto is whole where a piece is complete when it begins."
+        ),
+    ] = "live"
     breaks: Annotated[bool, Option(help='Obey <break time="500ms"/> in the text.')] = False
     # The meaning of `voice` and `speaker_embedding`. None before routing, and for the engine's default voice.
     resolved: ResolvedVoice | None = None
@@ -171,6 +181,7 @@ class EngineInfo:
     sample_rate: int = SAMPLE_RATE
     frame_ms: int = FRAME_MS
     models: tuple[Model, ...] = ()  # empty without a choice of models
+    watermark: str | None = None  # "audioseal": an inaudible one is in all audio
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,6 +104,8 @@ async def test_a_session_begins_with_the_nodes_properties() -> None:
         assert (created["engine"], created["sample_rate"], created["frame_ms"]) == ("tone", 24_000, 80)
         assert created["limits"]["text_message_chars"] == 4_000
         assert "breaks" in created["features"]
+        source = "http://cv.iptc.org/newscodes/digitalsourcetype/trainedAlgorithmicMedia"
+        assert created["provenance"] == {"synthetic": True, "digital_source_type": source, "watermark": None}
 
 
 async def test_fields_of_newer_clients_are_told_once_and_the_rest_is_obeyed() -> None:

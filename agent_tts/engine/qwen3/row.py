@@ -106,6 +106,7 @@ class Row:
         self.loading: Future[LoadedVoice | None] | None = None
         self._language = _language(opened.options, wanted.model)
         self._sampling = _sampling(opened.options, wanted.model)
+        self._mode = opened.options.text_mode
         # Whether it takes part in this step.
         self.runs = False
         # Whether it needs more text before it can run again; for the outlet, which tells when its audio is out.
@@ -119,6 +120,11 @@ class Row:
     def needs_prompt(self) -> bool:
         """Whether the present segment has no prompt in the cache yet."""
         return isinstance(self.state, Waiting | Prefill)
+
+    @property
+    def reads_on(self) -> bool:
+        """Whether its present segment has no prompt yet, and text of it waits to be read."""
+        return self.needs_prompt and not self.feed.dry and not self.feed.segments[0].complete
 
     @property
     def tokens(self) -> int:
@@ -180,8 +186,14 @@ class Row:
         if not self.feed.segments or self.feed.segments[0].is_mute:
             return None
         segment, needed = self.feed.segments[0], text_needed(speaker.voice)
-        if not self._can_prefill(segment) and (needed or self.heard):
+        # Before its text, only the first prompt is computed, and only where it is the same whatever the text is.
+        if not self._can_prefill(segment) and (needed or self.heard or self._mode != "live"):
             return None
+        if self._mode == "auto" and self.reads_on:
+            return None
+        whole = segment.complete and self._mode != "live"
+        if whole:
+            needed = len(segment.tokens)
         start = segment.tokens[:needed] if segment.speakable else []
         config, tokenizer = self.model.config, self.model.tokenizer
         instruct: tuple[int, ...] = ()
@@ -194,6 +206,7 @@ class Row:
             role=tokenizer.role(config.im_start_token_id),
             text=start,
             complete=segment.complete and len(segment.tokens) <= needed,
+            streaming=not whole,
             language=self._language,
             instruct=instruct,
         )
@@ -203,8 +216,10 @@ class Row:
 
     def _can_prefill(self, segment: Segment) -> bool:
         """Whether enough of a segment is known for its prompt, as far as can be said before the voice is ready."""
+        if segment.complete or self._mode == "whole":
+            return segment.complete
         needed = text_needed(self.speaker.voice) if self.speaker else 0
-        return segment.complete or (segment.speakable and len(segment.tokens) >= needed)
+        return segment.speakable and len(segment.tokens) >= needed
 
     def settle(self) -> list[StepOutput]:
         """Give the model the text of a decoding row; run it, or say why it cannot run."""
