@@ -51,14 +51,13 @@ class Rule:
 
     def entries(self) -> list[Entry]:
         """The entries of a lexicon. Raises `ValueError` for what they do not allow, and for an unknown alphabet."""
-        alias, ipa = self.said, None
+        entry = Entry(self.written, self.said, match_case=self.capitals != "any", whole_word=self.whole_word)
         if self.alphabet is not None:
-            alias, ipa = None, to_ipa(self.said.replace("|", ""), self.alphabet)
-        exact = self.capitals != "any"
-        entries = [Entry(self.written, alias, ipa, match_case=exact, whole_word=self.whole_word)]
+            entry = replace(entry, alias=None, ipa=to_ipa(self.said.replace("|", ""), self.alphabet))
+        entries = [entry]
         capital = self.written[:1].upper() + self.written[1:]
         if self.capitals == "sentence" and self.written == self.written.lower() != capital:
-            entries.append(replace(entries[0], written=capital))
+            entries.append(replace(entry, written=capital))
         return entries
 
 
@@ -161,7 +160,7 @@ class Dictionaries:
         return known[1]
 
     def lexicon(self, wanted: Sequence[tuple[str, str | None]]) -> Lexicon:
-        """The lexicon of dictionaries, by id and version; a version of None is the latest, the first rule for a word counts.
+        """The lexicon of dictionaries, by id and version, where None is the latest; the first rule for a word counts.
 
         Raises `UnknownDictionary`.
         """

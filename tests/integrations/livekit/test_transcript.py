@@ -63,12 +63,10 @@ def test_markup_is_left_out_and_separates_words() -> None:
     made = Transcript()
     text = '<emotion value="sad"/> One<break time="1s"/>two [laughs] <b>th</b>ree. [sighs] '
     made.write(text)
-    words = [Word(word, 0, 0, text.index(raw), text.index(raw) + len(raw)) for word, raw in MARKED.items()]
+    raws = {"One": "One", "two": "two", "three.": "<b>th</b>ree."}
+    words = [Word(word, 0, 0, text.index(raw), text.index(raw) + len(raw)) for word, raw in raws.items()]
     made.learn(words)
     assert "".join(made.finish(900)) == "One two three. "
-
-
-MARKED = {"One": "One", "two": "two", "three.": "<b>th</b>ree."}
 
 
 @given(st.text(st.sampled_from("ab .,\n🙂"), max_size=40), st.lists(st.integers(0, 2_000), max_size=20))
