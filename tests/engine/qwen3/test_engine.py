@@ -30,6 +30,7 @@ from agent_tts.engine.base import (
     ReleaseSlot,
     StartRequest,
     StarvedOutput,
+    StepInput,
     StepOutput,
 )
 from agent_tts.engine.loop import EngineLoop
@@ -107,7 +108,7 @@ def theirs(
 
 def ours(made: Qwen3Engine, options: SpeechOptions, text: str = TEXT, frames: int = FRAMES) -> NDArray[np.float32]:
     """The first frames of a request."""
-    start = [StartRequest(0, 1, options), AddText(0, text), AddText(0, "", last=True)]
+    start: list[StepInput] = [StartRequest(0, 1, options), AddText(0, text), AddText(0, "", last=True)]
     return frames_of(made, made.step(start, [0]), frames)
 
 
