@@ -41,11 +41,10 @@ from agent_tts.engine.qwen3.segment_feed import Segment, SegmentFeed
 from agent_tts.engine.qwen3.voices import ModelVoice
 from agent_tts.engine.slots import Outlet
 from agent_tts.errors import InvalidRequest, Unsupported, UnsupportedLanguage
-from agent_tts.events import FRAME_BYTES, FRAME_MS, CutReason, SpeechOptions
+from agent_tts.events import FRAME_BYTES, FRAME_MS, MAX_PAUSE_MS, CutReason, Pause, SpeechOptions
 from agent_tts.ffmpeg import FilterStream
 from agent_tts.model.prompt import Prompt, build_prompt, text_needed
 from agent_tts.model.sampling import SamplingParams
-from agent_tts.text.breaks import MAX_BREAK_MS, Break
 from agent_tts.text.tokens import TokenFeed
 from agent_tts.voices import LANGUAGES
 
@@ -55,7 +54,7 @@ LANGUAGE_NAMES = {code: name for name, code in LANGUAGES.items()}
 TOKENS_AHEAD = 8
 
 # Frames of pauses that are made before they are played: the longest pause. The next prompt is computed meanwhile.
-RESTS_AHEAD = MAX_BREAK_MS // FRAME_MS
+RESTS_AHEAD = MAX_PAUSE_MS // FRAME_MS
 
 FADE_SAMPLES = 120  # 5 ms, where speech is cut
 QUIET_PEAK = 328  # of int16: -40 dB; between words
@@ -111,8 +110,9 @@ class Row:
         self.state: Waiting | Prefill | Decoding | Ending = Waiting()
         self.feed = SegmentFeed(opened, TokenFeed(wanted.model.tokenizer), _code(opened.options))
         speed = opened.options.speed
-        # Its audio with pauses, at another speed, or held back. None while frames are handed out as the model makes them.
-        self.outlet = Outlet(opened.slot, opened.epoch) if opened.options.breaks or speed != 1 else None
+        # Its audio at another speed, or from its first pause or held frame on. None where the model's
+        # frames are handed out as such.
+        self.outlet = Outlet(opened.slot, opened.epoch) if speed != 1 else None
         # Changes the speed of the model's frames. None at the model's own.
         self._stretch = TimeStretch(speed) if speed != 1 else None
         self.wanted = wanted
@@ -386,11 +386,13 @@ class Row:
         if isinstance(self.state, Prefill):
             self.model.runner.release(self.feed.slot)
         self.state = Waiting()
+        if self.outlet is None and segment.rest_ms:
+            self.outlet = Outlet(self.feed.slot, self.feed.epoch)
         if self.outlet is None:
             return [FlushedOutput(self.feed.slot, self.feed.epoch)] * segment.flushes
         if self._stretch is not None:
             self.outlet.write(self._stretch.finish())
-        self.outlet.rest(Break(segment.rest_ms))
+        self.outlet.rest(Pause(segment.rest_ms))
         for _ in range(segment.flushes):
             self.outlet.flush()
         return []

@@ -42,9 +42,9 @@ from agent_tts.engine.qwen3.runner import PromptChunk
 from agent_tts.engine.scheduler import Policy, Scheduler
 from agent_tts.engine.slots import READ_CHARS
 from agent_tts.errors import SettingsError, UnknownVoice
-from agent_tts.events import DesignedVoice, EmbeddedVoice, NamedVoice, Sampling, SpeechOptions, TextMode
+from agent_tts.events import DesignedVoice, EmbeddedVoice, NamedVoice, Pause, Sampling, SpeechOptions, TextMode
 from agent_tts.voices.library import Consent, StoredVoice, VoiceLibrary
-from tests.engine.driver import FLUSH, Script, Spoken, assert_well_formed, resolved, routed, speak, speak_all
+from tests.engine.driver import FLUSH, Piece, Script, Spoken, assert_well_formed, resolved, routed, speak, speak_all
 from tests.model import clips, oracle, tiny
 from tests.model.conftest import Checkpoint as Checkpoints
 from tests.model.conftest import checkpoint, ending, one_thread
@@ -458,13 +458,10 @@ def test_a_flush_is_answered_after_all_text_before_it(ryan: Qwen3Engine) -> None
     assert isinstance(spoken.outputs[-1], DoneOutput)
 
 
-PAUSED = replace(RYAN, breaks=True)
-
-
 def test_a_pause_is_exact_silence_between_two_prompts(ryan: Qwen3Engine) -> None:
     alone = speak(ryan, "Hello ", options=RYAN)
     both = speak(ryan, "Hello ", FLUSH, " world.", options=RYAN)
-    paused = speak(ryan, 'Hello <break time="500ms"/> world.', options=PAUSED)
+    paused = speak(ryan, "Hello ", Pause(500), "world.", options=RYAN)
     expected = [both.pcm[: len(alone.pcm)], np.zeros(12_000, np.int16), both.pcm[len(alone.pcm) :]]
     assert np.array_equal(paused.pcm, np.concatenate(expected))
     assert {len(frame) for frame in paused.frames[:-1]} == {3_840}
@@ -475,20 +472,20 @@ def test_a_pause_is_exact_silence_between_two_prompts(ryan: Qwen3Engine) -> None
 @pytest.mark.parametrize(
     ("script", "kinds"),
     [
-        (['<break time="80ms"/>'], ["Frame", "Done"]),
-        (['<break time="10ms"/>', FLUSH, '<break time="80ms"/>', FLUSH], ["Frame", "Flushed"] * 2 + ["Done"]),
-        ([FLUSH, '<break time="80ms"/>'], ["Flushed", "Frame", "Done"]),
-        (['<break time="0s"/>', FLUSH], ["Flushed", "Done"]),
+        ([Pause(80)], ["Frame", "Done"]),
+        ([Pause(10), FLUSH, Pause(80), FLUSH], ["Frame", "Flushed"] * 2 + ["Done"]),
+        ([FLUSH, Pause(80)], ["Flushed", "Frame", "Done"]),
+        ([Pause(0), FLUSH], ["Flushed", "Done"]),
     ],
 )
-def test_pauses_and_flushes_keep_their_order(ryan: Qwen3Engine, script: list[str | None], kinds: list[str]) -> None:
-    assert speak(ryan, *script, options=PAUSED).kinds == kinds
+def test_pauses_and_flushes_keep_their_order(ryan: Qwen3Engine, script: list[Piece], kinds: list[str]) -> None:
+    assert speak(ryan, *script, options=RYAN).kinds == kinds
 
 
 @pytest.mark.parametrize("between", ["", "Hi."])
 def test_pauses_are_generated_as_they_are_played(ryan: Qwen3Engine, between: str) -> None:
-    text = ('<break time="9s"/>' + between) * 200
-    outputs = ryan.step([StartRequest(0, 1, PAUSED), AddText(0, text, last=True)], [0])
+    texts = [AddText(0, between, directive=Pause(9_000)) for _ in range(200)]
+    outputs = ryan.step([StartRequest(0, 1, RYAN), *texts, AddText(0, "", last=True)], [0])
     (row,) = ryan._slots.requests()
     most = 0
     for _ in range(400):
@@ -607,9 +604,9 @@ class TestOverlappedSteps:
             1: Script(["Hello ", "world.", FLUSH, " How are", FLUSH, FLUSH, " you?"], RYAN),
             2: Script(["\n", FLUSH, "Hi."], SpeechOptions("serena", seed=3)),
             3: Script(["", ""], RYAN),
-            4: Script(['Hello <break time="130ms"/>', " world.", FLUSH, "And", ' <break time="1s"/>'], PAUSED),
+            4: Script(["Hello ", Pause(130), "world.", FLUSH, "And ", Pause(1_000)], RYAN),
             5: Script(["Hello ", "world.", FLUSH, " How are you?"], replace(RYAN, speed=0.4)),
-            6: Script([TEXT], replace(RYAN, speed=2.5, breaks=True)),
+            6: Script([TEXT], replace(RYAN, speed=2.5)),
         }
         with engine(ending("custom_voice"), slots=7) as made:
             plain = speak_all(made, scripts)
