@@ -461,7 +461,7 @@ def test_a_flush_is_answered_after_all_text_before_it(ryan: Qwen3Engine) -> None
 def test_a_pause_is_exact_silence_between_two_prompts(ryan: Qwen3Engine) -> None:
     alone = speak(ryan, "Hello ", options=RYAN)
     both = speak(ryan, "Hello ", FLUSH, " world.", options=RYAN)
-    paused = speak(ryan, "Hello ", Pause(500), "world.", options=RYAN)
+    paused = speak(ryan, "Hello ", Pause(500), " world.", options=RYAN)
     expected = [both.pcm[: len(alone.pcm)], np.zeros(12_000, np.int16), both.pcm[len(alone.pcm) :]]
     assert np.array_equal(paused.pcm, np.concatenate(expected))
     assert {len(frame) for frame in paused.frames[:-1]} == {3_840}
