@@ -192,7 +192,7 @@ class EngineChild(ChildProcess):
         self._on_events(new)
 
     def _log(self, data: bytes) -> None:
-        """Log whole lines of stderr: faults, and, while the engine loads, what it loads and the memory that it takes."""
+        """Log lines of stderr: faults, and, while the engine loads, what it loads and how much memory that takes."""
         *lines, rest = (self._line + data).split(b"\n")
         usual = "INFO" if self.greeting is None else "DEBUG"
         for line in lines:

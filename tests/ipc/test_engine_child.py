@@ -272,7 +272,7 @@ async def test_its_stderr_is_logged_line_by_line_and_its_last_line_on_death(log:
 
 
 async def test_a_fault_of_a_request_is_logged_at_its_level() -> None:
-    """A log at the usual level shows it, with all of its lines. Mutation: it shows only what the loading engine said."""
+    """A log at the usual level shows it, with its lines. Mutation: it shows only what the loading engine said."""
     found = Log()
     sink = logger.add(found.write, level="ERROR", format="{message}")
     async with engine_process(tone_settings()) as (link, _):
