@@ -20,6 +20,7 @@ from starlette.responses import JSONResponse, Response
 
 from agent_tts.errors import BadMessage, Internal, InvalidRequest, RequestTimeout, SpeechError, TextTooLong
 from agent_tts.protocol.validation import Complaint, check_body
+from agent_tts.provenance import HEADERS
 from agent_tts.serve.guard import Client, authorized
 from agent_tts.serve.node import Node
 from agent_tts.serve.routes import openai
@@ -79,6 +80,7 @@ def json_body(model: type[BaseModel]) -> dict[str, Any]:
 _FILE = {"schema": {"type": "string", "format": "binary"}}
 _SPEECH = {
     "description": "The audio file, or `speech.audio.delta` events with its bytes, sent while it is made.",
+    "headers": {name: {"schema": {"type": "string"}, "description": "the speech is synthetic"} for name in HEADERS},
     "content": dict.fromkeys(CONTENT_TYPES.values(), _FILE) | {"text/event-stream": {}},
 }
 _METRICS = {"content": {CONTENT_TYPE_LATEST: {"schema": {"type": "string"}}}}
