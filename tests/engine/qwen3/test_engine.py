@@ -194,7 +194,7 @@ def test_the_sampling_of_a_checkpoint_is_its_default(
     folder = shutil.copytree(checkpoint("custom_voice"), tmp_path / "model")
     (folder / "generation_config.json").write_text(json.dumps(generation))
     model = upstream("custom_voice")
-    by_file = {"do_sample": None, "subtalker_dosample": None}
+    by_file: dict[str, Any] = {"do_sample": None, "subtalker_dosample": None}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(model, "generate_defaults", generation)
         expected = theirs(model, "generate_custom_voice", speaker="ryan", language="English", **by_file)
