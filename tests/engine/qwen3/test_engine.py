@@ -525,8 +525,7 @@ def test_pauses_are_generated_as_they_are_played(ryan: Qwen3Engine, between: str
     most = 0
     for _ in range(400):
         outputs += ryan.step([], [0])
-        assert row.outlet is not None
-        most = max(most, row.outlet.ready)
+        most = max(most, row.outlet.ready if row.outlet else 0)
     ryan.step([ReleaseSlot(0)], [])
     assert {type(output) for output in outputs} == {FrameOutput}
     assert most < 40 * 9_000 / 80  # pauses of one chunk of text
