@@ -857,9 +857,10 @@ class TestSeveralModels:
             vector = SpeechOptions(
                 speaker_embedding=(0.1,) * (one.info.models[2].vector_size or 0), seed=0, clean=False, sampling=GREEDY
             )
-            asked = {0: RYAN, 1: described, 2: vector}
+            anyone = SpeechOptions(model=one.info.models[2].name, language="en", seed=0, clean=False, sampling=GREEDY)
+            asked = {0: RYAN, 1: described, 2: vector, 3: resolved(one, anyone)}
             together = speak_all(one, {slot: Script(["Hello."], options) for slot, options in asked.items()})
-        for slot, folder in ((0, folders[1]), (1, folders[0]), (2, folders[2])):
+        for slot, folder in ((0, folders[1]), (1, folders[0]), (2, folders[2]), (3, folders[2])):
             with engine(folder, slots=4) as alone:
                 assert np.array_equal(speak(alone, "Hello.", options=asked[slot]).pcm, together[slot].pcm)
 
