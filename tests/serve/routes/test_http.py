@@ -101,7 +101,7 @@ async def test_breaks_and_normalize_are_options(node: RunningNode) -> None:
     async with client(node) as http:
         said = await speak(http, "five dollars", response_format="pcm")
         figures = await speak(http, "$5", response_format="pcm", normalize=True)
-        paused = await speak(http, 'five <break time="1s"/> dollars', response_format="pcm", breaks=True)
+        paused = await speak(http, 'five <break time="1s"/> dollars', response_format="pcm")
     assert figures.content == said.content
     assert len(paused.content) == len(said.content) + 48_000
 
