@@ -92,7 +92,8 @@ class Recurrence(nn.Module):
         for layers, vectors in zip(kept, after, strict=True):
             for history, vector in zip(layers, vectors, strict=True):
                 history(vector[..., None], past)
-        return x + out.permute(1, 2, 0)
+        mixed: Tensor = x + out.permute(1, 2, 0)
+        return mixed
 
 
 class Encoder(nn.Module):
@@ -120,8 +121,8 @@ class Encoder(nn.Module):
         part, _, rest = name.partition(".")
         last = 3 * len(self.levels)
         if part == "down":
-            number, _, rest = rest.partition(".")
-            level, is_conv = divmod(int(number), 2)
+            index, _, rest = rest.partition(".")
+            level, is_conv = divmod(int(index), 2)
             return f"model.{3 * level + 3}.conv.{rest}" if is_conv else f"model.{3 * level + 1}.{_in_unit(rest)}"
         number = {"enter": 0, "recurrence": last + 1, "leave": last + 3}[part]
         return f"model.{number}.{rest if part == 'recurrence' else f'conv.{rest}'}"
@@ -152,8 +153,8 @@ class Decoder(nn.Module):
     def checkpoint_name(self, name: str) -> str:
         part, _, rest = name.partition(".")
         if part == "up":
-            number, _, rest = rest.partition(".")
-            level, is_unit = divmod(int(number), 2)
+            index, _, rest = rest.partition(".")
+            level, is_unit = divmod(int(index), 2)
             if is_unit:
                 return f"model.{3 * level + 4}.{_in_unit(rest)}"
             return f"model.{3 * level + 3}.convtr.convtr.{rest.partition('.')[2]}"
@@ -237,7 +238,7 @@ class Detector(Loadable):
     @torch.inference_mode()
     def detect(self, sound: Tensor) -> tuple[float, int]:
         """Samples float32[T] -> how much of them carries a watermark, 0 to 1, and its message, random where none is."""
-        pieces = [self(piece[None, None])[0] for piece in sound.split(PIECE)]
+        pieces = [self(piece[None, None])[0] for piece in torch.split(sound, PIECE)]
         scores = torch.cat(pieces, dim=-1)
         marked = (scores[:2].softmax(0)[1] > 0.5).float().mean().item()
         bits = scores[2:].mean(-1) > 0

@@ -60,7 +60,8 @@ class PackedRecurrence:
     def __call__(self, x: Tensor, streams: Streams, rings: Rings, to: Output) -> None:
         """x [streams, rate, H], and what the layers make of it, through ELU into the ring of `to`."""
         count, rate, size = x.shape
-        assert to.ring is not None and to.snake is not None
+        assert to.ring is not None
+        assert to.snake is not None
         rows, block = max(16, min(64, power_of_2(count))), min(16, size)
         source = x
         for number, (linear, weight, (hidden, cell)) in enumerate(self._layers, 1):

@@ -5,6 +5,7 @@ Only tensors and the configuration beside them are read (`weights_only`): a file
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -40,7 +41,7 @@ def _filled(kind: type[M], path: Path, encoder: str) -> M:
         convs = (tensors.get(f"{encoder}{number}.conv.conv.weight") for number in range(3, 40, 3))
         ratios = [conv.shape[-1] // 2 for conv in convs if conv is not None and conv.shape[-1] % 2 == 0]
         dimension = len(tensors[f"{encoder}{3 * len(ratios) + 3}.conv.conv.weight"])
-        model = kind(filters, ratios, dimension)  # type: ignore[call-arg]
+        model = kind(filters, ratios, dimension)
         ours = {name: tensors.pop(model.checkpoint_name(name)) for name in model.state_dict()}
         model.load_state_dict(ours)
     except (KeyError, RuntimeError) as error:
@@ -59,7 +60,7 @@ def _read(path: Path) -> dict[str, Tensor]:
         found = found["best_state"]["model"] if "best_state" in found else found.get("model", found)
         # The convolutions of newer files lie one module deeper.
         return {name.replace(".inner_conv.", "."): tensor.float() for name, tensor in found.items()}
-    except Exception as error:  # a damaged file may raise any error  # noqa: BLE001
+    except Exception as error:  # a damaged file may raise any error
         raise CheckpointError(f"{path.name}: cannot be read: {type(error).__name__}: {error}") from error
 
 
@@ -71,8 +72,6 @@ def _configuration() -> list[Any]:
     except ImportError:
         return []
     values = (nodes.AnyNode, nodes.StringNode, nodes.IntegerNode, nodes.FloatNode, nodes.BooleanNode)
-    import collections
-
     plain = (collections.defaultdict, dict, list, int, str, float, bool, Any)
     return [DictConfig, ListConfig, ContainerMetadata, Metadata, *values, *plain]
 

@@ -62,7 +62,7 @@ def write(folder: Path) -> Path:
 
 
 def _released(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    found = {}
+    found: dict[str, Tensor] = {}
     norm = partial(torch.linalg.vector_norm, dim=(1, 2), keepdim=True)
     for name, tensor in state.items():
         if name.endswith(".inner_conv.weight"):

@@ -60,7 +60,7 @@ def _store(value, out, ring, alpha, beta, m, n, M, row, position, frames, T: tl.
         tl.store(out + m[:, None] * N + n[None, :], value.to(out.dtype.element_ty), mask=inside)
     if ring is not None:
         if alpha is not None:
-            if beta is not None:
+            if beta is not None:  # noqa: SIM108 - both sides of a ternary would be compiled
                 value = _snake(value, alpha, beta, n, n < N)
             else:
                 value = _elu(value, alpha, n, n < N)
