@@ -24,6 +24,7 @@ class Mark:
     """A place whose time the client asks for."""
 
     name: str
+    offset: int  # of its tag in the raw text
 
 
 Item = str | Directive | Mark
@@ -224,7 +225,7 @@ class MarkupReader:
             case "break" | "mstts:silence":
                 self._pause(inventory.pause_ms(given))
             case "mark":
-                self._add(Mark(given["name"][:MAX_SPAN]))
+                self._add(Mark(given["name"][:MAX_SPAN], at))
             case "p" | "s":
                 self._part(name)
             case "[":

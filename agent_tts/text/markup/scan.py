@@ -16,7 +16,7 @@ from agent_tts.text.markup.inventory import BRACKETS, NAMES
 
 MAX_TAG = 512  # characters
 
-_OPENER = re.compile(r"[<\[]")
+_OPENER = re.compile(r"<(?=[/a-z?!]|<[^<>\s\d]|<?\Z)|\[(?=[a-z]|\Z)", re.ASCII | re.IGNORECASE)
 _HEAD = re.compile(r"<(/?)([a-z][\w:-]*)?", re.ASCII | re.IGNORECASE)
 _BODY = re.compile(r"[^<>]*")
 _ATTRIBUTE = re.compile(r"""([\w:.-]+)\s*=\s*(?:"([^"]*)"?|'([^']*)'?|([^\s"'/]+))""", re.ASCII)
