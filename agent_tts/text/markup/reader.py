@@ -29,6 +29,7 @@ class Mark:
 
 Item = str | Directive | Mark
 
+_SENTENCE_ENDS = frozenset(".!?…。！？\"'”’)»")
 _WORD_OR_SPACE = re.compile(r"\s+|\S+")
 
 
@@ -76,8 +77,8 @@ class MarkupReader:
         self._spells = ""
         # The block that is left out; "" outside of one.
         self._block = ""
-        # The last character of the clean text; "" before the first.
-        self._last = ""
+        # The last character of the clean text, and the last that is no white space; "" before the first.
+        self._last = self._visible = ""
         # Whether no text has come since the last tag, and what parts the words around it.
         self._is_after_tag = False
         self._gap = ""
@@ -166,6 +167,7 @@ class MarkupReader:
         """Append clean text, in an item of its own if there is one."""
         self.offsets.add(len(text), at)
         self._last = text[-1:] or self._last
+        self._visible = text.rstrip()[-1:] or self._visible
         if item is None:
             self._parts.append(text)
         else:
@@ -201,9 +203,9 @@ class MarkupReader:
                 self._block = ""
                 self._is_after_tag = True
             return True
-        if name in inventory.THOUGHTS and not tag.closes and self._last not in ("", "\n"):
+        if name in inventory.THOUGHTS and not (tag.closes or self._may_think()):
             return False
-        if name == "sub" and not ("alias" in tag.attributes or (tag.closes and self._span)):
+        if name == "sub" and not ("alias" in tag.attributes or (tag.closes and self._is_open(name))):
             return False
         if name == "mark" and not ("name" in tag.attributes or (tag.closes and self._is_open(name))):
             return False
@@ -233,7 +235,8 @@ class MarkupReader:
             case "<<":
                 self._say("", at, Say("", ipa=given["ph"].replace("|", "")))
             case "sub" | "phoneme":
-                self._span, self._span_at = Say("", given.get("alias"), inventory.ipa(given)), at
+                span = Say("", given.get("alias"), inventory.ipa(given))
+                self._span, self._span_at = (span if span.alias or span.ipa else None), at
                 if is_empty:
                     self._end_span()
             case "spell":
@@ -257,6 +260,10 @@ class MarkupReader:
             self._pause(inventory.PAUSES_MS[name])
         elif name in inventory.STYLES:
             self._state = replace(self._state, style=Style(inventory.instructions(name)))
+
+    def _may_think(self) -> bool:
+        """Whether a block of thoughts may begin here: at the start of a line or behind a sentence."""
+        return self._last in ("", "\n") or self._visible in _SENTENCE_ENDS
 
     def _is_open(self, name: str) -> bool:
         return any(opened == name for opened, _ in self._open)
