@@ -183,15 +183,14 @@ def _missing_from(folder: Path) -> list[str]:
     """The files that a checkpoint folder lacks."""
     missing = _missing(lambda name: (folder / name).is_file())
     for weights in _WEIGHTS:
-        index = index_of(folder / weights)
-        if not (folder / weights).is_file() and index.is_file():
-            shards = sorted(set(read_index(index).values()))
-            missing += [shard for shard in shards if not index.with_name(shard).is_file()]
+        if not (folder / weights).is_file() and (folder / index_of(weights)).is_file():
+            shards = sorted(set(read_index(folder, weights).values()))
+            missing += [shard for shard in shards if not (folder / shard).is_file()]
     return missing
 
 
 def _missing(has: Callable[[str], bool]) -> list[str]:
     """The files, shards excepted, that a checkpoint lacks; `has` tells whether it has a file."""
     needed = [*_CONFIGURATION, *(() if has("tokenizer.json") else _VOCABULARY)]
-    needed += [weights for weights in _WEIGHTS if not has(index_of(Path(weights)).as_posix())]
+    needed += [weights for weights in _WEIGHTS if not has(index_of(weights))]
     return [name for name in needed if not has(name)]

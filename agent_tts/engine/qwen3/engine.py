@@ -23,7 +23,7 @@ from agent_tts.engine.qwen3.row import Row, Waiting
 from agent_tts.engine.qwen3.runaway import RunawayDetector
 from agent_tts.engine.qwen3.runner import LoadedVoice
 from agent_tts.engine.qwen3.segment_feed import Segment
-from agent_tts.engine.qwen3.voices import ModelVoice, Qwen3Voices
+from agent_tts.engine.qwen3.voices import ModelVoice, Qwen3Voices, speakers_of
 from agent_tts.engine.slots import READ_S, SlotTable
 from agent_tts.errors import SpeechError, Unsupported
 from agent_tts.events import EngineInfo, Model
@@ -66,7 +66,7 @@ class Qwen3Engine(Engine):
             default_voice=listed[0].name,
             languages=self._voices.languages,
             aliases=self._voices.aliases,
-            models=tuple(Model(m.name, m.kind, str(m.folder), m.vector_size) for m in self._models),
+            models=tuple(Model(m.name, m.kind, str(m.folder), m.vector_size, speakers_of(m)) for m in self._models),
         )
         self._slots = SlotTable(slots, self._make)
         # The last frames of the row of every slot, whichever model it belongs to.

@@ -6,8 +6,8 @@ import hashlib
 import math
 import os
 import time
-from collections.abc import Iterable, Sequence
-from contextlib import closing
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -31,7 +31,7 @@ from agent_tts.model.frame import FrameModel
 from agent_tts.model.layers import BLOCK_SIZE
 from agent_tts.model.prompt import PromptVoice, Reference, SpeakerPlace
 from agent_tts.model.speech import SpeechModel, accelerate, can_fuse
-from agent_tts.model.weights import build, plan
+from agent_tts.model.weights import CODEC, MODEL, build, plan
 from agent_tts.text.tokens import Tokenizer
 
 GIB = 1 << 30
@@ -74,10 +74,9 @@ class Qwen3Model:
         self._one_size = settings.reproducible
         self._frame = build(FrameModel, self.config)
         self._codec = build(Codec, self.config.codec)
-        codec_file = folder / "speech_tokenizer/model.safetensors"
         self._plans = (
-            plan(self._frame, folder / "model.safetensors", self.dtype, unused=SPEAKER_ENCODER),
-            plan(self._codec, codec_file, self._codec_dtype, unused=codec_module.ENCODING),
+            plan(self._frame, folder, MODEL, self.dtype, unused=SPEAKER_ENCODER),
+            plan(self._codec, folder, CODEC, self._codec_dtype, unused=codec_module.ENCODING),
         )
         # None until it is loaded.
         self._runner: ModelRunner | None = None
@@ -225,15 +224,23 @@ def create_models(settings: Qwen3, slots: int) -> list[Qwen3Model]:
     models: list[Qwen3Model] = []
     for checkpoint in settings.models:
         folder = Path(checkpoint.source).expanduser()
-        try:
+        with _named(folder):
             models.append(Qwen3Model(folder, _name(folder, models), settings, device, slots))
-        except CheckpointError as error:
-            raise SettingsError(f"qwen3.models: {folder.name}: {error}") from error
     plan_memory(models, device, slots, settings.memory)
     for checkpoint, model in zip(settings.models, models, strict=True):
         if checkpoint.load == "start":
-            model.load()
+            with _named(model.folder):
+                model.load()
     return models
+
+
+@contextmanager
+def _named(folder: Path) -> Iterator[None]:
+    """Errors of a checkpoint name its folder."""
+    try:
+        yield
+    except CheckpointError as error:
+        raise SettingsError(f"qwen3.models: {folder.name}: {error}") from error
 
 
 def limit_threads(device: torch.device) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from agent_tts.events import Directive, Language, Pause, Prosody, Say, Style
 from agent_tts.text.markup import inventory
 from agent_tts.text.markup.offsets import Offsets
-from agent_tts.text.markup.scan import Not, Tag, find, next_opener
+from agent_tts.text.markup.scan import Not, Tag, broken, find, next_opener
 
 MAX_SPAN = 128  # characters between the tags of a text with an alias or phonemes; a longer one is read as it is
 MAX_DEPTH = 32  # tags that are open at once
@@ -98,7 +98,9 @@ class MarkupReader:
     def end(self) -> list[Item]:
         """No more text: returns everything that was held back, but the start of a tag."""
         self._read(self._held, more=False)
-        self._held = ""
+        if held := self._held:
+            self._is_after_tag = True
+            self._read(held[broken(held, 0) :], more=False)
         self._end_span()
         return self._take()
 
@@ -203,6 +205,10 @@ class MarkupReader:
                 self._block = ""
                 self._is_after_tag = True
             return True
+        if name == "&":
+            if self._is_open("speak"):
+                self._text(tag.attributes["text"], at)
+            return self._is_open("speak")
         if name in inventory.THOUGHTS and not (tag.closes or self._may_think()):
             return False
         if name == "sub" and not ("alias" in tag.attributes or (tag.closes and self._is_open(name))):
@@ -232,6 +238,12 @@ class MarkupReader:
                 self._part(name)
             case "[":
                 self._bracket(given["name"])
+            case "\\" if "time" in given:
+                self._pause(inventory.pause_ms(given))
+            case "\\":
+                self._say(given["word"], at, Say("", ipa=given["ph"] or None))
+            case "expr":
+                self._express(given, is_empty=is_empty)
             case "<<":
                 self._say("", at, Say("", ipa=given["ph"].replace("|", "")))
             case "sub" | "phoneme":
@@ -248,12 +260,27 @@ class MarkupReader:
 
     def _set(self, name: str, given: dict[str, str]) -> None:
         state, prosody = self._state, inventory.prosody(name, given, self._state.prosody)
-        if name in ("emotion", *inventory.EXPRESSIVE):
+        if name in inventory.MANNER_TAGS:
+            state = replace(state, style=Style(inventory.instructions(name)))
+        elif name in inventory.EXPRESSIVE:
             style = given.get("value", given.get("style", given.get("name", "")))
             state = replace(state, style=Style(inventory.instructions(style)))
         elif name == "lang" and (code := given.get("xml:lang", given.get("lang"))):
             state = replace(state, language=Language(code[:MAX_SPAN]))
         self._state = replace(state, prosody=prosody)
+
+    def _express(self, given: dict[str, str], *, is_empty: bool) -> None:
+        """LiveKit's tag, whose type says what it is."""
+        label = given.get("label", "").strip()
+        match given.get("type"):
+            case "expression":
+                self._set("expression", {"value": label})
+            case "prosody":
+                self._set(label.lower().replace(" ", "-"), {})
+            case "break":
+                self._pause(inventory.pause_ms({"time": label}))
+            case "spell" if not is_empty:
+                self._spells = "expr"
 
     def _bracket(self, name: str) -> None:
         if name in inventory.PAUSES_MS:
