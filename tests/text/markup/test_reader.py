@@ -38,6 +38,13 @@ TAGS = [
     "[laughs](a)", "[1]", "<<a|b>>", "<<", "<", ">", "[", "]", "=", '"', "'", "/", "</", "<!--", "-->", "<?xml", "?>",
     "a", "AB1", " ", "  ", "\n", ". ", "Hello ", "you", "é", "\ud800", "\0", "x<y>z",
 ]
+NO_TAGS = [
+    "a < b", "a<b>c", "x<y>z", "if (i<n && p>q)", "[1]", "[a](http://b.c)", "[laughs](http://b.c)", "a[music]", "[sic]",
+    "<b>bold</b>", "H<sub>2</sub>O", "<mark>seen</mark>", "<br/>", "<breaking", "<break dance", "<a href='x'>", "<",
+    "cout<<x|y>>z", "1 << 2", "a << b|c >> d", "<<", "[", "</", "<sp", "use <think> tags", "List<String> s", "<think",
+    "[excitedly he said]", "<!important", "<!-- never closed", "<emotion", "Q&A", "AT&amp;T", "&", "a \\ b", "<|",
+    "\\{x\\}",
+]
 # fmt: on
 TEXTS = st.lists(st.sampled_from(TAGS) | st.text(max_size=2), max_size=25).map("".join)
 
@@ -58,14 +65,7 @@ def test_text_without_names_of_tags_passes_unchanged(text: str) -> None:
     assert all(isinstance(item, str) for item in read(text))
 
 
-# fmt: off
-@pytest.mark.parametrize("text", [
-    "a < b", "a<b>c", "x<y>z", "if (i<n && p>q)", "[1]", "[a](http://b.c)", "[laughs](http://b.c)", "a[music]", "[sic]",
-    "<b>bold</b>", "H<sub>2</sub>O", "<mark>seen</mark>", "<br/>", "<breaking", "<break dance", "<a href='x'>", "<", "<<",
-    "cout<<x|y>>z", "1 << 2", "a << b|c >> d", "[", "</", "<sp", "use <think> tags", "List<String> s", "<think",
-    "[excitedly he said]", "<!important", "<!-- never closed", "<emotion", "Q&A", "AT&amp;T", "&", "a \\ b", "\\{x\\}", "<|",
-])
-# fmt: on
+@pytest.mark.parametrize("text", NO_TAGS)
 def test_anything_else_is_text(text: str) -> None:
     assert read(text) == [text]
     assert read(*text, "") == read(*text)
