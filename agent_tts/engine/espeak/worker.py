@@ -5,9 +5,9 @@ with the standard library alone, which starts in about 30 ms; `workers.py` start
 
 A request on stdin is a `LENGTH`, a `REQUEST`, the path of the language below `lang/`, the name of the variant and the
 text, all UTF-8. A word of the text that is given in IPA stands between `IPA_START` and `IPA_END`, and counts as one
-character. The reply on stdout is a `LENGTH`, a `REPLY`, an array of `MARK`, int16 samples as espeak-ng made them and, if
-the request asks for a stretch, stretched samples. The first reply, without a request, is `READY`, with the sample rate
-as its `count`.
+character. The reply on stdout is a `LENGTH`, a `REPLY`, an array of `MARK`, int16 samples as espeak-ng made them and,
+if the request asks for a stretch, stretched samples. The first reply, without a request, is `READY`, with the sample
+rate as its `count`.
 
 A request that takes `CPU_S` of processor time ends the process by SIGPROF. Nothing is written to stderr, where
 libraries might quote a text, and no core is dumped.

@@ -46,7 +46,9 @@ def longest_silence_ms(spoken: Spoken) -> float:
     return float(np.diff(loud).max()) * 1_000 / SAMPLE_RATE
 
 
-@pytest.mark.parametrize(("speed", "volume", "pitch"), [(2.0, 1, 1), (0.5, 1, 1), (4.0, 1, 1), (1, 0.5, 1), (1, 1, 1.5)])
+@pytest.mark.parametrize(
+    ("speed", "volume", "pitch"), [(2.0, 1, 1), (0.5, 1, 1), (4.0, 1, 1), (1, 0.5, 1), (1, 1, 1.5)]
+)
 def test_prosody_holds_from_there_on(engine: EspeakEngine, speed: float, volume: float, pitch: float) -> None:
     plain = speak(engine, FIRST, Prosody(pitch=1.000_1), SECOND)  # sounds the same, and ends the clause there, too
     told = speak(engine, FIRST, Prosody(speed, volume, pitch), SECOND)
@@ -122,5 +124,5 @@ def test_an_alias_is_said_for_its_text(engine: EspeakEngine) -> None:
     told = speak(engine, "The ", Say("W3C", alias="world wide web consortium"), " met.")
     assert np.array_equal(told.pcm, plain.pcm)
     assert told.words[0].char_end == 3
-    assert {(word.char_start, word.char_end) for word in told.words[1:-1]} <= {(4, 5), (4, 6), (5, 6), (5, 7), (6, 7), (4, 7)}
+    assert all(4 <= word.char_start < word.char_end <= 7 for word in told.words[1:-1])
     assert (told.words[-1].char_start, told.words[-1].char_end) == (8, 11)
