@@ -31,12 +31,14 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """Sampling parameters of the neural engines. Defaults are from Qwen3-TTS's generation_config.json."""
+    """Sampling parameters of the neural engines. None is the model's own, of its generation_config.json."""
 
-    temperature: Annotated[float, Option(help="Of qwen3; 0 is greedy.", ge=0, le=5)] = 0.9
-    top_k: Annotated[int, Option(help="Of qwen3; 0 keeps all.", ge=0, le=100_000)] = 50
-    top_p: Annotated[float, Option(help="Of qwen3; 1 keeps all.", gt=0, le=1)] = 1.0
-    repetition_penalty: Annotated[float, Option(help="Of qwen3; 1 is none.", gt=0, le=10)] = 1.05
+    temperature: Annotated[
+        float | None, Option(help="Of qwen3; 0 is greedy; default: the model's, as of the next three.", ge=0, le=5)
+    ] = None
+    top_k: Annotated[int | None, Option(help="Of qwen3; 0 keeps all.", ge=0, le=100_000)] = None
+    top_p: Annotated[float | None, Option(help="Of qwen3; 1 keeps all.", gt=0, le=1)] = None
+    repetition_penalty: Annotated[float | None, Option(help="Of qwen3; 1 is none.", gt=0, le=10)] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +168,7 @@ class Model:
     kind: VoiceKind
     source: str  # folder of its checkpoint; never sent to a client
     vector_size: int | None = None  # values of a speaker vector; None unless it speaks cloned voices
+    speakers: tuple[str, ...] = ()  # its named voices, the default first; empty unless it speaks those
 
 
 @dataclass(frozen=True, slots=True)

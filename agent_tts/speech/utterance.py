@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
 from agent_tts.errors import SpeechError, from_code
@@ -19,6 +19,7 @@ from agent_tts.events import (
     RequestWords,
     SpeechOptions,
 )
+from agent_tts.lexicon import Lexicon
 from agent_tts.protocol.context import (
     FLAG_FLUSH,
     FLAG_LAST,
@@ -35,6 +36,7 @@ from agent_tts.protocol.v1 import OutputFormat
 from agent_tts.speech.audio.encoding import Chunk, make_encoder
 from agent_tts.speech.engine_request import EngineRequest
 from agent_tts.speech.words.timeline import LateTimeline, Paces, WordTimeline
+from agent_tts.text.lexicon import LexiconReader
 from agent_tts.text.markup import Item, Mark, MarkupReader
 
 # Words are sent to the listener, kept only for `cut`, or not computed.
@@ -83,7 +85,8 @@ class Utterance:
 
     Words that are known before the engine has started follow right after `RequestStarted`. The last event is exactly
     one `Done`; if its reason is "error", `error` holds the cause. `info` is None before the engine's first start;
-    `options` are those of the client; `paces` of earlier utterances learn from this one.
+    `options` are those of the client; `paces` of earlier utterances learn from this one; of `lexicons` the first goes
+    before the others.
     """
 
     def __init__(
@@ -95,6 +98,7 @@ class Utterance:
         output: OutputFormat = PCM,
         words: WordsMode = "told",
         paces: Paces | None = None,
+        lexicons: Sequence[Lexicon] = (),
         meter: Meter | None = None,
         context_id: str = "",
         context_no: int = 1,
@@ -127,6 +131,8 @@ class Utterance:
                 self._timeline = LateTimeline(**how)
         # Reads the tags in the text; None if they are text.
         self._markup = MarkupReader() if options.markup == "auto" else None
+        # Says words as the lexicons have them; None without one.
+        self._lexicon = LexiconReader(lexicons) if lexicons else None
         # Characters of text so far, tags included, and unanswered flushes.
         self.chars = 0
         self.flushes = 0
@@ -159,20 +165,20 @@ class Utterance:
     def flush(self, flush_id: str) -> list[Words]:
         """Speak all text so far as complete words; answered by `Flushed`. Returns words to send now."""
         self.flushes += 1
-        words = self._take(self._markup.flush()) if self._markup is not None else []
+        words = self._take(self._markup.flush() if self._markup is not None else [], complete=True)
         self.request.flush(flush_id)
         return words + (self._read_now(self._timeline.flush()) if self._timeline is not None else [])
 
     def end(self) -> list[Words]:
         """No more text; returns words to send now. Idempotent."""
-        words = self._take(self._markup.end()) if self._markup is not None else []
+        words = self._take(self._markup.end() if self._markup is not None else [], complete=True)
         self.request.end()
         return words + (self._read_now(self._timeline.complete()) if self._timeline is not None else [])
 
-    def _take(self, items: list[Item]) -> list[Words]:
-        """Give text without tags, and directives, to the engine and the timeline."""
+    def _take(self, items: list[Item], *, complete: bool = False) -> list[Words]:
+        """Give text without tags, and directives, to the engine and the timeline; `complete`: its last word is."""
         words: list[Word] = []
-        for item in items:
+        for item in items if self._lexicon is None else self._looked_up(self._lexicon, items, complete=complete):
             if isinstance(item, str):
                 self.request.write(item)
                 words += self._timeline.append(item) if self._timeline is not None else []
@@ -180,6 +186,16 @@ class Utterance:
                 self.request.direct(item)
                 words += self._timeline.direct(item) if self._timeline is not None else []
         return self._read_now(words)
+
+    def _looked_up(self, lexicon: LexiconReader, items: list[Item], *, complete: bool) -> Iterator[Item]:
+        for item in items:
+            if isinstance(item, str):
+                yield from lexicon.append(item)
+            else:
+                yield from lexicon.flush()
+                yield item
+        if complete:
+            yield from lexicon.flush()
 
     def ack(self, played_ms: float) -> None:
         """The listener has played `played_ms` of the utterance."""

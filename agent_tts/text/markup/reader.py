@@ -200,6 +200,9 @@ class MarkupReader:
                 self._block = ""
                 self._is_after_tag = True
             return True
+        if name == "&":
+            self._text(tag.attributes["text"], at)
+            return True
         if name in inventory.THOUGHTS and not tag.closes and self._last not in ("", "\n"):
             return False
         if name == "sub" and not ("alias" in tag.attributes or (tag.closes and self._span)):
@@ -229,6 +232,12 @@ class MarkupReader:
                 self._part(name)
             case "[":
                 self._bracket(given["name"])
+            case "\\" if "time" in given:
+                self._pause(inventory.pause_ms(given))
+            case "\\":
+                self._say(given["word"], at, Say("", ipa=given["ph"] or None))
+            case "expr":
+                self._express(given, is_empty=is_empty)
             case "<<":
                 self._say("", at, Say("", ipa=given["ph"].replace("|", "")))
             case "sub" | "phoneme":
@@ -244,12 +253,27 @@ class MarkupReader:
 
     def _set(self, name: str, given: dict[str, str]) -> None:
         state, prosody = self._state, inventory.prosody(name, given, self._state.prosody)
-        if name in ("emotion", *inventory.EXPRESSIVE):
+        if name in inventory.MANNER_TAGS:
+            state = replace(state, style=Style(inventory.instructions(name)))
+        elif name in inventory.EXPRESSIVE:
             style = given.get("value", given.get("style", given.get("name", "")))
             state = replace(state, style=Style(inventory.instructions(style)))
         elif name == "lang" and (code := given.get("xml:lang", given.get("lang"))):
             state = replace(state, language=Language(code[:MAX_SPAN]))
         self._state = replace(state, prosody=prosody)
+
+    def _express(self, given: dict[str, str], *, is_empty: bool) -> None:
+        """LiveKit's tag, whose type says what it is."""
+        label = given.get("label", "").strip()
+        match given.get("type"):
+            case "expression":
+                self._set("expression", {"value": label})
+            case "prosody":
+                self._set(label.lower().replace(" ", "-"), {})
+            case "break":
+                self._pause(inventory.pause_ms({"time": label}))
+            case "spell" if not is_empty:
+                self._spells = "expr"
 
     def _bracket(self, name: str) -> None:
         if name in inventory.PAUSES_MS:

@@ -88,14 +88,10 @@ def upstream(checkpoint: Checkpoints) -> Any:
 def theirs(
     model: Any, method: str, *, text: str = TEXT, mode: TextMode = "live", **request: Any
 ) -> NDArray[np.float32]:
-    """Greedy audio of a method of upstream."""
+    """Audio of a method of upstream; greedy unless the request says how to sample."""
+    greedy = {"do_sample": False, "subtalker_dosample": False}
     wavs, rate = getattr(model, method)(
-        text=text,
-        non_streaming_mode=mode == "whole",
-        do_sample=False,
-        subtalker_dosample=False,
-        max_new_tokens=FRAMES + 1,
-        **request,
+        text=text, non_streaming_mode=mode == "whole", max_new_tokens=FRAMES + 1, **(greedy | request)
     )
     assert rate == 24_000
     wav: NDArray[np.float32] = wavs[0]
@@ -181,6 +177,45 @@ class TestEqualsUpstream:
             library.delete("bob")
             with pytest.raises(UnknownVoice):
                 resolved(base, SpeechOptions("clone:bob"))
+
+
+@pytest.mark.parametrize(
+    "generation",
+    [
+        {"do_sample": False, "subtalker_dosample": False, "repetition_penalty": 2.5},
+        {"do_sample": False, "subtalker_top_k": 1},
+        {"top_k": 1, "temperature": 0.1, "subtalker_dosample": False},
+    ],
+)
+def test_the_sampling_of_a_checkpoint_is_its_default(
+    checkpoint: Checkpoints, upstream: Any, tmp_path: Path, generation: dict[str, Any]
+) -> None:
+    """As in the reference: greedy talkers and predictors, and draws from one code."""
+    folder = shutil.copytree(checkpoint("custom_voice"), tmp_path / "model")
+    (folder / "generation_config.json").write_text(json.dumps(generation))
+    model = upstream("custom_voice")
+    by_file: dict[str, Any] = {"do_sample": None, "subtalker_dosample": None}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(model, "generate_defaults", generation)
+        expected = theirs(model, "generate_custom_voice", speaker="ryan", language="English", **by_file)
+    options = SpeechOptions("ryan", "en", clean=False, text_mode="live")
+    with engine(folder, slots=1) as named:
+        assert_same(ours(named, options), expected)
+        asked = replace(options, sampling=Sampling(temperature=0.9, top_k=50), seed=3)
+        assert np.abs(ours(named, asked) - expected).max() > 0.01
+
+
+def test_a_speaker_may_have_a_capital_letter(checkpoint: Checkpoints, upstream: Any, tmp_path: Path) -> None:
+    folder = shutil.copytree(checkpoint("custom_voice"), tmp_path / "model")
+    entries = json.loads((folder / "config.json").read_text())
+    speakers = entries["talker_config"]["spk_id"]
+    entries["talker_config"] |= {"spk_id": {"Nina": speakers["ryan"]}, "spk_is_dialect": {"Nina": False}}
+    (folder / "config.json").write_text(json.dumps(entries))
+    expected = theirs(upstream("custom_voice"), "generate_custom_voice", speaker="ryan", language="English")
+    with engine(folder, slots=1) as named:
+        assert named.info.default_voice == "nina"
+        options = SpeechOptions("Nina", "en", clean=False, sampling=GREEDY, text_mode="live")
+        assert_same(ours(named, resolved(named, options)), expected)
 
 
 def test_any_split_of_a_text_gives_the_same_audio(ryan: Qwen3Engine, alone: Spoken) -> None:
@@ -520,7 +555,7 @@ def test_a_row_at_another_speed_outputs_all_audio_when_its_text_runs_out(ryan: Q
     ryan.step([ReleaseSlot(0)], [])
 
 
-@pytest.mark.parametrize("text", ["", " ", "\n \n", "\x07"])
+@pytest.mark.parametrize("text", ["", " ", "\n \n", "\x07", "...", "?! “—” …", "。」"])
 def test_a_text_without_words_ends_without_audio(ryan: Qwen3Engine, text: str) -> None:
     spoken = speak(ryan, text, FLUSH, text, options=RYAN)
     assert spoken.kinds == ["Flushed", "Done"]
