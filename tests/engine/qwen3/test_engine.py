@@ -493,7 +493,7 @@ def test_a_flush_is_answered_after_all_text_before_it(ryan: Qwen3Engine) -> None
 def test_a_pause_is_exact_silence_between_two_prompts(ryan: Qwen3Engine) -> None:
     alone = speak(ryan, "Hello ", options=RYAN)
     both = speak(ryan, "Hello ", FLUSH, " world.", options=RYAN)
-    paused = speak(ryan, "Hello ", Pause(500), "world.", options=RYAN)
+    paused = speak(ryan, "Hello ", Pause(500), " world.", options=RYAN)
     expected = [both.pcm[: len(alone.pcm)], np.zeros(12_000, np.int16), both.pcm[len(alone.pcm) :]]
     assert np.array_equal(paused.pcm, np.concatenate(expected))
     assert {len(frame) for frame in paused.frames[:-1]} == {3_840}
@@ -516,7 +516,7 @@ def test_pauses_and_flushes_keep_their_order(ryan: Qwen3Engine, script: list[Pie
 
 @pytest.mark.parametrize("between", ["", "Hi."])
 def test_pauses_are_generated_as_they_are_played(ryan: Qwen3Engine, between: str) -> None:
-    texts = [AddText(0, between, directive=Pause(9_000)) for _ in range(200)]
+    texts = [AddText(0, "", directive=Pause(9_000)), AddText(0, between)] * 200
     outputs = ryan.step([StartRequest(0, 1, RYAN), *texts, AddText(0, "", last=True)], [0])
     (row,) = ryan._slots.requests()
     most = 0
