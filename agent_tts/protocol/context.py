@@ -54,6 +54,15 @@ class Words:
 
 
 @dataclass(frozen=True, slots=True)
+class Mark:
+    """A `<mark name="..."/>` of the text, told before the audio at its place."""
+
+    name: str
+    at_ms: int  # from the context's first sample
+    char_start: int  # offset of the tag in the context's text
+
+
+@dataclass(frozen=True, slots=True)
 class Flushed:
     """All audio of the text before a flush was sent."""
 
@@ -82,7 +91,7 @@ class Done:
     cut: tuple[CutReason, ...] = ()  # why the engine ended pieces of the text; each reason once
 
 
-ContextEvent = AudioChunk | Words | Flushed | Done
+ContextEvent = AudioChunk | Words | Mark | Flushed | Done
 
 
 class AnyUtterance(ABC):
