@@ -10,6 +10,7 @@ from itertools import takewhile
 
 from agent_tts.errors import from_code
 from agent_tts.events import (
+    FRAME_BYTES,
     AppendText,
     CancelRequest,
     EndText,
@@ -114,8 +115,8 @@ class EngineRequest:
             return None
         event = self._events.popleft()
         if isinstance(event, RequestAudio):
-            self._taken += 1
-            if self._taken == self._grant:
+            self._taken += -(-len(event.pcm) // FRAME_BYTES)
+            if self._taken >= self._grant:
                 self._send(GrantCredit(self.request_id, self._taken))
                 self._taken = 0
         return event
@@ -139,7 +140,8 @@ class EngineRequest:
         return event
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        """Audio in pieces of pcm_s16le, 24 kHz, 80 ms each except the last; raises the error of a failed request."""
+        """Audio in pieces of pcm_s16le, 24 kHz, of whole frames (80 ms) except the last; raises the error of a failed
+        request."""
         while (event := await self.next()) is not None:
             if isinstance(event, RequestAudio):
                 yield event.pcm
