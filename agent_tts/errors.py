@@ -95,6 +95,10 @@ class StorageFull(SpeechError):
     code, status = "storage_full", 507
 
 
+class UnknownDictionary(SpeechError):
+    code, status = "unknown_dictionary", 404
+
+
 class UnsupportedLanguage(SpeechError):
     code, status = "unsupported_language", 400
 

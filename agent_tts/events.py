@@ -85,6 +85,9 @@ class AnyVoice:
 ResolvedVoice = NamedVoice | StoredVoices | DesignedVoice | EmbeddedVoice | AnyVoice
 
 
+TextMode = Literal["live", "whole", "auto"]
+
+
 @dataclass(frozen=True, slots=True)
 class SpeechOptions:
     """How a text is spoken: everything besides the text that determines its audio, and the pacing.
@@ -118,7 +121,18 @@ class SpeechOptions:
         Option(help="A speaker's vector, in place of a voice.", min_length=1, max_length=2_048),
     ] = None
     normalize: Annotated[bool, Option(help="Say numbers, money, dates and addresses in words.")] = False
-    breaks: Annotated[bool, Option(help='Obey <break time="500ms"/> in the text.')] = False
+    text_mode: Annotated[
+        TextMode,
+        Option(
+            help="Of qwen3: live speaks while text comes; whole reads a piece of the text to its end first; "
+            "auto is whole where a piece is complete when it begins."
+        ),
+    ] = "live"
+    markup: Annotated[
+        Literal["auto", "none"],
+        Option(help="auto: tags (SSML and vendors') are obeyed or left out; none: they are text."),
+    ] = "auto"
+    breaks: Annotated[bool, Option(help="Of older clients, without effect: markup obeys <break>.")] = False
     # The meaning of `voice` and `speaker_embedding`. None before routing, and for the engine's default voice.
     resolved: ResolvedVoice | None = None
 
@@ -171,11 +185,64 @@ class EngineInfo:
     sample_rate: int = SAMPLE_RATE
     frame_ms: int = FRAME_MS
     models: tuple[Model, ...] = ()  # empty without a choice of models
+    watermark: str | None = None  # "audioseal": an inaudible one is in all audio
 
 
 @dataclass(frozen=True, slots=True)
 class _OfRequest:
     request_id: int
+
+
+# ---------------------------------------------------------------- directives
+
+MAX_PAUSE_MS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Silence between the text before it and the text after it."""
+
+    ms: int  # at most MAX_PAUSE_MS
+
+
+@dataclass(frozen=True, slots=True)
+class Prosody:
+    """From here to the next one: factors on the request's own speed, loudness (of samples) and pitch."""
+
+    speed: float = 1.0
+    volume: float = 1.0
+    pitch: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """From here to the next one: how to speak; None: as the request's own instructions say."""
+
+    instructions: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Language:
+    """From here to the next one: the language, as the client named it; None: the request's own."""
+
+    code: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Say:
+    """Text that is said in another way than it is written.
+
+    `text` is a part of the request's text, in no `AppendText`. Of `ipa` and `alias`, the first that the engine can
+    speak is spoken; without both, `text`.
+    """
+
+    text: str
+    alias: str | None = None
+    ipa: str | None = None
+
+
+# What the markup of a text asks for at one place in it. An engine ignores what it cannot perform.
+Directive = Pause | Prosody | Style | Language | Say
 
 
 # ---------------------------------------------------------------- front -> engine
@@ -193,9 +260,16 @@ class OpenRequest(_OfRequest):
 
 @dataclass(frozen=True, slots=True)
 class AppendText(_OfRequest):
-    """More text of a request, verbatim."""
+    """More text of a request, without markup."""
 
     text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Direct(_OfRequest):
+    """A directive after all text so far."""
+
+    directive: Directive
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +308,7 @@ class StopEngine:
     """Close the engine and end its process."""
 
 
-RequestCommand = OpenRequest | AppendText | FlushText | EndText | CancelRequest | GrantCredit
+RequestCommand = OpenRequest | AppendText | Direct | FlushText | EndText | CancelRequest | GrantCredit
 EngineCommand = RequestCommand | EnginePing | StopEngine
 
 # ---------------------------------------------------------------- engine -> front
@@ -270,7 +344,7 @@ class RequestAudio:
 class WordTime:
     """When a piece of the text is spoken."""
 
-    char_start: int  # offsets in the request's original text
+    char_start: int  # offsets in the text of the request's `AppendText` and `Say`
     char_end: int
     start_ms: int  # from the request's first sample
     end_ms: int

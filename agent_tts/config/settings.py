@@ -177,6 +177,13 @@ class Voices(Section):
     clip_s: float = Field(60.0, ge=1, le=600, description="longest clip, in seconds")
 
 
+class Dictionaries(Section):
+    """Pronunciation dictionaries that clients keep on the node by the routes of Cartesia and ElevenLabs."""
+
+    folder: str | None = Field(None, description="their folder; default: agent-tts/dictionaries beside the voices")
+    limit: int = Field(100, ge=0, description="most dictionaries; 0 allows none")
+
+
 class AgentStt(Section):
     """Speech recognition."""
 
@@ -267,6 +274,7 @@ class Settings(Section):
     tone: Tone = Tone()
     qwen3: Qwen3 = Qwen3()
     voices: Voices = Voices()
+    dictionaries: Dictionaries = Dictionaries()
     agent: Agent = Agent()
 
     @field_validator("fronts", mode="before")

@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from agent_tts.events import EngineInfo, SpeechOptions, WordTime
+from agent_tts.events import Directive, EngineInfo, SpeechOptions, WordTime
 
 # ---------------------------------------------------------------- inputs of a step
 
@@ -25,12 +25,16 @@ class StartRequest:
 
 @dataclass(frozen=True, slots=True)
 class AddText:
-    """More text for a slot. `flush`: all of it so far is complete words. `last`: no more will come."""
+    """More text for a slot, and what comes right after it.
+
+    `flush`: all of it so far is complete words. `last`: no more will come.
+    """
 
     slot: int
     text: str
     flush: bool = False
     last: bool = False
+    directive: Directive | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,6 +60,8 @@ class EngineLoop:
                 self._scheduler.grant_credit(first_id + request_id, frames)
             case events.AppendText(request_id=request_id, text=text):
                 self._scheduler.append(first_id + request_id, text)
+            case events.Direct(request_id=request_id, directive=directive):
+                self._scheduler.direct(first_id + request_id, directive)
             case events.OpenRequest(request_id=request_id, options=options, owner=owner):
                 waits, waited_s = command.waits, command.waited_ms / 1_000
                 self._scheduler.open(

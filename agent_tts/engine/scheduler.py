@@ -23,11 +23,20 @@ import math
 from bisect import bisect_right
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from agent_tts import events
 from agent_tts.engine import base
-from agent_tts.events import FRAME_MS, EngineEvent, FinishReason, RequestFinished, SpeechOptions
+from agent_tts.events import (
+    FRAME_MS,
+    Directive,
+    EngineEvent,
+    FinishReason,
+    Pause,
+    RequestFinished,
+    Say,
+    SpeechOptions,
+)
 from agent_tts.forecast import Forecast, retry_ms
 
 FRAME_S = FRAME_MS / 1_000
@@ -101,6 +110,7 @@ class Request:
     text: list[base.AddText] = field(default_factory=list)  # arrived while it waited; `slot` is filled in on admission
     begun: bool = False  # text has come, or a flush, or the end
     chars: int = 0  # characters so far
+    rest_frames: int = 0  # of the pauses so far
     ended: bool = False  # no more text will come
     has_text: bool = False  # the engine may have something to speak
     idle_since: float = 0.0  # when the engine ran out of text; meaningless while `has_text`
@@ -142,7 +152,7 @@ class Request:
     def max_frames(self, policy: Policy) -> int:
         """Frames after which it is a runaway."""
         by_text = (CAP_FRAMES + CAP_FRAMES_PER_CHAR * self.chars) / min(1.0, self.options.speed)
-        return min(policy.max_frames, math.ceil(by_text))
+        return min(policy.max_frames, math.ceil(by_text) + self.rest_frames)
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,6 +260,10 @@ class Scheduler:
         """More text. Here and below, a command for an unknown request is ignored: it has finished."""
         self._text(request_id, text)
 
+    def direct(self, request_id: int, directive: Directive) -> None:
+        """A directive after all text so far."""
+        self._text(request_id, "", directive=directive)
+
     def flush(self, request_id: int, flush_id: str) -> None:
         """Speak all text so far; answered by `RequestFlushed`."""
         self._flush(request_id, flush_id)
@@ -273,11 +287,23 @@ class Scheduler:
         if request := self._requests.get(request_id):
             request.credit = min(request.credit + frames, self.policy.window_frames)
 
-    def _text(self, request_id: int, text: str, *, flush: bool = False, last: bool = False) -> None:
+    def _text(
+        self,
+        request_id: int,
+        text: str,
+        *,
+        flush: bool = False,
+        last: bool = False,
+        directive: Directive | None = None,
+    ) -> None:
         request = self._requests.get(request_id)
         if request is None or request.ended:
             return
         request.chars += len(text)
+        if isinstance(directive, Pause):
+            request.rest_frames += math.ceil(directive.ms / FRAME_MS)
+        elif isinstance(directive, Say):
+            request.chars += len(directive.alias or directive.ipa or directive.text)
         request.ended = last
         request.has_text = True
         request.spoken_up = False
@@ -287,7 +313,7 @@ class Scheduler:
                 request.parked = False
                 self._returning.append(request)
             self._take_back_at = -math.inf
-        message = base.AddText(-1 if request.slot is None else request.slot, text, flush, last)
+        message = base.AddText(-1 if request.slot is None else request.slot, text, flush, last, directive)
         (request.text if request.slot is None else self._inputs).append(message)
 
     # ------------------------------------------------------------ one step
@@ -539,7 +565,7 @@ class Scheduler:
         self._take_back_at = -math.inf
         self._deadline = min(self._deadline, self._deadline_of(request))
         self._inputs.append(base.StartRequest(slot, request.id, request.options))
-        self._inputs += [base.AddText(slot, held.text, held.flush, held.last) for held in request.text]
+        self._inputs += [replace(held, slot=slot) for held in request.text]
         request.text.clear()
         if not request.started:
             request.started = True

@@ -25,8 +25,8 @@ from agent_tts.engine.base import (
     StepOutput,
 )
 from agent_tts.errors import SpeechError
-from agent_tts.events import FRAME_BYTES, SAMPLE_RATE
-from agent_tts.text.feed import Break, Reading, TextFeed, Unit
+from agent_tts.events import FRAME_BYTES, SAMPLE_RATE, Directive, Pause
+from agent_tts.text.feed import Reading, TextFeed, Unit
 
 READ_CHARS = 128  # of text at once: 0.4 ms of words, 1.5 ms of digits that are spoken as words
 READ_S = 0.005  # of a step, for the texts of all slots; those that are left read theirs in the next steps
@@ -44,8 +44,8 @@ class Feed:
         self.read_at = 0.0
 
     def take_text(self, text: AddText) -> None:
-        """More text, with its flush and its end. Small pieces that wait are read together."""
-        if self._unread and not (self._unread[-1].flush or self._unread[-1].last):
+        """More text, with what comes after it. Small pieces that wait are read together."""
+        if self._unread and not (self._unread[-1].flush or self._unread[-1].last or self._unread[-1].directive):
             text = replace(text, text=self._unread.pop().text + text.text)
         *before, last = range(0, len(text.text), READ_CHARS) or (0,)
         self._unread += [AddText(text.slot, text.text[start : start + READ_CHARS]) for start in before]
@@ -91,7 +91,7 @@ class Outlet:
         """Append pcm_s16le of any length."""
         self._pcm += pcm
 
-    def rest(self, pause: Break) -> None:
+    def rest(self, pause: Pause) -> None:
         """Append a pause."""
         self._pcm += bytes(2 * (pause.ms * SAMPLE_RATE // 1_000))
 
@@ -134,12 +134,12 @@ class SlotFeed(Feed, Outlet):
         Feed.__init__(self, opened)
         Outlet.__init__(self, opened.slot, opened.epoch)
         # See `pending`.
-        self._pending: deque[Unit | Break | Mark] = deque()
+        self._pending: deque[Unit | Directive | Mark] = deque()
         # Cuts the text into units that later text cannot change.
         self._text = TextFeed(Reading.of(opened.options, language), first_words=first_words)
 
     @property
-    def pending(self) -> deque[Unit | Break | Mark]:
+    def pending(self) -> deque[Unit | Directive | Mark]:
         """What the engine has to speak next, in order.
 
         If nothing waits, this reads one chunk of the text, which may yield nothing to speak yet.
@@ -147,6 +147,8 @@ class SlotFeed(Feed, Outlet):
         if not self._pending and self._unread:
             text = self.next_chunk()
             self._pending += self._text.append(text.text)
+            if text.directive:
+                self._pending += self._text.direct(text.directive)
             if text.flush:
                 self._pending += [*self._text.flush(), Mark.FLUSH]
             if text.last:
@@ -163,13 +165,13 @@ class SlotFeed(Feed, Outlet):
         """Whether there is nothing to speak and no unread text."""
         return not (self._pending or self._unread)
 
-    def mark(self, mark: Mark | Break) -> None:
+    def mark(self, mark: Mark | Directive) -> None:
         """All audio before `mark` has been written."""
-        if isinstance(mark, Break):
+        if isinstance(mark, Pause):
             self.rest(mark)
         elif mark is Mark.END:
             self.end()
-        else:
+        elif mark is Mark.FLUSH:
             self.flush()
 
     def hand_out(self) -> list[StepOutput]:

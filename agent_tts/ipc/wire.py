@@ -117,6 +117,7 @@ _COMMAND_TAGS: dict[type[Setup | EngineCommand], int] = {
     events.CancelRequest: 20,
     events.EnginePing: 21,
     events.StopEngine: 22,
+    events.Direct: 23,
 }
 _EVENT_TAGS: dict[type[EngineEvent], int] = {
     events.EngineReady: 32,

@@ -7,6 +7,7 @@ from secrets import token_hex
 from typing import Protocol
 
 from agent_tts.config.settings import Settings
+from agent_tts.serve.dictionaries import Dictionaries
 from agent_tts.serve.fair_queue import FairQueue
 from agent_tts.serve.guard import Client, Guard
 from agent_tts.serve.supervision import Supervision
@@ -54,6 +55,11 @@ class Node:
     packet_clock: PacketClock = field(default_factory=PacketClock)
     # Makes voices for the library; None before the first voice. Owned by `routes.voices`.
     enrolment: Enrolment | None = None
+    dictionaries: Dictionaries = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Raises `SettingsError` if its dictionaries have no folder."""
+        self.dictionaries = Dictionaries.of(self.settings.dictionaries)
 
     def session_id(self) -> str:
         """A new id, which nobody can guess and which tells other fronts whose the session is."""

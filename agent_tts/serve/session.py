@@ -27,6 +27,7 @@ from agent_tts.events import FRAME_MS, SAMPLE_RATE, RequestFinished, RequestStar
 from agent_tts.protocol import v1 as protocol
 from agent_tts.protocol.adapter import Message
 from agent_tts.protocol.context import AudioChunk, Done, Flushed, Word, Words
+from agent_tts.provenance import declaration
 from agent_tts.serve.node import Node
 from agent_tts.speech.utterance import PCM, Told, Utterance
 from agent_tts.speech.words.timeline import Paces
@@ -398,6 +399,7 @@ class Session:
                 sample_rate=SAMPLE_RATE,
                 frame_ms=FRAME_MS,
                 features=protocol.FEATURES,
+                provenance=declaration(info.watermark if info else None),
                 limits={
                     "text_message_chars": limits.text_message_chars,
                     "text_context_chars": limits.text_context_chars,

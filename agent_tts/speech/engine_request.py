@@ -13,6 +13,8 @@ from agent_tts.events import (
     FRAME_BYTES,
     AppendText,
     CancelRequest,
+    Direct,
+    Directive,
     EndText,
     EngineCommand,
     FlushText,
@@ -73,9 +75,14 @@ class EngineRequest:
     # ------------------------------------------------------------ the writer's side
 
     def write(self, text: str) -> None:
-        """Append text, verbatim and in any split. Never blocks; ignored after `end` and once finished."""
-        if text and self.finished is None and not self.ended:
+        """Append text; empty text says that more will come. Never blocks; ignored after `end` and once finished."""
+        if self.finished is None and not self.ended:
             self._send(AppendText(self.request_id, text))
+
+    def direct(self, directive: Directive) -> None:
+        """A directive after all text so far. Ignored after `end` and once finished."""
+        if self.finished is None and not self.ended:
+            self._send(Direct(self.request_id, directive))
 
     def flush(self, flush_id: str) -> None:
         """Speak all text so far as complete words; answered by `RequestFlushed` after its audio."""

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Sequence
 from agent_tts.events import (
     AppendText,
     CancelRequest,
+    Direct,
     EndText,
     EngineCommand,
     FlushText,
@@ -44,7 +45,7 @@ class _Attempt:
         self.waits = waits
         self.request_id = 0
 
-    def send(self, command: AppendText | FlushText | EndText) -> None:
+    def send(self, command: AppendText | Direct | FlushText | EndText) -> None:
         self.engine.client.send(dataclasses.replace(command, request_id=self.request_id))
 
     def give_up(self) -> None:
@@ -67,7 +68,7 @@ class _Waiting:
         # When it was opened, on the event loop's clock.
         self.since = mover.now()
         # Its text so far, and the number of characters.
-        self._text: list[AppendText | FlushText | EndText] = []
+        self._text: list[AppendText | Direct | FlushText | EndText] = []
         self._chars = 0
         # Where it is open, its home first.
         self.attempts: list[_Attempt] = []
@@ -140,7 +141,7 @@ class _Waiting:
 
     def _send(self, command: EngineCommand) -> None:
         """Take a command of the request."""
-        if isinstance(command, AppendText | FlushText | EndText):
+        if isinstance(command, AppendText | Direct | FlushText | EndText):
             self._chars += len(command.text) if isinstance(command, AppendText) else 1
             if self._chars <= MAX_TEXT:
                 self._text.append(command)

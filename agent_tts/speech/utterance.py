@@ -35,6 +35,7 @@ from agent_tts.protocol.v1 import OutputFormat
 from agent_tts.speech.audio.encoding import Chunk, make_encoder
 from agent_tts.speech.engine_request import EngineRequest
 from agent_tts.speech.words.timeline import LateTimeline, Paces, WordTimeline
+from agent_tts.text.markup import Item, Mark, MarkupReader
 
 # Words are sent to the listener, kept only for `cut`, or not computed.
 WordsMode = Literal["told", "kept", "none"]
@@ -117,7 +118,6 @@ class Utterance:
             how: dict[str, Any] = {
                 "speed": options.speed,
                 "language": info.languages.get(options.language.lower(), "en") if info is not None else "en",
-                "breaks": options.breaks,
                 "pace": self._paces.of(options.voice),
             }
             aligned = info is not None and info.aligns_words
@@ -125,7 +125,9 @@ class Utterance:
                 self._timeline = WordTimeline(aligned=aligned, tells=self._tells, **how)
             else:
                 self._timeline = LateTimeline(**how)
-        # Characters of text so far, and unanswered flushes.
+        # Reads the tags in the text; None if they are text.
+        self._markup = MarkupReader() if options.markup == "auto" else None
+        # Characters of text so far, tags included, and unanswered flushes.
         self.chars = 0
         self.flushes = 0
         # Words computed before the engine has started; None afterwards.
@@ -152,19 +154,32 @@ class Utterance:
             return []
         self.chars += len(text)
         self._meter.text()
-        self.request.write(text)
-        return self._read_now(self._timeline.append(text)) if self._timeline is not None else []
+        return self._take([text] if self._markup is None else self._markup.read(text) or [""])
 
     def flush(self, flush_id: str) -> list[Words]:
         """Speak all text so far as complete words; answered by `Flushed`. Returns words to send now."""
         self.flushes += 1
+        words = self._take(self._markup.flush()) if self._markup is not None else []
         self.request.flush(flush_id)
-        return self._read_now(self._timeline.flush()) if self._timeline is not None else []
+        return words + (self._read_now(self._timeline.flush()) if self._timeline is not None else [])
 
     def end(self) -> list[Words]:
         """No more text; returns words to send now. Idempotent."""
+        words = self._take(self._markup.end()) if self._markup is not None else []
         self.request.end()
-        return self._read_now(self._timeline.complete()) if self._timeline is not None else []
+        return words + (self._read_now(self._timeline.complete()) if self._timeline is not None else [])
+
+    def _take(self, items: list[Item]) -> list[Words]:
+        """Give text without tags, and directives, to the engine and the timeline."""
+        words: list[Word] = []
+        for item in items:
+            if isinstance(item, str):
+                self.request.write(item)
+                words += self._timeline.append(item) if self._timeline is not None else []
+            elif not isinstance(item, Mark):
+                self.request.direct(item)
+                words += self._timeline.direct(item) if self._timeline is not None else []
+        return self._read_now(words)
 
     def ack(self, played_ms: float) -> None:
         """The listener has played `played_ms` of the utterance."""
@@ -341,7 +356,15 @@ class Utterance:
         return []
 
     def _words(self, kind: Literal["estimated", "aligned"], words: list[Word]) -> list[Words]:
-        return [Words(kind, tuple(words))] if words and self._tells else []
+        if not (words and self._tells):
+            return []
+        if self._markup is not None and (offsets := self._markup.offsets).is_shifted:
+            words = [_moved(word, *offsets.span(word.char_start, word.char_end)) for word in words]
+        return [Words(kind, tuple(words))]
+
+
+def _moved(word: Word, start: int, end: int) -> Word:
+    return Word(word.word, word.start_ms, word.end_ms, start, end)
 
 
 class LocalUtterance(AnyUtterance):

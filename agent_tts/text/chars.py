@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Sequence
 
 NO_BREAK_SPACE = "\u00a0"
 PICTOGRAPH = "\ufffc"  # stands for any emoji: spoken as white space, but not white space to the markdown around it
@@ -95,3 +96,9 @@ def normal(ch: str, before: str) -> str:
     if category in _DROPPED_CATEGORIES or _KEYCAP_OR_SELECTOR.match(ch):
         return ""
     return PICTOGRAPH if is_pictograph(ch) else ch
+
+
+def spread(said: str, offsets: Sequence[int]) -> list[tuple[str, int]]:
+    """The characters of `said`, which replaces others, with the offsets of those, in order."""
+    last = len(said) - 1
+    return [(ch, offsets[place * len(offsets) // len(said) if place < last else -1]) for place, ch in enumerate(said)]

@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import lru_cache
 
-from agent_tts.text.chars import PICTOGRAPH
-from agent_tts.text.spoken import de, en
+from agent_tts.text.chars import PICTOGRAPH, spread
+from agent_tts.text.spoken import de, en, ja, ko, zh
+from agent_tts.text.spoken.runs import MAX_RUN, Runs, starts_run
 from agent_tts.text.spoken.table import Table, has_numbers
 
 MAX_WORD = 80  # characters; a longer word passes unchanged
 MAX_WORDS = 6  # that are looked at together
+BEFORE = 3  # characters before a number that may tell how it is said
 
 _LEADING = "\"'“‘«([{¿¡"
 _TRAILING = ".,;:!?…\"'”’»)]}"
@@ -23,8 +25,10 @@ Sink = Callable[[str, int], None]
 Chars = list[tuple[str, int]]
 
 
-# To add a language, write a module with a `table()` like `de.py`. Others say plain numbers if num2words has them.
+# To add a language, write a module with a `table()` like `de.py`, or, for a script without spaces between a number and
+# what follows, with `runs()` like `zh.py`. Others say plain numbers if num2words has them.
 TABLES: dict[str, Callable[[], Table]] = {"de": de.table, "en": en.table}
+RUNS: dict[str, Callable[[], Runs]] = {"ja": ja.runs, "ko": ko.runs, "zh": zh.runs}
 
 
 @lru_cache(maxsize=64)
@@ -36,12 +40,71 @@ def table_of(language: str) -> Table | None:
     return Table(code) if has_numbers(code) else None
 
 
+@lru_cache(maxsize=8)
+def runs_of(language: str) -> Runs | None:
+    """The runs of a language code; None if it has a table, or is not known."""
+    make = RUNS.get(language.lower().partition("-")[0])
+    return None if make is None else make()
+
+
 class Normalizer:
     """Takes characters with their offsets in the raw text; passes what is to be said to `sink`.
 
     A replacement has the offsets of the characters that it replaces, in order. Without numbers for the language
     everything passes unchanged.
     """
+
+    def __init__(self, sink: Sink, language: str) -> None:
+        runs = runs_of(language)
+        inner = _InWords(sink, language) if runs is None else _InRuns(sink, runs)
+        self.push: Sink = inner.push  # the next character
+        self.flush: Callable[[int], None] = inner.flush  # pass on everything that is held back
+
+
+class _InRuns:
+    """A run of numbers and what belongs to them is held back until it ends."""
+
+    def __init__(self, sink: Sink, runs: Runs) -> None:
+        self._sink = sink
+        self._runs = runs
+        self._run: Chars = []
+        self._before = ""  # the last characters passed, for the rules
+
+    def push(self, ch: str, offset: int) -> None:
+        if self._run:
+            if len(self._run) < MAX_RUN and self._runs.goes_on(ch, self._run[-1][0]):
+                self._run.append((ch, offset))
+                return
+            self._say()
+        if starts_run(ch):
+            self._run.append((ch, offset))
+        else:
+            self._pass(ch, offset)
+
+    def flush(self, _: int) -> None:
+        self._say()
+        self._before = ""
+
+    def _say(self) -> None:
+        run, self._run = self._run, []
+        passed = 0
+        text = "".join(ch for ch, _ in run)
+        for start, end, said in self._runs.say(text, self._before):
+            chars = spread(said, [offset for _, offset in run[start:end]])
+            for ch, offset in [*run[passed:start], *chars]:
+                self._sink(ch, offset)
+            passed = end
+        for ch, offset in run[passed:]:
+            self._sink(ch, offset)
+        self._before = (self._before + text)[-BEFORE:]
+
+    def _pass(self, ch: str, offset: int) -> None:
+        self._before = (self._before + ch)[-BEFORE:]
+        self._sink(ch, offset)
+
+
+class _InWords:
+    """A word is held back until white space ends it, and longer if the next word may belong to it."""
 
     def __init__(self, sink: Sink, language: str) -> None:
         self._sink = sink
@@ -128,7 +191,6 @@ class Normalizer:
             chars += word + spaces
         self._before = self._texts()[count - 1].lower()
         del self._words[:count]
-        source = [offset for _, offset in chars[start:end]]
-        places = [source[index * len(source) // len(said)] for index in range(len(said) - 1)] + source[-1:]
-        for ch, offset in [*chars[:start], *zip(said, places, strict=True), *chars[end:]]:
+        said_chars = spread(said, [offset for _, offset in chars[start:end]])
+        for ch, offset in [*chars[:start], *said_chars, *chars[end:]]:
             self._sink(ch, offset)

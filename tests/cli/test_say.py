@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from agent_tts.speech.audio.files import HEADER_BYTES
 from tests.cli.process import PATIENCE_S, children_of, environment, invoke, is_running, run, start
 from tests.support import dominant_hz, running_node
 
@@ -27,7 +28,7 @@ def test_the_header_of_a_wav_file_has_the_final_length(tmp_path: Path) -> None:
     assert invoke("say", TEXT, "-o", str(path), "--engine", "espeak").returncode == 0
     with wave.open(str(path)) as file:
         assert file.getparams()[:3] == (1, 2, 24_000)
-        assert file.getnframes() * 2 + 44 == path.stat().st_size
+        assert file.getnframes() * 2 + HEADER_BYTES == path.stat().st_size
         assert 0.5 < file.getnframes() / 24_000 < 3
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from agent_tts.cli.sinks import FORMATS, FileSink, PlayerEnded, PlayerSink, StdoutSink
 from agent_tts.errors import SettingsError
+from agent_tts.speech.audio.files import HEADER_BYTES
 from agent_tts.speech.audio.players import PLAYERS, find_player
 from tests.support import dominant_hz
 
@@ -53,7 +54,9 @@ async def test_a_wav_file_is_valid_also_when_interrupted(tmp_path: Path, whole: 
     await sink.close(whole)
     await sink.close(whole)
     assert decoded(tmp_path / "a.wav") == FRAMES[0]
-    assert int.from_bytes((tmp_path / "a.wav").read_bytes()[40:44], "little") == len(FRAMES[0])
+    assert int.from_bytes((tmp_path / "a.wav").read_bytes()[HEADER_BYTES - 4 : HEADER_BYTES], "little") == len(
+        FRAMES[0]
+    )
 
 
 @pytest.mark.parametrize(("name", "said"), [("a.doc", "the name ends in one of"), ("no/a.wav", "No such file")])

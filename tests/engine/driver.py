@@ -22,18 +22,19 @@ from agent_tts.engine.base import (
     StepInput,
     StepOutput,
 )
-from agent_tts.events import FRAME_BYTES, SAMPLE_RATE, SpeechOptions, WordTime
+from agent_tts.events import FRAME_BYTES, SAMPLE_RATE, Directive, SpeechOptions, WordTime
 from agent_tts.speech.routing import Routing
 
 MAX_STEPS = 20_000
 FLUSH = None  # an entry of a script: flush here
+Piece = str | Directive | None
 
 
 @dataclass(frozen=True, slots=True)
 class Script:
     """The text of one slot, in pieces. Each piece is given in a step of its own."""
 
-    pieces: Sequence[str | None]
+    pieces: Sequence[Piece]
     options: SpeechOptions = field(default_factory=SpeechOptions)
 
 
@@ -102,7 +103,7 @@ def speak_all(engine: Engine, scripts: Mapping[int, Script]) -> dict[int, Spoken
     running = set(scripts)
     for _ in range(MAX_STEPS):
         for slot in running & left.keys():
-            inputs.append(_text(slot, left[slot].pop(0), last=not left[slot]))
+            inputs.append(add(slot, left[slot].pop(0), last=not left[slot]))
             if not left[slot]:
                 del left[slot]
         for output in engine.step(inputs, running):
@@ -118,7 +119,7 @@ def speak_all(engine: Engine, scripts: Mapping[int, Script]) -> dict[int, Spoken
     raise AssertionError("the requests did not end")
 
 
-def speak(engine: Engine, *pieces: str | None, options: SpeechOptions | None = None, slot: int = 0) -> Spoken:
+def speak(engine: Engine, *pieces: Piece, options: SpeechOptions | None = None, slot: int = 0) -> Spoken:
     """Run one slot alone."""
     return speak_all(engine, {slot: Script(pieces, options or SpeechOptions())})[slot]
 
@@ -133,5 +134,7 @@ def assert_well_formed(spoken: Spoken) -> None:
     assert all(0 < len(frame) <= FRAME_BYTES for frame in spoken.frames[-1:])
 
 
-def _text(slot: int, piece: str | None, *, last: bool) -> AddText:
-    return AddText(slot, piece or "", flush=piece is FLUSH, last=last)
+def add(slot: int, piece: Piece, *, last: bool) -> AddText:
+    if isinstance(piece, str | None):
+        return AddText(slot, piece or "", flush=piece is FLUSH, last=last)
+    return AddText(slot, "", last=last, directive=piece)

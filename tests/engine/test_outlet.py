@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from agent_tts.engine.base import FlushedOutput, FrameOutput
 from agent_tts.engine.slots import Outlet
-from agent_tts.events import FRAME_BYTES
-from agent_tts.text.breaks import Break
+from agent_tts.events import FRAME_BYTES, Pause
 
 
 def drained(outlet: Outlet) -> list[FrameOutput | FlushedOutput]:
@@ -55,6 +54,6 @@ def test_a_flush_pads_its_last_frame_and_is_answered_after_it() -> None:
 def test_a_pause_is_exact() -> None:
     outlet = Outlet(1, 2)
     outlet.write(b"\1\0" * 10)
-    outlet.rest(Break(333))
+    outlet.rest(Pause(333))
     outlet.write(b"\1\0" * 10)
     assert outlet.samples == 20 + 333 * 24

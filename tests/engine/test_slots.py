@@ -15,8 +15,8 @@ from agent_tts.engine.base import (
 )
 from agent_tts.engine.slots import READ_CHARS, Mark, SlotFeed, SlotTable
 from agent_tts.errors import UnknownVoice
-from agent_tts.events import FRAME_BYTES, SpeechOptions
-from agent_tts.text.feed import Break, Unit
+from agent_tts.events import FRAME_BYTES, Directive, SpeechOptions
+from agent_tts.text.feed import Unit
 
 OPEN = StartRequest(0, 9, SpeechOptions())
 
@@ -33,9 +33,9 @@ def feed() -> SlotFeed:
     return SlotFeed(OPEN, "en")
 
 
-def taken(feed: SlotFeed) -> list[Unit | Break | Mark]:
+def taken(feed: SlotFeed) -> list[Unit | Directive | Mark]:
     """Everything that an engine takes to speak."""
-    items: list[Unit | Break | Mark] = []
+    items: list[Unit | Directive | Mark] = []
     while not feed.dry:
         items += feed.pending
         feed.pending.clear()

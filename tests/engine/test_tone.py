@@ -23,7 +23,7 @@ from agent_tts.engine.base import (
     StarvedOutput,
 )
 from agent_tts.engine.tone import ALIASES, ToneEngine
-from agent_tts.events import FRAME_BYTES, SAMPLE_RATE, SpeechOptions
+from agent_tts.events import FRAME_BYTES, SAMPLE_RATE, Pause, SpeechOptions
 from agent_tts.voices import OPENAI_VOICES, QWEN_VOICES
 from tests.engine.driver import FLUSH, Script, assert_well_formed, routed, speak, speak_all
 from tests.examples import examples
@@ -212,18 +212,12 @@ def test_instructions_are_ignored_unless_faults_are_enabled(engine: ToneEngine) 
 
 
 def test_a_pause_is_exact_silence(engine: ToneEngine) -> None:
-    options = SpeechOptions(breaks=True)
-    paused = speak(engine, "abc <break ti", 'me="333ms"/> def', options=options).pcm
+    paused = speak(engine, "abc ", Pause(333), "def").pcm
     assert len(paused) == len(speak(engine, "abc def").pcm) + 333 * 24
     first = 3 * 60 * 24
     assert not paused[first : first + 333 * 24].any()
     assert paused[first - 100 : first].any()
     assert paused[first + 333 * 24 :][:100].any()
-
-
-def test_a_break_tag_is_text_unless_breaks_are_enabled(engine: ToneEngine) -> None:
-    text = 'abc <break time="333ms"/>'
-    assert speak(engine, text).seconds == pytest.approx(0.060 * len(text.replace(" ", "")), abs=0.001)
 
 
 def test_numbers_become_words_with_normalize(engine: ToneEngine) -> None:

@@ -12,6 +12,7 @@ from itertools import pairwise, product
 from typing import Any
 
 from agent_tts.errors import BadMessage, SlowConsumer, SpeechError
+from agent_tts.events import Directive
 from agent_tts.ipc.wire import TO_ENGINE, TO_FRONT, Decoder, WireError, encode
 from agent_tts.protocol import v1 as protocol
 from agent_tts.protocol.validation import check_body
@@ -19,7 +20,7 @@ from agent_tts.serve.dialects.routes import STREAMS
 from agent_tts.serve.routes import multipart, openai
 from agent_tts.serve.transports.sdp import read_offer
 from agent_tts.serve.transports.websocket import NATIVE, Dialect
-from agent_tts.text.feed import Break, Reading, TextFeed, Unit
+from agent_tts.text.feed import Reading, TextFeed, Unit
 from agent_tts.text.units import MAX_CHARS, MAX_CLUSTER, MAX_RUN
 from tests.fuzz.conversation import Conversation, codec_of
 
@@ -160,9 +161,9 @@ def speech_text(data: bytes) -> None:
         assert all(before.offsets[-1] <= after.offsets[0] for before, after in pairwise(units))
 
 
-def _said(pieces: list[str], clean: bool, spoken: bool) -> Iterator[Unit | Break]:
-    """The units of a text; `spoken` adds numbers in words and breaks."""
-    feed = TextFeed(Reading(clean, "en" if spoken else None, spoken))
+def _said(pieces: list[str], clean: bool, spoken: bool) -> Iterator[Unit | Directive]:
+    """The units of a text; `spoken` adds numbers in words."""
+    feed = TextFeed(Reading(clean, "en" if spoken else None))
     for piece in pieces:
         yield from feed.append(piece)
     yield from feed.flush()

@@ -103,7 +103,9 @@ async def test_a_session_begins_with_the_nodes_properties() -> None:
         assert created["protocol"] == "agent_tts.v1"
         assert (created["engine"], created["sample_rate"], created["frame_ms"]) == ("tone", 24_000, 80)
         assert created["limits"]["text_message_chars"] == 4_000
-        assert "breaks" in created["features"]
+        assert "markup" in created["features"]
+        source = "http://cv.iptc.org/newscodes/digitalsourcetype/trainedAlgorithmicMedia"
+        assert created["provenance"] == {"synthetic": True, "digital_source_type": source, "watermark": None}
 
 
 async def test_fields_of_newer_clients_are_told_once_and_the_rest_is_obeyed() -> None:
@@ -240,14 +242,14 @@ async def test_words_are_estimated_at_once_and_sent_again_with_their_audio(kind:
         assert peer.order.index("context.started t1") < peer.order.index("words t1")
 
 
-async def test_breaks_and_normalize_are_options_of_a_context() -> None:
+async def test_markup_and_normalize_are_options_of_a_context() -> None:
     async with running() as peer:
         text = 'It is <break time="800ms"/> $5. Yes'
-        done = await say(peer, "t1", text, breaks=True, normalize=True)
+        done = await say(peer, "t1", text, normalize=True)
         plain = await say(peer, "t2", "It is five dollars. Yes")
         assert done["audio_ms"] == plain["audio_ms"] + 800
         words = [word for message in peer.of("words") for word in message["words"] if message["context_id"] == "t1"]
-        assert [word["word"] for word in words] == 2 * text.split()
+        assert [word["word"] for word in words] == 2 * ["It", "is", "$5.", "Yes"]
         assert (words[-2]["word"], words[-1]["word"]) == ("$5.", "Yes")
         assert words[-2]["start_ms"] == pytest.approx(4 * 60 + 800, abs=15)
         assert words[-2]["start_ms"] < words[-1]["start_ms"] <= words[-1]["end_ms"] <= done["audio_ms"]

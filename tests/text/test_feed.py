@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_tts.text.feed import Break, Reading, TextFeed, Unit
+from agent_tts.events import Directive, Pause
+from agent_tts.text.feed import Reading, TextFeed, Unit
 from agent_tts.text.units import MAX_CHARS, MAX_CLUSTER, MAX_RUN
 from tests.examples import examples
 
@@ -39,14 +40,14 @@ _TEXTS = st.lists(_PIECES | st.text(max_size=3), max_size=25).map("".join)
 def speak(script: list[str | None], *, clean: bool) -> list[Unit]:
     """The units of pieces of text, with flushes between them."""
     spoken = say(script, Reading(clean=clean))
-    assert not any(isinstance(item, Break) for item in spoken)
+    assert not any(isinstance(item, Pause) for item in spoken)
     return [item for item in spoken if isinstance(item, Unit)]
 
 
-def say(script: list[str | None], reading: Reading) -> list[Unit | Break]:
+def say(script: list[str | None], reading: Reading) -> list[Unit | Directive]:
     """The same with the pauses between them."""
     feed = TextFeed(reading)
-    items: list[Unit | Break] = []
+    items: list[Unit | Directive] = []
     for piece in script:
         items += feed.flush() if piece is _FLUSH else feed.append(piece)
     return items + feed.flush()

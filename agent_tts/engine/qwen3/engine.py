@@ -75,7 +75,7 @@ class Qwen3Engine(Engine):
         self._loader = ThreadPoolExecutor(1, "qwen3 loader", use, (self._models[0].device,))
         # Its jobs: at most one for each model and each clone, and only those that a row waits for.
         self._loading: dict[object, Future[LoadedVoice | None]] = {}
-        # Whether rows are left whose text this step had no time to read.
+        # Whether text of rows is left that this step had no time to read.
         self._is_behind = False
         # Prompts that may still be begun in this step.
         self._prefills_left = 0
@@ -206,7 +206,9 @@ class Qwen3Engine(Engine):
         row.runs = False
         outputs = row.read()
         self._prefill(row)
-        return outputs + row.settle()
+        outputs += row.settle()
+        self._is_behind |= row.reads_on
+        return outputs
 
     def _prefill(self, row: Row) -> None:
         """Begin the prompt of a row's next segment, if there is one and this step has a place for it, or ask again."""

@@ -32,11 +32,10 @@ from agent_tts.engine.qwen3.segment_feed import Segment, SegmentFeed
 from agent_tts.engine.qwen3.voices import ModelVoice
 from agent_tts.engine.slots import Outlet
 from agent_tts.errors import InvalidRequest, Unsupported, UnsupportedLanguage
-from agent_tts.events import FRAME_MS, SpeechOptions
+from agent_tts.events import FRAME_MS, MAX_PAUSE_MS, Pause, SpeechOptions
 from agent_tts.ffmpeg import FilterStream
 from agent_tts.model.prompt import Prompt, build_prompt, text_needed
 from agent_tts.model.sampling import SamplingParams
-from agent_tts.text.breaks import MAX_BREAK_MS, Break
 from agent_tts.text.tokens import TokenFeed
 from agent_tts.voices import LANGUAGES
 
@@ -46,7 +45,7 @@ LANGUAGE_NAMES = {code: name for name, code in LANGUAGES.items()}
 TOKENS_AHEAD = 8
 
 # Frames of pauses that are made before they are played: the longest pause. The next prompt is computed meanwhile.
-RESTS_AHEAD = MAX_BREAK_MS // FRAME_MS
+RESTS_AHEAD = MAX_PAUSE_MS // FRAME_MS
 
 # Speeds of one filter of FFmpeg; others need several. Above the upper one it drops samples.
 SLOWEST, FASTEST = 0.5, 2.0
@@ -94,8 +93,8 @@ class Row:
         self.state: Waiting | Prefill | Decoding | Ending = Waiting()
         self.feed = SegmentFeed(opened, TokenFeed(wanted.model.tokenizer), _code(opened.options))
         speed = opened.options.speed
-        # Its audio with pauses or at another speed. None where the model's frames are handed out as they are.
-        self.outlet = Outlet(opened.slot, opened.epoch) if opened.options.breaks or speed != 1 else None
+        # Its audio at another speed, or from its first pause on. None where the model's frames are handed out as such.
+        self.outlet = Outlet(opened.slot, opened.epoch) if speed != 1 else None
         # Changes the speed of the model's frames. None at the model's own.
         self._stretch = TimeStretch(speed) if speed != 1 else None
         self.wanted = wanted
@@ -106,6 +105,7 @@ class Row:
         self.loading: Future[LoadedVoice | None] | None = None
         self._language = _language(opened.options, wanted.model)
         self._sampling = _sampling(opened.options, wanted.model)
+        self._mode = opened.options.text_mode
         # Whether it takes part in this step.
         self.runs = False
         # Whether it needs more text before it can run again; for the outlet, which tells when its audio is out.
@@ -119,6 +119,11 @@ class Row:
     def needs_prompt(self) -> bool:
         """Whether the present segment has no prompt in the cache yet."""
         return isinstance(self.state, Waiting | Prefill)
+
+    @property
+    def reads_on(self) -> bool:
+        """Whether its present segment has no prompt yet, and text of it waits to be read."""
+        return self.needs_prompt and not self.feed.dry and not self.feed.segments[0].complete
 
     @property
     def tokens(self) -> int:
@@ -180,8 +185,14 @@ class Row:
         if not self.feed.segments or self.feed.segments[0].is_mute:
             return None
         segment, needed = self.feed.segments[0], text_needed(speaker.voice)
-        if not self._can_prefill(segment) and (needed or self.heard):
+        # Before its text, only the first prompt is computed, and only where it is the same whatever the text is.
+        if not self._can_prefill(segment) and (needed or self.heard or self._mode != "live"):
             return None
+        if self._mode == "auto" and self.reads_on:
+            return None
+        whole = segment.complete and self._mode != "live"
+        if whole:
+            needed = len(segment.tokens)
         start = segment.tokens[:needed] if segment.speakable else []
         config, tokenizer = self.model.config, self.model.tokenizer
         instruct: tuple[int, ...] = ()
@@ -194,6 +205,7 @@ class Row:
             role=tokenizer.role(config.im_start_token_id),
             text=start,
             complete=segment.complete and len(segment.tokens) <= needed,
+            streaming=not whole,
             language=self._language,
             instruct=instruct,
         )
@@ -203,8 +215,10 @@ class Row:
 
     def _can_prefill(self, segment: Segment) -> bool:
         """Whether enough of a segment is known for its prompt, as far as can be said before the voice is ready."""
+        if segment.complete or self._mode == "whole":
+            return segment.complete
         needed = text_needed(self.speaker.voice) if self.speaker else 0
-        return segment.complete or (segment.speakable and len(segment.tokens) >= needed)
+        return segment.speakable and len(segment.tokens) >= needed
 
     def settle(self) -> list[StepOutput]:
         """Give the model the text of a decoding row; run it, or say why it cannot run."""
@@ -292,11 +306,13 @@ class Row:
         if isinstance(self.state, Prefill):
             self.model.runner.release(self.feed.slot)
         self.state = Waiting()
+        if self.outlet is None and segment.rest_ms:
+            self.outlet = Outlet(self.feed.slot, self.feed.epoch)
         if self.outlet is None:
             return [FlushedOutput(self.feed.slot, self.feed.epoch)] * segment.flushes
         if self._stretch is not None:
             self.outlet.write(self._stretch.finish())
-        self.outlet.rest(Break(segment.rest_ms))
+        self.outlet.rest(Pause(segment.rest_ms))
         for _ in range(segment.flushes):
             self.outlet.flush()
         return []

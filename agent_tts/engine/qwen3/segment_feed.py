@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from agent_tts.engine.base import AddText, StartRequest
 from agent_tts.engine.slots import Feed
-from agent_tts.text.breaks import Break
+from agent_tts.events import Directive, Pause, Say
 from agent_tts.text.feed import Reader, Reading
 from agent_tts.text.segments import Segmenter
 from agent_tts.text.tokens import TokenFeed
@@ -45,7 +45,7 @@ class SegmentFeed(Feed):
         # Characters read so far, and those of the chunk that are to be spoken.
         self._offset = 0
         self._chars: list[str] = []
-        self._reader = Reader(Reading.of(opened.options, language), self._take, self._rest)
+        self._reader = Reader(Reading.of(opened.options, language), self._take)
         self._segmenter = Segmenter(SEGMENT_CHARS)
         self._tokens = tokens
         # Those that are not spoken yet, the one that grows included. Empty when all of the request has been spoken.
@@ -60,6 +60,8 @@ class SegmentFeed(Feed):
         for char in text.text:
             self._reader.push(char, self._offset)
             self._offset += 1
+        if text.directive:
+            self._direct(text.directive)
         if text.flush or text.last:
             self._reader.flush(self._offset)
         self._cut()
@@ -89,8 +91,15 @@ class SegmentFeed(Feed):
                 segment.tokens += self._tokens.append(part)
                 segment.speakable = segment.speakable or not part.isspace()
 
-    def _rest(self, pause: Break) -> None:
+    def _direct(self, directive: Directive) -> None:
+        if isinstance(directive, Say):
+            self._offset = self._reader.say(directive, self._offset)
+        elif isinstance(directive, Pause):
+            self._rest(directive)
+
+    def _rest(self, pause: Pause) -> None:
         """A pause ends a segment: it is exact between what two prompts say."""
+        self._reader.flush(self._offset)
         self._cut()
         self._segmenter.cut()
         if self.segments[-1].speakable or len(self.segments) == 1 or self.segments[-2].flushes:

@@ -122,7 +122,7 @@ class ChunkedStream(tts.ChunkedStream):
 
 
 class Transcript:
-    """The words of one context by the rule of `DueWords`: every character of its text comes once and in order."""
+    """The words of one context by the rule of `DueWords`, with the white space of its text and without its markup."""
 
     def __init__(self, start_ms: float = 0.0) -> None:
         # The context's first sample, from the reply's first.
@@ -146,15 +146,23 @@ class Transcript:
         """What is left, within `audio_ms`: all text is spoken. Nothing where the node sent no words."""
         rest = self._due.rest()
         left = [self._timed(word, min(word.start_ms, audio_ms), min(word.end_ms, audio_ms)) for word in rest]
-        if self._passed and (tail := self._text[self._passed :]):
-            self._passed = len(self._text)
+        if self._passed and (tail := self._space_to(len(self._text))):
             left.append(TimedString(tail))
         return left
 
     def _timed(self, word: Word, start_ms: float, end_ms: float) -> TimedString:
-        text = self._text[self._passed : word.char_end]
+        text = self._space_to(word.char_start) + word.word
         self._passed = word.char_end
         return TimedString(text, (self._start_ms + start_ms) / 1_000, (self._start_ms + end_ms) / 1_000)
+
+    def _space_to(self, end: int) -> str:
+        """The white space after the last word, up to `end`; what else is there is markup, which separates words."""
+        between = self._text[self._passed : end]
+        is_first, self._passed = not self._passed, end
+        if not (markup := between.strip()):
+            return between
+        before, _, after = between.partition(markup)
+        return before if is_first or end == len(self._text) else before or after or " "
 
 
 @asynccontextmanager

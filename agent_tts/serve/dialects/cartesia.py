@@ -21,7 +21,6 @@ from agent_tts.protocol.options import Lenient, SpeakerEmbedding
 from agent_tts.protocol.validation import check_message
 from agent_tts.serve.dialects.text import spaced
 from agent_tts.speech.words.due_words import DueWords
-from agent_tts.text.breaks import BreakTokens
 
 # ---------------------------------------------------------------- from the client
 
@@ -112,7 +111,6 @@ class CartesiaRequest(Lenient):
         fields: dict[str, Any] = {
             "language": self.language or self.locale,
             "timestamps": "word" if self.add_timestamps else "none",
-            "breaks": True,  # Cartesia's models always obey the tag
         }
         if self.normalization is not None:
             fields["normalize"] = self.normalization != "off"
@@ -146,8 +144,6 @@ class ContextEvents:
         self._samples_ms = audio_format.sample_rate / 1_000
         # Flushes that have been answered.
         self._flushed = 0
-        # Finds the tags for pauses among the words.
-        self._breaks = BreakTokens()
 
     def audio(self, payload: bytes, first_sample: int) -> Iterator[str]:
         """The next audio, after the words that begin in it. `first_sample`: its index at the output rate."""
@@ -170,15 +166,13 @@ class ContextEvents:
         return _dump("done", self._context_id, ALL, done=True)
 
     def _timestamps(self, words: list[Word]) -> Iterator[str]:
-        """Words without the parts of tags for pauses; times are in seconds from the context's first sample."""
-        times: dict[str, list[Any]] = {"words": [], "start": [], "end": []}
-        for word in words:
-            part = self._breaks.read(word.word)
-            if text := word.word[part.start : part.end]:
-                times["words"].append(text)
-                times["start"].append(word.start_ms / 1_000)
-                times["end"].append(word.end_ms / 1_000)
-        if times["words"]:
+        """Times are in seconds from the context's first sample."""
+        if words:
+            times = {
+                "words": [word.word for word in words],
+                "start": [word.start_ms / 1_000 for word in words],
+                "end": [word.end_ms / 1_000 for word in words],
+            }
             yield _dump("timestamps", self._context_id, MORE, done=False, word_timestamps=times)
 
 

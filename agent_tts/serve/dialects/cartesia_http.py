@@ -101,8 +101,11 @@ def _error_body(error: SpeechError) -> dict[str, Any]:
     return {"status_code": error.status, **error_fields(error, token_hex(8))}
 
 
+# A dependency of routes: sends errors in Cartesia's format.
+cartesia_errors = errors_as(_error_body)
+
 # Cartesia documents its routes.
-routes = APIRouter(dependencies=[errors_as(_error_body)], include_in_schema=False)
+routes = APIRouter(dependencies=[cartesia_errors], include_in_schema=False)
 
 
 @routes.post("/tts/bytes")

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from agent_tts.serve.dialects import cartesia_http, deepgram_http, elevenlabs_http
+from agent_tts.serve.dialects import (
+    cartesia_dictionaries,
+    cartesia_http,
+    deepgram_http,
+    elevenlabs_dictionaries,
+    elevenlabs_http,
+)
 from agent_tts.serve.dialects.cartesia import CartesiaAdapter
 from agent_tts.serve.dialects.deepgram import AuraAdapter
 from agent_tts.serve.dialects.deepgram_flux import FluxAdapter
@@ -14,7 +20,7 @@ from agent_tts.serve.transports.websocket import Dialect
 
 # The HTTP routes of all dialects. Their node is `app.state.node`.
 routes = APIRouter()
-for dialect in (cartesia_http, deepgram_http, elevenlabs_http):
+for dialect in (cartesia_http, cartesia_dictionaries, deepgram_http, elevenlabs_http, elevenlabs_dictionaries):
     routes.include_router(dialect.routes)
 
 # The dialect of each WebSocket path.

@@ -90,6 +90,7 @@ class _Utterance:
     is_over: bool = False  # spoken or failed
     is_starved: bool = False  # failed for lack of text, after all text so far was spoken
     bytes: int = 0  # of audio sent
+    header_bytes: int = 0  # of those, before the first sample
     chunks: int = 0
     words: DueWords[Word] = field(default_factory=DueWords)
 
@@ -271,9 +272,10 @@ def _audio(utterance: _Utterance, chunk: AudioChunk) -> Iterator[Message | bytes
     if not utterance.chunks:
         yield _start(utterance)
         if utterance.config.response_format == "wav":
-            payload = wav_header() + payload
+            header = wav_header()
+            utterance.header_bytes, payload = len(header), header + payload
     if utterance.config.word_timestamps:
-        end_ms = (chunk.first_sample + len(payload) // 2) * 1_000 / SAMPLE_RATE
+        end_ms = (chunk.first_sample + len(chunk.payload) // 2) * 1_000 / SAMPLE_RATE
         yield _sound(utterance, payload, utterance.words.due(end_ms))
         return
     utterance.chunks += 1
@@ -293,7 +295,8 @@ def _start(utterance: _Utterance) -> Message:
 
 def _sound(utterance: _Utterance, pcm: bytes, words: list[Word]) -> Message:
     """A chunk of audio with the words that begin in it; the last chunk of an utterance has only words."""
-    chunk_id, start = utterance.chunks, utterance.bytes
+    header = utterance.header_bytes
+    chunk_id, start = utterance.chunks, utterance.bytes - header
     utterance.chunks += 1
     utterance.bytes += len(pcm)
     times = [{"word": word.word, "start_ms": word.start_ms, "end_ms": word.end_ms} for word in words]
@@ -302,7 +305,7 @@ def _sound(utterance: _Utterance, pcm: bytes, words: list[Word]) -> Message:
         sentence_index=0,
         chunk_id=chunk_id,
         chunk_start_ms=_milliseconds(start),
-        chunk_end_ms=_milliseconds(utterance.bytes),
+        chunk_end_ms=_milliseconds(utterance.bytes - header),
         sample_rate=SAMPLE_RATE,
         channels=1,
         audio_b64=base64.b64encode(pcm).decode(),
@@ -311,4 +314,4 @@ def _sound(utterance: _Utterance, pcm: bytes, words: list[Word]) -> Message:
 
 
 def _milliseconds(pcm_bytes: int) -> int:
-    return round(pcm_bytes * 500 / SAMPLE_RATE)
+    return round(max(0, pcm_bytes) * 500 / SAMPLE_RATE)

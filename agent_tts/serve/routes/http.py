@@ -13,13 +13,14 @@ from typing import Annotated, Any, TypeVar
 from fastapi import APIRouter, Depends
 from fastapi.exceptions import RequestValidationError
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
 from agent_tts.errors import BadMessage, Internal, InvalidRequest, RequestTimeout, SpeechError, TextTooLong
-from agent_tts.protocol.validation import Complaint, check_body
+from agent_tts.protocol.validation import NOT_JSON, Complaint, body_error, check_body, parse
+from agent_tts.provenance import HEADERS
 from agent_tts.serve.guard import Client, authorized
 from agent_tts.serve.node import Node
 from agent_tts.serve.routes import openai
@@ -79,6 +80,7 @@ def json_body(model: type[BaseModel]) -> dict[str, Any]:
 _FILE = {"schema": {"type": "string", "format": "binary"}}
 _SPEECH = {
     "description": "The audio file, or `speech.audio.delta` events with its bytes, sent while it is made.",
+    "headers": {name: {"schema": {"type": "string"}, "description": "the speech is synthetic"} for name in HEADERS},
     "content": dict.fromkeys(CONTENT_TYPES.values(), _FILE) | {"text/event-stream": {}},
 }
 _METRICS = {"content": {CONTENT_TYPE_LATEST: {"schema": {"type": "string"}}}}
@@ -201,6 +203,17 @@ async def read_request(request: Request, model: type[Model], spoken: str = "text
     """
     max_chars = node_of(request).settings.limits.text_context_chars
     return check_body(model, await read_body(request), spoken, max_chars, depth=depth)
+
+
+async def read_fields(request: Request, model: type[Model]) -> Model:
+    """Receive and check a request that does not speak. Cancelling it is safe.
+
+    Raises `InvalidRequest` for what is not allowed, and what `read_body` raises.
+    """
+    try:
+        return model.model_validate(parse(await read_body(request), NOT_JSON))
+    except ValidationError as error:
+        raise body_error(error, model, depth=3) from None
 
 
 _HTTP_CODES = {404: "not_found", 405: "method_not_allowed"}  # of errors that starlette raises

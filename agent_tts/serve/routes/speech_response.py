@@ -16,6 +16,7 @@ from agent_tts.errors import SlowConsumer, SpeechError
 from agent_tts.events import SAMPLE_RATE, SpeechOptions
 from agent_tts.protocol import v1 as protocol
 from agent_tts.protocol.context import AudioChunk, Done, Words
+from agent_tts.provenance import HEADERS
 from agent_tts.serve.fair_queue import Flow
 from agent_tts.serve.guard import Client
 from agent_tts.serve.node import Node
@@ -119,7 +120,7 @@ class SpeechResponse(Response):
         make_body: Callable[[], Body],
         words: WordsMode = "none",
     ) -> None:
-        super().__init__(headers={"Cache-Control": "no-store"}, media_type=media_type)
+        super().__init__(headers={"Cache-Control": "no-store", **HEADERS}, media_type=media_type)
         del self.headers["content-length"]  # not known yet
         self._node = node
         self._client = client

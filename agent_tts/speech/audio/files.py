@@ -14,6 +14,7 @@ from av.container import OutputContainer
 from agent_tts.errors import UnsupportedFormat
 from agent_tts.events import SAMPLE_RATE
 from agent_tts.ffmpeg import audio_frame
+from agent_tts.provenance import MARK
 
 FileFormat = Literal["mp3", "opus", "aac", "flac", "wav", "pcm"]
 
@@ -32,10 +33,11 @@ UNKNOWN_SIZE = 0xFFFF_FFFF
 class FileEncoder:
     """Encodes pcm_s16le, 24 kHz, mono, in pieces of any size, to a file that is written sequentially.
 
-    mp3 (64 kb/s, no tags), opus (48 kb/s in Ogg), aac (64 kb/s in ADTS), flac, wav (16 bit, sizes unknown, see
-    `wav_header`) or pcm (pcm_s16le without header). Every format gives bytes within the first 80 ms of audio, except
-    aac, which looks 86 ms ahead. `close` frees the encoder's memory, also before the end of a file; otherwise the
-    garbage collector frees it. Raises `UnsupportedFormat` with the list of formats.
+    mp3 (64 kb/s), opus (48 kb/s in Ogg), aac (64 kb/s in ADTS), flac, wav (16 bit, sizes unknown, see `wav_header`) or
+    pcm (pcm_s16le without header). All but pcm say in a comment that the speech is synthetic. Every format gives bytes
+    within the first 80 ms of audio, except aac, which looks 86 ms ahead. `close` frees the encoder's memory, also
+    before the end of a file; otherwise the garbage collector frees it. Raises `UnsupportedFormat` with the list of
+    formats.
     """
 
     def __init__(self, format: str) -> None:
@@ -64,17 +66,28 @@ class FileEncoder:
 _WAV_FORMATS = {"pcm_s16le": (1, 2), "pcm_f32le": (3, 4), "alaw": (6, 1), "mulaw": (7, 1)}
 
 
+def _info(comment: str) -> bytes:
+    """A LIST chunk with a comment; texts end with a zero, and chunks are padded to even lengths."""
+    text = comment.encode() + b"\0"
+    padded = text + bytes(len(text) % 2)
+    return struct.pack("<4sI8sI", b"LIST", 12 + len(padded), b"INFOICMT", len(text)) + padded
+
+
+_MARK_CHUNK = _info(MARK)
+HEADER_BYTES = 44 + len(_MARK_CHUNK)  # of `wav_header`
+
+
 def wav_header(samples: int | None = None, sample_rate: int = SAMPLE_RATE, encoding: str = "pcm_s16le") -> bytes:
-    """The 44-byte header of mono pcm_s16le, pcm_f32le, alaw or mulaw.
+    """The header of mono pcm_s16le, pcm_f32le, alaw or mulaw, with a comment that the speech is synthetic.
 
     Without `samples` both sizes are 0xFFFFFFFF, which players and Python's `wave` read as "to the end of the file".
     """
     tag, width = _WAV_FORMATS[encoding]
     size = UNKNOWN_SIZE if samples is None else width * samples
-    riff_size = UNKNOWN_SIZE if samples is None else 36 + size
+    riff_size = UNKNOWN_SIZE if samples is None else HEADER_BYTES - 8 + size
     riff = struct.pack("<4sI", b"RIFF", riff_size)
     fmt = struct.pack("<8sIHHIIHH", b"WAVEfmt ", 16, tag, 1, sample_rate, width * sample_rate, width, 8 * width)
-    return riff + fmt + struct.pack("<4sI", b"data", size)
+    return riff + fmt + _MARK_CHUNK + struct.pack("<4sI", b"data", size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +105,7 @@ _RECIPES = {
     # A Xing frame needs a seek to the front; the bit reservoir delays frames.
     "mp3": _Recipe(
         "mp3",
-        {"write_xing": "0", "id3v2_version": "0"},
+        {"write_xing": "0"},
         "libmp3lame",
         {"reservoir": "0", "compression_level": "5"},
         64_000,
@@ -101,14 +114,14 @@ _RECIPES = {
     "opus": _Recipe(
         "ogg", {"page_duration": "20000"}, "libopus", {"application": "lowdelay", "frame_duration": "20"}, 48_000
     ),
-    "aac": _Recipe("adts", {}, "aac", {"aac_coder": "fast"}, 64_000),
+    "aac": _Recipe("adts", {"write_id3v2": "1"}, "aac", {"aac_coder": "fast"}, 64_000),
     # Level 2: blocks of 24 ms, 8 % more bytes than the default's 96 ms.
     "flac": _Recipe("flac", {"metadata_header_padding": "0"}, "flac", {"compression_level": "2"}),
 }
 
 
 class Muxer:
-    """FFmpeg's encoder and container for mono pcm_s16le.
+    """FFmpeg's encoder and container for mono pcm_s16le; a comment says that the speech is synthetic.
 
     Args:
         format: mp3, opus (in Ogg), aac or flac.
@@ -124,6 +137,7 @@ class Muxer:
         # bitexact: the same audio gives the same file.
         options = {"flush_packets": "1", "fflags": "+bitexact", **recipe.container_options}
         self._container: OutputContainer = av.open(self._sink, "w", format=recipe.container, options=options)
+        self._container.metadata["comment"] = MARK
         stream = self._container.add_stream(recipe.codec, sample_rate, recipe.codec_options, layout="mono")
         assert isinstance(stream, AudioStream)
         stream.codec_context.thread_count = 1  # otherwise FFmpeg starts one thread per core for each file

@@ -13,17 +13,16 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
-from agent_tts.events import WordTime
+from agent_tts.events import Directive, Pause, Prosody, Say, WordTime
 from agent_tts.protocol.context import Word
 from agent_tts.speech.words.fitting import Fit
 from agent_tts.speech.words.lengths import length
-from agent_tts.text.breaks import BreakTokens, TokenParts
 
 _TOKEN = re.compile(r"\S+")
 
-# If words are not sent, text is read this far ahead of the audio. With tags for pauses it is further, because their
-# estimates may be far too long, and text that is read after its audio has begun counts as late.
-READ_AHEAD_MS, READ_AHEAD_BREAKS_MS = 15_000.0, 60_000.0
+# If words are not sent, text is read this far ahead of the audio. With pauses it is further, because their estimates
+# may be far too long, and text that is read after its audio has begun counts as late.
+READ_AHEAD_MS, READ_AHEAD_PAUSES_MS = 15_000.0, 60_000.0
 
 # Characters that are read at once, in about a millisecond; the rest waits for `read`. Longer tokens are read in parts.
 READ_CHARS = 256
@@ -38,8 +37,8 @@ MAX_VOICES = 16
 SLOWEST, FASTEST = 3.0, 0.33  # measured paces are clamped to these
 
 
-# A token with estimated times: text, start in the text, first and last mark. A plain tuple, which the garbage collector
-# untracks; it would scan 100 000 named tuples of a busy node in every full collection.
+# A token with estimated times: text ("" for a directive), start in the text, first and last mark. A plain tuple, which
+# the garbage collector untracks; it would scan 100 000 named tuples of a busy node in every full collection.
 _Token = tuple[str, int, int, int]
 
 
@@ -59,22 +58,22 @@ class WordTimeline:
         aligned: bool,
         speed: float = 1.0,
         language: str = "en",
-        breaks: bool = False,
         pace: float = 1.0,
         tells: bool = True,
     ) -> None:
         self._aligned = aligned
         self._tells = tells
         self._language = language
-        # Finds the tags for pauses; None if tags are ordinary text.
-        self._breaks = BreakTokens() if breaks else None
-        self._ahead_ms = READ_AHEAD_BREAKS_MS if breaks else READ_AHEAD_MS
+        self._ahead_ms = READ_AHEAD_MS
         self._parts: list[str] = []
         self._length = 0
         # The last token, while it may continue.
         self._tail = ""
-        # Complete tokens without times: (text, char_start). Of the first, so many characters are read; its first mark.
-        self._pending: deque[tuple[str, int]] = deque()
+        # Complete tokens without times: (text, char_start), and between them the directives that change times, if the
+        # engine does not have these. Of the first, so many characters are read; its first mark.
+        self._pending: deque[tuple[str | Pause | Prosody, int]] = deque()
+        # The factor of the speed from `Prosody`.
+        self._speed = 1.0
         self._read_chars = self._read_from = 0
         # The engine's times, in text order.
         self._marks: list[WordTime] = []
@@ -119,6 +118,17 @@ class WordTimeline:
                 self._pending.append((match.group(), start + match.start()))
         return self._estimate()
 
+    def direct(self, directive: Directive) -> list[Word]:
+        """Append a directive; returns the words that can be sent now."""
+        if isinstance(directive, Say):
+            return self.append(directive.text)
+        if self._aligned or not isinstance(directive, Pause | Prosody):
+            return []
+        words = self._complete() if isinstance(directive, Pause) else []
+        self._pending.append((directive, self._length))
+        self._ahead_ms = READ_AHEAD_PAUSES_MS
+        return words
+
     def complete(self) -> list[Word]:
         """The text has ended, so its last word is complete; returns the words that can be sent now."""
         return self._complete()
@@ -154,8 +164,12 @@ class WordTimeline:
         self._marks += times
         done = times[-1].char_end if times else 0
         words: list[Word] = []
-        while self._pending and self._pending[0][1] + _certain(self._pending[0][0]) < done:
-            token, start = self._pending.popleft()
+        while self._pending:
+            token, start = self._pending[0]
+            assert isinstance(token, str)
+            if start + _certain(token) >= done:
+                break
+            self._pending.popleft()
             words.append(self._word(token, start))
         return words
 
@@ -183,7 +197,7 @@ class WordTimeline:
         """All audio has been made; returns the words that were never sent. `cut`: the audio ended before the text."""
         left = self._complete()
         if self._aligned:
-            left += [self._word(token, start) for token, start in self._pending]
+            left += [self._word(token, start) for token, start in self._pending if isinstance(token, str)]
             self._pending.clear()
         elif not cut:
             left += self._estimate(math.inf)
@@ -202,7 +216,10 @@ class WordTimeline:
         if until_ms is not None and self._next[0] == self._fit.revision and until_ms <= self._next[1]:
             return words
         while self._settled < len(self._tokens):
-            _, _, first, _ = token = self._tokens[self._settled]
+            text, _, first, _ = token = self._tokens[self._settled]
+            if not text:
+                self._settled += 1
+                continue
             if until_ms is not None:
                 start_ms = self._fit.span(first)[0]
                 self._next = (self._fit.revision, start_ms)
@@ -217,7 +234,7 @@ class WordTimeline:
 
     def words(self) -> list[Word]:
         """All words with their current estimates."""
-        return [self._estimated(token) for token in self._tokens]
+        return [self._estimated(token) for token in self._tokens if token[0]]
 
     # ------------------------------------------------------------ heard
 
@@ -261,6 +278,11 @@ class WordTimeline:
             text, start = self._pending[0]
             if not self._read_chars:
                 self._read_from = len(self._fit)
+            if not isinstance(text, str):
+                del self._pending[0]
+                self._obey(text, start)
+                self._tokens.append(("", start, self._read_from, len(self._fit) - 1))
+                continue
             part = text[self._read_chars : self._read_chars + READ_CHARS]
             self._mark(part, start + self._read_chars)
             chars -= len(part) + 1
@@ -274,6 +296,12 @@ class WordTimeline:
                 words.append(self._estimated(self._tokens[-1]))
         return words
 
+    def _obey(self, directive: Pause | Prosody, start: int) -> None:
+        if isinstance(directive, Pause):
+            self._add(start, 0, 0.0, directive.ms)
+        else:
+            self._speed = directive.speed
+
     def _is_due(self, until_ms: float) -> bool:
         """Whether the next token must be read now: it begins before `until_ms`, or, without `tells`, less than
         `_ahead_ms` of the text is read ahead.
@@ -284,16 +312,10 @@ class WordTimeline:
         return begins_ms <= max(until_ms, self._fit.heard_ms) + self._ahead_ms
 
     def _mark(self, text: str, start: int) -> None:
-        said = TokenParts(0, len(text)) if self._breaks is None else self._breaks.read(text)
-        if said.start:
-            self._add(start, said.start, 0.0, said.pause_ms)
-            start += said.start
-        pieces, pause_ms = length(text[said.start : said.end], self._language)
+        pieces, pause_ms = length(text, self._language)
         for index, (chars, ms) in enumerate(pieces):
-            self._add(start, chars, ms, pause_ms if index == len(pieces) - 1 else 0.0)
+            self._add(start, chars, ms / self._speed, pause_ms if index == len(pieces) - 1 else 0.0)
             start += chars
-        if said.end < len(text):
-            self._add(start, len(text) - said.end, 0.0, 0.0)
 
     def _add(self, start: int, chars: int, ms: float, pause_ms: float) -> None:
         self._places.append((start, start + chars))
@@ -325,13 +347,16 @@ class LateTimeline(WordTimeline):
     the latest after `MAX_NOTES`, which takes about a millisecond.
     """
 
-    def __init__(self, *, speed: float = 1.0, language: str = "en", breaks: bool = False, pace: float = 1.0) -> None:
-        super().__init__(aligned=False, speed=speed, language=language, breaks=breaks, pace=pace, tells=False)
+    def __init__(self, *, speed: float = 1.0, language: str = "en", pace: float = 1.0) -> None:
+        super().__init__(aligned=False, speed=speed, language=language, pace=pace, tells=False)
         # Calls of methods of `WordTimeline`.
         self._notes: list[tuple[Callable[..., object], tuple[Any, ...]]] = []
 
     def append(self, text: str) -> list[Word]:
         return self._note(WordTimeline.append, text)
+
+    def direct(self, directive: Directive) -> list[Word]:
+        return self._note(WordTimeline.direct, directive)
 
     def complete(self) -> list[Word]:
         return self._note(WordTimeline.complete)

@@ -25,7 +25,7 @@ from agent_tts.engine.base import (
 )
 from agent_tts.engine.espeak.engine import MAX_UNIT_S, EspeakEngine
 from agent_tts.errors import SettingsError
-from agent_tts.events import FRAME_BYTES, FRAME_MS, SAMPLE_RATE, SpeechOptions
+from agent_tts.events import FRAME_BYTES, FRAME_MS, SAMPLE_RATE, Pause, SpeechOptions
 from tests.engine.driver import FLUSH, Script, assert_well_formed, routed, speak, speak_all
 from tests.examples import examples
 
@@ -393,11 +393,9 @@ def test_two_engines_can_be_used_in_turn(engine: EspeakEngine) -> None:
 
 
 def test_a_pause_is_silence_and_delays_the_words_after_it(engine: EspeakEngine) -> None:
-    tag = '<break time="1.5s"/>'
-    options = SpeechOptions(breaks=True)
-    plain = speak(engine, "Hello there.", FLUSH, " How are you?", options=options)
-    paused = speak(engine, f"Hello there.{tag} How are you?", options=options)
-    assert [word.char_start - len(tag) for word in paused.words[2:]] == [word.char_start for word in plain.words[2:]]
+    plain = speak(engine, "Hello there.", FLUSH, " How are you?")
+    paused = speak(engine, "Hello there.", Pause(1_500), " How are you?")
+    assert [word.char_start for word in paused.words] == [word.char_start for word in plain.words]
     later = [one.start_ms - other.start_ms for one, other in zip(paused.words[2:], plain.words[2:], strict=True)]
     assert all(1_420 <= ms <= 1_500 for ms in later)  # a flush pads its frame
     silence = paused.pcm[round(24 * (paused.words[2].start_ms - 1_490)) : round(24 * (paused.words[2].start_ms - 10))]
@@ -405,7 +403,7 @@ def test_a_pause_is_silence_and_delays_the_words_after_it(engine: EspeakEngine) 
 
 
 def test_a_pause_before_the_first_word_is_kept(engine: EspeakEngine) -> None:
-    spoken = speak(engine, '<break time="1s"/>Hello.', options=SpeechOptions(breaks=True))
+    spoken = speak(engine, Pause(1_000), "Hello.")
     assert spoken.words[0].start_ms == 1_000
     assert loud(spoken.pcm)[0] >= 24_000
 

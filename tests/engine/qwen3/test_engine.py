@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -40,9 +40,9 @@ from agent_tts.engine.qwen3.runner import PromptChunk
 from agent_tts.engine.scheduler import Policy, Scheduler
 from agent_tts.engine.slots import READ_CHARS
 from agent_tts.errors import SettingsError, UnknownVoice
-from agent_tts.events import DesignedVoice, EmbeddedVoice, NamedVoice, Sampling, SpeechOptions
+from agent_tts.events import DesignedVoice, EmbeddedVoice, NamedVoice, Pause, Sampling, SpeechOptions, TextMode
 from agent_tts.voices.library import Consent, StoredVoice, VoiceLibrary
-from tests.engine.driver import FLUSH, Script, Spoken, assert_well_formed, resolved, routed, speak, speak_all
+from tests.engine.driver import FLUSH, Piece, Script, Spoken, assert_well_formed, resolved, routed, speak, speak_all
 from tests.model import clips, oracle
 from tests.model.conftest import Checkpoint as Checkpoints
 from tests.model.conftest import checkpoint, ending, one_thread
@@ -85,11 +85,13 @@ def upstream(checkpoint: Checkpoints) -> Any:
     return cache(lambda model_type: oracle.load(checkpoint(model_type)))
 
 
-def theirs(model: Any, method: str, **request: Any) -> NDArray[np.float32]:
-    """Greedy audio of a method of upstream, with a streaming prompt."""
+def theirs(
+    model: Any, method: str, *, text: str = TEXT, mode: TextMode = "live", **request: Any
+) -> NDArray[np.float32]:
+    """Greedy audio of a method of upstream."""
     wavs, rate = getattr(model, method)(
-        text=TEXT,
-        non_streaming_mode=False,
+        text=text,
+        non_streaming_mode=mode == "whole",
         do_sample=False,
         subtalker_dosample=False,
         max_new_tokens=FRAMES + 1,
@@ -121,25 +123,31 @@ def assert_same(ours: NDArray[np.float32], expected: NDArray[np.float32]) -> Non
     assert np.abs(ours - expected).max() < 1e-4  # a step of int16 is 3e-5
 
 
+@pytest.mark.parametrize("mode", ["live", "whole"])
 class TestEqualsUpstream:
     @pytest.mark.parametrize("instructions", [None, "Speak like the world is yours."])
-    def test_with_a_named_speaker(self, checkpoint: Checkpoints, upstream: Any, instructions: str | None) -> None:
+    def test_with_a_named_speaker(
+        self, checkpoint: Checkpoints, upstream: Any, instructions: str | None, mode: TextMode
+    ) -> None:
         expected = theirs(
             upstream("custom_voice"),
             "generate_custom_voice",
+            mode=mode,
             speaker="ryan",
             language="English",
             instruct=instructions or "",
         )
-        options = SpeechOptions("ryan", "en", instructions, 0, clean=False, sampling=GREEDY)
+        options = SpeechOptions("ryan", "en", instructions, 0, clean=False, sampling=GREEDY, text_mode=mode)
         with engine(checkpoint("custom_voice"), slots=1) as named:
             assert_same(ours(named, options), expected)
 
-    def test_with_a_described_voice(self, checkpoint: Checkpoints, upstream: Any) -> None:
+    def test_with_a_described_voice(self, checkpoint: Checkpoints, upstream: Any, mode: TextMode) -> None:
         description = "A calm old man."
-        expected = theirs(upstream("voice_design"), "generate_voice_design", instruct=description, language="Auto")
+        expected = theirs(
+            upstream("voice_design"), "generate_voice_design", mode=mode, instruct=description, language="Auto"
+        )
         with engine(checkpoint("voice_design"), slots=1) as design:
-            options = SpeechOptions("design", "auto", description, 0, clean=False, sampling=GREEDY)
+            options = SpeechOptions("design", "auto", description, 0, clean=False, sampling=GREEDY, text_mode=mode)
             assert_same(ours(design, options), expected)
 
     @pytest.mark.parametrize("transcript", [None, "The quick brown fox."], ids=["vector", "reference"])
@@ -149,11 +157,12 @@ class TestEqualsUpstream:
         upstream: Any,
         tmp_path: Path,
         transcript: str | None,
+        mode: TextMode,
     ) -> None:
         model = upstream("base")
         clip = clips.clip(24_000).numpy()
         (item,) = model.create_voice_clone_prompt((clip, 24_000), transcript, x_vector_only_mode=transcript is None)
-        expected = theirs(model, "generate_voice_clone", voice_clone_prompt=[item], language="German")
+        expected = theirs(model, "generate_voice_clone", mode=mode, voice_clone_prompt=[item], language="German")
         vector = item.ref_spk_embedding.float().numpy()
         voice = StoredVoice(name="bob", kind="cloned", transcript=transcript, consent=Consent("Bob agrees."))
         arrays = {f"vector_{len(vector)}": vector}
@@ -162,22 +171,36 @@ class TestEqualsUpstream:
         library = VoiceLibrary(tmp_path / "voices", 10)
         library.add(voice, arrays)
         with engine(checkpoint("base"), slots=1, voices=tmp_path / "voices") as base:
-            options = resolved(base, SpeechOptions("clone:bob", "de", seed=0, clean=False, sampling=GREEDY))
+            plain = SpeechOptions(language="de", seed=0, clean=False, sampling=GREEDY, text_mode=mode)
+            options = resolved(base, replace(plain, voice="clone:bob"))
             first = ours(base, options)
             assert_same(first, expected)
             assert np.array_equal(ours(base, options), first)  # with the cached prompt
-            given = SpeechOptions(
-                language="de", seed=0, clean=False, sampling=GREEDY, speaker_embedding=tuple(vector.tolist())
-            )
+            given = replace(plain, speaker_embedding=tuple(vector.tolist()))
             assert np.array_equal(ours(base, given), first) == (transcript is None)
             library.delete("bob")
             with pytest.raises(UnknownVoice):
                 resolved(base, SpeechOptions("clone:bob"))
 
-    def test_with_any_split_of_the_text(self, ryan: Qwen3Engine, alone: Spoken) -> None:
-        assert_well_formed(alone)
-        for pieces in (list(TEXT), [TEXT[:7], TEXT[7:8], TEXT[8:]], [*TEXT, ""]):
-            assert np.array_equal(speak(ryan, *pieces, options=RYAN).pcm, alone.pcm)
+
+def test_any_split_of_a_text_gives_the_same_audio(ryan: Qwen3Engine, alone: Spoken) -> None:
+    assert_well_formed(alone)
+    whole = replace(RYAN, text_mode="whole")
+    before = speak(ryan, TEXT, options=whole)
+    assert not np.array_equal(before.pcm, alone.pcm)
+    for pieces in (list(TEXT), [TEXT[:7], TEXT[7:8], TEXT[8:]], [*TEXT, ""]):
+        assert np.array_equal(speak(ryan, *pieces, options=RYAN).pcm, alone.pcm)
+        assert np.array_equal(speak(ryan, *pieces, options=whole).pcm, before.pcm)
+
+
+def test_auto_reads_a_text_first_that_is_complete_when_it_begins(ryan: Qwen3Engine) -> None:
+    """Also one that takes several steps to read."""
+    long = "One of many words, " * 8
+    assert len(long) > READ_CHARS
+    live, whole, auto = (replace(RYAN, text_mode=mode) for mode in get_args(TextMode))
+    assert np.array_equal(speak(ryan, long, options=auto).pcm, speak(ryan, long, options=whole).pcm)
+    parts = [long[:60], "", "", "", long[60:]]
+    assert np.array_equal(speak(ryan, *parts, options=auto).pcm, speak(ryan, long, options=live).pcm)
 
 
 def test_a_text_shorter_than_its_reference_waits_for_the_end_of_the_text(
@@ -432,13 +455,10 @@ def test_a_flush_is_answered_after_all_text_before_it(ryan: Qwen3Engine) -> None
     assert isinstance(spoken.outputs[-1], DoneOutput)
 
 
-PAUSED = replace(RYAN, breaks=True)
-
-
 def test_a_pause_is_exact_silence_between_two_prompts(ryan: Qwen3Engine) -> None:
     alone = speak(ryan, "Hello ", options=RYAN)
     both = speak(ryan, "Hello ", FLUSH, " world.", options=RYAN)
-    paused = speak(ryan, 'Hello <break time="500ms"/> world.', options=PAUSED)
+    paused = speak(ryan, "Hello ", Pause(500), "world.", options=RYAN)
     expected = [both.pcm[: len(alone.pcm)], np.zeros(12_000, np.int16), both.pcm[len(alone.pcm) :]]
     assert np.array_equal(paused.pcm, np.concatenate(expected))
     assert {len(frame) for frame in paused.frames[:-1]} == {3_840}
@@ -449,20 +469,20 @@ def test_a_pause_is_exact_silence_between_two_prompts(ryan: Qwen3Engine) -> None
 @pytest.mark.parametrize(
     ("script", "kinds"),
     [
-        (['<break time="80ms"/>'], ["Frame", "Done"]),
-        (['<break time="10ms"/>', FLUSH, '<break time="80ms"/>', FLUSH], ["Frame", "Flushed"] * 2 + ["Done"]),
-        ([FLUSH, '<break time="80ms"/>'], ["Flushed", "Frame", "Done"]),
-        (['<break time="0s"/>', FLUSH], ["Flushed", "Done"]),
+        ([Pause(80)], ["Frame", "Done"]),
+        ([Pause(10), FLUSH, Pause(80), FLUSH], ["Frame", "Flushed"] * 2 + ["Done"]),
+        ([FLUSH, Pause(80)], ["Flushed", "Frame", "Done"]),
+        ([Pause(0), FLUSH], ["Flushed", "Done"]),
     ],
 )
-def test_pauses_and_flushes_keep_their_order(ryan: Qwen3Engine, script: list[str | None], kinds: list[str]) -> None:
-    assert speak(ryan, *script, options=PAUSED).kinds == kinds
+def test_pauses_and_flushes_keep_their_order(ryan: Qwen3Engine, script: list[Piece], kinds: list[str]) -> None:
+    assert speak(ryan, *script, options=RYAN).kinds == kinds
 
 
 @pytest.mark.parametrize("between", ["", "Hi."])
 def test_pauses_are_generated_as_they_are_played(ryan: Qwen3Engine, between: str) -> None:
-    text = ('<break time="9s"/>' + between) * 200
-    outputs = ryan.step([StartRequest(0, 1, PAUSED), AddText(0, text, last=True)], [0])
+    texts = [AddText(0, between, directive=Pause(9_000)) for _ in range(200)]
+    outputs = ryan.step([StartRequest(0, 1, RYAN), *texts, AddText(0, "", last=True)], [0])
     (row,) = ryan._slots.requests()
     most = 0
     for _ in range(400):
@@ -575,9 +595,9 @@ class TestOverlappedSteps:
             1: Script(["Hello ", "world.", FLUSH, " How are", FLUSH, FLUSH, " you?"], RYAN),
             2: Script(["\n", FLUSH, "Hi."], SpeechOptions("serena", seed=3)),
             3: Script(["", ""], RYAN),
-            4: Script(['Hello <break time="130ms"/>', " world.", FLUSH, "And", ' <break time="1s"/>'], PAUSED),
+            4: Script(["Hello ", Pause(130), "world.", FLUSH, "And ", Pause(1_000)], RYAN),
             5: Script(["Hello ", "world.", FLUSH, " How are you?"], replace(RYAN, speed=0.4)),
-            6: Script([TEXT], replace(RYAN, speed=2.5, breaks=True)),
+            6: Script([TEXT], replace(RYAN, speed=2.5)),
         }
         with engine(ending("custom_voice"), slots=7) as made:
             plain = speak_all(made, scripts)

@@ -58,6 +58,17 @@ def test_without_words_there_is_no_transcript() -> None:
     assert transcript().finish(900) == []
 
 
+def test_markup_is_left_out_and_separates_words() -> None:
+    """LiveKit writes the transcript into the LLM's context."""
+    made = Transcript()
+    text = '<emotion value="sad"/> One<break time="1s"/>two [laughs] <b>th</b>ree. [sighs] '
+    made.write(text)
+    raws = {"One": "One", "two": "two", "three.": "<b>th</b>ree."}
+    words = [Word(word, 0, 0, text.index(raw), text.index(raw) + len(raw)) for word, raw in raws.items()]
+    made.learn(words)
+    assert "".join(made.finish(900)) == "One two three. "
+
+
 @given(st.text(st.sampled_from("ab .,\n🙂"), max_size=40), st.lists(st.integers(0, 2_000), max_size=20))
 def test_every_character_is_released_once_and_in_order(text: str, times: list[int]) -> None:
     made = Transcript()

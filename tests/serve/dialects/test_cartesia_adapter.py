@@ -32,7 +32,6 @@ OPEN = {
     "output": OUTPUT,
     "language": None,
     "timestamps": "none",
-    "breaks": True,
 }
 PLAIN = {**OPEN, "voice": None}
 END = {"type": "context.end", "context_id": "a"}
@@ -187,28 +186,6 @@ def test_audio_comes_with_the_words_starting_in_it() -> None:
     rest, done = out(one, "context.done", reason="end")
     assert rest["word_timestamps"]["words"] == ["Bye."]
     assert (done["type"], done["done"], done["status_code"]) == ("done", True, 200)
-
-
-@pytest.mark.parametrize(
-    ("given", "told"),
-    [
-        ('One. <break time="1s"/> Two.', ["One.", "Two."]),
-        ('One. <break time="1.5s" /> Two.', ["One.", "Two."]),
-        ("One.<break time = '500ms' />Two.", ["One.", "Two."]),
-        ("One <break time='500ms'>Two", ["One", "Two"]),
-        ("take a <break then go", ["take", "a", "then", "go"]),
-        ("a > b and time flies", ["a", ">", "b", "and", "time", "flies"]),
-    ],
-)
-def test_a_break_tag_is_no_word(given: str, told: list[str]) -> None:
-    one = begun(add_timestamps=True)
-    words = [
-        {"word": word, "start_ms": 0, "end_ms": 0, "char_start": at, "char_end": at + 1}
-        for at, word in enumerate(given.split())
-    ]
-    out(one, "words", kind="estimated", words=words)
-    events = sound(one, bytes(2)) + out(one, "context.done", reason="end")
-    assert [word for each in events for word in each.get("word_timestamps", {"words": []})["words"]] == told
 
 
 def test_times_are_those_of_the_encoding() -> None:

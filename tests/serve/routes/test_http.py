@@ -23,7 +23,7 @@ from starlette.requests import Request
 from agent_tts.config.settings import Settings
 from agent_tts.errors import RequestTimeout
 from agent_tts.serve.routes.http import SLOWEST_UPLOAD, read_body
-from agent_tts.speech.audio.files import CONTENT_TYPES
+from agent_tts.speech.audio.files import CONTENT_TYPES, HEADER_BYTES
 from tests.speech.audio.test_files import SLACK_MS, decode
 from tests.support import RunningNode, dominant_hz, running_node, running_node_with_process, until
 
@@ -73,6 +73,7 @@ async def test_speech_in_every_format(node: RunningNode) -> None:
     async with client(node) as http:
         for format, content_type in CONTENT_TYPES.items():
             response = await speak(http, "a" * 20, voice="tone-660", response_format=format)
+            assert response.headers["AI-Disclosure"] == "mode=machine-generated"
             assert response.status_code == 200
             assert response.headers["content-type"] == content_type
             assert response.headers["x-voice"] == "tone-660"
@@ -100,7 +101,7 @@ async def test_breaks_and_normalize_are_options(node: RunningNode) -> None:
     async with client(node) as http:
         said = await speak(http, "five dollars", response_format="pcm")
         figures = await speak(http, "$5", response_format="pcm", normalize=True)
-        paused = await speak(http, 'five <break time="1s"/> dollars', response_format="pcm", breaks=True)
+        paused = await speak(http, 'five <break time="1s"/> dollars', response_format="pcm")
     assert figures.content == said.content
     assert len(paused.content) == len(said.content) + 48_000
 
@@ -140,7 +141,7 @@ async def test_text_without_sound_is_an_empty_file(node: RunningNode) -> None:
     async with client(node) as http:
         response = await speak(http, "x", instructions="fault:done_at@0", response_format="wav")
     assert response.status_code == 200
-    assert len(response.content) == 44
+    assert len(response.content) == HEADER_BYTES
 
 
 # ---------------------------------------------------------------- refusals

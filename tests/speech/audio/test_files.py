@@ -13,6 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 from agent_tts.errors import UnsupportedFormat
+from agent_tts.provenance import MARK
 from agent_tts.speech.audio.files import CONTENT_TYPES, FileEncoder, wav_header
 from tests.speech.audio.test_pcm import NOISE, tone
 from tests.support import dominant_hz
@@ -61,7 +62,7 @@ def test_the_split_does_not_change_the_file(format: str) -> None:
 @pytest.mark.parametrize("format", CONTENT_TYPES)
 def test_a_file_without_sound_can_be_closed(format: str) -> None:
     encoder = FileEncoder(format)
-    assert bool(encoder.close()) is (format in ("wav", "flac", "opus"))  # formats with a header
+    assert bool(encoder.close()) is (format != "pcm")  # the others have a header
     assert encoder.close() == b""
 
 
@@ -94,6 +95,20 @@ def test_wav_of_unknown_length_is_read_by_the_standard_library() -> None:
     with wave.open(io.BytesIO(b"".join(encode(NOISE, "wav")))) as reader:
         assert reader.getparams()[:3] == (1, 2, 24_000)
         assert reader.readframes(reader.getnframes()) == NOISE
+
+
+@pytest.mark.parametrize("format", CONTENT_TYPES)
+def test_a_file_says_in_its_first_bytes_that_it_is_synthetic(format: str) -> None:
+    """While it is sent, before its second frame; as FFmpeg and so most players and tools read it."""
+    data = encode(tone(440, 1.0), format)
+    start, whole = b"".join(data[:2]), b"".join(data)
+    if format == "pcm":
+        assert whole == tone(440, 1.0)
+        return
+    assert MARK.encode() in start
+    with av.open(io.BytesIO(whole), "r") as container:
+        comments = {**container.metadata, **container.streams.audio[0].metadata}
+    assert comments["comment"] == MARK
 
 
 def test_wav_header_of_known_length() -> None:

@@ -9,7 +9,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from agent_tts.events import WordTime
+from agent_tts.events import Pause, WordTime
 from agent_tts.protocol.context import Word
 from agent_tts.speech.words import timeline as timeline_module
 from agent_tts.speech.words.fitting import Fit
@@ -257,31 +257,15 @@ def test_settled_words_are_all_words_in_order_within_the_audio(
     assert heard + unheard == text
 
 
-TAG = '<break time="800ms"/>'
-
-
-def test_a_break_tag_takes_exactly_its_time() -> None:
-    text = f"One two{TAG}three {TAG} four"
-    timeline = WordTimeline(aligned=False, breaks=True)
-    words = {word.word: word for word in told(timeline, *text)}
-    assert list(words) == text.split()
-    plain = {word.word: word for word in told(WordTimeline(aligned=False), "One two three four")}
-    assert words["two<break"].end_ms == plain["two"].end_ms
-    assert words['time="800ms"/>three'].end_ms == plain["three"].end_ms + 800
-    assert words["<break"].end_ms == words["<break"].start_ms
-    assert words["four"].start_ms == plain["four"].start_ms + 1_600
-
-
-def test_a_break_tag_is_an_ordinary_word_without_the_option() -> None:
-    word = told(WordTimeline(aligned=False), f"a {TAG}")[-1]
-    assert word.end_ms - word.start_ms > 500
-
-
-def test_an_incomplete_break_tag_is_spoken() -> None:
-    timeline = WordTimeline(aligned=False, breaks=True)
-    words = told(timeline, "<break the ice and go on with what you were going to say before")
-    assert words[-1].end_ms - words[-1].start_ms > 100
-    assert timeline.split(10**6)[1] == ""
+def test_a_pause_takes_exactly_its_time() -> None:
+    timeline = WordTimeline(aligned=False)
+    told = timeline.append("One two ") + timeline.direct(Pause(800)) + timeline.append("three ")
+    told += timeline.direct(Pause(800)) + timeline.append("four") + timeline.complete()
+    plain = WordTimeline(aligned=False)
+    expected = plain.append("One two three four") + plain.complete()
+    assert [word.word for word in told] == [word.word for word in expected]
+    later = [word.start_ms - other.start_ms for word, other in zip(told, expected, strict=True)]
+    assert later == [0, 0, 800, 1_600]
 
 
 def test_a_number_spoken_in_parts_is_sent_when_all_its_times_are_known() -> None:
@@ -372,18 +356,22 @@ def test_the_heard_text_is_the_same_without_word_times(
 
 
 def test_pauses_shorter_than_estimated_do_not_delay_reading() -> None:
-    """A tag's pause is exact; its estimate is too short where speech is slow."""
+    """A pause is exact; its estimate is too short where speech is slow."""
     draw = random.Random(2)
-    pause = TAG.replace("800ms", "9s")
-    tokens = [draw.choice(["word", "phrase,", pause, "end.", "longer"]) for _ in range(80)]
-    timelines = [WordTimeline(aligned=False, tells=tells, speed=0.25, breaks=True) for tells in (True, False)]
+    choices: list[str | Pause] = ["word", "phrase,", Pause(9_000), "end.", "longer"]
+    tokens = [draw.choice(choices) for _ in range(80)]
+    timelines = [WordTimeline(aligned=False, tells=tells, speed=0.25) for tells in (True, False)]
     for timeline in timelines:
-        timeline.append(" ".join(tokens))
+        for token in tokens:
+            if isinstance(token, str):
+                timeline.append(f"{token} ")
+            else:
+                timeline.direct(token)
         while timeline.is_unread:
             timeline.read()
     heard_ms = 0
     for token in tokens[:30]:
-        said = ((9_000, 0),) if token == pause else ((1_280, 9_000), (1_200 if token[-1] in ",." else 0, 0))
+        said = [(9_000, 0)] if isinstance(token, Pause) else [(1_280, 9_000), (1_200 if token[-1] in ",." else 0, 0)]
         for ms, loud in said:
             heard_ms += ms
             for timeline in timelines:

@@ -1,0 +1,145 @@
+"""How words are said: entries of a lexicon, and looking them up. Pure.
+
+A lexicon is written as a mapping from words to their alias, or to the fields of an `Entry`:
+
+    {"nginx": "engine x", "GIF": {"ipa": "dʒɪf", "alias": "jif"}}
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from typing import Any, Self
+
+MAX_WRITTEN = 64  # characters of an entry
+MAX_SAID = 256  # characters of an alias or a transcription
+MAX_ENTRIES = 10_000
+
+APOSTROPHES = frozenset("'’ʼ＇")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """How a word or phrase is said: by its transcription where the engine speaks IPA, otherwise by its alias.
+
+    Without an alias, an engine that does not speak IPA says it as it is written.
+
+    Raises:
+        ValueError: there is nothing to say, or a text is empty, too long, or has control characters.
+    """
+
+    written: str
+    alias: str | None = None
+    ipa: str | None = None
+    # True: exactly as written. False: in any capitals. None: an entry in small letters in any capitals; one with
+    # capitals as written, with a capital first letter, or all in capitals ("us" is not "US").
+    match_case: bool | None = None
+    whole_word: bool = True  # otherwise also within a word
+
+    def __post_init__(self) -> None:
+        """Check the texts."""
+        if self.alias is None and self.ipa is None:
+            raise ValueError("an entry has an alias or a transcription in IPA")
+        for what, text, most in (
+            ("the word", self.written, MAX_WRITTEN),
+            ("an alias", self.alias, MAX_SAID),
+            ("a transcription", self.ipa, MAX_SAID),
+        ):
+            if text is None:
+                continue
+            if not text.strip() or len(text) > most:
+                raise ValueError(f"{what} has 1 to {most} characters, not all white space")
+            if any(unicodedata.category(ch) in ("Cc", "Cs") for ch in text):
+                raise ValueError(f"{what} has no line breaks and control characters")
+
+    def said(self) -> str | dict[str, Any]:
+        """The alias alone if nothing else is set; otherwise what is set, without `written`."""
+        after = fields(self)[1:]
+        given = {field.name: value for field in after if (value := getattr(self, field.name)) != field.default}
+        return given["alias"] if list(given) == ["alias"] else given
+
+    def matches(self, text: str) -> bool:
+        """Whether this entry is written so, given that only capitals may differ."""
+        plain = _plain(self.written)
+        if self.match_case is False or (self.match_case is None and plain == plain.lower()):
+            return True
+        text = _plain(text)
+        if self.match_case or text == plain:
+            return text == plain
+        return text in (plain.upper(), plain[0].upper() + plain[1:])
+
+
+class Lexicon:
+    """Entries to look up. A later entry for a word replaces an earlier one.
+
+    Raises:
+        ValueError: there are more than `MAX_ENTRIES`.
+    """
+
+    def __init__(self, entries: Iterable[Entry]) -> None:
+        latest: dict[str, Entry] = {}
+        for entry in entries:
+            latest[_plain(entry.written)] = entry
+            if len(latest) > MAX_ENTRIES:
+                raise ValueError(f"a lexicon has at most {MAX_ENTRIES} entries")
+        self.entries = tuple(latest.values())
+        # By the text without capitals; the strictest first: "US" before "us".
+        self._found: dict[str, list[Entry]] = {}
+        for entry in sorted(self.entries, key=_strictness, reverse=True):
+            self._found.setdefault(_fold(entry.written), []).append(entry)
+        # Sorted, to find those that begin with a text.
+        self._keys = sorted(self._found)
+        self.first = frozenset(key[0] for key in self._keys)
+        self.whole_words = all(entry.whole_word for entry in self.entries)
+
+    @classmethod
+    def of(cls, mapping: Mapping[str, str | Mapping[str, Any]]) -> Self:
+        """The lexicon of a mapping from words to their alias, or to the other fields of an `Entry`; see `Entry`."""
+        return cls(
+            Entry(word, said) if isinstance(said, str) else Entry(word, **said) for word, said in mapping.items()
+        )
+
+    def mapping(self) -> dict[str, str | dict[str, Any]]:
+        """The shortest mapping of which `of` makes this lexicon."""
+        return {entry.written: entry.said() for entry in self.entries}
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def goes_on(self, folded: str) -> bool:
+        """Whether an entry begins with, or is, this text without capitals."""
+        place = bisect_left(self._keys, folded)
+        return place < len(self._keys) and self._keys[place].startswith(folded)
+
+    def find(self, folded: str) -> Sequence[Entry]:
+        """The entries for this text without capitals."""
+        return self._found.get(folded, ())
+
+
+@lru_cache(4_096)
+def plain_char(ch: str) -> str:
+    """A character as entries and texts have it in common, with its capitals."""
+    if ch.isspace():
+        return " "
+    return "'" if ch in APOSTROPHES else unicodedata.normalize("NFD", ch)
+
+
+@lru_cache(4_096)
+def fold_char(ch: str) -> str:
+    """The same without capitals."""
+    return unicodedata.normalize("NFD", plain_char(ch).casefold())
+
+
+def _plain(text: str) -> str:
+    return " ".join("".join(map(plain_char, text)).split())
+
+
+def _fold(text: str) -> str:
+    return " ".join("".join(map(fold_char, text)).split())
+
+
+def _strictness(entry: Entry) -> tuple[bool, bool, int]:
+    return entry.match_case is True, entry.match_case is None, sum(map(str.isupper, entry.written))

@@ -1,0 +1,19 @@
+"""What says that speech is synthetic: in files, in HTTP responses, and in the first message of a session."""
+
+from __future__ import annotations
+
+from typing import Any
+
+# IPTC's term for what a trained model has made, which C2PA uses, too.
+DIGITAL_SOURCE = "http://cv.iptc.org/newscodes/digitalsourcetype/trainedAlgorithmicMedia"
+
+# The comment in every audio file that has room for one.
+MARK = f"Synthetic speech, made by a computer (agent_tts). Digital source type: {DIGITAL_SOURCE}"
+
+# Of every HTTP response with speech: an Internet-Draft's field (draft-abaris-aicdh), a dictionary of RFC 9651.
+HEADERS = {"AI-Disclosure": "mode=machine-generated"}
+
+
+def declaration(watermark: str | None) -> dict[str, Any]:
+    """`provenance` of `session.created`; `watermark` names the one that is in all audio, None where there is none."""
+    return {"synthetic": True, "digital_source_type": DIGITAL_SOURCE, "watermark": watermark}

@@ -1,0 +1,271 @@
+"""ElevenLabs' pronunciation dictionaries, `/v1/pronunciation-dictionaries`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal, Self
+
+from fastapi import APIRouter, Query
+from pydantic import BaseModel, Field
+from starlette.requests import Request
+from starlette.responses import Response
+
+from agent_tts.errors import InvalidRequest
+from agent_tts.pls import MAX_BYTES, read_pls, write_pls
+from agent_tts.protocol.options import Lenient
+from agent_tts.serve.dialects.elevenlabs_http import error_body
+from agent_tts.serve.dictionaries import MAX_DESCRIPTION, MAX_NAME, Dictionary, Rule
+from agent_tts.serve.routes import multipart
+from agent_tts.serve.routes.http import Authorized, errors_as, node_of, read_body, read_fields
+
+Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME)]
+Description = Annotated[str, Field(max_length=MAX_DESCRIPTION)]
+
+
+class AliasRule(Lenient):
+    """A text that is said instead of a word."""
+
+    type: Literal["alias"] = "alias"
+    string_to_replace: str
+    alias: str
+    case_sensitive: bool | None = None
+    word_boundaries: bool | None = None
+
+
+class PhonemeRule(Lenient):
+    """A transcription that is said instead of a word."""
+
+    type: Literal["phoneme"]
+    string_to_replace: str
+    phoneme: str
+    alphabet: str
+    case_sensitive: bool | None = None
+    word_boundaries: bool | None = None
+
+
+AnyRule = Annotated[AliasRule | PhonemeRule, Field(discriminator="type")]
+
+
+def _rule(told: AliasRule | PhonemeRule) -> Rule:
+    said, alphabet = (told.alias, None) if isinstance(told, AliasRule) else (told.phoneme, told.alphabet)
+    capitals: Any = "any" if told.case_sensitive is False else "written"
+    return Rule(told.string_to_replace, said, alphabet, capitals, told.word_boundaries is not False)
+
+
+def _told(rule: Rule) -> dict[str, Any]:
+    said: dict[str, Any] = {"type": "alias", "alias": rule.said}
+    if rule.alphabet is not None:
+        said = {"type": "phoneme", "phoneme": rule.said, "alphabet": rule.alphabet}
+    matching = {"case_sensitive": rule.capitals != "any", "word_boundaries": rule.whole_word}
+    return {"string_to_replace": rule.written} | said | matching
+
+
+class NewDictionary(Lenient):
+    """The body of `add-from-rules`."""
+
+    name: Name
+    rules: list[AnyRule]
+    description: Description | None = None
+
+
+class ChangedDictionary(Lenient):
+    """The body of `PATCH /v1/pronunciation-dictionaries/{id}`."""
+
+    name: Name | None = None
+    archived: bool | None = None
+
+
+class Rules(Lenient):
+    """The body of `set-rules` and `add-rules`."""
+
+    rules: list[AnyRule]
+
+
+class RuleStrings(Lenient):
+    """The body of `remove-rules`."""
+
+    rule_strings: list[str]
+
+
+class Added(BaseModel):
+    """A new dictionary, as ElevenLabs tells it."""
+
+    id: str
+    name: str
+    created_by: str = "node"
+    creation_time_unix: int
+    version_id: str
+    version_rules_num: int
+    description: str | None
+    permission_on_resource: Literal["admin"] = "admin"
+
+    @classmethod
+    def of(cls, dictionary: Dictionary) -> Self:
+        return cls(
+            id=dictionary.id,
+            name=dictionary.name,
+            creation_time_unix=int(dictionary.created_at.timestamp()),
+            version_id=dictionary.latest.id,
+            version_rules_num=len(dictionary.latest.rules),
+            description=dictionary.description or None,
+        )
+
+
+class Told(BaseModel):
+    """A dictionary without its rules."""
+
+    id: str
+    latest_version_id: str
+    latest_version_rules_num: int
+    name: str
+    permission_on_resource: Literal["admin"] = "admin"
+    created_by: str = "node"
+    creation_time_unix: int
+    archived_time_unix: int | None
+    description: str | None
+
+    @classmethod
+    def of(cls, dictionary: Dictionary, **more: Any) -> Self:
+        archived = dictionary.archived_at
+        return cls(
+            id=dictionary.id,
+            latest_version_id=dictionary.latest.id,
+            latest_version_rules_num=len(dictionary.latest.rules),
+            name=dictionary.name,
+            creation_time_unix=int(dictionary.created_at.timestamp()),
+            archived_time_unix=None if archived is None else int(archived.timestamp()),
+            description=dictionary.description or None,
+            **more,
+        )
+
+
+class ToldWithRules(Told):
+    """A dictionary with the rules of its latest version."""
+
+    rules: list[dict[str, Any]]
+
+
+class ToldVersion(BaseModel):
+    """A new version of a dictionary."""
+
+    id: str
+    version_id: str
+    version_rules_num: int
+
+    @classmethod
+    def of(cls, dictionary: Dictionary) -> Self:
+        latest = dictionary.latest
+        return cls(id=dictionary.id, version_id=latest.id, version_rules_num=len(latest.rules))
+
+
+class Page(BaseModel):
+    """A part of the list."""
+
+    pronunciation_dictionaries: list[Told]
+    next_cursor: str | None
+    has_more: bool
+
+
+routes = APIRouter(
+    prefix="/v1/pronunciation-dictionaries", dependencies=[errors_as(error_body)], include_in_schema=False
+)
+
+PageSize = Annotated[int, Query(ge=1, le=100)]
+
+
+@routes.get("")
+async def list_dictionaries(
+    request: Request,
+    client: Authorized,
+    cursor: str | None = None,
+    page_size: PageSize = 30,
+    include_archived: bool = False,
+) -> Page:
+    """The dictionaries, the newest first."""
+    found = [each for each in node_of(request).dictionaries.all() if include_archived or each.archived_at is None]
+    first = next((at + 1 for at, each in enumerate(found) if each.id == cursor), 0)
+    page, has_more = found[first : first + page_size], first + page_size < len(found)
+    told, next_cursor = [Told.of(each) for each in page], page[-1].id if has_more else None
+    return Page(pronunciation_dictionaries=told, next_cursor=next_cursor, has_more=has_more)
+
+
+@routes.post("/add-from-rules")
+async def add_from_rules(request: Request, client: Authorized) -> Added:
+    """Add a dictionary."""
+    wanted = await read_fields(request, NewDictionary)
+    dictionaries = node_of(request).dictionaries
+    return Added.of(dictionaries.add(wanted.name, map(_rule, wanted.rules), wanted.description or ""))
+
+
+@routes.post("/add-from-file")
+async def add_from_file(request: Request, client: Authorized) -> Added:
+    """Add a dictionary from a file in W3C's Pronunciation Lexicon Specification."""
+    body = await read_body(request, MAX_BYTES)
+    form = multipart.parse(request.headers.get("content-type", ""), body)
+    name, description, file = form.get("name"), form.get("description") or "", form.get("file")
+    if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME:
+        raise InvalidRequest(f"name: should have 1 to {MAX_NAME} characters", "name")
+    if not isinstance(description, str) or len(description) > MAX_DESCRIPTION:
+        raise InvalidRequest(f"description: should have at most {MAX_DESCRIPTION} characters", "description")
+    if not isinstance(file, bytes):
+        raise InvalidRequest("file: should be a PLS file", "file")
+    try:
+        entries = read_pls(file).entries
+    except ValueError as error:
+        raise InvalidRequest(f"file: {error}", "file") from None
+    rules = (
+        Rule(each.written, each.ipa, "ipa") if each.ipa is not None else Rule(each.written, each.alias or "")
+        for each in entries
+    )
+    return Added.of(node_of(request).dictionaries.add(name, rules, description))
+
+
+@routes.get("/{dictionary_id}")
+async def retrieve_dictionary(dictionary_id: str, request: Request, client: Authorized) -> ToldWithRules:
+    """One dictionary, with its rules."""
+    found = node_of(request).dictionaries.get(dictionary_id)
+    return ToldWithRules.of(found, rules=[_told(rule) for rule in found.latest.rules])
+
+
+@routes.patch("/{dictionary_id}")
+async def update_dictionary(dictionary_id: str, request: Request, client: Authorized) -> Told:
+    """Change the name, or archive it: it is left out of the list."""
+    wanted = await read_fields(request, ChangedDictionary)
+    dictionaries = node_of(request).dictionaries
+    return Told.of(dictionaries.change(dictionary_id, name=wanted.name, is_archived=wanted.archived))
+
+
+@routes.get("/{dictionary_id}/{version_id}/download")
+async def download_dictionary(dictionary_id: str, version_id: str, request: Request, client: Authorized) -> Response:
+    """A version as a PLS file."""
+    lexicon = node_of(request).dictionaries.lexicon([(dictionary_id, version_id)])
+    return Response(write_pls(lexicon), media_type="application/pls+xml")
+
+
+@routes.post("/{dictionary_id}/set-rules")
+async def set_rules(dictionary_id: str, request: Request, client: Authorized) -> ToldVersion:
+    """Replace all rules."""
+    wanted = await read_fields(request, Rules)
+    return ToldVersion.of(node_of(request).dictionaries.change(dictionary_id, rules=map(_rule, wanted.rules)))
+
+
+@routes.post("/{dictionary_id}/add-rules")
+async def add_rules(dictionary_id: str, request: Request, client: Authorized) -> ToldVersion:
+    """Add rules; one for a word that has a rule replaces it."""
+    wanted = await read_fields(request, Rules)
+    added = {rule.string_to_replace: _rule(rule) for rule in wanted.rules}
+    return _without(dictionary_id, request, added, added.values())
+
+
+@routes.post("/{dictionary_id}/remove-rules")
+async def remove_rules(dictionary_id: str, request: Request, client: Authorized) -> ToldVersion:
+    """Remove the rules for some words."""
+    wanted = await read_fields(request, RuleStrings)
+    return _without(dictionary_id, request, wanted.rule_strings, ())
+
+
+def _without(dictionary_id: str, request: Request, words: Iterable[str], more: Iterable[Rule]) -> ToldVersion:
+    """Replace the rules for some words."""
+    dictionaries, gone = node_of(request).dictionaries, set(words)
+    kept = [rule for rule in dictionaries.get(dictionary_id).latest.rules if rule.written not in gone]
+    return ToldVersion.of(dictionaries.change(dictionary_id, rules=[*kept, *more]))

@@ -1,0 +1,6 @@
+"""Tags in a text: what they ask for, and the text without them. Pure."""
+
+from agent_tts.text.markup.offsets import Offsets
+from agent_tts.text.markup.reader import Item, Mark, MarkupReader
+
+__all__ = ["Item", "Mark", "MarkupReader", "Offsets"]

@@ -1,0 +1,143 @@
+"""The tags that are known, of all dialects, and what their attributes mean. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from agent_tts.events import MAX_PAUSE_MS, Prosody
+
+# SSML, with the extensions of its vendors. `sub` and `mark` are HTML's, too: see `is_html`.
+SSML = ["speak", "p", "s", "w", "break", "sub", "say-as", "phoneme", "prosody", "emphasis", "lang", "voice", "mark"]
+VENDORS = ["amazon:effect", "amazon:emotion", "amazon:domain", "amazon:auto-breaths", "amazon:breath", "google:style"]
+VENDORS += ["mstts:express-as", "mstts:silence", "mstts:viseme", "mstts:backgroundaudio"]
+CARTESIA = ["emotion", "speed", "volume", "spell"]
+# Blocks of language models that are not for the listener. The first are words, too: they count at the start of a line.
+THOUGHTS = ["think", "thinking", "thought", "reasoning"]
+CALLS = ["tool_call", "tool_calls", "tool_response", "tool_result", "function_call", "function_calls", "tool_use"]
+CALLS += ["function_results", "invoke"]
+
+BLOCKS = {*THOUGHTS, *CALLS}
+# Tags that name an emotion or a way to speak.
+EXPRESSIVE = {"emotion", "mstts:express-as", "amazon:emotion", "amazon:effect", "google:style"}
+
+# ElevenLabs' audio tags and Cartesia's sounds: ways to speak, and sounds that nobody makes here.
+STYLES = [
+    *("angry", "annoyed", "anxious", "calm", "cheerful", "cheerfully", "concerned", "confident", "confused", "crying"),
+    *("curious", "deadpan", "disappointed", "dramatic", "dramatically", "empathetic", "encouraging", "enthusiastic"),
+    *("excited", "excitedly", "flirty", "friendly", "frustrated", "happy", "happily", "hopeful", "impatient", "joking"),
+    *("mischievously", "mocking", "mumbling", "nervous", "nervously", "neutral", "playful", "playfully", "proud"),
+    *("quietly", "rushed", "sad", "sadly", "sarcastic", "sarcastically", "scared", "serious", "seriously", "shouting"),
+    *("sheepishly", "slowly", "softly", "sorrowful", "surprised", "sympathetic", "thoughtful", "tired", "warmly"),
+    *("whisper", "whispering", "whispers", "worried"),
+]
+SOUNDS = [
+    *("laughter", "laugh", "laughs", "laughing", "laughs harder", "starts laughing", "chuckle", "chuckles", "giggle"),
+    *("giggles", "giggling", "sigh", "sighs", "exhale", "exhales", "exhales sharply", "inhale", "inhales deeply"),
+    *("gasp", "gasps", "cough", "coughs", "clears throat", "clearing throat", "sniff", "sniffs", "sobs", "snorts"),
+    *("swallows", "gulps", "yawns", "groans", "hums", "sings", "singing", "wheezing", "woo", "applause", "clapping"),
+    *("gunshot", "explosion", "music", "breath", "breathes", "snickers", "hesitates", "stammers", "interrupting"),
+]
+# Ways to speak that are no emotion.
+MANNERS = {
+    **dict.fromkeys(["whisper", "whispering", "whispers", "whispered"], "Whisper."),
+    **dict.fromkeys(["quietly", "softly", "soft"], "Speak softly."),
+    **dict.fromkeys(["neutral", "none", "default", "normal", ""], None),
+    "shouting": "Shout.",
+    "slowly": "Speak slowly.",
+    "rushed": "Speak in a rush.",
+    "mumbling": "Mumble.",
+}
+PAUSES_MS = {"pause": 500, "pauses": 500, "short pause": 250, "long pause": 1_000}
+
+
+class Names:
+    """Names, and what may become one of them."""
+
+    def __init__(self, *names: Iterable[str]) -> None:
+        self._names = {name for some in names for name in some}
+        self._starts = {name[:end] for name in self._names for end in range(len(name) + 1)}
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def may_become(self, start: str) -> bool:
+        return start in self._starts
+
+
+NAMES = Names(SSML, VENDORS, CARTESIA, THOUGHTS, CALLS)
+BRACKETS = Names(STYLES, SOUNDS, PAUSES_MS)
+
+_BREAKS_MS = {"none": 0, "x-weak": 100, "weak": 200, "medium": 400, "strong": 700, "x-strong": 1_000}
+_TIME = re.compile(r"\+?(\d{1,6}(?:\.\d{0,6})?|\.\d{1,6})\s*(ms|s)", re.ASCII)
+_NUMBER = re.compile(r"([+-]?)(\d{1,4}(?:\.\d{0,6})?|\.\d{1,6})(%|db|st)?", re.ASCII | re.IGNORECASE)
+
+RATES = {"x-slow": 0.6, "slow": 0.8, "medium": 1.0, "fast": 1.25, "x-fast": 1.5, "slowest": 0.6, "fastest": 1.5}
+VOLUMES = {"silent": 0.0, "x-soft": 0.35, "soft": 0.6, "medium": 1.0, "loud": 1.5, "x-loud": 2.0}
+PITCHES = {"x-low": 0.7, "low": 0.85, "medium": 1.0, "high": 1.15, "x-high": 1.4}
+NORMAL = ("default", "normal")
+
+MAX_STYLE = 64  # characters of its name
+
+SPELLED = ("characters", "spell-out", "verbatim", "digits", "telephone")
+
+
+def instructions(style: str) -> str | None:
+    """An emotion or a way to speak, as an instruction; None: the usual one."""
+    name = " ".join(re.sub(r"[^\w' -]", " ", style).lower().split())[:MAX_STYLE]
+    return MANNERS.get(name, f"Emotion: {name}.")
+
+
+def pause_ms(attributes: dict[str, str]) -> int:
+    """Of `<break>`; one that says nothing is medium, one that says nonsense is none."""
+    if (time := attributes.get("time", attributes.get("value"))) is not None:
+        found = _TIME.fullmatch(time.strip())
+        ms = float(found[1]) * (1_000 if found[2] == "s" else 1) if found else 0.0
+        return min(MAX_PAUSE_MS, round(ms))
+    return _BREAKS_MS.get(attributes.get("strength", "medium"), 0)
+
+
+def factor(value: str, words: dict[str, float], least: float, most: float) -> float | None:
+    """A factor as SSML or a vendor writes it: a word, 1.2, 120%, +20%, +6dB, -2st; None if it is none of these."""
+    value = value.strip().lower()
+    if value in NORMAL:
+        return 1.0
+    if value in words:
+        return words[value]
+    if not (found := _NUMBER.fullmatch(value)):
+        return None
+    sign, digits, unit = found.groups()
+    number = -float(digits) if sign == "-" else float(digits)
+    if unit == "%":
+        number = number / 100 + bool(sign)
+    elif unit == "db":
+        number = 10 ** (number / 20)
+    elif unit == "st":
+        number = 2 ** (number / 12)
+    elif sign:
+        number += 1
+    return min(max(number, least), most)
+
+
+def prosody(name: str, given: dict[str, str], now: Prosody) -> Prosody:
+    """What `<prosody>`, `<speed>` and `<volume>` set; what they do not name stays."""
+    value = given.get("ratio", given.get("value", ""))
+    if name == "speed":
+        given = {"rate": value}
+    elif name == "volume":
+        given = {"volume": value}
+    elif name != "prosody":
+        return now
+    speed = factor(given.get("rate", ""), RATES, 0.25, 4.0)
+    volume = factor(given.get("volume", ""), VOLUMES, 0.0, 4.0)
+    pitch = factor(given.get("pitch", ""), PITCHES, 0.5, 2.0)
+    return Prosody(
+        now.speed if speed is None else speed,
+        now.volume if volume is None else volume,
+        now.pitch if pitch is None else pitch,
+    )
+
+
+def ipa(given: dict[str, str]) -> str | None:
+    """The phonemes of `<phoneme>`; None for an alphabet that is not known."""
+    return given.get("ph") or None if given.get("alphabet", "ipa").lower() == "ipa" else None

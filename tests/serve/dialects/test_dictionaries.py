@@ -1,0 +1,185 @@
+"""Pronunciation dictionaries by the vendors' own SDKs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from cartesia import AsyncCartesia, NotFoundError
+from elevenlabs import (
+    BodyAddAPronunciationDictionaryV1PronunciationDictionariesAddFromRulesPostRulesItem_Alias as AliasRule,
+)
+from elevenlabs import (
+    BodyAddAPronunciationDictionaryV1PronunciationDictionariesAddFromRulesPostRulesItem_Phoneme as PhonemeRule,
+)
+from elevenlabs.client import ElevenLabs
+from elevenlabs.core.api_error import ApiError
+
+from agent_tts.errors import InvalidRequest, UnknownDictionary
+from agent_tts.serve.dictionaries import MAX_RULES, MAX_VERSIONS, Dictionaries, Rule
+from tests.support import RunningNode, running_node
+
+NGINX = Rule("nginx", "engine x")
+
+PLS = """<?xml version="1.0" encoding="UTF-8"?>
+<lexicon version="1.0" xmlns="http://www.w3.org/2005/01/pronunciation-lexicon" alphabet="ipa" xml:lang="en-US">
+  <lexeme><grapheme>tomato</grapheme><phoneme>təˈmɑːtoʊ</phoneme></lexeme>
+  <lexeme><grapheme>UN</grapheme><alias>United Nations</alias></lexeme>
+</lexicon>
+"""
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> Dictionaries:
+    return Dictionaries(tmp_path / "dictionaries", 3)
+
+
+# ---------------------------------------------------------------- the store
+
+
+def test_another_process_sees_a_change(stored: Dictionaries, tmp_path: Path) -> None:
+    other = Dictionaries(tmp_path / "dictionaries", 3)
+    made = stored.add("mine", [NGINX], "of servers")
+    assert other.get(made.id) == made
+    changed = other.change(made.id, name="yours", rules=[Rule("GIF", "dʒ|ɪ|f", "ipa")])
+    assert stored.get(made.id) == changed
+    assert [entry.ipa for entry in stored.lexicon([(made.id, None)]).entries] == ["dʒɪf"]
+    stored.delete(made.id)
+    with pytest.raises(UnknownDictionary):
+        other.get(made.id)
+    assert other.all() == []
+
+
+def test_a_version_is_kept_until_there_are_too_many(stored: Dictionaries) -> None:
+    made = stored.add("mine", [NGINX])
+    for count in range(MAX_VERSIONS):
+        (entry,) = stored.lexicon([(made.id, made.latest.id)]).entries
+        assert entry.alias == "engine x"
+        stored.change(made.id, rules=[Rule("nginx", f"engine {count}")])
+    with pytest.raises(UnknownDictionary, match="no such version"):
+        stored.lexicon([(made.id, made.latest.id)])
+
+
+def test_the_first_dictionary_counts(stored: Dictionaries) -> None:
+    first = stored.add("first", [NGINX])
+    second = stored.add("second", [Rule("nginx", "N G"), Rule("SQL", "sequel")])
+    lexicon = stored.lexicon([(first.id, None), (second.id, None)])
+    assert {entry.written: entry.alias for entry in lexicon.entries} == {"nginx": "engine x", "SQL": "sequel"}
+
+
+def test_a_key_in_small_letters_may_begin_a_sentence(stored: Dictionaries) -> None:
+    made = stored.add("mine", [Rule("bayou", "bye you", capitals="sentence"), Rule("US", "you ess", capitals="any")])
+    entries = {entry.written: entry.match_case for entry in stored.lexicon([(made.id, None)]).entries}
+    assert entries == {"bayou": True, "Bayou": True, "US": False}
+
+
+@pytest.mark.parametrize("name", ["", "..", "../etc/passwd", "0" * 19, "0" * 20 + "/", "A" * 20])
+def test_an_id_is_no_path(stored: Dictionaries, name: str) -> None:
+    with pytest.raises(UnknownDictionary):
+        stored.get(name)
+    with pytest.raises(UnknownDictionary):
+        stored.delete(name)
+
+
+def test_a_damaged_file_is_left_out(stored: Dictionaries, tmp_path: Path) -> None:
+    made = stored.add("mine", [NGINX])
+    (tmp_path / "dictionaries" / f"{made.id}.json").write_text('{"id": 5}')
+    assert stored.all() == []
+    with pytest.raises(UnknownDictionary, match="damaged"):
+        stored.get(made.id)
+
+
+def test_limits(stored: Dictionaries) -> None:
+    with pytest.raises(InvalidRequest, match=r"rules.0: .*alphabet"):
+        stored.add("mine", [Rule("GIF", "dZIf", "x-sampa")])
+    with pytest.raises(InvalidRequest, match="at most 1000 rules"):
+        stored.add("mine", [Rule(f"word{number}", "a") for number in range(MAX_RULES + 1)])
+    for _ in range(3):
+        stored.add("mine", [])
+    with pytest.raises(InvalidRequest, match="3 pronunciation dictionaries at most"):
+        stored.add("mine", [])
+
+
+# ---------------------------------------------------------------- the SDKs
+
+
+@pytest.fixture
+async def node(tmp_path: Path) -> AsyncIterator[RunningNode]:
+    async with running_node(dictionaries={"folder": str(tmp_path / "dictionaries")}) as running:
+        yield running
+
+
+@pytest.fixture
+def elevenlabs(node: RunningNode) -> Iterator[ElevenLabs]:
+    with httpx.Client(trust_env=False) as client:
+        yield ElevenLabs(api_key="none", base_url=node.url, httpx_client=client)
+
+
+@pytest.mark.node
+async def test_cartesia(node: RunningNode) -> None:
+    items: list[Any] = [
+        {"text": "bayou", "alias": "<<b|ɑ|j|u>>", "case_sensitive": True},
+        {"text": "tchoupitoulas", "alias": "chop-uh-TOO-liss"},
+    ]
+    async with AsyncCartesia(api_key="none", base_url=node.url) as client:
+        dictionaries = client.pronunciation_dicts
+        made = await dictionaries.create(name="Louisiana", items=items)
+        assert [item.model_dump(exclude_unset=True) for item in made.items] == [
+            items[0],
+            items[1] | {"case_sensitive": False},
+        ]
+        assert await dictionaries.retrieve(made.id) == made
+        others = [await dictionaries.create(name=str(number)) for number in range(4)]
+        assert [each.id async for each in dictionaries.list(limit=2)] == [each.id for each in [*others[::-1], made]]
+        changed = await dictionaries.update(made.id, name="New Orleans", items=items[:1])
+        assert (changed.name, len(changed.items)) == ("New Orleans", 1)
+        await dictionaries.delete(made.id)
+        with pytest.raises(NotFoundError, match="no such pronunciation dictionary"):
+            await dictionaries.retrieve(made.id)
+
+
+@pytest.mark.node
+async def test_elevenlabs(elevenlabs: ElevenLabs) -> None:
+    await asyncio.to_thread(_use_elevenlabs, elevenlabs)
+
+
+def _use_elevenlabs(client: ElevenLabs) -> None:
+    dictionaries = client.pronunciation_dictionaries
+    phoneme = PhonemeRule(string_to_replace="tomato", phoneme="T AH0 M AA1 T OW0", alphabet="cmu-arpabet")
+    alias = AliasRule(string_to_replace="UN", alias="United Nations", case_sensitive=False, word_boundaries=False)
+    made = dictionaries.create_from_rules(name="food", rules=[phoneme, alias], description="and politics")
+    assert (made.name, made.version_rules_num, made.description) == ("food", 2, "and politics")
+    told = dictionaries.get(made.id)
+    assert [rule.string_to_replace for rule in told.rules] == ["tomato", "UN"]
+    assert (told.rules[1].case_sensitive, told.rules[1].word_boundaries) == (False, False)
+
+    added = dictionaries.rules.add(made.id, rules=[AliasRule(string_to_replace="UN", alias="you en")])
+    assert added.version_id != made.version_id
+    assert [getattr(rule, "alias", None) for rule in dictionaries.get(made.id).rules] == [None, "you en"]
+    assert dictionaries.rules.remove(made.id, rule_strings=["tomato"]).version_rules_num == 1
+    assert dictionaries.rules.set(made.id, rules=[phoneme]).version_rules_num == 1
+    file = b"".join(dictionaries.download(made.id, made.version_id)).decode()
+    assert "<grapheme>tomato</grapheme><phoneme>təˈmɑtoʊ</phoneme>" in file
+    assert "<alias>United Nations</alias>" in file
+
+    from_file = dictionaries.create_from_file(name="file", file=("food.pls", PLS))
+    assert [rule.type for rule in dictionaries.get(from_file.id).rules] == ["phoneme", "alias"]
+    page = dictionaries.list(page_size=1)
+    assert ([each.id for each in page.pronunciation_dictionaries], page.has_more) == ([from_file.id], True)
+    page = dictionaries.list(page_size=1, cursor=page.next_cursor)
+    assert ([each.id for each in page.pronunciation_dictionaries], page.has_more) == ([made.id], False)
+    assert dictionaries.update(made.id, name="meals", archived=True).name == "meals"
+    assert [each.id for each in dictionaries.list().pronunciation_dictionaries] == [from_file.id]
+
+    unknown = PhonemeRule(string_to_replace="a", phoneme="a", alphabet="x")
+    with pytest.raises(ApiError) as refused:
+        dictionaries.get("0" * 20)
+    assert (refused.value.status_code, refused.value.body["detail"]["status"]) == (404, "unknown_dictionary")
+    with pytest.raises(ApiError, match="alphabet"):
+        dictionaries.create_from_rules(name="x", rules=[unknown])
+    with pytest.raises(ApiError, match="line 1"):
+        dictionaries.create_from_file(name="x", file=("food.pls", "<lexicon>"))
