@@ -263,6 +263,7 @@ class AppendText(_OfRequest):
     """More text of a request, without markup."""
 
     text: str
+    waits: bool = field(default=False, compare=False, repr=False)  # a few ms for other commands; not sent
 
 
 @dataclass(frozen=True, slots=True)

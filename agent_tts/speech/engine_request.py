@@ -77,7 +77,7 @@ class EngineRequest:
     def write(self, text: str) -> None:
         """Append text; empty text says that more will come. Never blocks; ignored after `end` and once finished."""
         if self.finished is None and not self.ended:
-            self._send(AppendText(self.request_id, text))
+            self._send(AppendText(self.request_id, text, waits=self.samples > 0))
 
     def direct(self, directive: Directive) -> None:
         """A directive after all text so far. Ignored after `end` and once finished."""
