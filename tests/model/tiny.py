@@ -70,7 +70,7 @@ def models(model_type: ModelType, size: str = PROJECTED) -> tuple[Any, FrameMode
     """Upstream's model and ours, float32 on the CPU. Both are shared: a test restores what it changes."""
     folder = checkpoint(model_type, size)
     ours = weights.build(FrameModel, ModelConfig.read(folder))
-    weights.plan(ours, folder / "model.safetensors", torch.float32, unused=("speaker_encoder.",)).load("cpu")
+    weights.plan(ours, folder, weights.MODEL, torch.float32, unused=("speaker_encoder.",)).load("cpu")
     return oracle.load(folder).model, ours
 
 

@@ -23,7 +23,7 @@ from agent_tts.engine.qwen3.row import Row, Waiting
 from agent_tts.engine.qwen3.runaway import RunawayDetector
 from agent_tts.engine.qwen3.runner import LoadedVoice
 from agent_tts.engine.qwen3.segment_feed import Segment
-from agent_tts.engine.qwen3.voices import ModelVoice, Qwen3Voices
+from agent_tts.engine.qwen3.voices import ModelVoice, Qwen3Voices, speakers_of
 from agent_tts.engine.slots import READ_S, SlotTable
 from agent_tts.errors import SpeechError, Unsupported
 from agent_tts.events import EngineInfo, Model
@@ -53,7 +53,7 @@ class Qwen3Engine(Engine):
     """
 
     def __init__(self, settings: Settings, slots: int) -> None:
-        self._models = create_models(settings.qwen3, slots)
+        self._models = create_models(settings, slots)
         library = VoiceLibrary.of(settings.voices)
         library.voices()  # reading a large library for the first time takes longer than a step may
         self._voices = Qwen3Voices(self._models, library, settings.qwen3.cached_voices)
@@ -66,7 +66,8 @@ class Qwen3Engine(Engine):
             default_voice=listed[0].name,
             languages=self._voices.languages,
             aliases=self._voices.aliases,
-            models=tuple(Model(m.name, m.kind, str(m.folder), m.vector_size) for m in self._models),
+            watermark=None if settings.watermark == "none" else settings.watermark,
+            models=tuple(Model(m.name, m.kind, str(m.folder), m.vector_size, speakers_of(m)) for m in self._models),
         )
         self._slots = SlotTable(slots, self._make)
         # The last frames of the row of every slot, whichever model it belongs to.

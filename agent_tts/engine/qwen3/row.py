@@ -344,13 +344,18 @@ def _language(options: SpeechOptions, model: Qwen3Model) -> str:
 
 
 def _sampling(options: SpeechOptions, model: Qwen3Model) -> SamplingParams:
-    """How a request draws its codes; temperature 0 is greedy for the predictor, too."""
+    """How a request draws its codes: as the model's defaults say, but for what the request says.
+
+    Its temperature 0 is greedy for the predictor, too.
+    """
     seed = secrets.randbits(63) if options.seed is None else options.seed
+    asked = {name: value for name, value in asdict(options.sampling).items() if value is not None}
+    if asked.get("temperature") == 0:
+        asked["predictor_temperature"] = 0
     try:
-        sampling = replace(SamplingParams.of(model.config.generation, seed), **asdict(options.sampling))
+        return replace(SamplingParams.of(model.config.generation, seed), **asked)
     except ValueError as error:
         raise InvalidRequest(f"sampling: {error}", "sampling") from None
-    return replace(sampling, predictor_temperature=0) if sampling.temperature == 0 else sampling
 
 
 class TimeStretch:

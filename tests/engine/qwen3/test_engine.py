@@ -88,14 +88,10 @@ def upstream(checkpoint: Checkpoints) -> Any:
 def theirs(
     model: Any, method: str, *, text: str = TEXT, mode: TextMode = "live", **request: Any
 ) -> NDArray[np.float32]:
-    """Greedy audio of a method of upstream."""
+    """Audio of a method of upstream; greedy unless the request says how to sample."""
+    greedy = {"do_sample": False, "subtalker_dosample": False}
     wavs, rate = getattr(model, method)(
-        text=text,
-        non_streaming_mode=mode == "whole",
-        do_sample=False,
-        subtalker_dosample=False,
-        max_new_tokens=FRAMES + 1,
-        **request,
+        text=text, non_streaming_mode=mode == "whole", max_new_tokens=FRAMES + 1, **(greedy | request)
     )
     assert rate == 24_000
     wav: NDArray[np.float32] = wavs[0]
@@ -181,6 +177,45 @@ class TestEqualsUpstream:
             library.delete("bob")
             with pytest.raises(UnknownVoice):
                 resolved(base, SpeechOptions("clone:bob"))
+
+
+@pytest.mark.parametrize(
+    "generation",
+    [
+        {"do_sample": False, "subtalker_dosample": False, "repetition_penalty": 2.5},
+        {"do_sample": False, "subtalker_top_k": 1},
+        {"top_k": 1, "temperature": 0.1, "subtalker_dosample": False},
+    ],
+)
+def test_the_sampling_of_a_checkpoint_is_its_default(
+    checkpoint: Checkpoints, upstream: Any, tmp_path: Path, generation: dict[str, Any]
+) -> None:
+    """As in the reference: greedy talkers and predictors, and draws from one code."""
+    folder = shutil.copytree(checkpoint("custom_voice"), tmp_path / "model")
+    (folder / "generation_config.json").write_text(json.dumps(generation))
+    model = upstream("custom_voice")
+    by_file: dict[str, Any] = {"do_sample": None, "subtalker_dosample": None}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(model, "generate_defaults", generation)
+        expected = theirs(model, "generate_custom_voice", speaker="ryan", language="English", **by_file)
+    options = SpeechOptions("ryan", "en", clean=False, text_mode="live")
+    with engine(folder, slots=1) as named:
+        assert_same(ours(named, options), expected)
+        asked = replace(options, sampling=Sampling(temperature=0.9, top_k=50), seed=3)
+        assert np.abs(ours(named, asked) - expected).max() > 0.01
+
+
+def test_a_speaker_may_have_a_capital_letter(checkpoint: Checkpoints, upstream: Any, tmp_path: Path) -> None:
+    folder = shutil.copytree(checkpoint("custom_voice"), tmp_path / "model")
+    entries = json.loads((folder / "config.json").read_text())
+    speakers = entries["talker_config"]["spk_id"]
+    entries["talker_config"] |= {"spk_id": {"Nina": speakers["ryan"]}, "spk_is_dialect": {"Nina": False}}
+    (folder / "config.json").write_text(json.dumps(entries))
+    expected = theirs(upstream("custom_voice"), "generate_custom_voice", speaker="ryan", language="English")
+    with engine(folder, slots=1) as named:
+        assert named.info.default_voice == "nina"
+        options = SpeechOptions("Nina", "en", clean=False, sampling=GREEDY, text_mode="live")
+        assert_same(ours(named, resolved(named, options)), expected)
 
 
 def test_any_split_of_a_text_gives_the_same_audio(ryan: Qwen3Engine, alone: Spoken) -> None:
@@ -458,7 +493,7 @@ def test_a_flush_is_answered_after_all_text_before_it(ryan: Qwen3Engine) -> None
 def test_a_pause_is_exact_silence_between_two_prompts(ryan: Qwen3Engine) -> None:
     alone = speak(ryan, "Hello ", options=RYAN)
     both = speak(ryan, "Hello ", FLUSH, " world.", options=RYAN)
-    paused = speak(ryan, "Hello ", Pause(500), "world.", options=RYAN)
+    paused = speak(ryan, "Hello ", Pause(500), " world.", options=RYAN)
     expected = [both.pcm[: len(alone.pcm)], np.zeros(12_000, np.int16), both.pcm[len(alone.pcm) :]]
     assert np.array_equal(paused.pcm, np.concatenate(expected))
     assert {len(frame) for frame in paused.frames[:-1]} == {3_840}
@@ -481,7 +516,7 @@ def test_pauses_and_flushes_keep_their_order(ryan: Qwen3Engine, script: list[Pie
 
 @pytest.mark.parametrize("between", ["", "Hi."])
 def test_pauses_are_generated_as_they_are_played(ryan: Qwen3Engine, between: str) -> None:
-    texts = [AddText(0, between, directive=Pause(9_000)) for _ in range(200)]
+    texts = [AddText(0, "", directive=Pause(9_000)), AddText(0, between)] * 200
     outputs = ryan.step([StartRequest(0, 1, RYAN), *texts, AddText(0, "", last=True)], [0])
     (row,) = ryan._slots.requests()
     most = 0
@@ -520,7 +555,7 @@ def test_a_row_at_another_speed_outputs_all_audio_when_its_text_runs_out(ryan: Q
     ryan.step([ReleaseSlot(0)], [])
 
 
-@pytest.mark.parametrize("text", ["", " ", "\n \n", "\x07"])
+@pytest.mark.parametrize("text", ["", " ", "\n \n", "\x07", "...", "?! “—” …", "。」"])
 def test_a_text_without_words_ends_without_audio(ryan: Qwen3Engine, text: str) -> None:
     spoken = speak(ryan, text, FLUSH, text, options=RYAN)
     assert spoken.kinds == ["Flushed", "Done"]
@@ -822,9 +857,10 @@ class TestSeveralModels:
             vector = SpeechOptions(
                 speaker_embedding=(0.1,) * (one.info.models[2].vector_size or 0), seed=0, clean=False, sampling=GREEDY
             )
-            asked = {0: RYAN, 1: described, 2: vector}
+            anyone = SpeechOptions(model=one.info.models[2].name, language="en", seed=0, clean=False, sampling=GREEDY)
+            asked = {0: RYAN, 1: described, 2: vector, 3: resolved(one, anyone)}
             together = speak_all(one, {slot: Script(["Hello."], options) for slot, options in asked.items()})
-        for slot, folder in ((0, folders[1]), (1, folders[0]), (2, folders[2])):
+        for slot, folder in ((0, folders[1]), (1, folders[0]), (2, folders[2]), (3, folders[2])):
             with engine(folder, slots=4) as alone:
                 assert np.array_equal(speak(alone, "Hello.", options=asked[slot]).pcm, together[slot].pcm)
 

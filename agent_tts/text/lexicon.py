@@ -1,0 +1,174 @@
+"""Says words and phrases as a lexicon has them. Reads one character at a time.
+
+* The longest entry that begins at a character wins; entries do not overlap, and what an entry says is not looked up.
+* An entry in small letters is found in any capitals; one with capitals as it is written, with a capital first letter,
+  or all in capitals: "us" is not "US", "polish" is not "Polish".
+* An entry is a whole word or phrase: not "cat" in "catalogue", not "don" in "don't", but "Ada" in "Ada's" and
+  "(Ada)". Scripts without spaces have no words; katakana next to katakana, and letters before Hangul, are one word, and
+  particles may follow Hangul.
+* Composed and decomposed letters, straight and curved apostrophes, any white space but a line break are the same.
+
+The result depends on the text, not on its split. What may still become a longer entry is held back, at most
+`MAX_HELD` characters. Time is linear in the text.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Sequence
+from functools import lru_cache
+
+from agent_tts.events import Say
+from agent_tts.lexicon import APOSTROPHES, MAX_WRITTEN, Entry, Lexicon, fold_char
+from agent_tts.text.chars import LINE_BREAKS, is_cjk
+
+MAX_HELD = 4 * MAX_WRITTEN  # characters: with white space and decomposed letters
+
+# They are no words after an apostrophe: "it's", "I'm", "don't".
+_CLITICS = frozenset(("s", "t", "d", "m", "ll", "re", "ve"))
+# Scripts that neither have spaces between words nor are `is_cjk`: Thai, Lao, Burmese, Khmer.
+_UNSPACED = (("\u0e00", "\u0eff"), ("\u1000", "\u109f"), ("\u1780", "\u17ff"))
+
+
+class LexiconReader:
+    """Takes text in any pieces; returns it as it is but for what `lexicons` have, which is a `Say`.
+
+    The longest entry of all lexicons wins, of equally long ones that of the first. The texts and those of each `Say`,
+    joined, are the text.
+    """
+
+    def __init__(self, lexicons: Sequence[Lexicon]) -> None:
+        self._lexicons = tuple(lexicon for lexicon in lexicons if len(lexicon))
+        self._first = frozenset(ch for lexicon in self._lexicons for ch in lexicon.first)
+        self._whole_words = all(lexicon.whole_words for lexicon in self._lexicons)
+        # What may begin an entry: its characters, each without capitals ("" for white space after white space), and
+        # those joined.
+        self._held: list[str] = []
+        self._folded: list[str] = []
+        self._text = ""
+        # The two characters before them.
+        self._before = ("", "")
+        # Certain, and not yet returned: characters that follow one another, and what came before them.
+        self._plain: list[str] = []
+        self._done: list[str | Say] = []
+
+    def append(self, text: str) -> list[str | Say]:
+        """More text; returns what is certain."""
+        for ch in text:
+            if self._held or self._may_begin(ch):
+                self._hold(ch)
+                self._settle(final=False)
+            else:
+                self._pass(ch)
+        return self._take()
+
+    def flush(self) -> list[str | Say]:
+        """All text so far is complete words; returns everything that was held back."""
+        self._settle(final=True)
+        self._before = ("", "")
+        return self._take()
+
+    # ------------------------------------------------------------ inside
+
+    def _may_begin(self, ch: str) -> bool:
+        """Whether an entry may begin with this character after `_before`."""
+        return fold_char(ch)[:1] in self._first and not (self._whole_words and _joined(self._before[1], ch))
+
+    def _hold(self, ch: str) -> None:
+        # No entry has a line break.
+        folded = "\n" if ch in LINE_BREAKS else fold_char(ch)
+        if folded == " " and self._text.endswith(" "):
+            folded = ""
+        self._held.append(ch)
+        self._folded.append(folded)
+        self._text += folded
+
+    def _pass(self, ch: str) -> None:
+        self._before = (self._before[1], ch)
+        self._plain.append(ch)
+
+    def _settle(self, *, final: bool) -> None:
+        """Decide on what is held, as far as no later character can change it; on all of it if it is `final`."""
+        while self._held:
+            wait = not final and len(self._held) < MAX_HELD
+            if wait and any(lexicon.goes_on(self._text) for lexicon in self._lexicons):
+                return
+            found = self._longest(final=not wait)
+            if found is None:
+                return
+            held, count, entry = self._held, *found
+            if entry is not None:
+                self._say(entry, held[:count])
+                self._before = (held[count - 2] if count > 1 else self._before[1], held[count - 1])
+            else:
+                self._pass(held[0])
+            while count < len(held) and not self._may_begin(held[count]):
+                self._pass(held[count])
+                count += 1
+            self._text = self._text[sum(map(len, self._folded[:count])) :]
+            del self._held[:count], self._folded[:count]
+
+    def _longest(self, *, final: bool) -> tuple[int, Entry | None] | None:
+        """The longest entry that begins what is held, with its number of characters; without one (1, None).
+
+        None if the next character decides.
+        """
+        length = len(self._text)
+        for end in range(len(self._held), 0, -1):
+            for lexicon in self._lexicons:
+                for entry in lexicon.find(self._text[:length]) if self._folded[end - 1] else ():
+                    fits = self._fits(entry, end, final=final)
+                    if fits is None:
+                        return None
+                    if fits:
+                        return end, entry
+            length -= len(self._folded[end - 1])
+        return 1, None
+
+    def _fits(self, entry: Entry, end: int, *, final: bool) -> bool | None:
+        """Whether the first `end` characters are this entry; None if the next character decides."""
+        word, after = "".join(self._held[:end]), "".join(self._held[end : end + 2])
+        if not entry.matches(word) or _is_mark(after[:1]):  # the mark belongs to the last letter
+            return False
+        if not entry.whole_word:
+            return True
+        before = self._before
+        if _joined(before[1], word[0]) or (before[1] in APOSTROPHES and _kind(before[0]) and word.lower() in _CLITICS):
+            return False
+        if after[:1] in APOSTROPHES and word[-1] in "nN":  # "don't"
+            return None if len(after) == 1 and not final else after[1:] not in ("t", "T")
+        return not _joined(word[-1], after[:1]) or _kind(word[-1]) == "hangul"
+
+    def _say(self, entry: Entry, written: list[str]) -> None:
+        self._cut()
+        self._done.append(Say("".join(written), entry.alias, entry.ipa))
+
+    def _cut(self) -> None:
+        if self._plain:
+            self._done.append("".join(self._plain))
+            self._plain.clear()
+
+    def _take(self) -> list[str | Say]:
+        self._cut()
+        done, self._done = self._done, []
+        return done
+
+
+@lru_cache(4_096)
+def _is_mark(ch: str) -> bool:
+    return ch != "" and unicodedata.category(ch).startswith("M")
+
+
+@lru_cache(4_096)
+def _kind(ch: str) -> str:
+    """What words the character is part of; "" if it is in none, or in a script without spaces."""
+    if "\u30a1" <= ch <= "\u30ff" or "\uff66" <= ch <= "\uff9f":
+        return "" if ch == "・" else "katakana"
+    if not (ch.isalnum() or _is_mark(ch)) or is_cjk(ch) or any(first <= ch <= last for first, last in _UNSPACED):
+        return ""
+    return "hangul" if "\uac00" <= ch <= "\ud7a3" else "word"
+
+
+def _joined(before: str, after: str) -> bool:
+    """Whether two neighbours are in the same word."""
+    return _kind(before) != "" and _kind(before) == _kind(after)
