@@ -53,7 +53,7 @@ class Qwen3Engine(Engine):
     """
 
     def __init__(self, settings: Settings, slots: int) -> None:
-        self._models = create_models(settings.qwen3, slots)
+        self._models = create_models(settings, slots)
         library = VoiceLibrary.of(settings.voices)
         library.voices()  # reading a large library for the first time takes longer than a step may
         self._voices = Qwen3Voices(self._models, library, settings.qwen3.cached_voices)
@@ -66,6 +66,7 @@ class Qwen3Engine(Engine):
             default_voice=listed[0].name,
             languages=self._voices.languages,
             aliases=self._voices.aliases,
+            watermark=None if settings.watermark == "none" else settings.watermark,
             models=tuple(Model(m.name, m.kind, str(m.folder), m.vector_size, speakers_of(m)) for m in self._models),
         )
         self._slots = SlotTable(slots, self._make)
