@@ -150,6 +150,13 @@ def declared(kind: type) -> dict[str, tuple[Any, Option, Any]]:
     }
 
 
+def within(name: str, value: float) -> float:
+    """A number as the option `name` of `SpeechOptions`: the nearest that its limits allow."""
+    option = declared(SpeechOptions)[name][1]
+    low, high = (limit if limit is not None else value for limit in (option.ge, option.le))
+    return min(max(value, low), high)
+
+
 VoiceKind = Literal["named", "designed", "cloned"]
 
 
@@ -185,6 +192,7 @@ class EngineInfo:
     languages: dict[str, str]  # every accepted spelling, lower case ("german", "de", "de-de") -> code
     aliases: dict[str, str] = field(default_factory=dict)  # other voice names -> the engine's
     aligns_words: bool = False  # whether it sends word times; otherwise they are estimated
+    performs: tuple[str, ...] = ("pause",)  # which directives have an effect: abilities of `text/directives.py`
     sample_rate: int = SAMPLE_RATE
     frame_ms: int = FRAME_MS
     models: tuple[Model, ...] = ()  # empty without a choice of models
