@@ -40,8 +40,7 @@ class EngineConnection:
         # Pieces that wait for a pass of the event loop, after a long one. The credit of requests bounds them.
         self._unread: deque[bytes] = deque()
         self._waits_for_pass = False
-        # Frames to write together: at the end of this tick of the event loop; or, if all of them may wait, when this timer
-        # ends.
+        # Frames to write together: at the end of this tick of the event loop, or when this timer ends if all may wait.
         self._outbox: list[bytes] = []
         self._flushes_soon = False
         self._waiting: asyncio.TimerHandle | None = None
