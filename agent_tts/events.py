@@ -274,6 +274,7 @@ class AppendText(_OfRequest):
     """More text of a request, without markup."""
 
     text: str
+    waits: bool = field(default=False, compare=False, repr=False)  # a few ms for other commands; not sent
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,7 +344,7 @@ class RequestStarted(_OfRequest):
 
 @dataclass(slots=True)  # not frozen, as the others are: that takes three times as long to make
 class RequestAudio:
-    """The next piece of audio: pcm_s16le, 24 kHz, mono, 80 ms; only the last piece may be shorter."""
+    """The next piece of audio: pcm_s16le, 24 kHz, mono, 80 ms or several times that; the last may be shorter."""
 
     request_id: int
     pcm: bytes
