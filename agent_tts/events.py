@@ -33,12 +33,14 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """Sampling parameters of the neural engines. Defaults are from Qwen3-TTS's generation_config.json."""
+    """Sampling parameters of the neural engines. None is the model's own, of its generation_config.json."""
 
-    temperature: Annotated[float, Option(help="Of qwen3; 0 is greedy.", ge=0, le=5)] = 0.9
-    top_k: Annotated[int, Option(help="Of qwen3; 0 keeps all.", ge=0, le=100_000)] = 50
-    top_p: Annotated[float, Option(help="Of qwen3; 1 keeps all.", gt=0, le=1)] = 1.0
-    repetition_penalty: Annotated[float, Option(help="Of qwen3; 1 is none.", gt=0, le=10)] = 1.05
+    temperature: Annotated[
+        float | None, Option(help="Of qwen3; 0 is greedy; default: the model's, as of the next three.", ge=0, le=5)
+    ] = None
+    top_k: Annotated[int | None, Option(help="Of qwen3; 0 keeps all.", ge=0, le=100_000)] = None
+    top_p: Annotated[float | None, Option(help="Of qwen3; 1 keeps all.", gt=0, le=1)] = None
+    repetition_penalty: Annotated[float | None, Option(help="Of qwen3; 1 is none.", gt=0, le=10)] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +155,13 @@ def declared(kind: type) -> dict[str, tuple[Any, Option, Any]]:
     }
 
 
+def within(name: str, value: float) -> float:
+    """A number as the option `name` of `SpeechOptions`: the nearest that its limits allow."""
+    option = declared(SpeechOptions)[name][1]
+    low, high = (limit if limit is not None else value for limit in (option.ge, option.le))
+    return min(max(value, low), high)
+
+
 VoiceKind = Literal["named", "designed", "cloned"]
 
 
@@ -164,6 +173,7 @@ class Model:
     kind: VoiceKind
     source: str  # folder of its checkpoint; never sent to a client
     vector_size: int | None = None  # values of a speaker vector; None unless it speaks cloned voices
+    speakers: tuple[str, ...] = ()  # its named voices, the default first; empty unless it speaks those
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +197,7 @@ class EngineInfo:
     languages: dict[str, str]  # every accepted spelling, lower case ("german", "de", "de-de") -> code
     aliases: dict[str, str] = field(default_factory=dict)  # other voice names -> the engine's
     aligns_words: bool = False  # whether it sends word times; otherwise they are estimated
+    performs: tuple[str, ...] = ("pause",)  # which directives have an effect: abilities of `text/directives.py`
     sample_rate: int = SAMPLE_RATE
     frame_ms: int = FRAME_MS
     models: tuple[Model, ...] = ()  # empty without a choice of models
@@ -268,6 +279,7 @@ class AppendText(_OfRequest):
     """More text of a request, without markup."""
 
     text: str
+    waits: bool = field(default=False, compare=False, repr=False)  # a few ms for other commands; not sent
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,7 +349,7 @@ class RequestStarted(_OfRequest):
 
 @dataclass(slots=True)  # not frozen, as the others are: that takes three times as long to make
 class RequestAudio:
-    """The next piece of audio: pcm_s16le, 24 kHz, mono, 80 ms; only the last piece may be shorter."""
+    """The next piece of audio: pcm_s16le, 24 kHz, mono, 80 ms or several times that; the last may be shorter."""
 
     request_id: int
     pcm: bytes
@@ -371,6 +383,10 @@ class RequestFlushed(_OfRequest):
 
 FinishReason = Literal["end", "cancelled", "length", "error"]
 
+# Why a piece of a text was ended by the engine, not by the model: its speech went round in a loop, fell silent, went on
+# after its text, or filled its positions. `early`: the model itself ended it, with too little speech for its text.
+CutReason = Literal["loop", "silence", "overrun", "positions", "early"]
+
 
 @dataclass(frozen=True, slots=True)
 class RequestFinished(_OfRequest):
@@ -382,6 +398,7 @@ class RequestFinished(_OfRequest):
     message: str = ""
     retry_after_ms: int | None = None
     gave_way: bool = False  # its slot was taken back for another request
+    cut: tuple[CutReason, ...] = ()  # why pieces of its text were ended; each reason once
 
 
 @dataclass(frozen=True, slots=True)

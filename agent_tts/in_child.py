@@ -11,6 +11,10 @@ import sys
 
 _PR_SET_PDEATHSIG = 1
 
+# Beginnings of lines of an engine's stderr: levels, at which its owner logs them, and of settings that it cannot use.
+FAULTS = ("WARNING", "ERROR")
+REFUSAL = "SettingsError: "
+
 # Python's are 700, 10, 10. A full collection stops a front for 0.1 ms a connection, and an engine for 10 us a request;
 # it is hardly ever needed, because what clients leave behind is not in cycles.
 GC_THRESHOLDS = (700, 10, 200)

@@ -84,7 +84,8 @@ def with_models(*models: Model) -> EngineClientFactory:
     def make(on_events: Callable[[list[EngineEvent]], None], on_lost: Callable[[str], None]) -> EngineClient:
         settings = settings_of()
         engine = ToneEngine(settings, slots=4)
-        engine.info = dataclasses.replace(engine.info, models=(Model("named", "named", "nowhere"), *models))
+        own = Model("named", "named", "nowhere", speakers=tuple(voice.name for voice in engine.info.voices))
+        engine.info = dataclasses.replace(engine.info, models=(own, *models))
         return InProcessEngine(EngineLoop(engine, Scheduler(policy(settings, 4))), on_events, on_lost)
 
     return make

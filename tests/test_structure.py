@@ -27,7 +27,7 @@ LAYERS = {
     "ipc": {"config", "engine"},  # the child runs the engine's loop
     "speech": {"protocol", "text", "voices"},  # rules for numbers and abbreviations in text
     "serve": {"config", "protocol", "speech", "text", "ipc", "voices"},
-    "integrations": {"client", "config", "protocol", "speech", "serve"},
+    "integrations": {"client", "config", "protocol", "speech", "serve", "text"},
     "agent": {"config", "integrations", "protocol", "serve", "ipc", "voices"},
     "doctor": {"config", "serve", "speech", "voices"},
     "bench": {"client", "config", "doctor", "protocol", "speech", "ipc", "serve", "model", "voices"},
@@ -84,7 +84,11 @@ def test_no_dangerous_call(path: Path) -> None:
     assert not imports(path) & BANNED_MODULES
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Call):
-            assert ast.unparse(node.func) not in BANNED_CALLS
+            # With `weights_only` a file cannot run code.
+            is_safe_load = "weights_only=True" in map(ast.unparse, node.keywords)
+            assert ast.unparse(node.func) not in BANNED_CALLS or (
+                ast.unparse(node.func) == "torch.load" and is_safe_load
+            )
             assert not any(k.arg == "shell" and ast.unparse(k.value) != "False" for k in node.keywords)
 
 

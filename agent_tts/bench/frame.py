@@ -25,7 +25,7 @@ from agent_tts.model.frame import PROMPT_ENTRIES, FrameModel, PromptEntries
 from agent_tts.model.frame_state import FrameState
 from agent_tts.model.speech import SpeechModel, SpeechState, accelerate
 from agent_tts.model.talker import PromptPositions
-from agent_tts.model.weights import Loadable, build, plan
+from agent_tts.model.weights import CODEC, MODEL, Loadable, build, plan
 
 # `with prompts`: the frame plus PROMPT_ENTRIES entries of prompts; only fused kernels compute both at once.
 PARTS = ("frame", "with prompts", "talker", "predictor", "sampling", "codec")
@@ -57,10 +57,9 @@ def load(folder: Path) -> SpeechModel:
     """The model of a checkpoint folder. Raises SettingsError: not a checkpoint, or no GPU."""
     config = ModelConfig.read(folder)
     frame, codec = build(FrameModel, config), build(Codec, config.codec)
-    voice_file = folder / "speech_tokenizer/model.safetensors"
     plans = (
-        plan(frame, folder / "model.safetensors", torch.bfloat16, unused=("speaker_encoder.",)),
-        plan(codec, voice_file, torch.bfloat16, unused=codec_module.ENCODING),
+        plan(frame, folder, MODEL, torch.bfloat16, unused=("speaker_encoder.",)),
+        plan(codec, folder, CODEC, torch.bfloat16, unused=codec_module.ENCODING),
     )
     for part in plans:
         part.load(device())

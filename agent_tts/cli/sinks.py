@@ -31,16 +31,26 @@ PLAYED_S = 10.0  # timeout for the player's end, beyond the length of the audio
 
 
 class FileSink:
-    """A file in the format of its suffix, valid even if closed early. Raises SettingsError: it cannot be made."""
+    """A file in the format of its suffix. Raises SettingsError: it cannot be made.
+
+    It is written beside its place. If closed early it is valid, and gets its place only where no file was before.
+    """
 
     def __init__(self, path: Path) -> None:
         format_ = FORMATS.get(path.suffix.lower())
         if format_ is None:
             raise SettingsError(f"-o {path.name}: the name ends in one of {', '.join(FORMATS)}; or - for raw pcm")
         self._is_wav = format_ == "wav"
+        # Where it will be, behind symbolic links; a pipe or a device is written to as it is.
+        self._path = path.resolve()
+        self._beside = self._path
+        if self._path.is_file() or not self._path.exists():
+            self._beside = self._path.with_name(f".{self._path.name}.{os.getpid()}.part")
         self._encoder = FileEncoder(format_)
         try:
-            self._file = path.open("wb")
+            if self._path.is_file():
+                self._path.open("ab").close()  # it may be written to
+            self._file = self._beside.open("wb")
         except OSError as error:
             self._encoder.close()
             raise SettingsError(f"-o {path.name}: {error.strerror}") from None
@@ -53,11 +63,17 @@ class FileSink:
     async def close(self, whole: bool) -> None:
         if self._file.closed:
             return
-        with self._file:
-            self._file.write(self._encoder.close())
-            if self._is_wav and self._file.seekable():
-                self._file.seek(0)
-                self._file.write(wav_header(self._samples))
+        try:
+            with self._file:
+                self._file.write(self._encoder.close())
+                if self._is_wav and self._file.seekable():
+                    self._file.seek(0)
+                    self._file.write(wav_header(self._samples))
+            if self._beside != self._path and (whole or (self._samples and not self._path.exists())):
+                self._beside.replace(self._path)
+        finally:
+            if self._beside != self._path:
+                self._beside.unlink(missing_ok=True)
 
 
 class StdoutSink:

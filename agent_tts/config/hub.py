@@ -1,4 +1,4 @@
-"""From a hub id to a folder: a checkpoint is downloaded once, with resume; later starts need no network.
+"""From a hub id to a folder: a model is downloaded once, with resume; later starts need no network.
 
 Only the front downloads, before the engine starts; the engine gets folders. This module does not import torch.
 """
@@ -9,12 +9,13 @@ import re
 import shutil
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from loguru import logger
 
-from agent_tts.config.settings import Checkpoint, Settings
+from agent_tts.config.settings import Audioseal, Checkpoint, Settings
 from agent_tts.errors import SettingsError
 from agent_tts.model.entries import index_of, read_index
 
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
     from huggingface_hub.errors import HfHubHTTPError
     from huggingface_hub.hf_api import ModelInfo
 
-# All files that a checkpoint needs. Weights in other formats, which can carry code, are not downloaded.
-_WANTED = re.compile(r"(speech_tokenizer/)?[\w.-]+\.(json|safetensors)|merges\.txt", re.ASCII)
+M = TypeVar("M", Checkpoint, Audioseal)
+
 _ID = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*", re.ASCII)
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _CONFIGURATION = ("config.json", "generation_config.json", "speech_tokenizer/config.json")
@@ -38,16 +39,49 @@ def with_local_models(settings: Settings) -> Settings:
     if settings.engine not in ("auto", "qwen3"):
         return settings
 
-    def local(model: Checkpoint) -> Checkpoint:
-        folder = local_folder(model.source, model.revision)
+    def local(model: M, contents: Contents) -> M:
+        folder = local_folder(model.source, model.revision, contents)
         return model.model_copy(update={"source": str(folder), "revision": None})
 
-    models = tuple(map(local, settings.qwen3.models))
-    return settings.model_copy(update={"qwen3": settings.qwen3.model_copy(update={"models": models})})
+    models = tuple(local(model, QWEN3) for model in settings.qwen3.models)
+    found: dict[str, object] = {"qwen3": settings.qwen3.model_copy(update={"models": models})}
+    if settings.watermark != "none":
+        found["audioseal"] = local(settings.audioseal, AUDIOSEAL)
+    return settings.model_copy(update=found)
 
 
-def local_folder(source: str, revision: str | None = None) -> Path:
-    """The folder of a checkpoint: `source` itself, or the cached copy of a hub id, downloaded if needed.
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """The files of one kind of model."""
+
+    name: str
+    # What is downloaded. Other files, such as weights in formats that can carry code, are not.
+    wanted: re.Pattern[str]
+    # The files, shards excepted, that it lacks; the argument tells whether it has a file.
+    missing: Callable[[Callable[[str], bool]], list[str]]
+
+
+def _missing(has: Callable[[str], bool]) -> list[str]:
+    needed = [*_CONFIGURATION, *(() if has("tokenizer.json") else _VOCABULARY)]
+    needed += [weights for weights in _WEIGHTS if not has(index_of(weights))]
+    return [name for name in needed if not has(name)]
+
+
+QWEN3 = Contents(
+    "Qwen3-TTS checkpoint",
+    re.compile(r"(speech_tokenizer/)?[\w.-]+\.(json|safetensors)|merges\.txt", re.ASCII),
+    _missing,
+)
+_STREAMING = ("generator_streaming.pth", "detector_streaming.pth")  # of which only the tensors are read
+AUDIOSEAL = Contents(
+    "copy of AudioSeal's streaming models",
+    re.compile("|".join(map(re.escape, _STREAMING))),
+    lambda has: [name for name in _STREAMING if not has(name)],
+)
+
+
+def local_folder(source: str, revision: str | None = None, contents: Contents = QWEN3) -> Path:
+    """The folder of a model: `source` itself, or the cached copy of a hub id, downloaded if needed.
 
     A commit that is in the cache is used without a request to the hub. Raises SettingsError: nothing usable is there.
 
@@ -58,8 +92,8 @@ def local_folder(source: str, revision: str | None = None) -> Path:
     if folder.is_dir():
         if revision is not None:
             raise SettingsError(f"{source} is a folder and has no revision {revision}; only a hub id has revisions")
-        if missing := _missing_from(folder):
-            raise SettingsError(f"{source} is not a complete Qwen3-TTS checkpoint: it lacks {', '.join(missing)}")
+        if missing := _missing_from(folder, contents):
+            raise SettingsError(f"{source} is not a complete {contents.name}: it lacks {', '.join(missing)}")
         return folder.resolve()
     if not _ID.fullmatch(source):
         raise SettingsError(f"{source!r} is neither a folder here nor a hub id, which is OWNER/NAME")
@@ -67,15 +101,15 @@ def local_folder(source: str, revision: str | None = None) -> Path:
         import huggingface_hub  # noqa: F401
     except ImportError as error:
         raise SettingsError(f"a hub id needs {error.name}: pip install 'agent-tts[qwen]', or give a folder") from error
-    return _fetched(source, revision)
+    return _fetched(source, revision, contents)
 
 
-def _fetched(repo: str, revision: str | None) -> Path:
-    if revision and _COMMIT.fullmatch(revision) and (folder := _cached(repo, revision)):
+def _fetched(repo: str, revision: str | None, contents: Contents) -> Path:
+    if revision and _COMMIT.fullmatch(revision) and (folder := _cached(repo, revision, contents)):
         return folder
     info = _info(repo, revision)
     if info is None:
-        if folder := _cached(repo, revision):
+        if folder := _cached(repo, revision, contents):
             logger.warning("{}: the hub does not answer; using commit {} from the cache", repo, folder.name)
             return folder
         raise SettingsError(
@@ -84,10 +118,10 @@ def _fetched(repo: str, revision: str | None) -> Path:
         )
     if revision is None:
         logger.warning("{}: no revision is pinned; this one is {}@{}", repo, repo, info.sha)
-    return _cached(repo, info.sha) or _download(repo, revision, info)
+    return _cached(repo, info.sha, contents) or _download(repo, revision, info, contents)
 
 
-def _cached(repo: str, revision: str | None) -> Path | None:
+def _cached(repo: str, revision: str | None, contents: Contents) -> Path | None:
     """The hub's copy on this disk, if it is complete."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError
@@ -96,7 +130,7 @@ def _cached(repo: str, revision: str | None) -> Path | None:
         folder = Path(snapshot_download(repo, revision=revision, local_files_only=True))
     except LocalEntryNotFoundError:
         return None
-    return None if _missing_from(folder) else folder
+    return None if _missing_from(folder, contents) else folder
 
 
 def _info(repo: str, revision: str | None) -> ModelInfo | None:
@@ -114,14 +148,16 @@ def _info(repo: str, revision: str | None) -> ModelInfo | None:
         return None
 
 
-def _download(repo: str, revision: str | None, info: ModelInfo) -> Path:
+def _download(repo: str, revision: str | None, info: ModelInfo, contents: Contents) -> Path:
     """Download the missing files, one after another in this thread, so that Ctrl-C ends it at once."""
     from huggingface_hub import hf_hub_download, try_to_load_from_cache
     from huggingface_hub.errors import HfHubHTTPError
 
-    sizes = {file.rfilename: file.size or 0 for file in info.siblings or () if _WANTED.fullmatch(file.rfilename)}
-    if missing := _missing(sizes.__contains__):
-        raise SettingsError(f"{repo} is not a Qwen3-TTS checkpoint: it lacks {', '.join(missing)}")
+    sizes = {
+        file.rfilename: file.size or 0 for file in info.siblings or () if contents.wanted.fullmatch(file.rfilename)
+    }
+    if missing := contents.missing(sizes.__contains__):
+        raise SettingsError(f"{repo} is not a {contents.name}: it lacks {', '.join(missing)}")
     wanted = [name for name in sizes if not isinstance(try_to_load_from_cache(repo, name, revision=info.sha), str)]
     size = sum(sizes[name] for name in wanted)
     _check_space(repo, size)
@@ -136,7 +172,7 @@ def _download(repo: str, revision: str | None, info: ModelInfo) -> Path:
             raise refusal from error
         reason = (isinstance(error, OSError) and error.strerror) or type(error).__name__
         raise SettingsError(f"the download of {repo} failed ({reason}): {_AGAIN}") from error
-    folder = _cached(repo, info.sha)
+    folder = _cached(repo, info.sha, contents)
     if folder is None:  # the branch has moved meanwhile
         raise SettingsError(f"the download of {repo} is incomplete: {_AGAIN}")
     return folder
@@ -179,19 +215,11 @@ def _readable(size: int) -> str:
     return f"{size / 1e9:.2f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"
 
 
-def _missing_from(folder: Path) -> list[str]:
-    """The files that a checkpoint folder lacks."""
-    missing = _missing(lambda name: (folder / name).is_file())
+def _missing_from(folder: Path, contents: Contents) -> list[str]:
+    """The files that a model's folder lacks."""
+    missing = contents.missing(lambda name: (folder / name).is_file())
     for weights in _WEIGHTS:
-        index = index_of(folder / weights)
-        if not (folder / weights).is_file() and index.is_file():
-            shards = sorted(set(read_index(index).values()))
-            missing += [shard for shard in shards if not index.with_name(shard).is_file()]
+        if not (folder / weights).is_file() and (folder / index_of(weights)).is_file():
+            shards = sorted(set(read_index(folder, weights).values()))
+            missing += [shard for shard in shards if not (folder / shard).is_file()]
     return missing
-
-
-def _missing(has: Callable[[str], bool]) -> list[str]:
-    """The files, shards excepted, that a checkpoint lacks; `has` tells whether it has a file."""
-    needed = [*_CONFIGURATION, *(() if has("tokenizer.json") else _VOCABULARY)]
-    needed += [weights for weights in _WEIGHTS if not has(index_of(Path(weights)).as_posix())]
-    return [name for name in needed if not has(name)]

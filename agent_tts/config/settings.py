@@ -170,6 +170,18 @@ class Qwen3(Section):
     cached_voices: int = Field(64, ge=1, description="prompts of cloned voices kept in memory")
 
 
+class Audioseal(Section):
+    """The watermark AudioSeal."""
+
+    source: str = Field(
+        "facebook/audioseal",
+        min_length=1,
+        description="a hub id, or a folder with generator_streaming.pth and detector_streaming.pth",
+    )
+    revision: str | None = Field(None, min_length=1, description="commit, tag or branch of a hub id")
+    message: int = Field(0, ge=0, le=65_535, description="16 bits that all speech of the node carries")
+
+
 class Voices(Section):
     """The library of cloned and designed voices."""
 
@@ -269,6 +281,9 @@ class Settings(Section):
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="lowest severity to log")
     log_format: Literal["text", "json"] = Field("text", description="format of log lines; json: one object per line")
     web: bool = Field(True, description="serve the page at /")
+    watermark: Literal["none", "audioseal"] = Field(
+        "none", description="an inaudible watermark in the speech of qwen3; needs agent-tts[watermark]"
+    )
     tls: Tls = Tls()
     auth: Auth = Auth()
     limits: Limits = Limits()
@@ -281,6 +296,7 @@ class Settings(Section):
     espeak: Espeak = Espeak()
     tone: Tone = Tone()
     qwen3: Qwen3 = Qwen3()
+    audioseal: Audioseal = Audioseal()
     voices: Voices = Voices()
     dictionaries: Dictionaries = Dictionaries()
     agent: Agent = Agent()

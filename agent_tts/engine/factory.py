@@ -29,6 +29,8 @@ def create_engine(settings: Settings) -> Engine:
         SettingsError: it cannot run here; the message says what to do.
     """
     name = chosen_engine(settings)
+    if settings.watermark != "none" and name != "qwen3":
+        raise SettingsError(f"watermark: only the engine qwen3 marks its speech, this node's is {name}: leave it out")
     slots = settings.slots or DEFAULT_SLOTS
     if name == "tone":
         from agent_tts.engine.tone import ToneEngine

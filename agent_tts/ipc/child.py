@@ -25,11 +25,13 @@ from typing import TYPE_CHECKING
 from agent_tts import open_files
 from agent_tts.errors import SettingsError
 from agent_tts.events import EngineCommand, EngineEvent
-from agent_tts.in_child import arrange_signals, die_with, settle, take_stdout
+from agent_tts.in_child import FAULTS, REFUSAL, arrange_signals, die_with, settle, take_stdout
 from agent_tts.ipc.links import BUFFER_BYTES, Arrivals, Links, LinkThread
 from agent_tts.ipc.wire import TO_ENGINE, Decoder, Setup, WireError, encode
 
 if TYPE_CHECKING:
+    from loguru import Message
+
     from agent_tts.engine.loop import EngineLoop
 
 EXIT_ENGINE_LOST = 70
@@ -51,12 +53,23 @@ def take_pipes() -> tuple[int, int]:
 
 def leave(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     """`sys.excepthook`: print the fault and exit at once, without running finalizers of a broken engine."""
-    # Other messages may quote text that is being spoken.
-    about_machine = (ArithmeticError, ImportError, MemoryError, OSError, RuntimeError, SettingsError, WireError)
-    traceback.print_tb(trace)
-    print(f"{kind.__name__}: {error}" if isinstance(error, about_machine) else kind.__name__, file=sys.stderr)
+    if isinstance(error, SettingsError):
+        print(f"{REFUSAL}{error}", file=sys.stderr)
+    else:
+        # Other messages may quote text that is being spoken.
+        about_machine = (ArithmeticError, ImportError, MemoryError, OSError, RuntimeError, WireError)
+        traceback.print_tb(trace)
+        print(f"{kind.__name__}: {error}" if isinstance(error, about_machine) else kind.__name__, file=sys.stderr)
     sys.stderr.flush()
     os._exit(EXIT_ENGINE_LOST)
+
+
+def tell(message: Message) -> None:
+    """Print a log record for the owner, whose log adds the time. Each line of a fault begins with its level."""
+    level = message.record["level"].name
+    mark = f"{level}: " if level in FAULTS else ""
+    for line in message.splitlines():
+        print(f"{mark}{line}", file=sys.stderr)
 
 
 class Inbox:
@@ -160,7 +173,7 @@ def main() -> None:
     from agent_tts.engine.factory import create_loop
 
     logger.remove()
-    logger.add(sys.stderr, format="{message}", diagnose=False)  # the owner's log adds the time
+    logger.add(tell, format="{message}", diagnose=False)
 
     inbox = Inbox(commands)
     first: list[Setup | EngineCommand] = []

@@ -14,6 +14,7 @@ from loguru import logger
 from agent_tts.config.settings import Settings
 from agent_tts.errors import EngineLost, SettingsError
 from agent_tts.events import EngineCommand, EngineEvent, EngineReady, StopEngine
+from agent_tts.in_child import FAULTS, REFUSAL
 from agent_tts.ipc.connection import EngineConnection
 from agent_tts.ipc.wire import Setup, encode
 from agent_tts.processes import PIPES_S, TAIL_BYTES, ChildProcess
@@ -101,9 +102,8 @@ class EngineChild(ChildProcess):
             return
         await self.end()
         line = self.tail.rpartition("\n")[2] or "it printed nothing"
-        refusal = f"{SettingsError.__name__}: "
-        if line.startswith(refusal):
-            raise SettingsError(line.removeprefix(refusal))
+        if line.startswith(REFUSAL):
+            raise SettingsError(line.removeprefix(REFUSAL))
         raise EngineLost(f"the {self._name} did not start ({self.gone.result()}): {line}")
 
     def send(self, command: EngineCommand) -> None:
@@ -192,11 +192,15 @@ class EngineChild(ChildProcess):
         self._on_events(new)
 
     def _log(self, data: bytes) -> None:
-        """Log whole lines of stderr: while the engine loads, they say what it loads and how much memory that takes."""
+        """Log lines of stderr: faults, and, while the engine loads, what it loads and how much memory that takes."""
         *lines, rest = (self._line + data).split(b"\n")
-        level = "INFO" if self.greeting is None else "DEBUG"
+        usual = "INFO" if self.greeting is None else "DEBUG"
         for line in lines:
-            logger.log(level, "{}: {}", self._name, line.decode("utf-8", "replace"))
+            said = line.decode("utf-8", "replace")
+            level, _, fault = said.partition(": ")
+            level, said = (level, fault) if level in FAULTS else (usual, said)
+            if not said.startswith(REFUSAL):  # which `start` raises
+                logger.log(level, "{}: {}", self._name, said)
         self._line = rest[-TAIL_BYTES:]
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from agent_tts.model.config import FRAME_SAMPLES, SAMPLE_RATE, ModelConfig, SpeakerConfig
 from agent_tts.model.entries import CheckpointError, JsonObject
-from agent_tts.model.weights import Loadable, build, plan
+from agent_tts.model.weights import CODEC, MODEL, Loadable, build, plan
 
 FFT_SIZE = 1024  # samples, of the window too
 HOP = 256  # samples
@@ -202,16 +202,15 @@ class VoiceEncoder:
             raise CheckpointError(
                 f"config.json: tts_model_type is {config.tts_model_type!r}; only 'base' checkpoints clone voices"
             )
-        codec.require("input_sample_rate", SAMPLE_RATE)
-        codec.require("encode_downsample_rate", FRAME_SAMPLES)
-        codec.require("encoder_valid_num_quantizers", config.codec.num_quantizers)
+        codec.require("input_sample_rate", SAMPLE_RATE, default=SAMPLE_RATE)
+        codec.require("encode_downsample_rate", FRAME_SAMPLES, default=FRAME_SAMPLES)
+        codec.require("encoder_valid_num_quantizers", config.codec.num_quantizers, default=16)
         speaker_encoder = build(SpeakerEncoder, config.speaker_encoder)
-        plans = [plan(speaker_encoder, folder / "model.safetensors", torch.float32, unused=("talker.",))]
+        plans = [plan(speaker_encoder, folder, MODEL, torch.float32, unused=("talker.",))]
         codec_encoder = None
         if not vector_only:
             codec_encoder = build(CodecEncoder, codec.section("encoder_config").entries, config.codec.num_quantizers)
-            codec_file = folder / "speech_tokenizer/model.safetensors"
-            plans.append(plan(codec_encoder, codec_file, torch.float32, unused=("decoder.",)))
+            plans.append(plan(codec_encoder, folder, CODEC, torch.float32, unused=("decoder.",)))
         for part in plans:
             part.load(device)
         return cls(speaker_encoder, codec_encoder, device)

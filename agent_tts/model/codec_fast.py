@@ -25,10 +25,10 @@ Rings = tuple[Tensor, ...]  # the histories of a `CodecState`
 
 
 class PackedSnake(NamedTuple):
-    """SnakeBeta as factor and reciprocal height, float32, for each column of a product."""
+    """SnakeBeta as factor and reciprocal height, float32, for each column of a product; ELU without a height."""
 
     alpha: Tensor
-    beta: Tensor
+    beta: Tensor | None
 
     @classmethod
     def of(cls, snake: nn.Module, repeat: int = 1) -> PackedSnake:
@@ -48,7 +48,7 @@ class Streams(NamedTuple):
 
 
 class Output(NamedTuple):
-    """Where a kernel puts its result: into a new tensor if `raw`, and into a ring, after SnakeBeta if there is one."""
+    """Where a kernel puts its result: into a new tensor if `raw`, and into a ring, activated if `snake` says how."""
 
     ring: Tensor | None = None
     snake: PackedSnake | None = None

@@ -1,15 +1,15 @@
 """The configuration of a checkpoint: typed, checked, and only what this implementation reads.
 
-Names are those of the checkpoint. A value that is not supported is an error, so that a checkpoint either runs as it was
-trained or not at all.
+Names are those of the checkpoint, defaults those of the reference implementation's configuration classes. A value that
+is not supported is an error, so that a checkpoint either runs as it was trained or not at all.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal, Self
+from typing import Literal, Self, TypeVar
 
 from agent_tts.model.entries import CheckpointError, JsonObject
 
@@ -19,6 +19,7 @@ SAMPLE_RATE = 24_000
 FRAME_SAMPLES = 1_920
 
 ModelType = Literal["custom_voice", "voice_design", "base"]
+T = TypeVar("T", bound="TransformerConfig")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,38 +31,51 @@ class TransformerConfig:
     num_hidden_layers: int
     num_attention_heads: int
     num_key_value_heads: int
-    head_dim: int
-    rms_norm_eps: float
-    rope_theta: float
+    head_dim: int = 0  # left out: hidden_size / num_attention_heads
+    rms_norm_eps: float = 1e-6
+    rope_theta: float = 10_000.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictorConfig(TransformerConfig):
     """The code predictor: 15 codes of a frame from the talker's hidden state and the first code."""
 
-    vocab_size: int  # codes of one codebook
-    num_code_groups: int
+    hidden_size: int = 1024
+    intermediate_size: int = 3072
+    num_hidden_layers: int = 5
+    num_attention_heads: int = 16
+    num_key_value_heads: int = 8
+    head_dim: int = 128
+    vocab_size: int = 2048  # codes of one codebook
+    num_code_groups: int = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TalkerConfig(TransformerConfig):
     """The talker: the first code of each frame. Its rotary embedding has one axis: all have equal positions."""
 
-    max_position_embeddings: int
-    vocab_size: int  # codes and control ids
+    hidden_size: int = 1024
+    intermediate_size: int = 2048
+    num_hidden_layers: int = 20
+    num_attention_heads: int = 16
+    num_key_value_heads: int = 2
+    max_position_embeddings: int = 32_768
+    vocab_size: int = 3072  # codes and control ids
     text_vocab_size: int
-    text_hidden_size: int
-    num_code_groups: int  # codes of one frame
-    codec_pad_id: int
-    codec_bos_id: int
-    codec_eos_token_id: int
-    codec_think_id: int
-    codec_nothink_id: int
-    codec_think_bos_id: int
-    codec_think_eos_id: int
-    codec_language_id: dict[str, int]  # language or dialect, lower case -> id
-    spk_id: dict[str, int]  # speaker, lower case -> id; empty unless the type is custom_voice
-    spk_is_dialect: dict[str, str | Literal[False]]  # speaker -> its dialect's name in codec_language_id
+    text_hidden_size: int = 2048
+    num_code_groups: int = 32  # codes of one frame
+    codec_pad_id: int = 4196
+    codec_bos_id: int = 4197
+    codec_eos_token_id: int = 4198
+    codec_think_id: int = 4202
+    codec_nothink_id: int = 4203
+    codec_think_bos_id: int = 4204
+    codec_think_eos_id: int = 4205
+    # Names are in lower case, as they are looked up.
+    codec_language_id: dict[str, int] = field(default_factory=dict)  # language or dialect -> id
+    spk_id: dict[str, int] = field(default_factory=dict)  # speaker -> id; empty unless the type is custom_voice
+    # Speaker -> its dialect's name in codec_language_id.
+    spk_is_dialect: dict[str, str | Literal[False]] = field(default_factory=dict)
     code_predictor: PredictorConfig
 
 
@@ -69,25 +83,31 @@ class TalkerConfig(TransformerConfig):
 class CodecConfig(TransformerConfig):
     """The codec's decoder: 16 codes to 80 ms of waveform. It has as many key/value heads as query heads."""
 
+    hidden_size: int = 1024
+    intermediate_size: int = 3072
+    num_hidden_layers: int = 8
+    num_attention_heads: int = 16
+    num_key_value_heads: int = 16
+    rms_norm_eps: float = 1e-5
     codebook_dim: int
-    codebook_size: int
-    latent_dim: int
-    attention_bias: bool
-    sliding_window: int  # frames that a frame attends to, itself included
-    num_quantizers: int
-    upsample_rates: tuple[int, ...]
-    upsampling_ratios: tuple[int, ...]
-    decoder_dim: int
+    codebook_size: int = 2048
+    latent_dim: int = 1024
+    attention_bias: bool = False
+    sliding_window: int = 72  # frames that a frame attends to, itself included
+    num_quantizers: int = 16
+    upsample_rates: tuple[int, ...] = (8, 5, 4, 3)
+    upsampling_ratios: tuple[int, ...] = (2, 2)
+    decoder_dim: int = 1536
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeakerConfig:
-    """The speaker encoder; `base` checkpoints only. Defaults are those of the reference implementation.
+    """The speaker encoder; `base` checkpoints only.
 
     Tuples are of the first convolution, the blocks, and the layer that joins them.
     """
 
-    enc_dim: int  # of the speaker vector
+    enc_dim: int = 1024  # of the speaker vector
     mel_dim: int = 128
     enc_channels: tuple[int, ...] = (512, 512, 512, 512, 1536)
     enc_kernel_sizes: tuple[int, ...] = (5, 3, 3, 3, 1)
@@ -99,7 +119,7 @@ class SpeakerConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationConfig:
-    """Sampling defaults of the checkpoint; ours are those of the reference implementation."""
+    """Sampling defaults of the checkpoint."""
 
     do_sample: bool = True
     temperature: float = 0.9
@@ -118,12 +138,12 @@ class ModelConfig:
     """A checkpoint folder: config.json, generation_config.json and speech_tokenizer/config.json."""
 
     tts_model_type: ModelType
-    tts_model_size: str  # "0b6" or "1b7"
-    im_start_token_id: int
-    im_end_token_id: int
-    tts_pad_token_id: int
-    tts_bos_token_id: int
-    tts_eos_token_id: int
+    tts_model_size: str | None = None  # "0b6" or "1b7"
+    im_start_token_id: int = 151_644
+    im_end_token_id: int = 151_645
+    tts_pad_token_id: int = 151_671
+    tts_bos_token_id: int = 151_672
+    tts_eos_token_id: int = 151_673
     talker: TalkerConfig
     codec: CodecConfig
     speaker_encoder: SpeakerConfig | None  # None unless the type is base
@@ -136,9 +156,14 @@ class ModelConfig:
         tokenizer = JsonObject.load(folder, "speech_tokenizer/config.json")
         _refuse_25_hz(top, tokenizer)
         top.require("model_type", MODEL_TYPE)
-        talker, decoder = top.section("talker_config"), tokenizer.section("decoder_config")
+        tokenizer.require("model_type", TOKENIZER_TYPE)
+        tokenizer.require("output_sample_rate", SAMPLE_RATE, default=SAMPLE_RATE)
+        tokenizer.require("decode_upsample_rate", FRAME_SAMPLES, default=FRAME_SAMPLES)
+        talker = _with_names(top.section("talker_config"))
         predictor = talker.section("code_predictor_config")
-        _require_supported(tokenizer, talker, predictor, decoder)
+        for section in (talker, predictor):
+            section.require("attention_bias", False, default=False)
+            section.require("use_sliding_window", False, default=False)
         speaker_encoder = None
         if top.entries.get("tts_model_type") == "base":
             section = top.section("speaker_encoder_config")
@@ -146,8 +171,8 @@ class ModelConfig:
             speaker_encoder = section.typed(SpeakerConfig)
         config = top.typed(
             cls,
-            talker=talker.typed(TalkerConfig, code_predictor=predictor.typed(PredictorConfig)),
-            codec=decoder.typed(CodecConfig),
+            talker=_transformer(talker, TalkerConfig, code_predictor=_transformer(predictor, PredictorConfig)),
+            codec=_transformer(tokenizer.section("decoder_config"), CodecConfig),
             speaker_encoder=speaker_encoder,
             generation=JsonObject.load(folder, "generation_config.json").typed(GenerationConfig),
         )
@@ -187,6 +212,9 @@ class ModelConfig:
             f"a text id is not within the text vocabulary of {talker.text_vocab_size}": (
                 all(0 <= token < talker.text_vocab_size for token in texts)
             ),
+            "a custom_voice checkpoint needs a speaker in spk_id": (
+                self.tts_model_type != "custom_voice" or bool(talker.spk_id)
+            ),
             f"spk_is_dialect names {', '.join(sorted(unknown))}, which codec_language_id does not have": not unknown,
         }
         if speaker := self.speaker_encoder:
@@ -214,16 +242,28 @@ def _refuse_25_hz(top: JsonObject, tokenizer: JsonObject) -> None:
             )
 
 
-def _require_supported(tokenizer: JsonObject, talker: JsonObject, predictor: JsonObject, decoder: JsonObject) -> None:
-    tokenizer.require("model_type", TOKENIZER_TYPE)
-    tokenizer.require("output_sample_rate", SAMPLE_RATE)
-    tokenizer.require("decode_upsample_rate", FRAME_SAMPLES)
-    for section in (talker, predictor):
-        section.require("attention_bias", False, default=False)
-        section.require("use_sliding_window", False, default=False)
-    for section in (talker, predictor, decoder):
-        section.require("hidden_act", "silu", default="silu")
-        scaling = section.entries.get("rope_scaling") or {}
-        kind = scaling.get("rope_type", scaling.get("type", "default")) if isinstance(scaling, dict) else scaling
-        if kind != "default":
-            raise CheckpointError(f"{section.where}: rope_scaling of type {kind!r} is not supported; only 'default' is")
+def _with_names(talker: JsonObject) -> JsonObject:
+    """A talker with its names of speakers and languages in lower case. A name that is there in lower case counts."""
+    names = {}
+    for entry in ("codec_language_id", "spk_id", "spk_is_dialect"):
+        given = talker.section(entry).entries
+        lowered = {name.lower(): given.get(name.lower(), value) for name, value in given.items()}
+        names[entry] = {name: value.lower() if isinstance(value, str) else value for name, value in lowered.items()}
+    return replace(talker, entries=talker.entries | names)
+
+
+def _transformer(section: JsonObject, kind: type[T], **others: object) -> T:
+    """A transformer's entries, those of its rotary embedding in the places of transformers 4 or 5."""
+    section.require("hidden_act", "silu", default="silu")
+    place = "rope_parameters" if section.entries.get("rope_parameters") is not None else "rope_scaling"
+    rope = section.section(place)
+    if any(isinstance(value, dict) for value in rope.entries.values()):
+        raise CheckpointError(f"{rope.where}: one for each type of layer is not supported")
+    rope_type = rope.entries.get("rope_type", rope.entries.get("type", "default"))
+    if rope_type != "default":
+        raise CheckpointError(f"{section.where}: {place} of type {rope_type!r} is not supported; only 'default' is")
+    rope.require("partial_rotary_factor", 1, default=1)
+    if place == "rope_parameters" and "rope_theta" in rope.entries:
+        section = replace(section, entries=section.entries | {"rope_theta": rope.entries["rope_theta"]})
+    config = section.typed(kind, **others)
+    return config if config.head_dim else replace(config, head_dim=config.hidden_size // config.num_attention_heads)

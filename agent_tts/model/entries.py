@@ -9,7 +9,7 @@ import json
 import re
 import typing
 from dataclasses import MISSING, dataclass, fields
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from types import UnionType
 from typing import Any, Literal, Self, TypeVar
 
@@ -46,9 +46,11 @@ class JsonObject:
         return cls(entries, name)
 
     def section(self, entry: str) -> JsonObject:
-        """The object that an entry holds."""
+        """The object that an entry holds; an empty one where it is left out or null."""
         inner = self.entries.get(entry)
         where = f"{self.where}: {entry}"
+        if inner is None:
+            inner = {}
         if not isinstance(inner, dict):
             raise CheckpointError(f"{where}: has to be an object")
         return JsonObject(inner, where)
@@ -63,7 +65,8 @@ class JsonObject:
         """A dataclass from the entries of the same names, and `others`. Other entries are ignored."""
         hints = typing.get_type_hints(kind)
         own = [field for field in fields(kind) if field.name not in others]  # type: ignore[arg-type]
-        missing = [field.name for field in own if field.name not in self.entries and field.default is MISSING]
+        needed = [field for field in own if field.default is MISSING and field.default_factory is MISSING]
+        missing = [field.name for field in needed if field.name not in self.entries]
         if missing:
             raise CheckpointError(f"{self.where}: missing {', '.join(missing)}")
         values = {
@@ -97,17 +100,21 @@ def _fits(kind: Any, value: Any) -> bool:
     return origin is None and isinstance(value, kind)
 
 
-def index_of(path: Path) -> Path:
-    """The index that replaces a weights file."""
-    return path.with_name(path.name + ".index.json")
+def index_of(weights: str) -> str:
+    """The name of the index that replaces a weights file."""
+    return f"{weights}.index.json"
 
 
-def read_index(index: Path) -> dict[str, str]:
-    """Name of each tensor -> name of its shard, a file beside the index. Raises CheckpointError: it is not an index."""
-    shards = JsonObject.load(index.parent, index.name).section("weight_map").entries
+def read_index(folder: Path, weights: str) -> dict[str, str]:
+    """Name of each tensor -> the file of the folder that has it, beside the index of `weights`.
+
+    Raises CheckpointError: it is not an index.
+    """
+    index = index_of(weights)
+    shards = JsonObject.load(folder, index).section("weight_map").entries
     if not shards:
-        raise CheckpointError(f"{index.name}: weight_map names no tensors")
+        raise CheckpointError(f"{index}: weight_map names no tensors")
     for name, shard in shards.items():
         if not isinstance(shard, str) or not _SHARD.fullmatch(shard):
-            raise CheckpointError(f"{index.name}: {name} is in {shard!r}, not in a .safetensors file beside the index")
-    return shards
+            raise CheckpointError(f"{index}: {name} is in {shard!r}, not in a .safetensors file beside the index")
+    return {name: PurePosixPath(weights).with_name(shard).as_posix() for name, shard in shards.items()}

@@ -13,6 +13,7 @@ from agent_tts.model.codec import Codec, CodecState
 from agent_tts.model.frame import Frame, FrameModel
 from agent_tts.model.frame_state import FrameState
 from agent_tts.model.talker import PromptPositions
+from agent_tts.model.watermark import Watermark
 
 PEAK = 32_767  # of int16
 
@@ -23,6 +24,13 @@ class SpeechState:
 
     frame: FrameState
     codec: CodecState
+    watermark: CodecState | None = None  # None without a watermark
+
+    def restart(self, rows: Tensor) -> None:
+        """Puts the sound of rows, int64[n], back to the start of a stream."""
+        self.codec.reset(rows)
+        if self.watermark is not None:
+            self.watermark.reset(rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,19 +41,23 @@ class SpeechFrame(Frame):
 
 
 class SpeechModel:
-    """A frame model and its codec as one."""
+    """A frame model, its codec, and the watermark of its sound, if there is one, as one."""
 
-    def __init__(self, frame: FrameModel, codec: Codec) -> None:
+    def __init__(self, frame: FrameModel, codec: Codec, watermark: Watermark | None = None) -> None:
         self.frame = frame
         self.codec = codec
+        self.watermark = watermark
         # As Codec.step; `accelerate` may put a faster one here.
         self.decode: Callable[[CodecState, Tensor, Tensor, Tensor | None], Tensor] = codec.step
+        # As Watermark.step, likewise. None without a watermark.
+        self.mark = watermark.step if watermark else None
 
     def init_state(self, rows: int, max_model_len: int, blocks: int | None = None) -> SpeechState:
         """Empty rows; see `FrameModel.init_state`."""
         weight = next(self.codec.parameters())
         frame = self.frame.init_state(rows, max_model_len, blocks)
-        return SpeechState(frame, self.codec.init_state(rows, weight.device, weight.dtype))
+        parts = [part.init_state(rows, weight.device, weight.dtype) for part in (self.codec, self.watermark) if part]
+        return SpeechState(frame, *parts)
 
     @torch.inference_mode()
     def step(
@@ -54,6 +66,8 @@ class SpeechModel:
         """One frame for the rows of a mask bool[B], with samples; see `FrameModel.step`."""
         frame = self.frame.step(state.frame, run, rows=rows, prompts=prompts)
         sound = self.decode(state.codec, frame.codes, frame.spoke, rows)
+        if self.mark is not None and state.watermark is not None:
+            sound = sound + self.mark(state.watermark, sound, frame.spoke, rows)
         finite = frame.finite & sound.isfinite().all(-1)
         pcm = (sound.nan_to_num().clamp(-1, 1) * PEAK).to(torch.int16)
         return SpeechFrame(frame.codes, frame.spoke, finite, frame.ended, frame.starved, frame.full, pcm)
@@ -82,3 +96,7 @@ def put_kernels(model: SpeechModel) -> None:
         from agent_tts.model.codec_fast import FastCodec
 
         model.decode = FastCodec(model.codec).step
+        if model.watermark is not None:
+            from agent_tts.model.watermark_fast import FastWatermark
+
+            model.mark = FastWatermark(model.watermark).step

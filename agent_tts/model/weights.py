@@ -25,6 +25,9 @@ M = TypeVar("M", bound=nn.Module)
 
 Shape = tuple[int, ...]
 
+# The weights of a checkpoint folder: of the talker, the predictor and the speaker encoder; of the codec.
+MODEL, CODEC = "model.safetensors", "speech_tokenizer/model.safetensors"
+
 _SHOWN = 5  # names in an error message
 
 
@@ -72,20 +75,32 @@ class LoadPlan:
     """A module and the files that fit it."""
 
     module: Loadable
+    folder: Path
     names: Mapping[str, str]  # our name of each parameter -> its name in the files
-    files: Mapping[str, Path]  # name in the files -> the file it is in
+    files: Mapping[str, str]  # name in the files -> the file of the folder that has it
     dtype: torch.dtype
     nbytes: int  # memory that `load` takes on its device
 
     def load(self, device: torch.device | str) -> None:
-        """Fills the module with frozen parameters, and moves its buffers to the device too."""
+        """Fills the module with frozen parameters, and moves its buffers to the device too.
+
+        Raises CheckpointError: a value is not finite, or not in `dtype`.
+        """
+        ranges: list[Tensor] = []  # least and largest value of each tensor; NaN if it has one
         with ExitStack() as stack:
-            files = {path: stack.enter_context(safe_open(path, "pt")) for path in set(self.files.values())}
+            files = {
+                file: stack.enter_context(safe_open(self.folder / file, "pt")) for file in set(self.files.values())
+            }
             for ours, theirs in self.names.items():
                 # Always a copy: memory that is mapped to the file would change with it.
                 tensor = files[self.files[theirs]].get_tensor(theirs).to(device, self.dtype, copy=True)
+                ranges.append(torch.stack(tensor.aminmax()))
                 _place(self.module, ours, tensor)
         self.module.to(device)
+        finite = torch.stack(ranges).isfinite().all(dim=1).tolist()  # the only wait for a GPU
+        if broken := [name for name, is_finite in zip(self.names.values(), finite, strict=True) if not is_finite]:
+            dtype = str(self.dtype).removeprefix("torch.")
+            raise CheckpointError(f"{self.files[broken[0]]}: not finite in {dtype}: {_listed(broken)}")
 
 
 def _place(module: Loadable, name: str, tensor: Tensor) -> None:
@@ -93,16 +108,16 @@ def _place(module: Loadable, name: str, tensor: Tensor) -> None:
     setattr(module.get_submodule(owner), attribute, nn.Parameter(tensor, requires_grad=False))
 
 
-def plan(module: Loadable, path: Path, dtype: torch.dtype, unused: tuple[str, ...] = ()) -> LoadPlan:
-    """Compares a module with a file by the header of the file.
+def plan(module: Loadable, folder: Path, weights: str, dtype: torch.dtype, unused: tuple[str, ...] = ()) -> LoadPlan:
+    """Compares a module with a weights file of a checkpoint folder by the header of the file.
 
     Args:
-        path: if it does not exist but its index (path.index.json) does, the shards of the index are read.
+        weights: MODEL or CODEC; if it does not exist but its index does, the shards of the index are read.
         unused: prefixes of tensors in the file that this module does not have.
     Raises:
         CheckpointError: a file is missing or not safetensors, the index contradicts the shards, or tensors do not fit.
     """
-    contents = _contents(path)
+    contents = _contents(folder, weights)
     shapes = {name: shape for name, (_, shape) in contents.items()}
     expected = module.checkpoint_shapes()
     wrong = {
@@ -116,38 +131,38 @@ def plan(module: Loadable, path: Path, dtype: torch.dtype, unused: tuple[str, ..
     }
     complaints = [f"{_listed(found)} {what}" for what, found in wrong.items() if found]
     if complaints:
-        raise CheckpointError(f"{path.name}: {'; '.join(complaints)}")
+        raise CheckpointError(f"{weights}: {'; '.join(complaints)}")
     elements = sum(math.prod(shape) for shape in expected.values())
     files = {name: contents[name][0] for name in expected}
-    return LoadPlan(module, module.checkpoint_names(), files, dtype, elements * dtype.itemsize)
+    return LoadPlan(module, folder, module.checkpoint_names(), files, dtype, elements * dtype.itemsize)
 
 
-def _contents(path: Path) -> dict[str, tuple[Path, Shape]]:
+def _contents(folder: Path, weights: str) -> dict[str, tuple[str, Shape]]:
     """File and shape of each tensor."""
-    index = index_of(path)
-    if path.exists() or not index.exists():
-        return {name: (path, shape) for name, shape in _header(path).items()}
-    shards = read_index(index)
-    found: dict[str, tuple[Path, Shape]] = {}
+    index = index_of(weights)
+    if (folder / weights).exists() or not (folder / index).exists():
+        return {name: (weights, shape) for name, shape in _header(folder, weights).items()}
+    shards = read_index(folder, weights)
+    found: dict[str, tuple[str, Shape]] = {}
     for shard in sorted(set(shards.values())):
-        for name, shape in _header(path.with_name(shard)).items():
+        for name, shape in _header(folder, shard).items():
             if shards.get(name) != shard:
                 said = f"says {shards[name]}" if name in shards else "does not name it"
-                raise CheckpointError(f"{index.name}: {name} is in {shard}; the index {said}")
-            found[name] = path.with_name(shard), shape
+                raise CheckpointError(f"{index}: {name} is in {shard}; the index {said}")
+            found[name] = shard, shape
     if absent := [f"{name} in {shard}" for name, shard in shards.items() if name not in found]:
-        raise CheckpointError(f"{index.name}: not there: {_listed(absent)}")
+        raise CheckpointError(f"{index}: not there: {_listed(absent)}")
     return found
 
 
-def _header(path: Path) -> dict[str, Shape]:
-    if not path.is_file():
-        raise CheckpointError(f"{path.name}: missing from the checkpoint; only safetensors are read")
+def _header(folder: Path, weights: str) -> dict[str, Shape]:
+    if not (folder / weights).is_file():
+        raise CheckpointError(f"{weights}: missing from the checkpoint; only safetensors are read")
     try:
-        with safe_open(path, "pt") as file:
+        with safe_open(folder / weights, "pt") as file:
             return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
     except SafetensorError as error:
-        raise CheckpointError(f"{path.name}: not a safetensors file: {error}") from error
+        raise CheckpointError(f"{weights}: not a safetensors file: {error}") from error
 
 
 def _listed(names: list[str]) -> str:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from agent_tts.events import FinishReason
+from agent_tts.events import CutReason, FinishReason
 
 FLAG_LAST = 1  # last audio of the context
 FLAG_FLUSH = 2  # this piece completes the audio before a flush point
@@ -54,6 +54,15 @@ class Words:
 
 
 @dataclass(frozen=True, slots=True)
+class Mark:
+    """A `<mark name="..."/>` of the text, told before the audio at its place."""
+
+    name: str
+    at_ms: int  # from the context's first sample
+    char_start: int  # offset of the tag in the context's text
+
+
+@dataclass(frozen=True, slots=True)
 class Flushed:
     """All audio of the text before a flush was sent."""
 
@@ -79,9 +88,10 @@ class Done:
     audio_ms: int  # audio handed out
     ttfa_ms: float | None  # first text to first audio; None without audio
     rtf: float | None  # engine time / audio time; None without audio
+    cut: tuple[CutReason, ...] = ()  # why the engine ended pieces of the text; each reason once
 
 
-ContextEvent = AudioChunk | Words | Flushed | Done
+ContextEvent = AudioChunk | Words | Mark | Flushed | Done
 
 
 class AnyUtterance(ABC):

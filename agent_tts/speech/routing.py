@@ -22,7 +22,7 @@ from agent_tts.events import (
     Voice,
     VoiceKind,
 )
-from agent_tts.voices import ANYONE, DESIGN, OPENAI_VOICES, PSEUDO_VOICES, QWEN_VOICES, own_voice
+from agent_tts.voices import ANYONE, DESIGN, OPENAI_VOICES, PSEUDO_VOICES, QWEN_VOICES, default_voice, own_voice
 from agent_tts.voices.library import StoredVoice
 from agent_tts.voices.names import Mix, did_you_mean, library_name, parse_mix
 
@@ -61,8 +61,10 @@ class Routing:
         self.stored = stored
         # The operator's names for voices. A voice's own name takes precedence.
         self._aliases = aliases
-        # Every accepted name of the engine's voices -> the engine's name. Some voices are reached only by an alias.
-        own = (info.default_voice, *(voice.name for voice in info.voices), *info.aliases.values())
+        # Every accepted name of the engine's voices -> the engine's name. Some voices are not listed: they are reached
+        # by an alias, or are the default of a model.
+        of_models = map(default_voice, info.models)
+        own = (info.default_voice, *(voice.name for voice in info.voices), *info.aliases.values(), *of_models)
         self._own = info.aliases | {name: name for name in own}
         # Library voices by name, without those that an engine voice of the same name hides.
         self._stored = {voice.name: voice for voice in stored if voice.name not in self._own}
@@ -73,8 +75,8 @@ class Routing:
     def resolve(self, options: SpeechOptions) -> SpeechOptions:
         """The options with the engine's and the library's names, and the voice resolved. Idempotent.
 
-        If the options have no language, the language in the model's name applies. The model is None on an engine
-        without a choice of models, and for a named voice, whose model the engine selects.
+        If the options have no voice, that of the model applies; if they have no language, that in the model's name. The
+        model is None on an engine without a choice of models, and for a named voice, whose model the engine selects.
 
         Raises:
             UnknownVoice, UnsupportedLanguage, UnknownModel: no such name; the message suggests the nearest.
@@ -84,7 +86,7 @@ class Routing:
         if options.resolved is not None:
             return options
         asked, spoken = self.find_model(options.model)
-        wanted = self._wanted(options)
+        wanted = self._wanted(options, asked)
         language = options.language if options.language.lower() != "auto" else spoken or "auto"
         return dataclasses.replace(
             options,
@@ -152,10 +154,10 @@ class Routing:
         check_free(name, self._own)
         self._require_kind(f"voices that are {kind}", kind)
 
-    def _wanted(self, options: SpeechOptions) -> _Wanted:
+    def _wanted(self, options: SpeechOptions, asked: Model | None) -> _Wanted:
         if options.speaker_embedding is not None:
             return self._embedding(options.speaker_embedding, options.voice)
-        name = options.voice or self.info.default_voice
+        name = options.voice or (default_voice(asked) if asked else self.info.default_voice)
         if (named := self._named(name)) is not None:
             return named
         other = self._aliases.get(name, self._aliases.get(ANY_NAME))
@@ -175,7 +177,7 @@ class Routing:
             return _wanted_of(stored)
         if (mix := parse_mix(name)) is not None:
             return self._mix(mix)
-        if name.lower() in QWEN_VOICES:
+        if name.lower() in QWEN_VOICES and not self.speaks("named"):  # refused with the model that it takes
             name = name.lower()
             return _Wanted(NamedVoice(name), name, f"{name!r} is a voice of the released models", "named")
         return None
@@ -232,7 +234,9 @@ class Routing:
         return [
             model
             for model in self.info.models
-            if model.kind == wanted.kind and (wanted.vector_sizes is None or model.vector_size in wanted.vector_sizes)
+            if model.kind == wanted.kind
+            and (wanted.vector_sizes is None or model.vector_size in wanted.vector_sizes)
+            and (wanted.kind != "named" or wanted.name in model.speakers)
         ]
 
     def _require_kind(self, what: str, kind: VoiceKind) -> None:

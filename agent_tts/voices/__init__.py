@@ -1,6 +1,6 @@
 """Names of voices and languages, of this project and of others."""
 
-from agent_tts.events import AnyVoice, DesignedVoice, NamedVoice, ResolvedVoice
+from agent_tts.events import AnyVoice, DesignedVoice, Model, NamedVoice, ResolvedVoice
 
 # Voices that clients of other engines request: every engine here has an alias for each.
 OPENAI_VOICES = (
@@ -25,6 +25,11 @@ DESIGN = "design"  # described by the instructions of a request
 ANYONE = "anyone"  # a random voice for each seed
 
 PSEUDO_VOICES: dict[str, ResolvedVoice] = {DESIGN: DesignedVoice(), ANYONE: AnyVoice()}
+
+
+def default_voice(model: Model) -> str:
+    """The voice of a request with this model and no voice."""
+    return model.speakers[0] if model.kind == "named" else DESIGN if model.kind == "designed" else ANYONE
 
 
 def own_voice(name: str) -> ResolvedVoice:

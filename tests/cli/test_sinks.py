@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import sys
 from pathlib import Path
@@ -57,6 +58,46 @@ async def test_a_wav_file_is_valid_also_when_interrupted(tmp_path: Path, whole: 
     assert int.from_bytes((tmp_path / "a.wav").read_bytes()[HEADER_BYTES - 4 : HEADER_BYTES], "little") == len(
         FRAMES[0]
     )
+
+
+@pytest.mark.parametrize("whole", [True, False])
+async def test_a_file_is_replaced_only_by_a_whole_one(tmp_path: Path, whole: bool) -> None:
+    (tmp_path / "a.pcm").write_bytes(b"before")
+    (tmp_path / "link.pcm").symlink_to("a.pcm")
+    sink = FileSink(tmp_path / "link.pcm")
+    await sink.write(FRAMES[0])
+    assert (tmp_path / "a.pcm").read_bytes() == b"before"
+    await sink.close(whole)
+    assert (tmp_path / "a.pcm").read_bytes() == (FRAMES[0] if whole else b"before")
+    assert set(os.listdir(tmp_path)) == {"a.pcm", "link.pcm"}
+    assert (tmp_path / "link.pcm").is_symlink()
+
+
+async def test_nothing_is_left_of_a_file_without_audio_or_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    await FileSink(tmp_path / "a.wav").close(False)
+    assert os.listdir(tmp_path) == []
+    sink = FileSink(tmp_path / "a.wav")
+    await sink.write(FRAMES[0])
+
+    def full(samples: int) -> bytes:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("agent_tts.cli.sinks.wav_header", full)
+    with pytest.raises(OSError, match="No space"):
+        await sink.close(True)
+    assert os.listdir(tmp_path) == []
+
+
+async def test_a_pipe_is_written_to_as_it_is(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.pcm")
+    read = os.open(tmp_path / "a.pcm", os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        sink = FileSink(tmp_path / "a.pcm")
+        await sink.write(FRAMES[0])
+        await sink.close(True)
+        assert os.read(read, 8_192) == FRAMES[0]
+    finally:
+        os.close(read)
 
 
 @pytest.mark.parametrize(("name", "said"), [("a.doc", "the name ends in one of"), ("no/a.wav", "No such file")])

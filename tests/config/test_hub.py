@@ -13,7 +13,7 @@ import pytest
 
 from agent_tts.config.hub import local_folder, with_local_models
 from agent_tts.config.loading import find_config, load_settings
-from agent_tts.config.settings import Settings
+from agent_tts.config.settings import Audioseal, Settings
 from agent_tts.errors import SettingsError
 from tests.hub_server import COMMIT, OTHER, REPO, Hub, serving
 
@@ -38,9 +38,9 @@ UNNEEDED = {
 FETCH = """
 import sys
 from agent_tts.errors import SettingsError
-from agent_tts.config.hub import local_folder
+from agent_tts.config import hub
 try:
-    print(local_folder(sys.argv[1], sys.argv[2] or None), end="")
+    print(hub.local_folder(sys.argv[1], sys.argv[2] or None, getattr(hub, sys.argv[3])), end="")
 except SettingsError as error:
     sys.exit(str(error))
 """
@@ -60,13 +60,12 @@ class Client:
         self.home = home
 
     def fetch(
-        self, hub: Hub, source: str = REPO, revision: str = COMMIT, **extra: str
+        self, hub: Hub, source: str = REPO, revision: str = COMMIT, contents: str = "QWEN3", **extra: str
     ) -> subprocess.CompletedProcess[str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
         environment = {**kept, "HF_ENDPOINT": hub.url, "HF_HOME": str(self.home), "NO_PROXY": "127.0.0.1", **extra}
-        return subprocess.run(
-            [sys.executable, "-c", FETCH, source, revision], env=environment, capture_output=True, text=True, timeout=60
-        )
+        command = [sys.executable, "-c", FETCH, source, revision, contents]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
 
 
 @pytest.fixture
@@ -249,3 +248,22 @@ def test_the_packaged_models_are_pinned_to_commits() -> None:
         "Base",
     }
     assert all(model.revision and len(model.revision) == 40 for model in settings.qwen3.models)
+
+
+# ---------------------------------------------------------------- the watermark's weights
+
+
+def test_of_audioseal_only_the_streaming_models_are_downloaded(client: Client) -> None:
+    wanted = {"generator_streaming.pth": b"generator", "detector_streaming.pth": b"detector"}
+    with serving(Hub(wanted | {"generator_base.pth": b"unused", "README.md": b"#"})) as hub:
+        result = client.fetch(hub, contents="AUDIOSEAL")
+    assert result.returncode == 0, result.stderr
+    assert contents(result.stdout) == wanted
+
+
+def test_the_watermarks_weights_are_fetched_only_where_it_is_on(tmp_path: Path) -> None:
+    absent = Audioseal(source=str(tmp_path))
+    settings = Settings(engine="qwen3", audioseal=absent)
+    assert with_local_models(settings).audioseal == absent
+    with pytest.raises(SettingsError, match="not a complete copy of AudioSeal's streaming models: it lacks generator"):
+        with_local_models(settings.model_copy(update={"watermark": "audioseal"}))

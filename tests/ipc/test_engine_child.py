@@ -271,6 +271,18 @@ async def test_its_stderr_is_logged_line_by_line_and_its_last_line_on_death(log:
     assert "RuntimeError: scripted" in death
 
 
+async def test_a_fault_of_a_request_is_logged_at_its_level() -> None:
+    """A log at the usual level shows it, with its lines. Mutation: it shows only what the loading engine said."""
+    found = Log()
+    sink = logger.add(found.write, level="ERROR", format="{message}")
+    async with engine_process(tone_settings()) as (link, _):
+        speak(link, 1, instructions="fault:raise@0")
+        await found.until("ValueError")
+    logger.remove(sink)
+    assert found.lines[0] == "engine: slot 0 failed: ValueError\n"
+    assert len(found.lines) > 2
+
+
 # ---------------------------------------------------------------- commands
 
 

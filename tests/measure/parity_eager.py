@@ -14,7 +14,7 @@ from agent_tts.model.frame import CONTROL_CODES, FrameModel
 from agent_tts.model.predictor import Choose
 from agent_tts.model.sampling import SamplingParams
 from agent_tts.model.speech import SpeechModel, accelerate
-from agent_tts.model.weights import build, plan
+from agent_tts.model.weights import CODEC, MODEL, build, plan
 from tests.measure.parity_distance import Logits
 from tests.measure.parity_request import Request
 
@@ -99,8 +99,8 @@ def _load(folder: Path, device: str, dtype: torch.dtype, codec_dtype: torch.dtyp
     config = ModelConfig.read(folder)
     model, codec = build(FrameModel, config), build(Codec, config.codec)
     plans = (
-        plan(model, folder / "model.safetensors", dtype, unused=("speaker_encoder.",)),
-        plan(codec, folder / "speech_tokenizer/model.safetensors", codec_dtype, unused=ENCODING),
+        plan(model, folder, MODEL, dtype, unused=("speaker_encoder.",)),
+        plan(codec, folder, CODEC, codec_dtype, unused=ENCODING),
     )
     for each in plans:
         each.load(device)

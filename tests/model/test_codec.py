@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from agent_tts.model.codec import ENCODING, Codec, CodecState
 from agent_tts.model.codec_layers import CausalUpsample
 from agent_tts.model.config import CodecConfig, ModelConfig
-from agent_tts.model.weights import build, plan
+from agent_tts.model.weights import CODEC, build, plan
 from tests.examples import examples
 from tests.model import oracle
 from tests.model.conftest import Checkpoint
@@ -145,7 +145,7 @@ def test_a_stream_has_the_waveform_of_upstream(codec: Codec, upstream: nn.Module
 def test_a_loaded_checkpoint_has_the_waveform_of_upstream(checkpoint: Checkpoint) -> None:
     folder, codes = checkpoint("custom_voice"), random_codes(1, 20)
     codec = build(Codec, ModelConfig.read(folder).codec)
-    plan(codec, folder / "speech_tokenizer/model.safetensors", torch.float32, ENCODING).load("cpu")
+    plan(codec, folder, CODEC, torch.float32, ENCODING).load("cpu")
     decoder = oracle.load(folder).model.speech_tokenizer.model.decoder
     with torch.inference_mode():
         expected = decoder(codes.transpose(1, 2)).squeeze(1)

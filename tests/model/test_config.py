@@ -2,28 +2,43 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 
 from agent_tts.bench.checkpoint_config import SIZES, write_configuration
-from agent_tts.model.config import ModelConfig, ModelType
+from agent_tts.model.config import (
+    CodecConfig,
+    ModelConfig,
+    ModelType,
+    PredictorConfig,
+    SpeakerConfig,
+    TalkerConfig,
+    TransformerConfig,
+)
 from agent_tts.model.entries import CheckpointError
+from tests.model import oracle
 from tests.model.conftest import Checkpoint
+
+MODEL_CLASSES = oracle.qwen_tts.core.models.configuration_qwen3_tts
+CODEC_CLASSES = oracle.qwen_tts.core.tokenizer_12hz.configuration_qwen3_tts_tokenizer_v2
 
 Edit = Callable[..., Path]
 
 
 @pytest.fixture
 def edited(checkpoint: Checkpoint, tmp_path: Path) -> Edit:
-    """A checkpoint's JSON files with one entry changed: `edited("config.json", "talker_config.hidden_size", 3)`."""
+    """A checkpoint's JSON files with an entry changed: `edited("config.json", "talker_config.hidden_size", 3)`."""
 
     def edit(file: str, entry: str, value: Any = ..., model_type: ModelType = "custom_voice") -> Path:
-        shutil.copytree(checkpoint(model_type), tmp_path, ignore=_all_but_json, dirs_exist_ok=True)
+        if not (tmp_path / file).exists():
+            shutil.copytree(checkpoint(model_type), tmp_path, ignore=_all_but_json, dirs_exist_ok=True)
         entries = json.loads((tmp_path / file).read_text())
         *outer, last = entry.split(".")
         section = entries
@@ -95,9 +110,9 @@ def test_a_25_hz_checkpoint_is_refused(file: str, entry: str, value: str, edited
     [
         ("config.json", "model_type", "qwen3_omni", "config.json: model_type is 'qwen3_omni'; only 'qwen3_tts'"),
         ("config.json", "tts_model_type", "dialogue", "config.json: tts_model_type: 'dialogue' is not"),
-        ("config.json", "tts_pad_token_id", ..., "config.json: missing tts_pad_token_id"),
-        ("config.json", "talker_config", ..., "config.json: talker_config: has to be an object"),
-        ("config.json", "talker_config.hidden_size", ..., "config.json: talker_config: missing hidden_size"),
+        ("config.json", "tts_model_type", ..., "config.json: missing tts_model_type"),
+        ("config.json", "talker_config", ..., "config.json: talker_config: missing text_vocab_size"),
+        ("config.json", "talker_config", [], "config.json: talker_config: has to be an object"),
         ("config.json", "talker_config.hidden_size", "64", "config.json: talker_config: hidden_size: '64' is not int"),
         ("config.json", "talker_config.hidden_size", True, "config.json: talker_config: hidden_size: True is not int"),
         ("config.json", "talker_config.rope_theta", None, "config.json: talker_config: rope_theta: None is not float"),
@@ -107,6 +122,7 @@ def test_a_25_hz_checkpoint_is_refused(file: str, entry: str, value: str, edited
             {"ryan": "x"},
             "config.json: talker_config: spk_id: ryan: 'x' is not int",
         ),
+        ("config.json", "talker_config.spk_id", {}, "a custom_voice checkpoint needs a speaker in spk_id"),
         ("config.json", "talker_config.spk_id", {"ryan": 3072}, "not within the talker's vocabulary of 3072"),
         ("config.json", "talker_config.spk_is_dialect", {"eric": True}, "spk_is_dialect: eric: True is not"),
         ("config.json", "talker_config.spk_is_dialect", {"eric": "hakka"}, "spk_is_dialect names hakka"),
@@ -116,10 +132,23 @@ def test_a_25_hz_checkpoint_is_refused(file: str, entry: str, value: str, edited
         ("config.json", "talker_config.attention_bias", True, "attention_bias is True; only False"),
         ("config.json", "talker_config.use_sliding_window", True, "use_sliding_window is True; only False"),
         ("config.json", "talker_config.rope_scaling", {"rope_type": "yarn"}, "rope_scaling of type 'yarn'"),
+        ("config.json", "talker_config.rope_parameters", {"rope_type": "yarn"}, "rope_parameters of type 'yarn'"),
+        (
+            "config.json",
+            "talker_config.rope_parameters",
+            {"full_attention": {"rope_theta": 1e6}},
+            "rope_parameters: one for each type of layer is not supported",
+        ),
+        (
+            "speech_tokenizer/config.json",
+            "decoder_config.rope_parameters",
+            {"partial_rotary_factor": 0.5},
+            "partial_rotary_factor is 0.5; only 1",
+        ),
         ("config.json", "talker_config.num_code_groups", 8, "the talker says 8 codes a frame, the code predictor 16"),
         ("config.json", "talker_config.code_predictor_config.vocab_size", 1024, "the predictor has 1024 codes"),
         ("speech_tokenizer/config.json", "output_sample_rate", 48_000, "output_sample_rate is 48000; only 24000"),
-        ("speech_tokenizer/config.json", "decoder_config.latent_dim", ..., "decoder_config: missing latent_dim"),
+        ("speech_tokenizer/config.json", "decoder_config.codebook_dim", ..., "decoder_config: missing codebook_dim"),
         ("speech_tokenizer/config.json", "decoder_config.upsample_rates", 8, "upsample_rates: 8 is not"),
         ("speech_tokenizer/config.json", "decoder_config.upsample_rates", [8.5], "upsample_rates: 8.5 is not int"),
         ("speech_tokenizer/config.json", "decoder_config.upsample_rates", [8, 5, 4], "the codec makes 640 samples"),
@@ -142,10 +171,85 @@ def test_speaker_vectors_have_the_width_of_the_talker(edited: Edit) -> None:
         ModelConfig.read(folder)
 
 
-def test_a_base_checkpoint_needs_its_speaker_encoder(edited: Edit) -> None:
-    folder = edited("config.json", "speaker_encoder_config", model_type="base")
-    with pytest.raises(CheckpointError, match="speaker_encoder_config: has to be an object"):
-        ModelConfig.read(folder)
+@pytest.mark.parametrize(
+    ("ours", "reference"),
+    [
+        (TalkerConfig(text_vocab_size=9, code_predictor=PredictorConfig()), MODEL_CLASSES.Qwen3TTSTalkerConfig),
+        (PredictorConfig(), MODEL_CLASSES.Qwen3TTSTalkerCodePredictorConfig),
+        (SpeakerConfig(), MODEL_CLASSES.Qwen3TTSSpeakerEncoderConfig),
+        (CodecConfig(codebook_dim=8), CODEC_CLASSES.Qwen3TTSTokenizerV2DecoderConfig),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, TransformerConfig | SpeakerConfig) else "",
+)
+def test_what_is_left_out_is_what_the_reference_takes(ours: Any, reference: Any) -> None:
+    theirs = reference()
+    without = {"text_vocab_size", "codebook_dim", "code_predictor"} | ({"head_dim"} - vars(theirs).keys())
+    for field in fields(ours):
+        if field.name not in without:
+            expected = getattr(theirs, field.name)
+            expected = tuple(expected) if isinstance(expected, list) else {} if expected is None else expected
+            assert getattr(ours, field.name) == expected, field.name
+
+
+@pytest.mark.parametrize("model_type", get_args(ModelType))
+def test_entries_of_the_references_defaults_may_be_left_out(
+    model_type: ModelType, checkpoint: Checkpoint, tmp_path: Path
+) -> None:
+    folder = checkpoint(model_type)
+    shutil.copytree(folder, tmp_path, ignore=_all_but_json, dirs_exist_ok=True)
+    top = json.loads((folder / "config.json").read_text())
+    codec = json.loads((folder / "speech_tokenizer/config.json").read_text())
+    parts = [
+        (top, MODEL_CLASSES.Qwen3TTSConfig),
+        (top["talker_config"], MODEL_CLASSES.Qwen3TTSTalkerConfig),
+        (top["talker_config"]["code_predictor_config"], MODEL_CLASSES.Qwen3TTSTalkerCodePredictorConfig),
+        (top.get("speaker_encoder_config", {}), MODEL_CLASSES.Qwen3TTSSpeakerEncoderConfig),
+        (codec, CODEC_CLASSES.Qwen3TTSTokenizerV2Config),
+        (codec["decoder_config"], CODEC_CLASSES.Qwen3TTSTokenizerV2DecoderConfig),
+    ]
+    for entries, kind in parts:
+        for name, parameter in inspect.signature(kind.__init__).parameters.items():
+            default = list(parameter.default) if isinstance(parameter.default, tuple) else parameter.default
+            if name in entries and entries[name] == default:
+                del entries[name]
+    assert "tts_pad_token_id" not in top
+    assert "upsample_rates" not in codec["decoder_config"]
+    (tmp_path / "config.json").write_text(json.dumps(top))
+    (tmp_path / "speech_tokenizer/config.json").write_text(json.dumps(codec))
+    assert ModelConfig.read(tmp_path) == ModelConfig.read(folder)
+
+
+def test_the_width_of_a_head_is_computed_where_it_is_left_out(edited: Edit) -> None:
+    config = ModelConfig.read(edited("speech_tokenizer/config.json", "decoder_config.head_dim"))
+    assert config.codec.head_dim == config.codec.hidden_size // config.codec.num_attention_heads
+
+
+@pytest.mark.parametrize(
+    ("file", "entry"),
+    [
+        ("config.json", "talker_config"),
+        ("config.json", "talker_config.code_predictor_config"),
+        ("speech_tokenizer/config.json", "decoder_config"),
+    ],
+)
+def test_rotary_embeddings_as_transformers_5_writes_them(
+    file: str, entry: str, edited: Edit, checkpoint: Checkpoint
+) -> None:
+    expected = ModelConfig.read(checkpoint("custom_voice"))
+    parts = {"talker_config": expected.talker, "decoder_config": expected.codec}
+    theta = parts.get(entry, expected.talker.code_predictor).rope_theta
+    edited(file, f"{entry}.rope_theta")
+    folder = edited(file, f"{entry}.rope_parameters", {"rope_theta": theta, "rope_type": "default"})
+    assert ModelConfig.read(folder) == expected
+
+
+def test_names_are_read_in_lower_case(edited: Edit) -> None:
+    """As the reference looks them up, which finds no others."""
+    edited("config.json", "talker_config.spk_id", {"Nina": 3000, "nina": 3001, "Uncle_Bo": 3002})
+    folder = edited("config.json", "talker_config.spk_is_dialect", {"Uncle_Bo": "Sichuan_Dialect"})
+    talker = ModelConfig.read(folder).talker
+    assert talker.spk_id == {"nina": 3001, "uncle_bo": 3002}
+    assert talker.spk_is_dialect == {"uncle_bo": "sichuan_dialect"}
 
 
 def test_missing_sampling_defaults_are_upstreams(edited: Edit) -> None:

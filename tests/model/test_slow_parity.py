@@ -22,7 +22,7 @@ from agent_tts.model.config import ModelConfig, ModelType
 from agent_tts.model.frame import FrameModel
 from agent_tts.model.prompt import PromptVoice, Reference, SpeakerPlace, build_prompt
 from agent_tts.model.sampling import SamplingParams
-from agent_tts.model.weights import build, plan
+from agent_tts.model.weights import CODEC, MODEL, build, plan
 from tests.model import oracle, tiny
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1_800)]
@@ -67,8 +67,8 @@ def test_codes_and_sound_are_upstreams(folder: Path) -> None:
     theirs = upstream_speech(folder, spoken)
     gc.collect()  # one model in memory at a time
     model, codec = build(FrameModel, config), build(Codec, config.codec)
-    plan(model, folder / "model.safetensors", torch.float32, unused=("speaker_encoder.",)).load("cpu")
-    plan(codec, folder / "speech_tokenizer/model.safetensors", torch.float32, unused=ENCODING).load("cpu")
+    plan(model, folder, MODEL, torch.float32, unused=("speaker_encoder.",)).load("cpu")
+    plan(codec, folder, CODEC, torch.float32, unused=ENCODING).load("cpu")
     for streaming, (codes, waveform) in theirs.items():
         assert len(codes) == FRAMES
         assert len(set(map(tuple, codes.tolist()))) > FRAMES // 2  # a model with constant codes proves nothing

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from agent_tts.model.codec import ENCODING, Codec
 from agent_tts.model.config import ModelConfig
 from agent_tts.model.entries import CheckpointError
 from agent_tts.model.frame import FrameModel
-from agent_tts.model.weights import Loadable, build, hollow, plan
+from agent_tts.model.weights import CODEC, MODEL, Loadable, build, hollow, plan
 from tests.model import oracle
 from tests.model.conftest import Checkpoint
 
@@ -43,8 +44,8 @@ def tensors() -> dict[str, Tensor]:
 
 
 def saved(folder: Path, tensors: dict[str, Tensor]) -> Path:
-    save_file(tensors, folder / "model.safetensors")
-    return folder / "model.safetensors"
+    save_file(tensors, folder / MODEL)
+    return folder
 
 
 INDEX = "model.safetensors.index.json"
@@ -52,11 +53,12 @@ SHARDS = {"input.weight": "a.safetensors", "input.bias": "b.safetensors", "secon
 
 
 def sharded(folder: Path, tensors: dict[str, Tensor], shards: dict[str, str]) -> Path:
-    """Write shards and their index; return the path of the unsharded file."""
+    """Write shards and their index; return the folder."""
+    folder.mkdir(exist_ok=True)
     for shard in set(shards.values()):
         save_file({name: tensors[name] for name in tensors if shards[name] == shard}, folder / shard, {"format": "pt"})
     write_index(folder, shards)
-    return folder / "model.safetensors"
+    return folder
 
 
 def write_index(folder: Path, weight_map: object) -> None:
@@ -73,7 +75,7 @@ def test_a_built_module_takes_no_memory_but_has_its_buffers() -> None:
 
 def test_every_parameter_comes_from_the_file(tensors: dict[str, Tensor], tmp_path: Path) -> None:
     toy = build(Toy)
-    plan(toy, saved(tmp_path, tensors), torch.float32).load("cpu")
+    plan(toy, saved(tmp_path, tensors), MODEL, torch.float32).load("cpu")
     for name, parameter in toy.named_parameters():
         assert torch.equal(parameter, tensors[name.replace("first", "input")])
         assert not parameter.requires_grad
@@ -85,7 +87,7 @@ def test_memory_is_known_before_it_is_taken(
     dtype: torch.dtype, size: int, tensors: dict[str, Tensor], tmp_path: Path
 ) -> None:
     toy = build(Toy)
-    ready = plan(toy, saved(tmp_path, tensors), dtype)
+    ready = plan(toy, saved(tmp_path, tensors), MODEL, dtype)
     assert ready.nbytes == (12 + 4 + 8) * size
     assert all(parameter.is_meta for parameter in toy.parameters())
     ready.load("cpu")
@@ -94,9 +96,9 @@ def test_memory_is_known_before_it_is_taken(
 
 
 def test_loaded_parameters_do_not_change_with_the_file(tensors: dict[str, Tensor], tmp_path: Path) -> None:
-    toy, path = build(Toy), saved(tmp_path, tensors)
-    plan(toy, path, torch.float32).load("cpu")
-    with path.open("r+b") as file:
+    toy, folder = build(Toy), saved(tmp_path, tensors)
+    plan(toy, folder, MODEL, torch.float32).load("cpu")
+    with (folder / MODEL).open("r+b") as file:
         file.seek(-32, 2)  # the last tensor, second.weight
         file.write(bytes(32))
     assert torch.equal(toy.second.weight, tensors["second.weight"])
@@ -116,22 +118,43 @@ def test_tensors_that_do_not_fit_are_named(
     change: dict[str, Tensor | None], message: str, tensors: dict[str, Tensor], tmp_path: Path
 ) -> None:
     changed: dict[str, Any] = {**tensors, **change}
-    path = saved(tmp_path, {name: tensor for name, tensor in changed.items() if tensor is not None})
+    folder = saved(tmp_path, {name: tensor for name, tensor in changed.items() if tensor is not None})
     with pytest.raises(CheckpointError) as caught:
-        plan(build(Toy), path, torch.float32)
+        plan(build(Toy), folder, MODEL, torch.float32)
     assert message in str(caught.value)
 
 
 def test_other_tensors_are_ignored_only_by_prefix(tensors: dict[str, Tensor], tmp_path: Path) -> None:
-    path = saved(tmp_path, {**tensors, "encoder.weight": torch.zeros(1), "odd": torch.zeros(1)})
+    folder = saved(tmp_path, {**tensors, "encoder.weight": torch.zeros(1), "odd": torch.zeros(1)})
     with pytest.raises(CheckpointError, match="safetensors: odd not known here"):
-        plan(build(Toy), path, torch.float32, unused=("encoder.",))
-    assert plan(build(Toy), path, torch.float32, unused=("encoder.", "odd"))
+        plan(build(Toy), folder, MODEL, torch.float32, unused=("encoder.",))
+    assert plan(build(Toy), folder, MODEL, torch.float32, unused=("encoder.", "odd"))
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype"), [(math.nan, torch.float32), (-math.inf, torch.bfloat16), (1e5, torch.float16)]
+)
+def test_weights_that_are_not_finite_are_named(
+    value: float, dtype: torch.dtype, tensors: dict[str, Tensor], tmp_path: Path
+) -> None:
+    """Otherwise they are noise, or silence."""
+    tensors["second.weight"][1, 2] = value
+    with pytest.raises(CheckpointError, match=rf"^model.safetensors: not finite in {str(dtype)[6:]}: second.weight$"):
+        plan(build(Toy), saved(tmp_path, tensors), MODEL, dtype).load("cpu")
+
+
+def test_a_file_is_named_by_its_place_in_the_checkpoint(tensors: dict[str, Tensor], tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"^speech_tokenizer/model.safetensors: missing"):
+        plan(build(Toy), tmp_path, CODEC, torch.float32)
+    sharded(tmp_path / "speech_tokenizer", tensors, SHARDS)
+    write_index(tmp_path / "speech_tokenizer", {**SHARDS, "input.bias": "c.safetensors"})
+    with pytest.raises(CheckpointError, match=r"^speech_tokenizer/c.safetensors: missing"):
+        plan(build(Toy), tmp_path, CODEC, torch.float32)
 
 
 def test_shards_equal_one_file(tensors: dict[str, Tensor], tmp_path: Path) -> None:
     toy = build(Toy)
-    ready = plan(toy, sharded(tmp_path, tensors, SHARDS), torch.float32)
+    ready = plan(toy, sharded(tmp_path, tensors, SHARDS), MODEL, torch.float32)
     assert ready.nbytes == (12 + 4 + 8) * 4
     ready.load("cpu")
     for name, parameter in toy.named_parameters():
@@ -139,10 +162,10 @@ def test_shards_equal_one_file(tensors: dict[str, Tensor], tmp_path: Path) -> No
 
 
 def test_tensors_that_do_not_fit_in_shards_are_named(tensors: dict[str, Tensor], tmp_path: Path) -> None:
-    path = sharded(tmp_path, {**tensors, "odd": torch.zeros(1)}, {**SHARDS, "odd": "b.safetensors"})
+    folder = sharded(tmp_path, {**tensors, "odd": torch.zeros(1)}, {**SHARDS, "odd": "b.safetensors"})
     with pytest.raises(CheckpointError, match="safetensors: odd not known here"):
-        plan(build(Toy), path, torch.float32)
-    assert plan(build(Toy), path, torch.float32, unused=("odd",))
+        plan(build(Toy), folder, MODEL, torch.float32)
+    assert plan(build(Toy), folder, MODEL, torch.float32, unused=("odd",))
 
 
 @pytest.mark.parametrize(
@@ -167,20 +190,19 @@ def test_tensors_that_do_not_fit_in_shards_are_named(tensors: dict[str, Tensor],
 def test_an_index_that_contradicts_its_shards_is_refused(
     weight_map: object, message: str, tensors: dict[str, Tensor], tmp_path: Path
 ) -> None:
-    (tmp_path / "folder").mkdir()
-    path = sharded(tmp_path / "folder", tensors, SHARDS)
-    shutil.copy(path.with_name("b.safetensors"), tmp_path)  # targets of a wrong index
-    write_index(path.parent, weight_map)
+    folder = sharded(tmp_path / "folder", tensors, SHARDS)
+    shutil.copy(folder / "b.safetensors", tmp_path)  # targets of a wrong index
+    write_index(folder, weight_map)
     with pytest.raises(CheckpointError) as caught:
-        plan(build(Toy), path, torch.float32)
+        plan(build(Toy), folder, MODEL, torch.float32)
     assert message in str(caught.value)
 
 
 def test_a_tensor_in_two_shards_is_refused(tensors: dict[str, Tensor], tmp_path: Path) -> None:
-    path = sharded(tmp_path, tensors, SHARDS)
+    folder = sharded(tmp_path, tensors, SHARDS)
     save_file({name: tensors[name] for name in ("input.bias", "second.weight")}, tmp_path / "b.safetensors")
     with pytest.raises(CheckpointError, match=r"second.weight is in b.safetensors; the index says a.safetensors"):
-        plan(build(Toy), path, torch.float32)
+        plan(build(Toy), folder, MODEL, torch.float32)
 
 
 def test_the_reference_reads_shards_the_same_way(
@@ -198,10 +220,10 @@ def test_the_reference_reads_shards_the_same_way(
 
 def test_only_safetensors_are_read(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"model.safetensors: missing from the checkpoint; only safetensors"):
-        plan(build(Toy), tmp_path / "model.safetensors", torch.float32)
+        plan(build(Toy), tmp_path, MODEL, torch.float32)
     (tmp_path / "model.safetensors").write_bytes(b"\x80\x04" + bytes(30))
     with pytest.raises(CheckpointError, match=r"model.safetensors: not a safetensors file"):
-        plan(build(Toy), tmp_path / "model.safetensors", torch.float32)
+        plan(build(Toy), tmp_path, MODEL, torch.float32)
 
 
 @pytest.mark.parametrize(
@@ -217,8 +239,8 @@ def test_a_checkpoint_gives_us_and_the_reference_the_same_weights(
 def assert_weights_are_the_references(folder: Path) -> None:
     config = ModelConfig.read(folder)
     model, codec = build(FrameModel, config), build(Codec, config.codec)
-    plan(model, folder / "model.safetensors", torch.float32, unused=("speaker_encoder.",)).load("cpu")
-    plan(codec, folder / "speech_tokenizer/model.safetensors", torch.float32, unused=ENCODING).load("cpu")
+    plan(model, folder, MODEL, torch.float32, unused=("speaker_encoder.",)).load("cpu")
+    plan(codec, folder, CODEC, torch.float32, unused=ENCODING).load("cpu")
     reference = oracle.load(folder).model
     for ours, theirs in ((model, reference), (codec, reference.speech_tokenizer.model)):
         expected = theirs.state_dict()
@@ -239,7 +261,7 @@ def test_a_model_on_meta_has_the_loaded_shapes_without_memory(checkpoint: Checkp
     folder = checkpoint("custom_voice")
     hollowed, loaded = (build(Codec, ModelConfig.read(folder).codec) for _ in range(2))
     hollow(hollowed, torch.float16)
-    plan(loaded, folder / "speech_tokenizer/model.safetensors", torch.float16, ENCODING).load("cpu")
+    plan(loaded, folder, CODEC, torch.float16, ENCODING).load("cpu")
 
     def shapes(codec: Codec) -> dict[str, tuple[torch.dtype, torch.Size]]:
         named = (*codec.named_parameters(), *codec.named_buffers())

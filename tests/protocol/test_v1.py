@@ -184,7 +184,7 @@ def test_merging_keeps_unmentioned_fields() -> None:
     assert config.output.encoding == "opus"
     assert config.output.sample_rate == 48_000
     assert config.options().sampling.top_k == 1
-    assert config.options().sampling.temperature == 0.9
+    assert config.options().sampling.temperature is None
     assert config.voice == "vivian"
 
 

@@ -33,8 +33,9 @@ from agent_tts.speech.routing import RESERVED, Routing, check_free
 from agent_tts.voices import OPENAI_VOICES, QWEN_VOICES
 from agent_tts.voices.library import Consent, StoredVoice
 
-NAMED = Model("custom-1.7b", "named", "/c")
-SMALL = Model("custom-0.6b", "named", "/s")
+NAMED = Model("custom-1.7b", "named", "/c", speakers=("vivian", "ryan"))
+SMALL = Model("custom-0.6b", "named", "/s", speakers=("vivian", "ryan"))
+FINE_TUNE = Model("fine-tune", "named", "/f", speakers=("nina",))
 DESIGNED = Model("design-1.7b", "designed", "/d")
 CLONED = Model("base-1.7b", "cloned", "/b", 2_048)
 CLONED_SMALL = Model("base-0.6b", "cloned", "/t", 1_024)
@@ -53,9 +54,8 @@ LIBRARY = (ALICE, BOB, OLD, TINA)
 
 
 def qwen(*models: Model) -> EngineInfo:
-    voices = []
-    if any(model.kind == "named" for model in models):
-        voices += [Voice("vivian", ("zh", "en")), Voice("ryan", ("en", "zh"))]
+    speakers = dict.fromkeys(name for model in models for name in model.speakers)
+    voices = [Voice(name, ("zh", "en") if name == "vivian" else ("en", "zh")) for name in speakers]
     if any(model.kind == "designed" for model in models):
         voices.append(Voice("design", ("en", "zh")))
     voices = voices or [Voice("anyone", ("en", "zh"))]
@@ -127,6 +127,33 @@ def test_the_engine_gets_a_resolved_voice(name: str) -> None:
     found = resolve(*EVERY, **ROUTES[name][0])
     assert found.resolved == RESOLVED[name]
     assert found.speaker_embedding is None
+
+
+@pytest.mark.parametrize(
+    ("model", "voice"),
+    [
+        (None, "vivian"),
+        ("tts-1", "vivian"),
+        ("custom-1.7b", "vivian"),
+        ("fine-tune", "nina"),
+        ("fine-tune-de", "nina"),
+        ("Qwen/design-1.7b", "design"),
+        ("base-1.7b", "anyone"),
+    ],
+)
+def test_without_a_voice_it_is_the_models(model: str | None, voice: str) -> None:
+    routing = Routing(qwen(NAMED, FINE_TUNE, DESIGNED, CLONED))
+    found = routing.resolve(SpeechOptions(model=model))
+    assert found.voice == voice
+    assert found.model is None or found.model in str(model)
+    assert routing.resolve(found) == found
+
+
+def test_a_named_voice_goes_to_a_model_that_has_it() -> None:
+    said = refused(Unsupported, NAMED, FINE_TUNE, voice="nina", model="custom-1.7b")
+    assert said == "the voice 'nina': the model custom-1.7b does not speak it, but fine-tune would"
+    said = refused(UnknownVoice, FINE_TUNE, voice="ryan")
+    assert said == "this node has no such voice: GET /v1/audio/voices lists them"
 
 
 def test_a_model_without_its_own_voices_speaks_any() -> None:

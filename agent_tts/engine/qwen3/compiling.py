@@ -52,6 +52,7 @@ class Steps:
     paged: bool
     sizes: tuple[int, ...]  # batches
     mixed: bool  # a batch may have prompts beside its frames
+    watermark: bool  # of the released sizes
     capability: tuple[int, int]  # of the GPU
 
     @staticmethod
@@ -141,12 +142,15 @@ def rehearse(steps: Steps) -> list[Launch]:
     from agent_tts.model.kernels.ahead import Rehearsal
     from agent_tts.model.kernels.launch import unmade
     from agent_tts.model.speech import SpeechModel, put_kernels
+    from agent_tts.model.watermark import Watermark
     from agent_tts.model.weights import build, hollow
 
     config = ModelConfig.read(Path(steps.folder))
-    model = SpeechModel(build(FrameModel, config), build(Codec, config.codec))
+    watermark = build(Watermark) if steps.watermark else None
+    model = SpeechModel(build(FrameModel, config), build(Codec, config.codec), watermark)
     hollow(model.frame, getattr(torch, steps.dtype))
-    hollow(model.codec, getattr(torch, steps.codec_dtype))
+    for part in filter(None, (model.codec, watermark)):
+        hollow(part, getattr(torch, steps.codec_dtype))
     put_kernels(model)
     rows = max(steps.sizes)
     state = model.init_state(rows, steps.max_model_len, rows if steps.paged else None)

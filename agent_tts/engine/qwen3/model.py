@@ -6,8 +6,8 @@ import hashlib
 import math
 import os
 import time
-from collections.abc import Iterable, Sequence
-from contextlib import closing
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -17,7 +17,7 @@ import torch
 from loguru import logger
 from numpy.typing import NDArray
 
-from agent_tts.config.settings import Qwen3
+from agent_tts.config.settings import Qwen3, Settings
 from agent_tts.engine.qwen3.compiling import Compilation, Steps
 from agent_tts.engine.qwen3.graphs import FrameGraphs, batch_sizes, rows_of_state
 from agent_tts.engine.qwen3.runner import LoadedVoice, ModelRunner
@@ -31,7 +31,9 @@ from agent_tts.model.frame import FrameModel
 from agent_tts.model.layers import BLOCK_SIZE
 from agent_tts.model.prompt import PromptVoice, Reference, SpeakerPlace
 from agent_tts.model.speech import SpeechModel, accelerate, can_fuse
-from agent_tts.model.weights import build, plan
+from agent_tts.model.watermark import Watermark
+from agent_tts.model.watermark_weights import load_watermark
+from agent_tts.model.weights import CODEC, MODEL, build, plan
 from agent_tts.text.tokens import Tokenizer
 
 GIB = 1 << 30
@@ -74,11 +76,12 @@ class Qwen3Model:
         self._one_size = settings.reproducible
         self._frame = build(FrameModel, self.config)
         self._codec = build(Codec, self.config.codec)
-        codec_file = folder / "speech_tokenizer/model.safetensors"
         self._plans = (
-            plan(self._frame, folder / "model.safetensors", self.dtype, unused=SPEAKER_ENCODER),
-            plan(self._codec, codec_file, self._codec_dtype, unused=codec_module.ENCODING),
+            plan(self._frame, folder, MODEL, self.dtype, unused=SPEAKER_ENCODER),
+            plan(self._codec, folder, CODEC, self._codec_dtype, unused=codec_module.ENCODING),
         )
+        # Of its sound, of any dtype and on any device until `load`. None without one. Set before `load`.
+        self.watermark: Watermark | None = None
         # None until it is loaded.
         self._runner: ModelRunner | None = None
 
@@ -107,7 +110,8 @@ class Qwen3Model:
     @property
     def weight_bytes(self) -> int:
         """Memory that its weights take on the device."""
-        return sum(plan.nbytes for plan in self._plans)
+        marks = sum(weight.numel() for weight in self.watermark.parameters()) if self.watermark else 0
+        return sum(plan.nbytes for plan in self._plans) + marks * self._codec_dtype.itemsize
 
     @property
     def block_bytes(self) -> int:
@@ -126,9 +130,12 @@ class Qwen3Model:
 
     @property
     def codec_bytes(self) -> int:
-        """Memory that the codec's state takes on the device."""
-        state = self._codec.init_state(rows_of_state(self.rows, self.device), "meta", self._codec_dtype)
-        return sum(tensor.nbytes for tensor in (state.keys, state.values, *state.histories))
+        """Memory that the state of the codec and the watermark takes on the device."""
+        rows = rows_of_state(self.rows, self.device)
+        states = [self._codec.init_state(rows, "meta", self._codec_dtype)]
+        if self.watermark is not None:
+            states.append(self.watermark.init_state(rows, "meta", self._codec_dtype))
+        return sum(t.nbytes for state in states for t in (state.keys, state.values, *state.histories))
 
     def load(self) -> None:
         """Read the weights while kernels are compiled, take the memory of the state, and capture the steps."""
@@ -137,7 +144,8 @@ class Qwen3Model:
             for part in self._plans:
                 part.load(self.device)
             logger.info("{}: loaded on {} as {}", self.name, self.device, _name_of(self.dtype))
-            model = SpeechModel(self._frame, self._codec)
+            watermark = self.watermark.to(self.device, self._codec_dtype) if self.watermark else None
+            model = SpeechModel(self._frame, self._codec, watermark)
             fused = accelerate(model)
             state = model.init_state(rows_of_state(self.rows, self.device), self.max_model_len, self.blocks)
             times.append(time.monotonic())
@@ -172,6 +180,7 @@ class Qwen3Model:
             paged=self.blocks is not None,
             sizes=self.sizes,
             mixed=not self._one_size,
+            watermark=self.watermark is not None,
             capability=torch.cuda.get_device_capability(self.device),
         )
 
@@ -210,12 +219,13 @@ def _name_of(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def create_models(settings: Qwen3, slots: int) -> list[Qwen3Model]:
+def create_models(node: Settings, slots: int) -> list[Qwen3Model]:
     """The models of the settings, in their order; those with `load: start` are loaded.
 
     Raises:
         SettingsError: none is named, a checkpoint cannot be used, or the device is not there or too small.
     """
+    settings, watermark = node.qwen3, _watermark(node)
     if not settings.models:
         raise SettingsError("qwen3.models: the engine qwen3 needs a model: --model FOLDER, or a hub id")
     logger.info("opening {}", settings.device)
@@ -225,15 +235,35 @@ def create_models(settings: Qwen3, slots: int) -> list[Qwen3Model]:
     models: list[Qwen3Model] = []
     for checkpoint in settings.models:
         folder = Path(checkpoint.source).expanduser()
-        try:
+        with _named(folder):
             models.append(Qwen3Model(folder, _name(folder, models), settings, device, slots))
-        except CheckpointError as error:
-            raise SettingsError(f"qwen3.models: {folder.name}: {error}") from error
+    for model in models:
+        model.watermark = watermark
     plan_memory(models, device, slots, settings.memory)
     for checkpoint, model in zip(settings.models, models, strict=True):
         if checkpoint.load == "start":
-            model.load()
+            with _named(model.folder):
+                model.load()
     return models
+
+
+def _watermark(settings: Settings) -> Watermark | None:
+    """That of all models; None without one."""
+    if settings.watermark == "none":
+        return None
+    try:
+        return load_watermark(Path(settings.audioseal.source), settings.audioseal.message)
+    except CheckpointError as error:
+        raise SettingsError(f"audioseal.source: {error}") from error
+
+
+@contextmanager
+def _named(folder: Path) -> Iterator[None]:
+    """Errors of a checkpoint name its folder."""
+    try:
+        yield
+    except CheckpointError as error:
+        raise SettingsError(f"qwen3.models: {folder.name}: {error}") from error
 
 
 def limit_threads(device: torch.device) -> None:

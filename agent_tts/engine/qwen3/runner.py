@@ -199,7 +199,7 @@ class ModelRunner:
         if self._allocator:
             self._allocator.collect(writes)
         if rows := self._changes.collect(writes):
-            writes.add(self.state.codec.reset, np.array(rows, np.int64))
+            writes.add(self.state.restart, np.array(rows, np.int64))
         writes.send(self.state.frame.ended.device)
         for row, codec in self._codecs.items():
             self.state.codec.put(row, codec)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from agent_tts.engine.base import AddText, StartRequest
 from agent_tts.engine.slots import Feed
 from agent_tts.events import Directive, Pause, Say
+from agent_tts.text.chars import is_silent
 from agent_tts.text.feed import Reader, Reading
 from agent_tts.text.segments import Segmenter
 from agent_tts.text.tokens import TokenFeed
@@ -22,10 +23,16 @@ class Segment:
     """Text that is spoken by one prompt."""
 
     tokens: list[int] = field(default_factory=list)  # known, and not given to the model
-    speakable: bool = False  # there is more than white space in it
+    speakable: bool = False  # there is more than white space and punctuation in it
     complete: bool = False  # no more tokens will come
     flushes: int = 0  # flush points right after it
     rest_ms: int = 0  # silence after it, and before those points
+    parts: list[str] = field(default_factory=list)  # of its text
+
+    @property
+    def text(self) -> str:
+        """What is to be spoken, as far as it is known."""
+        return "".join(self.parts)
 
     @property
     def is_mute(self) -> bool:
@@ -72,6 +79,11 @@ class SegmentFeed(Feed):
             self._end_segment()
             self.segments.pop()  # the new one
 
+    def renew(self) -> None:
+        """The present segment ends here, unfinished; what of it is not spoken, and what comes, is a new one."""
+        left = self.segments[0].tokens
+        self.segments[0] = Segment(left, speakable=bool(left))
+
     @property
     def dry(self) -> bool:
         """Whether all text that came is in the segments."""
@@ -88,8 +100,9 @@ class SegmentFeed(Feed):
                 self._end_segment()
             else:
                 segment = self.segments[-1]
+                segment.parts.append(part)
                 segment.tokens += self._tokens.append(part)
-                segment.speakable = segment.speakable or not part.isspace()
+                segment.speakable = segment.speakable or not all(map(is_silent, part))
 
     def _direct(self, directive: Directive) -> None:
         if isinstance(directive, Say):

@@ -81,7 +81,7 @@ class Qwen3Voices:
         # Every name of a language that a model speaks -> its code; a dialect is its own code.
         self.languages = {name: LANGUAGES.get(name, name) for name in names} | {code: code for code in codes}
         # The voices that the models have of their own; the first is the default.
-        self.listed = _own_voices(models, codes)
+        self.listed = _listed(models, codes)
         # The voice of a request without one.
         self._default = own_voice(self.listed[0].name)
         # Names that other services have for such voices -> the voices that stand in for them.
@@ -155,8 +155,14 @@ class Qwen3Voices:
         return _clone(model, vector, Reference(transcript, tuple(map(tuple, codes.tolist()))))
 
 
-def _own_voices(models: Sequence[Qwen3Model], languages: tuple[str, ...]) -> tuple[Voice, ...]:
-    named = {name for model in models for name in model.config.talker.spk_id}
+def speakers_of(model: Qwen3Model) -> tuple[str, ...]:
+    """The named voices of a model: the released ones in their order, then others. None unless it speaks those."""
+    speakers = model.config.talker.spk_id if model.kind == "named" else {}
+    return (*(name for name in SPEAKERS if name in speakers), *sorted(speakers.keys() - SPEAKERS.keys()))
+
+
+def _listed(models: Sequence[Qwen3Model], languages: tuple[str, ...]) -> tuple[Voice, ...]:
+    named = {name for model in models for name in speakers_of(model)}
     voices = [
         Voice(name, tuple(dict.fromkeys((recorded, *languages))), description)
         for name, (recorded, description) in SPEAKERS.items()

@@ -2,7 +2,8 @@
 
 Letters: R streams, T steps of a frame at the layer's own rate, C channels, M = R * T. Sums are float32; a result is
 rounded where it is stored. A ring is [rows, frames * T, C]: see `CodecState`. `rows` int64[R] is the row of each stream
-in a ring, in keys and in values; None: the stream's own number. `alpha` and `beta`: SnakeBeta before the ring, or None.
+in a ring, in keys and in values; None: the stream's own number. `alpha` and `beta`: SnakeBeta before the ring, or None;
+`alpha` without `beta`: ELU.
 """
 
 from __future__ import annotations
@@ -36,6 +37,13 @@ def _snake(x, alpha, beta, n, inside):
 
 
 @triton.jit
+def _elu(x, alpha, n, inside):
+    """ELU of x [M, N] with alpha float32[N]."""
+    factor = tl.load(alpha + n, mask=inside, other=0.0)[None, :]
+    return tl.where(x > 0, x, factor * (tl.exp(tl.minimum(x, 0.0)) - 1.0))
+
+
+@triton.jit
 def _row(rows, stream, inside):
     """The row of each stream."""
     row = stream
@@ -46,13 +54,16 @@ def _row(rows, stream, inside):
 
 @triton.jit
 def _store(value, out, ring, alpha, beta, m, n, M, row, position, frames, T: tl.constexpr, N: tl.constexpr):
-    """value [M, N] into `out` [M, N] as it is, and into this frame of `ring` after SnakeBeta, each if there is one."""
+    """value [M, N] into `out` [M, N] as it is, and into this frame of `ring` activated, each if there is one."""
     inside = (m < M)[:, None] & (n < N)[None, :]
     if out is not None:
         tl.store(out + m[:, None] * N + n[None, :], value.to(out.dtype.element_ty), mask=inside)
     if ring is not None:
         if alpha is not None:
-            value = _snake(value, alpha, beta, n, n < N)
+            if beta is not None:  # noqa: SIM108 - both sides of a ternary would be compiled
+                value = _snake(value, alpha, beta, n, n < N)
+            else:
+                value = _elu(value, alpha, n, n < N)
         time = (row * frames + position % frames) * T + m % T
         tl.store(ring + time[:, None] * N + n[None, :], value.to(ring.dtype.element_ty), mask=inside)
 
@@ -304,3 +315,69 @@ def waveform(
     samples = tl.minimum(tl.maximum(samples, -1.0), 1.0)
     runs = tl.load(run + m // T, mask=m < M, other=0)
     tl.store(out + m, tl.where(runs, samples, 0.0), mask=m < M)
+
+
+@triton.jit
+def _gate(hidden, weights, gate: tl.constexpr, H: tl.constexpr, total):
+    return tl.dot(hidden, tl.load(weights + gate * H), total)
+
+
+@triton.jit
+def _gate_input(total, inputs, m, n, M, step, gate: tl.constexpr, T: tl.constexpr, H: tl.constexpr):
+    at = ((m * T + step) * 4 + gate)[:, None] * H + n[None, :]
+    return total + tl.load(inputs + at, mask=(m < M)[:, None], other=0.0).to(tl.float32)
+
+
+@triton.jit(do_not_specialize=["M", "step", "ring_frames"])
+def lstm(
+    inputs, weight, hidden, cell, rows, position, residual, out, ring, alpha, M, step, ring_frames,
+    FIRST: tl.constexpr, LAST: tl.constexpr, T: tl.constexpr, H: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """One of the T steps of an LSTM layer in a frame of M streams; H is a multiple of BN and BK.
+
+    `inputs` [M, T, 4, H] are the input's part of the gates input, forget, cell, output with both biases, `weight`
+    [H, 4 * H] the hidden state's part. `hidden` and `cell` [rows, 2, H] hold the states behind this frame and the one
+    before. `out` [M, T, H] gets the hidden state; with a `residual` [M, T, H] their sum, through ELU, goes into `ring`.
+    """
+    m, n = _tile(H, BM, BN)
+    inside = (m < M)[:, None]
+    place = tl.load(position + m, mask=m < M, other=0).to(tl.int32)
+    row = _row(rows, m, m < M)
+    before = (row * 2 + (place + 1) % 2) * H
+    now = (row * 2 + place % 2) * H
+    started = inside & (place > 0)[:, None]
+    k = tl.arange(0, BK)
+    weights = weight + k[:, None] * 4 * H + n[None, :]
+    i = tl.zeros((BM, BN), tl.float32)
+    f = tl.zeros((BM, BN), tl.float32)
+    g = tl.zeros((BM, BN), tl.float32)
+    o = tl.zeros((BM, BN), tl.float32)
+    for part in tl.range(0, H // BK, num_stages=STAGES):
+        at = (part * BK + k)[None, :]
+        if FIRST:
+            a = tl.load(hidden + before[:, None] + at, mask=started, other=0.0)
+        else:
+            a = tl.load(out + (m * T + step - 1)[:, None] * H + at, mask=inside, other=0.0)
+        i = _gate(a, weights + part * BK * 4 * H, 0, H, i)
+        f = _gate(a, weights + part * BK * 4 * H, 1, H, f)
+        g = _gate(a, weights + part * BK * 4 * H, 2, H, g)
+        o = _gate(a, weights + part * BK * 4 * H, 3, H, o)
+    i = tl.sigmoid(_gate_input(i, inputs, m, n, M, step, 0, T, H))
+    f = tl.sigmoid(_gate_input(f, inputs, m, n, M, step, 1, T, H))
+    g = 2.0 * tl.sigmoid(2.0 * _gate_input(g, inputs, m, n, M, step, 2, T, H)) - 1.0
+    o = tl.sigmoid(_gate_input(o, inputs, m, n, M, step, 3, T, H))
+    if FIRST:
+        c = tl.load(cell + before[:, None] + n[None, :], mask=started, other=0.0)
+    else:
+        c = tl.load(cell + now[:, None] + n[None, :], mask=inside, other=0.0)
+    c = f * c.to(tl.float32) + i * g
+    h = o * (2.0 * tl.sigmoid(2.0 * c) - 1.0)
+    tl.store(cell + now[:, None] + n[None, :], c.to(cell.dtype.element_ty), mask=inside)
+    at = m * T + step
+    if LAST:
+        tl.store(hidden + now[:, None] + n[None, :], h.to(hidden.dtype.element_ty), mask=inside)
+    tl.store(out + at[:, None] * H + n[None, :], h.to(out.dtype.element_ty), mask=inside)
+    if residual is not None:
+        total = _add_residual(h, residual, at, n, M * T, H)
+        _store(total, None, ring, alpha, None, at, n, M * T, row, place, ring_frames, T, H)

@@ -45,18 +45,21 @@ class Item(Lenient):
         return cls(text=rule.written, alias=said, case_sensitive=rule.capitals != "any")
 
 
+Items = Annotated[list[Item], Field(fail_fast=True)]
+
+
 class NewDictionary(Lenient):
     """The body of `POST /pronunciation-dicts/`."""
 
     name: str = Field(min_length=1, max_length=MAX_NAME)
-    items: list[Item] | None = None
+    items: Items | None = None
 
 
 class ChangedDictionary(Lenient):
     """The body of `PATCH /pronunciation-dicts/{id}`."""
 
     name: str | None = Field(None, min_length=1, max_length=MAX_NAME)
-    items: list[Item] | None = None
+    items: Items | None = None
 
 
 class Told(BaseModel):

@@ -44,6 +44,7 @@ class PhonemeRule(Lenient):
 
 
 AnyRule = Annotated[AliasRule | PhonemeRule, Field(discriminator="type")]
+RuleList = Annotated[list[AnyRule], Field(fail_fast=True)]
 
 
 def _rule(told: AliasRule | PhonemeRule) -> Rule:
@@ -64,7 +65,7 @@ class NewDictionary(Lenient):
     """The body of `add-from-rules`."""
 
     name: Name
-    rules: list[AnyRule]
+    rules: RuleList
     description: Description | None = None
 
 
@@ -78,13 +79,13 @@ class ChangedDictionary(Lenient):
 class Rules(Lenient):
     """The body of `set-rules` and `add-rules`."""
 
-    rules: list[AnyRule]
+    rules: RuleList
 
 
 class RuleStrings(Lenient):
     """The body of `remove-rules`."""
 
-    rule_strings: list[str]
+    rule_strings: Annotated[list[str], Field(fail_fast=True)]
 
 
 class Added(BaseModel):

@@ -7,19 +7,38 @@ from collections.abc import Iterable
 
 from agent_tts.events import MAX_PAUSE_MS, Prosody
 
-# SSML, with the extensions of its vendors. `sub` and `mark` are HTML's, too: see `is_html`.
+# SSML, with the extensions of its vendors. `sub` and `mark` are HTML's, too: they need their attributes.
 SSML = ["speak", "p", "s", "w", "break", "sub", "say-as", "phoneme", "prosody", "emphasis", "lang", "voice", "mark"]
+SSML += ["token", "audio", "desc", "metadata", "meta", "lexicon", "lookup"]
 VENDORS = ["amazon:effect", "amazon:emotion", "amazon:domain", "amazon:auto-breaths", "amazon:breath", "google:style"]
 VENDORS += ["mstts:express-as", "mstts:silence", "mstts:viseme", "mstts:backgroundaudio"]
 CARTESIA = ["emotion", "speed", "volume", "spell"]
+# The one tag that LiveKit teaches language models, and what it makes of it for its providers.
+LIVEKIT = ["expr", "expression", "sound"]
+# Wrapping and single tags of those providers, which language models also write of their own accord.
+DELIVERIES = {
+    "slow": {"rate": "0.85"},
+    "fast": {"rate": "1.2"},
+    "soft": {"volume": "0.9"},
+    "loud": {"volume": "1.3"},
+    "higher-pitch": {"pitch": "1.15"},
+    "lower-pitch": {"pitch": "0.85"},
+}
+MANNER_TAGS = {"whisper", "singing", "sing-song", "laugh-speak", "build-intensity", "decrease-intensity", "forceful"}
+MANNER_TAGS |= {"happy", "sad", "angry", "excited", "calm", "surprised", "sympathetic", "curious", "sarcastic"}
+MANNER_TAGS |= {"confident", "playful", "nervous"}
+SOUND_TAGS = ["laugh", "chuckle", "sigh", "breath", "cough", "argh", "gasp", "giggle", "cry", "stress"]
 # Blocks of language models that are not for the listener. The first are words, too: they count at the start of a line.
 THOUGHTS = ["think", "thinking", "thought", "reasoning"]
 CALLS = ["tool_call", "tool_calls", "tool_response", "tool_result", "function_call", "function_calls", "tool_use"]
-CALLS += ["function_results", "invoke"]
+CALLS += ["function_results", "invoke", "function"]
+# Keys for a telephone menu, from Pipecat's navigator.
+COMMANDS = ["dtmf"]
+TURNS = ["start_of_turn", "end_of_turn"]
 
-BLOCKS = {*THOUGHTS, *CALLS}
+BLOCKS = {*THOUGHTS, *CALLS, *COMMANDS, "desc", "metadata"}
 # Tags that name an emotion or a way to speak.
-EXPRESSIVE = {"emotion", "mstts:express-as", "amazon:emotion", "amazon:effect", "google:style"}
+EXPRESSIVE = {"emotion", "expression", "mstts:express-as", "amazon:emotion", "amazon:effect", "google:style"}
 
 # ElevenLabs' audio tags and Cartesia's sounds: ways to speak, and sounds that nobody makes here.
 STYLES = [
@@ -29,26 +48,40 @@ STYLES = [
     *("mischievously", "mocking", "mumbling", "nervous", "nervously", "neutral", "playful", "playfully", "proud"),
     *("quietly", "rushed", "sad", "sadly", "sarcastic", "sarcastically", "scared", "serious", "seriously", "shouting"),
     *("sheepishly", "slowly", "softly", "sorrowful", "surprised", "sympathetic", "thoughtful", "tired", "warmly"),
-    *("whisper", "whispering", "whispers", "worried"),
+    *("whisper", "whispering", "whispers", "worried", "shouts", "hurried", "soft", "slow", "fast", "drawn out"),
+    *("regretful", "delighted", "determined", "grateful", "fearful", "disgusted", "warm and friendly tone"),
 ]
+DEGREES = ["very", "really", "slightly", "a little", "almost", "gently"]
+ACCENTS = [
+    *("american", "australian", "british", "canadian", "chinese", "dutch", "english", "french", "german", "indian"),
+    *("irish", "italian", "jamaican", "japanese", "korean", "mexican", "nigerian", "polish", "portuguese", "russian"),
+    *("scottish", "southern", "spanish", "swedish", "texan", "welsh"),
+]
+STYLES += [f"{degree} {style}" for degree in DEGREES for style in STYLES]
+STYLES += [f"{degree}{accent} accent" for degree in ("", "strong ", "slight ", "thick ") for accent in ACCENTS]
 SOUNDS = [
     *("laughter", "laugh", "laughs", "laughing", "laughs harder", "starts laughing", "chuckle", "chuckles", "giggle"),
     *("giggles", "giggling", "sigh", "sighs", "exhale", "exhales", "exhales sharply", "inhale", "inhales deeply"),
     *("gasp", "gasps", "cough", "coughs", "clears throat", "clearing throat", "sniff", "sniffs", "sobs", "snorts"),
     *("swallows", "gulps", "yawns", "groans", "hums", "sings", "singing", "wheezing", "woo", "applause", "clapping"),
     *("gunshot", "explosion", "music", "breath", "breathes", "snickers", "hesitates", "stammers", "interrupting"),
+    *("overlapping", "breathe", "clear throat", "clear_throat", "yawn", "cry", "tsk", "tongue-click", "lip-smack"),
+    *("hum-tune", "chuckling", "sighing", "gasping", "groaning", "yawning", "sobbing", "emphasis"),
 ]
 # Ways to speak that are no emotion.
 MANNERS = {
     **dict.fromkeys(["whisper", "whispering", "whispers", "whispered"], "Whisper."),
     **dict.fromkeys(["quietly", "softly", "soft"], "Speak softly."),
     **dict.fromkeys(["neutral", "none", "default", "normal", ""], None),
-    "shouting": "Shout.",
-    "slowly": "Speak slowly.",
-    "rushed": "Speak in a rush.",
+    **dict.fromkeys(["shouting", "shouts"], "Shout."),
+    **dict.fromkeys(["slowly", "slow"], "Speak slowly."),
+    **dict.fromkeys(["rushed", "hurried", "fast"], "Speak in a rush."),
+    **dict.fromkeys(["singing", "sing-song"], "Speak in a sing-song voice."),
+    "drawn out": "Draw out the words.",
     "mumbling": "Mumble.",
 }
 PAUSES_MS = {"pause": 500, "pauses": 500, "short pause": 250, "long pause": 1_000}
+PAUSES_MS |= {"long-pause": 1_000, "break": 500, "long-break": 1_000}
 
 
 class Names:
@@ -65,7 +98,7 @@ class Names:
         return start in self._starts
 
 
-NAMES = Names(SSML, VENDORS, CARTESIA, THOUGHTS, CALLS)
+NAMES = Names(SSML, VENDORS, CARTESIA, LIVEKIT, DELIVERIES, MANNER_TAGS, SOUND_TAGS, THOUGHTS, CALLS, COMMANDS, TURNS)
 BRACKETS = Names(STYLES, SOUNDS, PAUSES_MS)
 
 _BREAKS_MS = {"none": 0, "x-weak": 100, "weak": 200, "medium": 400, "strong": 700, "x-strong": 1_000}
@@ -85,6 +118,8 @@ SPELLED = ("characters", "spell-out", "verbatim", "digits", "telephone")
 def instructions(style: str) -> str | None:
     """An emotion or a way to speak, as an instruction; None: the usual one."""
     name = " ".join(re.sub(r"[^\w' -]", " ", style).lower().split())[:MAX_STYLE]
+    if name.endswith(" accent"):
+        return f"Accent: {name.removesuffix(' accent')}."
     return MANNERS.get(name, f"Emotion: {name}.")
 
 
@@ -120,12 +155,14 @@ def factor(value: str, words: dict[str, float], least: float, most: float) -> fl
 
 
 def prosody(name: str, given: dict[str, str], now: Prosody) -> Prosody:
-    """What `<prosody>`, `<speed>` and `<volume>` set; what they do not name stays."""
+    """What `<prosody>`, `<speed>`, `<volume>` and those of `DELIVERIES` set; what they do not name stays."""
     value = given.get("ratio", given.get("value", ""))
     if name == "speed":
         given = {"rate": value}
     elif name == "volume":
         given = {"volume": value}
+    elif name in DELIVERIES:
+        given = DELIVERIES[name]
     elif name != "prosody":
         return now
     speed = factor(given.get("rate", ""), RATES, 0.25, 4.0)

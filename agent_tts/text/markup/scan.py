@@ -1,12 +1,17 @@
 """Finds tags in a text that may go on. Pure.
 
-A tag is `<name ...>`, `</name>` or `<name ... />` with a name of `NAMES`, and with nothing or attributes after it;
-`[name]` with a name of `SOUNDS` or `STYLES`, unless "(" follows, which makes it a link; or `<<p|h|o|n|e|m|e|s>>`.
-Anything else is text: "a < b", "[1]", "x<y>z".
+A tag is one of these; anything else is text: "a < b", "[1]", "x<y>z", "Q&A", "\\{x\\}".
+
+* `<name ...>`, `</name>` and `<name ... />` with a name of `NAMES`, and with nothing or attributes after it.
+* `[name]` with a name of `BRACKETS`, unless "(" follows, which makes it a link.
+* `<<p|h|o|n|e|m|e|s>>`, `\\{"word": "...", "pronounce": "..."\\}` and `\\{pause:1s\\}`.
+* A token of a chat template, `<|im_end|>`; an entity, `&amp;`.
 """
 
 from __future__ import annotations
 
+import html
+import json
 import re
 from dataclasses import dataclass, field
 from enum import Enum
@@ -16,7 +21,9 @@ from agent_tts.text.markup.inventory import BRACKETS, NAMES
 
 MAX_TAG = 512  # characters
 
-_OPENER = re.compile(r"[<\[]")
+_OPENER = re.compile(
+    r"<(?=[/a-z?!|]|<[^<>\s\d]|<?\Z)|\[(?=[a-z]|\Z)|\\(?=\{|\Z)|&(?=[#a-z]|\Z)", re.ASCII | re.IGNORECASE
+)
 _HEAD = re.compile(r"<(/?)([a-z][\w:-]*)?", re.ASCII | re.IGNORECASE)
 _BODY = re.compile(r"[^<>]*")
 _ATTRIBUTE = re.compile(r"""([\w:.-]+)\s*=\s*(?:"([^"]*)"?|'([^']*)'?|([^\s"'/]+))""", re.ASCII)
@@ -26,9 +33,19 @@ _WHOLE = re.compile(r"\s*/?|\s+[\w:.-]+\s*=.*", re.ASCII | re.DOTALL)
 _CERTAIN = re.compile(r"\s*/|\s+[\w:.-]+\s*=.*", re.ASCII | re.DOTALL)
 # What is left out of a tag without an end.
 _BROKEN = re.compile(r"""\s+[\w:.-]+\s*=\s*(?:"[^"<>]*"|'[^'<>]*'|[^\s<>]*)|\s*/?""", re.ASCII)
-_BRACKET = re.compile(r"\[([a-z' -]*)", re.ASCII | re.IGNORECASE)
+_BRACKET = re.compile(r"\[([a-z'_ -]*)", re.ASCII | re.IGNORECASE)
 _PHONEMES = re.compile(r"<<([^<>\s\d]+\|[^<>\s\d]*)>>")
 _PHONEMES_UNFINISHED = re.compile(r"<<[^<>\s\d]{0,128}>?")
+# `<function=get_weather>`: the name of a tool stands where an attribute would.
+_TOOL = re.compile(r"=[\w.-]{0,64}", re.ASCII)
+_TOKEN = re.compile(r"<\|[^<>|\s]{1,40}\|>")
+_TOKEN_UNFINISHED = re.compile(r"<\|[^<>|\s]{0,40}\|?")
+_ESCAPED = re.compile(r"\\\{([^{}\n]{1,384})\\\}")
+_ESCAPED_UNFINISHED = re.compile(r"\\(\{([\"p][^{}\n]{0,384})?)?")
+_PAUSE = re.compile(r"pause:\s*(\d{1,5}(?:\.\d{1,3})?m?s)", re.ASCII)
+_ENTITIES = frozenset(("amp", "lt", "gt", "quot", "apos", "nbsp"))
+_ENTITY = re.compile(r"&(#\d{1,7}|#[xX][\da-fA-F]{1,6}|[a-z]{2,4});", re.ASCII)
+_ENTITY_UNFINISHED = re.compile(r"&(#\d{0,7}|#[xX][\da-fA-F]{0,6}|[a-z]{0,4})", re.ASCII)
 _INSTRUCTION = re.compile(r"<(\?xml|!--|!doctype)", re.ASCII | re.IGNORECASE)
 _INSTRUCTION_STARTS = frozenset(whole[:end] for whole in ("<?xml", "<!--", "<!doctype") for end in range(1, len(whole)))
 
@@ -46,7 +63,7 @@ class Tag:
     """A tag in a text."""
 
     end: int  # the index after it
-    name: str  # in lower case, without a slash; "[" and "<<" for these
+    name: str  # in lower case, without a slash; "[", "<<", "\\" and "&" for these
     attributes: dict[str, str] = field(default_factory=dict)
     closes: bool = False  # </name>
     is_empty: bool = False  # <name/>, or without a closing tag by its kind
@@ -65,13 +82,27 @@ def find(text: str, start: int, before: str, *, more: bool) -> Tag | Not:
         before: the character before it, "" at the start.
         more: whether the text may go on; otherwise what is not certain is text.
     """
-    if text[start] == "<":
-        found = _phonemes(text, start, before) if text.startswith("<<", start) else _angle(text, start)
-    else:
-        found = Not.TEXT if is_word(before) else _bracket(text, start, more=more)
+    match text[start]:
+        case "<":
+            found = _phonemes(text, start, before) if text.startswith("<<", start) else _angle(text, start)
+        case "[":
+            found = Not.TEXT if is_word(before) else _bracket(text, start, more=more)
+        case "&":
+            found = _entity(text, start)
+        case _:
+            found = _escaped(text, start)
     if found is Not.UNFINISHED and not more:
         return Not.TEXT
     return found
+
+
+def broken(text: str, start: int) -> int:
+    """The index up to which a tag at `start` is left out that is certain and has no end: after its first attribute."""
+    head = _HEAD.match(text, start)
+    assert head is not None
+    rest = _BROKEN.match(text, head.end())
+    assert rest is not None
+    return rest.end()
 
 
 def _bracket(text: str, start: int, *, more: bool) -> Tag | Not:
@@ -92,6 +123,8 @@ def _bracket(text: str, start: int, *, more: bool) -> Tag | Not:
 def _angle(text: str, start: int) -> Tag | Not:
     if text[start + 1 : start + 2] in ("?", "!"):
         return _instruction(text, start)
+    if text.startswith("<|", start):
+        return _token(text, start)
     head = _HEAD.match(text, start)
     assert head is not None
     name, end = (head[2] or "").lower(), head.end()
@@ -103,20 +136,57 @@ def _angle(text: str, start: int) -> Tag | Not:
     body = _BODY.match(text, end, start + MAX_TAG)
     assert body is not None
     after = text[body.end() : body.end() + 1]
+    if name == "function" and not head[1]:
+        if not _TOOL.fullmatch(body[0]) or after not in ("", ">"):
+            return Not.TEXT
+        return Tag(body.end() + 1, name) if after else Not.UNFINISHED
     if after == ">":
         if not _WHOLE.fullmatch(body[0]):
             return Not.TEXT
-        given = {key.lower(): one or two or bare for key, one, two, bare in _ATTRIBUTE.findall(body[0])}
+        given = {key.lower(): html.unescape(one or two or bare) for key, one, two, bare in _ATTRIBUTE.findall(body[0])}
         return Tag(body.end() + 1, name, given, closes=bool(head[1]), is_empty=body[0].endswith("/"))
     if not _UNFINISHED.fullmatch(body[0]):
         return Not.TEXT
     is_certain = bool(head[1]) or bool(_CERTAIN.fullmatch(body[0]))
     if not after and len(text) - start <= MAX_TAG:
         return Not.CERTAIN if is_certain else Not.UNFINISHED
-    if not is_certain:
+    return Tag(broken(text, start), "") if is_certain else Not.TEXT
+
+
+def _token(text: str, start: int) -> Tag | Not:
+    if found := _TOKEN.match(text, start):
+        return Tag(found.end(), "")
+    unfinished = _TOKEN_UNFINISHED.match(text, start)
+    return Not.UNFINISHED if unfinished and unfinished.end() == len(text) else Not.TEXT
+
+
+def _escaped(text: str, start: int) -> Tag | Not:
+    """A pronunciation, with the word and its phonemes, or a pause, as Deepgram's clients write them."""
+    if not (found := _ESCAPED.match(text, start)):
+        unfinished = _ESCAPED_UNFINISHED.match(text, start)
+        return Not.UNFINISHED if unfinished and unfinished.end() == len(text) else Not.TEXT
+    if pause := _PAUSE.fullmatch(found[1].strip()):
+        return Tag(found.end(), "\\", {"time": pause[1]}, is_empty=True)
+    try:
+        said = json.loads(f"{{{found[1]}}}")
+        word, ph = said["word"], said["pronounce"]
+    except (ValueError, KeyError):
         return Not.TEXT
-    rest = _BROKEN.match(text, end)
-    return Tag(rest.end() if rest else end, "")
+    if not (isinstance(word, str) and isinstance(ph, str) and word.strip()):
+        return Not.TEXT
+    return Tag(found.end(), "\\", {"word": word, "ph": ph}, is_empty=True)
+
+
+def _entity(text: str, start: int) -> Tag | Not:
+    if found := _ENTITY.match(text, start):
+        if found[1][0] != "#" and found[1] not in _ENTITIES:
+            return Not.TEXT
+        return Tag(found.end(), "&", {"text": html.unescape(found[0])}, is_empty=True)
+    unfinished = _ENTITY_UNFINISHED.match(text, start)
+    if not unfinished or unfinished.end() < len(text):
+        return Not.TEXT
+    known = unfinished[1][:1] in ("", "#") or any(name.startswith(unfinished[1]) for name in _ENTITIES)
+    return Not.UNFINISHED if known else Not.TEXT
 
 
 def _phonemes(text: str, start: int, before: str) -> Tag | Not:

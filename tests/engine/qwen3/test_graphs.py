@@ -17,7 +17,7 @@ from agent_tts.model.frame import FrameModel
 from agent_tts.model.prompt import PromptVoice, build_prompt
 from agent_tts.model.sampling import SamplingParams
 from agent_tts.model.speech import SpeechModel, SpeechState
-from agent_tts.model.weights import build, plan
+from agent_tts.model.weights import CODEC, MODEL, build, plan
 
 ROWS = 6
 ROLE, TEXT = (151644, 77091, 198), (9707, 11, 1879, 0, 1096)
@@ -29,8 +29,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> SpeechModel:
     folder: Path = tmp_path_factory.mktemp("tiny")
     config = write(folder, size="tiny")
     frame, codec = build(FrameModel, config), build(Codec, config.codec)
-    plan(frame, folder / "model.safetensors", torch.float32).load("cpu")
-    plan(codec, folder / "speech_tokenizer/model.safetensors", torch.float32, codec_module.ENCODING).load("cpu")
+    plan(frame, folder, MODEL, torch.float32).load("cpu")
+    plan(codec, folder, CODEC, torch.float32, codec_module.ENCODING).load("cpu")
     return SpeechModel(frame, codec)
 
 

@@ -1,0 +1,70 @@
+"""The watermark inside the engine: every row's speech carries that of AudioSeal's own generator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+pytest.importorskip("audioseal", reason="the reference: a dependency of the tests")
+
+from agent_tts.config.settings import Audioseal, Checkpoint, Qwen3, Settings, Voices
+from agent_tts.engine.factory import create_engine
+from agent_tts.engine.qwen3.engine import Qwen3Engine
+from agent_tts.errors import SettingsError
+from agent_tts.events import Sampling, SpeechOptions
+from tests.engine.driver import Script, Spoken, routed, speak_all
+from tests.model import audioseal_files
+from tests.model.conftest import Checkpoint as Checkpoints
+from tests.model.conftest import checkpoint, ending, one_thread
+
+__all__ = ["checkpoint", "ending", "one_thread"]  # fixtures
+
+MESSAGE = 0xA55A
+TEXTS = ("Hello world, how are you?", "Two rows begin at two times.")
+OPTIONS = SpeechOptions(voice="ryan", language="en", seed=0, sampling=Sampling(temperature=0))
+
+
+@contextmanager
+def engine(model: Path, **settings: Any) -> Iterator[Qwen3Engine]:
+    qwen3 = Qwen3(models=(Checkpoint(source=str(model)),), device="cpu", max_model_len=256)
+    with closing(Qwen3Engine(Settings(qwen3=qwen3, voices=Voices(folder="/nonexistent"), **settings), 2)) as made:
+        yield routed(made)
+
+
+def samples(spoken: Spoken) -> NDArray[np.float32]:
+    return spoken.pcm.astype(np.float32) / np.float32(32_767)
+
+
+def test_speech_carries_the_librarys_watermark(ending: Checkpoints, tmp_path: Path) -> None:
+    """Two requests in one batch, the second begins after a flush of the first: each has the watermark of its own."""
+    weights = audioseal_files.write(tmp_path)
+    marked_by = {"watermark": "audioseal", "audioseal": Audioseal(source=str(weights), message=MESSAGE)}
+    scripts = {0: Script([TEXTS[0]], OPTIONS), 1: Script(["", "", TEXTS[1]], OPTIONS)}
+    with engine(ending("custom_voice")) as plain, engine(ending("custom_voice"), **marked_by) as marking:
+        assert (plain.info.watermark, marking.info.watermark) == (None, "audioseal")
+        before, after = speak_all(plain, scripts), speak_all(marking, scripts)
+    for slot in scripts:
+        speech, marked = samples(before[slot]), samples(after[slot])
+        mark = audioseal_files.watermark_of(audioseal_files.generator(), torch.from_numpy(speech)[None], MESSAGE)[0]
+        assert np.abs(mark.numpy()).max() > 20 / 32_767
+        expected = np.clip(speech + mark.numpy(), -1, 1)
+        assert np.abs(marked - expected).max() < 4 / 32_767  # the samples that it is computed from were not rounded
+
+
+def test_its_weights_have_to_be_there(ending: Checkpoints, tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"audioseal.source: generator_streaming.pth: missing from"):
+        with engine(ending("custom_voice"), watermark="audioseal", audioseal=Audioseal(source=str(tmp_path))):
+            pass
+
+
+def test_another_engine_marks_nothing() -> None:
+    """A node that is to mark its speech must not speak without a mark."""
+    with pytest.raises(SettingsError, match="only the engine qwen3 marks its speech, this node's is tone"):
+        create_engine(Settings(engine="tone", watermark="audioseal"))
