@@ -15,7 +15,7 @@ from agent_tts.renamed import NAMES, Finder
 
 if TYPE_CHECKING:
     from agent_tts.client.connection import ConnectionLost, NodeConnection, connect
-    from agent_tts.client.utterance import Audio, Cancelled, Done, Flushed, RemoteUtterance, Word, Words
+    from agent_tts.client.utterance import Audio, Cancelled, Done, Flushed, Mark, RemoteUtterance, Word, Words
     from agent_tts.errors import SpeechError
 
 __version__ = "0.1.0"
@@ -26,6 +26,7 @@ __all__ = [
     "ConnectionLost",
     "Done",
     "Flushed",
+    "Mark",
     "NodeConnection",
     "RemoteUtterance",
     "SpeechError",

@@ -150,6 +150,13 @@ def declared(kind: type) -> dict[str, tuple[Any, Option, Any]]:
     }
 
 
+def within(name: str, value: float) -> float:
+    """A number as the option `name` of `SpeechOptions`: the nearest that its limits allow."""
+    option = declared(SpeechOptions)[name][1]
+    low, high = (limit if limit is not None else value for limit in (option.ge, option.le))
+    return min(max(value, low), high)
+
+
 VoiceKind = Literal["named", "designed", "cloned"]
 
 
@@ -185,6 +192,7 @@ class EngineInfo:
     languages: dict[str, str]  # every accepted spelling, lower case ("german", "de", "de-de") -> code
     aliases: dict[str, str] = field(default_factory=dict)  # other voice names -> the engine's
     aligns_words: bool = False  # whether it sends word times; otherwise they are estimated
+    performs: tuple[str, ...] = ("pause",)  # which directives have an effect: abilities of `text/directives.py`
     sample_rate: int = SAMPLE_RATE
     frame_ms: int = FRAME_MS
     models: tuple[Model, ...] = ()  # empty without a choice of models
@@ -266,6 +274,7 @@ class AppendText(_OfRequest):
     """More text of a request, without markup."""
 
     text: str
+    waits: bool = field(default=False, compare=False, repr=False)  # a few ms for other commands; not sent
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,7 +344,7 @@ class RequestStarted(_OfRequest):
 
 @dataclass(slots=True)  # not frozen, as the others are: that takes three times as long to make
 class RequestAudio:
-    """The next piece of audio: pcm_s16le, 24 kHz, mono, 80 ms; only the last piece may be shorter."""
+    """The next piece of audio: pcm_s16le, 24 kHz, mono, 80 ms or several times that; the last may be shorter."""
 
     request_id: int
     pcm: bytes

@@ -37,7 +37,7 @@ from websockets.typing import Subprotocol
 from agent_tts.client.utterance import RemoteUtterance
 from agent_tts.config.settings import is_loopback
 from agent_tts.errors import BadMessage, ContextExists, SettingsError, SpeechError, from_code
-from agent_tts.protocol.context import AudioChunk, Cancelled, Done, Flushed, Word, Words
+from agent_tts.protocol.context import AudioChunk, Cancelled, Done, Flushed, Mark, Word, Words
 from agent_tts.protocol.v1 import HEADER, KIND_AUDIO, MAX_ID, SUBPROTOCOL, VERSION, unknown_fields
 
 DEFAULT_URL = "ws://127.0.0.1:8100"
@@ -55,7 +55,7 @@ MAX_UNSENT_CHARS = 1 << 20  # of messages that the node has not received
 # Errors from reading a message that does not follow the protocol.
 GARBLED = (ValueError, KeyError, TypeError, AttributeError, struct.error)
 
-_T = TypeVar("_T", Flushed, Cancelled, Done, "NodeInfo")
+_T = TypeVar("_T", Mark, Flushed, Cancelled, Done, "NodeInfo")
 
 
 class ConnectionLost(SpeechError, ConnectionError):
@@ -274,6 +274,8 @@ class NodeConnection:
                 await self._deliver_audio(utterance, payload, fields["first_sample"], fields["flags"])
             case "words" if utterance:
                 utterance.deliver(Words(fields["kind"], tuple(Word(**word) for word in fields["words"])))
+            case "mark" if utterance:
+                utterance.deliver(_read(Mark, fields))
             case "context.started" if utterance:
                 utterance.context_no = fields["context_no"]
                 self._by_no[utterance.context_no] = utterance

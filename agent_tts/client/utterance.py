@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from agent_tts.errors import SlowConsumer, SpeechError
-from agent_tts.protocol.context import AnyUtterance, Cancelled, ContextEvent, Done, Flushed, Word, Words
+from agent_tts.protocol.context import AnyUtterance, Cancelled, ContextEvent, Done, Flushed, Mark, Word, Words
 from agent_tts.protocol.context import AudioChunk as Audio
 
-__all__ = ["Audio", "Cancelled", "ContextEvent", "Done", "Flushed", "RemoteUtterance", "Word", "Words"]
+__all__ = ["Audio", "Cancelled", "ContextEvent", "Done", "Flushed", "Mark", "RemoteUtterance", "Word", "Words"]
 
 CANCEL_S = 5.0  # for a cancelled context to be confirmed
 
@@ -218,7 +218,17 @@ class RemoteUtterance(AnyUtterance):
         words = self.words
         # Estimates are made before the audio; now its true length is known.
         scale = 1.0 if self._aligned or not words or not audio_ms else audio_ms / max(1, words[-1].end_ms)
-        heard = [word for word in words if (word.start_ms + word.end_ms) / 2 * scale <= played_ms]
-        at = heard[-1].char_end if heard else 0
-        text = "".join(self._text)
-        return Cancelled(round(played_ms), audio_ms, text[:at], text[at:])
+        heard = sum((word.start_ms + word.end_ms) / 2 * scale <= played_ms for word in words)
+        parts = _without_tags("".join(self._text), words)
+        return Cancelled(round(played_ms), audio_ms, "".join(parts[:heard]), "".join(parts[heard:]))
+
+
+def _without_tags(text: str, words: Sequence[Word]) -> list[str]:
+    """The text in parts: each word with what is before it, and the rest. Tags, which are in no word, are left out."""
+    parts, end = [], 0
+    for word in words:
+        gap = text[end : word.char_start]
+        parts.append((gap if not gap.strip() else " " if end else "") + word.word)
+        end = word.char_end
+    rest = text[end:]
+    return [*parts, rest if not (words and rest.strip()) else ""]

@@ -26,7 +26,9 @@ from agent_tts.engine.base import (
 )
 from agent_tts.errors import SpeechError
 from agent_tts.events import FRAME_BYTES, SAMPLE_RATE, Directive, Pause
-from agent_tts.text.feed import Reading, TextFeed, Unit
+from agent_tts.text.chars import SOUND
+from agent_tts.text.directives import Directives
+from agent_tts.text.feed import Reading, TextFeed, Unit, spelled
 
 READ_CHARS = 128  # of text at once: 0.4 ms of words, 1.5 ms of digits that are spoken as words
 READ_S = 0.005  # of a step, for the texts of all slots; those that are left read theirs in the next steps
@@ -127,16 +129,18 @@ class Mark(Enum):
 class SlotFeed(Feed, Outlet):
     """One request's text and audio: units out to the engine, which writes their samples; frames out to the listener.
 
-    `language` is the code of the language that is spoken.
+    `language` is the code of the language that is spoken, `directives` are those that have an effect.
     """
 
-    def __init__(self, opened: StartRequest, language: str, first_words: int = 2) -> None:
+    def __init__(
+        self, opened: StartRequest, language: str, first_words: int = 2, directives: Directives | None = None
+    ) -> None:
         Feed.__init__(self, opened)
         Outlet.__init__(self, opened.slot, opened.epoch)
         # See `pending`.
         self._pending: deque[Unit | Directive | Mark] = deque()
         # Cuts the text into units that later text cannot change.
-        self._text = TextFeed(Reading.of(opened.options, language), first_words=first_words)
+        self._text = TextFeed(Reading.of(opened.options, language), first_words=first_words, directives=directives)
 
     @property
     def pending(self) -> deque[Unit | Directive | Mark]:
@@ -164,6 +168,23 @@ class SlotFeed(Feed, Outlet):
     def dry(self) -> bool:
         """Whether there is nothing to speak and no unread text."""
         return not (self._pending or self._unread)
+
+    def ipa(self, unit: Unit) -> tuple[str, ...]:
+        """The words of a unit that are given in IPA, in order."""
+        says = (self._text.sounds[offset] for ch, offset in zip(unit.text, unit.offsets, strict=True) if ch == SOUND)
+        return tuple(say.ipa or "" for say in says)
+
+    def spelled(self, unit: Unit) -> Unit:
+        """The unit with letters in place of IPA."""
+        chars: list[tuple[str, int]] = []
+        for ch, offset in zip(unit.text, unit.offsets, strict=True):
+            chars += spelled(self._text.sounds[offset], offset) if ch == SOUND else [(ch, offset)]
+        return Unit("".join(ch for ch, _ in chars), tuple(offset for _, offset in chars))
+
+    def offset_after(self, unit: Unit, index: int) -> int:
+        """The offset after a character of a unit."""
+        offset = unit.offsets[index]
+        return offset + (len(self._text.sounds[offset].text) if unit.text[index] == SOUND else 1)
 
     def mark(self, mark: Mark | Directive) -> None:
         """All audio before `mark` has been written."""

@@ -25,12 +25,14 @@ from numpy.typing import NDArray
 from agent_tts.config.settings import Settings, Tone
 from agent_tts.engine.base import DoneOutput, Engine, StartRequest, StepInput, StepOutput, to_pcm16
 from agent_tts.engine.slots import READ_S, Mark, SlotFeed, SlotTable
-from agent_tts.events import FRAME_SAMPLES, SAMPLE_RATE, EngineInfo, NamedVoice, SpeechOptions, Voice
+from agent_tts.events import FRAME_SAMPLES, SAMPLE_RATE, EngineInfo, NamedVoice, Prosody, SpeechOptions, Voice
+from agent_tts.text.directives import Ability, Directives
 from agent_tts.text.feed import Unit
 from agent_tts.voices import LANGUAGES, OPENAI_VOICES, QWEN_VOICES
 
 TONES_HZ = (220, 440, 660, 880, 1_320)
 DEFAULT_VOICE = "tone-440"
+PERFORMS: tuple[Ability, ...] = ("pause", "speed", "volume", "pitch")
 ALIASES = {name: f"tone-{TONES_HZ[i % len(TONES_HZ)]}" for i, name in enumerate(OPENAI_VOICES + QWEN_VOICES)}
 
 RAMP = 48  # samples (2 ms) of a word's rise, and of its fall
@@ -49,6 +51,7 @@ class ToneEngine(Engine):
             default_voice=DEFAULT_VOICE,
             languages=LANGUAGES | {code: code for code in LANGUAGES.values()},
             aliases=ALIASES,
+            performs=PERFORMS,
         )
         self._slots = SlotTable(slots, lambda opened: _ToneRequest(opened, settings.tone))
 
@@ -74,12 +77,14 @@ class _ToneRequest:
 
     def __init__(self, opened: StartRequest, settings: Tone) -> None:
         options = opened.options
-        self.feed = SlotFeed(opened, "en" if options.language == "auto" else options.language)
+        language = "en" if options.language == "auto" else options.language
+        self.feed = SlotFeed(opened, language, directives=Directives(PERFORMS))
         # The scripted fault; None if there is none or none is allowed.
         self._fault = Fault.parse(options.instructions) if settings.scripted_faults else None
-        # float32[SAMPLE_RATE]: one second of the sine, a whole number of periods.
-        self._sine = sine(frequency(options))
+        # Samples of a character at the request's own speed, and how the present part differs from it.
         self._char_samples = settings.char_ms * SAMPLE_RATE / 1_000 / options.speed
+        self._hz = frequency(options)
+        self._prosody = Prosody()
         self._seed = options.seed or 0
         # Words of the unit that is being spoken.
         self._words: deque[str] = deque()
@@ -113,16 +118,20 @@ class _ToneRequest:
                 self._words.append("on-and-on")
             elif isinstance(item := feed.pending.popleft(), Unit):
                 self._words += item.text.split()
+            elif isinstance(item, Prosody):
+                self._prosody = item
             else:
                 feed.mark(item)
         return feed.hand_out()
 
     def _sound(self, word: str) -> bytes:
         """The next word's part of the sine, with its rise and fall."""
-        length = max(2 * RAMP, round(len(word) * self._char_samples))
+        how = self._prosody
+        length = max(2 * RAMP, round(len(word) * self._char_samples / how.speed))
         first = self.feed.samples % SAMPLE_RATE
-        samples: NDArray[np.float32] = self._sine.take(np.arange(first, first + length), mode="wrap")
-        samples *= amplitude(self._seed, self._spoken, word)
+        wave = sine(round(self._hz * how.pitch))
+        samples: NDArray[np.float32] = wave.take(np.arange(first, first + length), mode="wrap")
+        samples *= amplitude(self._seed, self._spoken, word) * how.volume
         samples[:RAMP] *= RISE
         samples[-RAMP:] *= RISE[::-1]
         self._spoken += 1

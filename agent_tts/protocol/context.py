@@ -54,6 +54,15 @@ class Words:
 
 
 @dataclass(frozen=True, slots=True)
+class Mark:
+    """A `<mark name="..."/>` of the text, told before the audio at its place."""
+
+    name: str
+    at_ms: int  # from the context's first sample
+    char_start: int  # offset of the tag in the context's text
+
+
+@dataclass(frozen=True, slots=True)
 class Flushed:
     """All audio of the text before a flush was sent."""
 
@@ -81,7 +90,7 @@ class Done:
     rtf: float | None  # engine time / audio time; None without audio
 
 
-ContextEvent = AudioChunk | Words | Flushed | Done
+ContextEvent = AudioChunk | Words | Mark | Flushed | Done
 
 
 class AnyUtterance(ABC):

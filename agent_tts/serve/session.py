@@ -26,7 +26,7 @@ from agent_tts.errors import (
 from agent_tts.events import FRAME_MS, SAMPLE_RATE, RequestFinished, RequestStarted
 from agent_tts.protocol import v1 as protocol
 from agent_tts.protocol.adapter import Message
-from agent_tts.protocol.context import AudioChunk, Done, Flushed, Word, Words
+from agent_tts.protocol.context import AudioChunk, Done, Flushed, Mark, Word, Words
 from agent_tts.provenance import declaration
 from agent_tts.serve.node import Node
 from agent_tts.speech.utterance import PCM, Told, Utterance
@@ -360,6 +360,8 @@ class Session:
                 case RequestStarted(queue_ms=queue_ms):
                     started = {"context_no": utterance.context_no, "queue_ms": queue_ms}
                     self._reply(protocol.build("context.started", context_id=utterance.context_id, **started))
+                case Mark():
+                    self._outbox.append(protocol.build("mark", context_id=utterance.context_id, **asdict(event)))
                 case Flushed():
                     message = protocol.build("context.flushed", context_id=utterance.context_id, **asdict(event))
                     self._outbox.append(message)

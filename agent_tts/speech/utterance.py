@@ -11,12 +11,14 @@ from agent_tts.errors import SpeechError, from_code
 from agent_tts.events import (
     SAMPLE_RATE,
     EngineInfo,
+    Pause,
     RequestAudio,
     RequestEvent,
     RequestFinished,
     RequestFlushed,
     RequestStarted,
     RequestWords,
+    Say,
     SpeechOptions,
 )
 from agent_tts.lexicon import Lexicon
@@ -29,15 +31,18 @@ from agent_tts.protocol.context import (
     ContextEvent,
     Done,
     Flushed,
+    Mark,
     Word,
     Words,
 )
 from agent_tts.protocol.v1 import OutputFormat
 from agent_tts.speech.audio.encoding import Chunk, make_encoder
 from agent_tts.speech.engine_request import EngineRequest
+from agent_tts.speech.words.marks import Marks
 from agent_tts.speech.words.timeline import LateTimeline, Paces, WordTimeline
+from agent_tts.text import markup
 from agent_tts.text.lexicon import LexiconReader
-from agent_tts.text.markup import Item, Mark, MarkupReader
+from agent_tts.text.markup import Item, MarkupReader
 
 # Words are sent to the listener, kept only for `cut`, or not computed.
 WordsMode = Literal["told", "kept", "none"]
@@ -129,8 +134,9 @@ class Utterance:
                 self._timeline = WordTimeline(aligned=aligned, tells=self._tells, **how)
             else:
                 self._timeline = LateTimeline(**how)
-        # Reads the tags in the text; None if they are text.
+        # Reads the tags in the text, None if they are text; and the marks among them.
         self._markup = MarkupReader() if options.markup == "auto" else None
+        self._marks = Marks()
         # Says words as the lexicons have them; None without one.
         self._lexicon = LexiconReader(lexicons) if lexicons else None
         # Characters of text so far, tags included, and unanswered flushes.
@@ -179,11 +185,18 @@ class Utterance:
         """Give text without tags, and directives, to the engine and the timeline; `complete`: its last word is."""
         words: list[Word] = []
         for item in items if self._lexicon is None else self._looked_up(self._lexicon, items, complete=complete):
-            if isinstance(item, str):
+            if isinstance(item, markup.Mark):
+                self._marks.add(item.name, item.offset)
+            elif isinstance(item, str):
                 self.request.write(item)
+                self._marks.append(item)
                 words += self._timeline.append(item) if self._timeline is not None else []
-            elif not isinstance(item, Mark):
+            else:
                 self.request.direct(item)
+                if isinstance(item, Say):
+                    self._marks.append(item.text)
+                elif isinstance(item, Pause):
+                    self._marks.pause()
                 words += self._timeline.direct(item) if self._timeline is not None else []
         return self._read_now(words)
 
@@ -298,7 +311,7 @@ class Utterance:
             return self._on_audio(event.pcm, event.peaks)
         match event:
             case RequestWords(words=times):
-                return [*self._words("aligned", self._timeline.align(times))] if self._timeline is not None else []
+                return [*self._final(self._timeline.align(times))] if self._timeline is not None else []
             case RequestStarted(queue_ms=queue_ms):
                 self._meter.started(queue_ms)
                 early, self._early = self._early or [], None
@@ -318,7 +331,7 @@ class Utterance:
         if self._timeline is not None:
             self._timeline.hear(samples, peaks)
             if self._tells and (settled := self._timeline.settle(self.audio_ms)):
-                told += self._words("aligned", settled)
+                told += self._final(settled)
         self._meter.audio(samples * 1_000 / SAMPLE_RATE)
         chunks = self._encoder.encode(pcm)
         flags = 0
@@ -352,8 +365,9 @@ class Utterance:
                 self._add_chunks(told, self._encoder.flush(), FLAG_LAST)
             if self._timeline is not None and self._tells:
                 left = self._timeline.finish(self.audio_ms, cut=event.reason == "length")
-                told += self._words(self._timeline.kind, left)
-                told += self._words("aligned", self._timeline.settle())
+                told += self._final(left) if self._timeline.kind == "aligned" else self._words("estimated", left)
+                told += self._final(self._timeline.settle())
+                told += self._marks.rest() if event.reason == "end" else []
                 self._paces.learn(self._voice, self._timeline.pace)
         if event.code is not None:
             self.error = from_code(event.code, event.message, event.retry_after_ms)
@@ -377,6 +391,10 @@ class Utterance:
         if self._markup is not None and (offsets := self._markup.offsets).is_shifted:
             words = [_moved(word, *offsets.span(word.char_start, word.char_end)) for word in words]
         return [Words(kind, tuple(words))]
+
+    def _final(self, words: list[Word]) -> list[Words | Mark]:
+        """Words with final times, and the marks among them."""
+        return [*self._words("aligned", words), *self._marks.due(words)] if self._tells else []
 
 
 def _moved(word: Word, start: int, end: int) -> Word:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 NO_BREAK_SPACE = "\u00a0"
 PICTOGRAPH = "\ufffc"  # stands for any emoji: spoken as white space, but not white space to the markdown around it
+SOUND = "\x02"  # stands for a word that is given in IPA; no text has it: control characters are dropped
 ZERO_WIDTH_JOINER = "\u200d"
 
 LINE_BREAKS = frozenset("\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029")
@@ -48,7 +49,7 @@ def is_word(ch: str) -> bool:
 
 def is_silent(ch: str) -> bool:
     """White space, marks and punctuation: silent without a word beside them."""
-    return ch in _SILENT or unicodedata.category(ch) in _SILENT_CATEGORIES
+    return ch in _SILENT or (unicodedata.category(ch) in _SILENT_CATEGORIES and ch != SOUND)
 
 
 def is_unspeakable(ch: str) -> bool:

@@ -5,12 +5,13 @@ Tags are no part of it: the front has made directives of them (`agent_tts/text/m
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 
-from agent_tts.events import Directive, Pause, Say, SpeechOptions
-from agent_tts.text.chars import is_unspeakable
+from agent_tts.events import Directive, Language, Say, SpeechOptions
+from agent_tts.text.chars import SOUND, is_unspeakable
 from agent_tts.text.clean import Cleaner
+from agent_tts.text.directives import Directives
 from agent_tts.text.normalize import Normalizer
 from agent_tts.text.units import Cutter, Unit
 
@@ -31,6 +32,10 @@ class Reading:
         """The reading that a request asks for; `language` is a code."""
         return cls(options.clean, language if options.normalize else None)
 
+    def in_language(self, code: str | None) -> Reading:
+        """The same in another language; None is this one."""
+        return replace(self, normalize=code) if self.normalize and code else self
+
 
 class Reader:
     """Takes raw characters with their offsets and passes what is to be said to `sink`.
@@ -49,11 +54,9 @@ class Reader:
 
         Its alias is read like text; the offsets of its characters are spread over the text.
         """
-        alias, end = say.text if say.alias is None else say.alias, offset + len(say.text)
-        last = len(alias) - 1
-        for index, ch in enumerate(alias):
-            self.push(ch, offset + (index * max(0, len(say.text) - 1) // last if last else 0))
-        return end
+        for ch, place in spelled(say, offset):
+            self.push(ch, place)
+        return offset + len(say.text)
 
     def flush(self, offset: int) -> None:
         """All text so far is complete: pass on everything that is held back."""
@@ -67,6 +70,13 @@ class Reader:
             self._said(ch, offset)
 
 
+def spelled(say: Say, offset: int) -> Iterator[tuple[str, int]]:
+    """The letters of what is said, with offsets in its text, which starts at `offset`."""
+    letters, last = say.text if say.alias is None else say.alias, max(0, len(say.text) - 1)
+    for index, ch in enumerate(letters):
+        yield ch, offset + index * last // max(1, len(letters) - 1)
+
+
 class TextFeed:
     """Text and directives in, in any pieces; units and directives out, as soon as they are certain.
 
@@ -76,17 +86,20 @@ class TextFeed:
     Args:
         first_words: most words of the first unit, few so that speech starts early; each unit may have twice the words
             of the one before, up to `units.MAX_WORDS`.
-        performs: the kinds of directives that the engine performs. Each ends the unit before it; others are left out.
+        directives: those that have an effect end the unit before them; others leave no trace.
     """
 
     def __init__(
-        self, reading: Reading | None = None, *, first_words: int = 2, performs: tuple[type[Directive], ...] = (Pause,)
+        self, reading: Reading | None = None, *, first_words: int = 2, directives: Directives | None = None
     ) -> None:
-        self._performs = performs
+        self._reading = reading or Reading()
+        self._directives = directives or Directives(("pause",))
+        # By its offset, what each `SOUND` of the units stands for. Bounded by the front's limit of characters.
+        self.sounds: dict[int, Say] = {}
         self._offset = 0  # of the next character in the raw text
         self._done: list[Unit | Directive] = []  # not yet taken
         self._cutter = Cutter(first_words, self._done.append)
-        self._reader = Reader(reading or Reading(), self._cutter.push)
+        self._reader = Reader(self._reading, self._cutter.push)
 
     def append(self, text: str) -> list[Unit | Directive]:
         """More text; returns what it completes."""
@@ -98,11 +111,20 @@ class TextFeed:
 
     def direct(self, directive: Directive) -> list[Unit | Directive]:
         """A directive after all text so far; returns what it completes."""
-        if isinstance(directive, Say):
-            self._offset = self._reader.say(directive, self._offset)
-        elif isinstance(directive, self._performs):
+        taken = self._directives.take(directive)
+        if isinstance(taken, Say):
+            if taken.ipa and taken.text:
+                self._reader.flush(self._offset)
+                self._cutter.push(SOUND, self._offset)
+                self.sounds[self._offset] = taken
+                self._offset += len(taken.text)
+            else:
+                self._offset = self._reader.say(taken, self._offset)
+        elif taken:
             self._cut()
-            self._done.append(directive)
+            self._done.append(taken)
+            if isinstance(taken, Language):
+                self._reader = Reader(self._reading.in_language(taken.code), self._cutter.push)
         return self._take()
 
     def flush(self) -> list[Unit | Directive]:

@@ -139,6 +139,11 @@ SEEDS: dict[str, list[bytes]] = {
             RequestAudio(1, b"\x01\x02"), RequestWords(1, ()), RequestFinished(1, "end"), EnginePong(1, 2, 3, 0.5)
         ),
     ],
+    "markup": [
+        b'<speak><p>Hi <emotion val\x1eue="sad"/>you. <break time="1\x1es"/> [laughs] <spell>A 1</spell> &am\x1ep;</p>',
+        '<think>a < b\n</think>\x1e<sub alias="x y">W3C</sub> <<t|ə|m>> <mark name="m"/>H<sub>2</sub> [1](a)'.encode(),
+        b'\\{"word": "a", "pro\x1enounce": "b"\\} \\{pause:1s\\} <|im_end|> <expr type="break" label="1s"/> </',
+    ],
     "text": [
         b"**Hello**, \x1e[you](http://a.b/c)\x1e <b>Dr. Smith</b> paid 3.14\x1e\xe2\x82\xac. `code` \x1e```py\nx\n```",
         "你好，世界。 👩\u200d💻 <|im_start|> e\u0301 &amp; | a | b |\n- [x] done\n1. one".encode(),

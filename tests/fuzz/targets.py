@@ -12,7 +12,7 @@ from itertools import pairwise, product
 from typing import Any
 
 from agent_tts.errors import BadMessage, SlowConsumer, SpeechError
-from agent_tts.events import Directive
+from agent_tts.events import Directive, Say
 from agent_tts.ipc.wire import TO_ENGINE, TO_FRONT, Decoder, WireError, encode
 from agent_tts.protocol import v1 as protocol
 from agent_tts.protocol.validation import check_body
@@ -21,6 +21,8 @@ from agent_tts.serve.routes import multipart, openai
 from agent_tts.serve.transports.sdp import read_offer
 from agent_tts.serve.transports.websocket import NATIVE, Dialect
 from agent_tts.text.feed import Reading, TextFeed, Unit
+from agent_tts.text.markup import Item, MarkupReader, Offsets
+from agent_tts.text.markup.scan import MAX_TAG
 from agent_tts.text.units import MAX_CHARS, MAX_CLUSTER, MAX_RUN
 from tests.fuzz.conversation import Conversation, codec_of
 
@@ -169,6 +171,47 @@ def _said(pieces: list[str], clean: bool, spoken: bool) -> Iterator[Unit | Direc
     yield from feed.flush()
 
 
+def markup(data: bytes) -> None:
+    """Text with tags in pieces: text and directives do not depend on the split, nothing is held back for long, and the
+    offsets of what is left rise."""
+    pieces = [text_of(piece) for piece in data.split(SPLIT)]
+    text = "".join(pieces)
+    whole, offsets = read_markup([text])
+    assert directed(read_markup(pieces)[0]) == directed(whole)
+    spans = [offsets.span(place, place + 1) for place in range(offsets.length)]
+    assert all(0 <= start < end <= len(text) for start, end in spans)
+    assert all(before[0] <= after[0] for before, after in pairwise(spans))
+
+
+def read_markup(pieces: list[str]) -> tuple[list[Item], Offsets]:
+    """The items of a text that was sent in these pieces, with joined text; and its offsets."""
+    reader = MarkupReader()
+    items: list[Item] = []
+    for piece in pieces:
+        items += reader.read(piece)
+        assert len(reader._held) <= MAX_TAG + 1
+    items += reader.end()
+    joined: list[Item] = []
+    for item in items:
+        if isinstance(item, str) and joined and isinstance(joined[-1], str):
+            joined[-1] += item
+        else:
+            joined.append(item)
+    return joined, reader.offsets
+
+
+def directed(items: list[Item]) -> list[Item]:
+    """The same with spelled words in one piece."""
+    joined: list[Item] = []
+    for item in items:
+        last = joined[-1] if joined else None
+        if isinstance(item, Say) and isinstance(last, Say) and item.ipa is None is last.ipa:
+            joined[-1] = Say(last.text + item.text, (last.alias or "") + (item.alias or ""))
+        else:
+            joined.append(item)
+    return joined
+
+
 TARGETS: dict[str, Callable[[bytes], None]] = {
     "talk": talk,
     "protocol": check_message,
@@ -177,4 +220,5 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
     "sdp": offer,
     "wire": pipe,
     "text": speech_text,
+    "markup": markup,
 }

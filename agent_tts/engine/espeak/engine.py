@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 from functools import lru_cache, partial
 
 import numpy as np
@@ -23,6 +22,7 @@ from agent_tts.engine.espeak.library import (
     Deadly,
     Delivery,
     Language,
+    NoPhonemes,
     TooLong,
 )
 from agent_tts.engine.espeak.scripts import parts, reader
@@ -30,7 +30,9 @@ from agent_tts.engine.espeak.voices import EspeakVoices
 from agent_tts.engine.espeak.workers import EspeakWorkers, Job
 from agent_tts.engine.slots import SlotFeed, SlotTable
 from agent_tts.errors import BadMessage
-from agent_tts.events import SAMPLE_RATE, EngineInfo, SpeechOptions, WordTime
+from agent_tts.events import SAMPLE_RATE, EngineInfo, Prosody, SpeechOptions, WordTime, within
+from agent_tts.events import Language as SpokenLanguage
+from agent_tts.text.directives import Ability, Directives
 from agent_tts.text.feed import Unit
 
 # Time for synthesis in one step, in seconds; slots that are left out are spoken in the next step.
@@ -47,6 +49,8 @@ IDLE_S = 0.005
 
 # Texts of one request that may end a worker; with one more the request fails.
 MAX_DEADLY = 3
+
+PERFORMS: tuple[Ability, ...] = ("pause", "speed", "volume", "pitch", "language", "ipa")
 
 # A pause follows these; closers may stand before it.
 CLAUSE_ENDS = tuple(".!?;:,…—–。！？，、；：।؟؛،")
@@ -81,6 +85,7 @@ class EspeakEngine(Engine):
             languages=self._voices.languages,
             aliases=self._voices.aliases,
             aligns_words=True,
+            performs=PERFORMS,
         )
         self._first_words = settings.espeak.first_words
         self._slots = SlotTable(slots, self._make)
@@ -111,20 +116,25 @@ class EspeakEngine(Engine):
 
     def _make(self, opened: StartRequest) -> _EspeakRequest:
         language, variant = self._voices.resolve(opened.options.resolved, opened.options.language)
-        feed = SlotFeed(opened, language.code, self._first_words)
-        how = delivery(language, variant, opened.options)
-        return _EspeakRequest(self._workers, self._voices, feed, how, unpaced=opened.options.lead_ms is None)
+        directives = Directives(PERFORMS, self._voices.languages, language.code)
+        feed = SlotFeed(opened, language.code, self._first_words, directives)
+        return _EspeakRequest(self._workers, self._voices, feed, opened.options, language, variant)
 
 
-def delivery(language: Language, variant: str | None, options: SpeechOptions) -> Delivery:
-    """How a request is spoken."""
-    wanted = RATE_NORMAL * options.speed
+def delivery(
+    language: Language, variant: str | None, options: SpeechOptions, prosody: Prosody | None = None
+) -> Delivery:
+    """How a request is spoken, and a part of it with its own `prosody`."""
+    speed, its_pitch = options.speed, options.pitch
+    if prosody:
+        speed, its_pitch = within("speed", speed * prosody.speed), within("pitch", its_pitch * prosody.pitch)
+    wanted = RATE_NORMAL * speed
     rate = round(min(max(wanted, RATE_MIN), RATE_MAX))
     stretch = 1.0 if RATE_MIN <= wanted <= RATE_MAX else wanted / rate
     # A wider range also reaches lower, by a quarter of its growth, which a higher base makes up for.
-    base = options.pitch + (options.pitch - 1) / 4
+    base = its_pitch + (its_pitch - 1) / 4
     pitch = round(PITCH_NORMAL * (1 + math.log2(base)))
-    pitch_range = round(PITCH_NORMAL * options.pitch)
+    pitch_range = round(PITCH_NORMAL * its_pitch)
     return Delivery(language, variant, rate, _clamp(pitch), _clamp(pitch_range), stretch)
 
 
@@ -136,20 +146,28 @@ class _EspeakRequest:
     """A request in its slot: its text, its voice and its resampler."""
 
     def __init__(
-        self, workers: EspeakWorkers, voices: EspeakVoices, feed: SlotFeed, delivery: Delivery, *, unpaced: bool
+        self,
+        workers: EspeakWorkers,
+        voices: EspeakVoices,
+        feed: SlotFeed,
+        options: SpeechOptions,
+        language: Language,
+        variant: str | None,
     ) -> None:
         self.feed = feed
         self._workers = workers
         self._voices = voices
-        self._delivery = delivery
+        self._options = options
+        # Its own language, and the present part's language and manner.
+        self._own = self._language = language
+        self._prosody = Prosody()
+        self._variant = variant
         # The first pending unit, while it is with a worker for longer than a step.
         self._job: Job | None = None
         # Its texts that have ended a worker.
         self._deadly = 0
         # Whether it speaks as fast as it can.
-        self._unpaced = unpaced
-        # Most samples of espeak-ng in a unit, before and after it is stretched.
-        self._max_samples = round(MAX_UNIT_S * workers.sample_rate * min(1.0, delivery.stretch))
+        self._unpaced = options.lead_ms is None
         # One resampler for all clauses, so that they join without a seam; a flush or a pause starts another.
         self._resampler = Resampler(workers.sample_rate, SAMPLE_RATE)
         # Where the resampler started, in output samples, and what it has been fed, in samples of espeak-ng.
@@ -182,6 +200,10 @@ class _EspeakRequest:
                     self.feed.pending.appendleft(item)
                     break
                 outputs += told
+            elif isinstance(item, Prosody):
+                self._prosody = item
+            elif isinstance(item, SpokenLanguage):
+                self._language = self._voices.language(item.code) if item.code else self._own
             else:
                 self.feed.write(self._resampler.finish())
                 self.feed.mark(item)
@@ -191,7 +213,7 @@ class _EspeakRequest:
 
     def _speak(self, unit: Unit, until: float) -> list[StepOutput] | None:
         """Speak a unit, or put its parts or halves in its place; None if it is not done until then."""
-        own = self._delivery.language
+        own = self._language
         if self._job is None and (cut := parts(unit, own.code)) != [unit]:
             self.feed.pending.extendleft(reversed(cut))
             return []
@@ -202,9 +224,11 @@ class _EspeakRequest:
             text += ","  # cut in mid-sentence: spoken as if it went on, and without a pause
         halves = unit.halves()
         if self._job is None:
-            most = self._max_samples if halves else None  # without halves there is no limit
-            how = replace(self._delivery, language=self._voices.language(reader(unit.text, own.code)))
-            self._job = Job(text, how, pause=ends, most=most)
+            language = self._voices.language(reader(unit.text, own.code))
+            how = delivery(language, self._variant, self._options, self._prosody)
+            # Samples before the unit is stretched; without halves there is no limit.
+            most = round(MAX_UNIT_S * self._workers.sample_rate * min(1.0, how.stretch)) if halves else None
+            self._job = Job(text, how, pause=ends, most=most, ipa=self.feed.ipa(unit))
         else:
             until = 0.0  # the step that began it has waited
         try:
@@ -212,6 +236,10 @@ class _EspeakRequest:
         except TooLong:
             self._job = None
             self.feed.pending.extendleft(reversed(halves or ()))
+            return []
+        except NoPhonemes:
+            self._job = None
+            self.feed.pending.appendleft(self.feed.spelled(unit))
             return []
         except Deadly:
             self._job = None
@@ -234,12 +262,13 @@ class _EspeakRequest:
             return round(self._origin * 1_000 / SAMPLE_RATE + fed * 1_000 / self._workers.sample_rate)
 
         words = tuple(
-            WordTime(unit.offsets[word.char], unit.offsets[last] + 1, ms(word.start), ms(word.end))
+            WordTime(unit.offsets[word.char], self.feed.offset_after(unit, last), ms(word.start), ms(word.end))
             for word in clause.words
             if word.char <= (last := min(word.char + word.length, length) - 1)
         )
         self._fed += len(clause.samples) - lead
-        self.feed.write(self._resampler.push(clause.samples[lead:]))
+        samples = clause.samples[lead:]
+        self.feed.write(self._resampler.push(samples, self._prosody.volume))
         return [AlignedOutput(self.feed.slot, self.feed.epoch, words)] if words else []
 
 
@@ -258,10 +287,10 @@ class Resampler:
         # Output samples owed for the input so far, times `step_in`.
         self._owed = 0
 
-    def push(self, samples: NDArray[np.int16]) -> bytes:
-        """int16[n] in, pcm_s16le out; less than a block (some milliseconds) is held back."""
+    def push(self, samples: NDArray[np.int16], volume: float = 1.0) -> bytes:
+        """int16[n] in, `volume` times as loud pcm_s16le out; less than a block (some milliseconds) is held back."""
         self._owed += len(samples) * self._matrix.shape[1]
-        self._input = np.concatenate((self._input, samples.astype(np.float32)))
+        self._input = np.concatenate((self._input, samples * np.float32(volume)))
         return self._blocks((len(self._input) - TAPS) // self._step)
 
     def finish(self) -> bytes:

@@ -27,6 +27,10 @@ class TooLong(EspeakError):
     """The audio would be longer than was allowed."""
 
 
+class NoPhonemes(EspeakError):
+    """The text has a word in IPA that the language has no phonemes for."""
+
+
 class Deadly(EspeakError):
     """The text ended the process that spoke it; it is not spoken."""
 

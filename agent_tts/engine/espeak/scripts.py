@@ -118,12 +118,12 @@ def parts(unit: Unit, language: str) -> list[Unit]:
             current = who
         if not char:
             continue
+        if _APART in (who, before) and _is_wordlike(char) and _is_wordlike(text[-1:]):
+            put(" ", offsets[-1])  # of the character before: it may count as a part of that word
         if current == "my" and unicodedata.category(char)[0] != "M":
             most = MAX_BURMESE_WORDS if text[-1:] == [" "] else MAX_BURMESE
             if len(text) >= most:
                 cut()
-        if _APART in (who, before) and _is_wordlike(char) and _is_wordlike(text[-1:]):
-            put(" ", offsets[-1])  # of the character before: it may count as a part of that word
         put(char, offset)
         before = who
     cut()

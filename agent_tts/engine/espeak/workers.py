@@ -23,12 +23,24 @@ from agent_tts.engine.espeak.library import (
     Deadly,
     Delivery,
     EspeakError,
+    NoPhonemes,
     TooLong,
     clause_words,
     data_path,
     library_path,
 )
-from agent_tts.engine.espeak.worker import LENGTH, MARK, REFUSED, REPLY, REQUEST, TOO_LONG
+from agent_tts.engine.espeak.worker import (
+    IPA_END,
+    IPA_START,
+    LENGTH,
+    MARK,
+    NO_PHONEMES,
+    REFUSED,
+    REPLY,
+    REQUEST,
+    TOO_LONG,
+)
+from agent_tts.text.chars import SOUND
 
 WORKERS = 2  # one speaks, the other takes over when that one ends, or while it is in a text without end
 START_S = 10.0  # for a worker to be ready, and for a job to wait until one is
@@ -51,15 +63,19 @@ _UNSPEAKABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]|(?<=[^\w\s])-(?=[^
 
 
 class Job:
-    """A clause to speak: no SSML, no phonemes, no commands; control characters and lone surrogates are spaces.
+    """A clause to speak: no SSML, no commands; control characters and lone surrogates are spaces.
 
     Args:
+        text: with a `SOUND` for each word that `ipa` gives in IPA.
         pause: whether the pause after the last clause is part of the audio.
         most: longer audio is not computed to its end; None is no limit. In samples, before the stretch.
     """
 
-    def __init__(self, text: str, how: Delivery, *, pause: bool, most: int | None = None) -> None:
+    def __init__(
+        self, text: str, how: Delivery, *, pause: bool, most: int | None = None, ipa: tuple[str, ...] = ()
+    ) -> None:
         self.text = text
+        self.ipa = ipa
         self.how = how
         self.pause = pause
         self.most = most
@@ -73,7 +89,7 @@ class Job:
     @property
     def key(self) -> int:
         """The same for all jobs with this text and voice. A hash with a secret seed: the text is not kept."""
-        return hash((self.how.language.path, self.how.variant, self.text))
+        return hash((self.how.language.path, self.how.variant, self.text, self.ipa))
 
     def request(self) -> bytes:
         """The job as a worker takes it."""
@@ -83,8 +99,15 @@ class Job:
         head = REQUEST.pack(
             self.pause, how.rate, how.pitch, how.pitch_range, most, how.stretch, len(path), len(variant)
         )
-        body = head + path + variant + _UNSPEAKABLE.sub(" ", self.text).encode()
+        body = head + path + variant + self._text().encode()
         return LENGTH.pack(len(body)) + body
+
+    def _text(self) -> str:
+        if not self.ipa:
+            return _UNSPEAKABLE.sub(" ", self.text)
+        first, *others = (_UNSPEAKABLE.sub(" ", text).replace("[", " ") for text in self.text.split(SOUND))
+        words = (f"{IPA_START}{_UNSPEAKABLE.sub(' ', ipa)}{IPA_END}" for ipa in self.ipa)
+        return first + "".join(word + text for word, text in zip(words, others, strict=True))
 
     def take(self, reply: bytes) -> None:
         """Set the outcome. Raises `ValueError` or `struct.error` for what is no reply."""
@@ -92,6 +115,8 @@ class Job:
         body = reply[REPLY.size :]
         if status == TOO_LONG:
             self.outcome = TooLong(f"the audio is longer than {self.most} samples")
+        elif status == NO_PHONEMES:
+            self.outcome = NoPhonemes("the language lacks a sound")
         elif status == REFUSED:
             self.outcome = EspeakError(str(body, "utf-8", "replace"))
         else:
@@ -235,6 +260,7 @@ class EspeakWorkers:
         Raises:
             TooLong: the audio is longer than the job allows.
             Deadly: this text has ended a worker, now or before.
+            NoPhonemes: the language lacks a sound of the IPA.
             EspeakError: espeak-ng refused the voice or the text, or no worker has been ready for `START_S`.
         """
         while job.outcome is None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from agent_tts.events import Directive, Language, Pause, Prosody, Say, Style
 from agent_tts.text.markup import inventory
 from agent_tts.text.markup.offsets import Offsets
-from agent_tts.text.markup.scan import Not, Tag, find, next_opener
+from agent_tts.text.markup.scan import Not, Tag, broken, find, next_opener
 
 MAX_SPAN = 128  # characters between the tags of a text with an alias or phonemes; a longer one is read as it is
 MAX_DEPTH = 32  # tags that are open at once
@@ -24,10 +24,12 @@ class Mark:
     """A place whose time the client asks for."""
 
     name: str
+    offset: int  # of its tag in the raw text
 
 
 Item = str | Directive | Mark
 
+_SENTENCE_ENDS = frozenset(".!?…。！？\"'”’)»")
 _WORD_OR_SPACE = re.compile(r"\s+|\S+")
 
 
@@ -75,8 +77,8 @@ class MarkupReader:
         self._spells = ""
         # The block that is left out; "" outside of one.
         self._block = ""
-        # The last character of the clean text; "" before the first.
-        self._last = ""
+        # The last character of the clean text, and the last that is no white space; "" before the first.
+        self._last = self._visible = ""
         # Whether no text has come since the last tag, and what parts the words around it.
         self._is_after_tag = False
         self._gap = ""
@@ -96,7 +98,9 @@ class MarkupReader:
     def end(self) -> list[Item]:
         """No more text: returns everything that was held back, but the start of a tag."""
         self._read(self._held, more=False)
-        self._held = ""
+        if held := self._held:
+            self._is_after_tag = True
+            self._read(held[broken(held, 0) :], more=False)
         self._end_span()
         return self._take()
 
@@ -165,6 +169,7 @@ class MarkupReader:
         """Append clean text, in an item of its own if there is one."""
         self.offsets.add(len(text), at)
         self._last = text[-1:] or self._last
+        self._visible = text.rstrip()[-1:] or self._visible
         if item is None:
             self._parts.append(text)
         else:
@@ -201,11 +206,12 @@ class MarkupReader:
                 self._is_after_tag = True
             return True
         if name == "&":
-            self._text(tag.attributes["text"], at)
-            return True
-        if name in inventory.THOUGHTS and not tag.closes and self._last not in ("", "\n"):
+            if self._is_open("speak"):
+                self._text(tag.attributes["text"], at)
+            return self._is_open("speak")
+        if name in inventory.THOUGHTS and not (tag.closes or self._may_think()):
             return False
-        if name == "sub" and not ("alias" in tag.attributes or (tag.closes and self._span)):
+        if name == "sub" and not ("alias" in tag.attributes or (tag.closes and self._is_open(name))):
             return False
         if name == "mark" and not ("name" in tag.attributes or (tag.closes and self._is_open(name))):
             return False
@@ -227,7 +233,7 @@ class MarkupReader:
             case "break" | "mstts:silence":
                 self._pause(inventory.pause_ms(given))
             case "mark":
-                self._add(Mark(given["name"][:MAX_SPAN]))
+                self._add(Mark(given["name"][:MAX_SPAN], at))
             case "p" | "s":
                 self._part(name)
             case "[":
@@ -241,7 +247,8 @@ class MarkupReader:
             case "<<":
                 self._say("", at, Say("", ipa=given["ph"].replace("|", "")))
             case "sub" | "phoneme":
-                self._span, self._span_at = Say("", given.get("alias"), inventory.ipa(given)), at
+                span = Say("", given.get("alias"), inventory.ipa(given))
+                self._span, self._span_at = (span if span.alias or span.ipa else None), at
                 if is_empty:
                     self._end_span()
             case "spell":
@@ -280,6 +287,10 @@ class MarkupReader:
             self._pause(inventory.PAUSES_MS[name])
         elif name in inventory.STYLES:
             self._state = replace(self._state, style=Style(inventory.instructions(name)))
+
+    def _may_think(self) -> bool:
+        """Whether a block of thoughts may begin here: at the start of a line or behind a sentence."""
+        return self._last in ("", "\n") or self._visible in _SENTENCE_ENDS
 
     def _is_open(self, name: str) -> bool:
         return any(opened == name for opened, _ in self._open)

@@ -21,7 +21,9 @@ from agent_tts.text.markup.inventory import BRACKETS, NAMES
 
 MAX_TAG = 512  # characters
 
-_OPENER = re.compile(r"[<\[\\&]")
+_OPENER = re.compile(
+    r"<(?=[/a-z?!|]|<[^<>\s\d]|<?\Z)|\[(?=[a-z]|\Z)|\\(?=\{|\Z)|&(?=[#a-z]|\Z)", re.ASCII | re.IGNORECASE
+)
 _HEAD = re.compile(r"<(/?)([a-z][\w:-]*)?", re.ASCII | re.IGNORECASE)
 _BODY = re.compile(r"[^<>]*")
 _ATTRIBUTE = re.compile(r"""([\w:.-]+)\s*=\s*(?:"([^"]*)"?|'([^']*)'?|([^\s"'/]+))""", re.ASCII)
@@ -94,6 +96,15 @@ def find(text: str, start: int, before: str, *, more: bool) -> Tag | Not:
     return found
 
 
+def broken(text: str, start: int) -> int:
+    """The index up to which a tag at `start` is left out that is certain and has no end: after its first attribute."""
+    head = _HEAD.match(text, start)
+    assert head is not None
+    rest = _BROKEN.match(text, head.end())
+    assert rest is not None
+    return rest.end()
+
+
 def _bracket(text: str, start: int, *, more: bool) -> Tag | Not:
     found = _BRACKET.match(text, start)
     assert found is not None
@@ -139,10 +150,7 @@ def _angle(text: str, start: int) -> Tag | Not:
     is_certain = bool(head[1]) or bool(_CERTAIN.fullmatch(body[0]))
     if not after and len(text) - start <= MAX_TAG:
         return Not.CERTAIN if is_certain else Not.UNFINISHED
-    if not is_certain:
-        return Not.TEXT
-    rest = _BROKEN.match(text, end)
-    return Tag(rest.end() if rest else end, "")
+    return Tag(broken(text, start), "") if is_certain else Not.TEXT
 
 
 def _token(text: str, start: int) -> Tag | Not:

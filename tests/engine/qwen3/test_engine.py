@@ -521,7 +521,7 @@ def test_a_flush_is_answered_after_all_text_before_it(ryan: Qwen3Engine) -> None
 def test_a_pause_is_exact_silence_between_two_prompts(ryan: Qwen3Engine) -> None:
     alone = speak(ryan, "Hello ", options=RYAN)
     both = speak(ryan, "Hello ", FLUSH, " world.", options=RYAN)
-    paused = speak(ryan, "Hello ", Pause(500), "world.", options=RYAN)
+    paused = speak(ryan, "Hello ", Pause(500), " world.", options=RYAN)
     expected = [both.pcm[: len(alone.pcm)], np.zeros(12_000, np.int16), both.pcm[len(alone.pcm) :]]
     assert np.array_equal(paused.pcm, np.concatenate(expected))
     assert {len(frame) for frame in paused.frames[:-1]} == {3_840}
@@ -544,7 +544,7 @@ def test_pauses_and_flushes_keep_their_order(ryan: Qwen3Engine, script: list[Pie
 
 @pytest.mark.parametrize("between", ["", "Hi."])
 def test_pauses_are_generated_as_they_are_played(ryan: Qwen3Engine, between: str) -> None:
-    texts = [AddText(0, between, directive=Pause(9_000)) for _ in range(200)]
+    texts = [AddText(0, "", directive=Pause(9_000)), AddText(0, between)] * 200
     outputs = ryan.step([StartRequest(0, 1, RYAN), *texts, AddText(0, "", last=True)], [0])
     (row,) = ryan._slots.requests()
     most = 0
@@ -885,9 +885,10 @@ class TestSeveralModels:
             vector = SpeechOptions(
                 speaker_embedding=(0.1,) * (one.info.models[2].vector_size or 0), seed=0, clean=False, sampling=GREEDY
             )
-            asked = {0: RYAN, 1: described, 2: vector}
+            anyone = SpeechOptions(model=one.info.models[2].name, language="en", seed=0, clean=False, sampling=GREEDY)
+            asked = {0: RYAN, 1: described, 2: vector, 3: resolved(one, anyone)}
             together = speak_all(one, {slot: Script(["Hello."], options) for slot, options in asked.items()})
-        for slot, folder in ((0, folders[1]), (1, folders[0]), (2, folders[2])):
+        for slot, folder in ((0, folders[1]), (1, folders[0]), (2, folders[2]), (3, folders[2])):
             with engine(folder, slots=4) as alone:
                 assert np.array_equal(speak(alone, "Hello.", options=asked[slot]).pcm, together[slot].pcm)
 

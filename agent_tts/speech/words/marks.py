@@ -1,0 +1,69 @@
+"""When the marks of an utterance are spoken: `<mark name="..."/>` between its words. Pure."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from agent_tts.protocol.context import Mark, Word
+
+
+@dataclass(slots=True)
+class _Waiting:
+    name: str
+    raw: int  # offset of its tag in the raw text
+    place: int  # offset in the clean text, behind the last character that is no white space
+    before_pause: bool = False  # a pause follows before the next word
+
+
+class Marks:
+    """Marks that wait for the final times of the words around them; offsets are those of the clean text.
+
+    A mark has the time at which the next word starts; before a pause, and behind all words, that at which the last one
+    ends.
+    """
+
+    def __init__(self) -> None:
+        # In text order.
+        self._waiting: deque[_Waiting] = deque()
+        # Length of the text, and without white space at its end.
+        self._length = self._place = 0
+        # End of the last word with a final time.
+        self._spoken_ms = 0
+
+    def append(self, text: str) -> None:
+        """More text."""
+        if said := len(text.rstrip()):
+            self._place = self._length + said
+        self._length += len(text)
+
+    def add(self, name: str, raw: int) -> None:
+        """A mark behind all text so far; `raw` is the offset of its tag in the raw text."""
+        self._waiting.append(_Waiting(name, raw, self._place))
+
+    def pause(self) -> None:
+        """A pause behind all text so far."""
+        for waiting in reversed(self._waiting):
+            if waiting.place < self._place:
+                break
+            waiting.before_pause = True
+
+    def due(self, words: Sequence[Word]) -> list[Mark]:
+        """The marks whose times these words tell, which are the next ones with final times."""
+        marks: list[Mark] = []
+        for word in words:
+            while self._waiting and (waiting := self._waiting[0]).place <= word.char_start:
+                marks.append(self._at(self._spoken_ms if waiting.before_pause else word.start_ms))
+            self._spoken_ms = word.end_ms
+            while self._waiting and (waiting := self._waiting[0]).before_pause and waiting.place <= word.char_end:
+                marks.append(self._at(word.end_ms))
+        return marks
+
+    def rest(self) -> list[Mark]:
+        """The marks behind all words, at the end of the speech."""
+        return [self._at(self._spoken_ms) for _ in range(len(self._waiting))]
+
+    def _at(self, ms: int) -> Mark:
+        mark = self._waiting.popleft()
+        return Mark(mark.name, ms, mark.raw)

@@ -1,0 +1,238 @@
+"""Tags become directives, in any split; other text passes unchanged."""
+
+from __future__ import annotations
+
+import time
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent_tts.events import MAX_PAUSE_MS, Directive, Language, Pause, Prosody, Say, Style
+from agent_tts.text.markup import Item, Mark, MarkupReader
+from agent_tts.text.markup.inventory import BRACKETS, NAMES
+from agent_tts.text.markup.scan import MAX_TAG
+from tests.examples import examples
+from tests.fuzz.targets import directed, read_markup
+
+EXCITED = Style("Emotion: excited.")
+FAST = Prosody(speed=1.5)
+
+
+def read(*parts: str) -> list[Item]:
+    return read_markup(list(parts))[0]
+
+
+def clean(text: str) -> str:
+    """The text without tags, as an LLM should remember it."""
+    return "".join(item if isinstance(item, str) else item.text for item in read(text) if isinstance(item, str | Say))
+
+
+# fmt: off
+TAGS = [
+    '<break time="500ms"/>', "<break/>", "<break", '<emotion value="sad"/>', '<emotion value="', "<speed ratio='1.5'/>",
+    "<spell>", "</spell>", '<sub alias="x y">', "</sub>", '<phoneme alphabet="ipa" ph="a">', "</phoneme>", "<speak>",
+    "</speak>", "<p>", "</p>", "<s>", "</s>", '<prosody rate="fast" volume="+6dB">', "</prosody>", '<mark name="m"/>',
+    '<lang xml:lang="de-DE">', "</lang>", "<think>", "</think>", "<tool_call>", "</tool_call>", "[laughs]", "[sad]",
+    "[laughs](a)", "[1]", "<<a|b>>", "<<", "<", ">", "[", "]", "=", '"', "'", "/", "</", "<!--", "-->", "<?xml", "?>",
+    "a", "AB1", " ", "  ", "\n", ". ", "Hello ", "you", "é", "\ud800", "\0", "x<y>z",
+]
+NO_TAGS = [
+    "a < b", "a<b>c", "x<y>z", "if (i<n && p>q)", "[1]", "[a](http://b.c)", "[laughs](http://b.c)", "a[music]", "[sic]",
+    "<b>bold</b>", "H<sub>2</sub>O", "<mark>seen</mark>", "<br/>", "<breaking", "<break dance", "<a href='x'>", "<",
+    "cout<<x|y>>z", "1 << 2", "a << b|c >> d", "<<", "[", "</", "<sp", "use <think> tags", "List<String> s", "<think",
+    "[excitedly he said]", "<!important", "<!-- never closed", "<emotion", "Q&A", "AT&amp;T", "&", "a \\ b", "<|",
+    "\\{x\\}",
+]
+# fmt: on
+TEXTS = st.lists(st.sampled_from(TAGS) | st.text(max_size=2), max_size=25).map("".join)
+
+
+@examples(300)
+@given(TEXTS, st.lists(st.integers(0, 200), max_size=8))
+def test_items_do_not_depend_on_the_split(text: str, cuts: list[int]) -> None:
+    places = sorted({0, len(text), *(cut % (len(text) + 1) for cut in cuts)})
+    whole = directed(read(text))
+    assert directed(read(*(text[start:end] for start, end in pairwise(places)))) == whole
+    assert directed(read(*text)) == whole
+
+
+@examples(200)
+@given(st.text(st.sampled_from("ab <>[]()/=\"'1.!?\n"), max_size=60))
+def test_text_without_names_of_tags_passes_unchanged(text: str) -> None:
+    assert "".join(item for item in read(text) if isinstance(item, str)) == text
+    assert all(isinstance(item, str) for item in read(text))
+
+
+@pytest.mark.parametrize("text", NO_TAGS)
+def test_anything_else_is_text(text: str) -> None:
+    assert read(text) == [text]
+    assert read(*text, "") == read(*text)
+    assert clean(text) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "items"),
+    [
+        # Cartesia
+        ('<emotion value="excited"/>Hi', [EXCITED, "Hi"]),
+        ('I am <emotion value="excited" /> so happy', ["I am ", EXCITED, "so happy"]),
+        ('<speed ratio="1.5"/>Hi <volume ratio="0.5"/>you', [FAST, "Hi ", Prosody(1.5, 0.5), "you"]),
+        ("Ha [laughter] ha", ["Ha ha"]),
+        ("My code is <spell>AB1 2</spell>.", ["My code is ", Say("AB1", "A B 1"), " ", Say("2", "2"), "."]),
+        ("I say <<t|ə|m>> now", ["I say ", Say("təm", None, "təm"), " now"]),
+        # ElevenLabs
+        ("[excited] Hi", [EXCITED, "Hi"]),
+        ("[Whispers] Hi. [sighs] Yes", [Style("Whisper."), "Hi. Yes"]),
+        ("One [long pause] two", ["One ", Pause(1_000), "two"]),
+        ('A <phoneme alphabet="ipa" ph="təˈmeɪtoʊ">tomato</phoneme>!', ["A ", Say("tomato", None, "təˈmeɪtoʊ"), "!"]),
+        ('A <phoneme alphabet="other" ph="x">tomato</phoneme>!', ["A tomato!"]),
+        # SSML
+        ("<speak>Hello.</speak>", ["Hello."]),
+        ('<?xml version="1.0"?><speak version="1.1" xml:lang="en"><!-- no -->Hi</speak>', ["Hi"]),
+        ("<p><s>One.</s><s>Two</s></p><p>Three</p>", ["One. Two\nThree"]),
+        ('Read <sub alias="World Wide Web Consortium">W3C</sub> now', [
+            "Read ", Say("W3C", "World Wide Web Consortium"), " now",
+        ]),
+        ('<say-as interpret-as="characters">NATO</say-as>', [Say("NATO", "N A T O")]),
+        ('<say-as interpret-as="date">1/2</say-as>', ["1/2"]),
+        ('A <prosody rate="fast" volume="+6dB" pitch="-2st">B</prosody> C', [
+            "A ", Prosody(1.25, 10 ** (6 / 20), 2 ** (-2 / 12)), "B ", Prosody(), "C",
+        ]),
+        ('<prosody rate="150%"><prosody volume="soft">a</prosody>b</prosody>c', [
+            Prosody(1.5, 0.6), "a", Prosody(1.5), "b", Prosody(), "c",
+        ]),
+        ('Say <lang xml:lang="de-DE">hallo</lang> now', ["Say ", Language("de-DE"), "hallo ", Language(None), "now"]),
+        ('<voice name="x"><emphasis level="strong">Hi</emphasis></voice>', ["Hi"]),
+        ('One <mark name="m"/>two', ["One ", Mark("m", 4), "two"]),
+        ('<mstts:express-as style="cheerful">Hi</mstts:express-as> you', [
+            Style("Emotion: cheerful."), "Hi ", Style(None), "you",
+        ]),
+        # language models
+        ("<think>What <b>is</b> [1]?\n</think>\n\nHello.", ["Hello."]),
+        ("Let me see. <think>hm</think>Yes.", ["Let me see. Yes."]),
+        ('Sure. <tool_call>{"a": "<think>"}</tool_call> Done.', ["Sure. Done."]),
+        ("</think>Hello.", ["Hello."]),
+    ],
+)  # fmt: skip
+def test_tags_of_the_dialects(text: str, items: list[Item]) -> None:
+    assert read(text) == items
+    assert directed(read(*text)) == directed(items)
+
+
+@pytest.mark.parametrize(
+    ("tag", "ms"),
+    [
+        *(('<break time="500ms"/>', 500), ("<break time='0.25s' />", 250), ('<BREAK  time = "1s">', 1_000)),
+        *(('<break time="3600s"/>', MAX_PAUSE_MS), ("<break/>", 400), ('<break strength="x-strong"/>', 1_000)),
+        *(("<break time=.5s></break>", 500),),
+    ],
+)
+def test_pauses(tag: str, ms: int) -> None:
+    assert read(f"a{tag}b") == ["a", Pause(ms), " b"]
+
+
+@pytest.mark.parametrize(
+    "tag", ['<break time="-1s"/>', '<break time="1m"/>', '<break time="1s/>', '<break time="٤s"/>', '<break time=""/>']
+)
+def test_a_pause_without_a_time_that_is_known_is_none(tag: str) -> None:
+    assert read(f"a {tag} b") == ["a b"]
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        ('Hi <emotion value="excited', "Hi "),
+        ('Hi <emotion value="excited" there. You', "Hi there. You"),
+        ('Hi <emotion value="sad <break time="1s"/>you', "Hi you"),
+        ("Hi </emotion", "Hi "),
+        ("Hi </emotion </p>you", "Hi you"),
+        ('<emotion value="sad" ' + "x" * MAX_TAG + ">you", "x" * MAX_TAG + ">you"),
+        ('Hi <sub alias="x">you', "Hi you"),
+        ('Hi <sub alias="x">' + "you " * 50 + "</sub>", "Hi " + "you " * 50),
+        ('<sub alias="x">a <emphasis>b</emphasis> c</sub> d', "a b c d"),
+    ],
+)
+def test_a_tag_that_does_not_end_is_no_text(text: str, left: str) -> None:
+    assert clean(text) == left
+
+
+def test_a_flush_does_not_break_a_tag() -> None:
+    reader = MarkupReader()
+    items = [*reader.read('One <break time="'), *reader.flush(), *reader.read('1s"/> two'), *reader.end()]
+    assert [item for item in items if item != ""] == ["One ", Pause(1_000), "two"]
+
+
+def test_what_may_be_a_tag_waits_for_a_word_at_most() -> None:
+    reader = MarkupReader()
+    assert reader.read("so <br") == ["so "]
+    assert reader.read("ead and butter") == ["<bread and butter"]
+    assert reader.read(" [laugh") == [" "]
+    assert reader.read("s at") == ["[laughs at"]
+    assert reader.read(" <b") == [" "]
+    assert reader.flush() == ["<b"]
+
+
+def test_tags_at_the_end_change_nothing() -> None:
+    assert read("Hi.", "<prosody rate='fast'>", "</prosody>", "[sad]", "</speak>") == ["Hi."]
+
+
+def test_deep_nesting_is_bounded_and_ends() -> None:
+    opened = "".join(f"<prosody rate='{120 + i % 7}%'>" for i in range(1_000))
+    items = read(opened, "a", "</prosody>" * 1_000, "b")
+    assert "".join(item for item in items if isinstance(item, str)) == "ab"
+
+
+@examples(200)
+@given(TEXTS)
+def test_clean_characters_lie_where_they_were_sent(text: str) -> None:
+    items, offsets = read_markup([text])
+    place, before = 0, 0
+    for item in items:
+        said = item if isinstance(item, str) else item.text if isinstance(item, Say) else ""
+        for ch in said:
+            start, end = offsets.span(place, place + 1)
+            assert before <= start < end == start + 1 <= len(text)
+            assert text[start] == ch or ch in " \n" or isinstance(item, Say)
+            before, place = start, place + 1
+    assert place == offsets.length
+
+
+def test_words_over_tags_span_them() -> None:
+    text = '<s>un<emphasis>believ</emphasis>able</s> <break time="1s"/>yes'
+    _, offsets = read_markup([text])
+    (first, first_end), (last, last_end) = offsets.span(0, 12), offsets.span(13, 16)
+    assert text[first:first_end] == "un<emphasis>believ</emphasis>able"
+    assert text[last:last_end] == "yes"
+
+
+@pytest.mark.parametrize(
+    "part", ["<", "<<", "[", "<a", '<emotion a="', "</emotion ", "[laughs", "<<a|", "<!--", "<think>", "<s>", "[sad]a"]
+)
+def test_time_is_linear(part: str) -> None:
+    """Ten times as much text takes at most 40 times as long, in pieces of a character."""
+
+    def seconds(chars: int) -> float:
+        text, reader = (part * chars)[:chars], MarkupReader()
+        began = time.perf_counter()
+        for ch in text:
+            reader.read(ch)
+        reader.end()
+        return time.perf_counter() - began
+
+    assert seconds(10_000) < 40 * max(min(seconds(1_000) for _ in range(3)), 0.001)
+
+
+def test_names_are_known_by_their_starts() -> None:
+    assert NAMES.may_become("say-")
+    assert not NAMES.may_become("strong")
+    assert "laughs harder" in BRACKETS
+    assert "" not in NAMES
+
+
+def test_directives_are_few() -> None:
+    """What is set and unset between two words is not told."""
+    items = read("a " + "<prosody rate='fast'></prosody>[sad][happy][neutral]" * 100 + " b")
+    assert items == ["a b"]
+    assert not any(isinstance(item, Directive) for item in items)
