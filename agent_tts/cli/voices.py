@@ -16,7 +16,6 @@ import typer
 from pydantic import BaseModel, ValidationError
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from agent_tts.cli.link import own_settings, refuse_engine_flags
 from agent_tts.cli.options import AddFlags, ListFlags
@@ -116,10 +115,8 @@ def show(name: str, url: str | None, key: str | None, *, as_json: bool) -> None:
     if as_json:
         print(found.model_dump_json(indent=2))
         return
-    table = Table(show_header=False, box=None, pad_edge=False)
     for field, value in _lines(found):
-        table.add_row(field, value)
-    Console(highlight=False).print(table)
+        print(f"{field:<20} {value}")
 
 
 def delete(name: str, url: str | None, key: str | None) -> None:
@@ -245,15 +242,15 @@ def _print_added(voice: VoiceAdded) -> None:
     _console().print(f'agent-tts: try `agent-tts say "Hello there." --voice {voice.name}`', style="dim")
 
 
-def _lines(voice: VoiceDetails) -> Iterator[tuple[str, Text]]:
-    """The fields of a voice that are set, and those of its consent."""
+def _lines(voice: VoiceDetails) -> Iterator[tuple[str, str]]:
+    """The fields of a voice that are set, and those of its consent, without control characters."""
     consent = voice.consent.model_dump() if voice.consent else {}
     fields = voice.model_dump(exclude={"consent"}) | {f"consent {name}": value for name, value in consent.items()}
     for field, value in fields.items():
         if value not in (None, "", 0, []):
-            written = ", ".join(map(str, value)) if isinstance(value, list) else value
-            written = f"{written:%Y-%m-%d %H:%M:%S %Z}" if isinstance(written, datetime) else str(written)
-            yield field.replace("_", " "), Text(written)
+            listed = value if isinstance(value, list) else [value]
+            told = ", ".join(f"{one:%Y-%m-%d %H:%M:%S %Z}" if isinstance(one, datetime) else str(one) for one in listed)
+            yield field.replace("_", " "), "".join(one if one.isprintable() else " " for one in told)
 
 
 def _working(what: str) -> AbstractContextManager[object]:
