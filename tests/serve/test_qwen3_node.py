@@ -237,6 +237,17 @@ async def test_a_request_may_name_its_model(speaker: Speaker) -> None:
         assert len(peer.pcm("c")) > 50 * FRAME_BYTES
 
 
+async def test_without_a_voice_a_model_speaks_with_its_own(speaker: Speaker) -> None:
+    """Not with that of the first model."""
+    for model, voice in zip(speaker.models[:3], ("ryan", "design", "anyone"), strict=True):
+        heard = await asyncio.gather(
+            speaker.stream("Hello.", model=model.name),
+            speaker.request("Hello.", model.name, **SPOKEN),
+            speaker.request("Hello.", model.name, voice, **SPOKEN),
+        )
+        assert all(same(heard[0], other) for other in heard[1:]), model
+
+
 async def test_the_error_for_a_wrong_model_names_the_models_that_speak_the_voice(speaker: Speaker) -> None:
     named, designed, cloned, endless = (model.name for model in speaker.models)
     for voice, model, able in (
