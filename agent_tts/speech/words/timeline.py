@@ -1,7 +1,7 @@
 """When each word of an utterance is spoken, from the engine or estimated; and which text a listener has heard.
 
-Words are the whitespace tokens of the original text. A *mark* is the smallest piece of text with its own time: a word,
-a part of one, or one character of a script written without spaces.
+Words are the whitespace tokens of the text without tags. A *mark* is the smallest piece of text with its own time: a
+word, a part of one, or one character of a script written without spaces.
 """
 
 from __future__ import annotations
