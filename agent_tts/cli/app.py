@@ -197,7 +197,7 @@ def _is_healthy(path: str) -> bool:
 @voices.callback()
 @command
 def bare(context: typer.Context, flags: ListFlags = LIST) -> None:
-    """List voices; add and delete your own. Without a command: list."""
+    """List voices; add, show and delete your own. Without a command: list."""
     if context.invoked_subcommand is None:
         _list(context, flags)
 
@@ -210,9 +210,9 @@ def list_(context: typer.Context, flags: ListFlags = LIST) -> None:
 
 
 def _list(context: typer.Context, flags: ListFlags) -> None:
-    from agent_tts.cli.voices import show
+    from agent_tts.cli.voices import list_all
 
-    show(flags, settings_of(context))
+    list_all(flags, settings_of(context))
 
 
 @voices.command()
@@ -225,6 +225,20 @@ def add(name: Name, flags: AddFlags = ADD) -> None:
     from agent_tts.cli.voices import add as add_voice
 
     add_voice(name, flags)
+
+
+@voices.command()
+@command
+def show(
+    name: Name,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, like /v1/audio/voices/NAME.")] = False,
+    url: Url = None,
+    key: Key = None,
+) -> None:
+    """Show a voice of a running node (--url) or of the library of this machine; of a clone also who consented."""
+    from agent_tts.cli.voices import show as show_voice
+
+    show_voice(name, url, key, as_json=as_json)
 
 
 @voices.command()

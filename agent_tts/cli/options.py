@@ -117,6 +117,7 @@ class AddFlags:
     audio: Annotated[Path | None, typer.Option(help="Clone the speaker of this file: 3 to 30 s, one speaker.")] = None
     text: Annotated[str | None, typer.Option(help="The exact words of the file; makes the voice closer.")] = None
     consent: Annotated[str | None, typer.Option(help="How the speaker agreed; stored with the voice.")] = None
+    consent_by: Annotated[str | None, typer.Option(help="Who gave the consent; stored with the voice.")] = None
     prompt: Annotated[str | None, typer.Option(help="Instead, design a voice: a calm old man.")] = None
     description: Annotated[str, typer.Option(help="For the list of voices.")] = ""
     url: Url = None

@@ -1,10 +1,12 @@
-"""`agent-tts voices`: list, add and delete, on a running node or on this machine."""
+"""`agent-tts voices`: list, add, show and delete, on a running node or on this machine."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
+from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote, urlsplit
@@ -26,7 +28,7 @@ from agent_tts.model.config import ModelConfig
 from agent_tts.model.entries import CheckpointError
 from agent_tts.serve.own_engine import engine
 from agent_tts.serve.routes.openai import ErrorBody, VoiceList, voice_list
-from agent_tts.serve.routes.voices import VoiceAdded
+from agent_tts.serve.routes.voices import VoiceAdded, VoiceDetails
 from agent_tts.speech.routing import check_free
 from agent_tts.voices.enroll import Enrolment
 from agent_tts.voices.library import VoiceLibrary
@@ -39,7 +41,7 @@ CONSENT = "The person who added this voice said on a terminal that the speaker a
 _Answer = TypeVar("_Answer", bound=BaseModel)
 
 
-def show(flags: ListFlags, settings: dict[str, Any]) -> None:
+def list_all(flags: ListFlags, settings: dict[str, Any]) -> None:
     """Print the voices of a node, or of an engine of this machine with these settings."""
     if flags.url:
         refuse_engine_flags(settings)
@@ -78,7 +80,9 @@ def _clone(name: str, audio: Path, flags: AddFlags) -> None:
         raise SettingsError("--model: a running node (--url, AGENT_TTS_URL) has its own: leave it out")
     consent, text, description = flags.consent or _ask_consent(), flags.text, flags.description
     if flags.url:
-        form = {"name": name, "description": description, "consent": consent} | ({"ref_text": text} if text else {})
+        given = {"ref_text": text, "consent_by": flags.consent_by}
+        form = {"name": name, "description": description, "consent": consent}
+        form |= {field: value for field, value in given.items() if value}
         files = {"audio_sample": (audio.name, _read(audio, None))}
         with _working("the node processes the clip"):
             answer = _request("POST", flags.url, flags.key, data=form, files=files, timeout_s=CLONING_S)
@@ -88,7 +92,8 @@ def _clone(name: str, audio: Path, flags: AddFlags) -> None:
     clip = _read(audio, settings.voices.clip_bytes)
     enrolment = Enrolment(_library(settings, name), _base_checkpoints(settings), settings.voices.clip_s)
     with _working("processing the clip"):
-        voice = asyncio.run(enrolment.enroll(name, clip, consent=consent, transcript=text, description=description))
+        how: dict[str, Any] = {"consent": consent, "consent_by": flags.consent_by, "transcript": text}
+        voice = asyncio.run(enrolment.enroll(name, clip, description=description, **how))
     _print_added(VoiceAdded.of(voice, "audio_sample"))
 
 
@@ -99,6 +104,19 @@ def _design(name: str, prompt: str, flags: AddFlags) -> None:
         return
     enrolment = Enrolment(_library(load_settings(), name), (), 0)
     _print_added(VoiceAdded.of(enrolment.design(name, prompt, description=flags.description), "prompt"))
+
+
+def show(name: str, url: str | None, key: str | None, *, as_json: bool) -> None:
+    """Print one voice: every field that is set."""
+    if url:
+        found = _answer(VoiceDetails, _request("GET", url, key, name))
+    else:
+        found = VoiceDetails.of(VoiceLibrary.of(load_settings().voices).get(name), [])
+    if as_json:
+        print(found.model_dump_json(indent=2))
+        return
+    for field, value in _lines(found):
+        print(f"{field:<20} {value}")
 
 
 def delete(name: str, url: str | None, key: str | None) -> None:
@@ -222,6 +240,17 @@ def _print_added(voice: VoiceAdded) -> None:
         made = "cloned from the speaker's vector only; --text makes it closer"
     _console().print(f"agent-tts: {voice.name} is {made}")
     _console().print(f'agent-tts: try `agent-tts say "Hello there." --voice {voice.name}`', style="dim")
+
+
+def _lines(voice: VoiceDetails) -> Iterator[tuple[str, str]]:
+    """The fields of a voice that are set, and those of its consent, without control characters."""
+    consent = voice.consent.model_dump() if voice.consent else {}
+    fields = voice.model_dump(exclude={"consent"}) | {f"consent {name}": value for name, value in consent.items()}
+    for field, value in fields.items():
+        if value not in (None, "", 0, []):
+            listed = value if isinstance(value, list) else [value]
+            told = ", ".join(f"{one:%Y-%m-%d %H:%M:%S %Z}" if isinstance(one, datetime) else str(one) for one in listed)
+            yield field.replace("_", " "), "".join(one if one.isprintable() else " " for one in told)
 
 
 def _working(what: str) -> AbstractContextManager[object]:

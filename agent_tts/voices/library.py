@@ -54,9 +54,11 @@ def _now() -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class Consent:
-    """The speaker's consent."""
+    """The speaker's consent: who gave it, when it was recorded, and to what."""
 
-    statement: str
+    statement: str  # how the speaker agreed, and to what
+    by: str | None = None  # who gave it; None: the statement alone says it
+    clip_sha256: str | None = None  # of the file that was cloned, which is not kept; None for a vector
     recorded_at: datetime = field(default_factory=_now)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
@@ -21,6 +22,7 @@ from agent_tts.serve.routes import multipart, openai
 from agent_tts.serve.routes.http import ERRORS, Authorized, node_of, read_body
 from agent_tts.serve.transports.writer import disconnected
 from agent_tts.voices.enroll import (
+    MAX_CONSENT_BY_CHARS,
     MAX_CONSENT_CHARS,
     MAX_DESCRIPTION_CHARS,
     MAX_PROMPT_CHARS,
@@ -48,7 +50,15 @@ class NewVoice(BaseModel):
 
 
 Consent = Annotated[
-    str, Field(pattern=r"\S", max_length=MAX_CONSENT_CHARS, description="how the speaker agreed; kept with the voice")
+    str,
+    Field(
+        pattern=r"\S",
+        max_length=MAX_CONSENT_CHARS,
+        description="how the speaker agreed, and to what; kept with the voice",
+    ),
+]
+ConsentBy = Annotated[
+    str | None, Field(max_length=MAX_CONSENT_BY_CHARS, description="who gave the consent; kept with the voice")
 ]
 
 
@@ -60,6 +70,7 @@ class NewClone(NewVoice):
         bytes, BeforeValidator(_is_file), Field(description="an audio file of one speaker; 3 to 30 s work best")
     ]
     consent: Consent
+    consent_by: ConsentBy = None
     ref_text: str | None = Field(
         None, max_length=MAX_TRANSCRIPT_CHARS, description="the words of the clip, for a closer likeness"
     )
@@ -78,6 +89,7 @@ class NewEmbedding(NewVoice):
     type: Literal["embedding"]
     speaker_embedding: SpeakerEmbedding
     consent: Consent
+    consent_by: ConsentBy = None
 
 
 _TYPES: dict[str, type[NewVoice]] = {"audio_sample": NewClone, "prompt": NewDesign, "embedding": NewEmbedding}
@@ -129,6 +141,39 @@ class VoiceAdded(BaseModel):
             ref_text=voice.transcript,
             frames=voice.frames,
         )
+
+
+class ConsentRecord(BaseModel):
+    """Who agreed to a clone, when, and to what."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+    statement: str
+    by: str | None
+    recorded_at: datetime
+    clip_sha256: str | None  # of the file that was cloned; null for a speaker embedding
+
+
+class VoiceDetails(BaseModel):
+    """All that the node keeps of a voice, apart from its vectors and codes."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+    name: str
+    kind: Literal["own", "designed", "cloned"]  # own: one of the engine's
+    languages: list[str]
+    description: str
+    prompt: str | None = None  # of a designed voice
+    transcript: str | None = None  # of the clip, with its codes; null: only the speaker's vectors are kept
+    frames: int = 0  # of codes, 80 ms each
+    vector_sizes: list[int] = []  # hidden sizes of the models that can speak it
+    created_at: datetime | None = None  # null for an engine's own
+    consent: ConsentRecord | None = None  # of a cloned voice
+
+    @classmethod
+    def of(cls, voice: StoredVoice, languages: list[str]) -> Self:
+        fields = {name: getattr(voice, name) for name in cls.model_fields if name != "languages"}
+        return cls.model_validate(fields | {"languages": languages}, from_attributes=True)
 
 
 class VoiceDeleted(BaseModel):
@@ -186,6 +231,22 @@ async def create_voice(request: Request, client: Authorized) -> VoiceAdded:
     return VoiceAdded.of(voice, new.type)
 
 
+@routes.get("/{name}")
+async def show_voice(name: str, request: Request, client: Authorized) -> VoiceDetails:
+    """One voice; of a clone also who consented, when and to what."""
+    service = node_of(request).service
+    for own in service.routing.info.voices:
+        if own.name == name:
+            languages = list(own.languages)
+            return VoiceDetails(name=name, kind="own", languages=languages, description=own.description)
+    try:
+        if service.library is None:
+            raise UnknownVoice("this node stores no voices")
+        return VoiceDetails.of(service.library.get(name), sorted(set(service.routing.info.languages.values())))
+    except UnknownVoice as error:
+        raise HTTPException(404, error.message) from None
+
+
 @routes.delete("")
 @routes.delete("/{name}")
 async def delete_voice(name: str, request: Request, client: Authorized) -> VoiceDeleted:
@@ -223,13 +284,20 @@ async def _add(node: Node, enrolment: Enrolment, new: NewClone | NewDesign | New
                     new.name,
                     new.audio_sample,
                     consent=new.consent,
+                    consent_by=new.consent_by,
                     transcript=new.ref_text,
                     description=new.description,
                 )
         case NewDesign():
             return enrolment.design(new.name, new.prompt, description=new.description)
         case NewEmbedding():
-            return enrolment.embed(new.name, new.speaker_embedding, consent=new.consent, description=new.description)
+            return enrolment.embed(
+                new.name,
+                new.speaker_embedding,
+                consent=new.consent,
+                consent_by=new.consent_by,
+                description=new.description,
+            )
 
 
 async def _unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
