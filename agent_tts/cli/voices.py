@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -20,10 +21,12 @@ from rich.table import Table
 from agent_tts.cli.link import own_settings, refuse_engine_flags
 from agent_tts.cli.options import AddFlags, ListFlags
 from agent_tts.client.connection import ConnectionLost, http_url
+from agent_tts.config.lexicon import read_lexicon
 from agent_tts.config.loading import load_settings
 from agent_tts.config.settings import Settings
 from agent_tts.errors import SettingsError, SpeechError, Unauthorized, UnsupportedLanguage, from_code
 from agent_tts.events import FRAME_MS
+from agent_tts.lexicon import Lexicon
 from agent_tts.model.config import ModelConfig
 from agent_tts.model.entries import CheckpointError
 from agent_tts.serve.own_engine import engine
@@ -129,11 +132,41 @@ def delete(name: str, url: str | None, key: str | None) -> None:
     _console().print(f"agent-tts: {name} is deleted")
 
 
+def lexicon(name: str, file: Path | None, *, clear: bool, url: str | None, key: str | None) -> None:
+    """Set the lexicon of a voice from a file, remove it, or print it."""
+    if clear and file is not None:
+        raise SettingsError("--clear removes the lexicon: leave out the file")
+    new = Lexicon(()) if clear else None if file is None else read_lexicon(file)
+    if new is None:
+        said = _lexicon_of(name, url, key)
+        print(json.dumps(said, ensure_ascii=False, indent=2))
+        return
+    if url:
+        _request("PUT", url, key, name, part="/lexicon", json=new.mapping())
+    else:
+        VoiceLibrary.of(load_settings().voices).set_lexicon(name, new)
+    _console().print(f"agent-tts: {name} has a lexicon of {len(new)} words" if new else f"agent-tts: {name} has none")
+
+
+def _lexicon_of(name: str, url: str | None, key: str | None) -> object:
+    if url:
+        return json.loads(_request("GET", url, key, name, part="/lexicon"))
+    found = VoiceLibrary.of(load_settings().voices).get(name).lexicon
+    return {} if found is None else found.mapping()
+
+
 # ---------------------------------------------------------------- a running node
 
 
 def _request(
-    method: str, url: str, key: str | None, voice: str | None = None, *, timeout_s: float = ANSWER_S, **body: Any
+    method: str,
+    url: str,
+    key: str | None,
+    voice: str | None = None,
+    *,
+    part: str = "",
+    timeout_s: float = ANSWER_S,
+    **body: Any,
 ) -> bytes:
     """Send a request for one voice, or for all, to the node at `url`; returns its answer.
 
@@ -143,7 +176,7 @@ def _request(
     """
     base = http_url(url)
     host = urlsplit(base).netloc
-    path = f"{base}/v1/audio/voices" + (f"/{quote(voice, safe='')}" if voice is not None else "")
+    path = f"{base}/v1/audio/voices" + (f"/{quote(voice, safe='')}{part}" if voice is not None else "")
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     try:
         answer = httpx.request(method, path, headers=headers, timeout=timeout_s, **body)
