@@ -52,7 +52,7 @@ BATCH_WINDOW_S = 0.020
 # Frames that are told together, because a piece of audio costs the front about as much as its first frame, whatever its
 # length; and what the listener must keep ahead meanwhile. Speech starts, and a listener who runs short is served, frame
 # by frame.
-MAX_HELD = 4
+MAX_HELD = 6
 MIN_AHEAD_S = 0.480
 
 # Most requests of a full step that got no frame from their last step: new ones, whose prompts are computed a few at a

@@ -193,16 +193,16 @@ def told(happened: list[events.EngineEvent]) -> list[int]:
 
 
 def test_frames_are_told_together_once_the_listener_has_enough() -> None:
-    bench = Bench()
+    bench = Bench(window_frames=100)
     bench.scheduler.open(1, UNPACED, 0.0)
-    bench.scheduler.append(1, "one")
-    assert bench.frames(40) == 40
+    bench.scheduler.append(1, "one two three")
+    assert bench.frames(80) == 80
     alone = round(MIN_AHEAD_S / FRAME_S) + 1
     frames = told(bench.events)
     assert frames[:alone] == [1] * alone
-    assert frames[-4:] == [MAX_HELD] * 4
+    assert frames[-5:] == [MAX_HELD] * 5
     happened = bench.step(base.FrameOutput(0, 1, PCM), base.DoneOutput(0, 1))
-    assert sum(frames + told(happened)) == 41
+    assert sum(frames + told(happened)) == 81
 
 
 def held(bench: Bench) -> None:
