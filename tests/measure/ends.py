@@ -1,9 +1,9 @@
 """Measure whether a listener notices speech that leaves its text: a piece that loops or never ends, held back and cut.
 
 `python -m tests.measure.ends CHECKPOINT [--slots 64] [--device cuda]`. For each fault it changes a few weights in a
-copy of the checkpoint (`tests.model.crafted`), and runs one request, and as many as there are slots, all faulty.
-Each has two pieces with a flush between them; a listener plays each frame at its time, from the first on. Printed: the longest
-silence of a listener at the seam, and the least audio it had when a piece ended. 1 minute for each fault at 1.7B.
+copy of the checkpoint (`tests.model.crafted`), and runs one request, and as many as there are slots, all faulty. Each
+has two pieces with a flush between them; a listener plays each frame at its time, from the first on. Printed: the
+longest silence of a listener at the seam, and the least audio it had when a piece ended. 1 minute a fault at 1.7B.
 """
 
 from __future__ import annotations
