@@ -168,6 +168,14 @@ def test_a_tag_that_does_not_end_is_no_text(text: str, left: str) -> None:
     assert clean(text) == left
 
 
+@pytest.mark.parametrize("length", range(MAX_TAG - 2, MAX_TAG + 4))
+def test_the_longest_tag_does_not_depend_on_the_split(length: int) -> None:
+    start = '<emotion value="sad" x="'
+    tag = start + "y" * (length - len(start) - len('"/>')) + '"/>'
+    assert len(tag) == length
+    assert read(*tag, *"Hi") == read(f"{tag}Hi")
+
+
 def test_a_flush_does_not_break_a_tag() -> None:
     reader = MarkupReader()
     items = [*reader.read('One <break time="'), *reader.flush(), *reader.read('1s"/> two'), *reader.end()]
