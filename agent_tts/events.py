@@ -274,6 +274,7 @@ class AppendText(_OfRequest):
     """More text of a request, without markup."""
 
     text: str
+    waits: bool = field(default=False, compare=False, repr=False)  # a few ms for other commands; not sent
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,7 +344,7 @@ class RequestStarted(_OfRequest):
 
 @dataclass(slots=True)  # not frozen, as the others are: that takes three times as long to make
 class RequestAudio:
-    """The next piece of audio: pcm_s16le, 24 kHz, mono, 80 ms; only the last piece may be shorter."""
+    """The next piece of audio: pcm_s16le, 24 kHz, mono, 80 ms or several times that; the last may be shorter."""
 
     request_id: int
     pcm: bytes
@@ -377,6 +378,10 @@ class RequestFlushed(_OfRequest):
 
 FinishReason = Literal["end", "cancelled", "length", "error"]
 
+# Why a piece of a text was ended by the engine, not by the model: its speech went round in a loop, fell silent, went on
+# after its text, or filled its positions. `early`: the model itself ended it, with too little speech for its text.
+CutReason = Literal["loop", "silence", "overrun", "positions", "early"]
+
 
 @dataclass(frozen=True, slots=True)
 class RequestFinished(_OfRequest):
@@ -388,6 +393,7 @@ class RequestFinished(_OfRequest):
     message: str = ""
     retry_after_ms: int | None = None
     gave_way: bool = False  # its slot was taken back for another request
+    cut: tuple[CutReason, ...] = ()  # why pieces of its text were ended; each reason once
 
 
 @dataclass(frozen=True, slots=True)
