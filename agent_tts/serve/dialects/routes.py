@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fastapi import APIRouter
+from starlette.websockets import WebSocket
 
 from agent_tts.serve.dialects import (
     cartesia_dictionaries,
@@ -16,6 +17,8 @@ from agent_tts.serve.dialects.deepgram import AuraAdapter
 from agent_tts.serve.dialects.deepgram_flux import FluxAdapter
 from agent_tts.serve.dialects.elevenlabs import MultiStreamAdapter, StreamAdapter
 from agent_tts.serve.dialects.vllm_omni import VllmOmniAdapter
+from agent_tts.serve.dictionaries import Dictionaries
+from agent_tts.serve.node import Node
 from agent_tts.serve.transports.websocket import Dialect
 
 # The HTTP routes of all dialects. Their node is `app.state.node`.
@@ -23,9 +26,19 @@ routes = APIRouter()
 for dialect in (cartesia_http, cartesia_dictionaries, deepgram_http, elevenlabs_http, elevenlabs_dictionaries):
     routes.include_router(dialect.routes)
 
+
+def _dictionaries(client: WebSocket) -> Dictionaries:
+    node: Node = client.app.state.node
+    return node.dictionaries
+
+
 # The dialect of each WebSocket path.
 STREAMS: dict[str, Dialect] = {
-    "/tts/websocket": Dialect("cartesia", lambda _, settings: CartesiaAdapter(settings.limits), key_query="api_key"),
+    "/tts/websocket": Dialect(
+        "cartesia",
+        lambda client, settings: CartesiaAdapter(settings.limits, _dictionaries(client)),
+        key_query="api_key",
+    ),
     "/v1/speak": Dialect(
         "aura",
         lambda client, settings: AuraAdapter(client.query_params, settings.voice_aliases),
@@ -40,14 +53,16 @@ STREAMS: dict[str, Dialect] = {
     ),
     elevenlabs_http.PATH + "/stream-input": Dialect(
         "elevenlabs",
-        lambda client, settings: StreamAdapter(client.path_params["voice_id"], client.query_params, settings.limits),
+        lambda client, settings: StreamAdapter(
+            client.path_params["voice_id"], client.query_params, settings.limits, _dictionaries(client)
+        ),
         key_query="authorization",
         denies=True,
     ),
     elevenlabs_http.PATH + "/multi-stream-input": Dialect(
         "elevenlabs",
         lambda client, settings: MultiStreamAdapter(
-            client.path_params["voice_id"], client.query_params, settings.limits
+            client.path_params["voice_id"], client.query_params, settings.limits, _dictionaries(client)
         ),
         key_query="authorization",
         denies=True,
