@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import json
 import math
 import shutil
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -420,6 +422,32 @@ def test_a_voice_with_a_reused_name_is_not_confused_with_the_old_one(base: tuple
     with_clone(voices, size, "b", 40)
     with pytest.raises(UnknownVoice):
         made._voices.load(bob)
+
+
+def test_a_deleted_voice_leaves_the_engine(base: tuple[Qwen3Engine, Path]) -> None:
+    """At the next heartbeats: its vector, the codec's state behind its clip, and its prompts, also those of a mix."""
+    made, voices = base
+    size, runner = made.info.models[0].vector_size or 0, made._models[0].runner
+    runner.prefixes.clear()
+    for name, transcript in (("anna", "a"), ("bert", "b")):
+        with_clone(voices, size, transcript, 40, name=name)
+    for options in ("anna", "bert", "anna+bert"):
+        assert len(ours(made, SpeechOptions(options, seed=0))) > 0
+    held = {wanted.voice: speaker for wanted, speaker in made._voices._ready.items()}
+    anna = [weakref.ref(speaker.vector) for voice, speaker in held.items() if "anna" in str(voice)]
+    anna += [weakref.ref(prefix.keys) for key, prefix in runner.prefixes.items() if "anna" in str(key.stored)]
+    assert len(anna) >= 4
+    del held
+    VoiceLibrary(voices, 10).delete("anna")
+    for _ in range(2):
+        made.tidy()
+        made._loader.submit(int).result()
+    made.tidy()
+    gc.collect()
+    assert [one() for one in anna] == [None] * len(anna)
+    assert any("bert" in str(key.stored) for key in runner.prefixes)
+    assert "anna" not in str([key.stored for key in runner.prefixes])
+    assert [str(wanted.voice).count("bert") for wanted in made._voices._ready if "bert" in str(wanted.voice)] == [1]
 
 
 def test_cached_prompts_take_a_bounded_share_of_the_memory(
