@@ -152,11 +152,6 @@ KINDS: dict[str, tuple[Callable[[], ProtocolAdapter], st.SearchStrategy[Any], Le
         lambda adapter: len(adapter._contexts),
         None,
     ),
-        lambda: CartesiaAdapter(CONFIG.limits, NO_DICTIONARIES),
-        CARTESIA,
-        lambda adapter: len(adapter._contexts),
-        None,
-    ),
     "multi-stream": (
         lambda: MultiStreamAdapter("v", {"output_format": "pcm_24000"}, CONFIG.limits, NO_DICTIONARIES),
         ELEVENLABS,
