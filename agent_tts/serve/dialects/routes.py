@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from fastapi import APIRouter
-from starlette.websockets import WebSocket
 
 from agent_tts.serve.dialects import (
     cartesia_dictionaries,
@@ -17,8 +16,6 @@ from agent_tts.serve.dialects.deepgram import AuraAdapter
 from agent_tts.serve.dialects.deepgram_flux import FluxAdapter
 from agent_tts.serve.dialects.elevenlabs import MultiStreamAdapter, StreamAdapter
 from agent_tts.serve.dialects.vllm_omni import VllmOmniAdapter
-from agent_tts.serve.dictionaries import Dictionaries
-from agent_tts.serve.node import Node
 from agent_tts.serve.transports.websocket import Dialect
 
 # The HTTP routes of all dialects. Their node is `app.state.node`.
@@ -26,46 +23,40 @@ routes = APIRouter()
 for dialect in (cartesia_http, cartesia_dictionaries, deepgram_http, elevenlabs_http, elevenlabs_dictionaries):
     routes.include_router(dialect.routes)
 
-
-def _dictionaries(client: WebSocket) -> Dictionaries:
-    node: Node = client.app.state.node
-    return node.dictionaries
-
-
 # The dialect of each WebSocket path.
 STREAMS: dict[str, Dialect] = {
     "/tts/websocket": Dialect(
         "cartesia",
-        lambda client, settings: CartesiaAdapter(settings.limits, _dictionaries(client)),
+        lambda client, node: CartesiaAdapter(node.settings.limits, node.dictionaries),
         key_query="api_key",
     ),
     "/v1/speak": Dialect(
         "aura",
-        lambda client, settings: AuraAdapter(client.query_params, settings.voice_aliases),
+        lambda client, node: AuraAdapter(client.query_params, node.settings.voice_aliases),
         denies=True,
         denial_header="dg-error",
     ),
     "/v2/speak": Dialect(
         "flux",
-        lambda client, settings: FluxAdapter(client.query_params, settings.voice_aliases),
+        lambda client, node: FluxAdapter(client.query_params, node.settings.voice_aliases),
         denies=True,
         denial_header="dg-error",
     ),
     elevenlabs_http.PATH + "/stream-input": Dialect(
         "elevenlabs",
-        lambda client, settings: StreamAdapter(
-            client.path_params["voice_id"], client.query_params, settings.limits, _dictionaries(client)
+        lambda client, node: StreamAdapter(
+            client.path_params["voice_id"], client.query_params, node.settings.limits, node.dictionaries
         ),
         key_query="authorization",
         denies=True,
     ),
     elevenlabs_http.PATH + "/multi-stream-input": Dialect(
         "elevenlabs",
-        lambda client, settings: MultiStreamAdapter(
-            client.path_params["voice_id"], client.query_params, settings.limits, _dictionaries(client)
+        lambda client, node: MultiStreamAdapter(
+            client.path_params["voice_id"], client.query_params, node.settings.limits, node.dictionaries
         ),
         key_query="authorization",
         denies=True,
     ),
-    "/v1/audio/speech/stream": Dialect("vllm_omni", lambda _, settings: VllmOmniAdapter(settings.lead_ms)),
+    "/v1/audio/speech/stream": Dialect("vllm_omni", lambda _, node: VllmOmniAdapter(node.settings.lead_ms)),
 }
