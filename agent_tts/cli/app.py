@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -120,6 +121,23 @@ def say(
     options = speech_options(speech, model if url else None)
     flags = settings_of(context) | {"qwen3.models": [model] if model and not url else None}
     speak(text, options, output=output, play=play, url=url, key=key, flags=flags, quiet=quiet)
+
+
+@app.command()
+@command
+def detect(
+    file: Annotated[Path, typer.Argument(help="An audio file.")],
+    watermark: Annotated[
+        str | None, typer.Option(metavar="KIND", help="audioseal: look for a watermark, too; default: the settings'.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, like /v1/audio/detect.")] = False,
+    url: Url = None,
+    key: Key = None,
+) -> None:
+    """Tell whether an audio file is speech of a node: by its comment and its watermark."""
+    from agent_tts.cli.detect import run
+
+    run(file, watermark, url, key, as_json=as_json)
 
 
 @app.command()
