@@ -18,6 +18,7 @@ from agent_tts.cli.options import (
     Engine,
     Host,
     Key,
+    LexiconFile,
     ListFlags,
     NodeFlags,
     Port,
@@ -25,13 +26,21 @@ from agent_tts.cli.options import (
     SpeechFlags,
     TlsCert,
     TlsKey,
+    TryFlags,
     Url,
     command,
     settings_of,
     speech_options,
 )
 
-NODE, CONFIG, SPEECH, LIST, ADD = NodeFlags(), ConfigFlags(), SpeechFlags(), ListFlags(), AddFlags()
+NODE, CONFIG, SPEECH, LIST, ADD, TRY = (
+    NodeFlags(),
+    ConfigFlags(),
+    SpeechFlags(),
+    ListFlags(),
+    AddFlags(),
+    TryFlags(),
+)
 Name = Annotated[str, typer.Argument(help="Name of the voice: a-z, 0-9, _ and -.")]
 
 HEALTH_S = 4.0  # for a node to answer `agent-tts health`
@@ -46,6 +55,8 @@ app = typer.Typer(
 voices = typer.Typer(invoke_without_command=True)
 app.add_typer(bench, name="bench")
 app.add_typer(voices, name="voices")
+lexicon = typer.Typer(no_args_is_help=True, help="How words are said.")
+app.add_typer(lexicon, name="lexicon")
 
 
 @app.callback(invoke_without_command=True)
@@ -102,6 +113,7 @@ def say(
     ] = None,
     play: Annotated[bool, typer.Option("--play", help="Play it, even with -o; the default without -o.")] = False,
     speech: Any = SPEECH,
+    lexicon_: LexiconFile = None,
     url: Url = None,
     key: Key = None,
     engine: Engine = None,
@@ -117,8 +129,9 @@ def say(
 ) -> None:
     """Speak a text, on a running node (--url) or an engine of this machine."""
     from agent_tts.cli.say import say as speak
+    from agent_tts.config.lexicon import read_lexicon
 
-    options = speech_options(speech, model if url else None)
+    options = speech_options(speech, model if url else None, None if lexicon_ is None else read_lexicon(lexicon_))
     flags = settings_of(context) | {"qwen3.models": [model] if model and not url else None}
     speak(text, options, output=output, play=play, url=url, key=key, flags=flags, quiet=quiet)
 
@@ -266,3 +279,31 @@ def delete(name: Name, url: Url = None, key: Key = None) -> None:
     from agent_tts.cli.voices import delete as delete_voice
 
     delete_voice(name, url, key)
+
+
+@voices.command("lexicon")
+@command
+def voice_lexicon(
+    name: Name,
+    file: Annotated[Path | None, typer.Argument(help="W3C PLS, or a mapping in YAML or JSON.")] = None,
+    clear: Annotated[bool, typer.Option("--clear", help="Remove it.")] = False,
+    url: Url = None,
+    key: Key = None,
+) -> None:
+    """Set how words are said in a voice of your own, from FILE; without one: print it, as JSON."""
+    from agent_tts.cli.voices import lexicon as of_voice
+
+    of_voice(name, file, clear=clear, url=url, key=key)
+
+
+@lexicon.command("try")
+@command
+def try_(
+    context: typer.Context,
+    text: Annotated[str, typer.Argument(help="The text.")],
+    flags: TryFlags = TRY,
+) -> None:
+    """Print what would be said for a text, and the words that a lexicon has: --lexicon, the voice's, the settings'."""
+    from agent_tts.cli.lexicon import try_ as try_text
+
+    try_text(text, flags, settings_of(context))

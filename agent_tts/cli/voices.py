@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -18,10 +19,12 @@ from rich.table import Table
 from agent_tts.cli.link import own_settings, refuse_engine_flags
 from agent_tts.cli.node import answer_of, read_clip, request
 from agent_tts.cli.options import AddFlags, ListFlags
+from agent_tts.config.lexicon import read_lexicon
 from agent_tts.config.loading import load_settings
 from agent_tts.config.settings import Settings
 from agent_tts.errors import SettingsError, UnsupportedLanguage
 from agent_tts.events import FRAME_MS
+from agent_tts.lexicon import Lexicon
 from agent_tts.model.config import ModelConfig
 from agent_tts.model.entries import CheckpointError
 from agent_tts.serve.own_engine import engine
@@ -104,7 +107,7 @@ def _design(name: str, prompt: str, flags: AddFlags) -> None:
 def show(name: str, url: str | None, key: str | None, *, as_json: bool) -> None:
     """Print one voice: every field that is set."""
     if url:
-        found = answer_of(VoiceDetails, request("GET", url, key, f"voices/{quote(name, safe='')}"))
+        found = answer_of(VoiceDetails, request("GET", url, key, _place(name)))
     else:
         found = VoiceDetails.of(VoiceLibrary.of(load_settings().voices).get(name), [])
     if as_json:
@@ -117,11 +120,34 @@ def show(name: str, url: str | None, key: str | None, *, as_json: bool) -> None:
 def delete(name: str, url: str | None, key: str | None) -> None:
     """Delete a voice."""
     if url:
-        request("DELETE", url, key, f"voices/{quote(name, safe='')}")
+        request("DELETE", url, key, _place(name))
     else:
         check_free(name)
         VoiceLibrary.of(load_settings().voices).delete(name)
     _console().print(f"agent-tts: {name} is deleted")
+
+
+def lexicon(name: str, file: Path | None, *, clear: bool, url: str | None, key: str | None) -> None:
+    """Set the lexicon of a voice from a file, remove it, or print it."""
+    if clear and file is not None:
+        raise SettingsError("--clear removes the lexicon: leave out the file")
+    new = Lexicon(()) if clear else None if file is None else read_lexicon(file)
+    if new is None:
+        said = _lexicon_of(name, url, key)
+        print(json.dumps(said, ensure_ascii=False, indent=2))
+        return
+    if url:
+        request("PUT", url, key, f"{_place(name)}/lexicon", json=new.mapping())
+    else:
+        VoiceLibrary.of(load_settings().voices).set_lexicon(name, new)
+    _console().print(f"agent-tts: {name} has a lexicon of {len(new)} words" if new else f"agent-tts: {name} has none")
+
+
+def _lexicon_of(name: str, url: str | None, key: str | None) -> object:
+    if url:
+        return json.loads(request("GET", url, key, f"{_place(name)}/lexicon"))
+    found = VoiceLibrary.of(load_settings().voices).get(name).lexicon
+    return {} if found is None else found.mapping()
 
 
 # ---------------------------------------------------------------- this machine
@@ -193,6 +219,11 @@ def _lines(voice: VoiceDetails) -> Iterator[tuple[str, str]]:
             listed = value if isinstance(value, list) else [value]
             told = ", ".join(f"{one:%Y-%m-%d %H:%M:%S %Z}" if isinstance(one, datetime) else str(one) for one in listed)
             yield field.replace("_", " "), "".join(one if one.isprintable() else " " for one in told)
+
+
+def _place(name: str) -> str:
+    """Of a voice, at a node."""
+    return f"voices/{quote(name, safe='')}"
 
 
 def _working(what: str) -> AbstractContextManager[object]:

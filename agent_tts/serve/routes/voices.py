@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Coroutine
 from datetime import datetime
 from pathlib import Path
@@ -15,6 +16,8 @@ from starlette.requests import Request
 from starlette.types import Receive
 
 from agent_tts.errors import BadMessage, Draining, InvalidRequest, UnknownVoice, Unsupported
+from agent_tts.lexicon import Lexicon
+from agent_tts.pls import read_pls
 from agent_tts.protocol import validation
 from agent_tts.protocol.options import SpeakerEmbedding
 from agent_tts.serve.node import Node
@@ -32,6 +35,8 @@ from agent_tts.voices.enroll import (
 from agent_tts.voices.library import StoredVoice
 
 T = TypeVar("T")
+
+LEXICON_BYTES = 1 << 20  # of an uploaded lexicon
 
 
 def _is_file(value: object) -> object:
@@ -191,6 +196,10 @@ def _one_of(*models: type[NewVoice]) -> dict[str, Any]:
     return {"schema": {"oneOf": [model.model_json_schema() for model in models]}}
 
 
+_LEXICON = {
+    "required": True,
+    "content": {"application/json": {"schema": {"type": "object"}}, "application/pls+xml": {}},
+}
 _BODY = {
     "required": True,
     "content": {
@@ -239,12 +248,7 @@ async def show_voice(name: str, request: Request, client: Authorized) -> VoiceDe
         if own.name == name:
             languages = list(own.languages)
             return VoiceDetails(name=name, kind="own", languages=languages, description=own.description)
-    try:
-        if service.library is None:
-            raise UnknownVoice("this node stores no voices")
-        return VoiceDetails.of(service.library.get(name), sorted(set(service.routing.info.languages.values())))
-    except UnknownVoice as error:
-        raise HTTPException(404, error.message) from None
+    return VoiceDetails.of(_stored(node_of(request), name), sorted(set(service.routing.info.languages.values())))
 
 
 @routes.delete("")
@@ -261,6 +265,52 @@ async def delete_voice(name: str, request: Request, client: Authorized) -> Voice
     except UnknownVoice as error:
         raise HTTPException(404, error.message) from None
     return VoiceDeleted(id=name)
+
+
+@routes.get("/{name}/lexicon")
+async def get_lexicon(name: str, request: Request, client: Authorized) -> dict[str, Any]:
+    """How words are said in an added voice: a mapping from words to their alias, or to their alias and IPA."""
+    lexicon = _stored(node_of(request), name).lexicon
+    return {} if lexicon is None else lexicon.mapping()
+
+
+@routes.put("/{name}/lexicon", openapi_extra={"requestBody": _LEXICON})
+async def put_lexicon(name: str, request: Request, client: Authorized) -> dict[str, Any]:
+    """Set how words are said in an added voice, in JSON or W3C PLS; an empty mapping removes it. Answers as GET."""
+    node = node_of(request)
+    _stored(node, name)
+    body = await read_body(request, LEXICON_BYTES)
+    try:
+        lexicon = await asyncio.to_thread(_lexicon, body)
+    except RecursionError:
+        raise InvalidRequest("lexicon: it is nested too deep", "lexicon") from None
+    except ValueError as error:
+        raise InvalidRequest(f"lexicon: {error}", "lexicon") from None
+    assert node.service.library is not None
+    node.service.library.set_lexicon(name, lexicon)
+    return lexicon.mapping()
+
+
+def _lexicon(body: bytes) -> Lexicon:
+    if body.lstrip().startswith(b"<"):
+        return read_pls(body)
+    found = json.loads(body)
+    if not isinstance(found, dict):
+        raise ValueError("a JSON object from words to what is said, or a PLS document")
+    return Lexicon.of(found)
+
+
+def _stored(node: Node, name: str) -> StoredVoice:
+    """A voice of the library. Raises `HTTPException` 404 if there is none, `InvalidRequest` if it is the engine's."""
+    service = node.service
+    if service.routing.is_own(name):
+        raise InvalidRequest("name: this is a voice of the engine; only added voices have a lexicon", "name")
+    try:
+        if service.library is None:
+            raise UnknownVoice("this node stores no voices")
+        return service.library.get(name)
+    except UnknownVoice as error:
+        raise HTTPException(404, error.message) from None
 
 
 def _enrolment(node: Node) -> Enrolment:

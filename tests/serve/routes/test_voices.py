@@ -393,3 +393,21 @@ async def test_a_json_body_has_the_limit_of_other_messages(tmp_path: Path) -> No
         body = {"type": "prompt", "name": "old", "prompt": "An old man.", **{f"k{n}": 0 for n in range(10_000)}}
         answer = await http.post("/voices", json=body)
         assert (answer.status_code, error_of(answer)["code"]) == (413, "text_too_long")
+
+
+async def test_a_voice_has_a_lexicon(tmp_path: Path) -> None:
+    async with voices_of(tmp_path, DESIGN) as (_, http):
+        design = {"type": "prompt", "name": "ann", "prompt": "A woman."}
+        assert (await http.post("voices", json=design)).is_success
+        assert (await http.get("voices/ann/lexicon")).json() == {}
+        mapping = {"nginx": "engine x", "GIF": {"ipa": "dʒɪf"}}
+        assert (await http.put("voices/ann/lexicon", json=mapping)).json() == mapping
+        assert (await http.get("voices/ann/lexicon")).json() == mapping
+        pls = "<lexicon><lexeme><grapheme>a</grapheme><alias>b</alias></lexeme></lexicon>"
+        assert (await http.put("voices/ann/lexicon", content=pls)).json() == {"a": "b"}
+        for wrong in ("", "[]", '{"a": 5}', "<speak/>", "[" * 100_000):
+            answer = await http.put("voices/ann/lexicon", content=wrong)
+            assert (answer.status_code, answer.json()["error"]["param"]) == (400, "lexicon")
+        assert (await http.put("voices/eve/lexicon", json=mapping)).status_code == 404
+        assert (await http.get("voices/ann/lexicon")).json() == {"a": "b"}
+        assert (await http.put("voices/ann/lexicon", json={})).json() == {}
