@@ -377,6 +377,10 @@ class RequestFlushed(_OfRequest):
 
 FinishReason = Literal["end", "cancelled", "length", "error"]
 
+# Why a piece of a text was ended by the engine, not by the model: its speech went round in a loop, fell silent, went on
+# after its text, or filled its positions. `early`: the model itself ended it, with too little speech for its text.
+CutReason = Literal["loop", "silence", "overrun", "positions", "early"]
+
 
 @dataclass(frozen=True, slots=True)
 class RequestFinished(_OfRequest):
@@ -388,6 +392,7 @@ class RequestFinished(_OfRequest):
     message: str = ""
     retry_after_ms: int | None = None
     gave_way: bool = False  # its slot was taken back for another request
+    cut: tuple[CutReason, ...] = ()  # why pieces of its text were ended; each reason once
 
 
 @dataclass(frozen=True, slots=True)

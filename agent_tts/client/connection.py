@@ -288,7 +288,7 @@ class NodeConnection:
             case "context.done" if utterance:
                 del self._utterances[utterance.context_id]
                 self._by_no.pop(fields["context_no"], None)
-                utterance.deliver(_read(Done, fields))
+                utterance.deliver(_read(Done, fields | {"cut": tuple(fields.get("cut", ()))}))
             case "session.updated" if self._updates:
                 _complete(self._updates.popleft())
             case "session.draining":

@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from agent_tts.events import Directive, EngineInfo, SpeechOptions, WordTime
+from agent_tts.events import CutReason, Directive, EngineInfo, SpeechOptions, WordTime
 
 # ---------------------------------------------------------------- inputs of a step
 
@@ -81,9 +81,10 @@ class StarvedOutput(_SlotOutput):
 
 @dataclass(frozen=True, slots=True)
 class DoneOutput(_SlotOutput):
-    """All is spoken (`length`: cut by a limit of the engine). The scheduler answers with `ReleaseSlot`."""
+    """All is spoken (`length`: but for some of the text). The scheduler answers with `ReleaseSlot`."""
 
     length: bool = False
+    cut: tuple[CutReason, ...] = ()  # why pieces of the text were ended; each reason once
 
 
 @dataclass(frozen=True, slots=True)

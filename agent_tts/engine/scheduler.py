@@ -29,6 +29,7 @@ from agent_tts import events
 from agent_tts.engine import base
 from agent_tts.events import (
     FRAME_MS,
+    CutReason,
     Directive,
     EngineEvent,
     FinishReason,
@@ -588,10 +589,10 @@ class Scheduler:
                     request.idle_since = now
                 self._deadline = min(self._deadline, self._deadline_of(request))
                 self._take_back_at = min(self._take_back_at, self._idle_at(request))
-            case base.DoneOutput(length=length):
-                if not length:
+            case base.DoneOutput(length=length, cut=cut):
+                if not cut:
                     self._learn_pace(request)
-                self._finish(request, "length" if length else "end")
+                self._finish(request, "length" if length else "end", cut=cut)
             case base.FailedOutput(code=code, message=message):
                 self._finish(request, "error", code, message)
 
@@ -608,6 +609,7 @@ class Scheduler:
         retry_after_ms: int | None = None,
         *,
         gave_way: bool = False,
+        cut: tuple[CutReason, ...] = (),
     ) -> None:
         del self._requests[request.id]
         if request.slot is not None:
@@ -618,7 +620,7 @@ class Scheduler:
         elif not request.parked:
             self._leave_queue(request)
         busy_ms = round(request.busy_s * 1_000, 3)
-        self._events.append(RequestFinished(request.id, reason, busy_ms, code, message, retry_after_ms, gave_way))
+        self._events.append(RequestFinished(request.id, reason, busy_ms, code, message, retry_after_ms, gave_way, cut))
 
     def _release(self, request: Request) -> None:
         """Free the request's slot, before the `StartRequest` of its next request."""

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from agent_tts.events import FinishReason
+from agent_tts.events import CutReason, FinishReason
 
 FLAG_LAST = 1  # last audio of the context
 FLAG_FLUSH = 2  # this piece completes the audio before a flush point
@@ -88,6 +88,7 @@ class Done:
     audio_ms: int  # audio handed out
     ttfa_ms: float | None  # first text to first audio; None without audio
     rtf: float | None  # engine time / audio time; None without audio
+    cut: tuple[CutReason, ...] = ()  # why the engine ended pieces of the text; each reason once
 
 
 ContextEvent = AudioChunk | Words | Mark | Flushed | Done

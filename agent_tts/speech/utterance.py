@@ -82,7 +82,7 @@ class Meter:
     def finished(self, event: RequestFinished) -> Done:
         """The utterance has ended; returns its figures. Called exactly once."""
         rtf = event.busy_ms / self.audio_ms if self.audio_ms else None
-        return Done(event.reason, round(self.audio_ms), None, rtf)
+        return Done(event.reason, round(self.audio_ms), None, rtf, event.cut)
 
 
 class Utterance:

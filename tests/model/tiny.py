@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import atexit
 import shutil
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from agent_tts.bench.checkpoint import write
@@ -18,7 +18,7 @@ from agent_tts.bench.checkpoint_config import SIZES, write_configuration
 from agent_tts.model import weights
 from agent_tts.model.config import ModelConfig, ModelType
 from agent_tts.model.frame import FrameModel
-from tests.model import oracle
+from tests.model import crafted, oracle
 
 # Two sizes: with the projection into the predictor, as in 1.7B, and without it, as in 0.6B.
 PROJECTED, SAME_WIDTH = "tiny", "tiny-0.6B"
@@ -55,13 +55,20 @@ def checkpoint(model_type: ModelType, size: str = PROJECTED) -> Path:
 
 def ending(model_type: ModelType, size: str = PROJECTED) -> Path:
     """The same, but it draws the end of speech soon after the end of its text, as trained checkpoints do."""
+    return _crafted(model_type, size, "ending", crafted.ending)
+
+
+def looping(model_type: ModelType, size: str = PROJECTED) -> Path:
+    """The same, but it draws one and the same first code for ever."""
+    return _crafted(model_type, size, "looping", crafted.looping)
+
+
+def _crafted(model_type: ModelType, size: str, how: str, craft: Callable[[Path], None]) -> Path:
     source = checkpoint(model_type, size)
-    folder = _folder() / f"ending-{source.name}" / source.name
+    folder = _folder() / f"{how}-{source.name}" / source.name
     if not folder.exists():
         shutil.copytree(source, folder)
-        tensors = load_file(folder / "model.safetensors")
-        tensors["talker.codec_head.weight"][ModelConfig.read(folder).talker.codec_eos_token_id] *= 30
-        save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+        craft(folder)
     return folder
 
 

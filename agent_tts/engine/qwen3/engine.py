@@ -20,7 +20,7 @@ from agent_tts.engine.base import Engine, FrameOutput, ReleaseSlot, StartRequest
 from agent_tts.engine.qwen3.graphs import LaunchedStep
 from agent_tts.engine.qwen3.model import Qwen3Model, create_models, use
 from agent_tts.engine.qwen3.row import Row, Waiting
-from agent_tts.engine.qwen3.runaway import RunawayDetector
+from agent_tts.engine.qwen3.runaway import Paces, RunawayDetector, Verdict
 from agent_tts.engine.qwen3.runner import LoadedVoice
 from agent_tts.engine.qwen3.segment_feed import Segment
 from agent_tts.engine.qwen3.voices import ModelVoice, Qwen3Voices, speakers_of
@@ -71,7 +71,8 @@ class Qwen3Engine(Engine):
         )
         self._slots = SlotTable(slots, self._make)
         # The last frames of the row of every slot, whichever model it belongs to.
-        self._runaway = RunawayDetector(slots, self._models[0].config.talker.num_code_groups)
+        self._runaway = RunawayDetector(slots)
+        self._paces = Paces()
         # Loads models on first use and prepares clones, one after the other, while the others speak.
         self._loader = ThreadPoolExecutor(1, "qwen3 loader", use, (self._models[0].device,))
         # Its jobs: at most one for each model and each clone, and only those that a row waits for.
@@ -171,14 +172,14 @@ class Qwen3Engine(Engine):
                 if row.landed(segment) and self._slots.has(row)
             ]
             index = [index for index, _ in heard]
-            slots, tokens = [row.feed.slot for _, row in heard], [row.tokens for _, row in heard]
-            away = self._runaway.see(slots, result.codes[index], result.pcm[index], tokens)
-            ordinary = result.finite[index] & ~result.ended[index] & ~away
-            for (at, row), is_ordinary, run_away in zip(heard, ordinary.tolist(), away.tolist(), strict=True):
+            slots = [row.feed.slot for _, row in heard]
+            verdicts = self._runaway.see(slots, result.codes[index], result.pcm[index])
+            ordinary = result.finite[index] & ~result.ended[index] & (verdicts == Verdict.GOOD)
+            for (at, row), is_ordinary, verdict in zip(heard, ordinary.tolist(), verdicts.tolist(), strict=True):
                 if is_ordinary and row.heard and row.outlet is None:
                     outputs.append(FrameOutput(row.feed.slot, row.feed.epoch, result.pcm[at].tobytes()))
                 else:
-                    outputs += self._slots.guard(row, partial(row.collect, result, at, run_away=run_away))
+                    outputs += self._slots.guard(row, partial(row.collect, result, at, Verdict(verdict)))
         if step and self._overlaps:
             self._timer.done(time.perf_counter(), waited=waited)
         return outputs
@@ -201,7 +202,7 @@ class Qwen3Engine(Engine):
     def _make(self, opened: StartRequest) -> Row:
         if opened.options.pitch != 1:
             raise Unsupported("this engine has no pitch: leave it at 1, or ask for it in instructions")
-        return Row(opened, self._voices.choose(opened.options))
+        return Row(opened, self._voices.choose(opened.options), self._runaway, self._paces)
 
     def _prepare(self, row: Row) -> list[StepOutput]:
         row.runs = False
@@ -216,8 +217,7 @@ class Qwen3Engine(Engine):
         begins = isinstance(row.state, Waiting)
         if not row.needs_prompt or (begins and not self._prefills_left) or not self._is_ready(row):
             return
-        if row.prefill():
-            self._runaway.reset(row.feed.slot)
+        row.prefill()
         if begins and not isinstance(row.state, Waiting):
             self._prefills_left -= 1
 

@@ -2,14 +2,15 @@
 
     Waiting -> Prefill -> Decoding -> Waiting (next segment) ... -> Ending
 
-`Row.run` says in each step whether the row takes part in it. A segment ends when the model says the end of speech; a
-request, behind its last segment or at a limit (the cache is full, the speech runs away).
+`Row.run` says in each step whether the row takes part in it. A segment ends when the model says the end of speech, or
+short of it: at a limit (the cache is full), or where its speech has left the text. The request goes on with the next.
 """
 
 from __future__ import annotations
 
 import math
 import secrets
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass, replace
 
@@ -26,13 +27,21 @@ from agent_tts.engine.base import (
 )
 from agent_tts.engine.qwen3.graphs import StepResult
 from agent_tts.engine.qwen3.model import Qwen3Model
-from agent_tts.engine.qwen3.runaway import SILENT_PEAK
+from agent_tts.engine.qwen3.runaway import (
+    LEAST_FRAMES_PER_TOKEN,
+    SHORT,
+    SILENT_PEAK,
+    Paces,
+    RunawayDetector,
+    Verdict,
+    nominal_frames,
+)
 from agent_tts.engine.qwen3.runner import LoadedVoice
 from agent_tts.engine.qwen3.segment_feed import Segment, SegmentFeed
 from agent_tts.engine.qwen3.voices import ModelVoice
 from agent_tts.engine.slots import Outlet
 from agent_tts.errors import InvalidRequest, Unsupported, UnsupportedLanguage
-from agent_tts.events import FRAME_MS, MAX_PAUSE_MS, Pause, SpeechOptions
+from agent_tts.events import FRAME_BYTES, FRAME_MS, MAX_PAUSE_MS, CutReason, Pause, SpeechOptions
 from agent_tts.ffmpeg import FilterStream
 from agent_tts.model.prompt import Prompt, build_prompt, text_needed
 from agent_tts.model.sampling import SamplingParams
@@ -46,6 +55,15 @@ TOKENS_AHEAD = 8
 
 # Frames of pauses that are made before they are played: the longest pause. The next prompt is computed meanwhile.
 RESTS_AHEAD = MAX_PAUSE_MS // FRAME_MS
+
+FADE_SAMPLES = 120  # 5 ms, where speech is cut
+QUIET_PEAK = 328  # of int16: -40 dB; between words
+
+CUTS: dict[Verdict, CutReason] = {
+    Verdict.LOOP: "loop",
+    Verdict.SILENCE: "silence",
+    Verdict.OVERRUN: "overrun",
+}
 
 # Speeds of one filter of FFmpeg; others need several. Above the upper one it drops samples.
 SLOWEST, FASTEST = 0.5, 2.0
@@ -72,13 +90,12 @@ class Decoding:
     tokens: int  # of the segment's text, that the model knows
     complete: bool  # those are all tokens of the segment
     read: int = 0  # of the given tokens
+    nominal: float = 0.0  # frames that the segment takes at a usual pace; 0 until it is complete
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
     """Nothing more is computed; the outlet hands out the rest of its audio."""
-
-    length: bool  # because of a limit
 
 
 class Row:
@@ -89,11 +106,12 @@ class Row:
         UnsupportedLanguage: the model does not speak it.
     """
 
-    def __init__(self, opened: StartRequest, wanted: ModelVoice) -> None:
+    def __init__(self, opened: StartRequest, wanted: ModelVoice, runaway: RunawayDetector, paces: Paces) -> None:
         self.state: Waiting | Prefill | Decoding | Ending = Waiting()
         self.feed = SegmentFeed(opened, TokenFeed(wanted.model.tokenizer), _code(opened.options))
         speed = opened.options.speed
-        # Its audio at another speed, or from its first pause on. None where the model's frames are handed out as such.
+        # Its audio at another speed, or from its first pause or held frame on. None where the model's
+        # frames are handed out as such.
         self.outlet = Outlet(opened.slot, opened.epoch) if speed != 1 else None
         # Changes the speed of the model's frames. None at the model's own.
         self._stretch = TimeStretch(speed) if speed != 1 else None
@@ -114,6 +132,16 @@ class Row:
         self._in_flight = 0
         # Whether a frame has been handed out.
         self.heard = False
+        # Judges the frames of all rows; and how fast each voice speaks.
+        self._runaway = runaway
+        self._paces = paces
+        self._voice = (wanted, _code(opened.options))
+        # Frames of the present segment that may have left its text, in order.
+        self._held: list[bytes] = []
+        # Why segments ended short of their end of speech, or with it, but too early; each once.
+        self._cuts: list[CutReason] = []
+        # Whether text of a segment was certainly not spoken.
+        self._short = False
 
     @property
     def needs_prompt(self) -> bool:
@@ -124,11 +152,6 @@ class Row:
     def reads_on(self) -> bool:
         """Whether its present segment has no prompt yet, and text of it waits to be read."""
         return self.needs_prompt and not self.feed.dry and not self.feed.segments[0].complete
-
-    @property
-    def tokens(self) -> int:
-        """Tokens of the present segment's text that the model knows."""
-        return self.state.tokens if isinstance(self.state, Prefill | Decoding) else 0
 
     # ---------------------------------------------------------------- schedule: before a step
 
@@ -178,6 +201,9 @@ class Row:
             return False
         del self.feed.segments[0].tokens[:tokens]
         self.state = Decoding(len(prompt.prefix), len(prompt.text), tokens, prompt.complete)
+        self._runaway.begin(self.feed.slot)
+        if prompt.complete:
+            self._expect(self.state)
         return True
 
     def _layout(self, speaker: LoadedVoice) -> Prefill | None:
@@ -233,7 +259,7 @@ class Row:
             # Also tokens left of a reference's transcript, which wait for the text that follows them.
             if state.complete or state.read < state.given:
                 self.runs = self._has_room(state)
-                return self._end(length=True) if not (self.runs or self._in_flight) else []
+                return self._cut("positions") if not (self.runs or self._in_flight) else []
         if self.feed.dry and not segment.complete and not (self.needs_prompt and self._can_prefill(segment)):
             self._starved = True
             return [] if self.outlet else [StarvedOutput(self.feed.slot, self.feed.epoch)]
@@ -251,6 +277,14 @@ class Row:
         state.tokens += len(tokens)
         state.complete = segment.complete
         segment.tokens.clear()
+        if state.complete:
+            self._expect(state)
+
+    def _expect(self, state: Decoding) -> None:
+        """All text of the present segment is known: say how long it takes."""
+        state.nominal = nominal_frames(self.feed.segments[0].text, self._voice[1])
+        least = LEAST_FRAMES_PER_TOKEN * state.tokens
+        self._runaway.expect(self.feed.slot, max(least, self._paces.of(self._voice) * state.nominal))
 
     # ---------------------------------------------------------------- launch and collect
 
@@ -270,32 +304,78 @@ class Row:
         self._in_flight -= 1
         return isinstance(self.state, Decoding) and self.feed.segments[0] is segment
 
-    def collect(self, result: StepResult, index: int, *, run_away: bool) -> list[StepOutput]:
+    def collect(self, result: StepResult, index: int, verdict: Verdict) -> list[StepOutput]:
         """What entry `index` of a step's result means for the row, which is still decoding."""
         if not result.finite[index]:
             self.model.runner.wipe(self.feed.slot)
             raise NotFinite("the model computed a frame that is not finite")
         if result.ended[index]:
-            flushed = self._end_segment()
-            return flushed if self.feed.segments else [*flushed, *self._end()]
-        outputs: list[StepOutput] = []
+            return self._end_of_speech()
+        if verdict in CUTS:
+            return self._cut(CUTS[verdict])
         pcm = result.pcm[index]
         # The first frame of a speaker is usually digital silence, which would be 80 ms of latency.
-        if self.heard or int(np.abs(pcm.astype(np.int32)).max()) >= SILENT_PEAK:
-            self.heard = True
-            frame = pcm.astype("<i2").tobytes()
-            if self.outlet is None:
-                outputs.append(FrameOutput(self.feed.slot, self.feed.epoch, frame))
-            else:
-                self.outlet.write(frame if self._stretch is None else self._stretch.push(frame))
-        return [*outputs, *self._end(length=True)] if run_away else outputs
+        if not self.heard and int(np.abs(pcm.astype(np.int32)).max()) < SILENT_PEAK:
+            return []
+        self.heard = True
+        frame = pcm.astype("<i2").tobytes()
+        if verdict is Verdict.HELD:
+            self._hold(frame)
+            return []
+        if self.outlet is None:
+            return [FrameOutput(self.feed.slot, self.feed.epoch, frame)]
+        self._write([*self._held, frame])
+        return []
+
+    def _end_of_speech(self) -> list[StepOutput]:
+        """The model has said it. What was held back belongs to the speech after all."""
+        assert isinstance(self.state, Decoding)
+        frames, nominal = float(self._runaway.frames[self.feed.slot]), self.state.nominal
+        if frames < SHORT * self._paces.of(self._voice) * nominal:
+            self._tell("early")
+        else:
+            self._paces.learn(self._voice, frames, nominal)
+        self._write(self._held)
+        return self._end_segment() + ([] if self.feed.segments else self._end())
+
+    def _cut(self, why: CutReason) -> list[StepOutput]:
+        """End the present segment here; what follows it is spoken. Text of it that the model does not have follows."""
+        assert isinstance(self.state, Decoding)
+        frames = float(self._runaway.frames[self.feed.slot]) - len(self._held)
+        expected = self._paces.of(self._voice) * self.state.nominal
+        self._short = self._short or why == "positions" or frames < expected / 2
+        self._tell(why)
+        self._write(_until_quiet(self._held) if why == "overrun" else _faded(self._held))
+        self.model.runner.release(self.feed.slot)
+        if not self.state.complete:
+            self.state = Waiting()
+            self.feed.renew()
+            return []
+        return self._end_segment() + ([] if self.feed.segments else self._end())
+
+    def _tell(self, why: CutReason) -> None:
+        if why not in self._cuts:
+            self._cuts.append(why)
+
+    def _hold(self, frame: bytes) -> None:
+        """Keep a frame back. From now on the row has an outlet, which hands out a frame a step if they are good."""
+        if self.outlet is None:
+            self.outlet = Outlet(self.feed.slot, self.feed.epoch)
+        self._held.append(frame)
+
+    def _write(self, frames: Sequence[bytes]) -> None:
+        """Give frames to the outlet, if there are any; none are held back any more."""
+        for frame in frames:
+            assert self.outlet is not None
+            self.outlet.write(frame if self._stretch is None else self._stretch.push(frame))
+        self._held.clear()
 
     def hand_out(self) -> list[StepOutput]:
         """Once a step, of a row with an outlet: what of its audio comes next, or why there is none."""
         assert self.outlet is not None
         outputs = self.outlet.hand_out()
         if self.outlet.finished and isinstance(self.state, Ending):
-            outputs.append(DoneOutput(self.feed.slot, self.feed.epoch, length=self.state.length))
+            outputs.append(self._done())
         elif self._starved and not outputs and not self._in_flight:
             outputs.append(StarvedOutput(self.feed.slot, self.feed.epoch))
         return outputs
@@ -317,15 +397,33 @@ class Row:
             self.outlet.flush()
         return []
 
-    def _end(self, *, length: bool = False) -> list[StepOutput]:
-        """All segments have been spoken, or a limit (`length`) ends the request."""
+    def _end(self) -> list[StepOutput]:
+        """All segments have been spoken."""
         if self.outlet is None:
-            return [DoneOutput(self.feed.slot, self.feed.epoch, length=length)]
+            return [self._done()]
         if self._stretch is not None:
             self.outlet.write(self._stretch.finish())
         self.outlet.end()
-        self.state = Ending(length)
+        self.state = Ending()
         return []
+
+    def _done(self) -> DoneOutput:
+        return DoneOutput(self.feed.slot, self.feed.epoch, length=self._short, cut=tuple(self._cuts))
+
+
+def _faded(frames: Sequence[bytes]) -> list[bytes]:
+    """The beginning of the first frame, fading out: what follows the speech before a cut, instead of a click."""
+    if not frames:
+        return []
+    start = np.frombuffer(frames[0], "<i2")[:FADE_SAMPLES] * np.linspace(1, 0, FADE_SAMPLES)
+    return [start.astype("<i2").tobytes().ljust(FRAME_BYTES, b"\0")]
+
+
+def _until_quiet(frames: Sequence[bytes]) -> list[bytes]:
+    """The frames up to the first quiet one, where a word ends; if all are loud, none but a fade."""
+    peaks = [int(np.abs(np.frombuffer(frame, "<i2").astype(np.int32)).max()) for frame in frames]
+    end = next((place for place, peak in enumerate(peaks) if peak < QUIET_PEAK), 0)
+    return [*frames[:end], *_faded(frames[end:])]
 
 
 def _code(options: SpeechOptions) -> str:

@@ -27,6 +27,12 @@ class Segment:
     complete: bool = False  # no more tokens will come
     flushes: int = 0  # flush points right after it
     rest_ms: int = 0  # silence after it, and before those points
+    parts: list[str] = field(default_factory=list)  # of its text
+
+    @property
+    def text(self) -> str:
+        """What is to be spoken, as far as it is known."""
+        return "".join(self.parts)
 
     @property
     def is_mute(self) -> bool:
@@ -73,6 +79,11 @@ class SegmentFeed(Feed):
             self._end_segment()
             self.segments.pop()  # the new one
 
+    def renew(self) -> None:
+        """The present segment ends here, unfinished; what of it is not spoken, and what comes, is a new one."""
+        left = self.segments[0].tokens
+        self.segments[0] = Segment(left, speakable=bool(left))
+
     @property
     def dry(self) -> bool:
         """Whether all text that came is in the segments."""
@@ -89,6 +100,7 @@ class SegmentFeed(Feed):
                 self._end_segment()
             else:
                 segment = self.segments[-1]
+                segment.parts.append(part)
                 segment.tokens += self._tokens.append(part)
                 segment.speakable = segment.speakable or not all(map(is_silent, part))
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from agent_tts.events import RequestFinished
+from agent_tts.events import CutReason, RequestFinished
 from agent_tts.protocol.context import Done
 from agent_tts.serve.connections import Standing
 from agent_tts.serve.telemetry.engine_metrics import SECONDS
@@ -44,6 +44,9 @@ class Metrics:
         self.gave_way = counter("agent_tts_contexts_given_way", "Contexts ended for others that waited.", ["code"])
         for code in ("starved", "at_capacity"):
             self.gave_way.labels(code)
+        self.cut = counter("agent_tts_contexts_cut", "Contexts with a piece that the engine ended, by why.", ["reason"])
+        for why in get_args(CutReason):
+            self.cut.labels(why)
         self.sessions = gauge("agent_tts_sessions", "Sessions and requests admitted now.")
         self.connections_given_way = counter(
             "agent_tts_connections_given_way", "Connections closed to make room, by what they were.", ["standing"]
@@ -146,10 +149,12 @@ class ContextMeter(Meter):
         metrics.audio.labels(self._transport).inc(self.audio_ms / 1_000)
         if event.code is not None:
             (metrics.gave_way if event.gave_way else metrics.refused).labels(event.code).inc()
+        for why in event.cut:
+            metrics.cut.labels(why).inc()
         if self._cancelled_at is not None:
             metrics.cancel.observe(self._clock() - self._cancelled_at)
         if self._ttfa_s is None or not self.audio_ms:
-            return Done(event.reason, round(self.audio_ms), None, None)
+            return Done(event.reason, round(self.audio_ms), None, None, event.cut)
         rtf = event.busy_ms / self.audio_ms
         metrics.rtf.observe(rtf)
-        return Done(event.reason, round(self.audio_ms), round(self._ttfa_s * 1_000, 1), round(rtf, 4))
+        return Done(event.reason, round(self.audio_ms), round(self._ttfa_s * 1_000, 1), round(rtf, 4), event.cut)

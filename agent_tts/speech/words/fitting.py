@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from agent_tts.events import SAMPLE_RATE
-from agent_tts.speech.words.lengths import SENTENCE_PAUSE_MS
 from agent_tts.speech.words.peaks import BLOCK_MS
+from agent_tts.text.lengths import SENTENCE_PAUSE_MS
 
 # Weight of the initial pace, as ms of speech heard at that pace; and of the initial pauses, as their number.
 PRIOR_MS = 1_500.0

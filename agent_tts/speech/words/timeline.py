@@ -16,7 +16,7 @@ from typing import Any, Literal
 from agent_tts.events import Directive, Pause, Prosody, Say, WordTime
 from agent_tts.protocol.context import Word
 from agent_tts.speech.words.fitting import Fit
-from agent_tts.speech.words.lengths import length
+from agent_tts.text.lengths import length
 
 _TOKEN = re.compile(r"\S+")
 

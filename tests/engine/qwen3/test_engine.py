@@ -30,12 +30,14 @@ from agent_tts.engine.base import (
     ReleaseSlot,
     StartRequest,
     StarvedOutput,
+    StepInput,
     StepOutput,
 )
 from agent_tts.engine.loop import EngineLoop
 from agent_tts.engine.qwen3 import model as qwen3_model
 from agent_tts.engine.qwen3.engine import Qwen3Engine
 from agent_tts.engine.qwen3.graphs import ChunkInputs, LaunchedStep
+from agent_tts.engine.qwen3.runaway import LOOP_HELD, SILENT_HELD, nominal_frames
 from agent_tts.engine.qwen3.runner import PromptChunk
 from agent_tts.engine.scheduler import Policy, Scheduler
 from agent_tts.engine.slots import READ_CHARS
@@ -43,7 +45,7 @@ from agent_tts.errors import SettingsError, UnknownVoice
 from agent_tts.events import DesignedVoice, EmbeddedVoice, NamedVoice, Pause, Sampling, SpeechOptions, TextMode
 from agent_tts.voices.library import Consent, StoredVoice, VoiceLibrary
 from tests.engine.driver import FLUSH, Piece, Script, Spoken, assert_well_formed, resolved, routed, speak, speak_all
-from tests.model import clips, oracle
+from tests.model import clips, oracle, tiny
 from tests.model.conftest import Checkpoint as Checkpoints
 from tests.model.conftest import checkpoint, ending, one_thread
 
@@ -100,14 +102,15 @@ def theirs(
     return wav
 
 
-def ours(made: Qwen3Engine, options: SpeechOptions, text: str = TEXT) -> NDArray[np.float32]:
-    """The first `FRAMES` frames of a request."""
-    return frames_of(made, made.step([StartRequest(0, 1, options), AddText(0, text), AddText(0, "", last=True)], [0]))
+def ours(made: Qwen3Engine, options: SpeechOptions, text: str = TEXT, frames: int = FRAMES) -> NDArray[np.float32]:
+    """The first frames of a request."""
+    start: list[StepInput] = [StartRequest(0, 1, options), AddText(0, text), AddText(0, "", last=True)]
+    return frames_of(made, made.step(start, [0]), frames)
 
 
-def frames_of(made: Qwen3Engine, outputs: list[StepOutput]) -> NDArray[np.float32]:
-    """The first `FRAMES` frames of a request, continuing `outputs`."""
-    while len(outputs) < FRAMES:
+def frames_of(made: Qwen3Engine, outputs: list[StepOutput], frames: int = FRAMES) -> NDArray[np.float32]:
+    """The first frames of a request, continuing `outputs`."""
+    while len(outputs) < frames:
         outputs += made.step([], [0])
     made.step([ReleaseSlot(0)], [])
     pcm = b"".join(one.pcm for one in outputs if isinstance(one, FrameOutput))
@@ -522,8 +525,7 @@ def test_pauses_are_generated_as_they_are_played(ryan: Qwen3Engine, between: str
     most = 0
     for _ in range(400):
         outputs += ryan.step([], [0])
-        assert row.outlet is not None
-        most = max(most, row.outlet.ready)
+        most = max(most, row.outlet.ready if row.outlet else 0)
     ryan.step([ReleaseSlot(0)], [])
     assert {type(output) for output in outputs} == {FrameOutput}
     assert most < 40 * 9_000 / 80  # pauses of one chunk of text
@@ -561,21 +563,27 @@ def test_a_text_without_words_ends_without_audio(ryan: Qwen3Engine, text: str) -
     assert spoken.kinds == ["Flushed", "Done"]
 
 
-def test_a_silent_first_frame_is_dropped_and_the_rest_unchanged(
-    ryan: Qwen3Engine, alone: Spoken, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    runner, steps = ryan._models[0].runner, iter([0.0])
+Launch = Callable[[Sequence[int]], LaunchedStep | None]
+
+
+def scaled(launch: Launch, scales: Iterator[float]) -> Launch:
+    """`ModelRunner.launch` with the samples of each step multiplied by the next of `scales`."""
 
     def quiet(rows: Sequence[int]) -> LaunchedStep | None:
         launched = launch(rows)
-        if launched is None:
-            return None
-        samples = slice(16, 16 + 1_920)
-        launched._packed[:, samples] = (launched._packed[:, samples] * next(steps, 1.0)).astype(np.int16)
+        if launched is not None:
+            samples = slice(16, 16 + 1_920)
+            launched._packed[:, samples] = (launched._packed[:, samples] * next(scales, 1.0)).astype(np.int16)
         return launched
 
-    launch = runner.launch
-    monkeypatch.setattr(runner, "launch", quiet)
+    return quiet
+
+
+def test_a_silent_first_frame_is_dropped_and_the_rest_unchanged(
+    ryan: Qwen3Engine, alone: Spoken, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = ryan._models[0].runner
+    monkeypatch.setattr(runner, "launch", scaled(runner.launch, iter([0.0])))
     assert np.array_equal(speak(ryan, TEXT, options=RYAN).pcm, alone.pcm[1_920:])
 
 
@@ -671,30 +679,91 @@ class TestOverlappedSteps:
             assert 0 < (ryan.next_step_in_s() or 0) < 0.01
             ryan.step([ReleaseSlot(0)], [])
 
-    def test_a_full_cache_ends_the_request_after_its_last_frame(self, checkpoint: Checkpoints) -> None:
+    def test_a_piece_is_cut_after_its_last_frame(self, checkpoint: Checkpoints) -> None:
         with engine(checkpoint("custom_voice"), slots=1, max_model_len=64) as small:
-            plain = speak(small, "word " * 60, options=RYAN)
+            plain = speak(small, *FAULTY, options=RYAN)
             with overlapped(small):
-                spoken = speak(small, "word " * 60, options=RYAN)
+                spoken = speak(small, *FAULTY, options=RYAN)
         assert spoken.kinds == plain.kinds
-        assert isinstance(plain.outputs[-1], DoneOutput)
-        assert plain.outputs[-1].length
+        assert spoken.outputs[-1] == plain.outputs[-1]
         assert np.array_equal(spoken.pcm, plain.pcm)
 
 
-def test_runaway_speech_is_cut(checkpoint: Checkpoints) -> None:
-    with engine(checkpoint("custom_voice"), slots=1) as endless:  # random weights almost never end speech
-        spoken = speak(endless, "a", options=RYAN)
-    assert isinstance(spoken.outputs[-1], DoneOutput)
-    assert spoken.outputs[-1].length
+FAULTY = ["Hello there, how are you?", FLUSH, " Fine."]
 
 
-def test_a_full_cache_ends_the_request(checkpoint: Checkpoints) -> None:
-    with engine(checkpoint("custom_voice"), slots=1, max_model_len=64) as small:
-        spoken = speak(small, "Hello world, how are you? " * 20, options=RYAN)
-        assert isinstance(spoken.outputs[-1], DoneOutput)
-        assert spoken.outputs[-1].length
-        assert len(spoken.frames) == 64 - 9
+def seconds_at_flushes(spoken: Spoken) -> list[float]:
+    """How much audio was given before each flush, and before the end."""
+    ends = [at for at, one in enumerate(spoken.outputs) if isinstance(one, FlushedOutput | DoneOutput)]
+    return [0.08 * sum(isinstance(one, FrameOutput) for one in spoken.outputs[:end]) for end in ends]
+
+
+class TestAPieceThatFails:
+    """It ends alone, the rest is spoken, and the end says so. Random weights never end their speech."""
+
+    def test_because_it_goes_on_after_its_text(self, checkpoint: Checkpoints) -> None:
+        with engine(checkpoint("custom_voice"), slots=1, max_model_len=1_024) as endless:
+            spoken = speak(endless, *FAULTY, options=RYAN)
+        assert spoken.outputs[-1] == DoneOutput(0, 100, cut=("overrun",))
+        assert [kind for kind in spoken.kinds if kind != "Frame"] == ["Flushed", "Done"]
+        first, both = seconds_at_flushes(spoken)
+        text = nominal_frames(FAULTY[0] or "", "en") * 0.08
+        assert text < first < 1.5 * text + 1.5
+        assert 0 < both - first < 3
+
+    def test_because_it_is_a_loop(self) -> None:
+        with engine(tiny.looping("custom_voice"), slots=1, max_model_len=1_024) as looping:
+            spoken = speak(looping, *FAULTY, options=RYAN)
+        assert spoken.outputs[-1] == DoneOutput(0, 100, length=True, cut=("loop",))
+        assert seconds_at_flushes(spoken) == pytest.approx([0.08 * (LOOP_HELD + 1), 2 * 0.08 * (LOOP_HELD + 1)])
+
+    def test_because_it_is_silent(self, checkpoint: Checkpoints, monkeypatch: pytest.MonkeyPatch) -> None:
+        """From the tenth frame on."""
+        with engine(checkpoint("custom_voice"), slots=1, max_model_len=1_024) as endless:
+            runner = endless._models[0].runner
+            scales = itertools.chain(itertools.repeat(1.0, 10), itertools.repeat(0.0))
+            monkeypatch.setattr(runner, "launch", scaled(runner.launch, scales))
+            spoken = speak(endless, FAULTY[0], options=RYAN)
+        assert isinstance(done := spoken.outputs[-1], DoneOutput)
+        assert done.cut == ("silence",)
+        assert len(spoken.frames) == 10 + SILENT_HELD
+
+    def test_because_it_outgrows_its_positions(self, checkpoint: Checkpoints) -> None:
+        with engine(checkpoint("custom_voice"), slots=1, max_model_len=64) as small:
+            spoken = speak(small, "One of many words, and then some more of them.", FLUSH, " Fine.", options=RYAN)
+        assert spoken.outputs[-1] == DoneOutput(0, 100, length=True, cut=("positions", "overrun"))
+        first, both = seconds_at_flushes(spoken)
+        assert first == pytest.approx(0.08 * (64 - 9))
+        assert both > first
+
+    def test_because_the_model_ends_it_early(self, ending: Checkpoints) -> None:
+        with engine(ending("custom_voice"), slots=1) as early:
+            spoken = speak(early, "Hi. " * 8, options=replace(RYAN, text_mode="whole"))
+        assert spoken.outputs[-1] == DoneOutput(0, 100, cut=("early",))
+
+    def test_no_frame_after_the_last_good_one_is_heard_nor_a_click(self, checkpoint: Checkpoints) -> None:
+        """The frames that were held back fade out in 5 ms."""
+        with engine(checkpoint("custom_voice"), slots=1, max_model_len=1_024) as endless:
+            spoken = speak(endless, FAULTY[0], options=RYAN)
+            unguarded = ours(endless, RYAN, FAULTY[0] or "", len(spoken.frames))
+        last = np.frombuffer(spoken.frames[-1], "<i2").astype(np.float32) / np.float32(32_767)
+        before = unguarded[-1_920:]
+        assert not last[120:].any()
+        assert np.abs(last[:120]).max() <= np.abs(before[:120]).max()
+        assert np.abs(last[:12] - before[:12]).max() < 0.1 * np.abs(before[:12]).max()
+
+    def test_frames_held_back_in_vain_are_all_heard(self, ending: Checkpoints, monkeypatch: pytest.MonkeyPatch) -> None:
+        text = "One of many words, and then some more. " * 2
+        with engine(ending("custom_voice"), slots=1, max_model_len=1_024) as made:
+            plain = speak(made, text, options=RYAN)
+            detector = made._runaway
+            see = detector.see
+            monkeypatch.setattr(
+                detector, "see", lambda *given: np.maximum(see(*given), int(detector.frames[0]) % 9 > 3)
+            )
+            held = speak(made, text, options=RYAN)
+        assert len(plain.frames) > 20
+        assert np.array_equal(held.pcm, plain.pcm)
 
 
 class TestSharedCache:

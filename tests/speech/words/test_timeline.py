@@ -13,9 +13,9 @@ from agent_tts.events import Pause, WordTime
 from agent_tts.protocol.context import Word
 from agent_tts.speech.words import timeline as timeline_module
 from agent_tts.speech.words.fitting import Fit
-from agent_tts.speech.words.lengths import SENTENCE_PAUSE_MS
 from agent_tts.speech.words.peaks import peaks
 from agent_tts.speech.words.timeline import MAX_NOTES, READ_CHARS, LateTimeline, WordTimeline
+from agent_tts.text.lengths import SENTENCE_PAUSE_MS
 from tests.examples import examples
 from tests.speech.words.test_silences import audio
 

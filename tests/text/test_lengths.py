@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_tts.speech.words.lengths import CLAUSE_PAUSE_MS, SENTENCE_PAUSE_MS, length
+from agent_tts.text.lengths import CLAUSE_PAUSE_MS, SENTENCE_PAUSE_MS, length
 
 
 def ms(token: str, language: str = "en") -> float:
