@@ -1,10 +1,13 @@
-"""`agent-tts voices`: list, add and delete, on a running node or on this machine."""
+"""`agent-tts voices`: list, add, show and delete, on a running node or on this machine."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
+from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote, urlsplit
@@ -18,15 +21,17 @@ from rich.table import Table
 from agent_tts.cli.link import own_settings, refuse_engine_flags
 from agent_tts.cli.options import AddFlags, ListFlags
 from agent_tts.client.connection import ConnectionLost, http_url
+from agent_tts.config.lexicon import read_lexicon
 from agent_tts.config.loading import load_settings
 from agent_tts.config.settings import Settings
 from agent_tts.errors import SettingsError, SpeechError, Unauthorized, UnsupportedLanguage, from_code
 from agent_tts.events import FRAME_MS
+from agent_tts.lexicon import Lexicon
 from agent_tts.model.config import ModelConfig
 from agent_tts.model.entries import CheckpointError
 from agent_tts.serve.own_engine import engine
 from agent_tts.serve.routes.openai import ErrorBody, VoiceList, voice_list
-from agent_tts.serve.routes.voices import VoiceAdded
+from agent_tts.serve.routes.voices import VoiceAdded, VoiceDetails
 from agent_tts.speech.routing import check_free
 from agent_tts.voices.enroll import Enrolment
 from agent_tts.voices.library import VoiceLibrary
@@ -39,7 +44,7 @@ CONSENT = "The person who added this voice said on a terminal that the speaker a
 _Answer = TypeVar("_Answer", bound=BaseModel)
 
 
-def show(flags: ListFlags, settings: dict[str, Any]) -> None:
+def list_all(flags: ListFlags, settings: dict[str, Any]) -> None:
     """Print the voices of a node, or of an engine of this machine with these settings."""
     if flags.url:
         refuse_engine_flags(settings)
@@ -78,7 +83,9 @@ def _clone(name: str, audio: Path, flags: AddFlags) -> None:
         raise SettingsError("--model: a running node (--url, AGENT_TTS_URL) has its own: leave it out")
     consent, text, description = flags.consent or _ask_consent(), flags.text, flags.description
     if flags.url:
-        form = {"name": name, "description": description, "consent": consent} | ({"ref_text": text} if text else {})
+        given = {"ref_text": text, "consent_by": flags.consent_by}
+        form = {"name": name, "description": description, "consent": consent}
+        form |= {field: value for field, value in given.items() if value}
         files = {"audio_sample": (audio.name, _read(audio, None))}
         with _working("the node processes the clip"):
             answer = _request("POST", flags.url, flags.key, data=form, files=files, timeout_s=CLONING_S)
@@ -88,7 +95,8 @@ def _clone(name: str, audio: Path, flags: AddFlags) -> None:
     clip = _read(audio, settings.voices.clip_bytes)
     enrolment = Enrolment(_library(settings, name), _base_checkpoints(settings), settings.voices.clip_s)
     with _working("processing the clip"):
-        voice = asyncio.run(enrolment.enroll(name, clip, consent=consent, transcript=text, description=description))
+        how: dict[str, Any] = {"consent": consent, "consent_by": flags.consent_by, "transcript": text}
+        voice = asyncio.run(enrolment.enroll(name, clip, description=description, **how))
     _print_added(VoiceAdded.of(voice, "audio_sample"))
 
 
@@ -101,6 +109,19 @@ def _design(name: str, prompt: str, flags: AddFlags) -> None:
     _print_added(VoiceAdded.of(enrolment.design(name, prompt, description=flags.description), "prompt"))
 
 
+def show(name: str, url: str | None, key: str | None, *, as_json: bool) -> None:
+    """Print one voice: every field that is set."""
+    if url:
+        found = _answer(VoiceDetails, _request("GET", url, key, name))
+    else:
+        found = VoiceDetails.of(VoiceLibrary.of(load_settings().voices).get(name), [])
+    if as_json:
+        print(found.model_dump_json(indent=2))
+        return
+    for field, value in _lines(found):
+        print(f"{field:<20} {value}")
+
+
 def delete(name: str, url: str | None, key: str | None) -> None:
     """Delete a voice."""
     if url:
@@ -111,11 +132,41 @@ def delete(name: str, url: str | None, key: str | None) -> None:
     _console().print(f"agent-tts: {name} is deleted")
 
 
+def lexicon(name: str, file: Path | None, *, clear: bool, url: str | None, key: str | None) -> None:
+    """Set the lexicon of a voice from a file, remove it, or print it."""
+    if clear and file is not None:
+        raise SettingsError("--clear removes the lexicon: leave out the file")
+    new = Lexicon(()) if clear else None if file is None else read_lexicon(file)
+    if new is None:
+        said = _lexicon_of(name, url, key)
+        print(json.dumps(said, ensure_ascii=False, indent=2))
+        return
+    if url:
+        _request("PUT", url, key, name, part="/lexicon", json=new.mapping())
+    else:
+        VoiceLibrary.of(load_settings().voices).set_lexicon(name, new)
+    _console().print(f"agent-tts: {name} has a lexicon of {len(new)} words" if new else f"agent-tts: {name} has none")
+
+
+def _lexicon_of(name: str, url: str | None, key: str | None) -> object:
+    if url:
+        return json.loads(_request("GET", url, key, name, part="/lexicon"))
+    found = VoiceLibrary.of(load_settings().voices).get(name).lexicon
+    return {} if found is None else found.mapping()
+
+
 # ---------------------------------------------------------------- a running node
 
 
 def _request(
-    method: str, url: str, key: str | None, voice: str | None = None, *, timeout_s: float = ANSWER_S, **body: Any
+    method: str,
+    url: str,
+    key: str | None,
+    voice: str | None = None,
+    *,
+    part: str = "",
+    timeout_s: float = ANSWER_S,
+    **body: Any,
 ) -> bytes:
     """Send a request for one voice, or for all, to the node at `url`; returns its answer.
 
@@ -125,7 +176,7 @@ def _request(
     """
     base = http_url(url)
     host = urlsplit(base).netloc
-    path = f"{base}/v1/audio/voices" + (f"/{quote(voice, safe='')}" if voice is not None else "")
+    path = f"{base}/v1/audio/voices" + (f"/{quote(voice, safe='')}{part}" if voice is not None else "")
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     try:
         answer = httpx.request(method, path, headers=headers, timeout=timeout_s, **body)
@@ -222,6 +273,17 @@ def _print_added(voice: VoiceAdded) -> None:
         made = "cloned from the speaker's vector only; --text makes it closer"
     _console().print(f"agent-tts: {voice.name} is {made}")
     _console().print(f'agent-tts: try `agent-tts say "Hello there." --voice {voice.name}`', style="dim")
+
+
+def _lines(voice: VoiceDetails) -> Iterator[tuple[str, str]]:
+    """The fields of a voice that are set, and those of its consent, without control characters."""
+    consent = voice.consent.model_dump() if voice.consent else {}
+    fields = voice.model_dump(exclude={"consent"}) | {f"consent {name}": value for name, value in consent.items()}
+    for field, value in fields.items():
+        if value not in (None, "", 0, []):
+            listed = value if isinstance(value, list) else [value]
+            told = ", ".join(f"{one:%Y-%m-%d %H:%M:%S %Z}" if isinstance(one, datetime) else str(one) for one in listed)
+            yield field.replace("_", " "), "".join(one if one.isprintable() else " " for one in told)
 
 
 def _working(what: str) -> AbstractContextManager[object]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
+
+from agent_tts.lexicon import Lexicon
 
 ENV_PREFIX = "AGENT_TTS_"  # AGENT_TTS_LIMITS__CONNECTIONS=64 is limits.connections
 
@@ -270,6 +272,12 @@ class Settings(Section):
     queue: int | None = Field(None, ge=0, description="requests that wait for a slot of each; default: 2 x slots")
     lead_ms: int = Field(1_000, ge=120, description="default lead_ms of a session")
     normalize: bool = Field(False, description="default of normalize: numbers, money and dates as words")
+    lexicon: dict[str, Any] = Field(
+        {}, description="how words are said in every voice: nginx: engine x; or GIF: {ipa: dʒɪf, alias: jif}"
+    )
+    lexicon_file: str | None = Field(
+        None, description="more of them in a file: W3C PLS, or a mapping in YAML or JSON; `lexicon` goes before it"
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="lowest severity to log")
     log_format: Literal["text", "json"] = Field("text", description="format of log lines; json: one object per line")
     web: bool = Field(True, description="serve the page at /")
@@ -292,6 +300,12 @@ class Settings(Section):
     voices: Voices = Voices()
     dictionaries: Dictionaries = Dictionaries()
     agent: Agent = Agent()
+
+    @field_validator("lexicon")
+    @classmethod
+    def _can_be_said(cls, lexicon: dict[str, Any]) -> dict[str, Any]:
+        Lexicon.of(lexicon)
+        return lexicon
 
     @field_validator("fronts", mode="before")
     @classmethod

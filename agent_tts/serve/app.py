@@ -23,6 +23,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 import agent_tts
+from agent_tts.config.lexicon import node_lexicon
 from agent_tts.config.loading import data_folder
 from agent_tts.config.settings import Settings
 from agent_tts.errors import EngineLost, SettingsError
@@ -104,7 +105,7 @@ def create_app(
         links: make the links to engines that others start and try, in place of clients of its own engines.
 
     Raises:
-        SettingsError: the voice library or telemetry cannot be set up with these settings.
+        SettingsError: the voice library, the lexicon or telemetry cannot be set up with these settings.
     """
     front = None if supervision is None else supervision.number
     spans = spans_of(settings.telemetry, front=front)
@@ -113,7 +114,13 @@ def create_app(
     engines = EngineMetrics(metrics.registry) if supervision is None else None
     library = VoiceLibrary.of(settings.voices)
     service = SpeechService(
-        make_clients, library, engines, settings.voice_aliases, tries=links is None, prefers=front or 0
+        make_clients,
+        library,
+        engines,
+        settings.voice_aliases,
+        node_lexicon(settings),
+        tries=links is None,
+        prefers=front or 0,
     )
     node = Node(settings, service, Guard(settings, metrics, ledger=supervision), metrics, supervision)
     if supervision is not None:

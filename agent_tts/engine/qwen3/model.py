@@ -30,6 +30,7 @@ from agent_tts.model.entries import CheckpointError
 from agent_tts.model.frame import FrameModel
 from agent_tts.model.layers import BLOCK_SIZE
 from agent_tts.model.prompt import PromptVoice, Reference, SpeakerPlace, takes_instructions
+from agent_tts.model.sampling import SamplingParams
 from agent_tts.model.speech import SpeechModel, accelerate, can_fuse
 from agent_tts.model.watermark import Watermark
 from agent_tts.model.watermark_weights import load_watermark
@@ -61,6 +62,10 @@ class Qwen3Model:
         self.tokenizer = Tokenizer.load(folder)
         if self.tokenizer.size > self.config.talker.text_vocab_size:
             raise CheckpointError("vocab.json: more tokens than the model has embeddings for")
+        try:
+            SamplingParams.of(self.config.generation)
+        except ValueError as error:
+            raise CheckpointError(f"generation_config.json: {error}") from None
         self.rows = rows
         # Positions of the cache that a row may use: prompt and frames of one segment of text.
         self.max_model_len = settings.max_model_len

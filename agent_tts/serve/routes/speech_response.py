@@ -144,8 +144,9 @@ class SpeechResponse(Response):
                 refused.labels(error.code).inc()
                 raise
             meter = self._node.metrics.context(TRANSPORT)
-            info = self._node.service.info
-            utterance = LocalUtterance(Utterance(request, info, self.options, words=self._words, meter=meter))
+            info, lexicons = self._node.service.info, self._node.service.lexicons(self.options)
+            spoken = Utterance(request, info, self.options, words=self._words, lexicons=lexicons, meter=meter)
+            utterance = LocalUtterance(spoken)
             try:
                 await self._speak(utterance, writer, receive)
             except SlowConsumer as error:
