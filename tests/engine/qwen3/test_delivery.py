@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from agent_tts.engine.base import AddText, FlushedOutput, FrameOutput, StartRequest
+from agent_tts.engine.base import AddText, FlushedOutput, FrameOutput, StartRequest, StepInput
 from agent_tts.engine.gain import amplify
 from agent_tts.engine.qwen3.delivery import SEAM_MS, SEAM_PEAK, Manner, RowOutlet, Seam
 from agent_tts.engine.qwen3.engine import Qwen3Engine
@@ -63,7 +63,7 @@ def test_a_piece_with_a_style_equals_upstream_with_its_instructions(
     expected = theirs(model, "generate_custom_voice", mode=mode, speaker="ryan", language="English", instruct=instruct)
     options = SpeechOptions("ryan", "en", own, 0, clean=False, sampling=GREEDY, text_mode=mode)
     with engine(checkpoint("custom_voice"), slots=1) as named:
-        start = [StartRequest(0, 1, options), AddText(0, "", directive=Style(EXCITED))]
+        start: list[StepInput] = [StartRequest(0, 1, options), AddText(0, "", directive=Style(EXCITED))]
         outputs = named.step([*start, AddText(0, TEXT, last=True)], [0])
         audio = frames_of(named, outputs)
     assert len(audio) == len(expected)
@@ -118,7 +118,7 @@ def test_a_voice_without_instructions_has_no_styles(checkpoint: Checkpoints, kin
     with engine(folder, slots=1) as made:
         options = resolved(made, SpeechOptions(seed=0, clean=False, sampling=GREEDY))
         plain = ours(made, options, "Hello there.")
-        start = [StartRequest(0, 1, options), AddText(0, "Hello"), AddText(0, "", directive=Style(EXCITED))]
+        start: list[StepInput] = [StartRequest(0, 1, options), AddText(0, "Hello"), AddText(0, "", directive=Style(EXCITED))]
         outputs = made.step([*start, AddText(0, " there.", last=True)], [0])
         assert np.array_equal(frames_of(made, outputs), plain)
         assert "style" not in made.info.performs
