@@ -85,7 +85,7 @@ class Seam:
 
     def push(self, pcm: bytes, *, holds: bool) -> bytes:
         """Add pcm_s16le; gives what is certain. `holds`: the piece ends at a seam, so that its last silence waits."""
-        if not (holds or self._held):
+        if not (holds or self._held or self._before is not None):
             return pcm
         pcm = self._held + pcm
         loud = np.flatnonzero(np.abs(np.frombuffer(pcm, "<i2").astype(np.int32)) > SEAM_PEAK)

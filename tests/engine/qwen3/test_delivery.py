@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -240,6 +240,7 @@ def test_silence_within_a_piece_stays() -> None:
 
 
 @given(st.integers(0, 400), st.integers(0, 400), st.integers(1, 5_000))
+@example(0, 200, 1_920)
 @examples(30)
 def test_a_seam_keeps_little_of_the_silence_around_it(before: int, after: int, chunk: int) -> None:
     seam = Seam()
