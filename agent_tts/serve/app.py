@@ -33,7 +33,7 @@ from agent_tts.serve.dialects import routes as dialects
 from agent_tts.serve.fair_queue import Flow
 from agent_tts.serve.guard import Guard
 from agent_tts.serve.node import Node
-from agent_tts.serve.routes import http, rtc, voices
+from agent_tts.serve.routes import detect, http, rtc, voices
 from agent_tts.serve.supervision import Supervision
 from agent_tts.serve.telemetry import pages
 from agent_tts.serve.telemetry.engine_metrics import EngineMetrics
@@ -157,7 +157,7 @@ def create_app(
     )
     app.state.node = node
     app.state.start_error = None
-    for routes in (http.routes, voices.routes, rtc.routes, dialects.routes):
+    for routes in (http.routes, voices.routes, detect.routes, rtc.routes, dialects.routes):
         app.include_router(routes)
     for path, dialect in {"/v1/tts/stream": NATIVE, **dialects.STREAMS}.items():
         app.router.routes.append(WebSocketRoute(path, StreamEndpoint(node, dialect)))
