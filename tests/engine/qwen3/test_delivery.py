@@ -118,7 +118,11 @@ def test_a_voice_without_instructions_has_no_styles(checkpoint: Checkpoints, kin
     with engine(folder, slots=1) as made:
         options = resolved(made, SpeechOptions(seed=0, clean=False, sampling=GREEDY))
         plain = ours(made, options, "Hello there.")
-        start: list[StepInput] = [StartRequest(0, 1, options), AddText(0, "Hello"), AddText(0, "", directive=Style(EXCITED))]
+        start: list[StepInput] = [
+            StartRequest(0, 1, options),
+            AddText(0, "Hello"),
+            AddText(0, "", directive=Style(EXCITED)),
+        ]
         outputs = made.step([*start, AddText(0, " there.", last=True)], [0])
         assert np.array_equal(frames_of(made, outputs), plain)
         assert "style" not in made.info.performs
