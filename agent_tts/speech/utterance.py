@@ -166,7 +166,7 @@ class Utterance:
             return []
         self.chars += len(text)
         self._meter.text()
-        items = [text] if self._markup is None else self._markup.read(text)
+        items: list[Item] = [text] if self._markup is None else self._markup.read(text)
         if not items:
             self.request.write("")  # a long thought does not starve
         return self._take(items)
