@@ -126,6 +126,11 @@ class TokenFeed:
         # Kinds of the last characters held.
         self._context = ""
 
+    @property
+    def held(self) -> int:
+        """Characters whose tokens later text may change."""
+        return sum(map(len, self._held))
+
     def append(self, text: str) -> list[int]:
         """More text; returns the ids that are now certain."""
         text = _scalars(text)

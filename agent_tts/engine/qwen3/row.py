@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import secrets
+import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass, replace
@@ -37,7 +38,7 @@ from agent_tts.engine.qwen3.runaway import (
     nominal_frames,
 )
 from agent_tts.engine.qwen3.runner import LoadedVoice
-from agent_tts.engine.qwen3.segment_feed import Segment, SegmentFeed
+from agent_tts.engine.qwen3.segment_feed import POSITIONS_PER_TOKEN, SEGMENT_TOKENS, Segment, SegmentFeed
 from agent_tts.engine.qwen3.voices import ModelVoice
 from agent_tts.engine.slots import Outlet
 from agent_tts.errors import InvalidRequest, Unsupported, UnsupportedLanguage
@@ -64,6 +65,11 @@ CUTS: dict[Verdict, CutReason] = {
     Verdict.SILENCE: "silence",
     Verdict.OVERRUN: "overrun",
 }
+
+# A text that a reference wants more of: how long no more has come when it is spoken up to any word; and how much of the
+# speech before it is left to play when a part of it is begun, which is as long as it can be then.
+PAUSE_S = 0.2
+SPLIT_S = 0.5
 
 # Speeds of one filter of FFmpeg; others need several. Above the upper one it drops samples.
 SLOWEST, FASTEST = 0.5, 2.0
@@ -108,7 +114,8 @@ class Row:
 
     def __init__(self, opened: StartRequest, wanted: ModelVoice, runaway: RunawayDetector, paces: Paces) -> None:
         self.state: Waiting | Prefill | Decoding | Ending = Waiting()
-        self.feed = SegmentFeed(opened, TokenFeed(wanted.model.tokenizer), _code(opened.options))
+        limit = min(SEGMENT_TOKENS, wanted.model.max_model_len // POSITIONS_PER_TOKEN)
+        self.feed = SegmentFeed(opened, TokenFeed(wanted.model.tokenizer), _code(opened.options), limit)
         speed = opened.options.speed
         # Its audio at another speed, or from its first pause or held frame on. None where the model's
         # frames are handed out as such.
@@ -136,6 +143,8 @@ class Row:
         self._runaway = runaway
         self._paces = paces
         self._voice = (wanted, _code(opened.options))
+        # When a listener who plays without pause will have played all segments that have been spoken.
+        self._plays_until = 0.0
         # Frames of the present segment that may have left its text, in order.
         self._held: list[bytes] = []
         # Why segments ended short of their end of speech, or with it, but too early; each once.
@@ -152,6 +161,11 @@ class Row:
     def reads_on(self) -> bool:
         """Whether its present segment has no prompt yet, and text of it waits to be read."""
         return self.needs_prompt and not self.feed.dry and not self.feed.segments[0].complete
+
+    @property
+    def _frames(self) -> int:
+        """Frames of the present segment before the last, which has ended it."""
+        return max(0, int(self._runaway.frames[self.feed.slot]) - 1)
 
     # ---------------------------------------------------------------- schedule: before a step
 
@@ -202,6 +216,7 @@ class Row:
         del self.feed.segments[0].tokens[:tokens]
         self.state = Decoding(len(prompt.prefix), len(prompt.text), tokens, prompt.complete)
         self._runaway.begin(self.feed.slot)
+        self._plays_until = max(self._plays_until, time.monotonic())
         if prompt.complete:
             self._expect(self.state)
         return True
@@ -211,6 +226,11 @@ class Row:
         if not self.feed.segments or self.feed.segments[0].is_mute:
             return None
         segment, needed = self.feed.segments[0], text_needed(speaker.voice)
+        now = time.monotonic()
+        paused = now - self.feed.read_at >= PAUSE_S
+        if not self._can_prefill(segment) and self._plays_until - now < SPLIT_S and self._may_split(paused=paused):
+            self.feed.split(paused=paused)
+            segment = self.feed.segments[0]
         # Before its text, only the first prompt is computed, and only where it is the same whatever the text is.
         if not self._can_prefill(segment) and (needed or self.heard or self._mode != "live"):
             return None
@@ -239,6 +259,11 @@ class Row:
             raise Unsupported("the voice's reference and the instructions leave no room for speech: shorten them")
         return Prefill(prompt, len(start))
 
+    def _may_split(self, *, paused: bool) -> bool:
+        """Whether the text waits for what a reference wants beside it, and a part of it can be spoken alone."""
+        wants = self._mode != "whole" and self.speaker and text_needed(self.speaker.voice)
+        return bool(wants) and self.feed.can_split(paused=paused)
+
     def _can_prefill(self, segment: Segment) -> bool:
         """Whether enough of a segment is known for its prompt, as far as can be said before the voice is ready."""
         if segment.complete or self._mode == "whole":
@@ -260,6 +285,8 @@ class Row:
             if state.complete or state.read < state.given:
                 self.runs = self._has_room(state)
                 return self._cut("positions") if not (self.runs or self._in_flight) else []
+        if isinstance(self.state, Waiting) and self._may_split(paused=True):
+            return []  # behind a pause, or the speech before
         if self.feed.dry and not segment.complete and not (self.needs_prompt and self._can_prefill(segment)):
             self._starved = True
             return [] if self.outlet else [StarvedOutput(self.feed.slot, self.feed.epoch)]
@@ -330,7 +357,7 @@ class Row:
     def _end_of_speech(self) -> list[StepOutput]:
         """The model has said it. What was held back belongs to the speech after all."""
         assert isinstance(self.state, Decoding)
-        frames, nominal = float(self._runaway.frames[self.feed.slot]), self.state.nominal
+        frames, nominal = self._frames, self.state.nominal
         if frames < SHORT * self._paces.of(self._voice) * nominal:
             self._tell("early")
         else:
@@ -341,7 +368,7 @@ class Row:
     def _cut(self, why: CutReason) -> list[StepOutput]:
         """End the present segment here; what follows it is spoken. Text of it that the model does not have follows."""
         assert isinstance(self.state, Decoding)
-        frames = float(self._runaway.frames[self.feed.slot]) - len(self._held)
+        frames = self._frames - len(self._held)
         expected = self._paces.of(self._voice) * self.state.nominal
         self._short = self._short or why == "positions" or frames < expected / 2
         self._tell(why)
@@ -383,6 +410,8 @@ class Row:
     def _end_segment(self) -> list[StepOutput]:
         """The present segment has been spoken, or has nothing to speak."""
         segment = self.feed.segments.popleft()
+        if isinstance(self.state, Decoding):
+            self._plays_until += self._frames * FRAME_MS / 1_000
         if isinstance(self.state, Prefill):
             self.model.runner.release(self.feed.slot)
         self.state = Waiting()
