@@ -14,6 +14,8 @@ from agent_tts import events
 from agent_tts.engine import base
 from agent_tts.engine.scheduler import (
     BATCH_WINDOW_S,
+    CAP_FRAMES,
+    CAP_FRAMES_PER_CHAR,
     FRAME_S,
     MAX_ADMITTED,
     MAX_HELD,
@@ -22,7 +24,7 @@ from agent_tts.engine.scheduler import (
     Scheduler,
     Step,
 )
-from agent_tts.events import FRAME_BYTES, SpeechOptions
+from agent_tts.events import FRAME_BYTES, Pause, Say, SpeechOptions
 from tests.examples import examples
 
 PCM = bytes(FRAME_BYTES)
@@ -101,6 +103,29 @@ def test_a_request_gets_a_free_slot_with_the_text_received_before() -> None:
     assert bench.step() == [events.RequestStarted(1, 0)]
     assert bench.inputs == [base.StartRequest(0, 1, UNPACED), base.AddText(0, "Hello"), base.AddText(0, "", last=True)]
     assert bench.run == [0]
+
+
+def test_directives_keep_their_place_in_the_text() -> None:
+    bench = Bench()
+    bench.scheduler.open(1, UNPACED, 0.0)
+    bench.scheduler.append(1, "One ")
+    bench.scheduler.direct(1, Pause(500))
+    bench.scheduler.append(1, "two")
+    bench.step()
+    bench.scheduler.direct(1, Say("3", "three"))
+    texts = [base.AddText(0, "One "), base.AddText(0, "", directive=Pause(500)), base.AddText(0, "two")]
+    assert bench.inputs == [base.StartRequest(0, 1, UNPACED), *texts]
+    bench.step()
+    assert bench.inputs == [base.AddText(0, "", directive=Say("3", "three"))]
+
+
+def test_pauses_and_aliases_allow_their_frames() -> None:
+    bench = Bench(window_frames=1_000)
+    bench.scheduler.open(1, UNPACED, 0.0)
+    bench.scheduler.direct(1, Pause(800))
+    bench.scheduler.direct(1, Say("3", "three"))
+    bench.step()
+    assert bench.frames(1_000) == CAP_FRAMES + CAP_FRAMES_PER_CHAR * len("three") + 10
 
 
 def test_admission_is_first_in_first_out() -> None:
