@@ -16,6 +16,7 @@ from concurrent.futures import Future
 from dataclasses import asdict, dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from agent_tts.engine.base import (
     DoneOutput,
@@ -42,10 +43,20 @@ from agent_tts.engine.qwen3.segment_feed import POSITIONS_PER_TOKEN, SEGMENT_TOK
 from agent_tts.engine.qwen3.voices import ModelVoice
 from agent_tts.engine.slots import Outlet
 from agent_tts.errors import InvalidRequest, Unsupported, UnsupportedLanguage
-from agent_tts.events import FRAME_BYTES, FRAME_MS, MAX_PAUSE_MS, CutReason, Pause, SpeechOptions
+from agent_tts.events import (
+    FRAME_BYTES,
+    FRAME_MS,
+    MAX_PAUSE_MS,
+    AnyVoice,
+    CutReason,
+    DesignedVoice,
+    Pause,
+    SpeechOptions,
+)
 from agent_tts.ffmpeg import FilterStream
-from agent_tts.model.prompt import Prompt, build_prompt, text_needed
+from agent_tts.model.prompt import Prompt, Reference, build_prompt, text_needed
 from agent_tts.model.sampling import SamplingParams
+from agent_tts.text.chars import is_cjk
 from agent_tts.text.tokens import TokenFeed
 from agent_tts.voices import LANGUAGES
 
@@ -70,6 +81,9 @@ CUTS: dict[Verdict, CutReason] = {
 # speech before it is left to play when a part of it is begun, which is as long as it can be then.
 PAUSE_S = 0.2
 SPLIT_S = 0.5
+
+# Speech that is enough to go on with a voice that was drawn: 3 s.
+CARRIED_FRAMES = 38
 
 # Speeds of one filter of FFmpeg; others need several. Above the upper one it drops samples.
 SLOWEST, FASTEST = 0.5, 2.0
@@ -114,7 +128,9 @@ class Row:
 
     def __init__(self, opened: StartRequest, wanted: ModelVoice, runaway: RunawayDetector, paces: Paces) -> None:
         self.state: Waiting | Prefill | Decoding | Ending = Waiting()
-        limit = min(SEGMENT_TOKENS, wanted.model.max_model_len // POSITIONS_PER_TOKEN)
+        # Whether only the speech before tells the voice of a piece: it is drawn, from a description or from nothing.
+        drawn = isinstance(wanted.voice, DesignedVoice | AnyVoice)
+        limit = min(SEGMENT_TOKENS, wanted.model.max_model_len // POSITIONS_PER_TOKEN) // (2 if drawn else 1)
         self.feed = SegmentFeed(opened, TokenFeed(wanted.model.tokenizer), _code(opened.options), limit)
         speed = opened.options.speed
         # Its audio at another speed, or from its first pause or held frame on. None where the model's
@@ -139,6 +155,12 @@ class Row:
         self._in_flight = 0
         # Whether a frame has been handed out.
         self.heard = False
+        # Codes of the present segment so far, of a voice that is drawn; None once there is enough of it.
+        self.said: list[NDArray[np.int16]] | None = [] if drawn else None
+        # The same of the segment before, with its text, until the next one begins.
+        self._carried: tuple[str, list[NDArray[np.int16]]] | None = None
+        # The text of the speaker's reference, which such segments are.
+        self._reference = ""
         # Judges the frames of all rows; and how fast each voice speaks.
         self._runaway = runaway
         self._paces = paces
@@ -225,6 +247,8 @@ class Row:
         """The prompt of the present segment, if enough of it is known."""
         if not self.feed.segments or self.feed.segments[0].is_mute:
             return None
+        if self._carried is not None:
+            speaker = self.speaker = self._carry(speaker, *self._carried)
         segment, needed = self.feed.segments[0], text_needed(speaker.voice)
         now = time.monotonic()
         paused = now - self.feed.read_at >= PAUSE_S
@@ -258,6 +282,20 @@ class Row:
         if len(prompt.prefix) + max(1, len(prompt.text)) > self.model.max_model_len:
             raise Unsupported("the voice's reference and the instructions leave no room for speech: shorten them")
         return Prefill(prompt, len(start))
+
+    def _carry(self, speaker: LoadedVoice, text: str, said: Sequence[NDArray[np.int16]]) -> LoadedVoice:
+        """A voice that was drawn, which goes on as the segment before spoke: that is added to its reference."""
+        self._carried = None
+        self._reference += f" {text}" if self._reference and not is_cjk(text[0]) else text
+        frames = speaker.voice.reference.frames if speaker.voice.reference else ()
+        frames += tuple(tuple(codes.tolist()) for codes in said)
+        if len(frames) > self.model.max_model_len // 2:
+            return speaker
+        if len(frames) >= CARRIED_FRAMES:
+            self.said = None
+        reference = Reference(tuple(self.model.tokenizer.encode(self._reference)), frames)
+        codec = self.model.runner.codec_of(self.feed.slot)
+        return replace(speaker, voice=replace(speaker.voice, reference=reference), codec=codec)
 
     def _may_split(self, *, paused: bool) -> bool:
         """Whether the text waits for what a reference wants beside it, and a part of it can be spoken alone."""
@@ -340,6 +378,8 @@ class Row:
             return self._end_of_speech()
         if verdict in CUTS:
             return self._cut(CUTS[verdict])
+        if self.said is not None:
+            self.said.append(result.codes[index].copy())
         pcm = result.pcm[index]
         # The first frame of a speaker is usually digital silence, which would be 80 ms of latency.
         if not self.heard and int(np.abs(pcm.astype(np.int32)).max()) < SILENT_PEAK:
@@ -362,6 +402,8 @@ class Row:
             self._tell("early")
         else:
             self._paces.learn(self._voice, frames, nominal)
+        if self.said is not None:
+            self._carried, self.said = (self.feed.segments[0].text, self.said), []
         self._write(self._held)
         return self._end_segment() + ([] if self.feed.segments else self._end())
 
@@ -372,6 +414,8 @@ class Row:
         expected = self._paces.of(self._voice) * self.state.nominal
         self._short = self._short or why == "positions" or frames < expected / 2
         self._tell(why)
+        if self.said is not None:
+            self.said = []
         self._write(_until_quiet(self._held) if why == "overrun" else _faded(self._held))
         self.model.runner.release(self.feed.slot)
         if not self.state.complete:

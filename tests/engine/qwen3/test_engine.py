@@ -47,6 +47,8 @@ from agent_tts.engine.scheduler import Policy, Scheduler
 from agent_tts.engine.slots import READ_CHARS
 from agent_tts.errors import SettingsError, UnknownVoice
 from agent_tts.events import DesignedVoice, EmbeddedVoice, NamedVoice, Pause, Sampling, SpeechOptions, TextMode
+from agent_tts.model.prompt import Prompt, PromptVoice, Reference, build_prompt
+from agent_tts.model.sampling import SamplingParams
 from agent_tts.voices.library import Consent, StoredVoice, VoiceLibrary
 from tests.engine.driver import FLUSH, Piece, Script, Spoken, assert_well_formed, resolved, routed, speak, speak_all
 from tests.model import clips, oracle, tiny
@@ -367,6 +369,84 @@ class TestALiveTextForAReference:
 
 def pcm_of(outputs: list[StepOutput]) -> bytes:
     return b"".join(one.pcm for one in outputs if isinstance(one, FrameOutput))
+
+
+class TestAVoiceThatIsDrawn:
+    """From a description, or from nothing: pieces after the first continue what was said, as a clone its clip."""
+
+    @pytest.mark.parametrize(
+        ("kind", "options"),
+        [
+            ("voice_design", SpeechOptions("design", "auto", "A calm old man.", 0, clean=False, sampling=GREEDY)),
+            ("base", SpeechOptions(None, "auto", None, 0, clean=False, sampling=GREEDY)),
+        ],
+    )
+    def test_is_the_same_in_every_piece(self, ending: Checkpoints, kind: str, options: SpeechOptions) -> None:
+        pieces = ["Hello there.", "And you?"]
+        with engine(ending(kind), slots=1) as made:
+            first = speak(made, pieces[0], options=options)
+            with recorded(made) as prompts:
+                both = speak(made, pieces[0], FLUSH, f" {pieces[1]}", options=options)
+            model = made._models[0]
+            said = prompts[1].prefix[-len(first.frames) :]
+            frames = (*(one.codec for one in said[1:]), prompts[1].start)
+            voice = PromptVoice(None, Reference(tuple(model.tokenizer.encode(pieces[0])), frames))  # type: ignore[arg-type]
+            speech, state = model.runner.model, model.runner.model.init_state(1, 256)
+            run = torch.ones(1, dtype=torch.bool)
+            for codes in frames:
+                before = speech.decode(state.codec, torch.tensor([codes]), run, None)
+            assert np.abs(before.numpy() * 32_767 - first.pcm[-1_920:]).max() < 4
+            prompt = build_prompt(
+                model.config,
+                voice,
+                role=model.tokenizer.role(model.config.im_start_token_id),
+                text=model.tokenizer.encode(pieces[1]),
+                instruct=prompts_instruct(model, options),
+            )
+            assert prompt.prefix == prompts[1].prefix
+            speech.frame.admit(state.frame, 0, prompt, SamplingParams(temperature=0, predictor_temperature=0))
+            expected = []
+            while (frame := speech.step(state, run)).spoke[0]:
+                expected.append(frame.pcm[0].numpy())
+        found = both.pcm[len(first.pcm) :]
+        assert np.abs(found.astype(np.int32) - np.concatenate(expected)).max() <= 4
+
+    def test_has_a_reference_of_three_seconds_at_most_so_far(
+        self, ending: Checkpoints, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("agent_tts.engine.qwen3.row.CARRIED_FRAMES", 12)
+        script: list[Piece] = ["One.", FLUSH, "Two.", FLUSH, "Three.", FLUSH, "Four."]
+        with engine(ending("base"), slots=1) as made, recorded(made) as prompts:
+            spoken = speak(made, *script, options=SpeechOptions(seed=0, clean=False, sampling=GREEDY))
+        codecs = [[*(one.codec for one in each.prefix), each.start] for each in prompts]
+        frames = [sum(isinstance(codec, tuple) for codec in each) for each in codecs]
+        assert frames[0] == 0
+        assert frames == sorted(frames)
+        assert frames[-1] >= 12
+        assert frames[-1] - 12 < len(spoken.frames)
+        assert len({count for count in frames if count >= 12}) == 1
+
+
+@contextmanager
+def recorded(made: Qwen3Engine) -> Iterator[list[Prompt]]:
+    """The prompts of the engine's first model, in their order."""
+    runner, prompts = made._models[0].runner, list[Prompt]()
+    prefill = runner.prefill
+
+    def record(row: int, prompt: Prompt, *rest: Any) -> bool:
+        if prompt not in prompts:
+            prompts.append(prompt)
+        return prefill(row, prompt, *rest)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runner, "prefill", record)
+        yield prompts
+
+
+def prompts_instruct(model: qwen3_model.Qwen3Model, options: SpeechOptions) -> tuple[int, ...]:
+    """The tokens of the request's instructions, if it has any."""
+    ids = model.config.im_start_token_id, model.config.im_end_token_id
+    return model.tokenizer.instruction(options.instructions, *ids) if options.instructions else ()
 
 
 def with_clone(folder: Path, size: int, transcript: str, frames: int, *, name: str = "bob", value: float = 1.0) -> None:
@@ -866,7 +946,7 @@ class TestAPieceThatFails:
 
     def test_because_it_outgrows_its_positions(self, checkpoint: Checkpoints) -> None:
         with engine(checkpoint("custom_voice"), slots=1, max_model_len=64) as small:
-            spoken = speak(small, "One of many words, and then some more of them.", FLUSH, " Fine.", options=RYAN)
+            spoken = speak(small, "$9,999,999.", FLUSH, " Fine.", options=RYAN)
         assert spoken.outputs[-1] == DoneOutput(0, 100, length=True, cut=("positions", "overrun"))
         first, both = seconds_at_flushes(spoken)
         assert first == pytest.approx(0.08 * (64 - 9))
