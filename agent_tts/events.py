@@ -11,6 +11,8 @@ import functools
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, get_type_hints
 
+from agent_tts.lexicon import Lexicon
+
 SAMPLE_RATE = 24_000  # Hz, mono, of every engine
 FRAME_SAMPLES = 1_920  # 80 ms
 FRAME_MS = 80
@@ -135,6 +137,9 @@ class SpeechOptions:
         Option(help="auto: tags (SSML and vendors') are obeyed or left out; none: they are text."),
     ] = "auto"
     breaks: Annotated[bool, Option(help="Of older clients, without effect: markup obeys <break>.")] = False
+    lexicon: Annotated[
+        Lexicon | None, Option(help='How words are said: {"nginx": "engine x", "GIF": {"ipa": "dʒɪf"}}.')
+    ] = None  # looked up in the front: None in an engine
     # The meaning of `voice` and `speaker_embedding`. None before routing, and for the engine's default voice.
     resolved: ResolvedVoice | None = None
 
@@ -274,6 +279,7 @@ class AppendText(_OfRequest):
     """More text of a request, without markup."""
 
     text: str
+    waits: bool = field(default=False, compare=False, repr=False)  # a few ms for other commands; not sent
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,7 +349,7 @@ class RequestStarted(_OfRequest):
 
 @dataclass(slots=True)  # not frozen, as the others are: that takes three times as long to make
 class RequestAudio:
-    """The next piece of audio: pcm_s16le, 24 kHz, mono, 80 ms; only the last piece may be shorter."""
+    """The next piece of audio: pcm_s16le, 24 kHz, mono, 80 ms or several times that; the last may be shorter."""
 
     request_id: int
     pcm: bytes

@@ -12,6 +12,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
+from types import NoneType
 from typing import Any, Self
 
 MAX_WRITTEN = 64  # characters of an entry
@@ -72,6 +73,15 @@ class Entry:
         return text in (plain.upper(), plain[0].upper() + plain[1:])
 
 
+# The fields of an entry in a mapping.
+_TYPES: dict[str, tuple[type, ...]] = {
+    "alias": (str, NoneType),
+    "ipa": (str, NoneType),
+    "match_case": (bool, NoneType),
+    "whole_word": (bool,),
+}
+
+
 class Lexicon:
     """Entries to look up. A later entry for a word replaces an earlier one.
 
@@ -97,10 +107,12 @@ class Lexicon:
 
     @classmethod
     def of(cls, mapping: Mapping[str, str | Mapping[str, Any]]) -> Self:
-        """The lexicon of a mapping from words to their alias, or to the other fields of an `Entry`; see `Entry`."""
-        return cls(
-            Entry(word, said) if isinstance(said, str) else Entry(word, **said) for word, said in mapping.items()
-        )
+        """The lexicon of a mapping from words to their alias, or to the other fields of an `Entry`.
+
+        Raises:
+            ValueError: it is no such mapping, or has an entry that `Entry` refuses; the message quotes none of it.
+        """
+        return cls(_entry(word, said) for word, said in mapping.items())
 
     def mapping(self) -> dict[str, str | dict[str, Any]]:
         """The shortest mapping of which `of` makes this lexicon."""
@@ -108,6 +120,12 @@ class Lexicon:
 
     def __len__(self) -> int:
         return len(self.entries)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Lexicon) and self.entries == other.entries
+
+    def __hash__(self) -> int:
+        return hash(self.entries)
 
     def goes_on(self, folded: str) -> bool:
         """Whether an entry begins with, or is, this text without capitals."""
@@ -139,6 +157,16 @@ def _plain(text: str) -> str:
 
 def _fold(text: str) -> str:
     return " ".join("".join(map(fold_char, text)).split())
+
+
+def _entry(word: object, said: object) -> Entry:
+    given = {"alias": said} if isinstance(said, str) else said
+    if not isinstance(word, str) or not isinstance(given, Mapping) or not given.keys() <= _TYPES.keys():
+        raise ValueError(f"maps words to an alias, or to {', '.join(_TYPES)}")
+    for name, value in given.items():
+        if not isinstance(value, _TYPES[name]):
+            raise ValueError(f"{name} of a word has another type")
+    return Entry(word, **given)
 
 
 def _strictness(entry: Entry) -> tuple[bool, bool, int]:

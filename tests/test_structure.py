@@ -27,7 +27,7 @@ LAYERS = {
     "ipc": {"config", "engine"},  # the child runs the engine's loop
     "speech": {"protocol", "text", "voices"},  # rules for numbers and abbreviations in text
     "serve": {"config", "protocol", "speech", "text", "ipc", "voices"},
-    "integrations": {"client", "config", "protocol", "speech", "serve"},
+    "integrations": {"client", "config", "protocol", "speech", "serve", "text"},
     "agent": {"config", "integrations", "protocol", "serve", "ipc", "voices"},
     "doctor": {"config", "serve", "speech", "voices"},
     "bench": {"client", "config", "doctor", "protocol", "speech", "ipc", "serve", "model", "voices"},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -17,6 +18,7 @@ from agent_tts.cli.options import (
     Engine,
     Host,
     Key,
+    LexiconFile,
     ListFlags,
     NodeFlags,
     Port,
@@ -24,13 +26,21 @@ from agent_tts.cli.options import (
     SpeechFlags,
     TlsCert,
     TlsKey,
+    TryFlags,
     Url,
     command,
     settings_of,
     speech_options,
 )
 
-NODE, CONFIG, SPEECH, LIST, ADD = NodeFlags(), ConfigFlags(), SpeechFlags(), ListFlags(), AddFlags()
+NODE, CONFIG, SPEECH, LIST, ADD, TRY = (
+    NodeFlags(),
+    ConfigFlags(),
+    SpeechFlags(),
+    ListFlags(),
+    AddFlags(),
+    TryFlags(),
+)
 Name = Annotated[str, typer.Argument(help="Name of the voice: a-z, 0-9, _ and -.")]
 
 HEALTH_S = 4.0  # for a node to answer `agent-tts health`
@@ -45,6 +55,8 @@ app = typer.Typer(
 voices = typer.Typer(invoke_without_command=True)
 app.add_typer(bench, name="bench")
 app.add_typer(voices, name="voices")
+lexicon = typer.Typer(no_args_is_help=True, help="How words are said.")
+app.add_typer(lexicon, name="lexicon")
 
 
 @app.callback(invoke_without_command=True)
@@ -101,6 +113,7 @@ def say(
     ] = None,
     play: Annotated[bool, typer.Option("--play", help="Play it, even with -o; the default without -o.")] = False,
     speech: Any = SPEECH,
+    lexicon_: LexiconFile = None,
     url: Url = None,
     key: Key = None,
     engine: Engine = None,
@@ -116,10 +129,28 @@ def say(
 ) -> None:
     """Speak a text, on a running node (--url) or an engine of this machine."""
     from agent_tts.cli.say import say as speak
+    from agent_tts.config.lexicon import read_lexicon
 
-    options = speech_options(speech, model if url else None)
+    options = speech_options(speech, model if url else None, None if lexicon_ is None else read_lexicon(lexicon_))
     flags = settings_of(context) | {"qwen3.models": [model] if model and not url else None}
     speak(text, options, output=output, play=play, url=url, key=key, flags=flags, quiet=quiet)
+
+
+@app.command()
+@command
+def detect(
+    file: Annotated[Path, typer.Argument(help="An audio file.")],
+    watermark: Annotated[
+        str | None, typer.Option(metavar="KIND", help="audioseal: look for a watermark, too; default: the settings'.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, like /v1/audio/detect.")] = False,
+    url: Url = None,
+    key: Key = None,
+) -> None:
+    """Tell whether an audio file is speech of a node: by its comment and its watermark."""
+    from agent_tts.cli.detect import run
+
+    run(file, watermark, url, key, as_json=as_json)
 
 
 @app.command()
@@ -197,7 +228,7 @@ def _is_healthy(path: str) -> bool:
 @voices.callback()
 @command
 def bare(context: typer.Context, flags: ListFlags = LIST) -> None:
-    """List voices; add and delete your own. Without a command: list."""
+    """List voices; add, show and delete your own. Without a command: list."""
     if context.invoked_subcommand is None:
         _list(context, flags)
 
@@ -210,9 +241,9 @@ def list_(context: typer.Context, flags: ListFlags = LIST) -> None:
 
 
 def _list(context: typer.Context, flags: ListFlags) -> None:
-    from agent_tts.cli.voices import show
+    from agent_tts.cli.voices import list_all
 
-    show(flags, settings_of(context))
+    list_all(flags, settings_of(context))
 
 
 @voices.command()
@@ -229,8 +260,50 @@ def add(name: Name, flags: AddFlags = ADD) -> None:
 
 @voices.command()
 @command
+def show(
+    name: Name,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, like /v1/audio/voices/NAME.")] = False,
+    url: Url = None,
+    key: Key = None,
+) -> None:
+    """Show a voice of a running node (--url) or of the library of this machine; of a clone also who consented."""
+    from agent_tts.cli.voices import show as show_voice
+
+    show_voice(name, url, key, as_json=as_json)
+
+
+@voices.command()
+@command
 def delete(name: Name, url: Url = None, key: Key = None) -> None:
     """Delete a voice of your own from a running node (--url) or from the library of this machine."""
     from agent_tts.cli.voices import delete as delete_voice
 
     delete_voice(name, url, key)
+
+
+@voices.command("lexicon")
+@command
+def voice_lexicon(
+    name: Name,
+    file: Annotated[Path | None, typer.Argument(help="W3C PLS, or a mapping in YAML or JSON.")] = None,
+    clear: Annotated[bool, typer.Option("--clear", help="Remove it.")] = False,
+    url: Url = None,
+    key: Key = None,
+) -> None:
+    """Set how words are said in a voice of your own, from FILE; without one: print it, as JSON."""
+    from agent_tts.cli.voices import lexicon as of_voice
+
+    of_voice(name, file, clear=clear, url=url, key=key)
+
+
+@lexicon.command("try")
+@command
+def try_(
+    context: typer.Context,
+    text: Annotated[str, typer.Argument(help="The text.")],
+    flags: TryFlags = TRY,
+) -> None:
+    """Print what would be said for a text, and the words that a lexicon has: --lexicon, the voice's, the settings'."""
+    from agent_tts.cli.lexicon import try_ as try_text
+
+    try_text(text, flags, settings_of(context))

@@ -49,6 +49,7 @@ async def remote(url: str, key: str | None, options: SpeechOptions) -> AsyncIter
 
     session = {name: getattr(options, name) for name in declared(SpeechOptions)}
     session["sampling"] = dataclasses.asdict(options.sampling)
+    session["lexicon"] = None if options.lexicon is None else options.lexicon.mapping()
     async with connect(url, api_key=key, buffer_bytes=BUFFER_BYTES, timestamps="none", **session) as node:
         yield node.open
 
@@ -61,7 +62,8 @@ async def local(settings: Settings, options: SpeechOptions) -> AsyncIterator[Spe
     async with engine(settings) as (service, info):
 
         async def open_() -> AnyUtterance:
-            return LocalUtterance(Utterance(service.open(options), info, options, words="none"))
+            lexicons = service.lexicons(options)
+            return LocalUtterance(Utterance(service.open(options), info, options, words="none", lexicons=lexicons))
 
         service.resolve(options)
         yield open_

@@ -16,13 +16,14 @@ import typer
 
 from agent_tts.errors import SettingsError, SpeechError, UnknownVoice
 from agent_tts.events import Sampling, SpeechOptions, declared
+from agent_tts.lexicon import Lexicon
 
 # Exit codes: a wrong option or setting; as a shell has them for SIGINT, SIGTERM and SIGPIPE.
 USAGE = 2
 INTERRUPTED, TERMINATED, BROKEN_PIPE = 130, 143, 141
 
 # Options of speech that are not options of a command; --model has another meaning there.
-NOT_ASKED = {"lead_ms", "model", "speaker_embedding"}
+NOT_ASKED = {"lead_ms", "model", "speaker_embedding", "lexicon"}
 
 Url = Annotated[
     str | None,
@@ -41,6 +42,10 @@ Models = Annotated[
 ]
 Device = Annotated[str | None, typer.Option(help="qwen3: auto, cpu, cuda or cuda:N; several with commas.")]
 Dtype = Annotated[str | None, typer.Option(help="qwen3: auto, float32 or bfloat16.")]
+LexiconFile = Annotated[
+    Path | None,
+    typer.Option("--lexicon", metavar="FILE", help="How words are said: W3C PLS, or a mapping in YAML or JSON."),
+]
 Host = Annotated[str | None, typer.Option(help="Address to listen on; any but 127.0.0.1 needs an API key.")]
 Port = Annotated[int | None, typer.Option(min=0, max=65_535, help="0 picks a free one.")]
 TlsCert = Annotated[str | None, typer.Option(metavar="FILE", help="Serve HTTPS and WSS with this certificate (PEM).")]
@@ -117,11 +122,26 @@ class AddFlags:
     audio: Annotated[Path | None, typer.Option(help="Clone the speaker of this file: 3 to 30 s, one speaker.")] = None
     text: Annotated[str | None, typer.Option(help="The exact words of the file; makes the voice closer.")] = None
     consent: Annotated[str | None, typer.Option(help="How the speaker agreed; stored with the voice.")] = None
+    consent_by: Annotated[str | None, typer.Option(help="Who gave the consent; stored with the voice.")] = None
     prompt: Annotated[str | None, typer.Option(help="Instead, design a voice: a calm old man.")] = None
     description: Annotated[str, typer.Option(help="For the list of voices.")] = ""
     url: Url = None
     key: Key = None
     model: Models = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TryFlags:
+    """What `agent-tts lexicon try` looks words up in, and how it reads the rest."""
+
+    lexicon: LexiconFile = None
+    voice: Annotated[str | None, typer.Option(help="A voice of the library of this machine.")] = None
+    language: Annotated[str, typer.Option(help="Of the numbers: de, en, zh.")] = "en"
+    normalize: Annotated[
+        bool | None, typer.Option("--normalize/--no-normalize", help="Say numbers in words; default: as the settings.")
+    ] = None
+    config: Config = None
+    set_: Set = None
 
 
 def _speech_flags() -> Iterator[tuple[str, Any, Any]]:
@@ -135,11 +155,11 @@ def _speech_flags() -> Iterator[tuple[str, Any, Any]]:
 SpeechFlags = dataclasses.make_dataclass("SpeechFlags", _speech_flags(), frozen=True, slots=True)
 
 
-def speech_options(flags: Any, model: str | None) -> SpeechOptions:
+def speech_options(flags: Any, model: str | None, lexicon: Lexicon | None = None) -> SpeechOptions:
     """The options of unpaced speech that `SpeechFlags` stand for."""
     given = dataclasses.asdict(flags)
     sampling = Sampling(**{name: given.pop(name) for name in declared(Sampling)})
-    return SpeechOptions(**given, sampling=sampling, lead_ms=None, model=model)
+    return SpeechOptions(**given, sampling=sampling, lead_ms=None, model=model, lexicon=lexicon)
 
 
 def command(function: Callable[..., None]) -> Callable[..., None]:

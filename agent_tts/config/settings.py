@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
+
+from agent_tts.lexicon import Lexicon
 
 ENV_PREFIX = "AGENT_TTS_"  # AGENT_TTS_LIMITS__CONNECTIONS=64 is limits.connections
 
@@ -101,6 +103,21 @@ class IceServer(Section):
     urls: tuple[str, ...] = Field(min_length=1)
     username: str | None = None
     credential: SecretStr | None = None
+
+
+class C2pa(Section):
+    """Signed manifests in audio files."""
+
+    certificate: str | None = Field(
+        None, description="a PEM file: the signer's certificate, then its issuers'; needs agent-tts[c2pa]"
+    )
+    key: str | None = Field(None, description="a PEM file without a passphrase: its private key")
+
+    @model_validator(mode="after")
+    def _both_or_none(self) -> C2pa:
+        if (self.certificate is None) != (self.key is None):
+            raise ValueError("c2pa.certificate and c2pa.key need each other")
+        return self
 
 
 class Telemetry(Section):
@@ -270,6 +287,12 @@ class Settings(Section):
     queue: int | None = Field(None, ge=0, description="requests that wait for a slot of each; default: 2 x slots")
     lead_ms: int = Field(1_000, ge=120, description="default lead_ms of a session")
     normalize: bool = Field(False, description="default of normalize: numbers, money and dates as words")
+    lexicon: dict[str, Any] = Field(
+        {}, description="how words are said in every voice: nginx: engine x; or GIF: {ipa: dʒɪf, alias: jif}"
+    )
+    lexicon_file: str | None = Field(
+        None, description="more of them in a file: W3C PLS, or a mapping in YAML or JSON; `lexicon` goes before it"
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="lowest severity to log")
     log_format: Literal["text", "json"] = Field("text", description="format of log lines; json: one object per line")
     web: bool = Field(True, description="serve the page at /")
@@ -289,9 +312,16 @@ class Settings(Section):
     tone: Tone = Tone()
     qwen3: Qwen3 = Qwen3()
     audioseal: Audioseal = Audioseal()
+    c2pa: C2pa = C2pa()
     voices: Voices = Voices()
     dictionaries: Dictionaries = Dictionaries()
     agent: Agent = Agent()
+
+    @field_validator("lexicon")
+    @classmethod
+    def _can_be_said(cls, lexicon: dict[str, Any]) -> dict[str, Any]:
+        Lexicon.of(lexicon)
+        return lexicon
 
     @field_validator("fronts", mode="before")
     @classmethod

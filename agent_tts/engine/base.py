@@ -129,6 +129,10 @@ class Engine(Protocol):
         """
         return None
 
+    def tidy(self) -> None:
+        """Forget what is not to be kept any more, such as deleted voices. Called at each heartbeat; must not wait."""
+        return
+
     def take_faults(self) -> Faults:
         """The faults since the last call."""
         return Faults()

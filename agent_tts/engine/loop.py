@@ -86,6 +86,8 @@ class EngineLoop:
     def step(self) -> list[EngineEvent]:
         """Run the engine's step if one is due, and answer pings. An exception means that the engine is lost."""
         new = self._run_step() if self._due_s() == 0 else []
+        if self._pings:
+            self._engine.tidy()
         for nonce in self._pings:
             step_ms = round(self._longest_s * 1_000, 3)
             new.append(events.EnginePong(nonce, *self.load, step_ms, *self._engine.take_faults()))

@@ -49,6 +49,12 @@ FRAME_S = FRAME_MS / 1_000
 MIN_BUFFER_S, MIN_BUFFER_SHARE = 0.240, 0.75
 BATCH_WINDOW_S = 0.020
 
+# Frames that are told together, because a piece of audio costs the front about as much as its first frame, whatever its
+# length; and what the listener must keep ahead meanwhile. Speech starts, and a listener who runs short is served, frame
+# by frame.
+MAX_HELD = 6
+MIN_AHEAD_S = 0.480
+
 # Most requests of a full step that got no frame from their last step: new ones, whose prompts are computed a few at a
 # time, and those that wait for a model or for cache blocks. More of them would only displace requests that can speak.
 MAX_WITHOUT_FRAME = 32
@@ -111,6 +117,7 @@ class Request:
     idle_since: float = 0.0  # when the engine ran out of text; meaningless while `has_text`
     spoke_at: float = 0.0  # when its last frame was made, or it got its slot
     frames: int = 0  # made so far
+    held: list[bytes] = field(default_factory=list)  # of these, not told yet, as pcm_s16le
     in_flight: int = 0  # steps that it runs in and whose outputs are still to come
     last_step: int = 0  # the number of the last of them
     got_frame: bool = False  # from the last step that has given its outputs
@@ -137,6 +144,11 @@ class Request:
         self.buffered_until = max(self.buffered_until, now) + FRAME_S
         if self.options.lead_ms is not None:
             self.runnable_at = self.buffered_until + FRAME_S * (1 + self.in_flight) - self.options.lead_ms / 1_000
+
+    @property
+    def held_until(self) -> float:
+        """When its listener has no more than `MIN_AHEAD_S` ahead, unless the frames that are held are told."""
+        return self.buffered_until - FRAME_S * len(self.held) - MIN_AHEAD_S
 
     def max_frames(self, policy: Policy) -> int:
         """Frames after which it is a runaway."""
@@ -169,6 +181,8 @@ class Scheduler:
         self._waiting: dict[int, deque[Request]] = {}
         # Parked requests whose text has begun since the last step.
         self._returning: list[Request] = []
+        # Requests that have come since the last step and may not wait.
+        self._impatient: list[Request] = []
         # The request of each slot that has one, and how many slots each owner has.
         self._running: dict[int, Request] = {}
         self._held: Counter[int] = Counter()
@@ -178,6 +192,10 @@ class Scheduler:
         self._inputs: list[base.StepInput] = []
         # Events that `update` has not returned yet.
         self._events: list[EngineEvent] = []
+        # Requests with frames that are not told yet, by id; and a time before which none of them has to be told. It is
+        # recomputed when it is reached.
+        self._holding: dict[int, Request] = {}
+        self._held_until = math.inf
         # Steps so far, and the start of the last one with room for all that could run.
         self._steps = 0
         self._last_full_step_at = -math.inf
@@ -234,6 +252,8 @@ class Scheduler:
         self._requests[request_id] = request
         if waits or self.queued < len(self._free):
             self._enqueue(request, now, waited_s)
+            if not waits:
+                self._impatient.append(request)
         else:
             self._refuse(request, "no slot is free", now)
 
@@ -311,9 +331,11 @@ class Scheduler:
         if reached:
             self._expire(now)
         self._fill(now)
-        if reached:
-            if not self._free:
+        if not self._free:
+            self._expire_impatient(now)
+            if reached:
                 self._expire_waiting(now)
+        if reached:
             self._deadline = min(map(self._deadline_of, self._requests.values()), default=math.inf)
         inputs, self._inputs = self._inputs, []
         requests = self._select([request for request in self._running.values() if self._can_run(request, now)], now)
@@ -344,6 +366,8 @@ class Scheduler:
             running = self._running.get(output.slot)
             if running is not None and running.id == output.epoch:
                 self._process(running, output, now)
+        if now >= self._held_until:
+            self._tell_due(now)
         new, self._events = self._events, []
         return new
 
@@ -351,7 +375,9 @@ class Scheduler:
         """When the next step is due: at once if not after `now`; None: not before a new command."""
         if self._inputs or self._events or self._returning or (self._waiting and self._free):
             return now
-        earliest = min(self._deadline, self._take_back_at) if self._waiting else self._deadline
+        earliest = min(self._deadline, self._held_until)
+        if self._waiting:
+            earliest = min(earliest, self._take_back_at)
         for request in self._running.values():
             if (
                 request.has_text
@@ -557,6 +583,13 @@ class Scheduler:
             elif request.slot is not None and now >= request.admitted_at + self.policy.request_s:
                 self._finish(request, "length")
 
+    def _expire_impatient(self, now: float) -> None:
+        """Refuse those that may not wait, and have not got the slot that was free when they came."""
+        for request in self._impatient:
+            if request.slot is None and not request.started and request.id in self._requests:
+                self._refuse(request, "no slot is free", now)
+        self._impatient.clear()
+
     def _expire_waiting(self, now: float) -> None:
         for waiting in list(self._waiting.values()):
             while waiting and now >= waiting[0].waits_since + self.policy.queue_s:
@@ -574,15 +607,17 @@ class Scheduler:
             case base.FrameOutput(pcm=pcm):
                 request.add_frame(now)
                 request.got_frame = True
-                self._events.append(events.RequestAudio(request.id, pcm))
+                self._hold(request, pcm, now)
                 if request.frames >= request.max_frames(self.policy):
                     self._finish(request, "length")
             case base.AlignedOutput(words=words):
                 self._events.append(events.RequestWords(request.id, words))
             case base.FlushedOutput():
+                self._tell_audio(request)
                 if (flush_id := request.flushes.popleft()) is not None:
                     self._events.append(events.RequestFlushed(request.id, flush_id))
             case base.StarvedOutput():
+                self._tell_audio(request)
                 request.has_text = False
                 # A flush for others that said nothing gives no more time.
                 if not request.spoken_up or request.spoke_at > request.idle_since:
@@ -595,6 +630,30 @@ class Scheduler:
                 self._finish(request, "length" if length else "end", cut=cut)
             case base.FailedOutput(code=code, message=message):
                 self._finish(request, "error", code, message)
+
+    def _hold(self, request: Request, pcm: bytes, now: float) -> None:
+        """Take a new frame of the request, and tell it with those that are held, unless it may be held, too."""
+        request.held.append(pcm)
+        until = request.held_until
+        if len(request.held) == MAX_HELD or until < now + FRAME_S or request.credit <= 0:
+            self._tell_audio(request)
+        else:
+            self._holding[request.id] = request
+            self._held_until = min(self._held_until, until)
+
+    def _tell_audio(self, request: Request) -> None:
+        """Tell the frames of the request that are held."""
+        if request.held:
+            pcm = request.held[0] if len(request.held) == 1 else b"".join(request.held)
+            self._events.append(events.RequestAudio(request.id, pcm))
+            request.held.clear()
+        self._holding.pop(request.id, None)
+
+    def _tell_due(self, now: float) -> None:
+        """Tell the frames of those whose listeners would run short."""
+        for request in [request for request in self._holding.values() if now >= request.held_until]:
+            self._tell_audio(request)
+        self._held_until = min((request.held_until for request in self._holding.values()), default=math.inf)
 
     def _refuse(self, request: Request, why: str, now: float) -> None:
         retry_after_ms = self._retry_ms(request.owner, now)
@@ -619,6 +678,9 @@ class Scheduler:
             self._returning.remove(request)
         elif not request.parked:
             self._leave_queue(request)
+        if reason == "cancelled":
+            request.held.clear()
+        self._tell_audio(request)
         busy_ms = round(request.busy_s * 1_000, 3)
         self._events.append(RequestFinished(request.id, reason, busy_ms, code, message, retry_after_ms, gave_way, cut))
 

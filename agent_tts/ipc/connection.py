@@ -6,13 +6,13 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
-from agent_tts.events import EngineCommand, EngineEvent, EnginePing, EnginePong, GrantCredit
+from agent_tts.events import AppendText, EngineCommand, EngineEvent, EnginePing, EnginePong, GrantCredit
 from agent_tts.ipc.wire import TO_FRONT, Decoder, WireError, encode
 
 MAX_UNREAD_BYTES = 8 << 20  # commands that the engine has not read; with more it counts as hung
-# Credits wait so long for others: each write wakes the engine, and costs as much as a frame. An engine is granted more
-# before it has used up a window.
-CREDITS_S = 0.005
+# Credits, and words of requests that speak already, wait so long for other commands: each write wakes the engine, and
+# costs as much as a frame. An engine is granted more before it has used up a window.
+WAIT_S = 0.005
 LONG_BYTES = 65_536  # 17 frames; a step of many is read in pieces of 64, each of which takes half a millisecond
 BEATS = 5  # heartbeats without an answer, after which it counts as hung
 LATE = 2  # and after which new streams go elsewhere: the first of them has waited for a whole interval
@@ -40,11 +40,10 @@ class EngineConnection:
         # Pieces that wait for a pass of the event loop, after a long one. The credit of requests bounds them.
         self._unread: deque[bytes] = deque()
         self._waits_for_pass = False
-        # Frames to write together: at the end of this tick of the event loop; or, where credits alone wait, at the time
-        # of this timer.
+        # Frames to write together: at the end of this tick of the event loop, or when this timer ends if all may wait.
         self._outbox: list[bytes] = []
         self._flushes_soon = False
-        self._credits: asyncio.TimerHandle | None = None
+        self._waiting: asyncio.TimerHandle | None = None
         # Heartbeats sent since the last answer, and the next one; None before the first and after `close`.
         self._unanswered = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -64,25 +63,25 @@ class EngineConnection:
         self._transport = None
         self._outbox.clear()
         self._unread.clear()
-        if self._credits is not None:
-            self._credits.cancel()
-            self._credits = None
+        if self._waiting is not None:
+            self._waiting.cancel()
+            self._waiting = None
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def send(self, command: EngineCommand) -> None:
-        """All commands of a tick of the event loop leave in one write; credits alone wait for `CREDITS_S`.
+        """All commands of a tick of the event loop leave in one write; those that may wait do so for `WAIT_S`.
 
         Raises `WireError` for a command over a megabyte.
         """
         self._outbox.append(encode(command))
-        if not isinstance(command, GrantCredit):
+        if not isinstance(command, GrantCredit) and not (isinstance(command, AppendText) and command.waits):
             if not self._flushes_soon:
                 self._flushes_soon = True
                 self._loop.call_soon(self._flush)
-        elif self._credits is None:
-            self._credits = self._loop.call_later(CREDITS_S, self._flush)
+        elif self._waiting is None:
+            self._waiting = self._loop.call_later(WAIT_S, self._flush)
 
     def write(self, data: bytes) -> None:
         """Write frames at once."""
@@ -138,9 +137,9 @@ class EngineConnection:
 
     def _flush(self) -> None:
         self._flushes_soon = False
-        if self._credits is not None:
-            self._credits.cancel()
-            self._credits = None
+        if self._waiting is not None:
+            self._waiting.cancel()
+            self._waiting = None
         if self._outbox:
             data = b"".join(self._outbox)
             self._outbox.clear()

@@ -6,9 +6,10 @@ import dataclasses
 from collections.abc import Collection
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, create_model
+from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, PlainValidator, WithJsonSchema, create_model
 
 from agent_tts.events import Option, Sampling, SpeechOptions, declared
+from agent_tts.lexicon import Lexicon
 
 
 class Strict(BaseModel):
@@ -35,13 +36,29 @@ VoiceName = Annotated[str, Field(**limits("voice"))]
 SpeakerEmbedding = Annotated[tuple[float, ...], Field(strict=False, fail_fast=True, **limits("speaker_embedding"))]
 
 
+def _lexicon(value: object) -> Lexicon | None:
+    if value is None or isinstance(value, Lexicon):  # an adapter has made it once for all contexts
+        return value
+    if not isinstance(value, dict):
+        raise ValueError("should be an object: words, and what is said for them")
+    return Lexicon.of(value)
+
+
+LexiconField = Annotated[
+    Lexicon | None,
+    PlainValidator(_lexicon),
+    PlainSerializer(lambda lexicon: None if lexicon is None else lexicon.mapping()),
+    WithJsonSchema({"type": ["object", "null"], "additionalProperties": {"type": ["string", "object"]}}),
+]
+_FIELDS: dict[str, Any] = {"speaker_embedding": SpeakerEmbedding | None, "lexicon": LexiconField}
+
+
 def option_model(*kinds: type, without: Collection[str] = ()) -> type[BaseModel]:
     """A base class with the options of `kinds` as fields, except `without`."""
     fields: dict[str, Any] = {}
     for kind in kinds:
         for name, (hint, option, default) in declared(kind).items():
-            hint = SpeakerEmbedding | None if name == "speaker_embedding" else hint
-            fields[name] = (hint, Field(default, description=option.help, **limits(option)))
+            fields[name] = (_FIELDS.get(name, hint), Field(default, description=option.help, **limits(option)))
     return create_model("Options", __base__=Strict, **{name: fields[name] for name in fields if name not in without})
 
 

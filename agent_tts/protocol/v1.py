@@ -80,7 +80,7 @@ class SessionConfig(option_model(SpeechOptions)):  # type: ignore[misc]
         Raises:
             BadMessage, UnsupportedFormat: a field is unknown or not allowed; the configuration is unchanged.
         """
-        new = self.model_dump()
+        new = self.model_dump(exclude={"lexicon"}) | {"lexicon": self.lexicon}  # made once, not for each context
         for name, value in fields.items():
             nested = new.get(name)
             new[name] = {**nested, **value} if isinstance(nested, dict) and isinstance(value, dict) else value

@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 from loguru import logger
 
+from agent_tts.config.lexicon import node_lexicon
 from agent_tts.config.settings import Settings
 from agent_tts.events import EngineInfo
 from agent_tts.ipc.engine_process import engine_processes
@@ -21,7 +22,8 @@ async def engine(settings: Settings) -> AsyncIterator[tuple[SpeechService, Engin
         logger.disable("agent_tts")
         closing.callback(logger.enable, "agent_tts")
         library = VoiceLibrary.of(settings.voices)
-        service = SpeechService(engine_processes(settings.model_copy(update={"engines": 1})), library)
+        processes = engine_processes(settings.model_copy(update={"engines": 1}))
+        service = SpeechService(processes, library, lexicon=node_lexicon(settings))
         closing.push_async_callback(service.close)
         await service.start()
         assert service.info is not None

@@ -245,6 +245,7 @@ class Session:
             output=config.output if self._playout is None else PCM,
             words="told" if config.timestamps == "word" else "kept",
             paces=self._paces,
+            lexicons=service.lexicons(options),
             meter=self._node.metrics.context(self._transport, self._clock, about),
             context_id=context_id,
             context_no=self._context_no,

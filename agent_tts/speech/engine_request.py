@@ -10,6 +10,7 @@ from itertools import takewhile
 
 from agent_tts.errors import from_code
 from agent_tts.events import (
+    FRAME_BYTES,
     AppendText,
     CancelRequest,
     Direct,
@@ -76,7 +77,7 @@ class EngineRequest:
     def write(self, text: str) -> None:
         """Append text; empty text says that more will come. Never blocks; ignored after `end` and once finished."""
         if self.finished is None and not self.ended:
-            self._send(AppendText(self.request_id, text))
+            self._send(AppendText(self.request_id, text, waits=self.samples > 0))
 
     def direct(self, directive: Directive) -> None:
         """A directive after all text so far. Ignored after `end` and once finished."""
@@ -121,8 +122,8 @@ class EngineRequest:
             return None
         event = self._events.popleft()
         if isinstance(event, RequestAudio):
-            self._taken += 1
-            if self._taken == self._grant:
+            self._taken += -(-len(event.pcm) // FRAME_BYTES)
+            if self._taken >= self._grant:
                 self._send(GrantCredit(self.request_id, self._taken))
                 self._taken = 0
         return event
@@ -146,7 +147,8 @@ class EngineRequest:
         return event
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        """Audio in pieces of pcm_s16le, 24 kHz, 80 ms each except the last; raises the error of a failed request."""
+        """Audio in pieces of pcm_s16le, 24 kHz, of whole frames (80 ms) except the last; raises the error of a failed
+        request."""
         while (event := await self.next()) is not None:
             if isinstance(event, RequestAudio):
                 yield event.pcm

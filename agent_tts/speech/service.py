@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 
 from agent_tts.errors import RETRY_MS, Draining, EngineLost
-from agent_tts.events import EngineInfo, SpeechOptions
+from agent_tts.events import EngineInfo, SpeechOptions, StoredVoices
+from agent_tts.lexicon import Lexicon
 from agent_tts.speech.engine_handle import EngineClientFactory, EngineHandle, EngineObserver
 from agent_tts.speech.engine_request import EngineRequest
 from agent_tts.speech.moving import Mover
@@ -28,6 +30,7 @@ class SpeechService:
         library: VoiceLibrary | None = None,
         observer: EngineObserver | None = None,
         aliases: Mapping[str, str] = MappingProxyType({}),
+        lexicon: Lexicon | None = None,
         *,
         tries: bool = True,
         prefers: int = 0,
@@ -42,6 +45,8 @@ class SpeechService:
         # Voices in addition to the engines' own; None without a voice library.
         self.library = library
         self._aliases = aliases
+        # Of all requests; None without one.
+        self._lexicon = lexicon
         # The names of `info` and `library`. None before the first request.
         self._routing: Routing | None = None
         # True while the node shuts down: new utterances are refused.
@@ -126,12 +131,23 @@ class SpeechService:
         # An engine that is not ready may fail fast and so look idle: it would receive every utterance.
         able = [engine for engine in up if engine.able] or [engine for engine in up if engine.ready] or up
         engine = min(able, key=lambda engine: (*engine.load, (engine.number - self._prefers) % len(self.engines)))
-        options = self.resolve(options)
+        options = replace(self.resolve(options), lexicon=None)
         return engine.open(options, owner) if self._mover is None else self._mover.open(engine, options, owner)
 
     def resolve(self, options: SpeechOptions) -> SpeechOptions:
         """The options with voice, language and model resolved; raises the errors of `Routing.resolve`."""
         return self.routing.resolve(options)
+
+    def lexicons(self, options: SpeechOptions) -> list[Lexicon]:
+        """The lexicons for a request, strongest first: its own, its voice's, the node's."""
+        found = [options.lexicon, self._lexicon]
+        if self.library is not None and any(voice.lexicon is not None for voice in self.library.voices()):
+            options = self.resolve(options)
+            names = [options.voice]
+            if isinstance(options.resolved, StoredVoices):
+                names += [part.stored for part in options.resolved.parts]
+            found[1:1] = [voice.lexicon for voice in self.library.voices() if voice.name in names]
+        return [lexicon for lexicon in found if lexicon is not None]
 
     @property
     def routing(self) -> Routing:

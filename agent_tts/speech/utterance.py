@@ -139,7 +139,7 @@ class Utterance:
         self._marks = Marks()
         # Says words as the lexicons have them; None without one.
         self._lexicon = LexiconReader(lexicons) if lexicons else None
-        # Characters of text so far, tags included, and unanswered flushes.
+        # Characters of text so far, or of what is said for it if that is longer, tags included; and unanswered flushes.
         self.chars = 0
         self.flushes = 0
         # Words computed before the engine has started; None afterwards.
@@ -201,14 +201,13 @@ class Utterance:
         return self._read_now(words)
 
     def _looked_up(self, lexicon: LexiconReader, items: list[Item], *, complete: bool) -> Iterator[Item]:
-        for item in items:
-            if isinstance(item, str):
-                yield from lexicon.append(item)
-            else:
-                yield from lexicon.flush()
+        for item in [*items, None] if complete else items:
+            for said in lexicon.append(item) if isinstance(item, str) else lexicon.flush():
+                if isinstance(said, Say) and said.alias is not None:
+                    self.chars += max(0, len(said.alias) - len(said.text))  # long aliases are no way around the limit
+                yield said
+            if item is not None and not isinstance(item, str):
                 yield item
-        if complete:
-            yield from lexicon.flush()
 
     def ack(self, played_ms: float) -> None:
         """The listener has played `played_ms` of the utterance."""

@@ -6,7 +6,7 @@ Rules:
 * `code` is spoken; fenced code is dropped up to its closing fence, or to the end;
 * a link becomes its text, an image its description, a bare URL its host name without "www.";
 * HTML tags are dropped, entities become their characters, emoji become white space;
-* special tokens of language models ("<|im_start|>", "<think>") are ordinary text.
+* special tokens of language models ("<|im_start|>", "<think>") are text, if the front has left them in.
 
 Marks are judged by their neighbours alone ("2 * 3", "2*3", "snake_case" keep them), not by a partner that may come much
 later, so that at most a tag (`MAX_TAG`) or a few marks are held back. Skipped text is not stored.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -40,6 +41,7 @@ _REFUSALS = {
 }
 
 MAX_CONSENT_CHARS = 2_000
+MAX_CONSENT_BY_CHARS = 200
 MAX_TRANSCRIPT_CHARS = 1_000
 MAX_DESCRIPTION_CHARS = 500
 MAX_PROMPT_CHARS = 2_000  # as `instructions`
@@ -64,13 +66,21 @@ class Enrolment:
         self._turn = asyncio.Lock()
 
     async def enroll(
-        self, name: str, clip: bytes, *, consent: str, transcript: str | None = None, description: str = ""
+        self,
+        name: str,
+        clip: bytes,
+        *,
+        consent: str,
+        consent_by: str | None = None,
+        transcript: str | None = None,
+        description: str = "",
     ) -> StoredVoice:
         """Clone the speaker of a clip. Cancelling it is safe.
 
         Args:
             clip: an untrusted audio file.
-            consent: why the speaker may be cloned, stored with the voice.
+            consent: how the speaker agreed, and to what; stored with the voice, as is the clip's digest.
+            consent_by: who gave it.
             transcript: the words of the clip; with it, the voice stores the codes of the clip, too.
         Raises:
             InvalidRequest, VoiceExists, VoiceLimit: the name, the clip or a text is not allowed; the library is full.
@@ -81,7 +91,8 @@ class Enrolment:
             Internal: encoding failed or took too long.
         """
         transcript = _text("ref_text", transcript or "", MAX_TRANSCRIPT_CHARS) or None
-        voice = _cloned(name, description, consent, transcript)
+        agreed = _consent(consent, consent_by, clip)
+        voice = _cloned(name, description, agreed, transcript)
         self._library.check_room(name)
         self._require_checkpoint()
         async with self._turn:
@@ -96,7 +107,15 @@ class Enrolment:
         prompt = _text("prompt", prompt, MAX_PROMPT_CHARS, required=True)
         return self._library.add(StoredVoice(name=name, kind="designed", description=description, prompt=prompt), {})
 
-    def embed(self, name: str, vector: Sequence[float], *, consent: str, description: str = "") -> StoredVoice:
+    def embed(
+        self,
+        name: str,
+        vector: Sequence[float],
+        *,
+        consent: str,
+        consent_by: str | None = None,
+        description: str = "",
+    ) -> StoredVoice:
         """Store a speaker vector that was made elsewhere.
 
         Raises:
@@ -114,7 +133,8 @@ class Enrolment:
             values = np.asarray(vector, np.float32)
         if not np.isfinite(values).all():
             raise InvalidRequest("speaker_embedding: it has to hold finite numbers", "speaker_embedding")
-        return self._library.add(_cloned(name, description, consent), {f"vector_{len(values)}": values})
+        agreed = _consent(consent, consent_by)
+        return self._library.add(_cloned(name, description, agreed), {f"vector_{len(values)}": values})
 
     def _require_checkpoint(self) -> None:
         if not self._checkpoints:
@@ -132,7 +152,7 @@ async def decode(clip: bytes, *, max_s: float) -> NDArray[np.float32]:
     # One extra sample: the rate of a clip need not divide 24 kHz.
     most = 1 + 4 * MAX_CHANNELS * (round(max_s * SAMPLE_RATE) + 1)
     try:
-        done = await _run("decode_child", str(max_s), data=clip, output_bytes=most, timeout_s=DECODE_TIMEOUT_S)
+        done = await run_child("decode_child", str(max_s), data=clip, output_bytes=most, timeout_s=DECODE_TIMEOUT_S)
     except TimeoutError:
         raise _refused(_REFUSALS[Refusal.LIMITS]) from None
     if done.code == Refusal.TOO_LONG:
@@ -170,7 +190,7 @@ async def _encode(
     """
     what = "reference" if reference else "vector"
     try:
-        done = await _run(
+        done = await run_child(
             "encode_child",
             *(what, *map(str, checkpoints)),
             data=waveform.astype("<f4").tobytes(),
@@ -190,7 +210,7 @@ async def _encode(
     return load(done.output)
 
 
-async def _run(child: str, *args: str, **options: Any) -> ModuleResult:
+async def run_child(child: str, *args: str, **options: Any) -> ModuleResult:
     """`run_module` for a child that ends with this process. Raises `AtCapacity` if the machine cannot start it."""
     try:
         return await run_module(f"agent_tts.voices.{child}", str(os.getpid()), *args, **options)
@@ -201,10 +221,17 @@ async def _run(child: str, *args: str, **options: Any) -> ModuleResult:
         raise AtCapacity("the node cannot start a process for the clip: try again", retry_after_ms=RETRY_MS) from None
 
 
-def _cloned(name: str, description: str, consent: str, transcript: str | None = None) -> StoredVoice:
+def _cloned(name: str, description: str, consent: Consent, transcript: str | None = None) -> StoredVoice:
     description = _text("description", description, MAX_DESCRIPTION_CHARS)
-    agreed = Consent(_text("consent", consent, MAX_CONSENT_CHARS, required=True))
-    return StoredVoice(name=name, kind="cloned", description=description, transcript=transcript, consent=agreed)
+    return StoredVoice(name=name, kind="cloned", description=description, transcript=transcript, consent=consent)
+
+
+def _consent(statement: str, by: str | None, clip: bytes | None = None) -> Consent:
+    return Consent(
+        _text("consent", statement, MAX_CONSENT_CHARS, required=True),
+        _text("consent_by", by or "", MAX_CONSENT_BY_CHARS) or None,
+        None if clip is None else hashlib.sha256(clip).hexdigest(),
+    )
 
 
 def _text(param: str, text: str, limit: int, *, required: bool = False) -> str:

@@ -1,8 +1,8 @@
 """The user's own voices on disk: the only code that joins the name of a voice to a path.
 
-A voice is a folder. NAME/voice.json describes it. A cloned voice also has NAME/voice.safetensors, with one or more
-`vector_{H}` float32[H], the speaker for models of hidden size H, and, with a transcript, `codes` int16[T, 16], the
-frames of the clip.
+A voice is a folder. NAME/voice.json describes it; NAME/lexicon.json, if there is one, is how words are said in it. A
+cloned voice also has NAME/voice.safetensors, with one or more `vector_{H}` float32[H], the speaker for models of hidden
+size H, and, with a transcript, `codes` int16[T, 16], the frames of the clip.
 
 A rename adds or removes a whole folder, so any number of processes may share a library.
 """
@@ -10,6 +10,7 @@ A rename adds or removes a whole folder, so any number of processes may share a 
 from __future__ import annotations
 
 import errno
+import json
 import os
 import re
 import secrets
@@ -29,6 +30,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from agent_tts.config.settings import Voices
 from agent_tts.errors import Internal, SettingsError, StorageFull, UnknownVoice, VoiceExists, VoiceLimit
+from agent_tts.lexicon import Lexicon
 from agent_tts.voices.names import checked_name, did_you_mean, is_name, library_name
 
 if TYPE_CHECKING:
@@ -38,8 +40,9 @@ if TYPE_CHECKING:
 
 CODEBOOKS = 16
 MAX_JSON_BYTES = 65_536
+MAX_LEXICON_BYTES = 16 << 20  # more than the longest one has
 
-_JSON, _ARRAYS = "voice.json", "voice.safetensors"
+_JSON, _ARRAYS, _LEXICON = "voice.json", "voice.safetensors", "lexicon.json"
 _VECTOR = re.compile(r"vector_([1-9][0-9]{0,4})")
 # Folders that are being added or deleted. One that is this old was left by a process that died.
 _TEMPORARY = ".temporary-"
@@ -54,9 +57,11 @@ def _now() -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class Consent:
-    """The speaker's consent."""
+    """The speaker's consent: who gave it, when it was recorded, and to what."""
 
-    statement: str
+    statement: str  # how the speaker agreed, and to what
+    by: str | None = None  # who gave it; None: the statement alone says it
+    clip_sha256: str | None = None  # of the file that was cloned, which is not kept; None for a vector
     recorded_at: datetime = field(default_factory=_now)
 
 
@@ -74,6 +79,7 @@ class StoredVoice:
     version: str = field(default_factory=lambda: secrets.token_hex(16))  # differs when a name is used again
     vector_sizes: tuple[int, ...] = ()  # hidden sizes of the models that can speak a cloned voice
     frames: int = 0  # of codes
+    lexicon: Lexicon | None = None  # how words are said in this voice
 
 
 class _Card(BaseModel):
@@ -194,11 +200,12 @@ class VoiceLibrary:
                 card = _Card.model_validate_json(file.read(MAX_JSON_BYTES))
             voice = StoredVoice(name=name, **dict(card))
             sizes, frames = _parts(voice, _shapes(folder / _ARRAYS) if card.kind == "cloned" else {})
+            lexicon = _read_lexicon(folder / _LEXICON)
         except (OSError, ValueError) as error:
             # The text of the error may quote the file.
             logger.warning("the voice {!r} is damaged and left out: {}", name, type(error).__name__)
             return None
-        return replace(voice, vector_sizes=sizes, frames=frames)
+        return replace(voice, vector_sizes=sizes, frames=frames, lexicon=lexicon)
 
     # ------------------------------------------------------------ writing
 
@@ -229,6 +236,21 @@ class VoiceLibrary:
             self.delete(voice.name)
             raise self._is_full()
         return replace(voice, vector_sizes=sizes, frames=frames)
+
+    def set_lexicon(self, name: str, lexicon: Lexicon | None) -> None:
+        """How words are said in a voice from now on; None: as in every voice.
+
+        Raises `UnknownVoice` if there is none of this name, `StorageFull` or `Internal` if the disk refuses.
+        """
+        folder = self._path(self.get(name).name)
+        temporary = folder / f"{_TEMPORARY}{secrets.token_hex(8)}"
+        with self._changing("changed"):
+            if lexicon is None or not len(lexicon):
+                (folder / _LEXICON).unlink(missing_ok=True)
+            else:
+                _write_file(temporary, json.dumps(lexicon.mapping(), ensure_ascii=False, indent=1).encode())
+                temporary.replace(folder / _LEXICON)
+            os.utime(self._folder)  # for the other processes, which look at this alone
 
     def delete(self, name: str) -> None:
         """Delete a voice, damaged or not.
@@ -304,6 +326,13 @@ class VoiceLibrary:
 
     def _unknown(self, name: str) -> UnknownVoice:
         return UnknownVoice(f"the library has no such voice{did_you_mean(name, self._entries)}")
+
+
+def _read_lexicon(path: Path) -> Lexicon | None:
+    if not os.path.lexists(path):
+        return None
+    with _regular(path).open("rb") as file:
+        return Lexicon.of(json.loads(file.read(MAX_LEXICON_BYTES)))
 
 
 def _is_settled(modified_ns: int) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import os
 import pty
@@ -126,6 +127,11 @@ def test_a_clone_is_added_privately_and_deleted(tmp_path: Path, base: Path, clip
     kept = card(tmp_path, "bob")
     assert (kept["kind"], kept["transcript"]) == ("cloned", "A tone.")
     assert "on a terminal" in json.dumps(kept["consent"])
+    shown = invoke("voices", "show", "bob", **home).stdout
+    assert b"consent statement" in shown
+    assert hashlib.sha256(clip.read_bytes()).hexdigest().encode() in shown
+    as_json = json.loads(invoke("voices", "show", "bob", "--json", **home).stdout)
+    assert as_json["consent"]["clip_sha256"] == hashlib.sha256(clip.read_bytes()).hexdigest()
     assert stat.S_IMODE((tmp_path / "library" / "bob").stat().st_mode) == 0o700
     deleted = invoke("voices", "delete", "bob", **home)
     assert deleted.returncode == 0, deleted.stderr
@@ -162,6 +168,8 @@ def test_a_design_needs_no_model(tmp_path: Path, home: dict[str, str]) -> None:
         (("add", "bob", "--prompt", "y", "--url", "127.0.0.1:9"), 1, "no node answers"),
         (("delete", "ryan"), 1, "'ryan' is a voice of the engine"),
         (("delete", "bob"), 1, "no such voice"),
+        (("show", "bob"), 1, "no such voice"),
+        (("show", "bob", "--url", "127.0.0.1:9"), 1, "no node answers"),
         (("delete", "bob", "--url", "127.0.0.1:9"), 1, "no node answers"),
     ],
 )

@@ -16,7 +16,7 @@ from websockets.typing import Subprotocol
 
 from agent_tts.client import connection as client
 from agent_tts.client.connection import ConnectionLost, NodeConnection, connect, http_url, stream_url
-from agent_tts.client.utterance import Audio, Cancelled, Done, Flushed, RemoteUtterance, Words
+from agent_tts.client.utterance import Audio, Cancelled, Done, Flushed, Mark, RemoteUtterance, Words
 from agent_tts.errors import (
     AtCapacity,
     BadMessage,
@@ -173,6 +173,18 @@ async def test_cancel_stops_the_audio_and_reports_the_heard_text(node: RunningNo
         assert speech.done is not None
         assert speech.done.reason == "cancelled"
         assert node.node.service.speaking == 0
+
+
+async def test_tags_are_in_no_heard_text_and_marks_are_events(node: RunningNode) -> None:
+    async with connect(node.url) as connection:
+        speech = await connection.open(lead_ms=None)
+        speech.write('[sad] One <mark name="two"/>two, <emphasis>three</emphasis>.<break time="80ms"/> Four.')
+        speech.end()
+        marks = [event async for event in speech.events() if isinstance(event, Mark)]
+        times = {word.word: word for word in speech.words}
+        assert marks == [Mark("two", times["two,"].start_ms, 10)]
+        cut = await speech.cancel(played_ms=times["two,"].end_ms)
+        assert (cut.heard_text, cut.unheard_text) == ("One two,", " three. Four.")
 
 
 async def test_an_acknowledgement_decides_the_heard_text_of_a_cancel(node: RunningNode) -> None:

@@ -22,6 +22,7 @@ class Device(Engine):
 
     def __init__(self, took_s: Sequence[float], *, overlaps: bool) -> None:
         self.now = 0.0
+        self.tidied = False
         self._took_s = iter(took_s)
         self._overlaps = overlaps
         self._epoch = 0
@@ -47,6 +48,9 @@ class Device(Engine):
     def next_step_in_s(self) -> float | None:
         return None if self._done_at is None else max(0.0, self._done_at - HOST_S - self.now)
 
+    def tidy(self) -> None:
+        self.tidied = True
+
     def close(self) -> None:
         pass
 
@@ -68,6 +72,16 @@ def longest_ms(loop: EngineLoop) -> float:
     return next(event.step_ms for event in loop.step() if isinstance(event, EnginePong))
 
 
+def test_the_engine_tidies_up_at_each_heartbeat() -> None:
+    """Also while it has no request: a deleted voice is to be forgotten then, too."""
+    device = Device([], overlaps=False)
+    loop = EngineLoop(device, Scheduler(Policy(slots=1, queue=1)), lambda: device.now)
+    loop.step()
+    assert not device.tidied
+    longest_ms(loop)
+    assert device.tidied
+
+
 @pytest.mark.parametrize("overlaps", [True, False])
 def test_the_longest_step_is_told_once_and_no_wait_is_part_of_it(*, overlaps: bool) -> None:
     """A wait for text, or for the listener, is no step; nor is the step before, where steps overlap."""
@@ -84,4 +98,5 @@ def test_the_longest_step_is_told_once_and_no_wait_is_part_of_it(*, overlaps: bo
     assert 5 <= longest_ms(loop) <= 5 + 1_000 * HOST_S + 1e-6
     drive(loop, device, 100.0)
     assert longest_ms(loop) <= 1_000 * HOST_S + 1e-6
-    assert sum(isinstance(event, events.RequestAudio) for event in happened) == len(took_s)
+    heard = b"".join(event.pcm for event in happened if isinstance(event, events.RequestAudio))
+    assert len(heard) == len(took_s) * events.FRAME_BYTES

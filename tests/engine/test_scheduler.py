@@ -12,8 +12,19 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from agent_tts import events
 from agent_tts.engine import base
-from agent_tts.engine.scheduler import BATCH_WINDOW_S, FRAME_S, MAX_ADMITTED, Policy, Scheduler, Step
-from agent_tts.events import FRAME_BYTES, SpeechOptions
+from agent_tts.engine.scheduler import (
+    BATCH_WINDOW_S,
+    CAP_FRAMES,
+    CAP_FRAMES_PER_CHAR,
+    FRAME_S,
+    MAX_ADMITTED,
+    MAX_HELD,
+    MIN_AHEAD_S,
+    Policy,
+    Scheduler,
+    Step,
+)
+from agent_tts.events import FRAME_BYTES, Pause, Say, SpeechOptions
 from tests.examples import examples
 
 PCM = bytes(FRAME_BYTES)
@@ -92,6 +103,29 @@ def test_a_request_gets_a_free_slot_with_the_text_received_before() -> None:
     assert bench.step() == [events.RequestStarted(1, 0)]
     assert bench.inputs == [base.StartRequest(0, 1, UNPACED), base.AddText(0, "Hello"), base.AddText(0, "", last=True)]
     assert bench.run == [0]
+
+
+def test_directives_keep_their_place_in_the_text() -> None:
+    bench = Bench()
+    bench.scheduler.open(1, UNPACED, 0.0)
+    bench.scheduler.append(1, "One ")
+    bench.scheduler.direct(1, Pause(500))
+    bench.scheduler.append(1, "two")
+    bench.step()
+    bench.scheduler.direct(1, Say("3", "three"))
+    texts = [base.AddText(0, "One "), base.AddText(0, "", directive=Pause(500)), base.AddText(0, "two")]
+    assert bench.inputs == [base.StartRequest(0, 1, UNPACED), *texts]
+    bench.step()
+    assert bench.inputs == [base.AddText(0, "", directive=Say("3", "three"))]
+
+
+def test_pauses_and_aliases_allow_their_frames() -> None:
+    bench = Bench(window_frames=1_000)
+    bench.scheduler.open(1, UNPACED, 0.0)
+    bench.scheduler.direct(1, Pause(800))
+    bench.scheduler.direct(1, Say("3", "three"))
+    bench.step()
+    assert bench.frames(1_000) == CAP_FRAMES + CAP_FRAMES_PER_CHAR * len("three") + 10
 
 
 def test_admission_is_first_in_first_out() -> None:
@@ -177,6 +211,83 @@ def test_frames_of_an_earlier_request_are_dropped() -> None:
     happened = bench.step(base.FrameOutput(0, 1, PCM), base.DoneOutput(0, 1), base.FrameOutput(0, 2, PCM))
     assert [e for e in happened if isinstance(e, events.RequestAudio)] == [events.RequestAudio(2, PCM)]
     assert finished(happened) == [(1, "cancelled", None)]
+
+
+def told(happened: list[events.EngineEvent]) -> list[int]:
+    return [len(event.pcm) // FRAME_BYTES for event in happened if isinstance(event, events.RequestAudio)]
+
+
+def test_frames_are_told_together_once_the_listener_has_enough() -> None:
+    bench = Bench(window_frames=100)
+    bench.scheduler.open(1, UNPACED, 0.0)
+    bench.scheduler.append(1, "one two three")
+    assert bench.frames(80) == 80
+    alone = round(MIN_AHEAD_S / FRAME_S) + 1
+    frames = told(bench.events)
+    assert frames[:alone] == [1] * alone
+    assert frames[-5:] == [MAX_HELD] * 5
+    happened = bench.step(base.FrameOutput(0, 1, PCM), base.DoneOutput(0, 1))
+    assert sum(frames + told(happened)) == 81
+
+
+def held(bench: Bench) -> None:
+    bench.scheduler.open(1, UNPACED, 0.0)
+    bench.scheduler.append(1, "one")
+    bench.frames(round(MIN_AHEAD_S / FRAME_S) + 1)
+    assert told(bench.step(base.FrameOutput(0, 1, PCM))) == []
+
+
+@pytest.mark.parametrize("output", [base.StarvedOutput(0, 1), base.DoneOutput(0, 1), base.FailedOutput(0, 1, "x", "")])
+def test_frames_that_are_held_come_before_what_ends_the_speech(output: base.StepOutput) -> None:
+    bench = Bench()
+    held(bench)
+    assert told(bench.step(output)) == [1]
+
+
+def test_frames_that_are_held_come_before_their_flush() -> None:
+    bench = Bench()
+    held(bench)
+    bench.scheduler.flush(1, "f")
+    assert bench.step(base.FlushedOutput(0, 1)) == [events.RequestAudio(1, PCM), events.RequestFlushed(1, "f")]
+
+
+def test_frames_that_are_held_are_dropped_by_a_cancel() -> None:
+    bench = Bench()
+    held(bench)
+    bench.scheduler.cancel(1)
+    assert told(bench.step()) == []
+
+
+def test_frames_are_not_held_while_the_listener_runs_short() -> None:
+    bench = Bench()
+    held(bench)
+    due_at = bench.scheduler._requests[1].held_until
+    assert (bench.scheduler.next_step_at(bench.now) or 0.0) <= due_at
+    bench.now = due_at - 0.001
+    assert told(bench.step()) == []
+    bench.now = due_at
+    assert told(bench.step()) == [1]
+
+
+def test_frames_are_not_held_without_credit() -> None:
+    bench = Bench(window_frames=2)
+    bench.scheduler.open(1, UNPACED, 0.0)
+    bench.scheduler.append(1, "one")
+    for _ in range(10):
+        assert bench.frames(2) == 2
+        bench.scheduler.grant_credit(1, 2)
+    assert sum(told(bench.events)) == 20
+
+
+def test_one_that_may_not_wait_is_refused_when_another_gets_the_slot() -> None:
+    """The slot was free when it came. A later request of an owner without slots has it."""
+    bench = Bench(slots=2)
+    for number, owner in enumerate((1, 1, 2), 1):
+        bench.scheduler.open(number, UNPACED, 0.0, owner=owner, waits=owner == 2)
+        bench.scheduler.append(number, "text")
+    happened = bench.step()
+    assert [event.request_id for event in happened if isinstance(event, events.RequestStarted)] == [1, 3]
+    assert finished(happened) == [(2, "error", "at_capacity")]
 
 
 def test_a_request_without_credit_does_not_run_until_frames_are_taken() -> None:
@@ -545,6 +656,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.now = 0.0
         self.next_request = 1
         self.open: dict[int, int] = {}  # request -> frames received and not taken
+        self.made: Counter[int] = Counter()  # frames of each request that were made and not received
         self.owner: dict[int, int] = {}  # of each request
         self.since: dict[int, float] = {}  # when it began to wait
         self.impatient: set[int] = set()  # requests that may not wait
@@ -624,19 +736,23 @@ class SchedulerMachine(RuleBasedStateMachine):
         before = [request.id for step, _ in self.under_way for request in step.requests]
         for request in step.requests:
             assert self.in_slot[request.slot] == request.id
-            assert self.open[request.id] + before.count(request.id) < self.policy.window_frames, "ran without credit"
+            unheard = self.open[request.id] + self.made[request.id] + before.count(request.id)
+            assert unheard < self.policy.window_frames, "ran without credit"
         done, self.under_way = [*self.under_way, (step, step.run)], []
         if data.draw(st.booleans(), label="late"):
             self.under_way = [done.pop()]
         outputs: list[base.StepOutput] = []
         ran = [pair for step, slots in done for pair in zip(slots, step.requests, strict=True)]
+        ended: set[int] = set()
         for slot, epoch in ((slot, request.id) for slot, request in ran):
             kind = data.draw(st.sampled_from(["frame"] * 4 + ["starved", "done", "failed", "nothing"]), label="kind")
             if kind == "frame":
                 outputs.append(base.FrameOutput(slot, epoch, PCM))
+                self.made[epoch] += epoch in self.scheduler._requests and epoch not in ended
             elif kind == "starved":
                 outputs.append(base.StarvedOutput(slot, epoch))
-            elif kind == "done":
+            ended |= {epoch} if kind in ("done", "failed") else set()
+            if kind == "done":
                 outputs.append(base.DoneOutput(slot, epoch))
             elif kind == "failed":
                 outputs.append(base.FailedOutput(slot, epoch, "internal", "x"))
@@ -660,7 +776,10 @@ class SchedulerMachine(RuleBasedStateMachine):
             self.started.append(event.request_id)
         elif isinstance(event, events.RequestAudio):
             assert event.request_id in self.started
-            self.open[event.request_id] += 1
+            frames = len(event.pcm) // FRAME_BYTES
+            self.open[event.request_id] += frames
+            self.made[event.request_id] -= frames
+            assert frames <= MAX_HELD
         elif isinstance(event, events.RequestFinished):
             if event.gave_way:
                 assert event.code in ("starved", "at_capacity")
@@ -668,6 +787,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             if event.code == "at_capacity":
                 assert 100 <= (event.retry_after_ms or 0) <= 30_000
             self.over.add(event.request_id)
+            assert event.reason == "cancelled" or not self.made[event.request_id], "a frame was not told"
             del self.open[event.request_id]
 
     @invariant()
@@ -687,6 +807,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         due_at = self.scheduler.next_step_at(self.now)
         if self.open:
             assert due_at is not None, "a request is open and no step is due"
+        latest = min((request.held_until for request in self.scheduler._holding.values()), default=math.inf)
+        assert latest == math.inf or (due_at or 0.0) <= latest, "frames are held for too long"
         held = Counter(request.owner for request in self.scheduler._running.values())
         assert held == self.scheduler._held
         waiting = [request for queue in self.scheduler._waiting.values() for request in queue]

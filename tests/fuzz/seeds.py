@@ -59,6 +59,8 @@ TALK = {
             {"type": "session.update", "session": {"voice": "tone-660", "output": {"framing": "base64"}}},
             {"type": "context.open", "context_id": "a", "lead_ms": None, "sampling": {"top_k": 1}},
             {"type": "text.append", "context_id": "a", "text": "Hello you. "},
+            {"type": "text.append", "context_id": "a", "text": '<s>[sad] A <sub alias="b">c</sub><break time="'},
+            {"type": "text.append", "context_id": "a", "text": '80ms"/> <mark name="m"/>d <spell>e1</spell></s>'},
             {"type": "context.flush", "context_id": "a", "flush_id": "f"},
             T * 3,
             {"type": "playback.ack", "context_id": "a", "played_ms": 80},

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import Any, cast
 
-from agent_tts.events import AppendText, EngineEvent, GrantCredit, RequestAudio
-from agent_tts.ipc.connection import CREDITS_S, LONG_BYTES, EngineConnection
+import pytest
+
+from agent_tts.events import AppendText, EngineCommand, EngineEvent, GrantCredit, RequestAudio
+from agent_tts.ipc.connection import LONG_BYTES, WAIT_S, EngineConnection
 from agent_tts.ipc.wire import TO_ENGINE, Decoder, encode
 
 FRAMES = LONG_BYTES // 3_840 + 1  # of one long piece
@@ -81,9 +83,10 @@ async def test_what_waits_at_the_end_is_read_and_nothing_after_a_close() -> None
     assert len(ends.events) == 3 * FRAMES
 
 
-async def test_credits_wait_for_others_but_not_for_long() -> None:
+@pytest.mark.parametrize("command", [GrantCredit(1, 6), AppendText(1, "later", waits=True)])
+async def test_some_commands_wait_for_others_but_not_for_long(command: EngineCommand) -> None:
     ends = Ends()
-    ends.connection.send(GrantCredit(1, 6))
+    ends.connection.send(command)
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert not ends.pipe.written
@@ -91,9 +94,9 @@ async def test_credits_wait_for_others_but_not_for_long() -> None:
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     (data,) = ends.pipe.written
-    assert Decoder(TO_ENGINE).feed(data) == [GrantCredit(1, 6), AppendText(2, "now")]
-    ends.connection.send(GrantCredit(1, 6))
-    await asyncio.sleep(2 * CREDITS_S)
-    assert Decoder(TO_ENGINE).feed(ends.pipe.written[1]) == [GrantCredit(1, 6)]
-    ends.connection.send(GrantCredit(1, 6))
+    assert Decoder(TO_ENGINE).feed(data) == [command, AppendText(2, "now")]
+    ends.connection.send(command)
+    await asyncio.sleep(2 * WAIT_S)
+    assert Decoder(TO_ENGINE).feed(ends.pipe.written[1]) == [command]
+    ends.connection.send(command)
     ends.connection.close()

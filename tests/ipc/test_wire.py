@@ -31,6 +31,7 @@ from agent_tts.events import (
 )
 from agent_tts.ipc import wire
 from agent_tts.ipc.wire import MAX_LENGTH, TO_ENGINE, TO_FRONT, Decoder, Setup, WireError, encode
+from agent_tts.lexicon import Lexicon
 
 COMMANDS: tuple[type, ...] = (Setup, *get_args(EngineCommand))
 EVENTS: tuple[type, ...] = get_args(EngineEvent)
@@ -57,6 +58,8 @@ def messages(hint: Any) -> st.SearchStrategy[Any]:
         packed = {"request_id": u32, "frames": u32}
         fields = {name: packed[name] if name in packed else messages(of) for name, of in get_type_hints(hint).items()}
         return st.builds(cast(type, hint), **fields)
+    if hint is Lexicon:  # looked up in the front
+        return st.nothing()
     return {str: text, bytes: st.binary(), float: numbers, int: st.integers(), bool: st.booleans()}[hint]
 
 

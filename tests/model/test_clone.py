@@ -123,7 +123,7 @@ def test_a_checkpoint_fits_or_is_refused(file: str, name: str, message: str, cop
         ("input_sample_rate", 16_000, "input_sample_rate is 16000; only 24000 is supported"),
         ("encode_downsample_rate", 960, "encode_downsample_rate is 960; only 1920 is supported"),
         ("encoder_valid_num_quantizers", 8, "encoder_valid_num_quantizers is 8; only 16 is supported"),
-        ("encoder_config", None, "encoder_config: has to be an object"),
+        ("encoder_config", [], "encoder_config: has to be an object"),
     ],
 )
 def test_an_unsupported_encoder_is_refused(entry: str, value: Any, message: str, copied: Path) -> None:

@@ -14,6 +14,7 @@ import pytest
 from agent_tts.config.settings import Settings
 from agent_tts.engine.factory import create_loop
 from agent_tts.events import FRAME_SAMPLES
+from agent_tts.lexicon import Lexicon
 from agent_tts.protocol.context import AudioChunk, Word
 from agent_tts.protocol.v1 import MAX_UNKNOWN, NativeAdapter
 from agent_tts.serve import session as session_module
@@ -253,6 +254,54 @@ async def test_markup_and_normalize_are_options_of_a_context() -> None:
         assert (words[-2]["word"], words[-1]["word"]) == ("$5.", "Yes")
         assert words[-2]["start_ms"] == pytest.approx(4 * 60 + 800, abs=15)
         assert words[-2]["start_ms"] < words[-1]["start_ms"] <= words[-1]["end_ms"] <= done["audio_ms"]
+
+
+async def test_a_context_says_words_as_its_lexicon_has_them_or_its_sessions() -> None:
+    """The length of a tone is that of what is said; the words are those of the text."""
+    async with running() as peer:
+        lengths = {}
+        peer.send("session.update", session={"lexicon": {"nginx": "engine x and so on"}})
+        updated = await peer.until("session.updated")
+        assert updated["session"]["lexicon"] == {"nginx": "engine x and so on"}
+        lexicons: dict[str, Any] = {
+            "said": {},
+            "own": {"lexicon": {"Nginx": {"alias": "n"}}},
+            "made": {"lexicon": Lexicon.of({"nginx": "n"})},
+            "none": {"lexicon": None},
+        }
+        for context_id, fields in lexicons.items():
+            lengths[context_id] = (await say(peer, context_id, "Nginx runs.", **fields))["audio_ms"]
+            words = [word for message in peer.of("words") for word in message["words"]]
+            assert {(word["word"], word["char_start"]) for word in words} == {("Nginx", 0), ("runs.", 6)}
+        assert lengths["own"] == lengths["made"] < lengths["none"] < lengths["said"]
+        assert lengths["said"] == (await say(peer, "whole", "Engine x and so on runs."))["audio_ms"]
+
+
+@pytest.mark.parametrize(
+    "lexicon",
+    [
+        "nginx",
+        ["nginx"],
+        {"nginx": 5},
+        {"nginx": ""},
+        {"": "engine"},
+        {"nginx": {}},
+        {"nginx": {"alias": "x", "speed": 2}},
+        {"nginx": {"alias": 5}},
+        {"nginx": {"alias": "x", "match_case": "yes"}},
+        {"nginx": "x" * 1_000},
+        {"x" * 1_000: "nginx"},
+        {"nginx": "a\nb"},
+        {"nginx": {"ipa": "\x1b"}},
+    ],
+    ids=str,
+)
+async def test_a_wrong_lexicon_is_refused_and_not_quoted(lexicon: object) -> None:
+    async with running() as peer:
+        peer.send("session.update", session={"lexicon": lexicon})
+        error = await peer.until("error")
+        assert (error["code"], error["message"].partition(":")[0]) == ("bad_message", "session.lexicon")
+        assert "nginx" not in error["message"]
 
 
 async def test_numbers_are_normalized_if_the_node_does_so_by_default() -> None:

@@ -21,6 +21,15 @@ def test_credit_is_granted_in_eighths_of_the_window(window: int, grant: int) -> 
     assert sent == [GrantCredit(7, grant)] * (3 * window // grant)
 
 
+def test_credit_is_counted_in_frames() -> None:
+    sent: list[EngineCommand] = []
+    speech = EngineRequest(7, sent.append, 16)
+    for frames in (1, 4, 0.5, 4):
+        speech.deliver(RequestAudio(7, bytes(int(frames * FRAME_BYTES))))
+        speech.poll()
+    assert sent == [GrantCredit(7, 5), GrantCredit(7, 5)]
+
+
 def test_a_stopped_request_grants_no_more_credit() -> None:
     sent: list[EngineCommand] = []
     speech = EngineRequest(7, sent.append, 2)

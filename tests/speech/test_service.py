@@ -24,12 +24,13 @@ from agent_tts.events import (
     RequestStarted,
     SpeechOptions,
 )
+from agent_tts.lexicon import Lexicon
 from agent_tts.speech.engine_handle import EngineClient, EngineClientFactory
 from agent_tts.speech.engine_request import EngineRequest
 from agent_tts.speech.service import SpeechService
 from agent_tts.voices.library import StoredVoice, VoiceLibrary
 from tests.in_process import InProcessEngine
-from tests.support import until
+from tests.support import until, with_models
 
 UNPACED = SpeechOptions(lead_ms=None)
 
@@ -54,6 +55,23 @@ async def test_ready_means_that_a_real_synthesis_succeeded() -> None:
     await until(lambda: service.ready)
     await service.close()
     assert not service.alive
+
+
+async def test_a_request_has_its_own_lexicon_before_its_voices_and_the_nodes(tmp_path: Path) -> None:
+    library = VoiceLibrary(tmp_path, limit=3)
+    library.add(StoredVoice(name="bob", kind="designed", prompt="A man."), {})
+    node, voice, own = (Lexicon.of({"a": alias}) for alias in "nvo")
+    designs = Model("design", "designed", "nowhere")
+    service = SpeechService([with_models(designs)], library, lexicon=node)
+    await service.start()
+    try:
+        options = SpeechOptions(voice="bob", lexicon=own)
+        assert service.lexicons(options) == [own, node]
+        library.set_lexicon("bob", voice)
+        assert service.lexicons(options) == [own, voice, node]
+        assert service.lexicons(SpeechOptions()) == [node]
+    finally:
+        await service.close()
 
 
 async def test_a_truncated_first_synthesis_counts() -> None:

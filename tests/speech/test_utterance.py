@@ -11,6 +11,7 @@ from agent_tts.events import (
     FRAME_BYTES,
     AppendText,
     CancelRequest,
+    Direct,
     EndText,
     EngineCommand,
     EngineInfo,
@@ -20,9 +21,11 @@ from agent_tts.events import (
     RequestFlushed,
     RequestStarted,
     RequestWords,
+    Say,
     SpeechOptions,
     WordTime,
 )
+from agent_tts.lexicon import Lexicon
 from agent_tts.protocol.context import AudioChunk, Done, Flushed, Words
 from agent_tts.protocol.v1 import OutputFormat
 from agent_tts.speech.engine_request import EngineRequest
@@ -36,7 +39,14 @@ END = RequestFinished(7, "end", busy_ms=8.0)
 class Bench:
     """An utterance, its commands, and a method to give it events."""
 
-    def __init__(self, *, words: WordsMode = "told", aligned: bool = False, output: OutputFormat | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        words: WordsMode = "told",
+        aligned: bool = False,
+        output: OutputFormat | None = None,
+        lexicon: dict[str, str] | None = None,
+    ) -> None:
         self.sent: list[EngineCommand] = []
         self.request = EngineRequest(7, self.sent.append, window=80)
         info = EngineInfo("tone", "tone", 1, (), "tone", {"en": "en"}, aligns_words=aligned)
@@ -47,6 +57,7 @@ class Bench:
             SpeechOptions(language="en"),
             output=output or OutputFormat(),
             words=words,
+            lexicons=[Lexicon.of(lexicon)] if lexicon else (),
             clock=lambda: self.now,
         )
 
@@ -69,6 +80,27 @@ def test_words_before_the_start_are_sent_right_after_it() -> None:
     assert [word.word for word in words.words] == ["Two", "words"]
     (later,) = bench.utterance.write("more ")
     assert [word.word for word in later.words] == ["more"]
+
+
+@pytest.mark.parametrize("complete", ["flush", "end"])
+def test_the_engine_gets_what_is_said_and_the_listener_what_is_written(complete: str) -> None:
+    bench = Bench(lexicon={"new york": "nyoo york"})
+    bench.hear(RequestStarted(7, 0))
+    told = [*bench.utterance.write("In New"), *bench.utterance.write(" York, new"), *bench.utterance.write(" <break/>")]
+    told += bench.utterance.flush("") if complete == "flush" else bench.utterance.end()
+    text = [item for item in bench.sent if isinstance(item, (AppendText, Direct))]
+    assert text[:3] == [AppendText(7, "In "), Direct(7, Say("New York", "nyoo york")), AppendText(7, ", ")]
+    assert "".join(item.text for item in text if isinstance(item, AppendText)).rstrip() == "In , new"
+    words = [word for words in told for word in words.words]
+    assert [(word.word, word.char_start) for word in words][:3] == [("In", 0), ("New", 3), ("York,", 7)]
+    assert bench.utterance.cut(0).unheard_text.startswith("In New York, new")
+
+
+def test_what_is_said_counts_as_text() -> None:
+    """Otherwise a lexicon would be a way around the limit of a context."""
+    bench = Bench(lexicon={"a": "b" * 200})
+    bench.utterance.write("a a c")
+    assert bench.utterance.chars == 5 + 2 * 199
 
 
 def test_the_last_audio_is_flagged_and_done_follows() -> None:

@@ -31,6 +31,7 @@ from agent_tts.errors import (
     VoiceExists,
     VoiceLimit,
 )
+from agent_tts.lexicon import Lexicon
 from agent_tts.voices import library as library_module
 from agent_tts.voices.library import Consent, StoredVoice, VoiceLibrary, default_folder
 from tests.small_disk import NEEDS_ROOT, small_disk
@@ -538,3 +539,28 @@ def test_the_front_imports_neither_encoder_nor_pyav() -> None:
     program = f"import {modules}, sys; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     assert not {"torch", "transformers", "av", "safetensors"} & set(done.stdout.split())
+
+
+def test_a_lexicon_is_kept_with_the_voice_and_seen_by_other_processes(library: VoiceLibrary, folder: Path) -> None:
+    other = VoiceLibrary(folder, limit=3)
+    library.add(cloned(), sound())
+    assert other.get("bob").lexicon is None
+    lexicon = Lexicon.of({"nginx": "engine x", "GIF": {"ipa": "dʒɪf"}})
+    library.set_lexicon("bob", lexicon)
+    assert library.get("bob").lexicon == other.get("clone:bob").lexicon == lexicon
+    assert stat.S_IMODE((folder / "bob" / "lexicon.json").stat().st_mode) == 0o600
+    library.set_lexicon("bob", Lexicon.of({"nginx": "n"}))
+    assert other.get("bob").lexicon == Lexicon.of({"nginx": "n"})
+    library.set_lexicon("bob", None)
+    assert other.get("bob").lexicon is None
+    assert len(list((folder / "bob").iterdir())) == 2
+    with pytest.raises(UnknownVoice):
+        library.set_lexicon("eve", lexicon)
+
+
+def test_a_damaged_lexicon_damages_the_voice(library: VoiceLibrary, folder: Path, log: list[str]) -> None:
+    library.add(cloned(), sound())
+    (folder / "bob" / "lexicon.json").write_text('{"a": 5}')
+    os.utime(folder)
+    assert library.voices() == ()
+    assert "damaged" in log[0]

@@ -27,6 +27,7 @@ from agent_tts.engine.qwen3.voices import ModelVoice, Qwen3Voices, speakers_of
 from agent_tts.engine.slots import READ_S, SlotTable
 from agent_tts.errors import SpeechError, Unsupported
 from agent_tts.events import EngineInfo, Model
+from agent_tts.text.directives import ABILITIES
 from agent_tts.voices.library import VoiceLibrary
 
 # Prompts that are begun in one step: each takes the host about 0.1 ms, for which all rows wait.
@@ -67,6 +68,7 @@ class Qwen3Engine(Engine):
             languages=self._voices.languages,
             aliases=self._voices.aliases,
             watermark=None if settings.watermark == "none" else settings.watermark,
+            performs=tuple(one for one in ABILITIES if any(one in model.abilities for model in self._models)),
             models=tuple(Model(m.name, m.kind, str(m.folder), m.vector_size, speakers_of(m)) for m in self._models),
         )
         self._slots = SlotTable(slots, self._make)
@@ -77,6 +79,8 @@ class Qwen3Engine(Engine):
         self._loader = ThreadPoolExecutor(1, "qwen3 loader", use, (self._models[0].device,))
         # Its jobs: at most one for each model and each clone, and only those that a row waits for.
         self._loading: dict[object, Future[LoadedVoice | None]] = {}
+        # What the library holds, being read by the loader's thread; None when it is to be read again.
+        self._stored: Future[frozenset[tuple[str, str]]] | None = None
         # Whether text of rows is left that this step had no time to read.
         self._is_behind = False
         # Prompts that may still be begun in this step.
@@ -191,6 +195,15 @@ class Qwen3Engine(Engine):
         if all(frames.launched.ready() for frames in self._in_flight):
             return 0.0
         return min(LOOK_S, self._timer.wait_s(time.perf_counter()))
+
+    def tidy(self) -> None:
+        """See `Engine.tidy`. A request that speaks with a voice when it is deleted is spoken to its end."""
+        if self._stored is None:
+            self._stored = self._loader.submit(self._voices.read_library)
+        elif self._stored.done():
+            stored, self._stored = self._stored, None
+            self._voices.forget_others(stored.result())
+            self._forget_loading()
 
     def close(self) -> None:
         """Free everything. Idempotent."""

@@ -8,7 +8,7 @@ next step on.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from agent_tts.engine.qwen3.graphs import ChunkInputs, FrameGraphs, LaunchedStep, PrefillBudget
+from agent_tts.events import StoredVoices
 from agent_tts.model.block_allocator import BlockAllocator
 from agent_tts.model.codec import CodecState
 from agent_tts.model.prompt import Position, Prompt, PromptVoice
@@ -38,6 +39,7 @@ class LoadedVoice:
     vector: Tensor | None = None  # [H], on the device
     identity: bytes = b""  # of the vector: the same for equal ones
     codec: CodecState | None = None  # of one row, behind the voice's reference; None is the start of a stream
+    stored: StoredVoices | None = None  # what it is of the library; None for other voices
 
 
 @dataclass(slots=True, eq=False)
@@ -67,10 +69,19 @@ class RowPrompt:
         return self.prompt.shared == len(self.prompt.prefix)
 
     @property
-    def key(self) -> object:
+    def key(self) -> PrefixKey:
         """Equal for prompts with equal shared entries."""
         start = self.prompt.start if self.is_shared else None
-        return self.prompt.prefix[: self.prompt.shared], start, self.speaker.identity
+        return PrefixKey(self.prompt.prefix[: self.prompt.shared], start, self.speaker.identity, self.speaker.stored)
+
+
+class PrefixKey(NamedTuple):
+    """What the shared entries of a prompt are made of."""
+
+    entries: tuple[Position, ...]
+    start: object  # what follows them, if all entries are shared
+    identity: bytes  # of the speaker's vector
+    stored: StoredVoices | None  # the speaker's voice in the library
 
 
 class PromptChunk(NamedTuple):
@@ -130,7 +141,7 @@ class ModelRunner:
         # Codec states of rows that begin to decode behind a reference; the others start a stream.
         self._codecs: dict[int, CodecState] = {}
         # Shared beginnings of prompts by key; the most recently used is the last.
-        self.prefixes: OrderedDict[object, Prefix] = OrderedDict()
+        self.prefixes: OrderedDict[PrefixKey, Prefix] = OrderedDict()
 
     # ---------------------------------------------------------------- rows
 
@@ -177,6 +188,11 @@ class ModelRunner:
         self._codecs.pop(row, None)
         if self._allocator:
             self._allocator.release(row)
+
+    def forget(self, is_gone: Callable[[StoredVoices], bool]) -> None:
+        """Drop the cached prompts of voices that the library has no more."""
+        for key in [key for key in self.prefixes if key.stored is not None and is_gone(key.stored)]:
+            del self.prefixes[key]
 
     @torch.inference_mode()
     def codec_of(self, row: int) -> CodecState:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -125,6 +125,23 @@ class Qwen3Voices:
         while len(self._ready) > self._limit:
             self._ready.popitem(last=False)
 
+    def read_library(self) -> frozenset[tuple[str, str]]:
+        """Name and version of each voice of the library, in the loader's thread."""
+        return frozenset((voice.name, voice.version) for voice in self._library.voices())
+
+    def forget_others(self, stored: Container[tuple[str, str]]) -> None:
+        """Drop clones, and their cached prompts, that are not `stored` in the library any more."""
+
+        def is_gone(voice: ResolvedVoice) -> bool:
+            parts = voice.parts if isinstance(voice, StoredVoices) else ()
+            return any((part.stored, part.version) not in stored for part in parts)
+
+        for wanted in [wanted for wanted in self._ready if is_gone(wanted.voice)]:
+            del self._ready[wanted]
+        for model in self._models:
+            if model.loaded:
+                model.runner.forget(is_gone)
+
     def load(self, wanted: ModelVoice) -> LoadedVoice:
         """Make a clone ready, in any thread; its reference takes as long as that many frames of speech.
 
@@ -137,7 +154,10 @@ class Qwen3Voices:
             with np.errstate(over="ignore"):  # an infinity is refused below
                 return _clone(model, np.asarray(wanted.voice.vector, np.float32))
         assert isinstance(wanted.voice, StoredVoices)
-        parts = wanted.voice.parts
+        return replace(self._load_stored(model, wanted.voice), stored=wanted.voice)
+
+    def _load_stored(self, model: Qwen3Model, wanted: StoredVoices) -> LoadedVoice:
+        parts = wanted.parts
         arrays = [self._library.arrays(part.stored) for part in parts]
         voices = [self._library.get(part.stored) for part in parts]
         if any(voice.version != part.version for voice, part in zip(voices, parts, strict=True)):

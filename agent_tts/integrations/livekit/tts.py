@@ -267,6 +267,12 @@ class TTS(tts.TTS[Literal["metrics_collected"]]):
         # Running replies; closed by `aclose`.
         self._streams: WeakSet[tts.SynthesizeStream | tts.ChunkedStream] = WeakSet()
 
+    class Markup(tts.TTS.Markup):
+        """Of LiveKit's expressive mode: what it teaches the LLM, and the tags that it makes of that."""
+
+        def _provider_key(self) -> str:
+            return "cartesia"
+
     @property
     def model(self) -> str:
         """The requested model, or the node's; "unknown" before the first connection."""

@@ -109,7 +109,17 @@ class InProcessNodeClient:
         options, info = config.options(), self._service.info
         request = self._service.open(options, self._owner)
         meter = self._metrics.context(TRANSPORT)
-        return LocalUtterance(Utterance(request, info, options, output=config.output, paces=self._paces, meter=meter))
+        return LocalUtterance(
+            Utterance(
+                request,
+                info,
+                options,
+                output=config.output,
+                paces=self._paces,
+                lexicons=self._service.lexicons(options),
+                meter=meter,
+            )
+        )
 
     async def close(self) -> bool:
         """There is no connection; each utterance is stopped by who began it."""

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+import html
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 from pipecat.frames.frames import (
+    AggregatedTextFrame,
     CancelFrame,
     EndFrame,
     Frame,
@@ -28,7 +31,7 @@ from agent_tts.client.connection import DEFAULT_URL
 from agent_tts.client.utterance import Audio, Done, Words
 from agent_tts.errors import RETRY_MS, SpeechError, Starved
 from agent_tts.integrations.pipecat.node_client import InProcessNodeClient, NodeClient, WebSocketNodeClient
-from agent_tts.integrations.pipecat.words import REQUEST_ID, SPOKEN, SpokenWord, SpokenWords
+from agent_tts.integrations.pipecat.words import REQUEST_ID, SPOKEN, PlainText, SpokenWord, SpokenWords
 from agent_tts.protocol.context import AnyUtterance
 from agent_tts.serve.telemetry.metrics import Metrics
 from agent_tts.speech.service import SpeechService
@@ -78,6 +81,9 @@ class _Turn:
 
     context_id: str
     words: SpokenWords = field(default_factory=SpokenWords)
+    # The language model's text, and that after filters and transforms, which are split otherwise.
+    written: PlainText = field(default_factory=PlainText)
+    sent: PlainText = field(default_factory=PlainText)
     spoken: list[SpokenWord] = field(default_factory=list)  # metadata of the next frame
     utterance: AnyUtterance | None = None  # None before it begins and when it starved
     hearing: asyncio.Task[None] | None = None  # reads `utterance`
@@ -226,6 +232,31 @@ class AgentTTSService(TTSService):
         """Begin before the first word, so that the node prepares the voice."""
         await self._begin(context_id)
 
+    @classmethod
+    def format_pronunciation(cls, word: str, ipa: str) -> str:
+        """A word with its pronunciation in IPA, for `pronunciation_transform_ipa`."""
+        return f'<phoneme alphabet="ipa" ph="{html.escape(ipa)}">{html.escape(word)}</phoneme>'
+
+    async def _speak_text(self, src_frame: AggregatedTextFrame, text: str, context_id: str) -> None:
+        """Pipecat looks for the spoken words in its frame, and keeps its text for the LLM: both without markup."""
+        frame = copy.copy(src_frame)  # with its id
+        if self._obeys_markup:
+            frame.text = self._turn(context_id).written.read(src_frame.text)
+            # Different for a pattern of the application, which is complete and whose own delimiters stay.
+            raw = src_frame.raw_text
+            frame.raw_text = frame.text if raw in (None, src_frame.text) else PlainText().read(raw or "")
+        await super()._speak_text(frame, text, context_id)
+
+    async def _register_spoken_text(self, src_frame: AggregatedTextFrame, text: str, context_id: str) -> None:
+        if self._obeys_markup:
+            text = self._turn(context_id).sent.read(text)
+        if text.strip() or self._is_streaming_tokens:
+            await super()._register_spoken_text(src_frame, text, context_id)
+
+    @property
+    def _obeys_markup(self) -> bool:
+        return self._settings.extra.get("markup") != "none"
+
     async def run_tts(self, text: str, context_id: str) -> AsyncGenerator[Frame | None, None]:
         turn = self._turns.get(context_id)
         if turn is None or (turn.utterance is None and not turn.lost):
@@ -268,9 +299,14 @@ class AgentTTSService(TTSService):
 
     # ------------------------------------------------------------ turns
 
+    def _turn(self, context_id: str) -> _Turn:
+        if context_id not in self._turns:
+            self._turns[context_id] = _Turn(context_id)
+        return self._turns[context_id]
+
     async def _begin(self, context_id: str) -> _Turn:
         """Start a context on the node for a new turn, or for the rest of one."""
-        turn = self._turns.setdefault(context_id, _Turn(context_id))
+        turn = self._turn(context_id)
         if not self.is_usable and self._recovery is None:  # the node refuses the settings
             turn.lost = True
             return turn

@@ -7,7 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from agent_tts.client.utterance import Word
+from agent_tts.events import Say
 from agent_tts.speech.words.due_words import DueWords
+from agent_tts.text.markup import MarkupReader
 
 # A character of a script that is written without spaces.
 _CHARACTER = "[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
@@ -21,6 +23,18 @@ SPOKEN = "agent_tts.spoken"
 
 # Metadata key of the service's audio frames: the request_id, as in the logs of the node.
 REQUEST_ID = "agent_tts.request_id"
+
+
+class PlainText:
+    """The text of one turn without its markup."""
+
+    def __init__(self) -> None:
+        self._markup = MarkupReader()
+
+    def read(self, text: str) -> str:
+        """More text in any split; returns what it completes. What may be the start of a tag waits for its end."""
+        items = self._markup.read(text)
+        return "".join(item if isinstance(item, str) else item.text for item in items if isinstance(item, str | Say))
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Coroutine
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
@@ -14,6 +16,8 @@ from starlette.requests import Request
 from starlette.types import Receive
 
 from agent_tts.errors import BadMessage, Draining, InvalidRequest, UnknownVoice, Unsupported
+from agent_tts.lexicon import Lexicon
+from agent_tts.pls import read_pls
 from agent_tts.protocol import validation
 from agent_tts.protocol.options import SpeakerEmbedding
 from agent_tts.serve.node import Node
@@ -21,6 +25,7 @@ from agent_tts.serve.routes import multipart, openai
 from agent_tts.serve.routes.http import ERRORS, Authorized, node_of, read_body
 from agent_tts.serve.transports.writer import disconnected
 from agent_tts.voices.enroll import (
+    MAX_CONSENT_BY_CHARS,
     MAX_CONSENT_CHARS,
     MAX_DESCRIPTION_CHARS,
     MAX_PROMPT_CHARS,
@@ -30,6 +35,8 @@ from agent_tts.voices.enroll import (
 from agent_tts.voices.library import StoredVoice
 
 T = TypeVar("T")
+
+LEXICON_BYTES = 1 << 20  # of an uploaded lexicon
 
 
 def _is_file(value: object) -> object:
@@ -48,7 +55,15 @@ class NewVoice(BaseModel):
 
 
 Consent = Annotated[
-    str, Field(pattern=r"\S", max_length=MAX_CONSENT_CHARS, description="how the speaker agreed; kept with the voice")
+    str,
+    Field(
+        pattern=r"\S",
+        max_length=MAX_CONSENT_CHARS,
+        description="how the speaker agreed, and to what; kept with the voice",
+    ),
+]
+ConsentBy = Annotated[
+    str | None, Field(max_length=MAX_CONSENT_BY_CHARS, description="who gave the consent; kept with the voice")
 ]
 
 
@@ -60,6 +75,7 @@ class NewClone(NewVoice):
         bytes, BeforeValidator(_is_file), Field(description="an audio file of one speaker; 3 to 30 s work best")
     ]
     consent: Consent
+    consent_by: ConsentBy = None
     ref_text: str | None = Field(
         None, max_length=MAX_TRANSCRIPT_CHARS, description="the words of the clip, for a closer likeness"
     )
@@ -78,6 +94,7 @@ class NewEmbedding(NewVoice):
     type: Literal["embedding"]
     speaker_embedding: SpeakerEmbedding
     consent: Consent
+    consent_by: ConsentBy = None
 
 
 _TYPES: dict[str, type[NewVoice]] = {"audio_sample": NewClone, "prompt": NewDesign, "embedding": NewEmbedding}
@@ -131,6 +148,39 @@ class VoiceAdded(BaseModel):
         )
 
 
+class ConsentRecord(BaseModel):
+    """Who agreed to a clone, when, and to what."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+    statement: str
+    by: str | None
+    recorded_at: datetime
+    clip_sha256: str | None  # of the file that was cloned; null for a speaker embedding
+
+
+class VoiceDetails(BaseModel):
+    """All that the node keeps of a voice, apart from its vectors and codes."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+    name: str
+    kind: Literal["own", "designed", "cloned"]  # own: one of the engine's
+    languages: list[str]
+    description: str
+    prompt: str | None = None  # of a designed voice
+    transcript: str | None = None  # of the clip, with its codes; null: only the speaker's vectors are kept
+    frames: int = 0  # of codes, 80 ms each
+    vector_sizes: list[int] = []  # hidden sizes of the models that can speak it
+    created_at: datetime | None = None  # null for an engine's own
+    consent: ConsentRecord | None = None  # of a cloned voice
+
+    @classmethod
+    def of(cls, voice: StoredVoice, languages: list[str]) -> Self:
+        fields = {name: getattr(voice, name) for name in cls.model_fields if name != "languages"}
+        return cls.model_validate(fields | {"languages": languages}, from_attributes=True)
+
+
 class VoiceDeleted(BaseModel):
     """A deleted voice."""
 
@@ -146,6 +196,10 @@ def _one_of(*models: type[NewVoice]) -> dict[str, Any]:
     return {"schema": {"oneOf": [model.model_json_schema() for model in models]}}
 
 
+_LEXICON = {
+    "required": True,
+    "content": {"application/json": {"schema": {"type": "object"}}, "application/pls+xml": {}},
+}
 _BODY = {
     "required": True,
     "content": {
@@ -182,8 +236,19 @@ async def create_voice(request: Request, client: Authorized) -> VoiceAdded:
         # In a thread, because a form of 10 MB takes 25 ms.
         new = await asyncio.to_thread(parse, content_type, body)
         node.service.routing.check_new(new.name, "designed" if isinstance(new, NewDesign) else "cloned")
-        voice = await _unless_gone(request.receive, _add(node, enrolment, new))
+        voice = await unless_gone(request.receive, _add(node, enrolment, new))
     return VoiceAdded.of(voice, new.type)
+
+
+@routes.get("/{name}")
+async def show_voice(name: str, request: Request, client: Authorized) -> VoiceDetails:
+    """One voice; of a clone also who consented, when and to what."""
+    service = node_of(request).service
+    for own in service.routing.info.voices:
+        if own.name == name:
+            languages = list(own.languages)
+            return VoiceDetails(name=name, kind="own", languages=languages, description=own.description)
+    return VoiceDetails.of(_stored(node_of(request), name), sorted(set(service.routing.info.languages.values())))
 
 
 @routes.delete("")
@@ -200,6 +265,52 @@ async def delete_voice(name: str, request: Request, client: Authorized) -> Voice
     except UnknownVoice as error:
         raise HTTPException(404, error.message) from None
     return VoiceDeleted(id=name)
+
+
+@routes.get("/{name}/lexicon")
+async def get_lexicon(name: str, request: Request, client: Authorized) -> dict[str, Any]:
+    """How words are said in an added voice: a mapping from words to their alias, or to their alias and IPA."""
+    lexicon = _stored(node_of(request), name).lexicon
+    return {} if lexicon is None else lexicon.mapping()
+
+
+@routes.put("/{name}/lexicon", openapi_extra={"requestBody": _LEXICON})
+async def put_lexicon(name: str, request: Request, client: Authorized) -> dict[str, Any]:
+    """Set how words are said in an added voice, in JSON or W3C PLS; an empty mapping removes it. Answers as GET."""
+    node = node_of(request)
+    _stored(node, name)
+    body = await read_body(request, LEXICON_BYTES)
+    try:
+        lexicon = await asyncio.to_thread(_lexicon, body)
+    except RecursionError:
+        raise InvalidRequest("lexicon: it is nested too deep", "lexicon") from None
+    except ValueError as error:
+        raise InvalidRequest(f"lexicon: {error}", "lexicon") from None
+    assert node.service.library is not None
+    node.service.library.set_lexicon(name, lexicon)
+    return lexicon.mapping()
+
+
+def _lexicon(body: bytes) -> Lexicon:
+    if body.lstrip().startswith(b"<"):
+        return read_pls(body)
+    found = json.loads(body)
+    if not isinstance(found, dict):
+        raise ValueError("a JSON object from words to what is said, or a PLS document")
+    return Lexicon.of(found)
+
+
+def _stored(node: Node, name: str) -> StoredVoice:
+    """A voice of the library. Raises `HTTPException` 404 if there is none, `InvalidRequest` if it is the engine's."""
+    service = node.service
+    if service.routing.is_own(name):
+        raise InvalidRequest("name: this is a voice of the engine; only added voices have a lexicon", "name")
+    try:
+        if service.library is None:
+            raise UnknownVoice("this node stores no voices")
+        return service.library.get(name)
+    except UnknownVoice as error:
+        raise HTTPException(404, error.message) from None
 
 
 def _enrolment(node: Node) -> Enrolment:
@@ -223,19 +334,26 @@ async def _add(node: Node, enrolment: Enrolment, new: NewClone | NewDesign | New
                     new.name,
                     new.audio_sample,
                     consent=new.consent,
+                    consent_by=new.consent_by,
                     transcript=new.ref_text,
                     description=new.description,
                 )
         case NewDesign():
             return enrolment.design(new.name, new.prompt, description=new.description)
         case NewEmbedding():
-            return enrolment.embed(new.name, new.speaker_embedding, consent=new.consent, description=new.description)
+            return enrolment.embed(
+                new.name,
+                new.speaker_embedding,
+                consent=new.consent,
+                consent_by=new.consent_by,
+                description=new.description,
+            )
 
 
-async def _unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+async def unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
     """The result of `work`, which is cancelled when the client leaves or this is cancelled."""
-    task = asyncio.create_task(work, name="new voice")
-    gone = asyncio.create_task(disconnected(receive), name="client of a new voice")
+    task = asyncio.create_task(work, name="work on a clip")
+    gone = asyncio.create_task(disconnected(receive), name="client of a clip")
     try:
         await asyncio.wait([task, gone], return_when=asyncio.FIRST_COMPLETED)
         if task.done():

@@ -14,9 +14,9 @@ from agent_tts.serve.connections import CONNECTION
 from agent_tts.serve.server import HttpProtocol, WebSocketProtocol, cut, socket_of
 from agent_tts.serve.transports.pace import Pace
 
-# Bytes of one write of several messages: a third of a second of 24 kHz audio. This and one message is the most that
+# Bytes of one write of several messages: half a second of 24 kHz audio. This and one message is the most that
 # waits in this process for one connection; more would hide a slow reader for longer.
-WRITE_BYTES = 16_384
+WRITE_BYTES = 24_576
 FIRST_WAIT_S = 0.005  # for the kernel to send what it has
 CHECKS = 4  # of what the client takes, within `timeouts.write_s`
 

@@ -9,7 +9,7 @@ import av
 import numpy as np
 from numpy.typing import NDArray
 
-from agent_tts.events import SAMPLE_RATE
+from agent_tts.events import FRAME_BYTES, FRAME_MS, SAMPLE_RATE
 from agent_tts.ffmpeg import FilterStream, audio_frame
 
 PcmEncoding = Literal["pcm_s16le", "pcm_f32le", "mulaw", "alaw"]
@@ -31,12 +31,13 @@ class Transcoder:
         # libswresample as a filter, because `av.AudioResampler` cannot set its length. None without resampling.
         resample = ("aresample", f"{sample_rate}:filter_size={FILTER_TAPS}")
         self._resampler = None if sample_rate == SAMPLE_RATE else FilterStream(resample)
+        self._chunk_samples = sample_rate * FRAME_MS // 1_000
         # Output value for each pcm_s16le value, indexed by its bits as a u16; None for pcm_s16le.
         self._codes = None if encoding == "pcm_s16le" else _floats() if encoding == "pcm_f32le" else _g711(encoding)
 
     def encode(self, pcm: bytes) -> list[tuple[bytes, int]]:
-        """At most one payload, with its number of samples. `pcm` holds whole samples."""
-        if self._resampler is None and self._codes is None:
+        """Payloads of at most 80 ms, with their numbers of samples. `pcm` holds whole samples."""
+        if len(pcm) <= FRAME_BYTES and self._resampler is None and self._codes is None:
             return [(pcm, len(pcm) // 2)] if pcm else []
         if self._resampler is not None and pcm:
             pcm = self._resampler.push(pcm)
@@ -47,10 +48,15 @@ class Transcoder:
         return self._chunk(b"" if self._resampler is None else self._resampler.push(None))
 
     def _chunk(self, pcm: bytes) -> list[tuple[bytes, int]]:
-        if not pcm:
+        samples, most = len(pcm) // 2, self._chunk_samples
+        if not samples:
             return []
         payload = pcm if self._codes is None else self._codes[np.frombuffer(pcm, "<u2")].tobytes()
-        return [(payload, len(pcm) // 2)]
+        if samples <= most:
+            return [(payload, samples)]
+        size = len(payload) // samples
+        starts = range(0, samples, most)
+        return [(payload[start * size : (start + most) * size], min(most, samples - start)) for start in starts]
 
 
 @functools.cache

@@ -24,11 +24,19 @@ def peaks(pcm: bytes) -> bytes:
 
 
 def peaks_of_each(pieces: Sequence[bytes]) -> list[bytes]:
-    """`peaks` of each of several pieces, most of which are whole frames."""
-    whole = [pcm for pcm in pieces if len(pcm) == FRAME_BYTES]
-    found = peaks(b"".join(whole))
-    frames = iter([found[start : start + _PEAKS_BYTES] for start in range(0, len(found), _PEAKS_BYTES)])
-    return [next(frames) if len(pcm) == FRAME_BYTES else peaks(pcm) for pcm in pieces]
+    """`peaks` of each of several pieces, most of which are of whole frames."""
+    found = peaks(b"".join([pcm for pcm in pieces if not len(pcm) % FRAME_BYTES]))
+    each: list[bytes] = []
+    start = 0
+    for pcm in pieces:
+        frames, rest = divmod(len(pcm), FRAME_BYTES)
+        if rest:
+            each.append(peaks(pcm))
+        else:
+            end = start + frames * _PEAKS_BYTES
+            each.append(found[start:end])
+            start = end
+    return each
 
 
 def _peaks(pcm: bytes) -> bytes:

@@ -1,7 +1,7 @@
 """When each word of an utterance is spoken, from the engine or estimated; and which text a listener has heard.
 
-Words are the whitespace tokens of the original text. A *mark* is the smallest piece of text with its own time: a word,
-a part of one, or one character of a script written without spaces.
+Words are the whitespace tokens of the text without tags. A *mark* is the smallest piece of text with its own time: a
+word, a part of one, or one character of a script written without spaces.
 """
 
 from __future__ import annotations
@@ -74,6 +74,10 @@ class WordTimeline:
         self._pending: deque[tuple[str | Pause | Prosody, int]] = deque()
         # The factor of the speed from `Prosody`.
         self._speed = 1.0
+        # Where text begins and ends that is said in another way than it is written, in text order; and for what is
+        # not read yet, the end and how much longer it takes than the text as it is written.
+        self._said: list[tuple[int, int]] = []
+        self._longer: deque[tuple[int, float]] = deque()
         self._read_chars = self._read_from = 0
         # The engine's times, in text order.
         self._marks: list[WordTime] = []
@@ -121,13 +125,23 @@ class WordTimeline:
     def direct(self, directive: Directive) -> list[Word]:
         """Append a directive; returns the words that can be sent now."""
         if isinstance(directive, Say):
-            return self.append(directive.text)
+            return self._say(directive)
         if self._aligned or not isinstance(directive, Pause | Prosody):
             return []
         words = self._complete() if isinstance(directive, Pause) else []
         self._pending.append((directive, self._length))
         self._ahead_ms = READ_AHEAD_PAUSES_MS
         return words
+
+    def _say(self, say: Say) -> list[Word]:
+        end = self._length + len(say.text)
+        self._said.append((self._length, end))
+        if not self._aligned and say.alias is not None:
+            self._longer.append((end, self._spoken_ms(say.alias) - self._spoken_ms(say.text)))
+        return self.append(say.text)
+
+    def _spoken_ms(self, text: str) -> float:
+        return sum(ms for token in text.split() for _, ms in length(token, self._language).pieces)
 
     def complete(self) -> list[Word]:
         """The text has ended, so its last word is complete; returns the words that can be sent now."""
@@ -250,6 +264,9 @@ class WordTimeline:
         limit = self._timed(heard).char_start if heard < count else len(text)
         while at < limit and not text[at].isspace() and not text[at].isalnum():
             at += 1  # punctuation belongs to the word before it
+        said = bisect_right(self._said, (at, 0)) - 1
+        if said >= 0 and at < self._said[said][1]:
+            at = self._said[said][0]  # what is said in another way has no parts
         return text[:at], text[at:]
 
     # ------------------------------------------------------------ inside
@@ -314,6 +331,8 @@ class WordTimeline:
     def _mark(self, text: str, start: int) -> None:
         pieces, pause_ms = length(text, self._language)
         for index, (chars, ms) in enumerate(pieces):
+            while self._longer and self._longer[0][0] <= start + chars:
+                ms = max(0.0, ms + self._longer.popleft()[1])
             self._add(start, chars, ms / self._speed, pause_ms if index == len(pieces) - 1 else 0.0)
             start += chars
 

@@ -6,12 +6,12 @@ import re
 from collections.abc import Iterable
 
 from agent_tts.events import MAX_PAUSE_MS, Prosody
+from agent_tts.phones import to_ipa
 
 # SSML, with the extensions of its vendors. `sub` and `mark` are HTML's, too: they need their attributes.
 SSML = ["speak", "p", "s", "w", "break", "sub", "say-as", "phoneme", "prosody", "emphasis", "lang", "voice", "mark"]
 SSML += ["token", "audio", "desc", "metadata", "meta", "lexicon", "lookup"]
-VENDORS = ["amazon:effect", "amazon:emotion", "amazon:domain", "amazon:auto-breaths", "amazon:breath", "google:style"]
-VENDORS += ["mstts:express-as", "mstts:silence", "mstts:viseme", "mstts:backgroundaudio"]
+VENDORS = ("amazon:", "google:", "mstts:")  # namespaces
 CARTESIA = ["emotion", "speed", "volume", "spell"]
 # The one tag that LiveKit teaches language models, and what it makes of it for its providers.
 LIVEKIT = ["expr", "expression", "sound"]
@@ -85,20 +85,23 @@ PAUSES_MS |= {"long-pause": 1_000, "break": 500, "long-break": 1_000}
 
 
 class Names:
-    """Names, and what may become one of them."""
+    """Names, and what may become one of them; also all names in the namespaces of `spaces`, such as "amazon:"."""
 
-    def __init__(self, *names: Iterable[str]) -> None:
+    def __init__(self, *names: Iterable[str], spaces: tuple[str, ...] = ()) -> None:
         self._names = {name for some in names for name in some}
-        self._starts = {name[:end] for name in self._names for end in range(len(name) + 1)}
+        self._spaces = spaces
+        self._starts = {name[:end] for name in (*self._names, *spaces) for end in range(len(name) + 1)}
 
-    def __contains__(self, name: object) -> bool:
-        return name in self._names
+    def __contains__(self, name: str) -> bool:
+        return name in self._names or (":" in name and name.startswith(self._spaces))
 
     def may_become(self, start: str) -> bool:
-        return start in self._starts
+        return start in self._starts or start in self
 
 
-NAMES = Names(SSML, VENDORS, CARTESIA, LIVEKIT, DELIVERIES, MANNER_TAGS, SOUND_TAGS, THOUGHTS, CALLS, COMMANDS, TURNS)
+NAMES = Names(
+    *(SSML, CARTESIA, LIVEKIT, DELIVERIES, MANNER_TAGS, SOUND_TAGS, THOUGHTS, CALLS, COMMANDS, TURNS), spaces=VENDORS
+)
 BRACKETS = Names(STYLES, SOUNDS, PAUSES_MS)
 
 _BREAKS_MS = {"none": 0, "x-weak": 100, "weak": 200, "medium": 400, "strong": 700, "x-strong": 1_000}
@@ -177,4 +180,7 @@ def prosody(name: str, given: dict[str, str], now: Prosody) -> Prosody:
 
 def ipa(given: dict[str, str]) -> str | None:
     """The phonemes of `<phoneme>`; None for an alphabet that is not known."""
-    return given.get("ph") or None if given.get("alphabet", "ipa").lower() == "ipa" else None
+    try:
+        return to_ipa(given.get("ph", ""), given.get("alphabet", "ipa")) or None
+    except ValueError:
+        return None

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import json
 import math
 import shutil
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -19,6 +21,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from safetensors.torch import load_file, save_file
 
 from agent_tts import events
 from agent_tts.config.settings import Checkpoint, Qwen3, Settings, Voices
@@ -234,13 +237,15 @@ def test_any_split_of_a_text_gives_the_same_audio(ryan: Qwen3Engine, alone: Spok
         assert np.array_equal(speak(ryan, *pieces, options=whole).pcm, before.pcm)
 
 
-def test_auto_reads_a_text_first_that_is_complete_when_it_begins(ryan: Qwen3Engine) -> None:
+def test_auto_reads_a_text_first_that_is_complete_when_it_begins(
+    ryan: Qwen3Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also one that takes several steps to read."""
-    long = "One of many words, " * 8
-    assert len(long) > READ_CHARS
+    monkeypatch.setattr("agent_tts.engine.slots.READ_CHARS", 30)
+    long = "One of many words, " * 2
     live, whole, auto = (replace(RYAN, text_mode=mode) for mode in get_args(TextMode))
     assert np.array_equal(speak(ryan, long, options=auto).pcm, speak(ryan, long, options=whole).pcm)
-    parts = [long[:60], "", "", "", long[60:]]
+    parts = [long[:15], "", "", "", long[15:]]
     assert np.array_equal(speak(ryan, *parts, options=auto).pcm, speak(ryan, long, options=live).pcm)
 
 
@@ -604,6 +609,32 @@ def test_a_voice_with_a_reused_name_is_not_confused_with_the_old_one(base: tuple
         made._voices.load(bob)
 
 
+def test_a_deleted_voice_leaves_the_engine(base: tuple[Qwen3Engine, Path]) -> None:
+    """At the next heartbeats: its vector, the codec's state behind its clip, and its prompts, also those of a mix."""
+    made, voices = base
+    size, runner = made.info.models[0].vector_size or 0, made._models[0].runner
+    runner.prefixes.clear()
+    for name, transcript in (("anna", "a"), ("bert", "b")):
+        with_clone(voices, size, transcript, 40, name=name)
+    for options in ("anna", "bert", "anna+bert"):
+        assert len(ours(made, SpeechOptions(options, seed=0))) > 0
+    held = {wanted.voice: speaker for wanted, speaker in made._voices._ready.items()}
+    anna = [weakref.ref(speaker.vector) for voice, speaker in held.items() if "anna" in str(voice)]
+    anna += [weakref.ref(prefix.keys) for key, prefix in runner.prefixes.items() if "anna" in str(key.stored)]
+    assert len(anna) >= 4
+    del held
+    VoiceLibrary(voices, 10).delete("anna")
+    for _ in range(2):
+        made.tidy()
+        made._loader.submit(int).result()
+    made.tidy()
+    gc.collect()
+    assert [one() for one in anna] == [None] * len(anna)
+    assert any("bert" in str(key.stored) for key in runner.prefixes)
+    assert "anna" not in str([key.stored for key in runner.prefixes])
+    assert [str(wanted.voice).count("bert") for wanted in made._voices._ready if "bert" in str(wanted.voice)] == [1]
+
+
 def test_cached_prompts_take_a_bounded_share_of_the_memory(
     checkpoint: Checkpoints, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -772,9 +803,9 @@ def test_a_silent_first_frame_is_dropped_and_the_rest_unchanged(
     assert np.array_equal(speak(ryan, TEXT, options=RYAN).pcm, alone.pcm[1_920:])
 
 
-def test_a_long_text_is_read_while_it_is_spoken(ryan: Qwen3Engine) -> None:
-    sentence = "One of many words. " * 5
-    assert 2 * len(sentence) > READ_CHARS
+def test_a_long_text_is_read_while_it_is_spoken(ryan: Qwen3Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agent_tts.engine.slots.READ_CHARS", 30)
+    sentence = "One of many words. "
     whole = speak(ryan, sentence * 3, options=RYAN)
     outputs = ryan.step([StartRequest(0, 1, RYAN), *(AddText(0, sentence) for _ in range(2))], [0])
     for _ in range(3):
@@ -1159,6 +1190,22 @@ class TestRefuses:
         vocabulary["one more"] = 999_999
         (tmp_path / "copy/vocab.json").write_text(json.dumps(vocabulary), "utf-8")
         with pytest.raises(SettingsError, match="more tokens than the model has embeddings"), engine(tmp_path / "copy"):
+            pass
+
+    def test_sampling_defaults_out_of_range(self, checkpoint: Checkpoints, tmp_path: Path) -> None:
+        shutil.copytree(checkpoint("custom_voice"), tmp_path / "copy")
+        (tmp_path / "copy/generation_config.json").write_text('{"top_k": -1}')
+        message = r"qwen3.models: copy: generation_config.json: top_k must not be negative"
+        with pytest.raises(SettingsError, match=message), engine(tmp_path / "copy"):
+            pass
+
+    def test_weights_that_are_not_finite(self, checkpoint: Checkpoints, tmp_path: Path) -> None:
+        shutil.copytree(checkpoint("custom_voice"), tmp_path / "copy")
+        tensors = load_file(tmp_path / "copy/speech_tokenizer/model.safetensors")
+        tensors["decoder.pre_conv.conv.bias"][0] = math.nan
+        save_file(tensors, tmp_path / "copy/speech_tokenizer/model.safetensors")
+        message = r"copy: speech_tokenizer/model.safetensors: not finite in float32: decoder.pre_conv.conv.bias"
+        with pytest.raises(SettingsError, match=message), engine(tmp_path / "copy"):
             pass
 
     def test_a_missing_device(self, checkpoint: Checkpoints) -> None:

@@ -147,3 +147,18 @@ async def test_an_interrupted_agent_remembers_the_heard_part(node: RunningNode) 
         await talk.session.say(llm("The next turn is whole."))
         assert talk.remembered[1] == ("The next turn is whole.", False)
         assert len(node.node.sessions) == 1
+
+
+async def test_markup_is_not_in_the_llms_context(node: RunningNode) -> None:
+    text = '<expr type="expression" label="calm"/> Hello [laughs] there, <whisper>how are</whisper> you<break/> today?'
+    async with TTS(node.url) as speaker, conversation(speaker) as talk, asyncio.timeout(30):
+        await talk.session.say(llm(text))
+        assert talk.remembered == [("Hello there, how are you today?", False)]
+        assert talk.subtitles.text == "Hello there, how are you today?"
+        talk.session.say(llm(f"<think>Count.</think> {COUNT.replace(' ', ' <emphasis/>')}"))
+        await until(lambda: "four" in talk.subtitles.text, 10)
+        await talk.session.interrupt()
+        await until(lambda: len(talk.remembered) == 2)
+        heard, _ = talk.remembered[1]
+        assert heard is not None
+        assert COUNT.startswith(heard)

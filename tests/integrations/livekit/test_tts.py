@@ -12,7 +12,15 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from livekit.agents import APIConnectionError, APIConnectOptions, APIStatusError, APITimeoutError, metrics, tts
+from livekit.agents import (
+    APIConnectionError,
+    APIConnectOptions,
+    APIStatusError,
+    APITimeoutError,
+    metrics,
+    tokenize,
+    tts,
+)
 from livekit.agents.types import USERDATA_TIMED_TRANSCRIPT, TimedString
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.typing import Subprotocol
@@ -441,3 +449,17 @@ def test_the_import_without_livekit_names_the_package_to_install() -> None:
         done.stderr.splitlines()[-1]
         == "ModuleNotFoundError: agent_tts.livekit needs livekit-agents: pip install 'agent-tts[livekit]'"
     )
+
+
+async def test_the_expressive_mode_of_livekit() -> None:
+    """It makes tags that the node performs; here a pause."""
+    async with running_node(lead_ms=60_000) as node, TTS(node.url) as speaker:
+        assert speaker.markup.llm_instructions() is not None
+        adapter = tts.StreamAdapter(tts=speaker, sentence_tokenizer=tokenize.blingfire.SentenceTokenizer())
+        plain = await say(adapter, ["One two three four five six. "])
+        adapter._set_expressive(True)
+        marked = (
+            '<expr type="expression" label="calm"/> One two <expr type="break" label="800ms"/>three four five six. '
+        )
+        seconds = [len(pcm(events)) / 48_000 for events in (plain, await say(adapter, [marked]))]
+    assert seconds[1] - seconds[0] == pytest.approx(0.8, abs=0.1)

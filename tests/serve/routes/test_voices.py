@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import json
 import tempfile
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
+from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -16,11 +18,14 @@ from typing import Any
 import httpx
 import openai
 import pytest
+from safetensors.numpy import load_file
 
 from agent_tts.bench.checkpoint import write
+from agent_tts.errors import UnknownVoice
 from agent_tts.events import Model, SpeechOptions
 from agent_tts.serve.app import create_app
 from agent_tts.serve.ledger import MAX_CLIPS, MAX_UPLOADS
+from tests.fronts import running_fronts
 from tests.serve.routes.test_http import error_of, open_raw, read_all
 from tests.small_disk import NEEDS_ROOT, small_disk
 from tests.support import RunningNode, running_app, settings_of, taken, until, with_models
@@ -64,6 +69,10 @@ def clone(http: httpx.AsyncClient, clip: bytes = CLIP, **fields: str) -> Any:
     return http.post("/voices", data=form, files={"audio_sample": ("bob.wav", clip, "audio/wav")})
 
 
+def files_below(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file()]
+
+
 async def names(http: httpx.AsyncClient) -> list[str]:
     listed = (await http.get("/voices")).json()["voices"]
     return [voice["name"] for voice in listed if not voice["name"].startswith("tone-")]
@@ -93,6 +102,56 @@ async def test_a_clone_is_made_listed_routed_and_deleted(tmp_path: Path, base: M
         assert await names(http) == []
         assert (await http.delete("/voices", params={"name": "bob"})).status_code == 404
     assert not list((tmp_path / "library").iterdir())
+
+
+async def test_a_clone_keeps_who_consented_when_and_to_what(tmp_path: Path, base: Model) -> None:
+    async with voices_of(tmp_path, base, DESIGN) as (_, http):
+        (await clone(http, ref_text="A tone.", consent_by="Bob Smith")).raise_for_status()
+        shown = (await http.get("/voices/bob")).json()
+        recorded = datetime.fromisoformat(shown["consent"].pop("recorded_at"))
+        digest = hashlib.sha256(CLIP).hexdigest()
+        assert shown["consent"] == {"statement": CONSENT, "by": "Bob Smith", "clip_sha256": digest}
+        assert 0 <= (datetime.now(UTC) - recorded).total_seconds() < 600
+        assert (shown["kind"], shown["transcript"], shown["vector_sizes"]) == ("cloned", "A tone.", [base.vector_size])
+        await http.post("/voices", json={"type": "prompt", "name": "old", "prompt": "a calm old man"})
+        designed = (await http.get("/voices/old")).json()
+        assert (designed["prompt"], designed["consent"]) == ("a calm old man", None)
+        own = (await http.get("/voices/tone-440")).json()
+        assert (own["kind"], own["created_at"]) == ("own", None)
+        assert (await http.get("/voices/nobody")).status_code == 404
+
+
+async def test_a_deleted_voice_is_gone_from_all_fronts_and_files(
+    tmp_path: Path, base: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither the clip, nor its words, nor the speaker's vector is left in a file, wherever a process put one."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    (tmp_path / "tmp").mkdir()
+    library = tmp_path / "library"
+    async with (
+        running_fronts(engine=with_models(base), voices={"folder": str(library)}) as found,
+        contextlib.AsyncExitStack() as closing,
+    ):
+        one, other = [
+            await closing.enter_async_context(httpx.AsyncClient(base_url=f"{front.url}/v1/audio", timeout=60))
+            for front in found.fronts
+        ]
+        (await clone(one, ref_text="Words of nobody else.")).raise_for_status()
+        vector = load_file(library / "bob" / "voice.safetensors")[f"vector_{base.vector_size}"].tobytes()
+        assert await names(other) == ["bob"]
+        assert (await other.delete("/voices/bob")).status_code == 200
+        for http in (one, other):
+            assert await names(http) == []
+            assert (await http.get("/voices/bob")).status_code == 404
+        for front in found.fronts:
+            service = front.node.service
+            with pytest.raises(UnknownVoice):
+                service.resolve(SpeechOptions(voice="bob"))
+            assert service.library is not None
+            assert "nobody else" not in repr((vars(service.library), vars(service.routing)))
+    left = [path.read_bytes() for path in files_below(tmp_path)]
+    for secret in (CLIP[1_000:2_000], b"Words of nobody else", vector, vector[:64]):
+        assert not any(secret in content for content in left)
 
 
 async def test_designs_and_embeddings_are_sent_as_json(tmp_path: Path, base: Model) -> None:
@@ -334,3 +393,21 @@ async def test_a_json_body_has_the_limit_of_other_messages(tmp_path: Path) -> No
         body = {"type": "prompt", "name": "old", "prompt": "An old man.", **{f"k{n}": 0 for n in range(10_000)}}
         answer = await http.post("/voices", json=body)
         assert (answer.status_code, error_of(answer)["code"]) == (413, "text_too_long")
+
+
+async def test_a_voice_has_a_lexicon(tmp_path: Path) -> None:
+    async with voices_of(tmp_path, DESIGN) as (_, http):
+        design = {"type": "prompt", "name": "ann", "prompt": "A woman."}
+        assert (await http.post("voices", json=design)).is_success
+        assert (await http.get("voices/ann/lexicon")).json() == {}
+        mapping = {"nginx": "engine x", "GIF": {"ipa": "dʒɪf"}}
+        assert (await http.put("voices/ann/lexicon", json=mapping)).json() == mapping
+        assert (await http.get("voices/ann/lexicon")).json() == mapping
+        pls = "<lexicon><lexeme><grapheme>a</grapheme><alias>b</alias></lexeme></lexicon>"
+        assert (await http.put("voices/ann/lexicon", content=pls)).json() == {"a": "b"}
+        for wrong in ("", "[]", '{"a": 5}', "<speak/>", "[" * 100_000):
+            answer = await http.put("voices/ann/lexicon", content=wrong)
+            assert (answer.status_code, answer.json()["error"]["param"]) == (400, "lexicon")
+        assert (await http.put("voices/eve/lexicon", json=mapping)).status_code == 404
+        assert (await http.get("voices/ann/lexicon")).json() == {"a": "b"}
+        assert (await http.put("voices/ann/lexicon", json={})).json() == {}

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from agent_tts.events import FRAME_BYTES
 from agent_tts.speech.audio.pcm import PcmEncoding, Transcoder
 from tests.examples import examples
 from tests.support import dominant_hz
@@ -97,8 +98,20 @@ def test_frequencies_above_the_rate_do_not_alias(rate: int, hz: int) -> None:
 
 def test_pcm_at_24_khz_is_the_same_object() -> None:
     coder = Transcoder("pcm_s16le", 24_000)
-    assert coder.encode(NOISE)[0][0] is NOISE
+    frame = NOISE[:FRAME_BYTES]
+    assert coder.encode(frame)[0][0] is frame
     assert coder.flush() == []
+
+
+@pytest.mark.parametrize("rate", [8_000, 24_000, 48_000])
+@pytest.mark.parametrize("encoding", ["pcm_s16le", "mulaw"])
+def test_a_payload_is_80_ms_whatever_the_piece(encoding: PcmEncoding, rate: int) -> None:
+    coder = Transcoder(encoding, rate)
+    payloads = [*coder.encode(NOISE), *coder.flush()]
+    assert {samples for _, samples in payloads[:-1]} <= {rate * 80 // 1_000} | {payloads[-2][1]}
+    assert max(samples for _, samples in payloads) == rate * 80 // 1_000
+    width = 2 if encoding == "pcm_s16le" else 1
+    assert all(len(payload) == width * samples for payload, samples in payloads)
 
 
 def test_floats_are_samples_from_minus_one_to_one() -> None:

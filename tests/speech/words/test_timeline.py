@@ -9,7 +9,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from agent_tts.events import Pause, WordTime
+from agent_tts.events import Pause, Say, WordTime
 from agent_tts.protocol.context import Word
 from agent_tts.speech.words import timeline as timeline_module
 from agent_tts.speech.words.fitting import Fit
@@ -266,6 +266,26 @@ def test_a_pause_takes_exactly_its_time() -> None:
     assert [word.word for word in told] == [word.word for word in expected]
     later = [word.start_ms - other.start_ms for word, other in zip(told, expected, strict=True)]
     assert later == [0, 0, 800, 1_600]
+
+
+def test_a_word_that_is_spelled_takes_longer() -> None:
+    timeline, plain = WordTimeline(aligned=False), WordTimeline(aligned=False)
+    told = timeline.append("Code ") + timeline.direct(Say("ab", "alpha beta")) + timeline.direct(Say("c", " gamma"))
+    told += timeline.append(" Yes") + timeline.complete()
+    expected = plain.append("Code alpha beta gamma Yes") + plain.complete()
+    assert [word.word for word in told] == ["Code", "abc", "Yes"]
+    assert told[-1].start_ms == pytest.approx(expected[-1].start_ms, rel=0.1)
+
+
+def test_half_of_a_word_that_is_said_in_another_way_is_not_heard() -> None:
+    timeline = WordTimeline(aligned=True)
+    timeline.append("By ")
+    timeline.direct(Say("W3C", "World Wide Web Consortium"))
+    timeline.append(", now")
+    times = [(0, 2, 0), (3, 4, 100), (3, 4, 200), (4, 5, 300), (5, 6, 400), (8, 11, 500)]
+    timeline.align([WordTime(start, end, ms, ms + 100) for start, end, ms in times])
+    assert timeline.split(380) == ("By ", "W3C, now")
+    assert timeline.split(480) == ("By W3C,", " now")
 
 
 def test_a_number_spoken_in_parts_is_sent_when_all_its_times_are_known() -> None:

@@ -109,6 +109,9 @@ def test_anything_else_is_text(text: str) -> None:
         ('<mstts:express-as style="cheerful">Hi</mstts:express-as> you', [
             Style("Emotion: cheerful."), "Hi ", Style(None), "you",
         ]),
+        ('<amazon:effect name="whispered">Hi</amazon:effect> <mstts:other a="b"/>you', [
+            Style("Whisper."), "Hi ", Style(None), "you",
+        ]),
         # language models
         ("<think>What <b>is</b> [1]?\n</think>\n\nHello.", ["Hello."]),
         ("Let me see. <think>hm</think>Yes.", ["Let me see. Yes."]),

@@ -1,0 +1,45 @@
+"""Lexicons from files and settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import yaml
+
+from agent_tts.config.settings import Settings
+from agent_tts.errors import SettingsError
+from agent_tts.lexicon import Lexicon
+from agent_tts.pls import MAX_BYTES, read_pls
+
+
+def read_lexicon(path: Path) -> Lexicon:
+    """The lexicon in a file: W3C PLS, or a mapping in YAML or JSON; see `Lexicon.of`.
+
+    Raises:
+        SettingsError: it cannot be read, or is neither.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+        if data.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"<"):
+            return read_pls(data)
+        if len(data) > MAX_BYTES:
+            raise ValueError(f"a lexicon has at most {MAX_BYTES} bytes")
+        found = yaml.safe_load(data)
+        if not isinstance(found, dict):
+            raise ValueError("neither a PLS document nor a mapping from words to what is said")
+        return Lexicon.of(found)
+    except OSError as error:
+        raise SettingsError(f"{path.name}: {error.strerror}") from error
+    except yaml.YAMLError:
+        raise SettingsError(f"{path.name}: neither XML nor YAML") from None
+    except ValueError as error:
+        raise SettingsError(f"{path.name}: {error}") from error
+
+
+def node_lexicon(settings: Settings) -> Lexicon | None:
+    """The lexicon of all requests to a node, None without one; raises the errors of `read_lexicon`."""
+    entries = list(Lexicon.of(settings.lexicon).entries)
+    if settings.lexicon_file is not None:
+        entries[:0] = read_lexicon(Path(settings.lexicon_file).expanduser()).entries
+    return Lexicon(entries) if entries else None

@@ -1,0 +1,54 @@
+"""Lexicons of files and settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from agent_tts.config.lexicon import node_lexicon, read_lexicon
+from agent_tts.config.loading import load_settings
+from agent_tts.config.settings import Settings
+from agent_tts.errors import SettingsError
+from agent_tts.lexicon import Lexicon
+
+PLS = "<lexicon><lexeme><grapheme>nginx</grapheme><alias>engine x</alias></lexeme></lexicon>"
+
+
+@pytest.mark.parametrize(
+    "text", [PLS, f"\ufeff  {PLS}", "nginx: engine x", '{"nginx": "engine x"}', '{"nginx": {"alias": "engine x"}}']
+)
+def test_a_file_is_pls_or_a_mapping(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "words"
+    path.write_text(text)
+    assert read_lexicon(path) == Lexicon.of({"nginx": "engine x"})
+
+
+@pytest.mark.parametrize("text", ["", "nginx", "- a", "a: 1", "a: [", "<speak/>", "a: {alias: b, c: d}", "5: a"])
+def test_another_file_is_refused_with_its_name(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "words"
+    path.write_text(text)
+    with pytest.raises(SettingsError, match=r"^words: "):
+        read_lexicon(path)
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="words: No such file"):
+        read_lexicon(tmp_path / "words")
+
+
+def test_the_settings_go_before_their_file(tmp_path: Path) -> None:
+    path = tmp_path / "words.pls"
+    path.write_text(PLS)
+    assert node_lexicon(Settings()) is None
+    settings = Settings(lexicon={"GIF": "jif"}, lexicon_file=str(path))
+    assert node_lexicon(settings) == Lexicon.of({"nginx": "engine x", "GIF": "jif"})
+    settings = Settings(lexicon={"nginx": "n"}, lexicon_file=str(path))
+    assert node_lexicon(settings) == Lexicon.of({"nginx": "n"})
+
+
+def test_a_wrong_entry_of_the_settings_is_told() -> None:
+    settings = load_settings(None, {}, {"AGENT_TTS_LEXICON": '{"nginx": "engine x"}'})
+    assert settings.lexicon == {"nginx": "engine x"}
+    with pytest.raises(SettingsError, match=r"lexicon.*an alias has 1 to"):
+        load_settings(None, {"lexicon": {"a": ""}}, {})

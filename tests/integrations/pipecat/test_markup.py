@@ -1,0 +1,98 @@
+"""Markup in an LLM's text: the listener does not hear it, and the LLM does not read it again."""
+
+from __future__ import annotations
+
+import pytest
+from pipecat.frames.frames import AggregatedTextFrame, TTSSpeakFrame
+from pipecat.processors.aggregators.llm_context import LLMContext
+from pipecat.processors.aggregators.llm_response_universal import LLMAssistantAggregator
+from pipecat.services.tts_service import TextAggregationMode
+
+from agent_tts.integrations.pipecat.service import AgentTTSService
+from agent_tts.integrations.pipecat.words import PlainText
+from tests.integrations.pipecat.pipeline import running
+from tests.serve.dialects.pipecat_run import tokens
+from tests.support import running_node, until
+
+pytestmark = pytest.mark.node
+
+MODES = [TextAggregationMode.SENTENCE, TextAggregationMode.TOKEN]
+
+PLAIN = "The weather is nice today. Please open the window."
+MARKED = (
+    '<think>The user asks. Be kind.</think><emotion value="excited"/> The <emphasis level="strong">weather</emphasis> '
+    'is nice today. [laughs] <expr type="break" label="200ms"/> Please open <<ð|ə>> window.'
+).replace("<<ð|ə>>", '\\{"word": "the", "pronounce": "ðə"\\}')
+
+
+def said(context: LLMContext) -> list[str]:
+    """The assistant's messages in the LLM's context."""
+    return [str(message["content"]) for message in context.get_messages() if isinstance(message, dict)]
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_it_is_not_in_the_llms_context(mode: TextAggregationMode) -> None:
+    context = LLMContext()
+    async with running_node(engine="espeak", lead_ms=60_000) as node:
+        service = AgentTTSService(url=node.url, text_aggregation_mode=mode)
+        async with running([service], after=[LLMAssistantAggregator(context)]) as pipeline:
+            await pipeline.turn(*tokens(MARKED))
+            assert pipeline.words == PLAIN.split()
+            await until(lambda: bool(said(context)))
+            await pipeline.send(TTSSpeakFrame("[sighs] Bye, <whisper>now</whisper>."))
+            await until(lambda: len(said(context)) == 2)
+            assert said(context) == [PLAIN, "Bye, now."]
+            shown = " ".join(frame.text for frame in pipeline.down(AggregatedTextFrame))
+            assert not set(shown) & set("<>[]\\{}")
+
+
+async def test_an_interruption_within_it() -> None:
+    context = LLMContext()
+    async with running_node(engine="espeak") as node:
+        service = AgentTTSService(url=node.url)
+        async with running([service], after=[LLMAssistantAggregator(context)]) as pipeline:
+            await pipeline.begin(*tokens(f"{MARKED} {MARKED}"))
+            await until(lambda: "Please" in pipeline.words)
+            await pipeline.interrupt()
+            await until(lambda: bool(said(context)))
+            (heard,) = said(context)
+            assert f"{PLAIN} {PLAIN}".startswith(heard)
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_pronunciations_of_pipecat(mode: TextAggregationMode) -> None:
+    context = LLMContext()
+    pronounce = AgentTTSService.pronunciation_transform_ipa({"Nice & Co": "naɪs ən kʌ", "today": "təˈdeɪ"})
+    sent: list[str] = []
+    async with running_node(engine="espeak", lead_ms=60_000) as node:
+        service = AgentTTSService(url=node.url, text_aggregation_mode=mode, text_transforms=[("*", pronounce)])
+
+        @service.event_handler("on_tts_request")
+        async def on_tts_request(_: object, context_id: str, text: str) -> None:
+            sent.append(text)
+
+        async with running([service], after=[LLMAssistantAggregator(context)]) as pipeline:
+            await pipeline.turn("We ", "are ", "Nice & Co", " ", "today", ".")
+            await until(lambda: bool(said(context)))
+    assert '<phoneme alphabet="ipa" ph="naɪs ən kʌ">Nice &amp; Co</phoneme>' in "".join(sent)
+    assert said(context) == ["We are Nice & Co today."]
+
+
+async def test_literal_text() -> None:
+    context = LLMContext()
+    async with running_node(lead_ms=60_000) as node:
+        service = AgentTTSService(url=node.url, settings=AgentTTSService.Settings(extra={"markup": "none"}))
+        async with running([service], after=[LLMAssistantAggregator(context)]) as pipeline:
+            await pipeline.turn("Say [laughs] ", "aloud.")
+            await until(lambda: bool(said(context)))
+    assert said(context) == ["Say [laughs] aloud."]
+
+
+def test_the_start_of_a_tag_waits() -> None:
+    plain = PlainText()
+    assert [plain.read(text) for text in ("Hi <emo", 'tion value="sad"/>', " there 5 <", " 6")] == [
+        "Hi ",
+        "",
+        "there 5 ",
+        "< 6",
+    ]

@@ -1,0 +1,46 @@
+"""Marks have the times of the words around them."""
+
+from __future__ import annotations
+
+from agent_tts.protocol.context import Mark, Word
+from agent_tts.speech.words.marks import Marks
+
+
+def words(*spoken: tuple[str, int, int]) -> list[Word]:
+    """Words of "One two three" by (word, start_ms, end_ms)."""
+    starts = {"One": 0, "two": 4, "three": 8}
+    return [Word(word, start, end, starts[word], starts[word] + len(word)) for word, start, end in spoken]
+
+
+def test_a_mark_has_the_start_of_the_next_word() -> None:
+    marks = Marks()
+    marks.add("first", 0)
+    marks.append("One ")
+    marks.add("a", 20)
+    marks.add("b", 40)
+    marks.append("two three")
+    marks.add("last", 80)
+    assert marks.due(words(("One", 10, 300))) == [Mark("first", 10, 0)]
+    assert marks.due(words(("two", 350, 600), ("three", 650, 900))) == [Mark("a", 350, 20), Mark("b", 350, 40)]
+    assert marks.rest() == [Mark("last", 900, 80)]
+    assert marks.rest() == []
+
+
+def test_a_mark_before_a_pause_has_the_end_of_the_last_word() -> None:
+    marks = Marks()
+    marks.append("One")
+    marks.add("before", 3)
+    marks.append(" ")
+    marks.pause()
+    marks.add("after", 40)
+    marks.append("two")
+    assert marks.due(words(("One", 0, 300))) == [Mark("before", 300, 3)]
+    assert marks.due(words(("two", 1_300, 1_600))) == [Mark("after", 1_300, 40)]
+
+
+def test_a_mark_before_a_pause_before_all_words_is_at_the_start() -> None:
+    marks = Marks()
+    marks.add("m", 0)
+    marks.pause()
+    marks.append("One")
+    assert marks.due(words(("One", 1_000, 1_300))) == [Mark("m", 0, 0)]
