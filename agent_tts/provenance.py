@@ -14,6 +14,11 @@ MARK = f"Synthetic speech, made by a computer (agent_tts). Digital source type: 
 HEADERS = {"AI-Disclosure": "mode=machine-generated"}
 
 
+def has_mark(file: bytes) -> bool:
+    """Whether an audio file says what `MARK` says, in whatever place and encoding its format has for comments."""
+    return any(MARK.encode(encoding) in file for encoding in ("ascii", "utf-16-le", "utf-16-be"))
+
+
 def declaration(watermark: str | None) -> dict[str, Any]:
     """`provenance` of `session.created`; `watermark` names the one that is in all audio, None where there is none."""
     return {"synthetic": True, "digital_source_type": DIGITAL_SOURCE, "watermark": watermark}

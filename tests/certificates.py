@@ -11,7 +11,7 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,5 +54,42 @@ def make_certificate(folder: Path, *, days: float = 30.0, passphrase: bytes | No
     made.cert.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
     secret = serialization.NoEncryption() if passphrase is None else serialization.BestAvailableEncryption(passphrase)
     form = serialization.PrivateFormat.PKCS8
+    made.key.write_bytes(key.private_bytes(serialization.Encoding.PEM, form, secret))
+    return made
+
+
+def make_signer(folder: Path) -> Certificate:
+    """A certificate for C2PA, with its issuer's, and its key."""
+    authority, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
+    now = datetime.datetime.now(datetime.UTC)
+
+    def signed(name: str, public: ec.EllipticCurvePublicKey, *, is_authority: bool) -> bytes:
+        usage = dict.fromkeys(("digital_signature", "key_cert_sign", "crl_sign"), is_authority)
+        others = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement")
+        usage |= dict.fromkeys((*others, "encipher_only", "decipher_only"), False) | {"digital_signature": True}
+        builder = x509.CertificateBuilder(
+            issuer_name=x509.Name([x509.NameAttribute(NameOID.ORGANIZATION_NAME, "Example Authority")]),
+            subject_name=x509.Name([x509.NameAttribute(NameOID.ORGANIZATION_NAME, name)]),
+            public_key=public,
+            serial_number=x509.random_serial_number(),
+            not_valid_before=now - datetime.timedelta(days=1),
+            not_valid_after=now + datetime.timedelta(days=30),
+        )
+        builder = builder.add_extension(x509.BasicConstraints(is_authority, None), critical=True)
+        builder = builder.add_extension(x509.KeyUsage(**usage), critical=True)
+        builder = builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
+        issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key())
+        builder = builder.add_extension(issuer, critical=False)
+        if not is_authority:
+            purpose = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.EMAIL_PROTECTION])
+            builder = builder.add_extension(purpose, critical=False)
+        return builder.sign(authority, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+
+    folder.mkdir(exist_ok=True)
+    made = Certificate(folder / "signer.pem", folder / "signer-key.pem")
+    chain = [signed("Example Node", key.public_key(), is_authority=False)]
+    chain.append(signed("Example Authority", authority.public_key(), is_authority=True))
+    made.cert.write_bytes(b"".join(chain))
+    form, secret = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     made.key.write_bytes(key.private_bytes(serialization.Encoding.PEM, form, secret))
     return made

@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from agent_tts.engine.tone import ToneEngine
 from agent_tts.events import EngineEvent, Model
 from agent_tts.ipc.front_messages import Place
 from agent_tts.serve.app import create_app
+from agent_tts.serve.dictionaries import Dictionaries
 from agent_tts.serve.ledger_client import OwnLedger
 from agent_tts.serve.listener import listen
 from agent_tts.serve.node import Node
@@ -29,6 +31,8 @@ from agent_tts.speech.engine_handle import EngineClient, EngineClientFactory
 from tests.in_process import InProcessEngine
 
 START_S = 30.0
+
+NO_DICTIONARIES = Dictionaries(Path("/nowhere"), 0)
 
 
 @dataclass(frozen=True, slots=True)

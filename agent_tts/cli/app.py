@@ -138,6 +138,23 @@ def say(
 
 @app.command()
 @command
+def detect(
+    file: Annotated[Path, typer.Argument(help="An audio file.")],
+    watermark: Annotated[
+        str | None, typer.Option(metavar="KIND", help="audioseal: look for a watermark, too; default: the settings'.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, like /v1/audio/detect.")] = False,
+    url: Url = None,
+    key: Key = None,
+) -> None:
+    """Tell whether an audio file is speech of a node: by its comment and its watermark."""
+    from agent_tts.cli.detect import run
+
+    run(file, watermark, url, key, as_json=as_json)
+
+
+@app.command()
+@command
 def wyoming(
     uri: Annotated[str, typer.Option(help="Where to listen for Home Assistant.")] = "tcp://127.0.0.1:10200",
     node: Annotated[

@@ -9,46 +9,41 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
 from pathlib import Path
-from typing import Any, TypeVar
-from urllib.parse import quote, urlsplit
+from typing import Any
+from urllib.parse import quote
 
-import httpx
 import typer
-from pydantic import BaseModel, ValidationError
 from rich.console import Console
 from rich.table import Table
 
 from agent_tts.cli.link import own_settings, refuse_engine_flags
+from agent_tts.cli.node import answer_of, read_clip, request
 from agent_tts.cli.options import AddFlags, ListFlags
-from agent_tts.client.connection import ConnectionLost, http_url
 from agent_tts.config.lexicon import read_lexicon
 from agent_tts.config.loading import load_settings
 from agent_tts.config.settings import Settings
-from agent_tts.errors import SettingsError, SpeechError, Unauthorized, UnsupportedLanguage, from_code
+from agent_tts.errors import SettingsError, UnsupportedLanguage
 from agent_tts.events import FRAME_MS
 from agent_tts.lexicon import Lexicon
 from agent_tts.model.config import ModelConfig
 from agent_tts.model.entries import CheckpointError
 from agent_tts.serve.own_engine import engine
-from agent_tts.serve.routes.openai import ErrorBody, VoiceList, voice_list
+from agent_tts.serve.routes.openai import VoiceList, voice_list
 from agent_tts.serve.routes.voices import VoiceAdded, VoiceDetails
 from agent_tts.speech.routing import check_free
 from agent_tts.voices.enroll import Enrolment
 from agent_tts.voices.library import VoiceLibrary
 
-ANSWER_S = 10.0  # for a node to answer
 CLONING_S = 300.0  # for a node to make a voice, after the clips that wait before it
 QUESTION = "Does the speaker of this clip allow you to clone their voice?"
 CONSENT = "The person who added this voice said on a terminal that the speaker allows to clone it."
-
-_Answer = TypeVar("_Answer", bound=BaseModel)
 
 
 def list_all(flags: ListFlags, settings: dict[str, Any]) -> None:
     """Print the voices of a node, or of an engine of this machine with these settings."""
     if flags.url:
         refuse_engine_flags(settings)
-        found = _answer(VoiceList, _request("GET", flags.url, flags.key))
+        found = answer_of(VoiceList, request("GET", flags.url, flags.key, "voices"))
     else:
         found = asyncio.run(_of_engine(own_settings(settings)))
     if (language := flags.language) is not None:
@@ -86,13 +81,13 @@ def _clone(name: str, audio: Path, flags: AddFlags) -> None:
         given = {"ref_text": text, "consent_by": flags.consent_by}
         form = {"name": name, "description": description, "consent": consent}
         form |= {field: value for field, value in given.items() if value}
-        files = {"audio_sample": (audio.name, _read(audio, None))}
+        files = {"audio_sample": (audio.name, read_clip("--audio ", audio, None))}
         with _working("the node processes the clip"):
-            answer = _request("POST", flags.url, flags.key, data=form, files=files, timeout_s=CLONING_S)
-        _print_added(_answer(VoiceAdded, answer))
+            answer = request("POST", flags.url, flags.key, "voices", data=form, files=files, timeout_s=CLONING_S)
+        _print_added(answer_of(VoiceAdded, answer))
         return
     settings = own_settings({"qwen3.models": flags.model or None})
-    clip = _read(audio, settings.voices.clip_bytes)
+    clip = read_clip("--audio ", audio, settings.voices.clip_bytes)
     enrolment = Enrolment(_library(settings, name), _base_checkpoints(settings), settings.voices.clip_s)
     with _working("processing the clip"):
         how: dict[str, Any] = {"consent": consent, "consent_by": flags.consent_by, "transcript": text}
@@ -103,7 +98,7 @@ def _clone(name: str, audio: Path, flags: AddFlags) -> None:
 def _design(name: str, prompt: str, flags: AddFlags) -> None:
     if flags.url:
         fields = {"type": "prompt", "name": name, "prompt": prompt, "description": flags.description}
-        _print_added(_answer(VoiceAdded, _request("POST", flags.url, flags.key, json=fields)))
+        _print_added(answer_of(VoiceAdded, request("POST", flags.url, flags.key, "voices", json=fields)))
         return
     enrolment = Enrolment(_library(load_settings(), name), (), 0)
     _print_added(VoiceAdded.of(enrolment.design(name, prompt, description=flags.description), "prompt"))
@@ -112,7 +107,7 @@ def _design(name: str, prompt: str, flags: AddFlags) -> None:
 def show(name: str, url: str | None, key: str | None, *, as_json: bool) -> None:
     """Print one voice: every field that is set."""
     if url:
-        found = _answer(VoiceDetails, _request("GET", url, key, name))
+        found = answer_of(VoiceDetails, request("GET", url, key, _place(name)))
     else:
         found = VoiceDetails.of(VoiceLibrary.of(load_settings().voices).get(name), [])
     if as_json:
@@ -125,7 +120,7 @@ def show(name: str, url: str | None, key: str | None, *, as_json: bool) -> None:
 def delete(name: str, url: str | None, key: str | None) -> None:
     """Delete a voice."""
     if url:
-        _request("DELETE", url, key, name)
+        request("DELETE", url, key, _place(name))
     else:
         check_free(name)
         VoiceLibrary.of(load_settings().voices).delete(name)
@@ -142,7 +137,7 @@ def lexicon(name: str, file: Path | None, *, clear: bool, url: str | None, key: 
         print(json.dumps(said, ensure_ascii=False, indent=2))
         return
     if url:
-        _request("PUT", url, key, name, part="/lexicon", json=new.mapping())
+        request("PUT", url, key, f"{_place(name)}/lexicon", json=new.mapping())
     else:
         VoiceLibrary.of(load_settings().voices).set_lexicon(name, new)
     _console().print(f"agent-tts: {name} has a lexicon of {len(new)} words" if new else f"agent-tts: {name} has none")
@@ -150,59 +145,9 @@ def lexicon(name: str, file: Path | None, *, clear: bool, url: str | None, key: 
 
 def _lexicon_of(name: str, url: str | None, key: str | None) -> object:
     if url:
-        return json.loads(_request("GET", url, key, name, part="/lexicon"))
+        return json.loads(request("GET", url, key, f"{_place(name)}/lexicon"))
     found = VoiceLibrary.of(load_settings().voices).get(name).lexicon
     return {} if found is None else found.mapping()
-
-
-# ---------------------------------------------------------------- a running node
-
-
-def _request(
-    method: str,
-    url: str,
-    key: str | None,
-    voice: str | None = None,
-    *,
-    part: str = "",
-    timeout_s: float = ANSWER_S,
-    **body: Any,
-) -> bytes:
-    """Send a request for one voice, or for all, to the node at `url`; returns its answer.
-
-    Raises:
-        SpeechError: the node refuses; the message says why.
-        ConnectionLost: no node answers there.
-    """
-    base = http_url(url)
-    host = urlsplit(base).netloc
-    path = f"{base}/v1/audio/voices" + (f"/{quote(voice, safe='')}{part}" if voice is not None else "")
-    headers = {"Authorization": f"Bearer {key}"} if key else {}
-    try:
-        answer = httpx.request(method, path, headers=headers, timeout=timeout_s, **body)
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise ConnectionLost(f"no node answers at {host}: {type(error).__name__}") from error
-    if answer.is_success:
-        return answer.content
-    if answer.status_code == Unauthorized.status:
-        reason = "the node does not accept this API key" if key else "an API key is needed"
-        raise Unauthorized(f"{reason}: set AGENT_TTS_KEY")
-    raise _refusal(answer, host)
-
-
-def _refusal(answer: httpx.Response, host: str) -> SpeechError:
-    try:
-        error = ErrorBody.model_validate_json(answer.content).error
-    except ValidationError:
-        return ConnectionLost(f"{host} answers with HTTP {answer.status_code}: is it a node?")
-    return from_code(error.code, error.message)
-
-
-def _answer(model: type[_Answer], answer: bytes) -> _Answer:
-    try:
-        return model.model_validate_json(answer)
-    except ValidationError as error:
-        raise ConnectionLost("what answers there is not a node") from error
 
 
 # ---------------------------------------------------------------- this machine
@@ -251,16 +196,6 @@ def _ask_consent() -> str:
     return CONSENT
 
 
-def _read(audio: Path, limit: int | None) -> bytes:
-    try:
-        clip = audio.read_bytes()
-    except OSError as error:
-        raise SettingsError(f"--audio {audio.name}: {error.strerror}") from error
-    if limit is not None and len(clip) > limit:
-        raise SettingsError(f"--audio {audio.name}: has more than {limit} bytes (voices.clip_bytes)")
-    return clip
-
-
 # ---------------------------------------------------------------- output
 
 
@@ -284,6 +219,11 @@ def _lines(voice: VoiceDetails) -> Iterator[tuple[str, str]]:
             listed = value if isinstance(value, list) else [value]
             told = ", ".join(f"{one:%Y-%m-%d %H:%M:%S %Z}" if isinstance(one, datetime) else str(one) for one in listed)
             yield field.replace("_", " "), "".join(one if one.isprintable() else " " for one in told)
+
+
+def _place(name: str) -> str:
+    """Of a voice, at a node."""
+    return f"voices/{quote(name, safe='')}"
 
 
 def _working(what: str) -> AbstractContextManager[object]:

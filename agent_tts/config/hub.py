@@ -50,6 +50,12 @@ def with_local_models(settings: Settings) -> Settings:
     return settings.model_copy(update=found)
 
 
+def watermark_folder(settings: Settings) -> Path | None:
+    """The folder of the watermark's weights, downloaded if needed; None without one. Blocks. Raises SettingsError."""
+    weights = settings.audioseal
+    return None if settings.watermark == "none" else local_folder(weights.source, weights.revision, AUDIOSEAL)
+
+
 @dataclass(frozen=True, slots=True)
 class Contents:
     """The files of one kind of model."""

@@ -105,6 +105,21 @@ class IceServer(Section):
     credential: SecretStr | None = None
 
 
+class C2pa(Section):
+    """Signed manifests in audio files."""
+
+    certificate: str | None = Field(
+        None, description="a PEM file: the signer's certificate, then its issuers'; needs agent-tts[c2pa]"
+    )
+    key: str | None = Field(None, description="a PEM file without a passphrase: its private key")
+
+    @model_validator(mode="after")
+    def _both_or_none(self) -> C2pa:
+        if (self.certificate is None) != (self.key is None):
+            raise ValueError("c2pa.certificate and c2pa.key need each other")
+        return self
+
+
 class Telemetry(Section):
     """Spans for OpenTelemetry, which also reads OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_SERVICE_NAME and others."""
 
@@ -297,6 +312,7 @@ class Settings(Section):
     tone: Tone = Tone()
     qwen3: Qwen3 = Qwen3()
     audioseal: Audioseal = Audioseal()
+    c2pa: C2pa = C2pa()
     voices: Voices = Voices()
     dictionaries: Dictionaries = Dictionaries()
     agent: Agent = Agent()

@@ -127,6 +127,11 @@ def speaker_codec(config: ModelConfig, speaker: str | SpeakerPlace | None) -> tu
     return (config.talker.spk_id[speaker.lower()],)
 
 
+def takes_instructions(config: ModelConfig) -> bool:
+    """The small model with named speakers was not trained on instructions."""
+    return config.tts_model_size != "0b6" or config.tts_model_type != "custom_voice"
+
+
 def text_needed(voice: PromptVoice) -> int:
     """How many tokens of an unfinished text must be known before its prompt can be built."""
     return max(0, len(voice.reference.frames) - len(voice.reference.text)) if voice.reference else 0
@@ -151,15 +156,15 @@ def build_prompt(
         complete: that is all of the text.
         streaming: text beside the speech; False puts the whole text before it.
         language: a language of the model, or `auto`.
-        instruct: tokens of `<|im_start|>user\\n{instruct}<|im_end|>\\n`, or none. The small model with named speakers
-            was not trained on instructions: there they are left out.
+        instruct: tokens of `<|im_start|>user\\n{instruct}<|im_end|>\\n`, or none. A model that does not take them
+            gets none.
     Raises:
         ValueError: unknown speaker or language, or too little of the text is known.
     """
     talker = config.talker
     if not complete and (not streaming or len(text) < text_needed(voice)):
         raise ValueError("more of the text must be known before this prompt can be built")
-    if config.tts_model_size == "0b6" and config.tts_model_type == "custom_voice":
+    if not takes_instructions(config):
         instruct = ()
 
     language_code = language_id(config, language, voice.speaker)

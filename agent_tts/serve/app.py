@@ -33,13 +33,14 @@ from agent_tts.serve.dialects import routes as dialects
 from agent_tts.serve.fair_queue import Flow
 from agent_tts.serve.guard import Guard
 from agent_tts.serve.node import Node
-from agent_tts.serve.routes import http, rtc, voices
+from agent_tts.serve.routes import detect, http, rtc, voices
 from agent_tts.serve.supervision import Supervision
 from agent_tts.serve.telemetry import pages
 from agent_tts.serve.telemetry.engine_metrics import EngineMetrics
 from agent_tts.serve.telemetry.metrics import Metrics
 from agent_tts.serve.telemetry.tracing import spans_of
 from agent_tts.serve.transports.websocket import NATIVE, StreamEndpoint
+from agent_tts.speech.audio.manifest import ManifestSigner
 from agent_tts.speech.engine_handle import EngineClientFactory
 from agent_tts.speech.service import SpeechService
 from agent_tts.voices.library import VoiceLibrary
@@ -123,6 +124,8 @@ def create_app(
         prefers=front or 0,
     )
     node = Node(settings, service, Guard(settings, metrics, ledger=supervision), metrics, supervision)
+    if settings.c2pa.certificate is not None and settings.c2pa.key is not None:
+        node.signer = ManifestSigner(settings.c2pa.certificate, settings.c2pa.key)
     if supervision is not None:
         supervision.channel.handle(FrontPage, lambda _: pages.write(metrics.registry))
         supervision.channel.handle(ClosePeer, partial(rtc.close_peer, node))
@@ -157,7 +160,7 @@ def create_app(
     )
     app.state.node = node
     app.state.start_error = None
-    for routes in (http.routes, voices.routes, rtc.routes, dialects.routes):
+    for routes in (http.routes, voices.routes, detect.routes, rtc.routes, dialects.routes):
         app.include_router(routes)
     for path, dialect in {"/v1/tts/stream": NATIVE, **dialects.STREAMS}.items():
         app.router.routes.append(WebSocketRoute(path, StreamEndpoint(node, dialect)))

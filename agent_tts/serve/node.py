@@ -13,6 +13,7 @@ from agent_tts.serve.guard import Client, Guard
 from agent_tts.serve.supervision import Supervision
 from agent_tts.serve.telemetry.metrics import Metrics
 from agent_tts.serve.transports.packet_clock import PacketClock
+from agent_tts.speech.audio.manifest import ManifestSigner
 from agent_tts.speech.service import SpeechService
 from agent_tts.voices.enroll import Enrolment
 
@@ -46,6 +47,8 @@ class Node:
     metrics: Metrics
     # What it is a front of; None where it is the only one.
     supervision: Supervision | None = None
+    # Signs files that a request wants signed; None without a certificate.
+    signer: ManifestSigner | None = None
     # In which connections, responses and API keys share the event loop.
     fair_queue: FairQueue = field(default_factory=FairQueue)
     # Open protocol sessions of all transports, and open WebRTC peers by session id. Each adds and removes itself.

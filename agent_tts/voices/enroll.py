@@ -152,7 +152,7 @@ async def decode(clip: bytes, *, max_s: float) -> NDArray[np.float32]:
     # One extra sample: the rate of a clip need not divide 24 kHz.
     most = 1 + 4 * MAX_CHANNELS * (round(max_s * SAMPLE_RATE) + 1)
     try:
-        done = await _run("decode_child", str(max_s), data=clip, output_bytes=most, timeout_s=DECODE_TIMEOUT_S)
+        done = await run_child("decode_child", str(max_s), data=clip, output_bytes=most, timeout_s=DECODE_TIMEOUT_S)
     except TimeoutError:
         raise _refused(_REFUSALS[Refusal.LIMITS]) from None
     if done.code == Refusal.TOO_LONG:
@@ -190,7 +190,7 @@ async def _encode(
     """
     what = "reference" if reference else "vector"
     try:
-        done = await _run(
+        done = await run_child(
             "encode_child",
             *(what, *map(str, checkpoints)),
             data=waveform.astype("<f4").tobytes(),
@@ -210,7 +210,7 @@ async def _encode(
     return load(done.output)
 
 
-async def _run(child: str, *args: str, **options: Any) -> ModuleResult:
+async def run_child(child: str, *args: str, **options: Any) -> ModuleResult:
     """`run_module` for a child that ends with this process. Raises `AtCapacity` if the machine cannot start it."""
     try:
         return await run_module(f"agent_tts.voices.{child}", str(os.getpid()), *args, **options)

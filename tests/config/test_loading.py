@@ -168,7 +168,7 @@ def test_printed_settings_load_as_the_same_settings(tmp_path: Path, config: Path
 
 def test_every_setting_has_a_description() -> None:
     sections = {"tls", "auth", "limits", "timeouts", "telemetry", "espeak", "tone", "qwen3", "voices", "dictionaries"}
-    sections |= {"audioseal", "agent", "agent.stt", "agent.llm"}
+    sections |= {"audioseal", "c2pa", "agent", "agent.stt", "agent.llm"}
     assert [key for key, field in FIELDS.items() if key not in sections and not field.description] == []
 
 

@@ -22,6 +22,7 @@ class Device(Engine):
 
     def __init__(self, took_s: Sequence[float], *, overlaps: bool) -> None:
         self.now = 0.0
+        self.tidied = False
         self._took_s = iter(took_s)
         self._overlaps = overlaps
         self._epoch = 0
@@ -47,6 +48,9 @@ class Device(Engine):
     def next_step_in_s(self) -> float | None:
         return None if self._done_at is None else max(0.0, self._done_at - HOST_S - self.now)
 
+    def tidy(self) -> None:
+        self.tidied = True
+
     def close(self) -> None:
         pass
 
@@ -66,6 +70,16 @@ def drive(loop: EngineLoop, device: Device, until: float) -> list[EngineEvent]:
 def longest_ms(loop: EngineLoop) -> float:
     loop.submit(events.EnginePing(1))
     return next(event.step_ms for event in loop.step() if isinstance(event, EnginePong))
+
+
+def test_the_engine_tidies_up_at_each_heartbeat() -> None:
+    """Also while it has no request: a deleted voice is to be forgotten then, too."""
+    device = Device([], overlaps=False)
+    loop = EngineLoop(device, Scheduler(Policy(slots=1, queue=1)), lambda: device.now)
+    loop.step()
+    assert not device.tidied
+    longest_ms(loop)
+    assert device.tidied
 
 
 @pytest.mark.parametrize("overlaps", [True, False])

@@ -95,4 +95,4 @@ def codec_of(conversation: Conversation, dialect: Dialect, path: str, query: str
     async def unused(*_: object) -> Any:
         raise AssertionError("an adapter does no I/O")
 
-    return dialect.make_adapter(WebSocket(scope, unused, unused), conversation.node.settings)
+    return dialect.make_adapter(WebSocket(scope, unused, unused), conversation.node)

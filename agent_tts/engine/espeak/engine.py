@@ -28,6 +28,7 @@ from agent_tts.engine.espeak.library import (
 from agent_tts.engine.espeak.scripts import parts, reader
 from agent_tts.engine.espeak.voices import EspeakVoices
 from agent_tts.engine.espeak.workers import EspeakWorkers, Job
+from agent_tts.engine.gain import amplify
 from agent_tts.engine.slots import SlotFeed, SlotTable
 from agent_tts.errors import BadMessage
 from agent_tts.events import SAMPLE_RATE, EngineInfo, Prosody, SpeechOptions, WordTime, within
@@ -267,8 +268,7 @@ class _EspeakRequest:
             if word.char <= (last := min(word.char + word.length, length) - 1)
         )
         self._fed += len(clause.samples) - lead
-        samples = clause.samples[lead:]
-        self.feed.write(self._resampler.push(samples, self._prosody.volume))
+        self.feed.write(self._resampler.push(amplify(clause.samples[lead:], self._prosody.volume)))
         return [AlignedOutput(self.feed.slot, self.feed.epoch, words)] if words else []
 
 
@@ -287,10 +287,10 @@ class Resampler:
         # Output samples owed for the input so far, times `step_in`.
         self._owed = 0
 
-    def push(self, samples: NDArray[np.int16], volume: float = 1.0) -> bytes:
-        """int16[n] in, `volume` times as loud pcm_s16le out; less than a block (some milliseconds) is held back."""
+    def push(self, samples: NDArray[np.int16] | NDArray[np.float32]) -> bytes:
+        """Samples [n] in the range of int16 in, pcm_s16le out; less than a block (some milliseconds) is held back."""
         self._owed += len(samples) * self._matrix.shape[1]
-        self._input = np.concatenate((self._input, samples * np.float32(volume)))
+        self._input = np.concatenate((self._input, samples.astype(np.float32)))
         return self._blocks((len(self._input) - TAPS) // self._step)
 
     def finish(self) -> bytes:

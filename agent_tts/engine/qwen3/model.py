@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from functools import partial
+from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -29,13 +29,15 @@ from agent_tts.model.config import ModelConfig, ModelType
 from agent_tts.model.entries import CheckpointError
 from agent_tts.model.frame import FrameModel
 from agent_tts.model.layers import BLOCK_SIZE
-from agent_tts.model.prompt import PromptVoice, Reference, SpeakerPlace
+from agent_tts.model.prompt import PromptVoice, Reference, SpeakerPlace, takes_instructions
 from agent_tts.model.sampling import SamplingParams
 from agent_tts.model.speech import SpeechModel, accelerate, can_fuse
 from agent_tts.model.watermark import Watermark
 from agent_tts.model.watermark_weights import load_watermark
 from agent_tts.model.weights import CODEC, MODEL, build, plan
+from agent_tts.text.directives import Ability
 from agent_tts.text.tokens import Tokenizer
+from agent_tts.voices import LANGUAGES
 
 GIB = 1 << 30
 USUAL_SHARE = Qwen3().memory  # of the free memory; graphs and libraries take the rest
@@ -111,6 +113,18 @@ class Qwen3Model:
     def vector_size(self) -> int | None:
         """Values of a speaker vector; None unless it speaks cloned voices."""
         return self.config.speaker_encoder.enc_dim if self.config.speaker_encoder else None
+
+    @property
+    def abilities(self) -> tuple[Ability, ...]:
+        """Which directives have an effect. Other instructions would make another voice of a designed one."""
+        style: tuple[Ability, ...] = ("style",) if self.kind == "named" and takes_instructions(self.config) else ()
+        return ("pause", "speed", "volume", "language", *style)
+
+    @cached_property
+    def languages(self) -> dict[str, str]:
+        """Every name and code of a language that it speaks -> its code; a dialect is its own code."""
+        codes = {name: LANGUAGES.get(name, name) for name in self.config.talker.codec_language_id}
+        return codes | {code: code for code in codes.values()}
 
     @property
     def weight_bytes(self) -> int:

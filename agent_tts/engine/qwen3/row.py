@@ -8,7 +8,6 @@ short of it: at a limit (the cache is full), or where its speech has left the te
 
 from __future__ import annotations
 
-import math
 import secrets
 import time
 from collections.abc import Sequence
@@ -27,6 +26,7 @@ from agent_tts.engine.base import (
     StarvedOutput,
     StepOutput,
 )
+from agent_tts.engine.qwen3.delivery import RowOutlet
 from agent_tts.engine.qwen3.graphs import StepResult
 from agent_tts.engine.qwen3.model import Qwen3Model
 from agent_tts.engine.qwen3.runaway import (
@@ -41,7 +41,6 @@ from agent_tts.engine.qwen3.runaway import (
 from agent_tts.engine.qwen3.runner import LoadedVoice
 from agent_tts.engine.qwen3.segment_feed import POSITIONS_PER_TOKEN, SEGMENT_TOKENS, Segment, SegmentFeed
 from agent_tts.engine.qwen3.voices import ModelVoice
-from agent_tts.engine.slots import Outlet
 from agent_tts.errors import InvalidRequest, Unsupported, UnsupportedLanguage
 from agent_tts.events import (
     FRAME_BYTES,
@@ -53,10 +52,10 @@ from agent_tts.events import (
     Pause,
     SpeechOptions,
 )
-from agent_tts.ffmpeg import FilterStream
 from agent_tts.model.prompt import Prompt, Reference, build_prompt, text_needed
 from agent_tts.model.sampling import SamplingParams
 from agent_tts.text.chars import is_cjk
+from agent_tts.text.directives import Directives
 from agent_tts.text.tokens import TokenFeed
 from agent_tts.voices import LANGUAGES
 
@@ -84,9 +83,6 @@ SPLIT_S = 0.5
 
 # Speech that is enough to go on with a voice that was drawn: 3 s.
 CARRIED_FRAMES = 38
-
-# Speeds of one filter of FFmpeg; others need several. Above the upper one it drops samples.
-SLOWEST, FASTEST = 0.5, 2.0
 
 
 class Waiting:
@@ -128,16 +124,16 @@ class Row:
 
     def __init__(self, opened: StartRequest, wanted: ModelVoice, runaway: RunawayDetector, paces: Paces) -> None:
         self.state: Waiting | Prefill | Decoding | Ending = Waiting()
+        code = _code(opened.options)
+        directives = Directives(wanted.model.abilities, wanted.model.languages, code)
         # Whether only the speech before tells the voice of a piece: it is drawn, from a description or from nothing.
         drawn = isinstance(wanted.voice, DesignedVoice | AnyVoice)
         limit = min(SEGMENT_TOKENS, wanted.model.max_model_len // POSITIONS_PER_TOKEN) // (2 if drawn else 1)
-        self.feed = SegmentFeed(opened, TokenFeed(wanted.model.tokenizer), _code(opened.options), limit)
-        speed = opened.options.speed
-        # Its audio at another speed, or from its first pause or held frame on. None where the model's
-        # frames are handed out as such.
-        self.outlet = Outlet(opened.slot, opened.epoch) if speed != 1 else None
-        # Changes the speed of the model's frames. None at the model's own.
-        self._stretch = TimeStretch(speed) if speed != 1 else None
+        self.feed = SegmentFeed(opened, TokenFeed(wanted.model.tokenizer), code or "en", directives, limit)
+        # Its audio from the first pause, seam, held frame or other manner on. None while the model's frames are handed
+        # out as such.
+        self.outlet: RowOutlet | None = None
+        self._shape()
         self.wanted = wanted
         self.model = wanted.model
         # The voice on its model. None until the model is loaded.
@@ -164,7 +160,7 @@ class Row:
         # Judges the frames of all rows; and how fast each voice speaks.
         self._runaway = runaway
         self._paces = paces
-        self._voice = (wanted, _code(opened.options))
+        self._code = code or "en"
         # When a listener who plays without pause will have played all segments that have been spoken.
         self._plays_until = 0.0
         # Frames of the present segment that may have left its text, in order.
@@ -173,6 +169,11 @@ class Row:
         self._cuts: list[CutReason] = []
         # Whether text of a segment was certainly not spoken.
         self._short = False
+
+    @property
+    def _voice(self) -> tuple[ModelVoice, str]:
+        """What the pace of the present segment depends on."""
+        return self.wanted, self.feed.segments[0].manner.language or self._code
 
     @property
     def needs_prompt(self) -> bool:
@@ -209,6 +210,7 @@ class Row:
         if isinstance(self.state, Ending):
             return outputs
         self.feed.read()
+        self._shape()
         while (
             self.feed.segments
             and self.feed.segments[0].is_mute
@@ -216,6 +218,7 @@ class Row:
         ):
             outputs += self._end_segment()
             self.feed.read()
+            self._shape()
         return outputs
 
     def prefill(self) -> bool:
@@ -264,11 +267,11 @@ class Row:
         if whole:
             needed = len(segment.tokens)
         start = segment.tokens[:needed] if segment.speakable else []
-        config, tokenizer = self.model.config, self.model.tokenizer
+        config, tokenizer, manner = self.model.config, self.model.tokenizer, segment.manner
         instruct: tuple[int, ...] = ()
-        if self.wanted.instructions:
+        if instructions := " ".join(filter(None, (self.wanted.instructions, manner.style))):
             ids = (config.im_start_token_id, config.im_end_token_id)
-            instruct = tokenizer.instruction(self.wanted.instructions, *ids)
+            instruct = tokenizer.instruction(instructions, *ids)
         prompt = build_prompt(
             config,
             speaker.voice,
@@ -276,7 +279,7 @@ class Row:
             text=start,
             complete=segment.complete and len(segment.tokens) <= needed,
             streaming=not whole,
-            language=self._language,
+            language=LANGUAGE_NAMES.get(manner.language, manner.language) if manner.language else self._language,
             instruct=instruct,
         )
         if len(prompt.prefix) + max(1, len(prompt.text)) > self.model.max_model_len:
@@ -430,16 +433,21 @@ class Row:
 
     def _hold(self, frame: bytes) -> None:
         """Keep a frame back. From now on the row has an outlet, which hands out a frame a step if they are good."""
-        if self.outlet is None:
-            self.outlet = Outlet(self.feed.slot, self.feed.epoch)
+        self._shape(always=True)
         self._held.append(frame)
 
     def _write(self, frames: Sequence[bytes]) -> None:
         """Give frames to the outlet, if there are any; none are held back any more."""
-        for frame in frames:
+        if frames:
             assert self.outlet is not None
-            self.outlet.write(frame if self._stretch is None else self._stretch.push(frame))
+            segment = self.feed.segments[0]
+            self.outlet.speak(frames, segment.manner, seam=segment.seam)
         self._held.clear()
+
+    def _shape(self, *, always: bool = False) -> None:
+        """Make the outlet where the model's frames are not handed out as such: from the present segment on."""
+        if self.outlet is None and (always or (self.feed.segments and self.feed.segments[0].is_shaped)):
+            self.outlet = RowOutlet(self.feed.slot, self.feed.epoch)
 
     def hand_out(self) -> list[StepOutput]:
         """Once a step, of a row with an outlet: what of its audio comes next, or why there is none."""
@@ -453,18 +461,17 @@ class Row:
 
     def _end_segment(self) -> list[StepOutput]:
         """The present segment has been spoken, or has nothing to speak."""
+        self._shape()
         segment = self.feed.segments.popleft()
         if isinstance(self.state, Decoding):
             self._plays_until += self._frames * FRAME_MS / 1_000
         if isinstance(self.state, Prefill):
             self.model.runner.release(self.feed.slot)
         self.state = Waiting()
-        if self.outlet is None and segment.rest_ms:
-            self.outlet = Outlet(self.feed.slot, self.feed.epoch)
         if self.outlet is None:
+            self._shape()
             return [FlushedOutput(self.feed.slot, self.feed.epoch)] * segment.flushes
-        if self._stretch is not None:
-            self.outlet.write(self._stretch.finish())
+        self.outlet.end_piece(seam=segment.seam)
         self.outlet.rest(Pause(segment.rest_ms))
         for _ in range(segment.flushes):
             self.outlet.flush()
@@ -474,8 +481,7 @@ class Row:
         """All segments have been spoken."""
         if self.outlet is None:
             return [self._done()]
-        if self._stretch is not None:
-            self.outlet.write(self._stretch.finish())
+        self.outlet.end_piece(seam=False)
         self.outlet.end()
         self.state = Ending()
         return []
@@ -499,10 +505,10 @@ def _until_quiet(frames: Sequence[bytes]) -> list[bytes]:
     return [*frames[:end], *_faded(frames[end:])]
 
 
-def _code(options: SpeechOptions) -> str:
-    """The code of the language that is spoken; English where the model finds out."""
+def _code(options: SpeechOptions) -> str | None:
+    """The code of the language that is spoken; None where the model finds out."""
     code = LANGUAGES.get(options.language, options.language)
-    return "en" if code == "auto" else code
+    return None if code == "auto" else code
 
 
 def _language(options: SpeechOptions, model: Qwen3Model) -> str:
@@ -527,34 +533,3 @@ def _sampling(options: SpeechOptions, model: Qwen3Model) -> SamplingParams:
         return replace(SamplingParams.of(model.config.generation, seed), **asked)
     except ValueError as error:
         raise InvalidRequest(f"sampling: {error}", "sampling") from None
-
-
-class TimeStretch:
-    """Speech at another speed and the same pitch, streamed: FFmpeg's `atempo` on pcm_s16le.
-
-    It holds back up to 70 ms of its input until more comes or `finish`.
-    """
-
-    def __init__(self, speed: float) -> None:
-        self._speed = speed
-        bound = SLOWEST if speed < 1 else FASTEST
-        count = max(1, math.ceil(math.log(speed) / math.log(bound) - 1e-9))
-        self._filters = [("atempo", f"{speed ** (1 / count)}")] * count
-        self._stream = FilterStream(*self._filters)
-        # Samples that went in, and that came out.
-        self._in = self._out = 0
-
-    def push(self, pcm: bytes) -> bytes:
-        """Add audio; gives what is ready at `speed`."""
-        ready = self._stream.push(pcm)
-        self._in += len(pcm) // 2
-        self._out += len(ready) // 2
-        return ready
-
-    def finish(self) -> bytes:
-        """The rest: all output together is `1 / speed` times as long as the input. Then it starts again."""
-        if not self._in:
-            return b""
-        rest, owed = self._stream.push(None), max(0, round(self._in / self._speed) - self._out)
-        self._stream, self._in, self._out = FilterStream(*self._filters), 0, 0
-        return rest[: 2 * owed].ljust(2 * owed, b"\0")

@@ -7,9 +7,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from agent_tts.engine.base import AddText, StartRequest
+from agent_tts.engine.qwen3.delivery import Manner
 from agent_tts.engine.slots import Feed
-from agent_tts.events import Directive, Pause, Say
+from agent_tts.events import Directive, Language, Pause, Prosody, Say, Style
 from agent_tts.text.chars import CLAUSE_MARKS, CLOSERS, WIDE_CLAUSE_MARKS, is_silent
+from agent_tts.text.directives import Directives
 from agent_tts.text.feed import Reader, Reading
 from agent_tts.text.segments import LONGER, MOST, Level, Segmenter
 from agent_tts.text.tokens import TokenFeed
@@ -23,6 +25,8 @@ FIRST_WORDS = 4
 CHARS_PER_WORD = 3
 _MARKS = CLAUSE_MARKS | WIDE_CLAUSE_MARKS | CLOSERS
 
+PLAIN = Manner()
+
 
 @dataclass(slots=True, eq=False)
 class Segment:
@@ -34,6 +38,8 @@ class Segment:
     flushes: int = 0  # flush points right after it
     rest_ms: int = 0  # silence after it, and before those points
     parts: list[str] = field(default_factory=list)  # of its text
+    manner: Manner = PLAIN  # how it is spoken
+    changes: bool = False  # the manner changes right after it
     chars: int = 0  # of its text
     words: float = 0.0
     known: int = 0  # tokens of it so far, given to the model or not
@@ -47,6 +53,16 @@ class Segment:
     def text(self) -> str:
         """What is to be spoken, as far as it is known."""
         return "".join(self.parts)
+
+    @property
+    def seam(self) -> bool:
+        """Whether the next one follows it within a sentence."""
+        return self.changes and not (self.rest_ms or self.flushes)
+
+    @property
+    def is_shaped(self) -> bool:
+        """Whether its audio is more than the model's frames."""
+        return bool(self.rest_ms) or self.seam or not self.manner.is_plain
 
     @property
     def is_mute(self) -> bool:
@@ -64,18 +80,26 @@ class SegmentFeed(Feed):
 
     Equal texts with equal flushes give equal segments, unless `split` is called. A flush ends a segment: a model speaks
     its last words only when it knows that they are the last. `language` is the code of the language that is spoken,
-    `limit` the usual length of a segment in tokens.
+    `directives` are those that have an effect, `limit` is the usual length of a segment in tokens.
     """
 
     def __init__(
-        self, opened: StartRequest, tokens: TokenFeed, language: str = "en", limit: int = SEGMENT_TOKENS
+        self,
+        opened: StartRequest,
+        tokens: TokenFeed,
+        language: str = "en",
+        directives: Directives | None = None,
+        limit: int = SEGMENT_TOKENS,
     ) -> None:
         super().__init__(opened)
+        self._directives = directives or Directives(("pause",))
+        self._speed = opened.options.speed
         # Characters read so far, those of the chunk that are to be spoken, and the last that came.
         self._offset = 0
         self._chars: list[str] = []
         self._last = ""
-        self._reader = Reader(Reading.of(opened.options, language), self._take)
+        self._reading = Reading.of(opened.options, language)
+        self._reader = Reader(self._reading, self._take)
         self._segmenter = Segmenter(language)
         self._tokens = tokens
         self._limit = limit
@@ -83,7 +107,7 @@ class SegmentFeed(Feed):
         self._gap = ""
         self._text: list[str] = []
         # Those that are not spoken yet, the one that grows included. Empty when all of the request has been spoken.
-        self.segments: deque[Segment] = deque([Segment()])
+        self.segments: deque[Segment] = deque([Segment(manner=Manner(self._speed))])
 
     def read(self) -> None:
         """Read a chunk of the text, unless the present segment is complete."""
@@ -110,7 +134,7 @@ class SegmentFeed(Feed):
     def renew(self) -> None:
         """The present segment ends here, unfinished; what of it is not spoken, and what comes, is a new one."""
         left = self.segments[0].tokens
-        self.segments[0] = Segment(left, speakable=bool(left), counted=len(left))
+        self.segments[0] = Segment(left, speakable=bool(left), counted=len(left), manner=self.segments[0].manner)
 
     @property
     def dry(self) -> bool:
@@ -144,7 +168,7 @@ class SegmentFeed(Feed):
         at = next(whole.places[level][0] for level in reversed(Level) if level in whole.places)
         text = whole.text
         rest, gap, self._gap = text[at:].lstrip(), self._gap, ""
-        self.segments.append(Segment())
+        self.segments.append(Segment(manner=whole.manner))
         self._tokens.flush()
         self._add(text[:at])
         self._end_segment()
@@ -221,14 +245,28 @@ class SegmentFeed(Feed):
         self.segments[-1].known += len(tokens)
 
     def _direct(self, directive: Directive) -> None:
-        if isinstance(directive, Say):
-            self._offset = self._reader.say(directive, self._offset)
-        elif isinstance(directive, Pause):
-            self._rest(directive)
+        taken = self._directives.take(directive)
+        if isinstance(taken, Say):
+            self._offset = self._reader.say(taken, self._offset)
+        elif taken:
+            self._flush_text()
+            if isinstance(taken, Pause):
+                self._rest(taken)
+            else:
+                self._change(taken)
+
+    def _change(self, directive: Prosody | Style | Language) -> None:
+        """Another manner begins a segment, also where the prompt of the first may have been computed without text."""
+        if self.segments[-1].speakable or len(self.segments) == 1:
+            self.segments[-1].changes = True
+            self._end_segment()
+        segment = self.segments[-1]
+        segment.manner = segment.manner.after(directive, self._speed)
+        if isinstance(directive, Language):
+            self._reader = Reader(self._reading.in_language(directive.code), self._take)
 
     def _rest(self, pause: Pause) -> None:
         """A pause ends a segment: it is exact between what two prompts say."""
-        self._flush_text()
         if self.segments[-1].speakable or len(self.segments) == 1 or self.segments[-2].flushes:
             self._end_segment()
         self.segments[-2].rest_ms += pause.ms
@@ -238,7 +276,7 @@ class SegmentFeed(Feed):
         self._keep(self._tokens.flush())
         self._gap = ""
         self.segments[-1].complete = True
-        self.segments.append(Segment())
+        self.segments.append(Segment(manner=self.segments[-1].manner))
 
     def _flush(self) -> None:
         if self.segments[-1].speakable or len(self.segments) == 1:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, field_validator
 
 from agent_tts.config.settings import Limits
-from agent_tts.errors import BadMessage, SpeechError, TextTooLong, from_code
+from agent_tts.errors import BadMessage, SpeechError, TextTooLong, UnknownDictionary, from_code
 from agent_tts.events import SpeechOptions
 from agent_tts.protocol import v1 as protocol
 from agent_tts.protocol.adapter import Message, ProtocolAdapter
@@ -20,6 +20,8 @@ from agent_tts.protocol.context import AudioChunk, Word
 from agent_tts.protocol.options import Lenient, SpeakerEmbedding
 from agent_tts.protocol.validation import check_message
 from agent_tts.serve.dialects.text import spaced
+from agent_tts.serve.dictionaries import Dictionaries
+from agent_tts.serve.node import Node
 from agent_tts.speech.words.due_words import DueWords
 
 # ---------------------------------------------------------------- from the client
@@ -72,6 +74,12 @@ class CartesiaControls(Lenient):
         return fields
 
 
+class GenerationConfig(CartesiaControls):
+    """How to speak, in later API versions."""
+
+    volume: float | None = Field(None, ge=0, le=4)
+
+
 class CartesiaVoice(Lenient):
     id: str | None = None
     embedding: SpeakerEmbedding | None = None
@@ -100,13 +108,23 @@ class CartesiaRequest(Lenient):
     voice: str | CartesiaVoice | None = None
     language: str | None = None
     locale: str | None = None
-    generation_config: CartesiaControls | None = None
+    generation_config: GenerationConfig | None = None
     speed: Literal["slow", "normal", "fast"] | None = None
     normalization: str | None = None
+    pronunciation_dict_id: str | None = None
     add_timestamps: bool | None = None
 
-    def overrides(self) -> dict[str, Any]:
-        """The fields of a session without its output, and without a model: the voice decides which one speaks."""
+    @property
+    def prologue(self) -> str:
+        """What stands before the first text."""
+        volume = self.generation_config.volume if self.generation_config else None
+        return "" if volume is None else f'<volume ratio="{volume:.3f}"/>'
+
+    def overrides(self, dictionaries: Dictionaries) -> dict[str, Any]:
+        """The fields of a session without its output, and without a model: the voice decides which one speaks.
+
+        Raises `UnknownDictionary`.
+        """
         voice = self.voice if isinstance(self.voice, CartesiaVoice) else CartesiaVoice(id=self.voice)
         fields: dict[str, Any] = {
             "language": self.language or self.locale,
@@ -114,6 +132,8 @@ class CartesiaRequest(Lenient):
         }
         if self.normalization is not None:
             fields["normalize"] = self.normalization != "off"
+        if self.pronunciation_dict_id is not None:
+            fields["lexicon"] = dictionaries.lexicon([(self.pronunciation_dict_id, None)])
         if voice.embedding is not None:
             fields["speaker_embedding"] = voice.embedding
         elif voice.id not in PLACEHOLDER_VOICES:
@@ -123,9 +143,10 @@ class CartesiaRequest(Lenient):
             fields |= controls.overrides()
         return fields
 
-    def options(self) -> SpeechOptions:
-        """The options of speech, unpaced."""
-        return protocol.SessionConfig(lead_ms=None).merged(self.overrides(), protocol.MIN_LEAD_MS).options()
+    def options(self, node: Node) -> SpeechOptions:
+        """The options of speech, unpaced. Raises `UnknownDictionary`."""
+        config = protocol.SessionConfig(lead_ms=None, normalize=node.settings.normalize)
+        return config.merged(self.overrides(node.dictionaries), protocol.MIN_LEAD_MS).options()
 
 
 # ---------------------------------------------------------------- to the client
@@ -227,8 +248,9 @@ class CartesiaAdapter(ProtocolAdapter):
     all text has been spoken, and later text goes on in a new context.
     """
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, dictionaries: Dictionaries) -> None:
         self._limits = limits
+        self._dictionaries = dictionaries
         self._contexts: dict[str, _Context] = {}
         # Contexts that failed before the client ended them, oldest first.
         self._failed: OrderedDict[str, None] = OrderedDict()
@@ -273,11 +295,16 @@ class CartesiaAdapter(ProtocolAdapter):
         if (error := self._complaint(context, text)) is not None:
             yield from self._refuse(context_id, error, is_last=is_last)
         if context is None:
+            text, opening = message.prologue + text, dict[str, Any]()
+            try:
+                opening = message.overrides(self._dictionaries)
+            except UnknownDictionary as unknown:
+                yield from self._refuse(context_id, unknown, is_last=is_last)
             audio = message.output_format
             context = _Context(ContextEvents(context_id, audio), is_ended=is_last)
             self._contexts[context_id] = context
             output = {"encoding": audio.ours, "sample_rate": audio.sample_rate, "framing": "binary"}
-            yield {"type": "context.open", "context_id": context_id, "output": output} | message.overrides()
+            yield {"type": "context.open", "context_id": context_id, "output": output} | opening
         elif context.is_ended:
             return
         context.is_ended = is_last

@@ -115,7 +115,8 @@ async def speak_bytes(request: Request, client: Authorized) -> Response:
     audio = wanted.output_format
     media_type = MEDIA_TYPES[audio.container]
     make_body = partial(AudioBody, audio.ours, audio.sample_rate, audio.bit_rate, is_wav=audio.container == "wav")
-    return SpeechResponse(node_of(request), client, wanted.transcript, wanted.options(), media_type, make_body)
+    node, text = node_of(request), wanted.prologue + wanted.transcript
+    return SpeechResponse(node, client, text, wanted.options(node), media_type, make_body)
 
 
 @routes.post("/tts/sse")
@@ -123,5 +124,6 @@ async def speak_events(request: Request, client: Authorized) -> Response:
     """Speak a text: audio and words are sent as events, while they are made."""
     wanted = await read_request(request, CartesiaEventsRequest, "transcript")
     words: WordsMode = "told" if wanted.add_timestamps else "none"
-    options, make_body = wanted.options(), partial(CartesiaEventsBody, wanted)
-    return SpeechResponse(node_of(request), client, wanted.transcript, options, "text/event-stream", make_body, words)
+    node, text = node_of(request), wanted.prologue + wanted.transcript
+    options, make_body = wanted.options(node), partial(CartesiaEventsBody, wanted)
+    return SpeechResponse(node, client, text, options, "text/event-stream", make_body, words)

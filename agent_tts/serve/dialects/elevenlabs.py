@@ -9,14 +9,21 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from agent_tts.config.settings import Limits
-from agent_tts.errors import SpeechError, TextTooLong, from_code
+from agent_tts.errors import SpeechError, TextTooLong, UnknownDictionary, from_code
 from agent_tts.events import FRAME_MS
 from agent_tts.protocol import v1 as protocol
 from agent_tts.protocol.adapter import Message, QueueingAdapter
 from agent_tts.protocol.context import AudioChunk, Word
 from agent_tts.protocol.validation import check_message
-from agent_tts.serve.dialects.elevenlabs_messages import CharacterTimes, ElevenLabsMessage, ElevenLabsQuery
+from agent_tts.serve.dialects.elevenlabs_messages import (
+    CharacterTimes,
+    DictionaryLocator,
+    ElevenLabsMessage,
+    ElevenLabsQuery,
+    lexicon_of,
+)
 from agent_tts.serve.dialects.text import WaitingBudget, spaced
+from agent_tts.serve.dictionaries import Dictionaries
 from agent_tts.speech.words.due_words import DueWords
 
 # Contexts without text, or refused, that are remembered.
@@ -35,6 +42,7 @@ class _Context:
     id: str  # in the session; unique, while clients may use a name again at once
     name: str | None  # the client's
     speed: float | None = None
+    locators: list[DictionaryLocator] = field(default_factory=list)
     # It is opened with its first word, so that it takes no slot while its LLM computes.
     state: Literal["new", "refused", "open", "ended", "cancelled"] = "new"
     chars: int = 0  # text so far
@@ -71,8 +79,9 @@ class MultiStreamAdapter(QueueingAdapter):
     its end. A message or query that is not allowed, or too much waiting text, ends the connection.
     """
 
-    def __init__(self, voice: str, query: Mapping[str, str], limits: Limits) -> None:
+    def __init__(self, voice: str, query: Mapping[str, str], limits: Limits, dictionaries: Dictionaries) -> None:
         super().__init__()
+        self._dictionaries = dictionaries
         self._voice = voice
         self._query = query
         self._limits = limits
@@ -172,6 +181,8 @@ class MultiStreamAdapter(QueueingAdapter):
             context = self._begin(message.context_id)
         if context.state == "new" and message.speed is not None:
             context.speed = message.speed
+        if context.state == "new" and message.pronunciation_dictionary_locators:
+            context.locators = message.pronunciation_dictionary_locators
         if len(text) > self._limits.text_message_chars:
             yield from self._refuse(context, f"text of one message is at most {self._limits.text_message_chars}")
         if context.chars + len(text) > self._limits.text_context_chars:
@@ -202,7 +213,12 @@ class MultiStreamAdapter(QueueingAdapter):
         self._open[context.id] = context
         context.state = "refused"  # stays so if the session raises
         speed = {} if context.speed is None else {"speed": context.speed}
-        yield {"type": "context.open", "context_id": context.id} | speed
+        try:
+            lexicon = lexicon_of(context.locators, self._dictionaries)
+        except UnknownDictionary:
+            yield {"type": "ping", "context_id": context.id}  # so that the error names it
+            raise
+        yield {"type": "context.open", "context_id": context.id} | speed | lexicon
         context.state = "open"
 
     def _refuse(self, context: _Context, why: str) -> Iterator[Message]:

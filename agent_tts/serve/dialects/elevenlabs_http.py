@@ -96,8 +96,9 @@ async def create_audio(voice_id: str, request: Request, client: Authorized, audi
     """Speak a text: the audio is sent while it is made."""
     wanted = await read_request(request, ElevenLabsRequest)
     make_body = partial(AudioBody, audio.encoding, audio.sample_rate, audio.bit_rate, is_wav=audio.is_wav)
-    options, media_type = wanted.options(voice_id), audio.content_type
-    return SpeechResponse(node_of(request), client, wanted.text, options, media_type, make_body)
+    node = node_of(request)
+    options, media_type = wanted.options(voice_id, node), audio.content_type
+    return SpeechResponse(node, client, wanted.text, options, media_type, make_body)
 
 
 @routes.post(PATH + "/with-timestamps", **_SPEAKS_TIMED)
@@ -114,8 +115,9 @@ async def stream_timed(voice_id: str, request: Request, client: Authorized, audi
 
 async def _speak_timed(voice_id: str, request: Request, client: Client, make_body: Callable[[], Body]) -> Response:
     wanted = await read_request(request, ElevenLabsRequest)
-    options = wanted.options(voice_id)
-    return SpeechResponse(node_of(request), client, wanted.text, options, "application/json", make_body, "told")
+    node = node_of(request)
+    options = wanted.options(voice_id, node)
+    return SpeechResponse(node, client, wanted.text, options, "application/json", make_body, "told")
 
 
 # ---------------------------------------------------------------- bodies

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AliasChoices, Field
 
@@ -12,6 +12,8 @@ from agent_tts.events import SpeechOptions
 from agent_tts.protocol.context import Word
 from agent_tts.protocol.options import Lenient, limits
 from agent_tts.protocol.v1 import MAX_ID
+from agent_tts.serve.dictionaries import Dictionaries
+from agent_tts.serve.node import Node
 
 # Sent by clients whose user named no voice: Pipecat's class sends the first, LiveKit's the second.
 PLACEHOLDER_VOICES = {"None", "hpp4J3VqNfWAUOO0d1Us"}
@@ -57,6 +59,23 @@ class VoiceSettings(Lenient):
     speed: float | None = Field(None, **limits("speed"))
 
 
+class DictionaryLocator(Lenient):
+    """A pronunciation dictionary, by default its latest version."""
+
+    pronunciation_dictionary_id: str = Field(max_length=MAX_ID)
+    version_id: str | None = Field(None, max_length=MAX_ID)
+
+
+Locators = Annotated[list[DictionaryLocator], Field(max_length=3, fail_fast=True)]
+TextNormalization = Literal["auto", "on", "off"]
+
+
+def lexicon_of(locators: list[DictionaryLocator] | None, dictionaries: Dictionaries) -> dict[str, Any]:
+    """The field of a session for dictionaries, of which the first counts. Raises `UnknownDictionary`."""
+    wanted = [(each.pronunciation_dictionary_id, each.version_id) for each in locators or ()]
+    return {"lexicon": dictionaries.lexicon(wanted)} if wanted else {}
+
+
 class ElevenLabsQuery(Lenient, strict=False):
     """The query of a WebSocket: strings."""
 
@@ -66,6 +85,7 @@ class ElevenLabsQuery(Lenient, strict=False):
     seed: int | None = Field(None, **limits("seed"))
     auto_mode: bool = False  # every text is a sentence or a phrase
     sync_alignment: bool = False
+    apply_text_normalization: TextNormalization = "auto"
 
     def session(self, voice: str) -> dict[str, Any]:
         """The fields of `session.update`; raises `UnsupportedFormat`."""
@@ -78,6 +98,7 @@ class ElevenLabsMessage(Lenient):
     text: str | None = None
     context_id: str | None = Field(None, max_length=MAX_ID, validation_alias=AliasChoices("context_id", "contextId"))
     voice_settings: VoiceSettings | None = None
+    pronunciation_dictionary_locators: Locators | None = None
     flush: bool | None = None
     close_context: bool | None = None
     close_socket: bool | None = None
@@ -95,17 +116,23 @@ class ElevenLabsRequest(Lenient):
     language_code: str | None = Field(None, max_length=64, description="default: the voice's")
     voice_settings: VoiceSettings | None = None
     seed: int | None = Field(None, **limits("seed"))
+    apply_text_normalization: TextNormalization = Field("auto", description="auto: the node's setting")
+    pronunciation_dictionary_locators: Locators | None = Field(None, description="the first one counts")
 
-    def options(self, voice: str) -> SpeechOptions:
-        """The options of speech, unpaced."""
+    def options(self, voice: str, node: Node) -> SpeechOptions:
+        """The options of speech, unpaced. Raises `UnknownDictionary`."""
         speed = self.voice_settings.speed if self.voice_settings else None
-        return SpeechOptions(speed=speed or 1.0, lead_ms=None, **speech_of(self, voice))
+        lexicon = lexicon_of(self.pronunciation_dictionary_locators, node.dictionaries)
+        asked = {"normalize": node.settings.normalize} | speech_of(self, voice) | lexicon
+        return SpeechOptions(speed=speed or 1.0, lead_ms=None, **asked)
 
 
 def speech_of(asked: ElevenLabsQuery | ElevenLabsRequest, voice_id: str) -> dict[str, Any]:
     """Options of speech; a voice of None is the engine's default, and a model of None is any."""
     model = asked.model_id
+    normalize = asked.apply_text_normalization
     return {
+        **({} if normalize == "auto" else {"normalize": normalize == "on"}),
         "voice": None if voice_id in PLACEHOLDER_VOICES else voice_id,
         "model": None if model is None or model.startswith(FOREIGN_MODELS) else model,
         "language": asked.language_code or "auto",

@@ -25,32 +25,38 @@ for dialect in (cartesia_http, cartesia_dictionaries, deepgram_http, elevenlabs_
 
 # The dialect of each WebSocket path.
 STREAMS: dict[str, Dialect] = {
-    "/tts/websocket": Dialect("cartesia", lambda _, settings: CartesiaAdapter(settings.limits), key_query="api_key"),
+    "/tts/websocket": Dialect(
+        "cartesia",
+        lambda client, node: CartesiaAdapter(node.settings.limits, node.dictionaries),
+        key_query="api_key",
+    ),
     "/v1/speak": Dialect(
         "aura",
-        lambda client, settings: AuraAdapter(client.query_params, settings.voice_aliases),
+        lambda client, node: AuraAdapter(client.query_params, node.settings.voice_aliases),
         denies=True,
         denial_header="dg-error",
     ),
     "/v2/speak": Dialect(
         "flux",
-        lambda client, settings: FluxAdapter(client.query_params, settings.voice_aliases),
+        lambda client, node: FluxAdapter(client.query_params, node.settings.voice_aliases),
         denies=True,
         denial_header="dg-error",
     ),
     elevenlabs_http.PATH + "/stream-input": Dialect(
         "elevenlabs",
-        lambda client, settings: StreamAdapter(client.path_params["voice_id"], client.query_params, settings.limits),
+        lambda client, node: StreamAdapter(
+            client.path_params["voice_id"], client.query_params, node.settings.limits, node.dictionaries
+        ),
         key_query="authorization",
         denies=True,
     ),
     elevenlabs_http.PATH + "/multi-stream-input": Dialect(
         "elevenlabs",
-        lambda client, settings: MultiStreamAdapter(
-            client.path_params["voice_id"], client.query_params, settings.limits
+        lambda client, node: MultiStreamAdapter(
+            client.path_params["voice_id"], client.query_params, node.settings.limits, node.dictionaries
         ),
         key_query="authorization",
         denies=True,
     ),
-    "/v1/audio/speech/stream": Dialect("vllm_omni", lambda _, settings: VllmOmniAdapter(settings.lead_ms)),
+    "/v1/audio/speech/stream": Dialect("vllm_omni", lambda _, node: VllmOmniAdapter(node.settings.lead_ms)),
 }

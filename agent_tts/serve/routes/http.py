@@ -18,14 +18,15 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
-from agent_tts.errors import BadMessage, Internal, InvalidRequest, RequestTimeout, SpeechError, TextTooLong
+from agent_tts.errors import BadMessage, Internal, InvalidRequest, RequestTimeout, SpeechError, TextTooLong, Unsupported
 from agent_tts.protocol.validation import NOT_JSON, Complaint, body_error, check_body, parse
 from agent_tts.provenance import HEADERS
 from agent_tts.serve.guard import Client, authorized
 from agent_tts.serve.node import Node
 from agent_tts.serve.routes import openai
-from agent_tts.serve.routes.speech_response import EventBody, FileBody, SpeechResponse
+from agent_tts.serve.routes.speech_response import EventBody, FileBody, SpeechResponse, WholeBody
 from agent_tts.speech.audio.files import CONTENT_TYPES
+from agent_tts.speech.audio.manifest import SIGNABLE
 from agent_tts.speech.engine_handle import EngineState
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -99,11 +100,22 @@ async def create_speech(request: Request, client: Authorized) -> Response:
     options = wanted.options(normalize=node.settings.normalize)
     file = wanted.response_format
     make_body: Callable[[], FileBody]
-    if wanted.stream_format == "sse":
+    seal: Callable[[bytes], bytes] | None = None
+    if wanted.c2pa:
+        if file not in SIGNABLE or wanted.stream_format == "sse":
+            raise InvalidRequest(f"c2pa: only {', '.join(SIGNABLE)}, and not as sse, can be signed", "c2pa")
+        if node.signer is None:
+            raise Unsupported("c2pa: this node has no certificate to sign with (c2pa.certificate in its settings)")
+        media_type, make_body, seal = (
+            CONTENT_TYPES[file],
+            partial(WholeBody, file),
+            partial(node.signer.sign, format=file),
+        )
+    elif wanted.stream_format == "sse":
         media_type, make_body = "text/event-stream", partial(EventBody, file, wanted.input)
     else:
         media_type, make_body = CONTENT_TYPES[file], partial(FileBody, file)
-    response = SpeechResponse(node, client, wanted.input, options, media_type, make_body)
+    response = SpeechResponse(node, client, wanted.input, options, media_type, make_body, seal=seal)
     if response.options.voice is not None:
         response.headers["X-Voice"] = response.options.voice
     return response

@@ -37,6 +37,7 @@ class SpeechRequest(option_model(SpeechOptions, Sampling, without=["lead_ms"])):
     )
     response_format: FileFormat = "mp3"
     stream_format: Literal["audio", "sse"] = "audio"
+    c2pa: bool = Field(False, description="with a signed C2PA manifest: wav, mp3 or flac, sent when it is complete")
     language: str | None = Field(
         None, **limits("language"), description="goes before the model's; default: the voice's"
     )

@@ -22,7 +22,7 @@ from agent_tts.serve.guard import Client
 from agent_tts.serve.node import Node
 from agent_tts.serve.routes import openai
 from agent_tts.serve.transports.writer import Writer, disconnected
-from agent_tts.speech.audio.files import FileEncoder
+from agent_tts.speech.audio.files import HEADER_BYTES, FileEncoder, wav_header
 from agent_tts.speech.utterance import LocalUtterance, Utterance, WordsMode
 
 TRANSPORT = "http"  # in metrics
@@ -66,6 +66,25 @@ class FileBody(Body):
 
     def close(self) -> None:
         self._file.close()
+
+
+class WholeBody(FileBody):
+    """The file, given when it is complete: a WAV file with its length."""
+
+    def __init__(self, format: str) -> None:
+        super().__init__(format)
+        self._is_wav = format == "wav"
+        self._pieces: list[bytes] = []
+        self._samples = 0
+
+    def audio(self, pcm: bytes) -> bytes:
+        self._pieces.append(super().audio(pcm))
+        self._samples += len(pcm) // 2
+        return b""
+
+    def end(self) -> bytes:
+        file = b"".join([*self._pieces, super().end()])
+        return wav_header(self._samples) + file[HEADER_BYTES:] if self._is_wav else file
 
 
 class EventBody(FileBody):
@@ -119,6 +138,7 @@ class SpeechResponse(Response):
         media_type: str,
         make_body: Callable[[], Body],
         words: WordsMode = "none",
+        seal: Callable[[bytes], bytes] | None = None,
     ) -> None:
         super().__init__(headers={"Cache-Control": "no-store", **HEADERS}, media_type=media_type)
         del self.headers["content-length"]  # not known yet
@@ -129,6 +149,8 @@ class SpeechResponse(Response):
         # Called after the text was sent to the engine, because creating an encoder takes time.
         self._make_body = make_body
         self._words: WordsMode = words
+        # Applied in a thread to the end of the body, before anything is sent. None: what there is is sent at once.
+        self._seal = seal
         # Whether the status line was sent.
         self._started = False
 
@@ -175,7 +197,8 @@ class SpeechResponse(Response):
                     async with encoder:
                         held += body.words(event)
                 case AudioChunk(payload=pcm) if pcm:
-                    await self._start(writer)
+                    if self._seal is None:
+                        await self._start(writer)
                     async with encoder:
                         data, held = held + body.audio(pcm), b""
                     held_s += len(pcm) / PCM_BYTES_PER_S
@@ -188,8 +211,10 @@ class SpeechResponse(Response):
                     error = utterance.error
                     if error is not None and not self._started:
                         raise error
-                    await self._start(writer)
                     last = body.end() if error is None else body.error(error)
+                    if self._seal is not None and last:
+                        last = await asyncio.to_thread(self._seal, last)
+                    await self._start(writer)
                     if last is None:
                         return  # the server cuts the connection
                     if held or last:

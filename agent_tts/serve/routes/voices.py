@@ -236,7 +236,7 @@ async def create_voice(request: Request, client: Authorized) -> VoiceAdded:
         # In a thread, because a form of 10 MB takes 25 ms.
         new = await asyncio.to_thread(parse, content_type, body)
         node.service.routing.check_new(new.name, "designed" if isinstance(new, NewDesign) else "cloned")
-        voice = await _unless_gone(request.receive, _add(node, enrolment, new))
+        voice = await unless_gone(request.receive, _add(node, enrolment, new))
     return VoiceAdded.of(voice, new.type)
 
 
@@ -248,12 +248,7 @@ async def show_voice(name: str, request: Request, client: Authorized) -> VoiceDe
         if own.name == name:
             languages = list(own.languages)
             return VoiceDetails(name=name, kind="own", languages=languages, description=own.description)
-    try:
-        if service.library is None:
-            raise UnknownVoice("this node stores no voices")
-        return VoiceDetails.of(service.library.get(name), sorted(set(service.routing.info.languages.values())))
-    except UnknownVoice as error:
-        raise HTTPException(404, error.message) from None
+    return VoiceDetails.of(_stored(node_of(request), name), sorted(set(service.routing.info.languages.values())))
 
 
 @routes.delete("")
@@ -355,10 +350,10 @@ async def _add(node: Node, enrolment: Enrolment, new: NewClone | NewDesign | New
             )
 
 
-async def _unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+async def unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
     """The result of `work`, which is cancelled when the client leaves or this is cancelled."""
-    task = asyncio.create_task(work, name="new voice")
-    gone = asyncio.create_task(disconnected(receive), name="client of a new voice")
+    task = asyncio.create_task(work, name="work on a clip")
+    gone = asyncio.create_task(disconnected(receive), name="client of a clip")
     try:
         await asyncio.wait([task, gone], return_when=asyncio.FIRST_COMPLETED)
         if task.done():

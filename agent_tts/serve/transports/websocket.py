@@ -12,7 +12,6 @@ from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketState
 
-from agent_tts.config.settings import Settings
 from agent_tts.errors import Draining, SlowConsumer, SpeechError, UnsupportedProtocol
 from agent_tts.protocol import v1 as protocol
 from agent_tts.protocol.adapter import ProtocolAdapter, QueueingAdapter
@@ -41,7 +40,7 @@ class Dialect:
     """The protocol of a route."""
 
     name: str  # in metrics
-    make_adapter: Callable[[WebSocket, Settings], ProtocolAdapter]  # of a new connection; never raises
+    make_adapter: Callable[[WebSocket, Node], ProtocolAdapter]  # of a new connection; never raises
     subprotocol: str | None = None
     key_query: str | None = None  # a query parameter that may hold the API key
     denies: bool = False  # refuses by an HTTP status before the upgrade; otherwise by a message and a close code
@@ -61,7 +60,7 @@ class StreamEndpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         websocket = WebSocket(scope, receive, send)
         dialect = self._dialect
-        adapter = dialect.make_adapter(websocket, self._node.settings)
+        adapter = dialect.make_adapter(websocket, self._node)
         try:
             self._negotiate(websocket)
             if not dialect.denies:

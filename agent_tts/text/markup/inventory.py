@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 
 from agent_tts.events import MAX_PAUSE_MS, Prosody
+from agent_tts.phones import to_ipa
 
 # SSML, with the extensions of its vendors. `sub` and `mark` are HTML's, too: they need their attributes.
 SSML = ["speak", "p", "s", "w", "break", "sub", "say-as", "phoneme", "prosody", "emphasis", "lang", "voice", "mark"]
@@ -179,4 +180,7 @@ def prosody(name: str, given: dict[str, str], now: Prosody) -> Prosody:
 
 def ipa(given: dict[str, str]) -> str | None:
     """The phonemes of `<phoneme>`; None for an alphabet that is not known."""
-    return given.get("ph") or None if given.get("alphabet", "ipa").lower() == "ipa" else None
+    try:
+        return to_ipa(given.get("ph", ""), given.get("alphabet", "ipa")) or None
+    except ValueError:
+        return None

@@ -205,10 +205,10 @@ class MarkupReader:
                 self._block = ""
                 self._is_after_tag = True
             return True
-        if name == "&":
-            if self._is_open("speak"):
+        if name == "&":  # only in XML; elsewhere it is text
+            if is_xml := self._is_open("speak") or self._span is not None:
                 self._text(tag.attributes["text"], at)
-            return self._is_open("speak")
+            return is_xml
         if name in inventory.THOUGHTS and not (tag.closes or self._may_think()):
             return False
         if name == "sub" and not ("alias" in tag.attributes or (tag.closes and self._is_open(name))):

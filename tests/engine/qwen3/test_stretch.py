@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from agent_tts.engine.qwen3.row import TimeStretch
+from agent_tts.engine.qwen3.delivery import TimeStretch
 from tests.support import dominant_hz
 
 FRAMES = 25

@@ -28,6 +28,7 @@ from agent_tts.serve.session import Session
 from agent_tts.serve.telemetry.metrics import Metrics
 from agent_tts.speech.service import SpeechService
 from tests.examples import examples
+from tests.support import NO_DICTIONARIES
 
 LIMITS = {"contexts_per_session": 2, "text_context_chars": 60, "text_message_chars": 40, "text_idle_s": 3}
 CONFIG = Settings(engine="tone", slots=1, queue=1, limits=LIMITS, tone={"char_ms": 30}, voice_aliases={"*": "tone-440"})
@@ -145,15 +146,20 @@ ENDS: dict[str, list[dict[str, Any]]] = {
 
 Left = Callable[[Any], int]
 KINDS: dict[str, tuple[Callable[[], ProtocolAdapter], st.SearchStrategy[Any], Left, dict[str, Any] | None]] = {
-    "cartesia": (lambda: CartesiaAdapter(CONFIG.limits), CARTESIA, lambda adapter: len(adapter._contexts), None),
+    "cartesia": (
+        lambda: CartesiaAdapter(CONFIG.limits, NO_DICTIONARIES),
+        CARTESIA,
+        lambda adapter: len(adapter._contexts),
+        None,
+    ),
     "multi-stream": (
-        lambda: MultiStreamAdapter("v", {"output_format": "pcm_24000"}, CONFIG.limits),
+        lambda: MultiStreamAdapter("v", {"output_format": "pcm_24000"}, CONFIG.limits, NO_DICTIONARIES),
         ELEVENLABS,
         lambda adapter: len(adapter._open),
         {"close_socket": True},
     ),
     "stream": (
-        lambda: StreamAdapter("v", {"output_format": "pcm_24000"}, CONFIG.limits),
+        lambda: StreamAdapter("v", {"output_format": "pcm_24000"}, CONFIG.limits, NO_DICTIONARIES),
         ELEVENLABS,
         lambda adapter: len(adapter._open),
         {"text": ""},
@@ -232,7 +238,7 @@ CLOSED = {"close_context": True, "context_id": "a"}
 
 
 def multi_stream() -> Connected:
-    return Connected(MultiStreamAdapter("v", {"output_format": "pcm_24000"}, CONFIG.limits))
+    return Connected(MultiStreamAdapter("v", {"output_format": "pcm_24000"}, CONFIG.limits, NO_DICTIONARIES))
 
 
 @pytest.mark.parametrize("leaves_at_once", [True, False])
@@ -293,7 +299,7 @@ def test_generated_context_ids_differ_from_the_clients() -> None:
     """In either order."""
     named = {"transcript": "A. ", "continue": True, "context_id": "context-1"}
     for messages in ([named, {"transcript": "B."}], [{"transcript": "B."}, named]):
-        adapter = CartesiaAdapter(CONFIG.limits)
+        adapter = CartesiaAdapter(CONFIG.limits, NO_DICTIONARIES)
         opened = {next(adapter.decode(json.dumps(message)))["context_id"] for message in messages}
         assert len(opened) == 2
 
@@ -301,7 +307,7 @@ def test_generated_context_ids_differ_from_the_clients() -> None:
 @pytest.mark.parametrize("transcript", ["Four.", "x" * 41, 5])
 def test_a_complete_text_is_spoken_despite_a_later_message_with_its_id(transcript: str | int) -> None:
     """The error for the message beyond the limit names no context: clients take other errors for its end."""
-    peer = Connected(CartesiaAdapter(CONFIG.limits))
+    peer = Connected(CartesiaAdapter(CONFIG.limits, NO_DICTIONARIES))
     peer.say({"transcript": "One two three.", "continue": False, "context_id": "a"})
     peer.say({"transcript": transcript, "continue": False, "context_id": "a"})
     peer.settle()

@@ -23,7 +23,7 @@ from agent_tts.protocol.context import AudioChunk
 from agent_tts.serve.dialects.cartesia import MAX_REMEMBERED, CartesiaAdapter
 from agent_tts.serve.dialects.text import spaced
 from tests.examples import examples
-from tests.support import running_node, until
+from tests.support import NO_DICTIONARIES, running_node, until
 
 OUTPUT = {"encoding": "pcm_s16le", "sample_rate": 24_000, "framing": "binary"}
 OPEN = {
@@ -38,7 +38,7 @@ END = {"type": "context.end", "context_id": "a"}
 
 
 def adapter(**limits: int) -> CartesiaAdapter:
-    return CartesiaAdapter(Limits(**limits))
+    return CartesiaAdapter(Limits(**limits), NO_DICTIONARIES)
 
 
 def text(said: str) -> Message:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 from cartesia import AsyncCartesia, NotFoundError
 from elevenlabs import (
@@ -16,11 +17,20 @@ from elevenlabs import (
 from elevenlabs import (
     BodyAddAPronunciationDictionaryV1PronunciationDictionariesAddFromRulesPostRulesItem_Phoneme as PhonemeRule,
 )
+from elevenlabs import PronunciationDictionaryVersionLocator
 from elevenlabs.client import ElevenLabs
 from elevenlabs.core.api_error import ApiError
+from livekit.agents import tts
+from livekit.plugins import cartesia as livekit_cartesia
+from livekit.plugins import elevenlabs as livekit_elevenlabs
+from pipecat.services.cartesia.tts import CartesiaTTSService
+from pipecat.services.tts_service import TTSService
 
 from agent_tts.errors import InvalidRequest, UnknownDictionary
 from agent_tts.serve.dictionaries import MAX_RULES, MAX_VERSIONS, Dictionaries, Rule
+from tests.integrations.pipecat.pipeline import running
+from tests.serve.dialects import livekit_run, pipecat_run
+from tests.serve.dialects.hearing import FIRST, VOICE, check_spoken
 from tests.support import RunningNode, running_node
 
 NGINX = Rule("nginx", "engine x")
@@ -183,3 +193,125 @@ def _use_elevenlabs(client: ElevenLabs) -> None:
         dictionaries.create_from_rules(name="x", rules=[unknown])
     with pytest.raises(ApiError, match="line 1"):
         dictionaries.create_from_file(name="x", file=("food.pls", "<lexicon>"))
+
+
+# ---------------------------------------------------------------- speech
+
+# Said as `FIRST`, told as it is written.
+WRITTEN = FIRST.replace("nice", "NYC")
+RULES = [Rule("NYC", "nice")]
+
+
+@pytest.fixture
+async def speaking(tmp_path: Path) -> AsyncIterator[RunningNode]:
+    """All audio comes at once."""
+    folder = str(tmp_path / "dictionaries")
+    async with running_node(engine="espeak", lead_ms=60_000, dictionaries={"folder": folder}) as running:
+        yield running
+
+
+async def piped(service: TTSService) -> tuple[bytes, list[str]]:
+    async with running([service]) as pipeline:
+        await pipeline.turn(*pipecat_run.tokens(WRITTEN))
+        return pipeline.pcm(), pipeline.words
+
+
+async def streamed(speaker: tts.TTS[Any]) -> tuple[bytes, list[str]]:
+    async with speaker:
+        events = await livekit_run.say(speaker, WRITTEN)
+        return livekit_run.pcm(events), livekit_run.words(events)
+
+
+@pytest.mark.node
+async def test_stock_clients_speak_with_it(speaking: RunningNode) -> None:
+    stored = speaking.node.dictionaries
+    made, other = stored.add("mine", RULES), stored.add("other", [Rule("NYC", "windy"), Rule("nice", "no")])
+    url, ws_url = speaking.url, speaking.url.replace("http", "ws", 1)
+    locators = [(made.id, made.latest.id), (other.id, other.latest.id)]
+    async with livekit_run.http_session() as session:
+        spoken = await asyncio.gather(
+            piped(
+                CartesiaTTSService(
+                    api_key="none",
+                    url=f"{ws_url}/tts/websocket",
+                    settings=CartesiaTTSService.Settings(voice=VOICE, pronunciation_dict_id=made.id),
+                )
+            ),
+            streamed(
+                livekit_cartesia.TTS(
+                    api_key="none", base_url=url, voice=VOICE, pronunciation_dict_id=made.id, http_session=session
+                )
+            ),
+            streamed(
+                livekit_elevenlabs.TTS(
+                    api_key="none",
+                    base_url=f"{url}/v1",
+                    voice_id=VOICE,
+                    encoding="pcm_24000",
+                    http_session=session,
+                    pronunciation_dictionary_locators=[
+                        livekit_elevenlabs.PronunciationDictionaryLocator(*locator) for locator in locators
+                    ],
+                )
+            ),
+        )
+    for pcm, words in spoken:
+        await check_spoken(pcm, FIRST)
+        assert words == WRITTEN.split()
+    async with AsyncCartesia(api_key="none", base_url=url) as client:
+        output: Any = {"container": "raw", "encoding": "pcm_s16le", "sample_rate": 24_000}
+        request: dict[str, Any] = {"model_id": "sonic-3", "voice": VOICE, "output_format": output}
+        answer = await client.tts.generate(transcript=WRITTEN, pronunciation_dict_id=made.id, **request)
+        assert await answer.read() == spoken[0][0]
+        with pytest.raises(NotFoundError, match="no such pronunciation dictionary"):
+            await client.tts.generate(transcript=WRITTEN, pronunciation_dict_id="pdict_1", **request)
+
+
+@pytest.mark.node
+async def test_the_sdk_of_elevenlabs_speaks_with_it(speaking: RunningNode) -> None:
+    made = speaking.node.dictionaries.add("mine", RULES)
+
+    def speak(client: ElevenLabs, dictionary_id: str) -> bytes:
+        locator = PronunciationDictionaryVersionLocator(pronunciation_dictionary_id=dictionary_id)
+        locators = [locator]
+        text_to_speech = client.text_to_speech
+        return b"".join(
+            text_to_speech.convert(
+                VOICE, text=WRITTEN, output_format="pcm_24000", pronunciation_dictionary_locators=locators
+            )
+        )
+
+    with httpx.Client(trust_env=False) as http_client:
+        client = ElevenLabs(api_key="none", base_url=speaking.url, httpx_client=http_client)
+        await check_spoken(await asyncio.to_thread(speak, client, made.id), FIRST)
+        with pytest.raises(ApiError, match="unknown_dictionary"):
+            await asyncio.to_thread(speak, client, "0" * 20)
+
+
+@pytest.mark.node
+async def test_an_unknown_dictionary_is_an_error_of_the_context(speaking: RunningNode) -> None:
+    async with livekit_run.http_session() as session:
+        async with session.ws_connect(f"{speaking.url}/tts/websocket") as socket:
+            await socket.send_json({"context_id": "a", "transcript": "Hi.", "pronunciation_dict_id": "x"})
+            told = await socket.receive_json()
+            assert (told["type"], told["error_code"], told["context_id"]) == ("error", "unknown_dictionary", "a")
+        async with session.ws_connect(f"{speaking.url}/v1/text-to-speech/{VOICE}/multi-stream-input") as socket:
+            locators = [{"pronunciation_dictionary_id": "x", "version_id": "y"}]
+            await socket.send_json({"context_id": "a", "text": " ", "pronunciation_dictionary_locators": locators})
+            await socket.send_json({"context_id": "a", "text": "Hi. "})
+            told = await socket.receive_json()
+            assert (told["error"], told["contextId"]) == ("unknown_dictionary", "a")
+
+
+@pytest.mark.node
+async def test_cartesias_volume(speaking: RunningNode) -> None:
+    async with livekit_run.http_session() as session:
+        loud = []
+        for volume in (1.0, 0.5):
+            speaker = livekit_cartesia.TTS(
+                api_key="none", base_url=speaking.url, voice=VOICE, volume=volume, http_session=session
+            )
+            pcm, words = await streamed(speaker)
+            assert words == WRITTEN.split()
+            loud.append(np.abs(np.frombuffer(pcm, "<i2").astype(int)).max())
+    assert loud[1] == pytest.approx(loud[0] / 2, rel=0.05)

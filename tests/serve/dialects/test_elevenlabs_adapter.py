@@ -28,6 +28,7 @@ from agent_tts.protocol.validation import check_body
 from agent_tts.serve.dialects.elevenlabs import MAX_IDLE_CONTEXTS, MAX_REASON_BYTES, MultiStreamAdapter, StreamAdapter
 from agent_tts.serve.dialects.elevenlabs_messages import FORMATS, CharacterTimes, ElevenLabsRequest, format_of
 from tests.examples import examples
+from tests.support import NO_DICTIONARIES
 
 LIVEKIT = {"auto_mode": "true", "sync_alignment": "true"}
 SENTENCES = {"auto_mode": "true"}
@@ -36,7 +37,7 @@ SENTENCES = {"auto_mode": "true"}
 def begun(
     query: dict[str, str] | None = None, kind: type[MultiStreamAdapter] = MultiStreamAdapter
 ) -> MultiStreamAdapter:
-    adapter = kind("v", {"output_format": "pcm_24000"} | (query or {}), Limits())
+    adapter = kind("v", {"output_format": "pcm_24000"} | (query or {}), Limits(), NO_DICTIONARIES)
     list(adapter.begin())
     return adapter
 
@@ -84,7 +85,7 @@ def refused(adapter: MultiStreamAdapter, error: SpeechError, **fields: Any) -> l
 
 def test_the_address_configures_the_session() -> None:
     query = {"model_id": "eleven_flash_v2_5", "output_format": "mp3_22050_32", "language_code": "de", "seed": "7"}
-    (update,) = MultiStreamAdapter("anna", query, Limits()).begin()
+    (update,) = MultiStreamAdapter("anna", query, Limits(), NO_DICTIONARIES).begin()
     assert update["session"] == {
         "voice": "anna",
         "model": None,
@@ -97,7 +98,7 @@ def test_the_address_configures_the_session() -> None:
 
 @pytest.mark.parametrize("voice", ["None", "hpp4J3VqNfWAUOO0d1Us"])
 def test_a_client_librarys_default_voice_is_the_engines_own(voice: str) -> None:
-    (update,) = MultiStreamAdapter(voice, {"model_id": "tts-1"}, Limits()).begin()
+    (update,) = MultiStreamAdapter(voice, {"model_id": "tts-1"}, Limits(), NO_DICTIONARIES).begin()
     assert (update["session"]["voice"], update["session"]["model"]) == (None, "tts-1")
 
 
@@ -110,7 +111,7 @@ def test_every_format_has_an_encoder(output_format: str) -> None:
 @pytest.mark.parametrize(("name", "value"), [("output_format", "mp3_1"), ("seed", "x"), ("auto_mode", "perhaps")])
 def test_an_address_that_cannot_be_served_closes_the_connection(name: str, value: str) -> None:
     """When it is used: see `_failure`."""
-    adapter = MultiStreamAdapter("v", {name: value}, Limits())
+    adapter = MultiStreamAdapter("v", {name: value}, Limits(), NO_DICTIONARIES)
     assert list(adapter.begin()) == []
     with pytest.raises(SpeechError) as caught:
         list(adapter.decode("{}"))

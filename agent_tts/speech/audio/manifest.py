@@ -1,0 +1,98 @@
+"""Signed manifests (C2PA) in audio files: who made a file, and that a machine made it, so that no one can change it."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+from loguru import logger
+
+from agent_tts import __version__
+from agent_tts.errors import Internal, SettingsError
+from agent_tts.provenance import DIGITAL_SOURCE
+from agent_tts.speech.audio.files import CONTENT_TYPES, wav_header
+
+SIGNABLE = ("wav", "mp3", "flac")  # formats of `FileEncoder` that have a place for a manifest
+
+_CREATED = {"action": "c2pa.created", "digitalSourceType": DIGITAL_SOURCE}
+_MANIFEST = {
+    "claim_generator_info": [{"name": "agent_tts", "version": __version__}],
+    "assertions": [{"label": "c2pa.actions.v2", "data": {"actions": [_CREATED]}}],
+}
+
+
+class ManifestSigner:
+    """Signs files with one certificate. Any thread may use it.
+
+    Args:
+        certificate: a PEM file: the signer's certificate, then those of its issuers. C2PA wants digitalSignature and
+            one of the extended usages that it lists, such as emailProtection; it refuses self-signed ones.
+        key: a PEM file with its private key: ECDSA, Ed25519 or RSA.
+
+    Raises:
+        SettingsError: a file cannot be read, C2PA does not accept them, or c2pa-python is not installed.
+    """
+
+    def __init__(self, certificate: str, key: str) -> None:
+        self._certificate = _read("certificate", certificate)
+        self._key = _read("key", key)
+        self._algorithm = _algorithm(self._key)
+        try:
+            import c2pa
+        except ImportError as error:
+            raise SettingsError("c2pa.certificate: needs c2pa-python: pip install 'agent-tts[c2pa]'") from error
+        try:
+            self._signed(wav_header(1) + bytes(2), "wav")
+        except c2pa.C2paError as error:
+            raise SettingsError(f"c2pa.certificate: {Path(certificate).name} cannot sign files: {error}") from error
+
+    def sign(self, file: bytes, format: str) -> bytes:
+        """A complete file of a `SIGNABLE` format with a manifest; 3 KB more. Takes 5 ms for 5 s of WAV.
+
+        Raises:
+            Internal: the file cannot be signed, for example because the certificate has expired.
+        """
+        import c2pa
+
+        try:
+            return self._signed(file, format)
+        except c2pa.C2paError as error:
+            logger.error("a file cannot be signed: {}", error)
+            raise Internal("the file cannot be signed; the reason is in the node's log") from error
+
+    def _signed(self, file: bytes, format: str) -> bytes:
+        from c2pa import Builder, C2paSignerInfo, Signer
+
+        out = io.BytesIO()
+        info = C2paSignerInfo(self._algorithm, self._certificate, self._key, None)
+        with Signer.from_info(info) as signer, Builder(_MANIFEST) as builder:
+            builder.sign(signer, CONTENT_TYPES[format], io.BytesIO(file), out)
+        return out.getvalue()
+
+
+def _read(field: str, path: str) -> bytes:
+    try:
+        return Path(path).expanduser().read_bytes()
+    except OSError as error:
+        raise SettingsError(f"c2pa.{field}: {path} cannot be read: {error.strerror}") from None
+
+
+def _algorithm(key: bytes) -> bytes:
+    """C2PA's name of the algorithm of a private key. Raises SettingsError: there is none."""
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    try:
+        private = load_pem_private_key(key, None)
+    except (TypeError, ValueError):
+        raise SettingsError("c2pa.key: it has to be a private key in PEM, without a passphrase") from None
+    curves = {"secp256r1": b"es256", "secp384r1": b"es384", "secp521r1": b"es512"}
+    if isinstance(private, EllipticCurvePrivateKey) and private.curve.name in curves:
+        return curves[private.curve.name]
+    if isinstance(private, Ed25519PrivateKey):
+        return b"ed25519"
+    if isinstance(private, RSAPrivateKey):
+        return b"ps256"
+    raise SettingsError("c2pa.key: it has to be of ECDSA (P-256, P-384, P-521), Ed25519 or RSA")

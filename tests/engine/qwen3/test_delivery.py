@@ -1,0 +1,269 @@
+"""Directives as Qwen3-TTS performs them, a piece of the text for each manner."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from agent_tts.engine.base import AddText, FlushedOutput, FrameOutput, StartRequest, StepInput
+from agent_tts.engine.gain import amplify
+from agent_tts.engine.qwen3.delivery import SEAM_MS, SEAM_PEAK, Manner, RowOutlet, Seam
+from agent_tts.engine.qwen3.engine import Qwen3Engine
+from agent_tts.engine.qwen3.graphs import LaunchedStep
+from agent_tts.events import SAMPLE_RATE, Directive, Language, Pause, Prosody, Say, SpeechOptions, Style
+from tests.engine.driver import FLUSH, Piece, Spoken, assert_well_formed, resolved, speak
+from tests.engine.qwen3.test_engine import GREEDY, RYAN, TEXT, engine, frames_of, ours, theirs
+from tests.examples import examples
+from tests.model import oracle
+from tests.model.conftest import Checkpoint as Checkpoints
+from tests.model.conftest import checkpoint, ending, one_thread
+
+__all__ = ["checkpoint", "ending", "one_thread"]  # fixtures
+
+EXCITED = "Speak in an excited tone."
+GAP_MS = 120  # that a seam may have
+
+
+@pytest.fixture(scope="module")
+def ryan(ending: Checkpoints) -> Iterator[Qwen3Engine]:
+    with engine(ending("custom_voice")) as made:
+        yield made
+
+
+def said(made: Qwen3Engine, *pieces: Piece, **options: Any) -> Spoken:
+    spoken = speak(made, *pieces, options=replace(RYAN, **options))
+    assert_well_formed(spoken)
+    return spoken
+
+
+@cache
+def alone(made: Qwen3Engine, text: str, **options: Any) -> Spoken:
+    """A text without directives."""
+    return said(made, text, **options)
+
+
+# ---------------------------------------------------------------- style and language: another prompt
+
+
+@pytest.mark.parametrize("mode", ["live", "whole"])
+@pytest.mark.parametrize("own", [None, "Speak calmly."])
+def test_a_piece_with_a_style_equals_upstream_with_its_instructions(
+    checkpoint: Checkpoints, own: str | None, mode: Any
+) -> None:
+    instruct = f"{own} {EXCITED}" if own else EXCITED
+    model = oracle.load(checkpoint("custom_voice"))
+    expected = theirs(model, "generate_custom_voice", mode=mode, speaker="ryan", language="English", instruct=instruct)
+    options = SpeechOptions("ryan", "en", own, 0, clean=False, sampling=GREEDY, text_mode=mode)
+    with engine(checkpoint("custom_voice"), slots=1) as named:
+        start: list[StepInput] = [StartRequest(0, 1, options), AddText(0, "", directive=Style(EXCITED))]
+        outputs = named.step([*start, AddText(0, TEXT, last=True)], [0])
+        audio = frames_of(named, outputs)
+    assert len(audio) == len(expected)
+    assert np.abs(audio - expected).max() < 1e-4
+
+
+def test_a_style_that_comes_after_the_prompt_was_computed_ahead_is_obeyed(checkpoint: Checkpoints) -> None:
+    with engine(checkpoint("custom_voice"), slots=1) as named:
+        expected = ours(named, replace(RYAN, instructions=EXCITED))
+        outputs = named.step([StartRequest(0, 1, RYAN)], [0])
+        for _ in range(3):
+            outputs += named.step([], [])
+        inputs = [AddText(0, "", directive=Style(EXCITED)), AddText(0, TEXT, last=True)]
+        audio = frames_of(named, [one for one in outputs + named.step(inputs, [0]) if isinstance(one, FrameOutput)])
+    assert np.array_equal(audio, expected)
+
+
+@pytest.mark.parametrize(
+    ("directive", "options"),
+    [(Style(EXCITED), {"instructions": EXCITED}), (Language("German"), {"language": "de"})],
+)
+def test_a_change_holds_for_the_pieces_after_it(ryan: Qwen3Engine, directive: Directive, options: Any) -> None:
+    """Each piece is what the same text is alone in that manner."""
+    back = Style(None) if isinstance(directive, Style) else Language(None)
+    first, second, third = alone(ryan, "One two."), alone(ryan, "Three four.", **options), alone(ryan, "Five six.")
+    told = said(ryan, "One two.", directive, "Three four.", back, "Five six.")
+    assert np.array_equal(told.pcm, np.concatenate((first.pcm, second.pcm, third.pcm)))
+    assert not np.array_equal(second.pcm, alone(ryan, "Three four.").pcm)
+
+
+def test_numbers_are_said_in_the_language_of_their_piece(ryan: Qwen3Engine) -> None:
+    told = said(ryan, "12.", Language("de"), "12.", normalize=True)
+    english, german = alone(ryan, "twelve."), alone(ryan, "zwölf.", language="de")
+    assert np.array_equal(told.pcm, np.concatenate((english.pcm, german.pcm)))
+
+
+# ---------------------------------------------------------------- what has no effect
+
+
+@pytest.mark.parametrize(
+    "nothing", [Prosody(), Prosody(pitch=1.5), Style(None), Language("en"), Language("tlh"), Pause(0)]
+)
+def test_what_changes_nothing_leaves_no_trace(ryan: Qwen3Engine, nothing: Directive) -> None:
+    plain = said(ryan, "One two", " three four.")
+    told = said(ryan, nothing, "One two", nothing, " three four.", nothing)
+    assert np.array_equal(told.pcm, plain.pcm)
+
+
+@pytest.mark.parametrize("kind", ["base", "voice_design", "small"])
+def test_a_voice_without_instructions_has_no_styles(checkpoint: Checkpoints, kind: str) -> None:
+    folder = checkpoint("custom_voice", "tiny-0.6B") if kind == "small" else checkpoint(kind)
+    with engine(folder, slots=1) as made:
+        options = resolved(made, SpeechOptions(seed=0, clean=False, sampling=GREEDY))
+        plain = ours(made, options, "Hello there.")
+        start: list[StepInput] = [
+            StartRequest(0, 1, options),
+            AddText(0, "Hello"),
+            AddText(0, "", directive=Style(EXCITED)),
+        ]
+        outputs = made.step([*start, AddText(0, " there.", last=True)], [0])
+        assert np.array_equal(frames_of(made, outputs), plain)
+        assert "style" not in made.info.performs
+
+
+def test_words_with_another_pronunciation_are_said_by_their_alias(ryan: Qwen3Engine) -> None:
+    plain = alone(ryan, "The doctor is in.")
+    assert np.array_equal(said(ryan, "The ", Say("Dr.", alias="doctor", ipa="ˈdɒktə"), " is in.").pcm, plain.pcm)
+    assert np.array_equal(said(ryan, "The ", Say("doctor", ipa="ˈdɒktə"), " is in.").pcm, plain.pcm)
+
+
+# ---------------------------------------------------------------- speed and volume: another filter
+
+
+@pytest.mark.parametrize("speed", [0.5, 3.0])
+def test_speed_holds_from_there_on(ryan: Qwen3Engine, speed: float) -> None:
+    first, second, third = (alone(ryan, text) for text in ("One two.", "Three four.", "Five six."))
+    told = said(ryan, "One two.", Prosody(speed=speed), "Three four.", Prosody(), "Five six.")
+    assert len(told.pcm) == pytest.approx(len(first.pcm) + len(second.pcm) / speed + len(third.pcm), abs=2)
+    assert np.array_equal(told.pcm[: len(first.pcm)], first.pcm)
+    assert np.array_equal(told.pcm[-len(third.pcm) :], third.pcm)
+
+
+def test_speeds_multiply_within_the_limits_of_the_option(ryan: Qwen3Engine) -> None:
+    plain = alone(ryan, TEXT)
+    assert len(said(ryan, Prosody(speed=2), TEXT, speed=0.5).pcm) == pytest.approx(len(plain.pcm), abs=2)
+    assert len(said(ryan, Prosody(speed=4), TEXT, speed=4.0).pcm) == pytest.approx(len(plain.pcm) / 4, abs=2)
+
+
+def test_volume_holds_from_there_on(ryan: Qwen3Engine) -> None:
+    first, second = alone(ryan, "One two."), alone(ryan, "Three four.")
+    told = said(ryan, "One two.", Prosody(volume=0.5), "Three four.")
+    expected = np.concatenate((first.pcm.astype(float), second.pcm / 2))
+    assert np.abs(told.pcm - expected).max() <= 1
+
+
+@given(st.lists(st.integers(-32_768, 32_767), min_size=2, max_size=50), st.floats(0, 4))
+def test_what_is_louder_never_clips_and_keeps_its_order(values: list[int], volume: float) -> None:
+    samples = np.array(sorted(values), np.int16)
+    louder = amplify(samples, volume)
+    assert np.abs(louder).max() <= 32_768 * max(1, min(volume, 1))
+    assert (np.diff(louder) >= 0).all()
+    if volume <= 1:
+        assert np.allclose(louder, samples * volume)
+
+
+def test_flushes_and_pauses_between_manners_keep_their_order(ryan: Qwen3Engine) -> None:
+    told = said(ryan, "One.", FLUSH, Prosody(speed=2), "Two.", Pause(500), Style(EXCITED), "Three.", FLUSH, "Four.")
+    assert sum(isinstance(one, FlushedOutput) for one in told.outputs) == 2
+    pieces = [alone(ryan, "One."), alone(ryan, "Two.", speed=2.0)]
+    rests = [alone(ryan, text, speed=2.0, instructions=EXCITED) for text in ("Three.", "Four.")]
+    pause = np.zeros(SAMPLE_RATE // 2, np.int16)
+    expected = np.concatenate((*(one.pcm for one in pieces), pause, *(one.pcm for one in rests)))
+    filled = -(-len(told.pcm) // 1_920) - len(expected) // 1_920  # a flush fills its frame up with silence
+    assert 0 <= filled <= 2
+    start = len(pieces[0].pcm) + len(pieces[1].pcm)
+    assert np.array_equal(told.pcm[:start], expected[:start])
+    assert not told.pcm[start : start + len(pause)].any()
+
+
+# ---------------------------------------------------------------- seams
+
+
+def longest_silence_ms(pcm: NDArray[np.int16]) -> float:
+    loud = np.flatnonzero(np.abs(pcm.astype(int)) > SEAM_PEAK)
+    return float(np.diff(loud).max(initial=0)) * 1_000 / SAMPLE_RATE
+
+
+@pytest.mark.parametrize("directive", [Style(EXCITED), Prosody(speed=1.5)])
+def test_a_change_within_a_sentence_makes_no_gap(
+    ryan: Qwen3Engine, monkeypatch: pytest.MonkeyPatch, directive: Directive
+) -> None:
+    """Of a model that says the end of speech after 320 ms of silence, and begins with 160 ms of it."""
+    before, after = "One two three.", "Four five six."
+    ends = len(alone(ryan, before).frames)
+    result, number = LaunchedStep.result, 0
+
+    def silenced(step: LaunchedStep) -> Any:
+        nonlocal number
+        outcome = result(step)
+        if not outcome.ended[0]:
+            if ends - 4 <= number < ends + 2:
+                outcome.pcm[0] = 0
+            number += 1
+        return outcome
+
+    monkeypatch.setattr(LaunchedStep, "result", silenced)
+    told = said(ryan, before, directive, after)
+    assert 0 < longest_silence_ms(told.pcm) <= GAP_MS
+    number = 0
+    apart = said(ryan, before, directive, Pause(40), after)  # a pause adds to what there is
+    assert longest_silence_ms(apart.pcm) > 4 * 80
+
+
+def test_the_next_piece_is_spoken_in_the_next_steps(ryan: Qwen3Engine) -> None:
+    """A change costs a prompt, and no wait."""
+    options = resolved(ryan, RYAN)
+    text = [AddText(0, "One two three", directive=Style(EXCITED)), AddText(0, " four five six.", last=True)]
+    outputs = ryan.step([StartRequest(0, 1, options), *text], [0])
+    longest = empty = 0
+    while not any(type(one).__name__ == "DoneOutput" for one in outputs):
+        new = ryan.step([], [0])
+        empty = 0 if new else empty + 1
+        longest = max(longest, empty)
+        outputs += new
+    assert longest <= 4
+
+
+def pcm(*parts: tuple[int, int]) -> bytes:
+    """Parts of so many ms at such a level."""
+    return b"".join(np.full(ms * SAMPLE_RATE // 1_000, level, "<i2").tobytes() for ms, level in parts)
+
+
+def test_silence_within_a_piece_stays() -> None:
+    seam = Seam()
+    whole = pcm((100, 1_000), (400, 0), (100, 1_000))
+    out = b"".join(seam.push(whole[i : i + 3_840], holds=True) for i in range(0, len(whole), 3_840))
+    assert out + seam.finish() == whole
+
+
+@given(st.integers(0, 400), st.integers(0, 400), st.integers(1, 5_000))
+@example(0, 200, 1_920)
+@examples(30)
+def test_a_seam_keeps_little_of_the_silence_around_it(before: int, after: int, chunk: int) -> None:
+    seam = Seam()
+    chunk *= 2
+
+    def push(part: bytes, *, holds: bool) -> bytes:
+        return b"".join(seam.push(part[i : i + chunk], holds=holds) for i in range(0, len(part), chunk))
+
+    out = push(pcm((50, 1_000), (before, 0)), holds=True) + seam.cross()
+    out += push(pcm((after, 0), (50, -1_000), (300, 0)), holds=False)
+    kept = min(before, SEAM_MS) + min(after, SEAM_MS)
+    assert out + seam.finish() == pcm((50, 1_000), (kept, 0), (50, -1_000), (300, 0))
+
+
+def test_silence_at_the_end_of_all_text_stays() -> None:
+    outlet = RowOutlet(0, 1)
+    outlet.speak([pcm((80, 1_000)), pcm((80, 0))], Manner(), seam=True)
+    outlet.end_piece(seam=True)
+    outlet.end_piece(seam=False)
+    outlet.end()
+    frames = [one.pcm for _ in range(2) for one in outlet.hand_out() if isinstance(one, FrameOutput)]
+    assert b"".join(frames) == pcm((80, 1_000), (80, 0))

@@ -1,0 +1,70 @@
+"""`POST /v1/audio/detect` and `agent-tts detect`: real files of every format, AudioSeal's detector in a process."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import httpx
+import pytest
+
+pytest.importorskip("audioseal", reason="writes the weights: a dependency of the tests")
+
+from agent_tts.serve.app import create_app
+from agent_tts.speech.audio.files import CONTENT_TYPES, FileEncoder
+from tests.cli.process import invoke
+from tests.model import audioseal_files
+from tests.support import in_this_loop, running_app, running_node, settings_of
+from tests.voices.clips import KINDS, encoded, tone
+
+pytestmark = [pytest.mark.node, pytest.mark.real_time]  # children run in real time
+
+RECORDED = encoded(KINDS["flac"], tone())  # no speech of a node
+
+
+def spoken(format: str) -> bytes:
+    encoder = FileEncoder(format)
+    return encoder.encode(bytes(96_000)) + encoder.close()
+
+
+async def asked(http: httpx.AsyncClient, clip: bytes) -> httpx.Response:
+    return await http.post("/v1/audio/detect", files={"audio_sample": ("a.bin", clip, "application/octet-stream")})
+
+
+async def test_files_of_a_node_are_known_by_their_comment() -> None:
+    async with running_node() as node, httpx.AsyncClient(base_url=node.url, timeout=60) as http:
+        for format in CONTENT_TYPES:
+            found = (await asked(http, spoken(format))).json()
+            assert found == {"synthetic": format != "pcm", "comment": format != "pcm", "watermark": None}
+        assert (await asked(http, RECORDED)).json()["synthetic"] is False
+        wrong = await http.post("/v1/audio/detect", files={"other": ("a.wav", RECORDED)})
+        assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "audio_sample")
+
+
+async def test_a_node_with_a_watermark_looks_for_it(tmp_path: Path) -> None:
+    """The weights are random, and so is the answer; that a library's detector agrees is tested with the model."""
+    weights = audioseal_files.write(tmp_path)
+    settings = settings_of()
+    marking = settings.model_copy(
+        update={"watermark": "audioseal", "audioseal": settings.audioseal.model_copy(update={"source": str(weights)})}
+    )
+    async with running_app(create_app(marking, in_this_loop(settings))) as node:
+        async with httpx.AsyncClient(base_url=node.url, timeout=60) as http:
+            found = (await asked(http, RECORDED)).json()
+            assert 0 <= found["watermark"]["share"] <= 1
+            assert 0 <= found["watermark"]["message"] < 1 << 16
+            refused = await asked(http, b"no audio at all")
+            assert (refused.status_code, refused.json()["error"]["param"]) == (400, "audio_sample")
+
+
+def test_the_command_tells_what_it_finds(tmp_path: Path) -> None:
+    made, other = tmp_path / "a.mp3", tmp_path / "b.flac"
+    made.write_bytes(spoken("mp3"))
+    other.write_bytes(RECORDED)
+    assert b"synthetic speech" in invoke("detect", str(made)).stdout.splitlines()[-1]
+    weights = {"AGENT_TTS_AUDIOSEAL__SOURCE": str(audioseal_files.write(tmp_path / "weights"))}
+    result = invoke("detect", str(other), "--watermark", "audioseal", "--json", **weights)
+    assert result.returncode == 0, result.stderr
+    assert set(json.loads(result.stdout)["watermark"]) == {"share", "message"}
+    missing = invoke("detect", str(tmp_path / "c.wav"))
+    assert (missing.returncode, b"c.wav: No such file" in missing.stderr) == (2, True)
