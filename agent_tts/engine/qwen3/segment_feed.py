@@ -10,7 +10,7 @@ from agent_tts.engine.base import AddText, StartRequest
 from agent_tts.engine.qwen3.delivery import Manner
 from agent_tts.engine.slots import Feed
 from agent_tts.events import Directive, Language, Pause, Prosody, Say, Style
-from agent_tts.text.chars import CLAUSE_MARKS, CLOSERS, WIDE_CLAUSE_MARKS, is_silent
+from agent_tts.text.chars import CLAUSE_MARKS, CLOSERS, WIDE_CLAUSE_MARKS, is_cjk, is_silent
 from agent_tts.text.directives import Directives
 from agent_tts.text.feed import Reader, Reading
 from agent_tts.text.segments import LONGER, MOST, Level, Segmenter
@@ -52,7 +52,7 @@ class Segment:
     @property
     def text(self) -> str:
         """What is to be spoken, as far as it is known."""
-        return "".join(self.parts)
+        return "".join(self.parts).rstrip()
 
     @property
     def seam(self) -> bool:
@@ -103,8 +103,7 @@ class SegmentFeed(Feed):
         self._segmenter = Segmenter(language)
         self._tokens = tokens
         self._limit = limit
-        # White space that is spoken if the segment goes on, and text that has not been given to `_tokens`.
-        self._gap = ""
+        # Text that has not been given to `_tokens`.
         self._text: list[str] = []
         # Those that are not spoken yet, the one that grows included. Empty when all of the request has been spoken.
         self.segments: deque[Segment] = deque([Segment(manner=Manner(self._speed))])
@@ -148,36 +147,36 @@ class SegmentFeed(Feed):
         segment = self.segments[0]
         if segment.complete or not self.dry or segment.known != len(segment.tokens):
             return False
-        if paused and self._is_at_mark:
+        if paused and self._word_ends:
             return segment.speakable or not all(map(is_silent, self._segmenter.held))
         words = max(words for _, words in [(0, 0.0), *segment.places.values()])
         enough = words >= (1 / CHARS_PER_WORD if paused else FIRST_WORDS)
         return segment.speakable and (enough or max(segment.places, default=Level.CHAR) >= Level.CLAUSE)
 
     @property
-    def _is_at_mark(self) -> bool:
-        return self._last in _MARKS
+    def _word_ends(self) -> bool:
+        """Whether the last character that came is behind a word."""
+        return self._last.isspace() or self._last in _MARKS or (self._last != "" and is_cjk(self._last))
 
     def split(self, *, paused: bool) -> None:
         """End the segment that grows where it can be cut best; the rest is a new one. See `can_split`."""
-        if paused and self._is_at_mark:
+        if paused and self._word_ends:
             self._flush_text()
             self._end_segment()
             return
         whole = self.segments.popleft()
         at = next(whole.places[level][0] for level in reversed(Level) if level in whole.places)
-        text = whole.text
-        rest, gap, self._gap = text[at:].lstrip(), self._gap, ""
+        text = "".join(whole.parts)
+        rest = text[at:]
         self.segments.append(Segment(manner=whole.manner))
         self._tokens.flush()
         self._add(text[:at])
         self._end_segment()
         if rest:
             self._add(rest)
-            self._gap = gap
             self._tokenise()
-            new, lost = self.segments[-1], len(text) - len(rest)
-            new.places = {level: (place - lost, 0.0) for level, (place, _) in whole.places.items() if place > lost}
+            places = {level: (place - at, 0.0) for level, (place, _) in whole.places.items() if place > at}
+            self.segments[-1].places = places
 
     # ---------------------------------------------------------------- reading
 
@@ -205,7 +204,7 @@ class SegmentFeed(Feed):
                 self._add(part)
 
     def _take_place(self, level: Level) -> None:
-        """The text can be cut here, before the white space that came last."""
+        """The text can be cut here, behind the white space that came last."""
         segment, most = self.segments[-1], LONGER[level] * self._limit
         if level >= Level.CLAUSE or segment.size >= most:
             self._tokenise()
@@ -218,16 +217,15 @@ class SegmentFeed(Feed):
 
     def _add(self, part: str) -> None:
         """A word, a part of one, or white space."""
-        if part.isspace():
-            self._gap += part if self.segments[-1].chars else ""
-            return
         while part:
-            segment, text = self.segments[-1], self._gap + part
+            segment = self.segments[-1]
+            if part.isspace() and not segment.chars:
+                return
             room = MOST * self._limit - segment.size
-            if room <= len(self._gap):
+            if room <= 0:
                 self._end_segment()
                 continue
-            text, part, self._gap = text[:room], text[room:], ""
+            text, part = part[:room], part[room:]
             self._text.append(text)
             segment.chars += len(text)
             segment.uncounted += len(text)
@@ -273,8 +271,7 @@ class SegmentFeed(Feed):
 
     def _end_segment(self) -> None:
         self._tokenise()
-        self._keep(self._tokens.flush())
-        self._gap = ""
+        self._keep(self._tokens.flush(strip=True))
         self.segments[-1].complete = True
         self.segments.append(Segment(manner=self.segments[-1].manner))
 
