@@ -89,8 +89,9 @@ async def test_what_is_heard(engine: str) -> None:
 
         plain = await asyncio.gather(*(spoken(heard) for _, _, heard, _ in forms))
         marked = await asyncio.gather(*(spoken(written) for _, written, _, _ in forms))
-    for (_, written, _, asked), before, after in zip(forms, plain, marked, strict=True):
-        changes = asked != "mark" and DONE[asked][engine] == "performed"
+    for (_, written, heard, asked), before, after in zip(forms, plain, marked, strict=True):
+        only_ipa = asked == "ipa" and not heard.isascii()  # said in letters that sound like it
+        changes = only_ipa or (asked != "mark" and DONE[asked][engine] == "performed")
         assert (before != after) == changes, written
         if asked == "pause":
             assert len(after) > len(before), written

@@ -19,12 +19,14 @@ from agent_tts.engine.qwen3.delivery import SEAM_MS, SEAM_PEAK, Manner, RowOutle
 from agent_tts.engine.qwen3.engine import Qwen3Engine
 from agent_tts.engine.qwen3.graphs import LaunchedStep
 from agent_tts.events import SAMPLE_RATE, Directive, Language, Pause, Prosody, Say, SpeechOptions, Style
+from agent_tts.text.directives import ABILITIES
 from tests.engine.driver import FLUSH, Piece, Spoken, assert_well_formed, resolved, speak
 from tests.engine.qwen3.test_engine import GREEDY, RYAN, TEXT, engine, frames_of, ours, theirs
 from tests.examples import examples
 from tests.model import oracle
 from tests.model.conftest import Checkpoint as Checkpoints
 from tests.model.conftest import checkpoint, ending, one_thread
+from tests.serve.test_markup_page import DONE
 
 __all__ = ["checkpoint", "ending", "one_thread"]  # fixtures
 
@@ -101,6 +103,10 @@ def test_numbers_are_said_in_the_language_of_their_piece(ryan: Qwen3Engine) -> N
 
 
 # ---------------------------------------------------------------- what has no effect
+
+
+def test_the_docs_say_what_is_performed(ryan: Qwen3Engine) -> None:
+    assert {name for name in ABILITIES if DONE[name]["qwen3"] == "performed"} == set(ryan.info.performs)
 
 
 @pytest.mark.parametrize(
