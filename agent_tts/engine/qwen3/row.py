@@ -289,13 +289,13 @@ class Row:
     def _carry(self, speaker: LoadedVoice, text: str, said: Sequence[NDArray[np.int16]]) -> LoadedVoice:
         """A voice that was drawn, which goes on as the segment before spoke: that is added to its reference."""
         self._carried = None
-        self._reference += f" {text}" if self._reference and not is_cjk(text[0]) else text
         frames = speaker.voice.reference.frames if speaker.voice.reference else ()
         frames += tuple(tuple(codes.tolist()) for codes in said)
-        if len(frames) > self.model.max_model_len // 2:
-            return speaker
         if len(frames) >= CARRIED_FRAMES:
             self.said = None
+        if len(frames) > self.model.max_model_len // 2:  # no room for speech behind it
+            return speaker
+        self._reference += f" {text}" if self._reference and not is_cjk(text[0]) else text
         reference = Reference(tuple(self.model.tokenizer.encode(self._reference)), frames)
         codec = self.model.runner.codec_of(self.feed.slot)
         return replace(speaker, voice=replace(speaker.voice, reference=reference), codec=codec)
