@@ -20,9 +20,12 @@ from rich.text import Text
 
 from agent_tts.cli.link import Speaker, local, own_settings, refuse_engine_flags, remote
 from agent_tts.cli.sinks import FileSink, PlayerSink, Sink, StdoutSink
+from agent_tts.config.loading import load_settings
+from agent_tts.config.settings import ENV_PREFIX, C2pa
 from agent_tts.errors import SettingsError
 from agent_tts.events import SAMPLE_RATE, SpeechOptions
 from agent_tts.protocol.context import AnyUtterance, Done
+from agent_tts.speech.audio.manifest import signer_of
 from agent_tts.speech.audio.players import find_player
 from agent_tts.text.segments import Pieces
 
@@ -62,13 +65,18 @@ def say(
     if url:
         refuse_engine_flags(flags)
         speaker = remote(url, key, options)
+        signing = f"{ENV_PREFIX}C2PA__"  # the only settings that are of this machine
+        settings = load_settings(
+            environ={name: value for name, value in os.environ.items() if name.startswith(signing)}
+        )
     else:
-        speaker = local(own_settings(flags | {"slots": SLOTS}), options)
+        settings = own_settings(flags | {"slots": SLOTS})
+        speaker = local(settings, options)
     fd = sys.stdin.fileno() if text == "-" else None
     source = once(text) if fd is None else arriving(fd, lines=os.isatty(fd))
     # Slow speech gets shorter contexts, because their duration is limited, too.
     pieces = Pieces(round(SEGMENT_CHARS * min(1.0, options.speed)))
-    asyncio.run(_say(source, pieces, speaker, _sinks(output, play), Progress(quiet)))
+    asyncio.run(_say(source, pieces, speaker, _sinks(output, play, settings.c2pa), Progress(quiet)))
 
 
 async def _say(
@@ -90,7 +98,7 @@ async def _say(
                     stack.push_async_callback(sink.close, whole)
 
 
-def _sinks(output: str | None, play: bool) -> list[Sink]:
+def _sinks(output: str | None, play: bool, c2pa: C2pa) -> list[Sink]:
     sinks: list[Sink] = []
     if play or output is None:
         player = find_player()
@@ -98,7 +106,8 @@ def _sinks(output: str | None, play: bool) -> list[Sink]:
             raise SettingsError("no program that plays audio was found (see `agent-tts doctor`): use -o FILE")
         sinks.append(PlayerSink(player))
     if output is not None:
-        sinks.append(StdoutSink() if output == "-" else FileSink(Path(output)))
+        signer = signer_of(c2pa.certificate, c2pa.key)
+        sinks.append(StdoutSink() if output == "-" else FileSink(Path(output), signer))
     return sinks
 
 

@@ -144,7 +144,7 @@ async def _windows(
 
 async def _record(pid: int, folder: Path, name: str, seconds: float) -> None:
     """Start py-spy, which writes stacks and the number of samples of each."""
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)  # noqa: ASYNC240 - before anything waits
     path = folder / f"{name}.txt"
     await asyncio.create_subprocess_exec(
         *("py-spy", "record", "--nonblocking", "-r", "200", "-f", "raw", "-d", f"{seconds:g}", "-o", str(path)),

@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 
 from agent_tts.bench.checkpoint_config import write_tokenizer
 from agent_tts.engine.base import AddText, StartRequest
+from agent_tts.engine.qwen3.delivery import Manner
 from agent_tts.engine.qwen3.segment_feed import FIRST_WORDS, SEGMENT_TOKENS, SegmentFeed
-from agent_tts.events import Pause, SpeechOptions
+from agent_tts.events import Language, Pause, Prosody, Say, SpeechOptions, Style
+from agent_tts.text.directives import ABILITIES, Directives
 from agent_tts.text.tokens import TokenFeed, Tokenizer
 from tests.engine.driver import Piece, add
 
@@ -64,6 +66,38 @@ def test_segments_do_not_depend_on_the_split(tokenizer: Tokenizer, text: str, cu
     ends = sorted(min(cut, len(text)) for cut in cuts)
     parts = [text[start:end] for start, end in zip([0, *ends], [*ends, len(text)], strict=True)]
     assert segments(tokenizer, parts, clean=clean) == segments(tokenizer, [text], clean=clean)
+
+
+CHANGES = st.sampled_from(
+    [Pause(200), Prosody(speed=2.0), Prosody(), Style("Whisper."), Style(None), Language("de"), Say("3", "three")]
+)
+Shape = list[tuple[list[int], Manner, int, bool]]
+
+
+def shaped(tokenizer: Tokenizer, parts: Sequence[Piece]) -> Shape:
+    """The segments with something to speak or a pause: their tokens and manners, the pauses and seams after them."""
+    directives = Directives(ABILITIES, {"de": "de"})
+    feed = SegmentFeed(StartRequest(0, 1, SpeechOptions(clean=False)), TokenFeed(tokenizer), directives=directives)
+    for part in parts:
+        feed.take_text(add(0, part, last=False))
+    feed.take_text(AddText(0, "", last=True))
+    spoken: Shape = []
+    while True:
+        feed.read()
+        if not feed.segments:
+            return spoken
+        if feed.segments[0].complete:
+            one = feed.segments.popleft()
+            if one.rest_ms or not one.is_mute:
+                spoken.append((one.tokens, one.manner, one.rest_ms, one.seam))
+
+
+@given(st.lists(TEXTS | CHANGES, max_size=8))
+def test_manners_do_not_depend_on_the_split(tokenizer: Tokenizer, parts: list[Piece]) -> None:
+    single = [one for part in parts for one in (part if isinstance(part, str) else [part])]
+    spoken = shaped(tokenizer, parts)
+    assert shaped(tokenizer, single) == spoken
+    assert all(manner.language in (None, "de") and manner.speed in (1.0, 2.0) for _, manner, _, _ in spoken)
 
 
 @given(st.lists(TEXTS | st.none(), max_size=6))
