@@ -71,6 +71,8 @@ class _Reader:
             self._parser.Parse(data, True)
         except expat.ExpatError as error:
             raise ValueError(f"line {error.lineno}: no well-formed XML: {expat.ErrorString(error.code)}") from None
+        except LookupError:
+            raise ValueError("line 1: the encoding of the document is not known: use UTF-8") from None
         return self._entries
 
     def _fail(self, why: str) -> NoReturn:
@@ -116,7 +118,7 @@ class _Reader:
 
     def _add(self) -> None:
         if not self._said:
-            self._fail("a lexeme has an alias or a phoneme")
+            raise ValueError("a lexeme has an alias or a phoneme")
         said = sorted(self._said, key=lambda each: not each[0])  # stable: the first of equally preferred ones
         _, ipa, alias = said[0]
         if ipa is not None:

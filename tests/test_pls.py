@@ -75,6 +75,7 @@ def test_a_namespace_may_be_left_out() -> None:
         "<lexicon><lexeme><grapheme></grapheme><alias>b</alias></lexeme></lexicon>",
         "<lexicon><lexeme><grapheme>a</grapheme><alias></alias></lexeme></lexicon>",
         "<lexicon><lexeme><grapheme>a</grapheme><alias>&other;</alias></lexeme></lexicon>",
+        '<?xml version="1.0" encoding="unknown"?><lexicon/>',
         "<!DOCTYPE lexicon><lexicon/>",
         '<!DOCTYPE lexicon SYSTEM "file:///etc/passwd"><lexicon/>',
         '<!DOCTYPE a [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;&a;">]><lexicon>&b;</lexicon>',
@@ -83,7 +84,7 @@ def test_a_namespace_may_be_left_out() -> None:
     ],
 )
 def test_anything_else_is_refused(document: str) -> None:
-    with pytest.raises(ValueError, match="line"):
+    with pytest.raises(ValueError, match=r"^line \d+: (?!line)"):
         read_pls(document.encode())
 
 

@@ -30,9 +30,9 @@ _PICTOGRAPH_CATEGORIES = frozenset(("So", "Sk", "Cn"))  # keeps circled digits, 
 # The combining keycap and variation selectors.
 _KEYCAP_OR_SELECTOR = re.compile("[\u20e3\ufe00-\ufe0f\U000e0100-\U000e01ef]")
 
-_CJK = re.compile(
-    "[\u3005-\u3007\u3041-\u3096\u309d-\u312f\u31f0-\u31ff\u3400-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff]"
-)
+# Han characters and kana, for a set of a regular expression.
+CJK = "\u3005-\u3007\u3041-\u3096\u309d-\u312f\u31f0-\u31ff\u3400-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
+_CJK = re.compile(f"[{CJK}]")
 # Blocks of symbols that are not read aloud.
 _PICTOGRAPHIC = re.compile("[\u231a\u231b\u23cf-\u23fa\u25a0-\u27bf\u2b00-\u2bff\ufffc\ufffd\U0001f000-\U0001fbff]")
 

@@ -12,28 +12,26 @@ import unicodedata
 from collections.abc import Iterator
 from enum import IntEnum
 
-from agent_tts.text.chars import LINE_BREAKS, NO_BREAK_SPACES, NOT_FIRST, OPENERS, is_cjk
+from agent_tts.text.chars import CJK, LINE_BREAKS, NO_BREAK_SPACES, NOT_FIRST, OPENERS, is_cjk
 
 MAX_HELD = 24  # characters of a word that is looked at
 # What a wide character (Chinese, Japanese, Korean) counts: it takes as long to say as three letters.
 WIDE_CHARS = 3
 _CONTEXT = 64  # characters before a place
 
-_CJK = (
-    "\u3005-\u3007\u3041-\u3096\u309d-\u312f\u31f0-\u31ff\u3400-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
-)
 _WIDE_ENDS = "。！？｡"
 _WIDE_CLAUSES = "，、；：､"
 _WIDE_CLOSERS = "」』）》〉】〕"
-_CLOSERS = "\"'”’)]}»›*_" + _WIDE_CLOSERS
+_OPENED = "”" + _WIDE_CLOSERS  # close what OPENERS open
+_CLOSERS = "\"'’)]}»›*_" + _OPENED
 _ENDS = ".!?…؟।॥"
 _CLAUSES = ",;:—–،؛"
 _LEADS = "\"'“‘«‹„([{¿¡*_-–—•⁃◦▪‣" + "".join(OPENERS)
 
 # White space, a wide character, a wide mark with what closes behind it, or a word.
+_WORD = re.compile(rf"[^\s{CJK}{_WIDE_ENDS}{_WIDE_CLAUSES}{_WIDE_CLOSERS}]+")
 _TOKEN = re.compile(
-    rf"\s+|[{_CJK}]|[{_WIDE_ENDS}{_WIDE_CLAUSES}{_WIDE_CLOSERS}]+[{re.escape(_CLOSERS)}]*"
-    rf"|[^\s{_CJK}{_WIDE_ENDS}{_WIDE_CLAUSES}{_WIDE_CLOSERS}]+"
+    rf"\s+|[{CJK}]|[{_WIDE_ENDS}{_WIDE_CLAUSES}{_WIDE_CLOSERS}]+[{re.escape(_CLOSERS)}]*|{_WORD.pattern}"
 )
 _NUMBER = re.compile(r"\(?(\d{1,3}|[a-z])(?:\.|\)|\.\))")  # of a list
 _BULLET = re.compile(r"[•⁃◦▪‣]")
@@ -126,7 +124,7 @@ class Segmenter:
         last = tokens.pop() if tokens and not (tokens[-1].isspace() or is_cjk(tokens[-1][0])) else ""
         for token in tokens:
             yield from self._read(token)
-        if (self._in_word and last) or len(last) > MAX_HELD:
+        if (self._in_word and _WORD.match(last)) or len(last) > MAX_HELD:
             yield from self._read(last)
             self._in_word = True
         else:
@@ -156,15 +154,15 @@ class Segmenter:
             if not LINE_BREAKS.isdisjoint(token):
                 self._open = 0
         else:
-            continues, self._in_word = self._in_word and not self._gap, False
-            level = None if continues or self._placed else self._level(token)
+            continues, self._in_word = self._in_word and not self._gap and _WORD.match(token) is not None, False
+            level = None if continues or self._placed else self._level(token[:MAX_HELD])
             self._placed = False
             if level and self._before:
                 yield level
             self._before = token if level is Level.SENTENCE else (self._before + self._gap + token)[-_CONTEXT:]
             self._gap = ""
-            if ord(token[-1]) > 0x2000:
-                self._open = max(0, self._open + sum((ch in OPENERS) - (ch in _CLOSERS) for ch in token))
+            for ch in "" if token.isascii() else token:
+                self._open = max(0, self._open + (ch in OPENERS) - (ch in _OPENED))
         yield token
 
     def _level(self, word: str) -> Level | None:

@@ -93,6 +93,8 @@ def cut(text: str, language: str = "en", level: Level = Level.SENTENCE) -> list[
         ("zh", "他说：“你好。”| 我们走吧！| 好吗？"),
         ("zh", "我们明天去看《摔跤吧！爸爸》好吗？| 好！"),
         ("zh", "价格是3.5元。| 很便宜。"),
+        ("zh", "他说：“iPhone很好。真的。”| 我们走吧！"),
+        ("zh", "他说「I don’t know。真的。」| 我们走吧！"),
         ("ja", "これはペンです。| それは何ですか？| ３．２９％です。"),
         ("ja", "彼は「行く。」と言った。| 私も。"),
         ("ko", "오늘은 3.5도입니다. | 춥네요! | 그렇죠?"),
@@ -124,7 +126,12 @@ def test_words_and_wide_characters_can_be_cut_between() -> None:
     assert cut("东西っ「南」北", level=Level.CHAR) == ["东", "西っ", "「南」", "北"]
 
 
-TEXTS = st.text(st.sampled_from('aB1. !?,\n。”」「你é"(2)\u00a0•'), max_size=60)
+TEXTS = st.lists(st.sampled_from([*'aB1. !?,\n。”」「你é"(2)\u00a0•-“', "x" * 20, "-" * 20]), max_size=60).map("".join)
+
+
+@pytest.mark.parametrize("text", [f"{'x' * 25}你好", f"{'x' * 25}。。-", f"A etc. {'-' * 25}The", f"“{'x' * 25}好。你"])
+def test_the_places_around_a_long_word_do_not_depend_on_the_split(text: str) -> None:
+    assert feed(Segmenter(), *text) == feed(Segmenter(), text)
 
 
 @given(TEXTS, st.lists(st.integers(0, 60), max_size=8))
