@@ -30,7 +30,6 @@ from agent_tts.engine.qwen3.model import Qwen3Model
 from agent_tts.engine.qwen3.runaway import (
     LEAST_FRAMES_PER_TOKEN,
     SHORT,
-    SILENT_PEAK,
     Paces,
     RunawayDetector,
     Verdict,
@@ -40,9 +39,10 @@ from agent_tts.engine.qwen3.runner import LoadedVoice
 from agent_tts.engine.qwen3.segment_feed import Segment, SegmentFeed
 from agent_tts.engine.qwen3.voices import ModelVoice
 from agent_tts.errors import InvalidRequest, Unsupported, UnsupportedLanguage
-from agent_tts.events import FRAME_BYTES, FRAME_MS, MAX_PAUSE_MS, CutReason, Pause, SpeechOptions
+from agent_tts.events import FRAME_BYTES, FRAME_MS, MAX_PAUSE_MS, SAMPLE_RATE, CutReason, Pause, SpeechOptions
 from agent_tts.model.prompt import Prompt, build_prompt, text_needed
 from agent_tts.model.sampling import SamplingParams
+from agent_tts.silence import skipped
 from agent_tts.text.directives import Directives
 from agent_tts.text.tokens import TokenFeed
 from agent_tts.voices import LANGUAGES
@@ -126,8 +126,9 @@ class Row:
         self._starved = False
         # Frames in flight: of the present segment, or behind the end of the one before.
         self._in_flight = 0
-        # Whether a frame has been handed out.
-        self.heard = False
+        # Whether a frame has been handed out, and one of the present piece: a segment, or what is left of a cut one.
+        self.heard = self.in_speech = False
+        self._leading_silence_ms = opened.options.leading_silence_ms
         # Judges the frames of all rows; and how fast each voice speaks.
         self._runaway = runaway
         self._paces = paces
@@ -204,6 +205,7 @@ class Row:
             return False
         del self.feed.segments[0].tokens[:tokens]
         self.state = Decoding(len(prompt.prefix), len(prompt.text), tokens, prompt.complete)
+        self.in_speech = False
         self._runaway.begin(self.feed.slot)
         if prompt.complete:
             self._expect(self.state)
@@ -318,9 +320,11 @@ class Row:
             return self._cut(CUTS[verdict])
         pcm = result.pcm[index]
         # The first frame of a speaker is usually digital silence, which would be 80 ms of latency.
-        if not self.heard and int(np.abs(pcm.astype(np.int32)).max()) < SILENT_PEAK:
-            return []
-        self.heard = True
+        if not self.in_speech:
+            pcm = pcm[skipped(pcm, SAMPLE_RATE, self._leading_silence_ms) :]
+            if not len(pcm):
+                return []
+        self.heard = self.in_speech = True
         frame = pcm.astype("<i2").tobytes()
         if verdict is Verdict.HELD:
             self._hold(frame)
