@@ -69,7 +69,7 @@ fuzz: $(VENV)/dev ## property tests with 80 times the examples of `make test`
 	TEST_FACTOR=20 $(BIN)/python -m pytest --timeout 7200 tests/serve/test_openapi.py $(ARGS)
 
 atheris: $(VENV)/fuzz ## coverage-guided fuzzing (SECONDS=30 for each parser); findings are in build/fuzz
-	for target in protocol speech_request multipart sdp wire text talk; do \
+	for target in protocol speech_request multipart sdp wire text markup talk; do \
 		$(BIN)/python -m tests.fuzz.atheris_run $$target -max_total_time=$(SECONDS) || exit 1; \
 	done
 

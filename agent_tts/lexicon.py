@@ -53,7 +53,7 @@ class Entry:
                 continue
             if not text.strip() or len(text) > most:
                 raise ValueError(f"{what} has 1 to {most} characters, not all white space")
-            if any(unicodedata.category(ch) in ("Cc", "Cs") for ch in text):
+            if any(unicodedata.category(ch) in ("Cc", "Cs") or ch in "\ufffe\uffff" for ch in text):  # XML has none
                 raise ValueError(f"{what} has no line breaks and control characters")
 
     def said(self) -> str | dict[str, Any]:

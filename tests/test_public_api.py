@@ -18,6 +18,7 @@ PUBLIC = {
     "ConnectionLost",
     "Done",
     "Flushed",
+    "Mark",
     "NodeConnection",
     "RemoteUtterance",
     "SpeechError",

@@ -20,11 +20,14 @@ from rich.text import Text
 
 from agent_tts.cli.link import Speaker, local, own_settings, refuse_engine_flags, remote
 from agent_tts.cli.sinks import FileSink, PlayerSink, Sink, StdoutSink
+from agent_tts.config.loading import load_settings
+from agent_tts.config.settings import ENV_PREFIX, C2pa
 from agent_tts.errors import SettingsError
 from agent_tts.events import SAMPLE_RATE, SpeechOptions
 from agent_tts.protocol.context import AnyUtterance, Done
+from agent_tts.speech.audio.manifest import signer_of
 from agent_tts.speech.audio.players import find_player
-from agent_tts.text.segments import Segmenter
+from agent_tts.text.segments import Pieces
 
 SEGMENT_CHARS = 1_000  # about a minute of speech
 OPEN_AHEAD = 2  # open contexts: one is played while the next is made
@@ -62,18 +65,23 @@ def say(
     if url:
         refuse_engine_flags(flags)
         speaker = remote(url, key, options)
+        signing = f"{ENV_PREFIX}C2PA__"  # the only settings that are of this machine
+        settings = load_settings(
+            environ={name: value for name, value in os.environ.items() if name.startswith(signing)}
+        )
     else:
-        speaker = local(own_settings(flags | {"slots": SLOTS}), options)
+        settings = own_settings(flags | {"slots": SLOTS})
+        speaker = local(settings, options)
     fd = sys.stdin.fileno() if text == "-" else None
     source = once(text) if fd is None else arriving(fd, lines=os.isatty(fd))
     # Slow speech gets shorter contexts, because their duration is limited, too.
-    segmenter = Segmenter(round(SEGMENT_CHARS * min(1.0, options.speed)))
-    asyncio.run(_say(source, segmenter, speaker, _sinks(output, play), Progress(quiet)))
+    pieces = Pieces(round(SEGMENT_CHARS * min(1.0, options.speed)))
+    asyncio.run(_say(source, pieces, speaker, _sinks(output, play, settings.c2pa), Progress(quiet)))
 
 
 async def _say(
     source: AsyncIterator[str | None],
-    segmenter: Segmenter,
+    pieces: Pieces,
     open_speaker: AbstractAsyncContextManager[Speaker],
     sinks: Sequence[Sink],
     progress: Progress,
@@ -82,7 +90,7 @@ async def _say(
     with progress:
         try:
             async with open_speaker as speaker:
-                await _speak(source, segmenter, speaker, sinks, progress)
+                await _speak(source, pieces, speaker, sinks, progress)
             whole = True
         finally:
             async with AsyncExitStack() as stack:  # close every sink, even if another fails
@@ -90,7 +98,7 @@ async def _say(
                     stack.push_async_callback(sink.close, whole)
 
 
-def _sinks(output: str | None, play: bool) -> list[Sink]:
+def _sinks(output: str | None, play: bool, c2pa: C2pa) -> list[Sink]:
     sinks: list[Sink] = []
     if play or output is None:
         player = find_player()
@@ -98,12 +106,13 @@ def _sinks(output: str | None, play: bool) -> list[Sink]:
             raise SettingsError("no program that plays audio was found (see `agent-tts doctor`): use -o FILE")
         sinks.append(PlayerSink(player))
     if output is not None:
-        sinks.append(StdoutSink() if output == "-" else FileSink(Path(output)))
+        signer = signer_of(c2pa.certificate, c2pa.key)
+        sinks.append(StdoutSink() if output == "-" else FileSink(Path(output), signer))
     return sinks
 
 
 async def _speak(
-    source: AsyncIterator[str | None], segmenter: Segmenter, speaker: Speaker, sinks: Sequence[Sink], progress: Progress
+    source: AsyncIterator[str | None], pieces: Pieces, speaker: Speaker, sinks: Sequence[Sink], progress: Progress
 ) -> None:
     """Send the text of `source` to the speaker and its audio to the sinks, both as they arrive."""
     utterances: asyncio.Queue[AnyUtterance | None] = asyncio.Queue()  # bounded by `room`; None after the last
@@ -112,10 +121,8 @@ async def _speak(
     async def write() -> None:
         current: AnyUtterance | None = None
         opened = False
-        async for text in source:
-            if text is None:
-                segmenter.cut()
-            for piece in [None] if text is None else segmenter.feed(text):
+        async for text in _ended(source):
+            for piece in pieces.end() if text is None else pieces.feed(text):
                 if piece is None:
                     if current is not None:
                         current.end()
@@ -131,8 +138,6 @@ async def _speak(
                     utterances.put_nowait(current)
                 progress.text()
                 current.write(piece)
-        if current is not None:
-            current.end()
         if not opened:
             raise SettingsError(NOTHING)
 
@@ -151,6 +156,13 @@ async def _speak(
     finally:
         writer.cancel()
         await asyncio.gather(writer, return_exceptions=True)
+
+
+async def _ended(source: AsyncIterator[str | None]) -> AsyncIterator[str | None]:
+    """The source, with None at its end."""
+    async for text in source:
+        yield text
+    yield None
 
 
 async def once(text: str) -> AsyncIterator[str | None]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from agent_tts.errors import SettingsError, SpeechError
 from agent_tts.events import SAMPLE_RATE
 from agent_tts.speech.audio.files import FileEncoder, wav_header
+from agent_tts.speech.audio.manifest import SIGNABLE, ManifestSigner
 
 FORMATS = {
     ".wav": "wav",
@@ -31,16 +32,17 @@ PLAYED_S = 10.0  # timeout for the player's end, beyond the length of the audio
 
 
 class FileSink:
-    """A file in the format of its suffix. Raises SettingsError: it cannot be made.
+    """A file in the format of its suffix, signed if there is a signer for it. Raises SettingsError: it cannot be made.
 
     It is written beside its place. If closed early it is valid, and gets its place only where no file was before.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, signer: ManifestSigner | None = None) -> None:
         format_ = FORMATS.get(path.suffix.lower())
         if format_ is None:
             raise SettingsError(f"-o {path.name}: the name ends in one of {', '.join(FORMATS)}; or - for raw pcm")
-        self._is_wav = format_ == "wav"
+        self._format = format_
+        self._signer = signer if format_ in SIGNABLE else None
         # Where it will be, behind symbolic links; a pipe or a device is written to as it is.
         self._path = path.resolve()
         self._beside = self._path
@@ -66,9 +68,11 @@ class FileSink:
         try:
             with self._file:
                 self._file.write(self._encoder.close())
-                if self._is_wav and self._file.seekable():
+                if self._format == "wav" and self._file.seekable():
                     self._file.seek(0)
                     self._file.write(wav_header(self._samples))
+            if self._signer is not None and self._beside != self._path and whole:
+                self._beside.write_bytes(self._signer.sign(self._beside.read_bytes(), self._format))
             if self._beside != self._path and (whole or (self._samples and not self._path.exists())):
                 self._beside.replace(self._path)
         finally:

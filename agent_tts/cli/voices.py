@@ -207,6 +207,9 @@ def _print_added(voice: VoiceAdded) -> None:
     else:
         made = "cloned from the speaker's vector only; --text makes it closer"
     _console().print(f"agent-tts: {voice.name} is {made}")
+    if voice.live_chars:
+        cost = f"until about {voice.live_chars} characters of a live text are there, it is spoken clause by clause"
+        _console().print(f"agent-tts: {cost}; a shorter clip wants fewer", style="dim")
     _console().print(f'agent-tts: try `agent-tts say "Hello there." --voice {voice.name}`', style="dim")
 
 

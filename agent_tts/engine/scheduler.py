@@ -36,9 +36,11 @@ from agent_tts.events import (
     EngineEvent,
     FinishReason,
     Pause,
+    Prosody,
     RequestFinished,
     Say,
     SpeechOptions,
+    within,
 )
 from agent_tts.forecast import Forecast, retry_ms
 
@@ -115,6 +117,7 @@ class Request:
     begun: bool = False  # text has come, or a flush, or the end
     chars: int = 0  # characters so far
     rest_frames: int = 0  # of the pauses so far
+    slowest: float = 1.0  # speed so far; 1 if none was slower
     ended: bool = False  # no more text will come
     has_text: bool = False  # the engine may have something to speak
     idle_since: float = 0.0  # when the engine ran out of text; meaningless while `has_text`
@@ -135,6 +138,7 @@ class Request:
     max_delay_s: float = 0.0
 
     def __post_init__(self) -> None:
+        self.slowest = min(1.0, self.options.speed)
         if self.options.lead_ms is not None:
             most_s = max(0.0, self.options.lead_ms / 1_000 - FRAME_S)
             self.max_delay_s = most_s - min(MIN_BUFFER_S, MIN_BUFFER_SHARE * most_s)
@@ -155,7 +159,7 @@ class Request:
 
     def max_frames(self, policy: Policy) -> int:
         """Frames after which it is a runaway."""
-        by_text = (CAP_FRAMES + CAP_FRAMES_PER_CHAR * self.chars) / min(1.0, self.options.speed)
+        by_text = (CAP_FRAMES + CAP_FRAMES_PER_CHAR * self.chars) / self.slowest
         return min(policy.max_frames, math.ceil(by_text) + self.rest_frames)
 
 
@@ -304,7 +308,9 @@ class Scheduler:
         if request is None or request.ended:
             return
         request.chars += len(text)
-        if isinstance(directive, Pause):
+        if isinstance(directive, Prosody):
+            request.slowest = min(request.slowest, within("speed", request.options.speed * directive.speed))
+        elif isinstance(directive, Pause):
             request.rest_frames += math.ceil(directive.ms / FRAME_MS)
         elif isinstance(directive, Say):
             request.chars += len(directive.alias or directive.ipa or directive.text)

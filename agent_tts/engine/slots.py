@@ -27,7 +27,7 @@ from agent_tts.engine.base import (
 from agent_tts.errors import SpeechError
 from agent_tts.events import FRAME_BYTES, SAMPLE_RATE, Directive, Pause
 from agent_tts.text.chars import SOUND
-from agent_tts.text.directives import Directives
+from agent_tts.text.directives import Directives, in_letters
 from agent_tts.text.feed import Reading, TextFeed, Unit, spelled
 
 READ_CHARS = 128  # of text at once: 0.4 ms of words, 1.5 ms of digits that are spoken as words
@@ -178,7 +178,7 @@ class SlotFeed(Feed, Outlet):
         """The unit with letters in place of IPA."""
         chars: list[tuple[str, int]] = []
         for ch, offset in zip(unit.text, unit.offsets, strict=True):
-            chars += spelled(self._text.sounds[offset], offset) if ch == SOUND else [(ch, offset)]
+            chars += spelled(in_letters(self._text.sounds[offset]), offset) if ch == SOUND else [(ch, offset)]
         return Unit("".join(ch for ch, _ in chars), tuple(offset for _, offset in chars))
 
     def offset_after(self, unit: Unit, index: int) -> int:

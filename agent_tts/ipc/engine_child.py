@@ -20,7 +20,10 @@ from agent_tts.ipc.wire import Setup, encode
 from agent_tts.processes import PIPES_S, TAIL_BYTES, ChildProcess
 
 # Settings that the engine process gets. API keys and TURN credentials are not for it.
-ENGINE_SETTINGS = {"engine", "slots", "queue", "limits", "timeouts", "espeak", "tone", "qwen3", "voices"}
+ENGINE_SETTINGS = {
+    *("engine", "slots", "queue", "limits", "timeouts", "voices", "watermark"),
+    *("espeak", "tone", "qwen3", "audioseal"),
+}
 
 # Environment variables that it gets: those of the system, of Python and of numeric libraries. Others may hold secrets.
 ENVIRONMENT = re.compile(

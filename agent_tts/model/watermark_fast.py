@@ -21,6 +21,7 @@ from agent_tts.model.kernels.launch import launch, power_of_2
 from agent_tts.model.watermark import LSTM_LAYERS, Downsample, Recurrence, Unit, Watermark, pairs
 
 _SAMPLES = 16  # of a tap of the first convolution
+_UNITS = 16  # of an LSTM layer that one program computes
 _MOST_OUTPUTS = 4_096  # columns of a product
 
 
@@ -62,7 +63,7 @@ class PackedRecurrence:
         count, rate, size = x.shape
         assert to.ring is not None
         assert to.snake is not None
-        rows, block = max(16, min(64, power_of_2(count))), min(16, size)
+        rows, block = max(16, min(64, power_of_2(count))), min(_UNITS, size)
         source = x
         for number, (linear, weight, (hidden, cell)) in enumerate(self._layers, 1):
             out, inputs, is_last = torch.empty_like(x), linear(source, streams), number == len(self._layers)

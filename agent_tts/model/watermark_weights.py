@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -61,7 +62,8 @@ def _read(path: Path) -> dict[str, Tensor]:
         # The convolutions of newer files lie one module deeper.
         return {name.replace(".inner_conv.", "."): tensor.float() for name, tensor in found.items()}
     except Exception as error:  # a damaged file may raise any error
-        raise CheckpointError(f"{path.name}: cannot be read: {type(error).__name__}: {error}") from error
+        hint = "" if find_spec("omegaconf") else "; pip install 'agent-tts[watermark]' reads its configuration"
+        raise CheckpointError(f"{path.name}: cannot be read: {type(error).__name__}: {error}{hint}") from error
 
 
 def _configuration() -> list[Any]:

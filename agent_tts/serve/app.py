@@ -40,7 +40,7 @@ from agent_tts.serve.telemetry.engine_metrics import EngineMetrics
 from agent_tts.serve.telemetry.metrics import Metrics
 from agent_tts.serve.telemetry.tracing import spans_of
 from agent_tts.serve.transports.websocket import NATIVE, StreamEndpoint
-from agent_tts.speech.audio.manifest import ManifestSigner
+from agent_tts.speech.audio.manifest import signer_of
 from agent_tts.speech.engine_handle import EngineClientFactory
 from agent_tts.speech.service import SpeechService
 from agent_tts.voices.library import VoiceLibrary
@@ -124,8 +124,7 @@ def create_app(
         prefers=front or 0,
     )
     node = Node(settings, service, Guard(settings, metrics, ledger=supervision), metrics, supervision)
-    if settings.c2pa.certificate is not None and settings.c2pa.key is not None:
-        node.signer = ManifestSigner(settings.c2pa.certificate, settings.c2pa.key)
+    node.signer = signer_of(settings.c2pa.certificate, settings.c2pa.key)
     if supervision is not None:
         supervision.channel.handle(FrontPage, lambda _: pages.write(metrics.registry))
         supervision.channel.handle(ClosePeer, partial(rtc.close_peer, node))

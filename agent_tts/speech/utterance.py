@@ -166,7 +166,10 @@ class Utterance:
             return []
         self.chars += len(text)
         self._meter.text()
-        return self._take([text] if self._markup is None else self._markup.read(text) or [""])
+        items: list[Item] = [text] if self._markup is None else self._markup.read(text)
+        if not items:
+            self.request.write("")  # a long thought does not starve
+        return self._take(items)
 
     def flush(self, flush_id: str) -> list[Words]:
         """Speak all text so far as complete words; answered by `Flushed`. Returns words to send now."""

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Literal, get_args
 
 from agent_tts.events import Directive, Language, Pause, Prosody, Say, Style
+from agent_tts.phones import to_letters
 
 # What an engine can perform; `ipa`: it speaks words that are given in IPA.
 Ability = Literal["pause", "speed", "volume", "pitch", "style", "language", "ipa"]
 ABILITIES: tuple[Ability, ...] = get_args(Ability)
+
+
+def in_letters(say: Say) -> Say:
+    """The same for a voice that cannot speak its IPA. Where that is all there is, letters that sound like it."""
+    only_ipa = say.alias is None and say.ipa is not None and say.text == say.ipa.strip()
+    return Say(say.text, to_letters(say.text) if only_ipa else say.alias)
 
 
 class Directives:
@@ -38,7 +44,7 @@ class Directives:
             case Pause():
                 return directive if directive.ms and "pause" in self._abilities else None
             case Say():
-                return directive if "ipa" in self._abilities else replace(directive, ipa=None)
+                return directive if "ipa" in self._abilities else in_letters(directive)
             case Prosody():
                 before, self.prosody = self.prosody, self._able(directive)
                 return None if before == self.prosody else self.prosody

@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from agent_tts.text.chars import is_cjk
+from agent_tts.text.spoken import zh
 from agent_tts.text.spoken.table import cardinal
 from agent_tts.text.units import is_abbreviation
 
@@ -114,7 +115,8 @@ def _number_ms(number: str, language: str) -> float:
 
 
 def _cardinal_ms(number: int, language: str) -> float:
-    return sum(_number_word_ms(word, language) for word in re.findall(r"[^\W\d_]+", cardinal(number, language)))
+    said = zh.cardinal(number) if language == "zh" else cardinal(number, language)
+    return sum(_number_word_ms(word, language) for word in re.findall(r"[^\W\d_]+", said))
 
 
 # A digit of a text may be spoken in several words, of which there are few.
@@ -122,7 +124,7 @@ def _cardinal_ms(number: int, language: str) -> float:
 
 @lru_cache(1_024)
 def _number_word_ms(word: str, language: str) -> float:
-    return _word_ms(word, language)
+    return sum(_ms(ch, language) for ch in word) if is_cjk(word[0]) else _ms(word, language)
 
 
 @lru_cache(1_024)

@@ -6,11 +6,12 @@ word may belong to it ("3" and "pm", "$5" and "million"). Other words pass uncha
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import lru_cache
 
 from agent_tts.text.chars import PICTOGRAPH, spread
-from agent_tts.text.spoken import de, en, ja, ko, zh
+from agent_tts.text.spoken import de, en, es, fr, it, ja, ko, pt, ru, zh
 from agent_tts.text.spoken.runs import MAX_RUN, Runs, starts_run
 from agent_tts.text.spoken.table import Table, has_numbers
 
@@ -21,13 +22,24 @@ BEFORE = 3  # characters before a number that may tell how it is said
 _LEADING = "\"'“‘«([{¿¡"
 _TRAILING = ".,;:!?…\"'”’»)]}"
 
+# After a number with its unit: the point is that of an abbreviation, not of a sentence ("5 in., 5 in. long").
+_ABBREVIATED = re.compile(r"\.(?:[,;:!?)]| [^\W_A-ZÀ-ÖØ-ÞА-Я])")
+
 Sink = Callable[[str, int], None]
 Chars = list[tuple[str, int]]
 
 
 # To add a language, write a module with a `table()` like `de.py`, or, for a script without spaces between a number and
 # what follows, with `runs()` like `zh.py`. Others say plain numbers if num2words has them.
-TABLES: dict[str, Callable[[], Table]] = {"de": de.table, "en": en.table}
+TABLES: dict[str, Callable[[], Table]] = {
+    "de": de.table,
+    "en": en.table,
+    "es": es.table,
+    "fr": fr.table,
+    "it": it.table,
+    "pt": pt.table,
+    "ru": ru.table,
+}
 RUNS: dict[str, Callable[[], Runs]] = {"ja": ja.runs, "ko": ko.runs, "zh": zh.runs}
 
 
@@ -177,12 +189,21 @@ class _InWords:
             core = text[start:].rstrip(_TRAILING)
             if start and text[start - 1] == "(" and ")" in core:  # "(555) 123-4567"
                 start, core = start - 1, f"({core}"
-            for each in table.all_rules:
-                match = each.pattern.fullmatch(core) if core else None
-                if match is not None and (said := each.say(match, self._before)) is not None:
-                    self._replace(count, start, start + len(core), said)
+            after = text[start + len(core) :] + " ".join(("", *texts[count : count + 1]))
+            dotted = f"{core}." if after.startswith(".") else core
+            for written in (dotted, core) if _ABBREVIATED.match(after) else (core, dotted):
+                if (said := self._said(table, written)) is not None:
+                    end = start + len(written if _ABBREVIATED.match(after) else core)
+                    self._replace(count, start, end, said)
                     return
         self._replace(1, 0, 0, "")
+
+    def _said(self, table: Table, core: str) -> str | None:
+        for each in table.all_rules:
+            match = each.pattern.fullmatch(core)
+            if match is not None and (said := each.say(match, self._before)) is not None:
+                return said
+        return None
 
     def _replace(self, count: int, start: int, end: int, said: str) -> None:
         """Pass `count` words on, with their characters from `start` to `end` replaced."""

@@ -1,49 +1,268 @@
-"""Cuts a long text into pieces that are spoken one by one."""
+"""Finds the places where a text can be cut into pieces that are spoken one by one, while it comes.
+
+The rules are those of careful sentence segmenters (the golden rules of pragmatic_segmenter and pysbd), in all languages
+at once, read with one word of look-ahead. A sentence that is missed does no harm: the next one is found. So what is not
+certain is no end: a point after an abbreviation, an initial or an ordinal, and whatever a small letter follows.
+"""
 
 from __future__ import annotations
 
+import re
 import unicodedata
+from collections.abc import Iterator
+from enum import IntEnum
 
-SENTENCE_ENDS = frozenset(".!?…")
-WIDE_SENTENCE_ENDS = frozenset("。！？")  # no space follows these
+from agent_tts.text.chars import LINE_BREAKS, NO_BREAK_SPACES, NOT_FIRST, OPENERS, is_cjk
 
+MAX_HELD = 24  # characters of a word that is looked at
 # What a wide character (Chinese, Japanese, Korean) counts: it takes as long to say as three letters.
 WIDE_CHARS = 3
+_CONTEXT = 64  # characters before a place
+
+_CJK = (
+    "\u3005-\u3007\u3041-\u3096\u309d-\u312f\u31f0-\u31ff\u3400-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
+)
+_WIDE_ENDS = "。！？｡"
+_WIDE_CLAUSES = "，、；：､"
+_WIDE_CLOSERS = "」』）》〉】〕"
+_CLOSERS = "\"'”’)]}»›*_" + _WIDE_CLOSERS
+_ENDS = ".!?…؟।॥"
+_CLAUSES = ",;:—–،؛"
+_LEADS = "\"'“‘«‹„([{¿¡*_-–—•⁃◦▪‣" + "".join(OPENERS)
+
+# White space, a wide character, a wide mark with what closes behind it, or a word.
+_TOKEN = re.compile(
+    rf"\s+|[{_CJK}]|[{_WIDE_ENDS}{_WIDE_CLAUSES}{_WIDE_CLOSERS}]+[{re.escape(_CLOSERS)}]*"
+    rf"|[^\s{_CJK}{_WIDE_ENDS}{_WIDE_CLAUSES}{_WIDE_CLOSERS}]+"
+)
+_NUMBER = re.compile(r"\(?(\d{1,3}|[a-z])(?:\.|\)|\.\))")  # of a list
+_BULLET = re.compile(r"[•⁃◦▪‣]")
+_ELISION = re.compile(r"^[^\W\d_]{1,4}['’](?=[^\W\d_])")  # l'Ing.
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+# A name, an example or a number follows these.
+_BEFORE_A_NAME = _words(
+    """
+    mr mrs ms dr drs prof rev gen col maj capt lt sgt cpl hon sen rep gov pres st ste mt ft fr msgr
+    e.g i.e cf vs viz al approx n° № no nos p pp fig figs vol vols ch sec art par eq ed eds ext tel
+    hr hrn dipl ing nr z.b d.h u.a vgl bzw ca ggf evtl inkl zzgl abb kap bd aufl s abs hl geb
+    m mm mme mmes mlle mgr p.ex env
+    sra srta dra lic d dª dña ud uds p.ej ej aprox núm pág cap admón
+    profa eng exmo exma
+    sig sigg sig.ra sig.na dott dott.ssa avv arch geom on p.es es idraul dir amm psicol
+    г гг ул им проф акад тов г-н г-жа стр рис гл т.е напр см
+    """
+)
+# These may also be the last word of a sentence.
+_MAYBE_LAST = _words(
+    """
+    etc co inc ltd corp bros jr sr est dept ave av blvd rd
+    jan feb mar apr jun jul aug sep sept oct nov dec
+    usw o.ä str gest ecc avda boul руб коп тыс млн др пр т.д т.п
+    """
+)
+# Words that begin a sentence more often than a name.
+_STARTERS = _words(
+    """
+    A An And As At But Did Do Does For He Her Here His How However I If In Is It Its Let My No Now Of On Or Our Please
+    She So Thank Thanks That The Their Then There These They This Those To Was We Were What When Where Which Who Why
+    Will With Yes You Your
+    Aber Auch Bitte Da Danach Dann Das Der Die Dies Diese Doch Ein Eine Er Es Ich Ihr Im Ist Man Mit Nach Nun Sie Und
+    Was Wenn Wer Wie Wir Wo
+    Ce Ces Cette Elle Elles Et Il Ils Je La Le Les Mais Merci Nous On Pour Un Une Vous
+    El Ella Ellos En Es Esta Este Esto Gracias Hay Los Las Me No Para Pero Por Una Y Yo Él
+    Ela Ele Eles Eu Isto Mas Não O Obrigado Os Uma É
+    Che Gli Grazie Ho I Io Lei Lo Loro Lui Ma Mi Non Questo Si Sono È
+    А В Вы До И Как Мы На Не Но Он Она Они Оно Передавайте С То Ты У Что Это Я
+    """
+)
+_MONTHS = _words(
+    "Januar Februar März April Mai Juni Juli August September Oktober November Dezember Jänner Jahrhundert"
+)
+
+
+class Level(IntEnum):
+    """How well a text can be cut at a place."""
+
+    CHAR = 1  # between two characters of a script without spaces
+    WORD = 2
+    CLAUSE = 3
+    SENTENCE = 4
+
+
+# A piece of a text ends with the sentence in which it reaches its length; with a clause, a word or between two wide
+# characters when it is so many times as long; anywhere when it is MOST times as long.
+LONGER = {Level.SENTENCE: 1.0, Level.CLAUSE: 1.5, Level.WORD: 1.75, Level.CHAR: 2.0}
+MOST = 3
 
 
 class Segmenter:
-    """Cuts an endless text into pieces of limited length, at the end of a sentence if possible.
+    """Text in, by any split; the same text and its places out. `language` is a code."""
 
-    A piece ends with its sentence after `limit` characters, with its word after twice as many, anywhere after three
-    times as many. A wide character counts as `WIDE_CHARS`.
-    """
+    def __init__(self, language: str = "en") -> None:
+        self._ordinals = language.partition("-")[0] == "de"
+        # The begin of a word whose end is not known; not given out.
+        self.held = ""
+        # Whether the begin of a long word has been given out, and the rest follows.
+        self._in_word = False
+        # Whether the place before the word that is held back has been given out.
+        self._placed = False
+        # The last characters before the place that comes next: up to the white space, and that.
+        self._before = ""
+        self._gap = ""
+        # Brackets and quotes of scripts without spaces that are open in the line.
+        self._open = 0
+        # The last number of a list, 0 before the first.
+        self._item = 0
+
+    def feed(self, text: str) -> Iterator[str | Level]:
+        """Parts of the text in order; before a part, the place that it begins at. A word comes when it is complete."""
+        tokens = _TOKEN.findall(self.held + text)
+        self.held = ""
+        last = tokens.pop() if tokens and not (tokens[-1].isspace() or is_cjk(tokens[-1][0])) else ""
+        for token in tokens:
+            yield from self._read(token)
+        if (self._in_word and last) or len(last) > MAX_HELD:
+            yield from self._read(last)
+            self._in_word = True
+        else:
+            self.held = last
+            yield from self._early(last)
+
+    def _early(self, word: str) -> Iterator[Level]:
+        """The place before a word whose end is not known, if that cannot change it."""
+        plain = LINE_BREAKS.isdisjoint(self._gap) and self._before.rstrip(_CLOSERS + "“ \u00a0\u202f")[-1:] not in _ENDS
+        if not self._placed and self._gap and self._before and plain and len(word) > 1 and word[:2].isalpha():
+            self._placed = True
+            if level := self._level(word):
+                yield level
+
+    def flush(self) -> Iterator[str | Level]:
+        """The word that is held back; the text that follows is a new one."""
+        if self.held:
+            yield from self._read(self.held)
+        self.held = self._before = self._gap = ""
+        self._in_word = self._placed = False
+        self._open = self._item = 0
+
+    def _read(self, token: str) -> Iterator[str | Level]:
+        if token.isspace():
+            self._gap += token
+            self._in_word = False
+            if not LINE_BREAKS.isdisjoint(token):
+                self._open = 0
+        else:
+            continues, self._in_word = self._in_word and not self._gap, False
+            level = None if continues or self._placed else self._level(token)
+            self._placed = False
+            if level and self._before:
+                yield level
+            self._before = token if level is Level.SENTENCE else (self._before + self._gap + token)[-_CONTEXT:]
+            self._gap = ""
+            if ord(token[-1]) > 0x2000:
+                self._open = max(0, self._open + sum((ch in OPENERS) - (ch in _CLOSERS) for ch in token))
+        yield token
+
+    def _level(self, word: str) -> Level | None:
+        """How well the text can be cut before a word."""
+        gap, before = self._gap, self._before
+        if (item := self._list_item(word)) is not None:
+            return item
+        if not LINE_BREAKS.isdisjoint(gap):
+            return Level.SENTENCE
+        if not before:
+            return None
+        if word[0] in NOT_FIRST:
+            return None
+        core = before.rstrip(_CLOSERS + "“ \u00a0\u202f")
+        mark = core[-1:]
+        if mark in _WIDE_ENDS and mark:
+            quoted = core != before and word[0] in "とって"
+            return Level.CLAUSE if self._open or quoted else Level.SENTENCE
+        if mark and mark in _WIDE_CLAUSES:
+            return Level.CLAUSE
+        if not gap:
+            breaks = is_cjk(word[0]) or is_cjk(before[-1])
+            return Level.CHAR if breaks and before[-1] not in OPENERS and before[-1] not in _LEADS else None
+        if mark and mark in _ENDS:
+            return self._end(core, word)
+        if mark and mark in _CLAUSES:
+            return Level.CLAUSE
+        return None if NO_BREAK_SPACES.issuperset(gap) else Level.WORD
+
+    def _list_item(self, word: str) -> Level | None:
+        """Before the next number of a list, or a bullet."""
+        if _BULLET.match(word):
+            return Level.SENTENCE
+        if _BULLET.fullmatch(self._before[-1:]):
+            return Level.WORD
+        if (number := _NUMBER.fullmatch(word)) is None:
+            return None
+        value = int(number[1]) if number[1].isdecimal() else ord(number[1]) - ord("a") + 1
+        follows = value == self._item + 1 and value > 1
+        if follows or (value == 1 and (not self._before or not LINE_BREAKS.isdisjoint(self._gap))):
+            self._item = value
+            return Level.SENTENCE
+        return None
+
+    def _end(self, core: str, word: str) -> Level:
+        """What a mark at the end of a word and white space mean before the next word."""
+        last = _ELISION.sub("", core.split()[-1].lstrip(_LEADS))
+        first = word.lstrip(_LEADS)[:1]
+        point = last.endswith(".") and not last.endswith("..")
+        name = last[:-1].lower()
+        if point and (name in _BEFORE_A_NAME or (len(name) == 1 and name.isalpha() and name != "i")):
+            return Level.WORD
+        if not first or first in _ENDS or first in "/" or word[0] in "([":
+            return Level.WORD  # a dash, an ellipsis with spaces, a remark
+        if first.islower():
+            return Level.WORD if point else Level.CLAUSE
+        starts = word.strip(_LEADS + _CLOSERS + _ENDS + _CLAUSES) in _STARTERS
+        if point and (name in _MAYBE_LAST or name == "i" or re.fullmatch(r"(?:[^\W\d_]{1,3}\.)+[^\W\d_]{1,3}", name)):
+            return Level.SENTENCE if starts else Level.WORD
+        if point and first.isdigit() and len(name) <= 5 and not name[:1].isdigit():
+            return Level.WORD  # of what is counted: "Kv. 234"
+        if point and name.isdecimal():
+            number = core.lstrip("•⁃◦▪‣ ") == last or int(name) == self._item  # of a list
+            ordinal = self._ordinals and len(name) <= 3 and (word in _MONTHS or not starts)
+            return Level.WORD if number or ordinal else Level.SENTENCE
+        return Level.SENTENCE
+
+
+class Pieces:
+    """Cuts an endless text into pieces of limited length. A wide character counts as `WIDE_CHARS`."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        # Of the current piece.
+        self._segmenter = Segmenter()
+        # Of the present piece.
         self._length = 0
-        self._last = ""
 
-    def feed(self, text: str) -> list[str | None]:
+    def feed(self, text: str) -> Iterator[str | None]:
         """The parts of the text in order, with None where a piece ends."""
-        pieces: list[str | None] = []
-        start = 0
-        for index, char in enumerate(text):
-            self._length += WIDE_CHARS if unicodedata.east_asian_width(char) in "WF" else 1
-            sentence = char in WIDE_SENTENCE_ENDS or (char.isspace() and self._last in SENTENCE_ENDS)
-            self._last = char
-            if (
-                (self._length >= self._limit and sentence)
-                or (self._length >= 2 * self._limit and char.isspace())
-                or self._length >= 3 * self._limit
-            ):
-                pieces += [text[start : index + 1], None]
-                start = index + 1
-                self._length = 0
-        if start < len(text):
-            pieces.append(text[start:])
-        return pieces
+        return self._take(self._segmenter.feed(text))
 
-    def cut(self) -> None:
-        """End the current piece."""
-        self._length, self._last = 0, ""
+    def end(self) -> Iterator[str | None]:
+        """What is held back. The piece ends, and what follows is a new text."""
+        yield from self._take(self._segmenter.flush())
+        yield None
+        self._length = 0
+
+    def _take(self, parts: Iterator[str | Level]) -> Iterator[str | None]:
+        for part in parts:
+            if isinstance(part, Level):
+                if self._length >= LONGER[part] * self._limit:
+                    yield None
+                    self._length = 0
+                continue
+            start = 0
+            for end, char in enumerate(part):
+                if self._length >= MOST * self._limit:
+                    yield from (part[start:end], None)
+                    start, self._length = end, 0
+                self._length += WIDE_CHARS if unicodedata.east_asian_width(char) in "WF" else 1
+            yield part[start:]

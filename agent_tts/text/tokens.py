@@ -126,6 +126,11 @@ class TokenFeed:
         # Kinds of the last characters held.
         self._context = ""
 
+    @property
+    def held(self) -> int:
+        """Characters whose tokens later text may change."""
+        return sum(map(len, self._held))
+
     def append(self, text: str) -> list[int]:
         """More text; returns the ids that are now certain."""
         text = _scalars(text)
@@ -140,12 +145,14 @@ class TokenFeed:
         self._held = [held[end:]]
         return self._tokenizer.encode(held[:end])
 
-    def flush(self) -> list[int]:
-        """All text so far is complete; returns the ids of everything that was held back."""
+    def flush(self, *, strip: bool = False) -> list[int]:
+        """All text so far is complete; returns the ids of everything that was held back. `strip`: but for white space
+        at its end, of which nothing else has been returned.
+        """
         held = "".join(self._held)
         self._held.clear()
         self._context = ""
-        return self._tokenizer.encode(held)
+        return self._tokenizer.encode(held.rstrip() if strip else held)
 
 
 def _scalars(text: str) -> str:

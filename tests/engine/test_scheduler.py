@@ -24,7 +24,7 @@ from agent_tts.engine.scheduler import (
     Scheduler,
     Step,
 )
-from agent_tts.events import FRAME_BYTES, Pause, Say, SpeechOptions
+from agent_tts.events import FRAME_BYTES, Pause, Prosody, Say, SpeechOptions
 from tests.examples import examples
 
 PCM = bytes(FRAME_BYTES)
@@ -126,6 +126,16 @@ def test_pauses_and_aliases_allow_their_frames() -> None:
     bench.scheduler.direct(1, Say("3", "three"))
     bench.step()
     assert bench.frames(1_000) == CAP_FRAMES + CAP_FRAMES_PER_CHAR * len("three") + 10
+
+
+def test_slow_speech_allows_its_frames() -> None:
+    bench = Bench(window_frames=1_000)
+    bench.scheduler.open(1, UNPACED, 0.0)
+    bench.scheduler.append(1, "one")
+    bench.scheduler.direct(1, Prosody(speed=0.5))
+    bench.scheduler.direct(1, Prosody(speed=2))
+    bench.step()
+    assert bench.frames(1_000) == 2 * (CAP_FRAMES + CAP_FRAMES_PER_CHAR * len("one"))
 
 
 def test_admission_is_first_in_first_out() -> None:

@@ -57,6 +57,7 @@ TALK = {
     "/v1/tts/stream": [
         _lines(
             {"type": "session.update", "session": {"voice": "tone-660", "output": {"framing": "base64"}}},
+            {"type": "session.update", "session": {"lexicon": {"Hello": "hi", "there": {"ipa": "x", "alias": "y"}}}},
             {"type": "context.open", "context_id": "a", "lead_ms": None, "sampling": {"top_k": 1}},
             {"type": "text.append", "context_id": "a", "text": "Hello you. "},
             {"type": "text.append", "context_id": "a", "text": '<s>[sad] A <sub alias="b">c</sub><break time="'},
@@ -146,7 +147,18 @@ SEEDS: dict[str, list[bytes]] = {
         '<think>a < b\n</think>\x1e<sub alias="x y">W3C</sub> <<t|ə|m>> <mark name="m"/>H<sub>2</sub> [1](a)'.encode(),
         b'\\{"word": "a", "pro\x1enounce": "b"\\} \\{pause:1s\\} <|im_end|> <expr type="break" label="1s"/> </',
     ],
+    "lexicon": [
+        b'{"new york": "nyoo york", "US": {"ipa": "x"}, "C++": "see"}'
+        b"\x1ein New\x1e  Yo\x1erk, NEW YORK, us, US and C++\x1e.",
+        b"<lexicon><lexeme><grapheme>don</grapheme><grapheme>caf\xc3\xa9</grapheme><phoneme>d</phoneme></lexeme>"
+        b"</lexicon>\x1eDon\x1e't, Don, cafe\x1e\xcc\x81 CAF\xc3\x89",
+        (
+            '{"重庆": "a", "アイ": "b", "삼성": "c", "o": {"alias": "d", "whole_word": false}}'
+            "\x1e在重\x1e庆 アイス 삼성은 foo"
+        ).encode(),
+    ],
     "text": [
+        "2024年3月5日15:30，2个\x1e，¥12.50 1 Std., am 3. Mai 5 руб. 1 000 €\x1e 15h30".encode(),
         b"**Hello**, \x1e[you](http://a.b/c)\x1e <b>Dr. Smith</b> paid 3.14\x1e\xe2\x82\xac. `code` \x1e```py\nx\n```",
         "你好，世界。 👩\u200d💻 <|im_start|> e\u0301 &amp; | a | b |\n- [x] done\n1. one".encode(),
     ],

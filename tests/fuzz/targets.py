@@ -14,6 +14,8 @@ from typing import Any
 from agent_tts.errors import BadMessage, SlowConsumer, SpeechError
 from agent_tts.events import Directive, Say
 from agent_tts.ipc.wire import TO_ENGINE, TO_FRONT, Decoder, WireError, encode
+from agent_tts.lexicon import Lexicon
+from agent_tts.pls import read_pls, write_pls
 from agent_tts.protocol import v1 as protocol
 from agent_tts.protocol.validation import check_body
 from agent_tts.serve.dialects.routes import STREAMS
@@ -21,8 +23,10 @@ from agent_tts.serve.routes import multipart, openai
 from agent_tts.serve.transports.sdp import read_offer
 from agent_tts.serve.transports.websocket import NATIVE, Dialect
 from agent_tts.text.feed import Reading, TextFeed, Unit
+from agent_tts.text.lexicon import LexiconReader
 from agent_tts.text.markup import Item, MarkupReader, Offsets
 from agent_tts.text.markup.scan import MAX_TAG
+from agent_tts.text.normalize import RUNS, TABLES
 from agent_tts.text.units import MAX_CHARS, MAX_CLUSTER, MAX_RUN
 from tests.fuzz.conversation import Conversation, codec_of
 
@@ -32,6 +36,7 @@ LANGUAGES: dict[str, Dialect] = {"/v1/tts/stream": NATIVE, **STREAMS}
 BINARY, TURN, QUERY = b"\x00", b"\x01", b"\x02"  # first byte of a line in a conversation
 STEPS = {0: (1, 0.0), 1: (3, 0.08), 2: (5, 1.0), 3: (1, 4.0)}  # (steps, seconds) of a turn
 SPLIT = b"\x1e"
+NORMALIZED = [*TABLES, *RUNS]
 
 
 def text_of(data: bytes) -> str:
@@ -154,18 +159,19 @@ def _decoded(decoder: Decoder[Any], pieces: list[bytes]) -> tuple[list[Any], boo
 def speech_text(data: bytes) -> None:
     """LLM text in pieces: units do not depend on the split and have a bounded length."""
     pieces = [text_of(piece) for piece in data.split(SPLIT)]
-    for clean, spoken in product((True, False), repeat=2):
-        whole = list(_said(["".join(pieces)], clean, spoken))
-        assert list(_said(pieces, clean, spoken)) == whole
+    spoken = NORMALIZED[len(data) % len(NORMALIZED)]
+    for clean, language in product((True, False), (None, spoken)):
+        whole = list(_said(["".join(pieces)], clean, language))
+        assert list(_said(pieces, clean, language)) == whole
         units = [one for one in whole if isinstance(one, Unit)]
         assert all(len(unit.text.encode()) > 0 for unit in units)
         assert all(len(unit.text) <= MAX_CHARS + MAX_RUN + MAX_CLUSTER for unit in units)
         assert all(before.offsets[-1] <= after.offsets[0] for before, after in pairwise(units))
 
 
-def _said(pieces: list[str], clean: bool, spoken: bool) -> Iterator[Unit | Directive]:
-    """The units of a text; `spoken` adds numbers in words."""
-    feed = TextFeed(Reading(clean, "en" if spoken else None))
+def _said(pieces: list[str], clean: bool, language: str | None) -> Iterator[Unit | Directive]:
+    """The units of a text, with numbers in words of a language if it is given."""
+    feed = TextFeed(Reading(clean, language))
     for piece in pieces:
         yield from feed.append(piece)
     yield from feed.flush()
@@ -212,6 +218,42 @@ def directed(items: list[Item]) -> list[Item]:
     return joined
 
 
+def lexicon(data: bytes) -> None:
+    """A lexicon, in PLS or JSON, up to the first SPLIT; then text in pieces. What is said does not depend on the split,
+    and the text stays as it was."""
+    written, *rest = data.split(SPLIT)
+    pieces = [text_of(piece) for piece in rest]
+    try:
+        found = json.loads(written) if written.startswith(b"{") else None
+        made = read_pls(written) if found is None else Lexicon.of(found)
+    except (ValueError, RecursionError):
+        return
+    again = [(each.written, each.alias, each.ipa) for each in read_pls(write_pls(made)).entries]
+    assert again == [tuple(map(_spaced, (each.written, each.alias, each.ipa))) for each in made.entries]
+    whole = _looked_up(made, ["".join(pieces)])
+    assert _looked_up(made, pieces) == whole
+    assert "".join(item if isinstance(item, str) else item.text for item in whole) == "".join(pieces)
+
+
+def _spaced(text: str | None) -> str | None:
+    return None if text is None else " ".join(text.split())
+
+
+def _looked_up(made: Lexicon, pieces: list[str]) -> list[str | Say]:
+    reader = LexiconReader([made])
+    items: list[str | Say] = []
+    for piece in pieces:
+        items += reader.append(piece)
+    items += reader.flush()
+    joined: list[str | Say] = []
+    for item in items:
+        if isinstance(item, str) and joined and isinstance(last := joined[-1], str):
+            joined[-1] = last + item
+        else:
+            joined.append(item)
+    return joined
+
+
 TARGETS: dict[str, Callable[[bytes], None]] = {
     "talk": talk,
     "protocol": check_message,
@@ -221,4 +263,5 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
     "wire": pipe,
     "text": speech_text,
     "markup": markup,
+    "lexicon": lexicon,
 }

@@ -53,7 +53,8 @@ async def main_of_client(job: dict[str, Any]) -> dict[str, Any]:
     """A process with some callers: it is told of each window, and answers with the lateness of its packets."""
     peers = [ListeningPeer() for _ in range(job["callers"])]
     speakers: list[asyncio.Task[None]] = []
-    async with httpx.AsyncClient(base_url=job["url"], timeout=READY_S) as client:
+    apart = httpx.Limits(max_keepalive_connections=0)  # otherwise one front would have all of them
+    async with httpx.AsyncClient(base_url=job["url"], timeout=READY_S, limits=apart) as client:
         for peer in peers:
             await peer.connect(client)
     word = await ready()
@@ -143,6 +144,7 @@ async def _windows(
 
 async def _record(pid: int, folder: Path, name: str, seconds: float) -> None:
     """Start py-spy, which writes stacks and the number of samples of each."""
+    folder.mkdir(parents=True, exist_ok=True)  # noqa: ASYNC240 - before anything waits
     path = folder / f"{name}.txt"
     await asyncio.create_subprocess_exec(
         *("py-spy", "record", "--nonblocking", "-r", "200", "-f", "raw", "-d", f"{seconds:g}", "-o", str(path)),

@@ -2,9 +2,9 @@
 
     python3 -m tests.measure.watermark_cost [BATCH ...]      default: 1 16 64 256
 
-The generator has the released sizes and random weights, on which neither depends. Prints for each batch the
-milliseconds of the step as a CUDA graph (median of 50 replays), of the same by the modules, and of the codec's frame;
-then the signal-to-noise ratio of the kernels' watermark in float16 against the modules in float32. A line of JSON each.
+The generator has the released sizes and random weights, on which neither depends. Prints for each batch milliseconds,
+as CUDA graphs (median of 50 replays): of the step, of its LSTM layers, of the step by the modules, and of the codec's
+frame; then the signal-to-noise ratio of the kernels' watermark in float16 against the modules in float32, in dB.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from torch import Tensor
 from agent_tts.bench.frame import _milliseconds, synthetic, versions
 from agent_tts.engine.qwen3.model import use
 from agent_tts.model.codec import CodecState
+from agent_tts.model.codec_fast import Output, Streams
 from agent_tts.model.speech import accelerate
 from agent_tts.model.watermark import Watermark
 from agent_tts.model.watermark_fast import FastWatermark
@@ -42,6 +43,22 @@ def milliseconds(watermark: Watermark, batch: int, *, fused: bool) -> float:
     step = FastWatermark(watermark).step if fused else watermark.step
     everyone = torch.ones(batch, dtype=torch.bool, device=device)
     return _milliseconds(partial(step, state, noise(batch, device)[0], everyone, torch.arange(batch, device=device)))
+
+
+def recurrent_milliseconds(watermark: Watermark, batch: int) -> float:
+    """Of the LSTM layers in one fused step: 24 launches, each of which waits for the one before."""
+    device, dtype = watermark.bits.weight.device, watermark.bits.weight.dtype
+    state, fast = watermark.init_state(batch + 1, device, dtype), FastWatermark(watermark)
+    rows = torch.arange(batch, device=device)
+    streams = Streams(rows, state.position[rows])
+    x = torch.randn(batch, 6, 512, device=device, dtype=dtype)
+    to = Output(state.histories[watermark.encoder.leave.history.index], fast._elu)
+
+    def both() -> None:
+        fast._encoded(x, streams, state.histories, to)
+        fast._decoded(x, streams, state.histories, to)
+
+    return _milliseconds(both)
 
 
 def ratio_db(plain: Watermark, fast: FastWatermark, rows: int) -> float:
@@ -74,9 +91,9 @@ def main(batches: Sequence[int]) -> None:
         codes = torch.randint(1_024, (batch, 16), device=device)
         run = torch.ones(batch, dtype=torch.bool, device=device)
         codec = _milliseconds(partial(model.decode, state, codes, run, None))
-        print(
-            json.dumps({"batch": batch, "ms": round(fused, 4), "modules": round(modules, 4), "codec": round(codec, 4)})
-        )
+        lstm = recurrent_milliseconds(half, batch)
+        found = {"ms": fused, "lstm": lstm, "modules": modules, "codec": codec}
+        print(json.dumps({"batch": batch} | {name: round(value, 4) for name, value in found.items()}))
     print(json.dumps({"float16 against float32, dB": round(ratio_db(plain, FastWatermark(half), 16), 1)}))
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import random
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from tests.serve.test_session import Peer, running, say
+from tests.text.markup.test_reader import TAGS, clean
 
 
 def told(peer: Peer, context_id: str) -> list[dict[str, Any]]:
@@ -46,6 +49,28 @@ async def test_tags_leave_no_trace_in_speech_or_words(text: str, plain: str) -> 
             assert [word["start_ms"] for word in told(peer, name)] == pytest.approx(starts, abs=20)
             spans = [text[word["char_start"] : word["char_end"]] for word in told(peer, name)]
             assert all(word in span or "<" in span for word, span in zip(plain.split(), spans, strict=True))
+
+
+async def test_any_text_with_tags_is_heard_alike_in_any_split() -> None:
+    draw = random.Random(5)
+    async with running(limits={"text_idle_s": 60.0}) as peer:
+        for number in range(20):
+            pieces = (
+                draw.choice(draw.choice([TAGS, ["Hello ", "there. ", "you "]])) for _ in range(draw.randrange(1, 14))
+            )
+            text, whole, split = "".join(pieces), f"whole {number}", f"split {number}"
+            await say(peer, whole, text)
+            for start, end in pairwise([0, *sorted(draw.randrange(len(text)) for _ in range(3)), len(text)]):
+                peer.send("text.append", context_id=split, text=text[start:end])
+            peer.send("context.end", context_id=split)
+            await peer.until("context.done", split)
+            assert peer.pcm(whole) == peer.pcm(split), text
+            words = [told(peer, whole), told(peer, split)]
+            assert [[word["word"] for word in some] for some in words] == [clean(text).split()] * 2
+            starts = [word["char_start"] for word in words[0]]
+            assert starts == sorted(starts) == [word["char_start"] for word in words[1]]
+            assert all(word["char_start"] < word["char_end"] <= len(text) for word in words[0])
+        assert peer.of("error") == []
 
 
 async def test_heard_text_has_the_original_spelling_without_tags() -> None:

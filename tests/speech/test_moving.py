@@ -20,6 +20,7 @@ from agent_tts.events import (
     EngineCommand,
     EngineEvent,
     OpenRequest,
+    Pause,
     RequestAudio,
     RequestFinished,
     RequestFlushed,
@@ -164,8 +165,14 @@ async def test_a_request_that_waits_gets_the_slot_that_another_engine_frees() ->
 async def test_text_that_comes_while_it_tries_reaches_both_engines(first: str) -> None:
     """Whichever starts, the speech is whole."""
     async with several({"slots": 1}, {"slots": 1}) as service:
-        alone = say(service.open(UNPACED))
+        plain = say(service.open(UNPACED))
+        await plain.end()
+        paused = service.open(UNPACED)
+        paused.write(TEXT[0])
+        paused.direct(Pause(240))
+        alone = say(paused, *TEXT[1:])
         await alone.end()
+        assert len(alone.pcm) == len(plain.pcm) + 240 * 48
         held = await occupy(service)
         waiting = service.open(UNPACED)
         hearing = Hearing(waiting)
@@ -173,6 +180,7 @@ async def test_text_that_comes_while_it_tries_reaches_both_engines(first: str) -
         clients = [engine.client for engine in service.engines]
         clients[other].delay_s = 1.5 if first == "home" else 0.5  # type: ignore[attr-defined]
         waiting.write(TEXT[0])
+        waiting.direct(Pause(240))
         before = len(opened(service)[other])
         held[other].stop()
         await until(lambda: len(opened(service)[other]) > before)

@@ -22,6 +22,19 @@ def test_what_the_engine_cannot_perform_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize(
+    ("say", "letters"),
+    [
+        (Say("təˈmeɪtoʊ", ipa="təˈmeɪtoʊ"), "tuhmaytoh"),
+        (Say("/ˈt͡ʃɜːtʃ/", ipa="/ˈt͡ʃɜːtʃ/ "), "church"),
+        (Say("tomato", ipa="təˈmeɪtoʊ"), None),
+        (Say("tomato", alias="red fruit", ipa="təˈmeɪtoʊ"), "red fruit"),
+    ],
+)
+def test_a_word_that_is_ipa_alone_is_said_in_letters_that_sound_like_it(say: Say, letters: str | None) -> None:
+    assert Directives(()).take(say) == Say(say.text, letters)
+
+
+@pytest.mark.parametrize(
     "unchanged",
     [Pause(0), Prosody(), Style(None), Language(None), Language("en"), Language("EN"), Language("tlh")],
 )

@@ -83,3 +83,10 @@ def test_pieces_cover_the_token(token: str) -> None:
     pieces = length(token).pieces
     assert sum(chars for chars, _ in pieces) == len(token)
     assert all(chars > 0 and ms >= 0 for chars, ms in pieces)
+
+
+def test_a_number_takes_as_long_as_its_characters() -> None:
+    """Words of English would be taken otherwise, which are longer."""
+    for language, number, said in (("zh", "23", "二十三"), ("ja", "23", "二十三"), ("ko", "23", "이십삼")):
+        number_ms = sum(ms for _, ms in length(number, language).pieces)
+        assert number_ms == pytest.approx(sum(ms for _, ms in length(said, language).pieces), abs=1)

@@ -23,11 +23,12 @@ _PIECES = st.sampled_from([
     "am", "km", "km/h", "°C", "kg", "million", " billion ", "March", "Mar.", " May ", "in ", "since ", "No.", "#",
     "~", "Dr.", "e.g.", "FBI", "APIs", "NASA", "www.", "example.com", "bob@", "https://", "/a", "you", "said ", "“",
     "”", "!", "你好", "é", "年", "月", "个", "第", "万", "¥", "℃", "～", "３", "本", "개",
-    " 시", "분", "08", "3:2", "/", "в ",
+    " 시", "분", "08", "3:2", "/", "в ", " de ", "enero", "1.", " Mai",
+    " 1 ", "h", "№", " млн", " руб.", "г.", "º", "-й", " persona",
 ])
 # fmt: on
 _TEXTS = st.lists(_PIECES | st.text(max_size=2), max_size=20).map("".join)
-_LANGUAGES = st.sampled_from(["en", "de", "fr", "ru", "zh", "ja", "ko", "xx"])
+_LANGUAGES = st.sampled_from(["en", "de", "es", "fr", "it", "pt", "ru", "zh", "ja", "ko", "xx"])
 
 
 def said(script: list[str | None], language: str = "en") -> list[tuple[str, int]]:

@@ -9,11 +9,13 @@ short of it: at a limit (the cache is full), or where its speech has left the te
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from agent_tts.engine.base import (
     DoneOutput,
@@ -36,13 +38,24 @@ from agent_tts.engine.qwen3.runaway import (
     nominal_frames,
 )
 from agent_tts.engine.qwen3.runner import LoadedVoice
-from agent_tts.engine.qwen3.segment_feed import Segment, SegmentFeed
+from agent_tts.engine.qwen3.segment_feed import POSITIONS_PER_TOKEN, SEGMENT_TOKENS, Segment, SegmentFeed
 from agent_tts.engine.qwen3.voices import ModelVoice
 from agent_tts.errors import InvalidRequest, Unsupported, UnsupportedLanguage
-from agent_tts.events import FRAME_BYTES, FRAME_MS, MAX_PAUSE_MS, SAMPLE_RATE, CutReason, Pause, SpeechOptions
-from agent_tts.model.prompt import Prompt, build_prompt, text_needed
+from agent_tts.events import (
+    FRAME_BYTES,
+    FRAME_MS,
+    MAX_PAUSE_MS,
+    SAMPLE_RATE,
+    AnyVoice,
+    CutReason,
+    DesignedVoice,
+    Pause,
+    SpeechOptions,
+)
+from agent_tts.model.prompt import Prompt, Reference, build_prompt, text_needed
 from agent_tts.model.sampling import SamplingParams
 from agent_tts.silence import skipped
+from agent_tts.text.chars import is_cjk
 from agent_tts.text.directives import Directives
 from agent_tts.text.tokens import TokenFeed
 from agent_tts.voices import LANGUAGES
@@ -63,6 +76,14 @@ CUTS: dict[Verdict, CutReason] = {
     Verdict.SILENCE: "silence",
     Verdict.OVERRUN: "overrun",
 }
+
+# A text that a reference wants more of: how long no more has come when it is spoken up to any word; and how much of the
+# speech before it is left to play when a part of it is begun, which is as long as it can be then.
+PAUSE_S = 0.2
+SPLIT_S = 0.5
+
+# Speech that is enough to go on with a voice that was drawn: 3 s.
+CARRIED_FRAMES = 38
 
 
 class Waiting:
@@ -106,7 +127,10 @@ class Row:
         self.state: Waiting | Prefill | Decoding | Ending = Waiting()
         code = _code(opened.options)
         directives = Directives(wanted.model.abilities, wanted.model.languages, code)
-        self.feed = SegmentFeed(opened, TokenFeed(wanted.model.tokenizer), code or "en", directives)
+        # Whether only the speech before tells the voice of a piece: it is drawn, from a description or from nothing.
+        drawn = isinstance(wanted.voice, DesignedVoice | AnyVoice)
+        limit = min(SEGMENT_TOKENS, wanted.model.max_model_len // POSITIONS_PER_TOKEN) // (2 if drawn else 1)
+        self.feed = SegmentFeed(opened, TokenFeed(wanted.model.tokenizer), code or "en", directives, limit)
         # Its audio from the first pause, seam, held frame or other manner on. None while the model's frames are handed
         # out as such.
         self.outlet: RowOutlet | None = None
@@ -129,10 +153,18 @@ class Row:
         # Whether a frame has been handed out, and one of the present piece: a segment, or what is left of a cut one.
         self.heard = self.in_speech = False
         self._leading_silence_ms = opened.options.leading_silence_ms
+        # Codes of the present segment so far, of a voice that is drawn; None once there is enough of it.
+        self.said: list[NDArray[np.int16]] | None = [] if drawn else None
+        # The same of the segment before, with its text, until the next one begins.
+        self._carried: tuple[str, list[NDArray[np.int16]]] | None = None
+        # The text of the speaker's reference, which such segments are.
+        self._reference = ""
         # Judges the frames of all rows; and how fast each voice speaks.
         self._runaway = runaway
         self._paces = paces
         self._code = code or "en"
+        # When a listener who plays without pause will have played all segments that have been spoken.
+        self._plays_until = 0.0
         # Frames of the present segment that may have left its text, in order.
         self._held: list[bytes] = []
         # Why segments ended short of their end of speech, or with it, but too early; each once.
@@ -154,6 +186,11 @@ class Row:
     def reads_on(self) -> bool:
         """Whether its present segment has no prompt yet, and text of it waits to be read."""
         return self.needs_prompt and not self.feed.dry and not self.feed.segments[0].complete
+
+    @property
+    def _frames(self) -> int:
+        """Frames of the present segment before the last, which has ended it."""
+        return max(0, int(self._runaway.frames[self.feed.slot]) - 1)
 
     # ---------------------------------------------------------------- schedule: before a step
 
@@ -207,6 +244,7 @@ class Row:
         self.state = Decoding(len(prompt.prefix), len(prompt.text), tokens, prompt.complete)
         self.in_speech = False
         self._runaway.begin(self.feed.slot)
+        self._plays_until = max(self._plays_until, time.monotonic())
         if prompt.complete:
             self._expect(self.state)
         return True
@@ -215,7 +253,14 @@ class Row:
         """The prompt of the present segment, if enough of it is known."""
         if not self.feed.segments or self.feed.segments[0].is_mute:
             return None
+        if self._carried is not None:
+            speaker = self.speaker = self._carry(speaker, *self._carried)
         segment, needed = self.feed.segments[0], text_needed(speaker.voice)
+        now = time.monotonic()
+        paused = now - self.feed.read_at >= PAUSE_S
+        if not self._can_prefill(segment) and self._plays_until - now < SPLIT_S and self._may_split(paused=paused):
+            self.feed.split(paused=paused)
+            segment = self.feed.segments[0]
         # Before its text, only the first prompt is computed, and only where it is the same whatever the text is.
         if not self._can_prefill(segment) and (needed or self.heard or self._mode != "live"):
             return None
@@ -244,6 +289,25 @@ class Row:
             raise Unsupported("the voice's reference and the instructions leave no room for speech: shorten them")
         return Prefill(prompt, len(start))
 
+    def _carry(self, speaker: LoadedVoice, text: str, said: Sequence[NDArray[np.int16]]) -> LoadedVoice:
+        """A voice that was drawn, which goes on as the segment before spoke: that is added to its reference."""
+        self._carried = None
+        frames = speaker.voice.reference.frames if speaker.voice.reference else ()
+        frames += tuple(tuple(codes.tolist()) for codes in said)
+        if len(frames) >= CARRIED_FRAMES:
+            self.said = None
+        if len(frames) > self.model.max_model_len // 2:  # no room for speech behind it
+            return speaker
+        self._reference += f" {text}" if self._reference and not is_cjk(text[0]) else text
+        reference = Reference(tuple(self.model.tokenizer.encode(self._reference)), frames)
+        codec = self.model.runner.codec_of(self.feed.slot)
+        return replace(speaker, voice=replace(speaker.voice, reference=reference), codec=codec)
+
+    def _may_split(self, *, paused: bool) -> bool:
+        """Whether the text waits for what a reference wants beside it, and a part of it can be spoken alone."""
+        wants = self._mode != "whole" and self.speaker and text_needed(self.speaker.voice)
+        return bool(wants) and self.feed.can_split(paused=paused)
+
     def _can_prefill(self, segment: Segment) -> bool:
         """Whether enough of a segment is known for its prompt, as far as can be said before the voice is ready."""
         if segment.complete or self._mode == "whole":
@@ -265,6 +329,8 @@ class Row:
             if state.complete or state.read < state.given:
                 self.runs = self._has_room(state)
                 return self._cut("positions") if not (self.runs or self._in_flight) else []
+        if isinstance(self.state, Waiting) and self._may_split(paused=True):
+            return []  # behind a pause, or the speech before
         if self.feed.dry and not segment.complete and not (self.needs_prompt and self._can_prefill(segment)):
             self._starved = True
             return [] if self.outlet else [StarvedOutput(self.feed.slot, self.feed.epoch)]
@@ -318,6 +384,8 @@ class Row:
             return self._end_of_speech()
         if verdict in CUTS:
             return self._cut(CUTS[verdict])
+        if self.said is not None:
+            self.said.append(result.codes[index].copy())
         pcm = result.pcm[index]
         # The first frame of a speaker is usually digital silence, which would be 80 ms of latency.
         if not self.in_speech:
@@ -337,21 +405,25 @@ class Row:
     def _end_of_speech(self) -> list[StepOutput]:
         """The model has said it. What was held back belongs to the speech after all."""
         assert isinstance(self.state, Decoding)
-        frames, nominal = float(self._runaway.frames[self.feed.slot]), self.state.nominal
+        frames, nominal = self._frames, self.state.nominal
         if frames < SHORT * self._paces.of(self._voice) * nominal:
             self._tell("early")
         else:
             self._paces.learn(self._voice, frames, nominal)
+        if self.said is not None:
+            self._carried, self.said = (self.feed.segments[0].text, self.said), []
         self._write(self._held)
         return self._end_segment() + ([] if self.feed.segments else self._end())
 
     def _cut(self, why: CutReason) -> list[StepOutput]:
         """End the present segment here; what follows it is spoken. Text of it that the model does not have follows."""
         assert isinstance(self.state, Decoding)
-        frames = float(self._runaway.frames[self.feed.slot]) - len(self._held)
+        frames = self._frames - len(self._held)
         expected = self._paces.of(self._voice) * self.state.nominal
         self._short = self._short or why == "positions" or frames < expected / 2
         self._tell(why)
+        if self.said is not None:
+            self.said = []
         self._write(_until_quiet(self._held) if why == "overrun" else _faded(self._held))
         self.model.runner.release(self.feed.slot)
         if not self.state.complete:
@@ -396,6 +468,8 @@ class Row:
         """The present segment has been spoken, or has nothing to speak."""
         self._shape()
         segment = self.feed.segments.popleft()
+        if isinstance(self.state, Decoding):
+            self._plays_until += self._frames * FRAME_MS / 1_000
         if isinstance(self.state, Prefill):
             self.model.runner.release(self.feed.slot)
         self.state = Waiting()

@@ -195,6 +195,17 @@ class ModelRunner:
             del self.prefixes[key]
 
     @torch.inference_mode()
+    def codec_of(self, row: int) -> CodecState:
+        """A copy of the codec's state of a row, on the device, behind all steps so far."""
+        codec = self.state.codec
+        return CodecState(
+            codec.position[row : row + 1].clone(),
+            codec.keys[:, row : row + 1].clone(),
+            codec.values[:, row : row + 1].clone(),
+            tuple(ring[row : row + 1].clone() for ring in codec.histories),
+        )
+
+    @torch.inference_mode()
     def wipe(self, row: int) -> None:
         """Overwrite all that a row holds: a mask hides old numbers from the next request, but a masked NaN is NaN."""
         cache, codec = self.state.frame.cache, self.state.codec

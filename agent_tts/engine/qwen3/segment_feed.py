@@ -3,28 +3,34 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from agent_tts.engine.base import AddText, StartRequest
 from agent_tts.engine.qwen3.delivery import Manner
 from agent_tts.engine.slots import Feed
 from agent_tts.events import Directive, Language, Pause, Prosody, Say, Style
-from agent_tts.text.chars import is_silent
+from agent_tts.text.chars import CLAUSE_MARKS, CLOSERS, WIDE_CLAUSE_MARKS, is_cjk, is_silent
 from agent_tts.text.directives import Directives
 from agent_tts.text.feed import Reader, Reading
-from agent_tts.text.segments import Segmenter
+from agent_tts.text.segments import LONGER, MOST, Level, Segmenter
 from agent_tts.text.tokens import TokenFeed
 
-# A segment ends with the sentence in which it reaches so many characters, a minute of speech. With a sentence that
-# doubles it, it is still within the model's training and a cache of 2 048 positions.
-SEGMENT_CHARS = 1_000
+# A segment ends with the sentence in which it reaches so many tokens, a minute of speech: within the training of the
+# model, and a cache of 2 048 positions. In a smaller cache it has fewer tokens.
+SEGMENT_TOKENS = 200
+POSITIONS_PER_TOKEN = 10
+# So much text begins to be spoken without the end of a clause; a character of a script without spaces is a third.
+FIRST_WORDS = 4
+CHARS_PER_WORD = 3
+_MARKS = CLAUSE_MARKS | WIDE_CLAUSE_MARKS | CLOSERS
 
 PLAIN = Manner()
 
 
 @dataclass(slots=True, eq=False)
 class Segment:
-    """Text that is spoken by one prompt."""
+    """Text that is spoken by one prompt. It neither begins nor ends with white space."""
 
     tokens: list[int] = field(default_factory=list)  # known, and not given to the model
     speakable: bool = False  # there is more than white space and punctuation in it
@@ -34,11 +40,19 @@ class Segment:
     parts: list[str] = field(default_factory=list)  # of its text
     manner: Manner = PLAIN  # how it is spoken
     changes: bool = False  # the manner changes right after it
+    chars: int = 0  # of its text
+    words: float = 0.0
+    known: int = 0  # tokens of it so far, given to the model or not
+    # Tokens of the text up to the last place where they were counted, and characters behind that.
+    counted: int = 0
+    uncounted: int = 0
+    # The last place of each level: the number of characters of its text before it, and words.
+    places: dict[Level, tuple[int, float]] = field(default_factory=dict)
 
     @property
     def text(self) -> str:
         """What is to be spoken, as far as it is known."""
-        return "".join(self.parts)
+        return "".join(self.parts).rstrip()
 
     @property
     def seam(self) -> bool:
@@ -55,28 +69,42 @@ class Segment:
         """Whether there is nothing to speak in it, and nothing will come."""
         return self.complete and not self.speakable
 
+    @property
+    def size(self) -> int:
+        """At most so many tokens."""
+        return self.counted + self.uncounted
+
 
 class SegmentFeed(Feed):
     """Text in by any split, tokens out as soon as later text cannot change them.
 
-    Equal texts with equal flushes give equal segments. A flush ends a segment: a model speaks its last words only when
-    it knows that they are the last. `language` is the code of the language that is spoken, `directives` are those that
-    have an effect.
+    Equal texts with equal flushes give equal segments, unless `split` is called. A flush ends a segment: a model speaks
+    its last words only when it knows that they are the last. `language` is the code of the language that is spoken,
+    `directives` are those that have an effect, `limit` is the usual length of a segment in tokens.
     """
 
     def __init__(
-        self, opened: StartRequest, tokens: TokenFeed, language: str = "en", directives: Directives | None = None
+        self,
+        opened: StartRequest,
+        tokens: TokenFeed,
+        language: str = "en",
+        directives: Directives | None = None,
+        limit: int = SEGMENT_TOKENS,
     ) -> None:
         super().__init__(opened)
         self._directives = directives or Directives(("pause",))
         self._speed = opened.options.speed
-        # Characters read so far, and those of the chunk that are to be spoken.
+        # Characters read so far, those of the chunk that are to be spoken, and the last that came.
         self._offset = 0
         self._chars: list[str] = []
+        self._last = ""
         self._reading = Reading.of(opened.options, language)
         self._reader = Reader(self._reading, self._take)
-        self._segmenter = Segmenter(SEGMENT_CHARS)
+        self._segmenter = Segmenter(language)
         self._tokens = tokens
+        self._limit = limit
+        # Text that has not been given to `_tokens`.
+        self._text: list[str] = []
         # Those that are not spoken yet, the one that grows included. Empty when all of the request has been spoken.
         self.segments: deque[Segment] = deque([Segment(manner=Manner(self._speed))])
 
@@ -89,13 +117,14 @@ class SegmentFeed(Feed):
         for char in text.text:
             self._reader.push(char, self._offset)
             self._offset += 1
+        self._last = text.text[-1:] or self._last
         if text.directive:
             self._direct(text.directive)
         if text.flush or text.last:
-            self._reader.flush(self._offset)
-        self._cut()
+            self._flush_text()
+        else:
+            self._take_chars()
         if text.flush:
-            self._segmenter.cut()
             self._flush()
         if text.last:
             self._end_segment()
@@ -104,36 +133,121 @@ class SegmentFeed(Feed):
     def renew(self) -> None:
         """The present segment ends here, unfinished; what of it is not spoken, and what comes, is a new one."""
         left = self.segments[0].tokens
-        self.segments[0] = Segment(left, speakable=bool(left), manner=self.segments[0].manner)
+        self.segments[0] = Segment(left, speakable=bool(left), counted=len(left), manner=self.segments[0].manner)
 
     @property
     def dry(self) -> bool:
         """Whether all text that came is in the segments."""
         return not self._unread
 
+    # ---------------------------------------------------------------- a segment that ends before its time
+
+    def can_split(self, *, paused: bool) -> bool:
+        """Whether the segment that grows can end at a clause, or after some words; `paused`: after any word."""
+        segment = self.segments[0]
+        if segment.complete or not self.dry or segment.known != len(segment.tokens):
+            return False
+        if paused and self._word_ends:
+            return segment.speakable or not all(map(is_silent, self._segmenter.held))
+        words = max(words for _, words in [(0, 0.0), *segment.places.values()])
+        enough = words >= (1 / CHARS_PER_WORD if paused else FIRST_WORDS)
+        return segment.speakable and (enough or max(segment.places, default=Level.CHAR) >= Level.CLAUSE)
+
+    @property
+    def _word_ends(self) -> bool:
+        """Whether the last character that came is behind a word."""
+        return self._last.isspace() or self._last in _MARKS or (self._last != "" and is_cjk(self._last))
+
+    def split(self, *, paused: bool) -> None:
+        """End the segment that grows where it can be cut best; the rest is a new one. See `can_split`."""
+        if paused and self._word_ends:
+            self._flush_text()
+            self._end_segment()
+            return
+        whole = self.segments.popleft()
+        at = next(whole.places[level][0] for level in reversed(Level) if level in whole.places)
+        text = "".join(whole.parts)
+        rest = text[at:]
+        self.segments.append(Segment(manner=whole.manner))
+        self._tokens.flush()
+        self._add(text[:at])
+        self._end_segment()
+        if rest:
+            self._add(rest)
+            self._tokenise()
+            places = {level: (place - at, 0.0) for level, (place, _) in whole.places.items() if place > at}
+            self.segments[-1].places = places
+
+    # ---------------------------------------------------------------- reading
+
     def _take(self, char: str, _: int) -> None:
         self._chars.append(char)
 
-    def _cut(self) -> None:
+    def _take_chars(self) -> None:
         """Hand the characters to the segments."""
         chars, self._chars = "".join(self._chars), []
-        for part in self._segmenter.feed(chars):
-            if part is None:
-                self._end_segment()
+        self._take_parts(self._segmenter.feed(chars))
+        self._tokenise()
+
+    def _flush_text(self) -> None:
+        """The same; they are the last of a text."""
+        self._reader.flush(self._offset)
+        self._take_chars()
+        self._take_parts(self._segmenter.flush())
+        self._tokenise()
+
+    def _take_parts(self, parts: Iterable[str | Level]) -> None:
+        for part in parts:
+            if isinstance(part, Level):
+                self._take_place(part)
             else:
-                segment = self.segments[-1]
-                segment.parts.append(part)
-                segment.tokens += self._tokens.append(part)
-                segment.speakable = segment.speakable or not all(map(is_silent, part))
+                self._add(part)
+
+    def _take_place(self, level: Level) -> None:
+        """The text can be cut here, behind the white space that came last."""
+        segment, most = self.segments[-1], LONGER[level] * self._limit
+        if level >= Level.CLAUSE or segment.size >= most:
+            self._tokenise()
+            segment.counted, segment.uncounted = segment.known + self._tokens.held, 0
+        if segment.speakable and segment.size >= most:
+            self._end_segment()
+            return
+        segment.words += 1 / CHARS_PER_WORD if level is Level.CHAR else 1
+        segment.places[level] = segment.chars, segment.words
+
+    def _add(self, part: str) -> None:
+        """A word, a part of one, or white space."""
+        while part:
+            segment = self.segments[-1]
+            if part.isspace() and not segment.chars:
+                return
+            room = MOST * self._limit - segment.size
+            if room <= 0:
+                self._end_segment()
+                continue
+            text, part = part[:room], part[room:]
+            self._text.append(text)
+            segment.chars += len(text)
+            segment.uncounted += len(text)
+            segment.speakable = segment.speakable or not all(map(is_silent, text))
+
+    def _tokenise(self) -> None:
+        """Give the text to the tokenizer."""
+        if self._text:
+            text, self._text = "".join(self._text), []
+            self.segments[-1].parts.append(text)
+            self._keep(self._tokens.append(text))
+
+    def _keep(self, tokens: list[int]) -> None:
+        self.segments[-1].tokens += tokens
+        self.segments[-1].known += len(tokens)
 
     def _direct(self, directive: Directive) -> None:
         taken = self._directives.take(directive)
         if isinstance(taken, Say):
             self._offset = self._reader.say(taken, self._offset)
         elif taken:
-            self._reader.flush(self._offset)
-            self._cut()
-            self._segmenter.cut()
+            self._flush_text()
             if isinstance(taken, Pause):
                 self._rest(taken)
             else:
@@ -156,10 +270,10 @@ class SegmentFeed(Feed):
         self.segments[-2].rest_ms += pause.ms
 
     def _end_segment(self) -> None:
-        segment = self.segments[-1]
-        segment.tokens += self._tokens.flush()
-        segment.complete = True
-        self.segments.append(Segment(manner=segment.manner))
+        self._tokenise()
+        self._keep(self._tokens.flush(strip=True))
+        self.segments[-1].complete = True
+        self.segments.append(Segment(manner=self.segments[-1].manner))
 
     def _flush(self) -> None:
         if self.segments[-1].speakable or len(self.segments) == 1:

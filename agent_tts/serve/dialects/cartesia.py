@@ -157,9 +157,10 @@ MORE, ALL = 206, 200  # HTTP statuses: a part, the whole
 class ContextEvents:
     """The events of one context, as JSON texts; `audio_format` is that of its audio."""
 
-    def __init__(self, context_id: str | None, audio_format: RawFormat) -> None:
-        # Words that wait for their audio.
+    def __init__(self, context_id: str | None, audio_format: RawFormat, text: str = "") -> None:
+        # Words that wait for their audio, and the text so far that has them.
         self.words = DueWords[Word]()
+        self.text = text
         self._context_id = context_id
         self._sample_bytes = ENCODINGS[audio_format.encoding][1]
         self._samples_ms = audio_format.sample_rate / 1_000
@@ -187,7 +188,12 @@ class ContextEvents:
         return _dump("done", self._context_id, ALL, done=True)
 
     def _timestamps(self, words: list[Word]) -> Iterator[str]:
-        """Times are in seconds from the context's first sample."""
+        """Times are in seconds from the context's first sample.
+
+        Phones are no word: Pipecat's class, which has put them in the place of a word, expects none for them.
+        """
+        is_phones = [word.word[0] != "<" and self.text.startswith("<<", word.char_start) for word in words]
+        words = [word for word, is_one in zip(words, is_phones, strict=True) if not is_one]
         if words:
             times = {
                 "words": [word.word for word in words],
@@ -239,7 +245,6 @@ class _Context:
 
     events: ContextEvents
     is_ended: bool  # by the client
-    chars: int = 0  # text so far
     is_cancelled: bool = False
 
 
@@ -309,7 +314,7 @@ class CartesiaAdapter(ProtocolAdapter):
             return
         context.is_ended = is_last
         if text:
-            context.chars += len(text)
+            context.events.text += text
             yield {"type": "text.append", "context_id": context_id, "text": text}
         if message.flush:
             yield {"type": "context.flush", "context_id": context_id}
@@ -323,7 +328,7 @@ class CartesiaAdapter(ProtocolAdapter):
         limits = self._limits
         if len(text) > limits.text_message_chars:
             return TextTooLong(f"transcript of one message is at most {limits.text_message_chars} characters")
-        if context is not None and context.chars + len(text) > limits.text_context_chars:
+        if context is not None and len(context.events.text) + len(text) > limits.text_context_chars:
             return TextTooLong(f"text of one context is at most {limits.text_context_chars} characters")
         return None
 

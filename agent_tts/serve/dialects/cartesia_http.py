@@ -71,7 +71,7 @@ class CartesiaEventsBody(Body):
         audio_format = request.output_format
         self._context_id = request.context_id
         self._encoder = make_encoder(audio_format.ours, audio_format.sample_rate)
-        self._events = ContextEvents(request.context_id, audio_format)
+        self._events = ContextEvents(request.context_id, audio_format, request.prologue + request.transcript)
         # Index of the next sample at the output rate.
         self._first_sample = 0
 

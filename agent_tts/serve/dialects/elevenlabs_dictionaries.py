@@ -14,9 +14,10 @@ from agent_tts.errors import InvalidRequest
 from agent_tts.pls import MAX_BYTES, read_pls, write_pls
 from agent_tts.protocol.options import Lenient
 from agent_tts.serve.dialects.elevenlabs_http import error_body
+from agent_tts.serve.dialects.vendor_http import ERRORS
 from agent_tts.serve.dictionaries import MAX_DESCRIPTION, MAX_NAME, Dictionary, Rule
 from agent_tts.serve.routes import multipart
-from agent_tts.serve.routes.http import Authorized, errors_as, node_of, read_body, read_fields
+from agent_tts.serve.routes.http import Authorized, errors_as, json_body, node_of, read_body, read_fields
 
 Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME)]
 Description = Annotated[str, Field(max_length=MAX_DESCRIPTION)]
@@ -167,9 +168,13 @@ class Page(BaseModel):
     has_more: bool
 
 
-routes = APIRouter(
-    prefix="/v1/pronunciation-dictionaries", dependencies=[errors_as(error_body)], include_in_schema=False
-)
+routes = APIRouter(prefix="/v1/pronunciation-dictionaries", dependencies=[errors_as(error_body)], responses=ERRORS)
+
+# For OpenAPI: a file, the form that has one, and the answer that is one.
+_FILE = {"schema": {"type": "string", "format": "binary"}}
+_PARTS = {"name": {"type": "string"}, "description": {"type": "string"}, "file": _FILE["schema"]}
+_FORM = {"content": {multipart.CONTENT_TYPE: {"schema": {"type": "object", "properties": _PARTS}}}, "required": True}
+_PLS: dict[int | str, dict[str, Any]] = {200: {"description": "The file.", "content": {"application/pls+xml": _FILE}}}
 
 PageSize = Annotated[int, Query(ge=1, le=100)]
 
@@ -190,7 +195,7 @@ async def list_dictionaries(
     return Page(pronunciation_dictionaries=told, next_cursor=next_cursor, has_more=has_more)
 
 
-@routes.post("/add-from-rules")
+@routes.post("/add-from-rules", openapi_extra=json_body(NewDictionary))
 async def add_from_rules(request: Request, client: Authorized) -> Added:
     """Add a dictionary."""
     wanted = await read_fields(request, NewDictionary)
@@ -198,7 +203,7 @@ async def add_from_rules(request: Request, client: Authorized) -> Added:
     return Added.of(dictionaries.add(wanted.name, map(_rule, wanted.rules), wanted.description or ""))
 
 
-@routes.post("/add-from-file")
+@routes.post("/add-from-file", openapi_extra={"requestBody": _FORM})
 async def add_from_file(request: Request, client: Authorized) -> Added:
     """Add a dictionary from a file in W3C's Pronunciation Lexicon Specification."""
     body = await read_body(request, MAX_BYTES)
@@ -228,7 +233,7 @@ async def retrieve_dictionary(dictionary_id: str, request: Request, client: Auth
     return ToldWithRules.of(found, rules=[_told(rule) for rule in found.latest.rules])
 
 
-@routes.patch("/{dictionary_id}")
+@routes.patch("/{dictionary_id}", openapi_extra=json_body(ChangedDictionary))
 async def update_dictionary(dictionary_id: str, request: Request, client: Authorized) -> Told:
     """Change the name, or archive it: it is left out of the list."""
     wanted = await read_fields(request, ChangedDictionary)
@@ -236,21 +241,21 @@ async def update_dictionary(dictionary_id: str, request: Request, client: Author
     return Told.of(dictionaries.change(dictionary_id, name=wanted.name, is_archived=wanted.archived))
 
 
-@routes.get("/{dictionary_id}/{version_id}/download")
+@routes.get("/{dictionary_id}/{version_id}/download", response_class=Response, responses=_PLS)
 async def download_dictionary(dictionary_id: str, version_id: str, request: Request, client: Authorized) -> Response:
     """A version as a PLS file."""
     lexicon = node_of(request).dictionaries.lexicon([(dictionary_id, version_id)])
     return Response(write_pls(lexicon), media_type="application/pls+xml")
 
 
-@routes.post("/{dictionary_id}/set-rules")
+@routes.post("/{dictionary_id}/set-rules", openapi_extra=json_body(Rules))
 async def set_rules(dictionary_id: str, request: Request, client: Authorized) -> ToldVersion:
     """Replace all rules."""
     wanted = await read_fields(request, Rules)
     return ToldVersion.of(node_of(request).dictionaries.change(dictionary_id, rules=map(_rule, wanted.rules)))
 
 
-@routes.post("/{dictionary_id}/add-rules")
+@routes.post("/{dictionary_id}/add-rules", openapi_extra=json_body(Rules))
 async def add_rules(dictionary_id: str, request: Request, client: Authorized) -> ToldVersion:
     """Add rules; one for a word that has a rule replaces it."""
     wanted = await read_fields(request, Rules)
@@ -258,7 +263,7 @@ async def add_rules(dictionary_id: str, request: Request, client: Authorized) ->
     return _without(dictionary_id, request, added, added.values())
 
 
-@routes.post("/{dictionary_id}/remove-rules")
+@routes.post("/{dictionary_id}/remove-rules", openapi_extra=json_body(RuleStrings))
 async def remove_rules(dictionary_id: str, request: Request, client: Authorized) -> ToldVersion:
     """Remove the rules for some words."""
     wanted = await read_fields(request, RuleStrings)

@@ -6,9 +6,11 @@ import re
 
 from agent_tts.errors import TextTooLong
 
-_END = re.compile(r"[.!?…][\"'”’)\]]*$")
+# What may stand behind the punctuation of a sentence: quotes, brackets, tags.
+_CLOSERS = r"(?:[\"'”’)\]]|</?[A-Za-z][^<>]{0,128}>)*$"
+_END = re.compile(r"[.!?…]" + _CLOSERS)
 # A sentence of several words whose end cannot be the start of a number or an abbreviation: "3." "e.g." "U.S."
-_PLAIN_END = re.compile(r"\s\S*([^\W\d_]{2}[.!?…]|[!?…])[\"'”’)\]]*$")
+_PLAIN_END = re.compile(r"\s\S*([^\W\d_]{2}[.!?…]|[!?…])" + _CLOSERS)
 
 
 def spaced(text: str, *, is_whole: bool) -> str:

@@ -72,7 +72,9 @@ class NewClone(NewVoice):
 
     type: Literal["audio_sample"] = "audio_sample"
     audio_sample: Annotated[
-        bytes, BeforeValidator(_is_file), Field(description="an audio file of one speaker; 3 to 30 s work best")
+        bytes,
+        BeforeValidator(_is_file),
+        Field(description="an audio file of one speaker: 3 to 10 s with ref_text, up to 30 s without"),
     ]
     consent: Consent
     consent_by: ConsentBy = None
@@ -121,6 +123,9 @@ def _is_form(content_type: str) -> bool:
     return content_type.partition(";")[0].strip().lower() == multipart.CONTENT_TYPE
 
 
+CHARS_PER_TOKEN = 4  # of a text in a European language; a frame of a clip has a token beside it
+
+
 class VoiceAdded(BaseModel):
     """An added voice."""
 
@@ -133,6 +138,8 @@ class VoiceAdded(BaseModel):
     description: str
     ref_text: str | None = None
     frames: int  # of the clip that are stored as codes, 80 ms each; 0 when only the speaker embedding is
+    # Characters that a live text has beside the clip, about; while fewer are there, it is spoken clause by clause.
+    live_chars: int = 0
 
     @classmethod
     def of(cls, voice: StoredVoice, type_: Literal["audio_sample", "prompt", "embedding"]) -> Self:
@@ -145,6 +152,7 @@ class VoiceAdded(BaseModel):
             description=voice.description,
             ref_text=voice.transcript,
             frames=voice.frames,
+            live_chars=max(0, CHARS_PER_TOKEN * voice.frames - len(voice.transcript or "")) if voice.frames else 0,
         )
 
 

@@ -70,6 +70,11 @@ class ManifestSigner:
         return out.getvalue()
 
 
+def signer_of(certificate: str | None, key: str | None) -> ManifestSigner | None:
+    """A signer with these files; None without them. Raises SettingsError: see `ManifestSigner`."""
+    return None if certificate is None or key is None else ManifestSigner(certificate, key)
+
+
 def _read(field: str, path: str) -> bytes:
     try:
         return Path(path).expanduser().read_bytes()

@@ -168,6 +168,8 @@ def prosody(name: str, given: dict[str, str], now: Prosody) -> Prosody:
         given = DELIVERIES[name]
     elif name != "prosody":
         return now
+    elif _NUMBER.fullmatch(loudness := given.get("volume", "").strip()) and loudness[-1].isdigit():
+        given = {**given, "volume": f"{loudness}%"}  # of 100, in SSML
     speed = factor(given.get("rate", ""), RATES, 0.25, 4.0)
     volume = factor(given.get("volume", ""), VOLUMES, 0.0, 4.0)
     pitch = factor(given.get("pitch", ""), PITCHES, 0.5, 2.0)
@@ -179,7 +181,7 @@ def prosody(name: str, given: dict[str, str], now: Prosody) -> Prosody:
 
 
 def ipa(given: dict[str, str]) -> str | None:
-    """The phonemes of `<phoneme>`; None for an alphabet that is not known."""
+    """The phonemes of `<phoneme>`; None without any, and for an alphabet that is not known."""
     try:
         return to_ipa(given.get("ph", ""), given.get("alphabet", "ipa")) or None
     except ValueError:

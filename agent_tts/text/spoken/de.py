@@ -4,45 +4,176 @@ from __future__ import annotations
 
 import re
 
-from agent_tts.text.spoken.table import Table, cardinal, rule
+from agent_tts.text.spoken.shared import (
+    any_of,
+    before_noun,
+    fractions,
+    invariable,
+    money,
+    numeric_dates,
+    ranges,
+    telephone,
+    words,
+)
+from agent_tts.text.spoken.table import Noun, Table, cardinal, ordinal, rule
+
+MONTHS = words("Januar Februar März April Mai Juni Juli August September Oktober November Dezember")
+_SHORT = {
+    "Jan": 1,
+    "Feb": 2,
+    "Apr": 4,
+    "Jun": 6,
+    "Jul": 7,
+    "Aug": 8,
+    "Sep": 9,
+    "Sept": 9,
+    "Okt": 10,
+    "Nov": 11,
+    "Dez": 12,
+}
+
+# After these an ordinal ends in -en, and four digits are a year.
+_DATIVE = words("am vom zum bis dem den beim ab seit im des zur")
+_BEFORE_YEAR = {*words("im in seit ab bis von vom vor nach um jahr jahre jahres jahren zwischen"), ""}
+_FEMININE = re.compile(r".*(?:e|ung|heit|keit|ion|tät|schaft|ik|zahl|woche|person|nacht|stadt|frau)", re.IGNORECASE)
+_NOT_FEMININE = {*words("Name Junge Kunde Kollege Auge Ende Käse Gebäude Gramm Euro Tage Monate Jahre Genie Knie See")}
+
+# fmt: off
+_UNITS = {
+    "km/h": "Kilometer pro Stunde", "m/s": "Meter pro Sekunde", "km": "Kilometer", "m": "Meter", "m²": "Quadratmeter",
+    "km²": "Quadratkilometer", "cm": "Zentimeter", "mm": "Millimeter", "kg": "Kilogramm", "g": "Gramm",
+    "mg": "Milligramm", "l": "Liter", "L": "Liter", "ml": "Milliliter", "°C": "Grad Celsius", "°F": "Grad Fahrenheit",
+    "°": "Grad", "GB": "Gigabyte", "MB": "Megabyte", "TB": "Terabyte", "KB": "Kilobyte", "W": "Watt",
+    "kW": "Kilowatt", "MW": "Megawatt", "V": "Volt", "Hz": "Hertz", "kHz": "Kilohertz", "MHz": "Megahertz",
+    "GHz": "Gigahertz", "dB": "Dezibel",
+}
+# fmt: on
+
+
+class _German(Table):
+    def integer(self, number: int, gender: str = "") -> str:
+        said = super().integer(number, gender)
+        if gender and said.endswith("eins"):
+            return said[:-1] + ("e" if gender == "f" else "")
+        return said
 
 
 def table() -> Table:
     """See `Table`."""
-    return Table(
+    hour, minute = Noun("Stunde", "Stunden", "f"), Noun("Minute", "Minuten", "f")
+    cent = Noun("Cent", "Cent")
+    euro, dollar = (Noun("Euro", "Euro"), cent), (Noun("Dollar", "Dollar"), cent)
+    bare = _German("de", point=",", groups=". ", point_word="Komma")
+    return _German(
         "de",
         point=",",
-        groups=".",
+        groups=". ",
         point_word="Komma",
-        percent="Prozent",
-        currencies={
-            **dict.fromkeys(("€", "EUR"), ("Euro", "Euro", "Cent", "Cent")),
-            **dict.fromkeys(("$", "USD"), ("Dollar", "Dollar", "Cent", "Cent")),
-        },
+        percent=Noun("Prozent", "Prozent"),
+        currencies=money(
+            eur=euro,
+            usd=dollar,
+            gbp=(Noun("Pfund", "Pfund"), Noun("Penny", "Pence")),
+            jpy=(Noun("Yen", "Yen"), None),
+        )
+        | {"Euro": euro, "Dollar": dollar},  # "2 Mio. Euro"
         hundredths_join=" ",
-        scales=("Millionen", "Milliarden"),
-        units={
-            "km/h": ("Kilometer pro Stunde",) * 2,
-            "km": ("Kilometer",) * 2,
-            "m": ("Meter",) * 2,
-            "cm": ("Zentimeter",) * 2,
-            "mm": ("Millimeter",) * 2,
-            "kg": ("Kilogramm",) * 2,
-            "g": ("Gramm",) * 2,
-            "l": ("Liter",) * 2,
-            "°C": ("Grad Celsius",) * 2,
-            "kWh": ("Kilowattstunde", "Kilowattstunden"),
-            "GB": ("Gigabyte",) * 2,
-            "MB": ("Megabyte",) * 2,
-            "Std.": ("Stunde", "Stunden"),
-            "Min.": ("Minute", "Minuten"),
+        scales={word: Noun(word, word, "f") for word in ("Million", "Millionen", "Milliarde", "Milliarden")}
+        | dict.fromkeys(("Mio.", "Mio"), Noun("Million", "Millionen", "f"))
+        | dict.fromkeys(("Mrd.", "Mrd"), Noun("Milliarde", "Milliarden", "f")),
+        units=invariable(_UNITS)
+        | {
+            "kWh": Noun("Kilowattstunde", "Kilowattstunden", "f"),
+            "t": Noun("Tonne", "Tonnen", "f"),
+            **dict.fromkeys(("h", "Std.", "Std"), hour),
+            **dict.fromkeys(("min", "Min.", "Min"), minute),
+            **dict.fromkeys(("s", "Sek.", "Sek"), Noun("Sekunde", "Sekunden", "f")),
+            "ms": Noun("Millisekunde", "Millisekunden", "f"),
         },
-        words={"z.B.": "zum Beispiel", "d.h.": "das heißt", "usw.": "und so weiter", "bzw.": "beziehungsweise"},
-        rules=(rule(r"([01]?\d|2[0-4]):([0-5]\d)(?:\ Uhr)?", _clock),),
+        words={
+            "z.B.": "zum Beispiel",
+            "d.h.": "das heißt",
+            "usw.": "und so weiter",
+            "bzw.": "beziehungsweise",
+            "Dr.": "Doktor",
+            "Prof.": "Professor",
+            "ca.": "circa",
+            "inkl.": "inklusive",
+            "ggf.": "gegebenenfalls",
+            "Nr.": "Nummer",
+            "vgl.": "vergleiche",
+            "&": "und",
+        },
+        rules=(
+            telephone(bare, r"0\d{2,4}[\ /-]\d{3,9}(?:[\ -]\d{1,4})?"),
+            rule(
+                rf"(\d{{1,2}})\.\ ?({any_of([*MONTHS, *_SHORT])})\.?(?:\ (\d{{4}}))?",
+                lambda match, before: _date(int(match[1]), _month(match[2]), match[3], before),
+            ),
+            rule(
+                r"(\d{1,2})\.(\d{1,2})\.(\d{4})?",
+                lambda match, before: (
+                    _date(int(match[1]), int(match[2]), match[3], before)
+                    if 0 < int(match[1]) <= 31 and 0 < int(match[2]) <= 12 and (match[3] or before in _DATIVE)
+                    else None
+                ),
+            ),
+            *numeric_dates("/-", lambda day, month, year: _date(day, month, str(year), "")),
+            rule(r"([01]?\d|2[0-4])[:.]([0-5]\d)\ Uhr | ([01]?\d|2[0-4]):([0-5]\d) | ([01]?\d|2[0-4])\ Uhr", _clock),
+            rule(r"(\d{1,2})\.\ ([^\W\d_]{2,})", _ordinal),
+            fractions({"1/2": "ein halb", "1/3": "ein Drittel", "1/4": "ein Viertel", "3/4": "drei Viertel"}),
+            ranges(bare, "bis"),
+            rule(r"(1[1-9]\d\d)(er)?", _year_alone),
+        ),
+        last_rules=(before_noun(bare, "1", _gender, r"[A-ZÄÖÜ][^\W\d_]+"),),
+        openers=frozenset(("EUR", "USD", "Nr.")),
+        ordinal_point=True,
+        months=(*MONTHS, *_SHORT),
     )
 
 
+def _month(written: str) -> int:
+    return MONTHS.index(written) + 1 if written in MONTHS else _SHORT[written]
+
+
+def _gender(noun: str) -> str:
+    return "f" if _FEMININE.fullmatch(noun) and noun not in _NOT_FEMININE else "m"
+
+
+def _ordered(number: int, before: str) -> str:
+    """An ordinal: "am dritten", "der dritte", "dritter"."""
+    said = ordinal(number, "de")
+    if before in _DATIVE:
+        return f"{said}n"
+    return said if before in ("der", "die", "das") else f"{said}r"
+
+
+def _date(day: int, month: int, year: str | None, before: str) -> str:
+    said = f"{_ordered(day, before)} {MONTHS[month - 1]}"
+    return said if year is None else f"{said} {_year(int(year))}"
+
+
+def _ordinal(match: re.Match[str], before: str) -> str | None:
+    """After an article; otherwise the point may end a sentence, or number a list."""
+    if before not in (*_DATIVE, "der", "die", "das"):
+        return None
+    return f"{_ordered(int(match[1]), before)} {match[2]}"
+
+
+def _year(number: int) -> str:
+    century, rest = divmod(number, 100)
+    if not 1_100 <= number < 2_000:
+        return cardinal(number, "de")
+    return f"{cardinal(century, 'de')}hundert{cardinal(rest, 'de') if rest else ''}"
+
+
+def _year_alone(match: re.Match[str], before: str) -> str | None:
+    if match[2]:
+        return f"{_year(int(match[1]))}er"
+    return _year(int(match[1])) if before in _BEFORE_YEAR else None
+
+
 def _clock(match: re.Match[str], _: str) -> str:
-    minutes = int(match[2])
-    hour = "ein" if int(match[1]) == 1 else cardinal(int(match[1]), "de")
-    return f"{hour} Uhr {cardinal(minutes, 'de')}" if minutes else f"{hour} Uhr"
+    hour, minutes = match[1] or match[3] or match[5], int(match[2] or match[4] or 0)
+    said = "ein" if int(hour) == 1 else cardinal(int(hour), "de")
+    return f"{said} Uhr {cardinal(minutes, 'de')}" if minutes else f"{said} Uhr"

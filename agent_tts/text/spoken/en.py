@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from agent_tts.text.spoken.table import Table, cardinal, ordinal, rule
+from agent_tts.text.spoken.table import Noun, Table, cardinal, ordinal, rule
 
 MONTHS = (
     *("January", "February", "March", "April", "May", "June", "July", "August", "September", "October"),
@@ -48,16 +48,16 @@ def table() -> Table:
     """See `Table`."""
     return Table(
         "en",
-        percent="percent",
+        percent=Noun("percent", "percent"),
         currencies={
-            **dict.fromkeys(("$", "US$", "USD"), ("dollar", "dollars", "cent", "cents")),
-            **dict.fromkeys(("€", "EUR"), ("euro", "euros", "cent", "cents")),
-            **dict.fromkeys(("£", "GBP"), ("pound", "pounds", "penny", "pence")),
-            **dict.fromkeys(("¥", "JPY"), ("yen", "yen", "", "")),
-            **dict.fromkeys(("₹", "INR"), ("rupee", "rupees", "paisa", "paise")),
+            **dict.fromkeys(("$", "US$", "USD"), (Noun("dollar", "dollars"), Noun("cent", "cents"))),
+            **dict.fromkeys(("€", "EUR"), (Noun("euro", "euros"), Noun("cent", "cents"))),
+            **dict.fromkeys(("£", "GBP"), (Noun("pound", "pounds"), Noun("penny", "pence"))),
+            **dict.fromkeys(("¥", "JPY"), (Noun("yen", "yen"), None)),
+            **dict.fromkeys(("₹", "INR"), (Noun("rupee", "rupees"), Noun("paisa", "paise"))),
         },
         hundredths_join=" and ",
-        scales=("hundred", "thousand", "million", "billion", "trillion"),
+        scales={word: Noun(word, word) for word in ("hundred", "thousand", "million", "billion", "trillion")},
         units=_units(),
         words={
             "Dr.": "Doctor",
@@ -99,7 +99,7 @@ def table() -> Table:
     )
 
 
-def _units() -> dict[str, tuple[str, str]]:
+def _units() -> dict[str, Noun]:
     names = {
         "km/h": "kilometer",
         "mph": "mile",
@@ -143,11 +143,11 @@ def _units() -> dict[str, tuple[str, str]]:
         "px": "pixel",
     }
     per = {"km/h": " per hour", "mph": " per hour", "kph": " per hour", "Mbps": " per second", "Gbps": " per second"}
-    found = {unit: (name + per.get(unit, ""), f"{name}s{per.get(unit, '')}") for unit, name in names.items()}
-    found |= {unit: (name, name) for unit, name in (("Hz", "hertz"), ("kHz", "kilohertz"), ("MHz", "megahertz"))}
-    found |= {"GHz": ("gigahertz",) * 2, "ft": ("foot", "feet"), "in.": ("inch", "inches")}
-    found |= {"°": ("degree", "degrees"), "°C": ("degree Celsius", "degrees Celsius")}
-    return found | {"°F": ("degree Fahrenheit", "degrees Fahrenheit")}
+    found = {unit: Noun(name + per.get(unit, ""), f"{name}s{per.get(unit, '')}") for unit, name in names.items()}
+    found |= {unit: Noun(name, name) for unit, name in (("Hz", "hertz"), ("kHz", "kilohertz"), ("MHz", "megahertz"))}
+    found |= {"GHz": Noun("gigahertz", "gigahertz"), "ft": Noun("foot", "feet"), "in.": Noun("inch", "inches")}
+    found |= {"°": Noun("degree", "degrees"), "°C": Noun("degree Celsius", "degrees Celsius")}
+    return found | {"°F": Noun("degree Fahrenheit", "degrees Fahrenheit")}
 
 
 def _number(written: str) -> str:

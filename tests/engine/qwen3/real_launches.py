@@ -23,7 +23,8 @@ from agent_tts.model.frame import PROMPT_ENTRIES, FrameModel
 from agent_tts.model.kernels.ahead import CompileTarget
 from agent_tts.model.kernels.launch import unmade
 from agent_tts.model.speech import SpeechModel, put_kernels
-from agent_tts.model.weights import build, hollow
+from agent_tts.model.watermark import Watermark
+from agent_tts.model.weights import Loadable, build, hollow
 
 
 class Compiler:
@@ -42,8 +43,12 @@ class Compiler:
 def model_of(steps: Steps) -> SpeechModel:
     """A model whose weights are zero."""
     config = ModelConfig.read(Path(steps.folder))
-    model = SpeechModel(build(FrameModel, config), build(Codec, config.codec))
-    for part, dtype in ((model.frame, steps.dtype), (model.codec, steps.codec_dtype)):
+    watermark = build(Watermark) if steps.watermark else None
+    model = SpeechModel(build(FrameModel, config), build(Codec, config.codec), watermark)
+    parts: list[tuple[Loadable, str]] = [(model.frame, steps.dtype), (model.codec, steps.codec_dtype)]
+    if watermark is not None:
+        parts.append((watermark, steps.codec_dtype))
+    for part, dtype in parts:
         hollow(part, getattr(torch, dtype))
         part.to_empty(device="cpu")
         for tensor in chain(part.parameters(), part.buffers()):

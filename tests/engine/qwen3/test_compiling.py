@@ -43,7 +43,7 @@ def steps(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         paged=True,
         sizes=(1, 3),
         mixed=True,
-        watermark=False,
+        watermark=request.param == "float16",
         capability=(9, 0),
     )
 

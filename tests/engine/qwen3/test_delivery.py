@@ -20,12 +20,14 @@ from agent_tts.engine.qwen3.engine import Qwen3Engine
 from agent_tts.engine.qwen3.graphs import LaunchedStep
 from agent_tts.events import SAMPLE_RATE, Directive, Language, Pause, Prosody, Say, SpeechOptions, Style
 from agent_tts.silence import AUDIBLE_PEAK
-from tests.engine.driver import FLUSH, Piece, Spoken, assert_well_formed, resolved, speak
-from tests.engine.qwen3.test_engine import GREEDY, RYAN, TEXT, engine, frames_of, ours, theirs
+from agent_tts.text.directives import ABILITIES
+from tests.engine.driver import FLUSH, Piece, Script, Spoken, assert_well_formed, resolved, speak, speak_all
+from tests.engine.qwen3.test_engine import GREEDY, RYAN, TEXT, engine, frames_of, ours, overlapped, theirs
 from tests.examples import examples
 from tests.model import oracle
 from tests.model.conftest import Checkpoint as Checkpoints
 from tests.model.conftest import checkpoint, ending, one_thread
+from tests.serve.test_markup_page import DONE
 
 __all__ = ["checkpoint", "ending", "one_thread"]  # fixtures
 
@@ -102,6 +104,10 @@ def test_numbers_are_said_in_the_language_of_their_piece(ryan: Qwen3Engine) -> N
 
 
 # ---------------------------------------------------------------- what has no effect
+
+
+def test_the_docs_say_what_is_performed(ryan: Qwen3Engine) -> None:
+    assert {name for name in ABILITIES if DONE[name]["qwen3"] == "performed"} == set(ryan.info.performs)
 
 
 @pytest.mark.parametrize(
@@ -182,6 +188,22 @@ def test_flushes_and_pauses_between_manners_keep_their_order(ryan: Qwen3Engine) 
     start = len(pieces[0].pcm) + len(pieces[1].pcm)
     assert np.array_equal(told.pcm[:start], expected[:start])
     assert not told.pcm[start : start + len(pause)].any()
+
+
+def test_overlapped_steps_and_other_requests_change_nothing(ending: Checkpoints) -> None:
+    scripts: dict[int, list[Piece]] = {
+        0: ["One two", Style(EXCITED), " three", Style(None), " four."],
+        1: ["One ", Prosody(speed=2), "two", FLUSH, Prosody(volume=0.5), "three", Pause(130), Prosody(), " four."],
+        2: [Prosody(volume=0.3), "One two three.", Language("de"), " Vier.", FLUSH],
+        3: ["One two three four."],
+    }
+    with engine(ending("custom_voice"), slots=4) as made:
+        separate = {slot: said(made, *pieces) for slot, pieces in scripts.items()}
+        with overlapped(made):
+            together = speak_all(made, {slot: Script(pieces, RYAN) for slot, pieces in scripts.items()})
+    for slot, spoken in together.items():
+        assert spoken.kinds == separate[slot].kinds
+        assert np.array_equal(spoken.pcm, separate[slot].pcm)
 
 
 # ---------------------------------------------------------------- seams

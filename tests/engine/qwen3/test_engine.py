@@ -19,6 +19,7 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 
@@ -46,6 +47,8 @@ from agent_tts.engine.scheduler import Policy, Scheduler
 from agent_tts.engine.slots import READ_CHARS
 from agent_tts.errors import SettingsError, UnknownVoice
 from agent_tts.events import DesignedVoice, EmbeddedVoice, NamedVoice, Pause, Sampling, SpeechOptions, TextMode
+from agent_tts.model.prompt import Prompt, PromptVoice, Reference, build_prompt
+from agent_tts.model.sampling import SamplingParams
 from agent_tts.voices.library import Consent, StoredVoice, VoiceLibrary
 from tests.engine.driver import FLUSH, Piece, Script, Spoken, assert_well_formed, resolved, routed, speak, speak_all
 from tests.model import clips, oracle, tiny
@@ -246,22 +249,204 @@ def test_auto_reads_a_text_first_that_is_complete_when_it_begins(
     assert np.array_equal(speak(ryan, *parts, options=auto).pcm, speak(ryan, long, options=live).pcm)
 
 
-def test_a_text_shorter_than_its_reference_waits_for_the_end_of_the_text(
-    checkpoint: Checkpoints, tmp_path: Path
-) -> None:
-    library = VoiceLibrary(tmp_path / "voices", 10)
-    voice = StoredVoice(name="bob", kind="cloned", transcript="a", consent=Consent("Bob agrees."))
-    codes = np.random.default_rng(0).integers(0, 2_048, (40, 16)).astype(np.int16)
-    with engine(checkpoint("base"), slots=1, voices=tmp_path / "voices") as base:
-        size = base.info.models[0].vector_size or 0
-        library.add(voice, {f"vector_{size}": np.ones(size, np.float32), "codes": codes})
-        options = SpeechOptions("bob", seed=0, clean=False, sampling=GREEDY)
-        at_once = ours(base, options, "Hi.")
-        outputs = base.step([StartRequest(0, 1, options), AddText(0, "H")], [0])
-        while outputs != [StarvedOutput(0, 1)]:
-            outputs = base.step([], [0])
-        assert base.step([AddText(0, "i.")], [0]) == [StarvedOutput(0, 1)]
-        assert np.array_equal(frames_of(base, base.step([AddText(0, "", last=True)], [0])), at_once)
+class Clock:
+    """Time for rows and their feeds."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 100.0
+        clock = SimpleNamespace(monotonic=lambda: self.now)
+        monkeypatch.setattr("agent_tts.engine.qwen3.row.time", clock)
+        monkeypatch.setattr("agent_tts.engine.slots.time", clock)
+
+
+class TestALiveTextForAReference:
+    """A reference of 3.2 s with a short transcript wants 39 tokens of text beside it."""
+
+    @pytest.fixture
+    def clock(self, monkeypatch: pytest.MonkeyPatch) -> Clock:
+        return Clock(monkeypatch)
+
+    @pytest.fixture
+    def cloned(self, ending: Checkpoints, tmp_path: Path) -> Iterator[Qwen3Engine]:
+        with engine(ending("base"), slots=1, voices=tmp_path / "voices") as made:
+            with_clone(tmp_path / "voices", made.info.models[0].vector_size or 0, "a", 40)
+            speak(made, "Hi.", options=bob())  # loads the voice
+            yield made
+
+    def heard(self, made: Qwen3Engine, *inputs: StepInput, steps: int = 200) -> list[StepOutput]:
+        """The outputs until the text is out, or some steps have none."""
+        outputs, empty = made.step(inputs, [0]), 0
+        for _ in range(steps):
+            new = made.step([], [0])
+            outputs += new
+            empty = 0 if new else empty + 1
+            if empty == 4 or (new and isinstance(new[-1], StarvedOutput | DoneOutput)):
+                break
+        return outputs
+
+    def test_begins_within_350_ms_at_20_words_a_second(self, cloned: Qwen3Engine, clock: Clock) -> None:
+        """A clause of twelve words, too."""
+        words = ["I", "will", "have", "a", "look", "at", "the", "weather", "in", "Berlin", "for", "you,", "and"]
+        made_at = None
+        outputs = self.heard(cloned, StartRequest(0, 1, bob()))
+        for number, word in enumerate(words):
+            outputs += self.heard(cloned, AddText(0, f"{' ' if number else ''}{word}"), steps=3)
+            if any(isinstance(one, FrameOutput) for one in outputs):
+                made_at = clock.now
+                break
+            clock.now += 0.05
+        assert made_at is not None
+        assert made_at - 100 <= 0.3
+        cloned.step([ReleaseSlot(0)], [])
+
+    def test_is_spoken_up_to_its_mark_after_a_pause_of_200_ms(self, cloned: Qwen3Engine, clock: Clock) -> None:
+        text = "Wait\N{HORIZONTAL ELLIPSIS}"
+        outputs = self.heard(cloned, StartRequest(0, 1, bob()), AddText(0, text))
+        clock.now += 0.19
+        outputs += self.heard(cloned)
+        assert not any(isinstance(one, FrameOutput | StarvedOutput) for one in outputs)
+        clock.now += 0.02
+        outputs = self.heard(cloned)
+        assert isinstance(outputs[-1], StarvedOutput)
+        cloned.step([ReleaseSlot(0)], [])
+        assert pcm_of(outputs) == speak(cloned, text, options=bob()).pcm.tobytes()
+
+    def test_half_a_word_waits(self, cloned: Qwen3Engine, clock: Clock) -> None:
+        outputs = self.heard(cloned, StartRequest(0, 1, bob()), AddText(0, "unbeliev"))
+        clock.now += 1
+        assert {type(one) for one in outputs + self.heard(cloned)} == {StarvedOutput}
+        cloned.step([ReleaseSlot(0)], [])
+
+    def test_every_piece_is_the_references(
+        self, cloned: Qwen3Engine, clock: Clock, ending: Checkpoints, tmp_path: Path
+    ) -> None:
+        model = oracle.load(ending("base"))
+        arrays = VoiceLibrary(tmp_path / "voices", 10).arrays("bob")
+        vector = next(value for name, value in arrays.items() if name.startswith("vector"))
+        (item,) = model.create_voice_clone_prompt((clips.clip(24_000).numpy(), 24_000), "a")
+        item.ref_code = torch.from_numpy(arrays["codes"].astype(np.int64))
+        item.ref_spk_embedding = torch.from_numpy(vector)
+        outputs = self.heard(cloned, StartRequest(0, 1, bob()), AddText(0, "Well, fine. Now, let me look"))
+        clock.now += 10
+        outputs += self.heard(cloned, AddText(0, " at it", last=True))
+        assert isinstance(outputs[-1], DoneOutput)
+        expected = []
+        for piece in ("Well, fine.", "Now,", "let me look at it"):
+            wavs, _ = model.generate_voice_clone(
+                text=piece,
+                language="German",
+                voice_clone_prompt=[item],
+                non_streaming_mode=False,
+                do_sample=False,
+                subtalker_dosample=False,
+                max_new_tokens=200,
+            )
+            expected.append(wavs[0])
+        found = np.frombuffer(pcm_of(outputs), "<i2").astype(np.float32) / np.float32(32_767)
+        assert_same(found, np.concatenate(expected))
+
+    def test_goes_on_as_late_as_the_speech_before_allows(
+        self, cloned: Qwen3Engine, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """So that what comes meanwhile is one piece."""
+        monkeypatch.setattr("agent_tts.engine.qwen3.row.SPLIT_S", 0.1)
+        outputs = self.heard(cloned, StartRequest(0, 1, bob()), AddText(0, "Well, fine. Now, he"))
+        (row,) = cloned._slots.requests()
+        assert row._plays_until - clock.now == pytest.approx(0.08 * len(pcm_of(outputs)) / 3_840)
+        assert self.heard(cloned, AddText(0, "re it comes. And th")) == []
+        clock.now = row._plays_until - 0.09
+        self.heard(cloned, steps=1)
+        assert [segment.text for segment in row.feed.segments] == ["Now, here it comes.", "And"]
+        cloned.step([ReleaseSlot(0)], [])
+
+    def test_is_read_to_its_end_in_whole_mode(self, cloned: Qwen3Engine, clock: Clock) -> None:
+        options = replace(bob(), text_mode="whole")
+        outputs = self.heard(cloned, StartRequest(0, 1, options), AddText(0, "Well, fine. Now, let me look at it"))
+        clock.now += 1
+        assert {type(one) for one in outputs + self.heard(cloned)} == {StarvedOutput}
+        cloned.step([ReleaseSlot(0)], [])
+
+
+def pcm_of(outputs: list[StepOutput]) -> bytes:
+    return b"".join(one.pcm for one in outputs if isinstance(one, FrameOutput))
+
+
+class TestAVoiceThatIsDrawn:
+    """From a description, or from nothing: pieces after the first continue what was said, as a clone its clip."""
+
+    @pytest.mark.parametrize(
+        ("kind", "options"),
+        [
+            ("voice_design", SpeechOptions("design", "auto", "A calm old man.", 0, clean=False, sampling=GREEDY)),
+            ("base", SpeechOptions(None, "auto", None, 0, clean=False, sampling=GREEDY)),
+        ],
+    )
+    def test_is_the_same_in_every_piece(self, ending: Checkpoints, kind: str, options: SpeechOptions) -> None:
+        pieces = ["Hello there.", "And you?"]
+        with engine(ending(kind), slots=1) as made:
+            first = speak(made, pieces[0], options=options)
+            with recorded(made) as prompts:
+                both = speak(made, pieces[0], FLUSH, f" {pieces[1]}", options=options)
+            model = made._models[0]
+            said = prompts[1].prefix[-len(first.frames) :]
+            frames = (*(one.codec for one in said[1:]), prompts[1].start)
+            voice = PromptVoice(None, Reference(tuple(model.tokenizer.encode(pieces[0])), frames))  # type: ignore[arg-type]
+            speech, state = model.runner.model, model.runner.model.init_state(1, 256)
+            run = torch.ones(1, dtype=torch.bool)
+            for codes in frames:
+                before = speech.decode(state.codec, torch.tensor([codes]), run, None)
+            assert np.abs(before.numpy() * 32_767 - first.pcm[-1_920:]).max() < 4
+            prompt = build_prompt(
+                model.config,
+                voice,
+                role=model.tokenizer.role(model.config.im_start_token_id),
+                text=model.tokenizer.encode(pieces[1]),
+                instruct=prompts_instruct(model, options),
+            )
+            assert prompt.prefix == prompts[1].prefix
+            speech.frame.admit(state.frame, 0, prompt, SamplingParams(temperature=0, predictor_temperature=0))
+            expected = []
+            while (frame := speech.step(state, run)).spoke[0]:
+                expected.append(frame.pcm[0].numpy())
+        found = both.pcm[len(first.pcm) :]
+        assert np.abs(found.astype(np.int32) - np.concatenate(expected)).max() <= 4
+
+    def test_has_a_reference_of_three_seconds_at_most_so_far(
+        self, ending: Checkpoints, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("agent_tts.engine.qwen3.row.CARRIED_FRAMES", 12)
+        script: list[Piece] = ["One.", FLUSH, "Two.", FLUSH, "Three.", FLUSH, "Four."]
+        with engine(ending("base"), slots=1) as made, recorded(made) as prompts:
+            spoken = speak(made, *script, options=SpeechOptions(seed=0, clean=False, sampling=GREEDY))
+        codecs = [[*(one.codec for one in each.prefix), each.start] for each in prompts]
+        frames = [sum(isinstance(codec, tuple) for codec in each) for each in codecs]
+        assert frames[0] == 0
+        assert frames == sorted(frames)
+        assert frames[-1] >= 12
+        assert frames[-1] - 12 < len(spoken.frames)
+        assert len({count for count in frames if count >= 12}) == 1
+
+
+@contextmanager
+def recorded(made: Qwen3Engine) -> Iterator[list[Prompt]]:
+    """The prompts of the engine's first model, in their order."""
+    runner, prompts = made._models[0].runner, list[Prompt]()
+    prefill = runner.prefill
+
+    def record(row: int, prompt: Prompt, *rest: Any) -> bool:
+        if prompt not in prompts:
+            prompts.append(prompt)
+        return prefill(row, prompt, *rest)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runner, "prefill", record)
+        yield prompts
+
+
+def prompts_instruct(model: qwen3_model.Qwen3Model, options: SpeechOptions) -> tuple[int, ...]:
+    """The tokens of the request's instructions, if it has any."""
+    ids = model.config.im_start_token_id, model.config.im_end_token_id
+    return model.tokenizer.instruction(options.instructions, *ids) if options.instructions else ()
 
 
 def with_clone(folder: Path, size: int, transcript: str, frames: int, *, name: str = "bob", value: float = 1.0) -> None:
@@ -785,7 +970,7 @@ class TestAPieceThatFails:
 
     def test_because_it_outgrows_its_positions(self, checkpoint: Checkpoints) -> None:
         with engine(checkpoint("custom_voice"), slots=1, max_model_len=64) as small:
-            spoken = speak(small, "One of many words, and then some more of them.", FLUSH, " Fine.", options=RYAN)
+            spoken = speak(small, "$9,999,999.", FLUSH, " Fine.", options=RYAN)
         assert spoken.outputs[-1] == DoneOutput(0, 100, length=True, cut=("positions", "overrun"))
         first, both = seconds_at_flushes(spoken)
         assert first == pytest.approx(0.08 * (64 - 9))

@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 
 from agent_tts.bench.checkpoint_config import write_tokenizer
 from agent_tts.engine.base import AddText, StartRequest
-from agent_tts.engine.qwen3.segment_feed import SEGMENT_CHARS, SegmentFeed
-from agent_tts.events import Pause, SpeechOptions
+from agent_tts.engine.qwen3.delivery import Manner
+from agent_tts.engine.qwen3.segment_feed import FIRST_WORDS, SEGMENT_TOKENS, SegmentFeed
+from agent_tts.events import Language, Pause, Prosody, Say, SpeechOptions, Style
+from agent_tts.text.directives import ABILITIES, Directives
 from agent_tts.text.tokens import TokenFeed, Tokenizer
 from tests.engine.driver import Piece, add
 
@@ -66,6 +68,38 @@ def test_segments_do_not_depend_on_the_split(tokenizer: Tokenizer, text: str, cu
     assert segments(tokenizer, parts, clean=clean) == segments(tokenizer, [text], clean=clean)
 
 
+CHANGES = st.sampled_from(
+    [Pause(200), Prosody(speed=2.0), Prosody(), Style("Whisper."), Style(None), Language("de"), Say("3", "three")]
+)
+Shape = list[tuple[list[int], Manner, int, bool]]
+
+
+def shaped(tokenizer: Tokenizer, parts: Sequence[Piece]) -> Shape:
+    """The segments with something to speak or a pause: their tokens and manners, the pauses and seams after them."""
+    directives = Directives(ABILITIES, {"de": "de"})
+    feed = SegmentFeed(StartRequest(0, 1, SpeechOptions(clean=False)), TokenFeed(tokenizer), directives=directives)
+    for part in parts:
+        feed.take_text(add(0, part, last=False))
+    feed.take_text(AddText(0, "", last=True))
+    spoken: Shape = []
+    while True:
+        feed.read()
+        if not feed.segments:
+            return spoken
+        if feed.segments[0].complete:
+            one = feed.segments.popleft()
+            if one.rest_ms or not one.is_mute:
+                spoken.append((one.tokens, one.manner, one.rest_ms, one.seam))
+
+
+@given(st.lists(TEXTS | CHANGES, max_size=8))
+def test_manners_do_not_depend_on_the_split(tokenizer: Tokenizer, parts: list[Piece]) -> None:
+    single = [one for part in parts for one in (part if isinstance(part, str) else [part])]
+    spoken = shaped(tokenizer, parts)
+    assert shaped(tokenizer, single) == spoken
+    assert all(manner.language in (None, "de") and manner.speed in (1.0, 2.0) for _, manner, _, _ in spoken)
+
+
 @given(st.lists(TEXTS | st.none(), max_size=6))
 def test_every_flush_is_answered_after_all_text_before_it(tokenizer: Tokenizer, parts: list[str | None]) -> None:
     spoken = segments(tokenizer, parts)
@@ -84,13 +118,110 @@ def visible(tokenizer: Tokenizer, tokens: list[int]) -> str:
     return "".join(tokenizer._pipeline.id_to_token(token) for token in tokens).translate(dict.fromkeys(map(ord, "ĠĊ")))
 
 
+def texts(feed: SegmentFeed) -> list[str]:
+    """Of the segments that are complete, and of the one that grows."""
+    return [segment.text for segment in feed.segments]
+
+
+def reading(tokenizer: Tokenizer, *parts: str, limit: int = SEGMENT_TOKENS, last: bool = False) -> SegmentFeed:
+    """A feed that has read the text."""
+    feed = SegmentFeed(StartRequest(0, 1, SpeechOptions(clean=False)), TokenFeed(tokenizer), limit=limit)
+    for part in parts:
+        feed._read(AddText(0, part))
+    if last:
+        feed._read(AddText(0, "", last=True))
+    return feed
+
+
 def test_a_text_is_split_at_the_length_of_a_segment(tokenizer: Tokenizer) -> None:
-    sentence = "How are you in the world? "
-    count = SEGMENT_CHARS // len(sentence)
-    assert segments(tokenizer, [sentence * count]) == [(tokenizer.encode(sentence * count), 0)]
-    longer = segments(tokenizer, [sentence * 3 * count])
-    assert len(longer) == 3
-    assert longer[0][0] == tokenizer.encode(sentence * (count + 1))
+    sentence = "How are you in the world?"
+    count = SEGMENT_TOKENS // len(tokenizer.encode(f" {sentence}"))
+    found = texts(reading(tokenizer, f"{sentence} " * 3 * count, last=True))
+    assert " ".join(found) == " ".join([sentence] * 3 * count)
+    assert all(text.endswith("?") for text in found)
+    assert abs(len(found[0].split("?")) - 1 - count) <= 1
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a b c d, e f", ["a b c d,", "e f"]),
+        ("a b c d e f g h i j k", ["a b c d e", "f g h i j k"]),
+        ("x" * 20, ["x" * 15, "x" * 5]),
+        (
+            "\N{CJK UNIFIED IDEOGRAPH-4F60}" * 12,
+            ["\N{CJK UNIFIED IDEOGRAPH-4F60}" * 10, "\N{CJK UNIFIED IDEOGRAPH-4F60}" * 2],
+        ),
+        ("a b c.\n- d e f.\n- g", ["a b c.", "- d e f.", "- g"]),
+    ],
+)
+def test_a_segment_without_the_end_of_a_sentence_ends_later(
+    tokenizer: Tokenizer, text: str, expected: list[str]
+) -> None:
+    assert texts(reading(tokenizer, text, limit=5, last=True)) == expected
+    assert texts(reading(tokenizer, *text, limit=5, last=True)) == expected
+
+
+def test_white_space_around_a_segment_is_not_spoken(tokenizer: Tokenizer) -> None:
+    assert segments(tokenizer, [" a. ", None, "\n b \n"]) == segments(tokenizer, ["a.", None, "b"])
+
+
+class TestASegmentThatEndsBeforeItsTime:
+    """What a reference wants more text than there is for."""
+
+    @pytest.mark.parametrize(
+        ("text", "spoken", "rest"),
+        [
+            ("Sure, let me loo", "Sure,", "let me loo"),
+            ("Well, fine. Now, let me loo", "Well, fine.", "Now, let me loo"),
+            ("one two three four fiv", "one two three four", "fiv"),
+            (
+                "\N{CJK UNIFIED IDEOGRAPH-4F60}" * 16,
+                "\N{CJK UNIFIED IDEOGRAPH-4F60}" * 15,
+                "\N{CJK UNIFIED IDEOGRAPH-4F60}",
+            ),
+        ],
+    )
+    def test_ends_with_a_sentence_a_clause_or_some_words(
+        self, tokenizer: Tokenizer, text: str, spoken: str, rest: str
+    ) -> None:
+        feed = reading(tokenizer, *text)
+        assert feed.can_split(paused=False)
+        feed.split(paused=False)
+        feed._read(AddText(0, " k.", last=True))
+        assert [segment.tokens for segment in feed.segments] == [
+            tokenizer.encode(spoken),
+            tokenizer.encode(f"{rest} k."),
+        ]
+
+    @pytest.mark.parametrize("text", ["", " ", "Sure", "Sure thing", "one two thr", "\N{EM DASH} "])
+    def test_is_too_short_without_a_pause(self, tokenizer: Tokenizer, text: str) -> None:
+        assert len(text.split()) < FIRST_WORDS
+        assert not reading(tokenizer, text).can_split(paused=False)
+
+    @pytest.mark.parametrize(
+        ("text", "spoken", "rest"),
+        [
+            ("Sure thi", "Sure", ""),
+            ("Sure, ", "Sure,", ""),
+            ("Let me see\N{HORIZONTAL ELLIPSIS}", "Let me see\N{HORIZONTAL ELLIPSIS}", ""),
+        ],
+    )
+    def test_ends_with_any_word_behind_a_pause(self, tokenizer: Tokenizer, text: str, spoken: str, rest: str) -> None:
+        feed = reading(tokenizer, text)
+        assert feed.can_split(paused=True)
+        feed.split(paused=True)
+        assert texts(feed) == [spoken, rest]
+
+    def test_never_ends_within_a_word(self, tokenizer: Tokenizer) -> None:
+        assert not reading(tokenizer, "unbeliev").can_split(paused=True)
+
+    def test_keeps_the_places_of_the_rest(self, tokenizer: Tokenizer) -> None:
+        feed = reading(tokenizer, "One. Two, three fou")
+        feed.split(paused=False)
+        feed.segments.popleft()
+        feed.split(paused=False)
+        assert texts(feed) == ["Two,", "three"]
 
 
 def test_a_long_text_is_read_in_chunks(tokenizer: Tokenizer) -> None:

@@ -23,6 +23,8 @@ from tests.engine.driver import Script, Spoken, routed, speak_all
 from tests.model import audioseal_files
 from tests.model.conftest import Checkpoint as Checkpoints
 from tests.model.conftest import checkpoint, ending, one_thread
+from tests.support import running_node, until
+from tests.wire import wire
 
 __all__ = ["checkpoint", "ending", "one_thread"]  # fixtures
 
@@ -56,6 +58,18 @@ def test_speech_carries_the_librarys_watermark(ending: Checkpoints, tmp_path: Pa
         assert np.abs(mark.numpy()).max() > 20 / 32_767
         expected = np.clip(speech + mark.numpy(), -1, 1)
         assert np.abs(marked - expected).max() < 4 / 32_767  # the samples that it is computed from were not rounded
+
+
+@pytest.mark.node
+async def test_a_node_tells_its_clients_of_the_watermark(ending: Checkpoints, tmp_path: Path) -> None:
+    """Through a real engine process, which gets only some of the settings."""
+    models = [{"source": str(ending("custom_voice"))}]
+    marking = {"watermark": "audioseal", "audioseal": {"source": str(audioseal_files.write(tmp_path))}}
+    qwen3 = {"models": models, "device": "cpu", "max_model_len": 256}
+    async with running_node(engine="qwen3", slots=1, qwen3=qwen3, **marking) as node:
+        await until(lambda: node.node.service.ready, 60)
+        async with wire(node.ws_url) as peer:
+            assert (await peer.until("session.created"))["provenance"]["watermark"] == "audioseal"
 
 
 def test_its_weights_have_to_be_there(ending: Checkpoints, tmp_path: Path) -> None:

@@ -149,6 +149,9 @@ def test_requests_without_an_id_are_contexts_of_their_own() -> None:
         ("It is nice today.", True, "It is nice today. "),
         ("It costs 3.", True, "It costs 3. "),
         ('"Yes!"', True, '"Yes!" '),
+        ("<p>It is nice.</p>", True, "<p>It is nice.</p> "),
+        ('Yes.<break time="1.5s"/>', True, 'Yes.<break time="1.5s"/> '),
+        ('<speed ratio="1.5', True, '<speed ratio="1.5'),
         ("and then", True, "and then"),
         ("It is nice today.", False, "It is nice today. "),
         ("Is it?", False, "Is it?" + " "),
@@ -186,6 +189,22 @@ def test_audio_comes_with_the_words_starting_in_it() -> None:
     rest, done = out(one, "context.done", reason="end")
     assert rest["word_timestamps"]["words"] == ["Bye."]
     assert (done["type"], done["done"], done["status_code"]) == ("done", True, 200)
+
+
+def test_phones_in_the_place_of_a_word_have_no_time() -> None:
+    """Pipecat's class expects none; with one its LLM would read the phones."""
+    one = begun(add_timestamps=True)
+    into(one, transcript=" << you <<w|ɪ>>. Bye")
+    sent = "Hello << you <<w|ɪ>>. Bye"
+    told = {"Hello": "Hello", "<<": "<<", "you": "you", "wɪ.": "<<w|ɪ>>.", "Bye": "Bye"}
+    starts = {word: sent.index(raw) for word, raw in told.items()}
+    words = [
+        {"word": word, "start_ms": 0, "end_ms": 9, "char_start": at, "char_end": at + len(told[word])}
+        for word, at in starts.items()
+    ]
+    out(one, "words", kind="aligned", words=words)
+    timestamps, _ = sound(one, bytes(4_800))
+    assert timestamps["word_timestamps"]["words"] == ["Hello", "<<", "you", "Bye"]
 
 
 def test_times_are_those_of_the_encoding() -> None:

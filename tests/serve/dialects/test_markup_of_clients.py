@@ -13,7 +13,14 @@ from cartesia import AsyncCartesia
 from deepgram import AsyncDeepgramClient
 from deepgram.environment import DeepgramClientEnvironment
 from deepgram.speak.v1.types import SpeakV1Flush, SpeakV1Text
-from deepgram.speak.v2.types import SpeakV2Flush, SpeakV2Speak, SpeakV2SpeechMetadata
+from deepgram.speak.v2.types import (
+    SpeakV2Flush,
+    SpeakV2Interrupt,
+    SpeakV2InterruptPlaybackOffset,
+    SpeakV2Speak,
+    SpeakV2SpeechInterrupted,
+    SpeakV2SpeechMetadata,
+)
 from elevenlabs.client import ElevenLabs
 from livekit.agents import tokenize, tts
 from livekit.agents.tts._provider_format import strip_all_markup
@@ -22,6 +29,8 @@ from livekit.plugins import deepgram as livekit_deepgram
 from livekit.plugins import elevenlabs as livekit_elevenlabs
 from livekit.plugins import openai as livekit_openai
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient
+from pipecat.processors.aggregators.llm_context import LLMContext
+from pipecat.processors.aggregators.llm_response_universal import LLMAssistantAggregator
 from pipecat.services.cartesia.tts import CartesiaHttpTTSService, CartesiaTTSService
 from pipecat.services.deepgram.flux.tts import DeepgramFluxTTSService
 from pipecat.services.deepgram.tts import DeepgramHttpTTSService, DeepgramTTSService
@@ -37,7 +46,7 @@ from tests.hearing import heard
 from tests.integrations.pipecat.pipeline import running
 from tests.serve.dialects import livekit_run, pipecat_run
 from tests.serve.dialects.hearing import FIRST, SECOND, VOICE, halves
-from tests.support import RunningNode, running_node
+from tests.support import RunningNode, running_node, until
 
 pytestmark = [pytest.mark.node, pytest.mark.filterwarnings("ignore:websockets:DeprecationWarning")]
 
@@ -62,6 +71,11 @@ def ws(node: RunningNode) -> str:
 
 
 # ---------------------------------------------------------------- the clients
+
+
+def said(context: LLMContext) -> list[str]:
+    """The assistant's messages in the LLM's context."""
+    return [str(message["content"]) for message in context.get_messages() if isinstance(message, dict)]
 
 
 async def piped(service: TTSService, text: str, *, tells_words: bool) -> Heard:
@@ -406,3 +420,80 @@ async def test_the_expressive_markup_of_livekit(node: RunningNode) -> None:
     """Its class for Cartesia lowers it; to others a language model may write it, too."""
     clients = {name: speak for name, speak in CLIENTS.items() if "livekit" in name}
     assert await differences(node, clients, lambda _: EXPRESSIVE) == {}
+
+
+SPOKEN_AS = {"weather": "ˈwɛðɚ", "window": "ˈwɪndoʊ"}
+
+
+async def test_the_pronunciations_of_pipecat(node: RunningNode) -> None:
+    """Each class writes them in its vendor's markup; the LLM's context keeps the words."""
+    url = ws(node)
+
+    def ways(kind: type[TTSService]) -> Any:
+        return [("*", kind.pronunciation_transform_ipa(SPOKEN_AS))]
+
+    services: dict[str, TTSService] = {
+        "<<w|": CartesiaTTSService(
+            api_key="none",
+            url=f"{url}/tts/websocket",
+            settings=CartesiaTTSService.Settings(voice=VOICE),
+            text_transforms=ways(CartesiaTTSService),
+        ),
+        "<phoneme": ElevenLabsTTSService(
+            api_key="none",
+            url=url,
+            settings=ElevenLabsTTSService.Settings(voice=VOICE, model="eleven_flash_v2"),
+            enable_ssml_parsing=True,
+            text_transforms=ways(ElevenLabsTTSService),
+        ),
+        '\\{"word"': DeepgramTTSService(
+            api_key="none",
+            base_url=url,
+            settings=DeepgramTTSService.Settings(voice="aura-2-thalia-en"),
+            text_transforms=ways(DeepgramTTSService),
+        ),
+        '<phoneme alphabet="ipa" ph="ˈ': AgentTTSService(
+            url=node.url,
+            settings=AgentTTSService.Settings(voice=VOICE),
+            text_aggregation_mode=SENTENCE,
+            text_transforms=ways(AgentTTSService),
+        ),
+    }
+
+    async def spoken(markup: str, service: TTSService) -> tuple[bytes, list[str]]:
+        sent: list[str] = []
+
+        async def on_tts_request(_: object, context_id: str, text: str) -> None:
+            sent.append(text)
+
+        service.add_event_handler("on_tts_request", on_tts_request)
+        context = LLMContext()
+        async with running([service], after=[LLMAssistantAggregator(context)]) as pipeline:
+            await pipeline.turn(*pipecat_run.tokens(PLAIN))
+            await until(lambda: bool(said(context)))
+            assert markup in "".join(sent)
+            return pipeline.pcm(), said(context)
+
+    for pcm, kept in await asyncio.gather(*(spoken(markup, service) for markup, service in services.items())):
+        assert kept == [PLAIN]
+        assert await sentences_of(pcm) == [FIRST, SECOND]
+
+
+async def test_an_interruption_tells_flux_the_heard_text_without_markup(node: RunningNode) -> None:
+    async with httpx.AsyncClient(trust_env=False) as http_client:
+        async with _deepgram(node, http_client).speak.v2.connect(
+            model="flux-haley-en", sample_rate=24_000
+        ) as connection:
+            await connection.send_speak(SpeakV2Speak(text=f"{MARKED['flux']} {MARKED['ours']}"))
+            await connection.send_flush(SpeakV2Flush())
+            async for message in connection:
+                if isinstance(message, bytes):
+                    offset = SpeakV2InterruptPlaybackOffset(value=1_000)
+                    await connection.send_interrupt(SpeakV2Interrupt(playback_offset=offset))
+                    break
+            async for message in connection:
+                if isinstance(message, SpeakV2SpeechInterrupted):
+                    break
+    assert isinstance(message, SpeakV2SpeechInterrupted)
+    assert message.text_spoken
+    assert f"{message.text_spoken}{message.text_remaining}".split() == f"{PLAIN} {PLAIN}".split()

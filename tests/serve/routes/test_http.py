@@ -97,11 +97,26 @@ async def test_speed_is_the_engines(node: RunningNode) -> None:
     assert len(fast.content) == pytest.approx(len(normal.content) / 2, rel=0.01)
 
 
-async def test_breaks_and_normalize_are_options(node: RunningNode) -> None:
+async def test_a_lexicon_is_an_option(node: RunningNode) -> None:
+    async with client(node) as http:
+        said = await speak(http, "an engine x", response_format="pcm")
+        figures = await speak(http, "an nginx", response_format="pcm", lexicon={"nginx": {"alias": "engine x"}})
+        wrong = await speak(http, lexicon={"nginx": 5})
+    assert len(figures.content) == len(said.content)
+    assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "lexicon")
+
+
+async def test_markup_and_normalize_are_options(node: RunningNode) -> None:
     async with client(node) as http:
         said = await speak(http, "five dollars", response_format="pcm")
         figures = await speak(http, "$5", response_format="pcm", normalize=True)
         paused = await speak(http, 'five <break time="1s"/> dollars', response_format="pcm")
+        obeyed = await speak(http, "[sad] five dollars", response_format="pcm")
+        literal = await speak(http, "[sad] five dollars", response_format="pcm", markup="none")
+        wrong = await speak(http, markup="ssml")
+    assert obeyed.content == said.content
+    assert len(literal.content) > len(said.content)
+    assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "markup")
     assert figures.content == said.content
     assert len(paused.content) == len(said.content) + 48_000
 

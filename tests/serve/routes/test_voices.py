@@ -89,7 +89,9 @@ async def test_a_clone_is_made_listed_routed_and_deleted(tmp_path: Path, base: M
             audio_sample=("b.wav", CLIP), consent=CONSENT, name="bob", extra_body=fields
         )
         assert (made.id, made.object, made.name, made.type) == ("bob", "audio.voice", "bob", "audio_sample")
-        assert made.model_dump()["frames"] > 2.0 / 0.08  # the clip, and silence after it
+        told = made.model_dump()
+        assert told["frames"] > 2.0 / 0.08  # the clip, and silence after it
+        assert told["live_chars"] == 4 * told["frames"] - len("A tone.")
         assert CONSENT not in made.model_dump_json()
         assert await names(http) == ["bob"]
         assert (await http.get("/voices")).json()["clones"] is True

@@ -14,6 +14,7 @@ pytest.importorskip("c2pa", reason="pip install 'agent-tts[c2pa]'")
 
 from c2pa import Reader
 
+from agent_tts.cli.sinks import FileSink
 from agent_tts.errors import SettingsError
 from agent_tts.provenance import DIGITAL_SOURCE, has_mark
 from agent_tts.speech.audio.files import CONTENT_TYPES, HEADER_BYTES
@@ -57,6 +58,15 @@ async def test_a_file_is_signed_where_a_request_wants_it(tmp_path: Path) -> None
         for wrong in ({"response_format": "opus"}, {"stream_format": "sse"}):
             refused = await http.post("/v1/audio/speech", json=body | {"response_format": "wav"} | wrong)
             assert (refused.status_code, refused.json()["error"]["param"]) == (400, "c2pa")
+
+
+async def test_a_command_signs_its_files(tmp_path: Path) -> None:
+    signer = make_signer(tmp_path / "signer")
+    for format in SIGNABLE:
+        sink = FileSink(tmp_path / f"a.{format}", ManifestSigner(str(signer.cert), str(signer.key)))
+        await sink.write(bytes(96_000))
+        await sink.close(True)
+        assert read((tmp_path / f"a.{format}").read_bytes(), format)["validation_state"] == "Valid"
 
 
 @pytest.mark.node

@@ -88,6 +88,7 @@ def test_anything_else_is_text(text: str) -> None:
         ("One [long pause] two", ["One ", Pause(1_000), "two"]),
         ('A <phoneme alphabet="ipa" ph="təˈmeɪtoʊ">tomato</phoneme>!', ["A ", Say("tomato", None, "təˈmeɪtoʊ"), "!"]),
         ('A <phoneme alphabet="other" ph="x">tomato</phoneme>!', ["A tomato!"]),
+        ('<phoneme alphabet="cmu-arpabet" ph="HH AH0 L OW1">hello</phoneme>', [Say("hello", None, "həˈloʊ")]),
         # SSML
         ("<speak>Hello.</speak>", ["Hello."]),
         ('<?xml version="1.0"?><speak version="1.1" xml:lang="en"><!-- no -->Hi</speak>', ["Hi"]),
@@ -99,6 +100,12 @@ def test_anything_else_is_text(text: str) -> None:
         ('<say-as interpret-as="date">1/2</say-as>', ["1/2"]),
         ('A <prosody rate="fast" volume="+6dB" pitch="-2st">B</prosody> C', [
             "A ", Prosody(1.25, 10 ** (6 / 20), 2 ** (-2 / 12)), "B ", Prosody(), "C",
+        ]),
+        ('<prosody volume="50">a</prosody><prosody volume="+10">b</prosody><prosody volume="loud">c</prosody>', [
+            Prosody(volume=0.5), "a", Prosody(volume=1.1), "b", Prosody(volume=1.5), "c",
+        ]),
+        ('<prosody rate="+20%" pitch="high">a</prosody><prosody rate="1.2" pitch="+10Hz">b</prosody>', [
+            Prosody(1.2, pitch=1.15), "a", Prosody(1.2), "b",
         ]),
         ('<prosody rate="150%"><prosody volume="soft">a</prosody>b</prosody>c', [
             Prosody(1.5, 0.6), "a", Prosody(1.5), "b", Prosody(), "c",
@@ -159,6 +166,14 @@ def test_a_pause_without_a_time_that_is_known_is_none(tag: str) -> None:
 )
 def test_a_tag_that_does_not_end_is_no_text(text: str, left: str) -> None:
     assert clean(text) == left
+
+
+@pytest.mark.parametrize("length", range(MAX_TAG - 2, MAX_TAG + 4))
+def test_the_longest_tag_does_not_depend_on_the_split(length: int) -> None:
+    start = '<emotion value="sad" x="'
+    tag = start + "y" * (length - len(start) - len('"/>')) + '"/>'
+    assert len(tag) == length
+    assert read(*tag, *"Hi") == read(f"{tag}Hi")
 
 
 def test_a_flush_does_not_break_a_tag() -> None:

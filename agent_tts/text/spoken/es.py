@@ -1,0 +1,133 @@
+"""Spanish."""
+
+from __future__ import annotations
+
+import re
+
+from agent_tts.text.spoken.shared import (
+    any_of,
+    before_noun,
+    fractions,
+    invariable,
+    money,
+    numeric_dates,
+    ranges,
+    regular,
+    telephone,
+    words,
+)
+from agent_tts.text.spoken.table import Noun, Table, cardinal, ordinal, rule
+
+MONTHS = words("enero febrero marzo abril mayo junio julio agosto septiembre octubre noviembre diciembre")
+_FEMININE = re.compile(r".*(?:as?|ión|iones|dad(?:es)?|tud(?:es)?|umbres?)|noche|noches|vez|veces|mano|manos|mujer|luz")
+_NOT_FEMININE = re.compile(r"días?|mapas?|.*(?:ema|oma|grama|lema)s?|clima|planetas?|.*istas?")
+_NO_NOUN = {*words("de del y o u a al en es por para con que se no ni lo la las los le un una como más menos pero si")}
+
+# fmt: off
+_UNITS = {
+    "km/h": "kilómetro por hora", "m/s": "metro por segundo", "km": "kilómetro", "m": "metro", "cm": "centímetro",
+    "mm": "milímetro", "kg": "kilo", "g": "gramo", "mg": "miligramo", "l": "litro", "L": "litro", "ml": "mililitro",
+    "°C": "grado Celsius", "°F": "grado Fahrenheit", "°": "grado", "min": "minuto", "s": "segundo", "seg": "segundo",
+    "kWh": "kilovatio hora", "W": "vatio", "kW": "kilovatio", "V": "voltio", "dB": "decibelio",
+}
+# fmt: on
+
+
+class _Spanish(Table):
+    def integer(self, number: int, gender: str = "") -> str:
+        said = re.sub(r"uno(?= mil| mill)", "un", super().integer(number, gender)).replace("veintiun ", "veintiún ")
+        if gender == "f":
+            return re.sub(r"uno$", "una", said.replace("cientos", "cientas").replace("quinientos", "quinientas"))
+        if gender:
+            return re.sub(r"uno$", "un", said) if not said.endswith("veintiuno") else f"{said[:-9]}veintiún"
+        return said
+
+    def after_scale(self, noun: Noun) -> str:
+        return f"de {noun.many}"
+
+
+def table() -> Table:
+    """See `Table`."""
+    bare = _Spanish("es", point=",", groups=". ", point_word="coma", dots=True)
+    return _Spanish(
+        "es",
+        point=",",
+        groups=". ",
+        point_word="coma",
+        minus="menos",
+        dots=True,
+        percent=Noun("por ciento", "por ciento", ""),
+        currencies=money(
+            eur=(Noun("euro", "euros"), Noun("céntimo", "céntimos")),
+            usd=(Noun("dólar", "dólares"), Noun("centavo", "centavos")),
+            gbp=(Noun("libra", "libras", "f"), Noun("penique", "peniques")),
+            jpy=(Noun("yen", "yenes"), None),
+        ),
+        hundredths_join=" con ",
+        scales={word: Noun(word, word) for word in ("millón", "millones")},
+        units=regular(
+            _UNITS,
+            lambda one: f"{one}s",
+        )
+        | regular({"t": "tonelada"}, lambda one: f"{one}s", "f")
+        | {"m²": Noun("metro cuadrado", "metros cuadrados"), "km²": Noun("kilómetro cuadrado", "kilómetros cuadrados")}
+        | invariable({"Hz": "hercios", "kHz": "kilohercios", "MHz": "megahercios", "GHz": "gigahercios"})
+        | invariable({"KB": "kilobytes", "MB": "megabytes", "GB": "gigabytes", "TB": "terabytes"}),
+        words={
+            "Sr.": "señor",
+            "Sra.": "señora",
+            "Srta.": "señorita",
+            "Dr.": "doctor",
+            "Dra.": "doctora",
+            "&": "y",
+            "etc.": "etcétera",
+            "Ud.": "usted",
+            "Uds.": "ustedes",
+            "aprox.": "aproximadamente",
+        },
+        rules=(
+            telephone(bare),
+            *numeric_dates("/-.", _date),
+            rule(rf"1º?\ de\ ({any_of(MONTHS)})", lambda match, _: f"primero de {match[1]}"),
+            rule(r"([01]?\d|2[0-4]):([0-5]\d)(?:\ ?(?:h|hs|hrs)\.?)? | ([01]?\d|2[0-4])\ ?(?:h|hs|hrs)\.?", _clock),
+            rule(r"(\d{1,3})\.?(º|ª|°|er|ra|ro|do|da|to|ta)", _ordinal),
+            fractions({"1/2": "un medio", "1/3": "un tercio", "2/3": "dos tercios", "1/4": "un cuarto"}),
+            fractions({"3/4": "tres cuartos"}),
+            ranges(bare, "a"),
+        ),
+        last_rules=(
+            before_noun(bare, "1", _gender),
+            before_noun(bare, "", _gender, number=r"[2-9]\d\d"),
+        ),
+        joins=frozenset(("de",)),
+        months=tuple(MONTHS),
+    )
+
+
+def _gender(noun: str) -> str | None:
+    if noun in _NO_NOUN:
+        return None
+    return "f" if _FEMININE.fullmatch(noun) and not _NOT_FEMININE.fullmatch(noun) else "m"
+
+
+def _date(day: int, month: int, year: int | None) -> str:
+    said = f"{'primero' if day == 1 else cardinal(day, 'es')} de {MONTHS[month - 1]}"
+    return said if year is None else f"{said} de {cardinal(year, 'es')}"
+
+
+def _clock(match: re.Match[str], _: str) -> str:
+    hour, minutes = int(match[1] or match[3]), int(match[2] or 0)
+    said = re.sub(r"uno$", "una", cardinal(hour, "es"))
+    if minutes:
+        return f"{said} y {cardinal(minutes, 'es')}"
+    return f"{said} {'hora' if hour == 1 else 'horas'}"
+
+
+def _ordinal(match: re.Match[str], _: str) -> str | None:
+    number, ending = int(match[1]), match[2]
+    said = {11: "undécimo", 12: "duodécimo"}.get(number) or ordinal(number, "es")
+    if ending == "er":
+        return said[:-1] if number in (1, 3) else None
+    if ending in "ªradata" and ending.endswith(("a", "ª")):
+        return re.sub(r"o\b", "a", said)
+    return said

@@ -1,0 +1,130 @@
+"""French."""
+
+from __future__ import annotations
+
+import re
+
+from agent_tts.text.spoken.shared import (
+    before_noun,
+    fractions,
+    invariable,
+    money,
+    numeric_dates,
+    ranges,
+    regular,
+    telephone,
+    words,
+)
+from agent_tts.text.spoken.table import Noun, Table, cardinal, ordinal, rule
+
+MONTHS = words("janvier février mars avril mai juin juillet août septembre octobre novembre décembre")
+_FEMININE = re.compile(
+    r".*(?:tion|sion|té|ée|ence|ance|ette|esse|ure|aine|ière|elle|euse|rice|ie|ude|ine|ille|ade)"
+    r"|heure|minute|seconde|page|personne|fois|semaine|nuit|table|chose|main|voiture|tasse|tonne|femme|fille|pomme|part",
+    re.IGNORECASE,
+)
+_ORDINALS = {"re": "f", "ère": "f", "nde": "f", "er": "m", "e": "m", "ème": "m", "eme": "m", "nd": "m"}
+
+# fmt: off
+_UNITS = {
+    "km/h": "kilomètre par heure", "m/s": "mètre par seconde", "km": "kilomètre", "m": "mètre", "cm": "centimètre",
+    "mm": "millimètre", "kg": "kilogramme", "g": "gramme", "mg": "milligramme", "l": "litre", "L": "litre",
+    "ml": "millilitre", "cl": "centilitre", "°C": "degré Celsius", "°F": "degré Fahrenheit", "°": "degré",
+    "kWh": "kilowattheure", "W": "watt", "kW": "kilowatt", "V": "volt", "Go": "gigaoctet", "Mo": "mégaoctet",
+    "ko": "kilooctet", "To": "téraoctet", "dB": "décibel",
+}
+# fmt: on
+
+
+class _French(Table):
+    def integer(self, number: int, gender: str = "") -> str:
+        said = super().integer(number, gender)
+        return f"{said}e" if gender == "f" and re.search(r"\bun$", said) else said
+
+    def form(self, number: int | None, noun: Noun) -> str:
+        return noun.one if number is not None and number < 2 else noun.many
+
+    def after_scale(self, noun: Noun) -> str:
+        return f"d'{noun.many}" if noun.many[0] in "aeiouyh" else f"de {noun.many}"
+
+
+def table() -> Table:
+    """See `Table`."""
+    cents = Noun("centime", "centimes")
+    bare = _French("fr", point=",", groups=" ", point_word="virgule", dots=True)
+    return _French(
+        "fr",
+        point=",",
+        groups=" ",
+        point_word="virgule",
+        minus="moins",
+        dots=True,
+        percent=Noun("pour cent", "pour cent"),
+        currencies=money(
+            eur=(Noun("euro", "euros"), cents),
+            usd=(Noun("dollar", "dollars"), Noun("cent", "cents")),
+            gbp=(Noun("livre", "livres", "f"), Noun("penny", "pence")),
+            jpy=(Noun("yen", "yens"), None),
+        ),
+        hundredths_join=" ",
+        scales={
+            **{word: Noun(word, word) for word in ("million", "millions", "milliard", "milliards")},
+            "M": Noun("million", "millions"),
+            "Md": Noun("milliard", "milliards"),
+        },
+        units=regular(
+            _UNITS,
+            lambda one: f"{one}s",
+        )
+        | regular({"min": "minute", "s": "seconde", "t": "tonne", "ms": "milliseconde"}, lambda one: f"{one}s", "f")
+        | {"m²": Noun("mètre carré", "mètres carrés"), "km²": Noun("kilomètre carré", "kilomètres carrés")}
+        | invariable({"Hz": "hertz", "kHz": "kilohertz", "MHz": "mégahertz", "GHz": "gigahertz"}),
+        words={
+            "M.": "Monsieur",
+            "Mme": "Madame",
+            "Mlle": "Mademoiselle",
+            "Dr": "Docteur",
+            "&": "et",
+            "etc.": "et cetera",
+        },
+        rules=(
+            telephone(bare),
+            rule(r"0\d(?:[\ .]\d\d){4}", _pairs),
+            *numeric_dates("/.-", _date),
+            rule(r"([01]?\d|2[0-4])\ ?[hH]\ ?([0-5]\d)?(?:\ ?min)? | ([01]?\d|2[0-4]):([0-5]\d)", _clock),
+            rule(rf"(\d{{1,3}})({'|'.join(sorted(_ORDINALS, key=len, reverse=True))})", _ordinal),
+            fractions(
+                {"1/2": "un demi", "1/3": "un tiers", "2/3": "deux tiers", "1/4": "un quart", "3/4": "trois quarts"}
+            ),
+            ranges(bare, "à"),
+        ),
+        last_rules=(before_noun(bare, "1", lambda noun: "f" if _FEMININE.fullmatch(noun.rstrip("s")) else "m"),),
+        joins=frozenset(("h",)),
+    )
+
+
+def _date(day: int, month: int, year: int | None) -> str:
+    said = f"{'premier' if day == 1 else cardinal(day, 'fr')} {MONTHS[month - 1]}"
+    return said if year is None else f"{said} {cardinal(year, 'fr')}"
+
+
+def _clock(match: re.Match[str], _: str) -> str:
+    hour, minutes = int(match[1] or match[3]), int(match[2] or match[4] or 0)
+    said = re.sub(r"\bun$", "une", cardinal(hour, "fr")) + (" heure" if hour < 2 else " heures")
+    return f"{said} {re.sub(r'un$', 'une', cardinal(minutes, 'fr'))}" if minutes else said
+
+
+def _pairs(match: re.Match[str], _: str) -> str:
+    pairs = re.findall(r"\d\d", match[0])
+    return ", ".join(
+        f"zéro {cardinal(int(pair), 'fr')}" if pair[0] == "0" else cardinal(int(pair), "fr") for pair in pairs
+    )
+
+
+def _ordinal(match: re.Match[str], _: str) -> str | None:
+    number, ending = int(match[1]), match[2]
+    if number == 1:
+        return "première" if _ORDINALS[ending] == "f" else "premier" if ending == "er" else None
+    if ending in ("nd", "nde"):
+        return ("second" if ending == "nd" else "seconde") if number == 2 else None
+    return ordinal(number, "fr") if ending in ("e", "ème", "eme") else None

@@ -1,0 +1,131 @@
+"""Portuguese; numbers as in Brazil."""
+
+from __future__ import annotations
+
+import re
+
+from agent_tts.text.spoken.shared import (
+    any_of,
+    before_noun,
+    fractions,
+    invariable,
+    money,
+    numeric_dates,
+    ranges,
+    regular,
+    telephone,
+    words,
+)
+from agent_tts.text.spoken.table import Noun, Table, cardinal, ordinal, rule
+
+MONTHS = words("janeiro fevereiro março abril maio junho julho agosto setembro outubro novembro dezembro")
+_FEMININE = re.compile(
+    r".*(?:as?|ção|ções|são|sões|dade|dades|agem|agens|tude)|noites?|vez|vezes|mãos?|mulher|mulheres|luz"
+)
+_NOT_FEMININE = re.compile(r"dias?|mapas?|.*(?:ema|oma|grama)s?|planetas?|.*istas?")
+_NO_NOUN = {
+    *words("de do da dos das e ou a ao à em no na nos nas é por para com que se não o as os um uma como mais mas")
+}
+
+# fmt: off
+_UNITS = {
+    "km/h": "quilômetro por hora", "m/s": "metro por segundo", "km": "quilômetro", "m": "metro", "cm": "centímetro",
+    "mm": "milímetro", "kg": "quilo", "g": "grama", "mg": "miligrama", "l": "litro", "L": "litro", "ml": "mililitro",
+    "°C": "grau Celsius", "°F": "grau Fahrenheit", "°": "grau", "min": "minuto", "s": "segundo",
+    "kWh": "quilowatt hora", "W": "watt", "kW": "quilowatt", "V": "volt", "dB": "decibel",
+}
+# fmt: on
+
+
+class _Portuguese(Table):
+    def integer(self, number: int, gender: str = "") -> str:
+        said = super().integer(number, gender)
+        if gender == "f":
+            said = re.sub(r"um$", "uma", re.sub(r"dois$", "duas", said.replace("entos", "entas")))
+        return said
+
+    def after_scale(self, noun: Noun) -> str:
+        return f"de {noun.many}"
+
+
+def table() -> Table:
+    """See `Table`."""
+    bare = _Portuguese("pt", point=",", groups=". ", point_word="vírgula", dots=True)
+    return _Portuguese(
+        "pt",
+        point=",",
+        groups=". ",
+        point_word="vírgula",
+        minus="menos",
+        dots=True,
+        percent=Noun("por cento", "por cento", ""),
+        currencies=money(
+            brl=(Noun("real", "reais"), Noun("centavo", "centavos")),
+            eur=(Noun("euro", "euros"), Noun("cêntimo", "cêntimos")),
+            usd=(Noun("dólar", "dólares"), Noun("centavo", "centavos")),
+            gbp=(Noun("libra", "libras", "f"), Noun("penny", "pence")),
+            jpy=(Noun("iene", "ienes"), None),
+        ),
+        hundredths_join=" e ",
+        scales={word: Noun(word, word) for word in ("milhão", "milhões", "bilhão", "bilhões")}
+        | {"mi": Noun("milhão", "milhões"), "bi": Noun("bilhão", "bilhões")},
+        units=regular(
+            _UNITS,
+            lambda one: "decibéis" if one == "decibel" else f"{one}s",
+        )
+        | regular({"t": "tonelada"}, lambda one: f"{one}s", "f")
+        | {
+            "m²": Noun("metro quadrado", "metros quadrados"),
+            "km²": Noun("quilômetro quadrado", "quilômetros quadrados"),
+        }
+        | invariable({"Hz": "hertz", "kHz": "quilohertz", "MHz": "megahertz", "GHz": "gigahertz"})
+        | invariable({"KB": "quilobytes", "MB": "megabytes", "GB": "gigabytes", "TB": "terabytes"}),
+        words={
+            "Sr.": "senhor",
+            "Sra.": "senhora",
+            "Dr.": "doutor",
+            "Dra.": "doutora",
+            "etc.": "etcétera",
+            "&": "e",
+        },
+        rules=(
+            telephone(bare, r"\(\d\d\)\ ?9?\d{4}-?\d{4}"),
+            *numeric_dates("/-.", _date),
+            rule(rf"1º?\ de\ ({any_of(MONTHS)})", lambda match, _: f"primeiro de {match[1]}"),
+            rule(r"([01]?\d|2[0-4])(?:[h:]([0-5]\d)(?:min|h)?|\ ?h)", _clock),
+            rule(r"(\d{1,3})\.?(º|ª|°|o|a)", _ordinal),
+            fractions({"1/2": "um meio", "1/3": "um terço", "2/3": "dois terços", "1/4": "um quarto"}),
+            fractions({"3/4": "três quartos"}),
+            ranges(bare, "a"),
+        ),
+        last_rules=(
+            before_noun(bare, "12", _gender),
+            before_noun(bare, "", _gender, number=r"[2-9]\d\d"),
+        ),
+        joins=frozenset(("de",)),
+        months=tuple(MONTHS),
+    )
+
+
+def _gender(noun: str) -> str | None:
+    if noun in _NO_NOUN:
+        return None
+    return "f" if _FEMININE.fullmatch(noun) and not _NOT_FEMININE.fullmatch(noun) else "m"
+
+
+def _date(day: int, month: int, year: int | None) -> str:
+    said = f"{'primeiro' if day == 1 else cardinal(day, 'pt')} de {MONTHS[month - 1]}"
+    return said if year is None else f"{said} de {cardinal(year, 'pt')}"
+
+
+def _clock(match: re.Match[str], _: str) -> str:
+    hour, minutes = int(match[1]), int(match[2] or 0)
+    said = re.sub(r"um$", "uma", re.sub(r"dois$", "duas", cardinal(hour, "pt")))
+    if minutes:
+        return f"{said} e {cardinal(minutes, 'pt')}"
+    return f"{said} {'hora' if hour == 1 else 'horas'}"
+
+
+def _ordinal(match: re.Match[str], _: str) -> str:
+    said = ordinal(int(match[1]), "pt")
+    return re.sub(r"o\b", "a", said) if match[2] in "ªa" else said

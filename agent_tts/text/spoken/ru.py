@@ -1,0 +1,169 @@
+"""Russian: numbers agree with what they count in gender and number."""
+
+from __future__ import annotations
+
+import re
+
+from agent_tts.text.spoken.shared import any_of, before_noun, fractions, money, numeric_dates, telephone, words
+from agent_tts.text.spoken.table import Noun, Table, cardinal, ordinal, rule
+
+MONTHS = words("января февраля марта апреля мая июня июля августа сентября октября ноября декабря")
+_ONE = {"f": "одна", "n": "одно"}
+# The endings of an ordinal by what is written after it: 5-й, 5-го, 5-я.
+_ENDINGS = {"й": "", "ый": "", "ой": "", "го": "ого", "ого": "ого", "му": "ому", "м": "ом", "ом": "ом", "я": "ая"}
+_ENDINGS |= {"ая": "ая", "е": "ое", "ое": "ое", "ю": "ую", "ую": "ую", "х": "ых", "ых": "ых"}
+_YEAR_WORDS = {"год": "", "года": "ого", "году": "ом", "годом": "ым", "г.": "", "гг.": ""}
+
+
+_BEFORE_GENITIVE = {*words("с со до после около от из конца начала весной летом осенью зимой")}
+
+
+class _Russian(Table):
+    def integer(self, number: int, gender: str = "") -> str:
+        said = super().integer(number, gender)
+        if gender in _ONE:
+            said = re.sub(r"\bодин$", _ONE[gender], said)
+        return re.sub(r"\bдва$", "две", said) if gender == "f" else said
+
+    def form(self, number: int | None, noun: Noun) -> str:
+        if number is None:
+            return noun.few
+        if number % 10 == 1 and number % 100 != 11:
+            return noun.one
+        return noun.few if number % 10 in (2, 3, 4) and number % 100 not in (12, 13, 14) else noun.many
+
+
+def table() -> Table:
+    """See `Table`."""
+    bare = _Russian("ru", point=",", groups=" ", point_word="запятая", dots=True)
+    return _Russian(
+        "ru",
+        point=",",
+        groups=" ",
+        point_word="запятая",
+        minus="минус",
+        dots=True,
+        percent=Noun("процент", "процентов", "m", "процента"),
+        currencies=money(
+            rub=(Noun("рубль", "рублей", "m", "рубля"), Noun("копейка", "копеек", "f", "копейки")),
+            usd=(Noun("доллар", "долларов", "m", "доллара"), Noun("цент", "центов", "m", "цента")),
+            eur=(Noun("евро", "евро", "m", "евро"), Noun("цент", "центов", "m", "цента")),
+            gbp=(Noun("фунт", "фунтов", "m", "фунта"), Noun("пенс", "пенсов", "m", "пенса")),
+            jpy=(Noun("иена", "иен", "f", "иены"), None),
+        ),
+        hundredths_join=" ",
+        scales={
+            word: Noun(word, word, "m", word)
+            for word in words("миллион миллиона миллионов миллиард миллиарда миллиардов")
+        }
+        | {word: Noun(word, word, "f", word) for word in words("тысяча тысячи тысяч")}
+        | dict.fromkeys(("млн", "млн."), Noun("миллион", "миллионов", "m", "миллиона"))
+        | dict.fromkeys(("млрд", "млрд."), Noun("миллиард", "миллиардов", "m", "миллиарда"))
+        | dict.fromkeys(("тыс.", "тыс"), Noun("тысяча", "тысяч", "f", "тысячи")),
+        units=_units(),
+        words={
+            "т.е.": "то есть",
+            "т.д.": "так далее",
+            "т.п.": "тому подобное",
+            "т.к.": "так как",
+            "др.": "другие",
+            "&": "и",
+        },
+        rules=(
+            telephone(bare, r"8[\ -]?\(?\d{3}\)?[\ -]?\d{3}[\ -]\d\d[\ -]?\d\d"),
+            *numeric_dates("./-", _date),
+            rule(rf"(\d{{1,2}})\ ({any_of(MONTHS)})(?:\ (\d{{4}})(?:\ (?:года|г\.?))?)?", _day),
+            rule(r"(\d{4})(?:\ ?[-–]\ ?(\d{4}))?\ (год|года|году|годом|г\.|г)", _year),
+            rule(r"([01]?\d|2[0-4]):([0-5]\d)", _clock),
+            rule(rf"(\d{{1,4}})-({any_of(_ENDINGS)})", lambda match, _: declined(int(match[1]), _ENDINGS[match[2]])),
+            fractions({"1/2": "одна вторая", "1/3": "одна треть", "2/3": "две трети", "1/4": "одна четвёртая"}),
+            fractions({"3/4": "три четвёртых"}),
+            rule(r"(\d{1,4})[-–](\d{1,4})", _range),
+            rule(r"(?:№|N)\ ?(\d{1,6})", lambda match, _: f"номер {cardinal(int(match[1]), 'ru')}"),
+        ),
+        last_rules=(
+            before_noun(bare, "1", lambda noun: "f" if noun[-1] in "ая" else "n" if noun[-1] in "ое" else "m"),
+            before_noun(bare, "2", lambda noun: "f" if noun[-1] in "иы" else "m"),
+        ),
+        dotted=frozenset(("г.", "гг.")),
+        openers=frozenset(("№",)),
+        months=tuple(MONTHS),
+    )
+
+
+def _units() -> dict[str, Noun]:
+    one = {
+        "метр": {"": "м m", "кило": "км km", "санти": "см cm", "милли": "мм mm"},
+        "грамм": {"": "г гр g", "кило": "кг kg", "милли": "мг mg"},
+        "литр": {"": "л l", "милли": "мл ml"},
+        "ватт": {"": "Вт W", "кило": "кВт kW", "мега": "МВт"},
+        "байт": {"кило": "КБ KB", "мега": "МБ MB", "гига": "ГБ GB", "тера": "ТБ TB"},
+        "герц": {"": "Гц Hz", "кило": "кГц kHz", "мега": "МГц MHz", "гига": "ГГц GHz"},
+        "час": {"": "ч ч."},
+        "градус": {"": "°"},
+    }
+    same = ("ватт", "байт", "герц")  # after five, too
+    found = {
+        sign: Noun(kind + name, kind + name + ("" if name in same else "ов"), "m", f"{kind}{name}а")
+        for name, kinds in one.items()
+        for kind, signs in kinds.items()
+        for sign in signs.split()
+    }
+    for sign, unit, after in (("км/ч", "км", "в час"), ("м/с", "м", "в секунду"), ("°C", "°", "Цельсия")):
+        noun = found[unit]
+        found[sign] = Noun(f"{noun.one} {after}", f"{noun.many} {after}", "m", f"{noun.few} {after}")
+    found |= {"т": Noun("тонна", "тонн", "f", "тонны")}
+    found |= dict.fromkeys(("мин", "мин.", "min"), Noun("минута", "минут", "f", "минуты"))
+    found |= dict.fromkeys(("с", "сек", "сек.", "s"), Noun("секунда", "секунд", "f", "секунды"))
+    return found | dict.fromkeys(("чел", "чел."), Noun("человек", "человек", "m", "человека"))
+
+
+def declined(number: int, ending: str) -> str:
+    """An ordinal in the case and gender of its ending; "" is the nominative: пятый, пятого."""
+    said = ordinal(number, "ru")
+    if not ending:
+        return said
+    if said.endswith("третий"):
+        soft = {"ого": "ьего", "ому": "ьему", "ом": "ьем", "ая": "ья", "ое": "ье", "ую": "ью", "ых": "ьих", "ым": "ьим"}
+        return said[:-2] + soft[ending]
+    return said[:-2] + ending
+
+
+def _date(day: int, month: int, year: int | None) -> str:
+    said = f"{declined(day, 'ого')} {MONTHS[month - 1]}"
+    return said if year is None else f"{said} {declined(year, 'ого')} года"
+
+
+def _day(match: re.Match[str], _: str) -> str | None:
+    day, year = int(match[1]), match[3]
+    return _date(day, MONTHS.index(match[2]) + 1, int(year) if year else None) if 0 < day <= 31 else None
+
+
+def _year(match: re.Match[str], before: str) -> str:
+    word = match[3]
+    if word.startswith("г") and len(word.rstrip(".")) == 1:
+        word = {"в": "году", "во": "году"}.get(before) or ("года" if before in _BEFORE_GENITIVE else "год")
+    if match[2]:
+        return f"{declined(int(match[1]), '')} {declined(int(match[2]), '')} {word}"
+    return f"{declined(int(match[1]), _YEAR_WORDS[word])} {word}"
+
+
+def _clock(match: re.Match[str], _: str) -> str:
+    hour, minutes = int(match[1]), int(match[2])
+    said = cardinal(hour, "ru")
+    if not minutes:
+        return f"{said} {_hours(hour)}"
+    return f"{said} {'ноль ' if minutes < 10 else ''}{cardinal(minutes, 'ru')}"
+
+
+def _hours(hour: int) -> str:
+    if hour % 10 == 1 and hour != 11:
+        return "час"
+    return "часа" if hour % 10 in (2, 3, 4) and not 11 < hour < 15 else "часов"
+
+
+def _range(match: re.Match[str], _: str) -> str | None:
+    first, last = match.groups()
+    if any(len(number) > 1 and number[0] == "0" for number in (first, last)) or int(first) >= int(last):
+        return None
+    return f"{cardinal(int(first), 'ru')} {cardinal(int(last), 'ru')}"
