@@ -154,4 +154,5 @@ def to_pcm16(samples: NDArray[np.float32]) -> bytes:
     """
     if not np.isfinite(samples).all():
         raise NotFinite("the engine computed a frame that is not finite")
-    return np.rint(np.clip(samples, -1.0, 1.0) * 32767.0).astype("<i2").tobytes()
+    pcm: bytes = np.rint(np.clip(samples, -1.0, 1.0) * 32767.0).astype("<i2").tobytes()
+    return pcm
