@@ -151,7 +151,7 @@ class RawConnection(asyncio.Protocol):
                 _, _, _, context_no, _ = HEADER.unpack_from(payload)
                 listener = self._by_no.get(context_no)
                 if listener is not None:
-                    listener.heard(now, len(payload) - HEADER.size)
+                    listener.heard(now, memoryview(payload)[HEADER.size :])
             elif opcode == Opcode.TEXT:
                 self._take(now, json.loads(payload))
             elif opcode == Opcode.PING:
