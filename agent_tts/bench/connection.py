@@ -35,7 +35,7 @@ NORMAL_CLOSURE = b"\x03\xe8"
 class ContextListener(Protocol):
     """Receives the events of one context."""
 
-    def heard(self, now: float, size: int) -> None:
+    def heard(self, now: float, pcm: bytes | memoryview) -> None:
         """`size` bytes of audio arrived, at `now` on the monotonic clock."""
 
     def told(self, now: float, message: dict[str, Any]) -> None:

@@ -63,7 +63,7 @@ class Heard:
         self.done = asyncio.Event()
         self._bytes = 0
 
-    def heard(self, now: float, size: int) -> None:
+    def heard(self, now: float, pcm: bytes | memoryview) -> None:
         if self._player.started_at is None:
             self._caller.figures.first_audio.append((now - self._written_at) * 1_000)
         if gap_s := self._player.take(now, size / BYTES_PER_S):

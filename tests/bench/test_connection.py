@@ -48,7 +48,7 @@ class KeptContext:
         self.messages: list[str] = []
         self.over = asyncio.Event()
 
-    def heard(self, now: float, size: int) -> None:
+    def heard(self, now: float, pcm: bytes | memoryview) -> None:
         self.bytes += size
 
     def told(self, now: float, message: dict[str, Any]) -> None:

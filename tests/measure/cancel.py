@@ -66,7 +66,7 @@ class CancelListener:
         # Set on every arrival.
         self._news = asyncio.Event()
 
-    def heard(self, now: float, size: int) -> None:
+    def heard(self, now: float, pcm: bytes | memoryview) -> None:
         if "cancelled" in self.at:
             self.late_bytes += size
         if "first_audio" not in self.at:

@@ -25,7 +25,7 @@ class Stranger:
         # When a listener who plays at once will have played all.
         self._until = 0.0
 
-    def heard(self, now: float, size: int) -> None:
+    def heard(self, now: float, pcm: bytes | memoryview) -> None:
         if not size:
             return
         if "audio" in self.seen:
