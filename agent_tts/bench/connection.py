@@ -36,7 +36,7 @@ class ContextListener(Protocol):
     """Receives the events of one context."""
 
     def heard(self, now: float, pcm: bytes | memoryview) -> None:
-        """`size` bytes of audio arrived, at `now` on the monotonic clock."""
+        """Audio arrived, pcm_s16le, at `now` on the monotonic clock."""
 
     def told(self, now: float, message: dict[str, Any]) -> None:
         """A message of the context arrived. The last is `context.done` or `error`."""

@@ -49,7 +49,7 @@ class KeptContext:
         self.over = asyncio.Event()
 
     def heard(self, now: float, pcm: bytes | memoryview) -> None:
-        self.bytes += size
+        self.bytes += len(pcm)
 
     def told(self, now: float, message: dict[str, Any]) -> None:
         self.messages.append(message["type"])

@@ -68,7 +68,7 @@ class CancelListener:
 
     def heard(self, now: float, pcm: bytes | memoryview) -> None:
         if "cancelled" in self.at:
-            self.late_bytes += size
+            self.late_bytes += len(pcm)
         if "first_audio" not in self.at:
             self._saw("first_audio", now)
 
