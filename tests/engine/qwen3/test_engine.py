@@ -151,7 +151,7 @@ class TestEqualsUpstream:
         expected = theirs(
             upstream("voice_design"), "generate_voice_design", mode=mode, instruct=description, language="Auto"
         )
-        with engine(checkpoint("voice_design"), slots=1) as design:
+        with engine(checkpoint("voice_design"), slots=1, max_model_len=512) as design:  # with less, two pieces
             options = SpeechOptions("design", "auto", description, 0, clean=False, sampling=GREEDY, text_mode=mode)
             assert_same(ours(design, options), expected)
 
