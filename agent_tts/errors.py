@@ -159,3 +159,8 @@ def from_code(code: str, message: str, retry_after_ms: int | None = None) -> Spe
 
 class SettingsError(ValueError):
     """An unusable setting; the message names it and says what is allowed."""
+
+
+def cut_short(audio_ms: int) -> SpeechError:
+    """The speech ended before its text: a file of it must not look complete."""
+    return TextTooLong(f"the speech was cut short after {audio_ms / 1_000:.1f} s: send the text in several requests")

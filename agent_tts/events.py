@@ -132,6 +132,9 @@ class SpeechOptions:
             "auto is whole where a piece is complete when it begins."
         ),
     ] = "live"
+    leading_silence_ms: Annotated[
+        int | None, Option(help="Silence of a voice before its speech that is sent; null: all.", ge=0, le=10_000)
+    ] = 20
     markup: Annotated[
         Literal["auto", "none"],
         Option(help="auto: tags (SSML and vendors') are obeyed or left out; none: they are text."),

@@ -200,7 +200,7 @@ class Caller:
             async with self._http.stream("POST", "/v1/audio/speech", json=body) as answer:
                 if answer.status_code == 200:
                     async for piece in answer.aiter_raw():
-                        listener.heard(time.monotonic(), len(piece))
+                        listener.heard(time.monotonic(), piece)
                 else:
                     await answer.aread()
                     listener.sample.error = answer.json()["error"]["code"]

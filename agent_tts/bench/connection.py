@@ -35,8 +35,8 @@ NORMAL_CLOSURE = b"\x03\xe8"
 class ContextListener(Protocol):
     """Receives the events of one context."""
 
-    def heard(self, now: float, size: int) -> None:
-        """`size` bytes of audio arrived, at `now` on the monotonic clock."""
+    def heard(self, now: float, pcm: bytes | memoryview) -> None:
+        """Audio arrived, pcm_s16le, at `now` on the monotonic clock."""
 
     def told(self, now: float, message: dict[str, Any]) -> None:
         """A message of the context arrived. The last is `context.done` or `error`."""
@@ -151,7 +151,7 @@ class RawConnection(asyncio.Protocol):
                 _, _, _, context_no, _ = HEADER.unpack_from(payload)
                 listener = self._by_no.get(context_no)
                 if listener is not None:
-                    listener.heard(now, len(payload) - HEADER.size)
+                    listener.heard(now, memoryview(payload)[HEADER.size :])
             elif opcode == Opcode.TEXT:
                 self._take(now, json.loads(payload))
             elif opcode == Opcode.PING:

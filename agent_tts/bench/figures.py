@@ -25,6 +25,8 @@ def call_figures(
     return {
         "errors": dict(Counter(call.error for call in calls if call.error is not None)),
         "ttfa_ms": percentiles(first_audio_ms(calls), 50, 95, 99, 100),
+        # To the first audible 10 ms.
+        "audible_ms": percentiles([ms for call in calls if (ms := call.audible_ms) is not None], 50, 95),
         "underruns": sum(bool(call.gaps) for call in good),
         "underrun_s": round(sum(seconds for call in good for _, seconds in call.gaps), 3),
         "peak_in_flight": most_at_once(spans, begin, end),

@@ -17,8 +17,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
 from agent_tts.bench.statistics import Player, percentile
 from agent_tts.events import FRAME_MS, SAMPLE_RATE
+from agent_tts.silence import audible_at
 
 # health asks for /health; idle connects by TCP and never sends a byte.
 Transport = Literal["websocket", "http", "rtc", "health", "idle"]
@@ -152,6 +155,7 @@ class CallSample:
     send_late_ms: float = 0.0  # most that a word was sent after its time
     started: bool = False  # whether the node said that it speaks, or spoke
     first_audio_at: float | None = None
+    audible_at: float | None = None  # when a player that began with the first audio came to the first audible 10 ms
     ended_at: float | None = None
     ends: int = 0  # how often the node said that it is over
     error: str | None = None  # a code of the protocol
@@ -183,6 +187,13 @@ class CallSample:
         return (self.first_audio_at - self.sent_at) * 1_000
 
     @property
+    def audible_ms(self) -> float | None:
+        """From the first text to the first 10 ms above -50 dBFS; None for a call that failed or was silent."""
+        if self.audible_at is None or self.sent_at is None or self.error is not None:
+            return None
+        return (self.audible_at - self.sent_at) * 1_000
+
+    @property
     def stay_s(self) -> float | None:
         """From the first text, or the connection, to the end; None before."""
         return None if self.sent_at is None or self.ended_at is None else self.ended_at - self.sent_at
@@ -208,12 +219,16 @@ class CallListener:
         # Whether the call has left; a lost connection is no error then.
         self.gone = False
 
-    def heard(self, now: float, size: int) -> None:
-        """Audio of `size` bytes came."""
-        sample, seconds = self.sample, size / BYTES_PER_S
+    def heard(self, now: float, pcm: bytes | memoryview) -> None:
+        """Audio came: pcm_s16le, 24 kHz."""
+        sample, seconds = self.sample, len(pcm) / BYTES_PER_S
         if sample.first_audio_at is None:
             sample.first_audio_at, sample.started = now, True
             self.begun.set()
+        if sample.audible_at is None:
+            at = audible_at(np.frombuffer(pcm, "<i2", len(pcm) // 2), SAMPLE_RATE)
+            if at is not None:
+                sample.audible_at = max(now, sample.first_audio_at + sample.audio_s) + at / SAMPLE_RATE
         sample.audio_s += seconds
         if self._window[0] <= now < self._window[1]:
             sample.measured_audio_s += seconds

@@ -253,14 +253,20 @@ def print_requests(title: str, runs: Sequence[dict[str, Any]]) -> None:
     """Print `figures.request_figures` of loads."""
     rows = [
         (
-            *(run["load"], run["requests"], run["connect_ms"]["p50"], *run["ttfa_ms"].values()),
+            *(
+                run["load"],
+                run["requests"],
+                run["connect_ms"]["p50"],
+                *run["ttfa_ms"].values(),
+                *run["audible_ms"].values(),
+            ),
             *(run["gaps"], run["callers_with_gaps"], run["longest_gap_ms"], run["audio_s_per_s"]),
             *(*run["cpu_percent"].values(), run["us_per_frame"].get("front"), report.counted(run["errors"])),
         )
         for run in runs
     ]
     columns = (
-        *("load", "requests", "connect ms", "first audio p50", "p95", "p99", "most"),
+        *("load", "requests", "connect ms", "first audio p50", "p95", "p99", "most", "audible p50", "p95"),
         *("gaps", "callers", "longest", "audio s/s", *cpu_columns(runs), "front us/frame", "errors"),
     )
     report.table(title, columns, rows)

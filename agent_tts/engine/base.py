@@ -57,7 +57,7 @@ class _SlotOutput:
 
 @dataclass(frozen=True, slots=True)
 class FrameOutput(_SlotOutput):
-    """80 ms of pcm_s16le; only the last frame of a request may be shorter."""
+    """80 ms of pcm_s16le; the first after a pause or flush, or of a piece of the text, and the last may be shorter."""
 
     pcm: bytes
 
@@ -154,4 +154,5 @@ def to_pcm16(samples: NDArray[np.float32]) -> bytes:
     """
     if not np.isfinite(samples).all():
         raise NotFinite("the engine computed a frame that is not finite")
-    return (np.clip(samples, -1.0, 1.0) * 32767.0).astype("<i2").tobytes()
+    pcm: bytes = np.rint(np.clip(samples, -1.0, 1.0) * 32767.0).astype("<i2").tobytes()
+    return pcm

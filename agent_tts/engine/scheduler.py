@@ -28,7 +28,9 @@ from dataclasses import dataclass, field, replace
 from agent_tts import events
 from agent_tts.engine import base
 from agent_tts.events import (
+    FRAME_BYTES,
     FRAME_MS,
+    SAMPLE_RATE,
     CutReason,
     Directive,
     EngineEvent,
@@ -43,6 +45,7 @@ from agent_tts.events import (
 from agent_tts.forecast import Forecast, retry_ms
 
 FRAME_S = FRAME_MS / 1_000
+BYTES_PER_S = 2 * SAMPLE_RATE
 
 # A paced request is urgent when its listener has less than MIN_BUFFER_S of audio ahead, or less than MIN_BUFFER_SHARE
 # of what its lead allows. Other paced requests wait up to BATCH_WINDOW_S for one another, and as long after the last
@@ -92,7 +95,7 @@ class Policy:
     queue_s: float = 2.0  # longest wait for a slot, then `at_capacity`
     text_idle_s: float = 15.0  # longest time without text in a dry slot, then `starved`
     window_frames: int = 50  # credit: frames made and not yet taken by the listener's side
-    max_frames: int = 3_000  # frames of one request, whatever its text
+    max_frames: int = 60_000  # frames of one request, whatever its text
     request_s: float = 600.0  # longest time in a slot
 
 
@@ -140,12 +143,12 @@ class Request:
             most_s = max(0.0, self.options.lead_ms / 1_000 - FRAME_S)
             self.max_delay_s = most_s - min(MIN_BUFFER_S, MIN_BUFFER_SHARE * most_s)
 
-    def add_frame(self, now: float) -> None:
+    def add_frame(self, now: float, length_s: float) -> None:
         """Count one more frame."""
         self.frames += 1
         self.credit -= 1
         self.spoke_at = now
-        self.buffered_until = max(self.buffered_until, now) + FRAME_S
+        self.buffered_until = max(self.buffered_until, now) + length_s
         if self.options.lead_ms is not None:
             self.runnable_at = self.buffered_until + FRAME_S * (1 + self.in_flight) - self.options.lead_ms / 1_000
 
@@ -611,7 +614,7 @@ class Scheduler:
     def _process(self, request: Request, output: base.StepOutput, now: float) -> None:
         match output:
             case base.FrameOutput(pcm=pcm):
-                request.add_frame(now)
+                request.add_frame(now, len(pcm) / BYTES_PER_S)
                 request.got_frame = True
                 self._hold(request, pcm, now)
                 if request.frames >= request.max_frames(self.policy):
@@ -652,6 +655,8 @@ class Scheduler:
         if request.held:
             pcm = request.held[0] if len(request.held) == 1 else b"".join(request.held)
             self._events.append(events.RequestAudio(request.id, pcm))
+            # The listener's side counts frames by their length.
+            request.credit += len(request.held) - -(-len(pcm) // FRAME_BYTES)
             request.held.clear()
         self._holding.pop(request.id, None)
 

@@ -69,7 +69,7 @@ class SpeechModel:
         if self.mark is not None and state.watermark is not None:
             sound = sound + self.mark(state.watermark, sound, frame.spoke, rows)
         finite = frame.finite & sound.isfinite().all(-1)
-        pcm = (sound.nan_to_num().clamp(-1, 1) * PEAK).to(torch.int16)
+        pcm = (sound.nan_to_num().clamp(-1, 1) * PEAK).round().to(torch.int16)
         return SpeechFrame(frame.codes, frame.spoke, finite, frame.ended, frame.starved, frame.full, pcm)
 
 

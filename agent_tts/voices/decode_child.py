@@ -78,6 +78,8 @@ def container_format(clip: bytes) -> str:
 def samples(clip: bytes, max_s: float) -> Iterator[bytes]:
     """The output, in pieces. Raises `Refused` for a clip that is not allowed; FFmpegError, ValueError: damaged."""
     import av
+    import numpy as np
+    import soxr
 
     # These limits also hold while FFmpeg probes the file.
     allowed = {"protocol_whitelist": "", "codec_whitelist": ",".join(CODECS)}
@@ -91,15 +93,19 @@ def samples(clip: bytes, max_s: float) -> Iterator[bytes]:
         if channels > MAX_CHANNELS or not MIN_RATE <= first.sample_rate <= MAX_RATE:
             raise Refused(Refusal.TRACK)
         yield bytes([channels])
-        # The resampler refuses a later frame with another rate or layout.
-        resampler = av.AudioResampler(format="flt", rate=SAMPLE_RATE)
-        room = round(max_s * SAMPLE_RATE)
+        # It refuses a later frame with another rate or layout.
+        converter = av.AudioResampler(format="flt")
+        # As the reference's: librosa's "soxr_hq".
+        resampler = soxr.ResampleStream(first.sample_rate, SAMPLE_RATE, channels, "float32", "HQ")
+        room = round(max_s * first.sample_rate)
         for frame in chain((first,), frames, (None,)):
-            for piece in resampler.resample(frame):
+            for piece in converter.resample(frame):
                 room -= piece.samples
                 if room < 0:
                     raise Refused(Refusal.TOO_LONG)
-                yield bytes(piece.planes[0])[: piece.samples * channels * 4]
+                data = np.frombuffer(bytes(piece.planes[0]), np.float32, piece.samples * channels)
+                yield resampler.resample_chunk(data.reshape(-1, channels)).tobytes()
+        yield resampler.resample_chunk(np.zeros((0, channels), np.float32), last=True).tobytes()
 
 
 def decoded(container: InputContainer) -> Iterator[av.AudioFrame]:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 MIN_S = 1.0
 SILENCE = 1e-3  # a peak of -60 dB; full scale is 1
+LOUDEST = 8.0  # a peak of 18 dB: floating-point clips may be louder than full scale, damaged ones are by far
 DECODE_TIMEOUT_S = 10.0
 
 _FORMATS = "WAV, FLAC, MP3, Ogg (Opus, Vorbis), MP4 or M4A (AAC), WebM"
@@ -142,7 +143,7 @@ class Enrolment:
 
 
 async def decode(clip: bytes, *, max_s: float) -> NDArray[np.float32]:
-    """The bytes of an audio file -> float32[n], 24 kHz mono, -1..1. Cancelling it is safe: no process is left.
+    """The bytes of an audio file -> float32[n], 24 kHz mono, full scale 1. Cancelling it is safe: no process is left.
 
     The clip is untrusted; the caller bounds its size, and decoding stops after `max_s`. Raises `InvalidRequest` for a
     clip that is not allowed; the message says what is.
@@ -172,9 +173,11 @@ async def decode(clip: bytes, *, max_s: float) -> NDArray[np.float32]:
         raise _refused(f"it has to be {MIN_S:g} to {max_s:g} seconds long; it is shorter")
     if not np.isfinite(waveform).all():
         raise _refused("it has samples that are not finite numbers")
-    if np.abs(waveform).max() < SILENCE:
+    if (peak := np.abs(waveform).max()) < SILENCE:
         raise _refused("it is silent")
-    return waveform.clip(-1, 1)
+    if peak > LOUDEST:
+        raise _refused(f"it has samples above {LOUDEST:g} times full scale")
+    return waveform
 
 
 def _refused(why: str) -> InvalidRequest:

@@ -63,12 +63,12 @@ class Heard:
         self.done = asyncio.Event()
         self._bytes = 0
 
-    def heard(self, now: float, size: int) -> None:
+    def heard(self, now: float, pcm: bytes | memoryview) -> None:
         if self._player.started_at is None:
             self._caller.figures.first_audio.append((now - self._written_at) * 1_000)
-        if gap_s := self._player.take(now, size / BYTES_PER_S):
+        if gap_s := self._player.take(now, len(pcm) / BYTES_PER_S):
             self._caller.figures.gaps.append(1_000 * gap_s)
-        self._bytes += size
+        self._bytes += len(pcm)
 
     def told(self, now: float, message: dict[str, Any]) -> None:
         if message["type"] == "error":

@@ -48,8 +48,8 @@ class KeptContext:
         self.messages: list[str] = []
         self.over = asyncio.Event()
 
-    def heard(self, now: float, size: int) -> None:
-        self.bytes += size
+    def heard(self, now: float, pcm: bytes | memoryview) -> None:
+        self.bytes += len(pcm)
 
     def told(self, now: float, message: dict[str, Any]) -> None:
         self.messages.append(message["type"])

@@ -25,7 +25,7 @@ from agent_tts.bench.load import Promise, front_growth
 from agent_tts.bench.node import MetricSamples, NodeStats, ProcessStats, lag_p99_ms, slope
 from agent_tts.bench.rtc_peer import Arrivals
 from agent_tts.bench.runner import ScenarioResult, clients_for
-from agent_tts.bench.scenario import LANGUAGES, TEXTS, CallSample, Scenario, requests, texts_of
+from agent_tts.bench.scenario import LANGUAGES, TEXTS, CallListener, CallSample, Scenario, requests, texts_of
 
 PROCESSES: dict[str, Any] = {
     "clients": 2,
@@ -246,3 +246,18 @@ def test_growth_is_per_thousand_contexts_after_the_warm_up() -> None:
     looks = [stats(float(at), 100 + (50 if at < 100 else 0) + at * 0.003) for at in range(0, 2_000, 10)]
     assert slope(front_growth(samples, looks)) == pytest.approx(3.0)
     assert slope([]) == slope([(1.0, 5.0)]) == 0
+
+
+def test_the_first_audible_sound_is_told_beside_the_first_byte() -> None:
+    """30 ms of silence, in two chunks, and then a sound: it is heard 30 ms after the first byte, or when it comes."""
+    call = sample(9.0, sent_at=10.0)
+    listener = CallListener(call, 0.0, (0.0, 100.0))
+    listener.heard(10.1, bytes(480))
+    listener.heard(10.101, bytes(960) + b"\x00\x10" * 240)
+    assert call.ttfa_ms == pytest.approx(100)
+    assert call.audible_ms == pytest.approx(130)
+    late = sample(9.0, sent_at=10.0)
+    listener = CallListener(late, 0.0, (0.0, 100.0))
+    listener.heard(10.1, bytes(480))
+    listener.heard(10.5, b"\x00\x10" * 240)
+    assert late.audible_ms == pytest.approx(500)

@@ -289,6 +289,22 @@ def test_frames_are_not_held_without_credit() -> None:
     assert sum(told(bench.events)) == 20
 
 
+def test_short_frames_cost_the_credit_of_their_length() -> None:
+    """The listener's side grants by length. Mutation: each frame costs one, and the credit of short ones is lost."""
+    bench = Bench(window_frames=4)
+    bench.scheduler.open(1, UNPACED, 0.0)
+    bench.scheduler.append(1, "text")
+    made = 0
+    for _ in range(50):
+        step = bench.plan()
+        outputs = [base.FrameOutput(0, 1, PCM[: FRAME_BYTES // 2])] if bench.run else []
+        made += len(outputs)
+        for event in bench.scheduler.update(outputs, [step], bench.now, 0.0):
+            if isinstance(event, events.RequestAudio):
+                bench.scheduler.grant_credit(1, -(-len(event.pcm) // FRAME_BYTES))
+    assert made == 50
+
+
 def test_one_that_may_not_wait_is_refused_when_another_gets_the_slot() -> None:
     """The slot was free when it came. A later request of an owner without slots has it."""
     bench = Bench(slots=2)

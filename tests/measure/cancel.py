@@ -66,9 +66,9 @@ class CancelListener:
         # Set on every arrival.
         self._news = asyncio.Event()
 
-    def heard(self, now: float, size: int) -> None:
+    def heard(self, now: float, pcm: bytes | memoryview) -> None:
         if "cancelled" in self.at:
-            self.late_bytes += size
+            self.late_bytes += len(pcm)
         if "first_audio" not in self.at:
             self._saw("first_audio", now)
 

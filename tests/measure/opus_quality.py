@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import av
 import numpy as np
 import soundfile  # type: ignore[import-untyped]
-import soxr  # type: ignore[import-untyped]
+import soxr
 import typer
 from numpy.typing import NDArray
 

@@ -10,12 +10,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import librosa
 import numpy as np
 import pytest
 
 from agent_tts.errors import InvalidRequest
 from agent_tts.voices.decode_child import Refusal, Refused, container_format
-from agent_tts.voices.enroll import decode
+from agent_tts.voices.enroll import LOUDEST, decode
 from tests.support import dominant_hz, until
 from tests.voices import clips
 from tests.voices.clips import KINDS, SECONDS, TONE_HZ, Kind, good, mutated, tone, wav
@@ -45,6 +46,17 @@ async def test_channels_are_averaged() -> None:
 
 async def test_samples_at_24_khz_stay_as_they_are() -> None:
     assert np.array_equal(await decode(wav(tone()), max_s=MAX_S), tone())
+
+
+@pytest.mark.parametrize("rate", [8_000, 16_000, 44_100, 48_000])
+async def test_other_rates_are_resampled_as_by_the_reference(rate: int) -> None:
+    noise = np.random.default_rng(0).uniform(-0.5, 0.5, 2 * rate).astype(np.float32)
+    expected = librosa.resample(noise, orig_sr=rate, target_sr=24_000)[:48_000]  # it appends a zero to some
+    assert np.array_equal(await decode(wav(noise, rate=rate), max_s=MAX_S), expected)
+
+
+async def test_floating_point_samples_above_full_scale_are_not_clipped() -> None:
+    assert np.array_equal(await decode(wav(tone(peak=1.5)), max_s=MAX_S), tone(peak=1.5))
 
 
 async def test_the_format_is_read_from_the_bytes_not_the_name() -> None:
@@ -103,7 +115,7 @@ async def test_damaged_clips_are_decoded_or_refused(tmp_path: Path, monkeypatch:
             else:
                 outcomes.append(True)
                 assert 24_000 <= len(waveform) <= MAX_S * 24_000, name
-                assert np.abs(waveform).max() <= 1, name
+                assert np.abs(waveform).max() <= LOUDEST, name
 
     async with asyncio.TaskGroup() as tasks:
         for name, clip in mutated():

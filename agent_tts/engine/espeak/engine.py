@@ -256,7 +256,8 @@ class _EspeakRequest:
             heard = np.flatnonzero(clause.samples)
             if not len(heard):
                 return []
-            self._audible, lead = True, int(heard[0])
+            # espeak-ng pads with zeros; what is not zero is speech.
+            self._audible, lead = True, 0 if self._options.leading_silence_ms is None else int(heard[0])
 
         def ms(sample: int) -> int:
             fed = self._fed + max(0.0, sample * clause.scale - lead)

@@ -12,13 +12,13 @@ from agent_tts.engine.gain import amplify
 from agent_tts.engine.slots import Outlet
 from agent_tts.events import SAMPLE_RATE, Directive, Language, Prosody, Style, within
 from agent_tts.ffmpeg import FilterStream
+from agent_tts.silence import AUDIBLE_PEAK
 
 # Speeds of one filter of FFmpeg; others need several. Above the upper one it drops samples.
 SLOWEST, FASTEST = 0.5, 2.0
 
-# Silence that is left on each side of a seam within a sentence, and the loudest of it.
+# Silence that is left on each side of a seam within a sentence.
 SEAM_MS = 50
-SEAM_PEAK = 104  # of int16: -50 dB
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class Seam:
         if not (holds or self._held or self._before is not None):
             return pcm
         pcm = self._held + pcm
-        loud = np.flatnonzero(np.abs(np.frombuffer(pcm, "<i2").astype(np.int32)) > SEAM_PEAK)
+        loud = np.flatnonzero(np.abs(np.frombuffer(pcm, "<i2").astype(np.int32)) > AUDIBLE_PEAK)
         if not len(loud):
             self._held = pcm
             return b""

@@ -180,7 +180,7 @@ class Qwen3Engine(Engine):
             verdicts = self._runaway.see(slots, result.codes[index], result.pcm[index])
             ordinary = result.finite[index] & ~result.ended[index] & (verdicts == Verdict.GOOD)
             for (at, row), is_ordinary, verdict in zip(heard, ordinary.tolist(), verdicts.tolist(), strict=True):
-                if is_ordinary and row.heard and row.outlet is None and row.said is None:
+                if is_ordinary and row.in_speech and row.outlet is None and row.said is None:
                     outputs.append(FrameOutput(row.feed.slot, row.feed.epoch, result.pcm[at].tobytes()))
                 else:
                     outputs += self._slots.guard(row, partial(row.collect, result, at, Verdict(verdict)))

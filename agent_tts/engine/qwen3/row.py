@@ -32,7 +32,6 @@ from agent_tts.engine.qwen3.model import Qwen3Model
 from agent_tts.engine.qwen3.runaway import (
     LEAST_FRAMES_PER_TOKEN,
     SHORT,
-    SILENT_PEAK,
     Paces,
     RunawayDetector,
     Verdict,
@@ -46,6 +45,7 @@ from agent_tts.events import (
     FRAME_BYTES,
     FRAME_MS,
     MAX_PAUSE_MS,
+    SAMPLE_RATE,
     AnyVoice,
     CutReason,
     DesignedVoice,
@@ -54,6 +54,7 @@ from agent_tts.events import (
 )
 from agent_tts.model.prompt import Prompt, Reference, build_prompt, text_needed
 from agent_tts.model.sampling import SamplingParams
+from agent_tts.silence import skipped
 from agent_tts.text.chars import is_cjk
 from agent_tts.text.directives import Directives
 from agent_tts.text.tokens import TokenFeed
@@ -149,8 +150,9 @@ class Row:
         self._starved = False
         # Frames in flight: of the present segment, or behind the end of the one before.
         self._in_flight = 0
-        # Whether a frame has been handed out.
-        self.heard = False
+        # Whether a frame has been handed out, and one of the present piece: a segment, or what is left of a cut one.
+        self.heard = self.in_speech = False
+        self._leading_silence_ms = opened.options.leading_silence_ms
         # Codes of the present segment so far, of a voice that is drawn; None once there is enough of it.
         self.said: list[NDArray[np.int16]] | None = [] if drawn else None
         # The same of the segment before, with its text, until the next one begins.
@@ -240,6 +242,7 @@ class Row:
             return False
         del self.feed.segments[0].tokens[:tokens]
         self.state = Decoding(len(prompt.prefix), len(prompt.text), tokens, prompt.complete)
+        self.in_speech = False
         self._runaway.begin(self.feed.slot)
         self._plays_until = max(self._plays_until, time.monotonic())
         if prompt.complete:
@@ -385,9 +388,11 @@ class Row:
             self.said.append(result.codes[index].copy())
         pcm = result.pcm[index]
         # The first frame of a speaker is usually digital silence, which would be 80 ms of latency.
-        if not self.heard and int(np.abs(pcm.astype(np.int32)).max()) < SILENT_PEAK:
-            return []
-        self.heard = True
+        if not self.in_speech:
+            pcm = pcm[skipped(pcm, SAMPLE_RATE, self._leading_silence_ms) :]
+            if not len(pcm):
+                return []
+        self.heard = self.in_speech = True
         frame = pcm.astype("<i2").tobytes()
         if verdict is Verdict.HELD:
             self._hold(frame)

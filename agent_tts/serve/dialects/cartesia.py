@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, field_validator
 
 from agent_tts.config.settings import Limits
-from agent_tts.errors import BadMessage, SpeechError, TextTooLong, UnknownDictionary, from_code
+from agent_tts.errors import BadMessage, SpeechError, TextTooLong, UnknownDictionary, cut_short, from_code
 from agent_tts.events import SpeechOptions
 from agent_tts.protocol import v1 as protocol
 from agent_tts.protocol.adapter import Message, ProtocolAdapter
@@ -367,13 +367,16 @@ class CartesiaAdapter(ProtocolAdapter):
             case "context.flushed":
                 return [context.events.flushed()]
             case "context.done" if item["reason"] != "error":  # already told; a new context may have its id
-                return self._done(item["context_id"], context, item["reason"])
+                return self._done(item["context_id"], context, item)
         return ()
 
-    def _done(self, context_id: str, context: _Context, reason: str) -> Iterable[str]:
+    def _done(self, context_id: str, context: _Context, done: Message) -> Iterable[str]:
         del self._contexts[context_id]
-        if reason == "length" and not context.is_ended:
-            self._fail(context_id)
+        reason = done["reason"]
+        if reason == "length":
+            if not context.is_ended:
+                self._fail(context_id)
+            return failure(context_id, cut_short(done["audio_ms"]), self._request_id)
         return [context.events.done()] if reason == "cancelled" else context.events.end()
 
     def _error(self, message: Message) -> Iterable[str]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from pydantic import Field
 
-from agent_tts.errors import BadMessage, UnknownType, UnsupportedFormat
+from agent_tts.errors import BadMessage, UnknownType, UnsupportedFormat, cut_short
 from agent_tts.protocol import v1 as protocol
 from agent_tts.protocol.adapter import Message, QueueingAdapter
 from agent_tts.protocol.context import AudioChunk
@@ -254,6 +254,9 @@ class AuraAdapter(DeepgramAdapter):
                 yield protocol.build("Metadata", **self._described_model(), additional_model_uuids=[])
             case "context.done":
                 self._queue.ended(item["context_id"], item["audio_ms"])
+                if item["reason"] == "length":
+                    error = cut_short(item["audio_ms"])
+                    yield protocol.build("Warning", description=error.message, code=error.code.upper())
             case "pong" if (note := self._notes.popleft()) is not None:
                 yield self._numbered(note)
             case "error" if self._closes(item["code"], item["code"]):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from agent_tts.config.settings import Limits
-from agent_tts.errors import SpeechError, TextTooLong, UnknownDictionary, from_code
+from agent_tts.errors import SpeechError, TextTooLong, UnknownDictionary, cut_short, from_code
 from agent_tts.events import FRAME_MS
 from agent_tts.protocol import v1 as protocol
 from agent_tts.protocol.adapter import Message, QueueingAdapter
@@ -291,9 +291,9 @@ class MultiStreamAdapter(QueueingAdapter):
             case "words":
                 context.words.learn((Word(**word) for word in item["words"]), final=item["kind"] == "aligned")
             case "context.done":
-                return self._done(context, item["reason"])
+                return self._done(context, item)
             case "pong":
-                return self._done(context, "end")
+                return self._done(context, {"reason": "end"})
         return ()
 
     def _audio(self, context: _Context, chunk: AudioChunk) -> Iterator[str]:
@@ -302,10 +302,13 @@ class MultiStreamAdapter(QueueingAdapter):
         if chunk.payload or alignment:
             yield self._message(context, base64.b64encode(chunk.payload).decode(), alignment)
 
-    def _done(self, context: _Context, reason: str) -> Iterator[str]:
+    def _done(self, context: _Context, done: Message) -> Iterator[str]:
         self._forget(context)
-        if reason in ("end", "length") and (rest := self._alignment(context, context.words.rest())):
+        if done["reason"] in ("end", "length") and (rest := self._alignment(context, context.words.rest())):
             yield self._message(context, "", rest)
+        if done["reason"] == "length":
+            error = cut_short(done["audio_ms"])
+            yield self._dump(context, {"message": error.message, "error": error.code, "code": POLICY_VIOLATION})
         yield from self._final(context)
 
     def _final(self, context: _Context) -> Iterator[str]:
@@ -376,8 +379,8 @@ class StreamAdapter(MultiStreamAdapter):
         self._is_leaving = True
         yield from self._end(self._named.get(None) or self._begin(None))
 
-    def _done(self, context: _Context, reason: str) -> Iterator[str]:
-        yield from super()._done(context, reason)
+    def _done(self, context: _Context, done: Message) -> Iterator[str]:
+        yield from super()._done(context, done)
         self.closing = (1000, "the text has been spoken")
 
     def _error(self, context: _Context | None, message: Message) -> Iterator[str]:

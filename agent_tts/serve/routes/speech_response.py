@@ -12,7 +12,7 @@ from loguru import logger
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from agent_tts.errors import SlowConsumer, SpeechError
+from agent_tts.errors import SlowConsumer, SpeechError, cut_short
 from agent_tts.events import SAMPLE_RATE, SpeechOptions
 from agent_tts.protocol import v1 as protocol
 from agent_tts.protocol.context import AudioChunk, Done, Words
@@ -207,8 +207,8 @@ class SpeechResponse(Response):
                         held_s = 0.0
                 case Done(reason="cancelled"):
                     return  # the client has disconnected
-                case Done():
-                    error = utterance.error
+                case Done(reason=reason, audio_ms=audio_ms):
+                    error = cut_short(audio_ms) if reason == "length" else utterance.error
                     if error is not None and not self._started:
                         raise error
                     last = body.end() if error is None else body.error(error)

@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 
 from agent_tts.engine.base import AddText, FlushedOutput, FrameOutput, StartRequest, StepInput
 from agent_tts.engine.gain import amplify
-from agent_tts.engine.qwen3.delivery import SEAM_MS, SEAM_PEAK, Manner, RowOutlet, Seam
+from agent_tts.engine.qwen3.delivery import SEAM_MS, Manner, RowOutlet, Seam
 from agent_tts.engine.qwen3.engine import Qwen3Engine
 from agent_tts.engine.qwen3.graphs import LaunchedStep
 from agent_tts.events import SAMPLE_RATE, Directive, Language, Pause, Prosody, Say, SpeechOptions, Style
+from agent_tts.silence import AUDIBLE_PEAK
 from agent_tts.text.directives import ABILITIES
 from tests.engine.driver import FLUSH, Piece, Script, Spoken, assert_well_formed, resolved, speak, speak_all
 from tests.engine.qwen3.test_engine import GREEDY, RYAN, TEXT, engine, frames_of, ours, overlapped, theirs
@@ -209,7 +210,7 @@ def test_overlapped_steps_and_other_requests_change_nothing(ending: Checkpoints)
 
 
 def longest_silence_ms(pcm: NDArray[np.int16]) -> float:
-    loud = np.flatnonzero(np.abs(pcm.astype(int)) > SEAM_PEAK)
+    loud = np.flatnonzero(np.abs(pcm.astype(int)) > AUDIBLE_PEAK)
     return float(np.diff(loud).max(initial=0)) * 1_000 / SAMPLE_RATE
 
 

@@ -151,7 +151,7 @@ class TestEqualsUpstream:
         expected = theirs(
             upstream("voice_design"), "generate_voice_design", mode=mode, instruct=description, language="Auto"
         )
-        with engine(checkpoint("voice_design"), slots=1) as design:
+        with engine(checkpoint("voice_design"), slots=1, max_model_len=512) as design:  # with less, two pieces
             options = SpeechOptions("design", "auto", description, 0, clean=False, sampling=GREEDY, text_mode=mode)
             assert_same(ours(design, options), expected)
 
@@ -801,6 +801,30 @@ def test_a_silent_first_frame_is_dropped_and_the_rest_unchanged(
     runner = ryan._models[0].runner
     monkeypatch.setattr(runner, "launch", scaled(runner.launch, iter([0.0])))
     assert np.array_equal(speak(ryan, TEXT, options=RYAN).pcm, alone.pcm[1_920:])
+
+
+@pytest.mark.parametrize(("kept_ms", "left_out_ms"), [(20, 30), (0, 50), (100, 0), (None, 0)])
+def test_leading_silence_is_left_out_in_front_of_each_piece(
+    ryan: Qwen3Engine, monkeypatch: pytest.MonkeyPatch, kept_ms: int | None, left_out_ms: int
+) -> None:
+    """Each piece begins with 50 ms of silence here. The model goes on as it would have."""
+    options = replace(RYAN, leading_silence_ms=kept_ms)
+    runner, text = ryan._models[0].runner, "One two."
+    launch, first = runner.launch, speak(ryan, text, options=replace(RYAN, leading_silence_ms=None)).pcm.copy()
+
+    def quiet(slots: Any) -> Any:
+        launched = launch(slots)
+        (row,) = ryan._slots.requests()
+        if launched is not None and not row.in_speech:
+            launched._packed[:, 16 : 16 + 1_200] = 50
+        return launched
+
+    monkeypatch.setattr(runner, "launch", quiet)
+    first[:1_200] = 50
+    expected = first[24 * left_out_ms :]
+    assert np.array_equal(speak(ryan, text, options=options).pcm, expected)
+    pieces = speak(ryan, text, Pause(100), text, options=options).pcm
+    assert np.array_equal(pieces, np.concatenate((expected, np.zeros(2_400, np.int16), expected)))
 
 
 def test_a_long_text_is_read_while_it_is_spoken(ryan: Qwen3Engine, monkeypatch: pytest.MonkeyPatch) -> None:

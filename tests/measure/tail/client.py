@@ -25,15 +25,15 @@ class Stranger:
         # When a listener who plays at once will have played all.
         self._until = 0.0
 
-    def heard(self, now: float, size: int) -> None:
-        if not size:
+    def heard(self, now: float, pcm: bytes | memoryview) -> None:
+        if not pcm:
             return
         if "audio" in self.seen:
             self.seen["gap_s"] = max(self.seen["gap_s"], now - self._until)
         else:
             self.seen["audio"] = self._until = now
-        self._until = max(self._until, now) + size / BYTES_PER_S
-        self.seen["audio_s"] += size / BYTES_PER_S
+        self._until = max(self._until, now) + len(pcm) / BYTES_PER_S
+        self.seen["audio_s"] += len(pcm) / BYTES_PER_S
         self.seen["frames"] += 1
 
     def told(self, now: float, message: dict[str, Any]) -> None:

@@ -259,7 +259,11 @@ def test_an_error_of_a_whole_text_forgets_its_id() -> None:
 
 def test_a_too_long_context_is_not_opened_again() -> None:
     one = begun()
-    assert [each["type"] for each in out(one, "context.done", reason="length")] == ["done"]
+    told = out(one, "context.done", reason="length", audio_ms=1_000)
+    assert [(each["type"], each["done"], each["status_code"]) for each in told] == [
+        ("error", False, 413),
+        ("done", True, 413),
+    ]
     assert into(one, transcript=" and on", **{"continue": True}) == []
 
 

@@ -354,7 +354,8 @@ def test_a_too_long_text_ends_its_context() -> None:
 def test_text_for_an_ended_context_is_no_error() -> None:
     adapter = begun()
     say(adapter, text="One. ", context_id="a")
-    hear(adapter, done(reason="length"))
+    told, final = hear(adapter, done(reason="length") | {"audio_ms": 1_000})
+    assert (told["error"], final["isFinal"]) == ("text_too_long", True)
     error = {"type": "error", "code": "unknown_context", "message": "", "context_id": "1"}
     assert hear(adapter, error) == []
 

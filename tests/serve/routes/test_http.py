@@ -275,6 +275,18 @@ async def test_failure_in_the_middle_is_an_event(node: RunningNode) -> None:
     await until(lambda: idle(node))
 
 
+# ---------------------------------------------------------------- speech that is cut short
+
+
+async def test_speech_that_is_cut_short_is_no_complete_file() -> None:
+    async with running_node(limits={"max_frames": 20}) as node, client(node) as http:
+        with pytest.raises(httpx.RemoteProtocolError):
+            await speak(http, LONG)
+        events = (await speak(http, LONG, stream_format="sse")).text
+        assert "speech.audio.done" not in events
+        assert json.loads(events.split("data: ")[-1])["error"]["code"] == "text_too_long"
+
+
 # ---------------------------------------------------------------- clients that leave, or do not read
 
 
