@@ -365,6 +365,7 @@ class TestALiveTextForAReference:
     ) -> None:
         self.heard(cloned, StartRequest(0, 1, replace(bob(), speed=speed)), AddText(0, "Well, fine. Now, he"))
         (row,) = cloned._slots.requests()
+        assert row.outlet
         assert (row._plays_until - clock.now) * 24_000 == pytest.approx(row.outlet.samples)
         cloned.step([ReleaseSlot(0)], [])
 
