@@ -168,6 +168,8 @@ def test_what_is_spelled_or_drawn_out_may_be_slow(text: str, seconds: float) -> 
     assert judged(detector, frames(int(seconds / 0.08)))[-1][0] < OVERRUN
 
 
-@pytest.mark.parametrize("text", ["How are you today?", "今天天气怎么样？", "오늘 날씨가 어때요?", "Straße, Herbst", "3.5 Mio."])
+@pytest.mark.parametrize(
+    "text", ["How are you today?", "今天天气怎么样？", "오늘 날씨가 어때요?", "Straße, Herbst", "3.5 Mio."]
+)
 def test_other_texts_take_no_more_time(text: str) -> None:
     assert spelled_frames(text) == 0
