@@ -27,8 +27,8 @@ LOOP_PERIODS = 16  # frames of the longest loop that is detected
 TEXT_HELD, TEXT_FRAMES = (12, 1.5), (25, 2.5)
 # Frames of a text are at least so many a token, whatever is known of its signs.
 LEAST_FRAMES_PER_TOKEN = 1.0
-# What may be said letter by letter, sign by sign, or drawn out: a letter alone, capitals, letters without a vowel, three
-# equal ones, and signs. A text takes so many frames more for each.
+# What may be said letter by letter, sign by sign, or drawn out: a letter alone, capitals, letters without a vowel,
+# three equal ones, and signs. A text takes so many frames more for each.
 SPELLED = re.compile(
     r"(?<![^\W\d_])[^\W\d_](?![^\W\d_])|[A-ZÀ-ÖØ-ÞА-Я]{2,}|[b-df-hj-np-tv-xz]{5,}|([^\W\d_])\1{2,}|[#-&*+/<=>@\\^-`|~]"
 )
