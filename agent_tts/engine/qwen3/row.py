@@ -36,6 +36,7 @@ from agent_tts.engine.qwen3.runaway import (
     RunawayDetector,
     Verdict,
     nominal_frames,
+    spelled_frames,
 )
 from agent_tts.engine.qwen3.runner import LoadedVoice
 from agent_tts.engine.qwen3.segment_feed import POSITIONS_PER_TOKEN, SEGMENT_TOKENS, Segment, SegmentFeed
@@ -358,9 +359,11 @@ class Row:
 
     def _expect(self, state: Decoding) -> None:
         """All text of the present segment is known: say how long it takes."""
-        state.nominal = nominal_frames(self.feed.segments[0].text, self._language_code)
+        text = self.feed.segments[0].text
+        state.nominal = nominal_frames(text, self._language_code)
         least = LEAST_FRAMES_PER_TOKEN * state.tokens
-        self._runaway.expect(self.feed.slot, max(least, self._paces.of(self._voice) * state.nominal))
+        usual = self._paces.of(self._voice) * state.nominal + spelled_frames(text)
+        self._runaway.expect(self.feed.slot, max(least, usual))
 
     # ---------------------------------------------------------------- launch and collect
 
@@ -474,7 +477,7 @@ class Row:
         self._shape()
         segment = self.feed.segments.popleft()
         if isinstance(self.state, Decoding):
-            self._plays_until += self._frames * FRAME_MS / 1_000
+            self._plays_until += self._frames * FRAME_MS / 1_000 / segment.manner.speed
         if isinstance(self.state, Prefill):
             self.model.runner.release(self.feed.slot)
         self.state = Waiting()

@@ -359,6 +359,16 @@ class TestALiveTextForAReference:
         assert [segment.text for segment in row.feed.segments] == ["Now, here it comes.", "And"]
         cloned.step([ReleaseSlot(0)], [])
 
+    @pytest.mark.parametrize("speed", [0.5, 2.0])
+    def test_goes_on_by_the_time_that_the_speech_takes_at_its_speed(
+        self, cloned: Qwen3Engine, clock: Clock, speed: float
+    ) -> None:
+        self.heard(cloned, StartRequest(0, 1, replace(bob(), speed=speed)), AddText(0, "Well, fine. Now, he"))
+        (row,) = cloned._slots.requests()
+        assert row.outlet
+        assert (row._plays_until - clock.now) * 24_000 == pytest.approx(row.outlet.samples)
+        cloned.step([ReleaseSlot(0)], [])
+
     def test_is_read_to_its_end_in_whole_mode(self, cloned: Qwen3Engine, clock: Clock) -> None:
         options = replace(bob(), text_mode="whole")
         outputs = self.heard(cloned, StartRequest(0, 1, options), AddText(0, "Well, fine. Now, let me look at it"))
