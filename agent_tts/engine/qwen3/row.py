@@ -37,6 +37,7 @@ from agent_tts.engine.qwen3.runaway import (
     RunawayDetector,
     Verdict,
     nominal_frames,
+    spelled_frames,
 )
 from agent_tts.engine.qwen3.runner import LoadedVoice
 from agent_tts.engine.qwen3.segment_feed import POSITIONS_PER_TOKEN, SEGMENT_TOKENS, Segment, SegmentFeed
@@ -177,9 +178,14 @@ class Row:
         self._short = False
 
     @property
-    def _voice(self) -> tuple[ModelVoice, str]:
-        """What the pace of the present segment depends on."""
-        return self.wanted, self.feed.segments[0].manner.language or self._code
+    def _language_code(self) -> str:
+        """Of the present segment."""
+        return self.feed.segments[0].manner.language or self._code
+
+    @property
+    def _voice(self) -> int:
+        """What the pace of the present segment depends on. A hash: a request's vector and instructions are not kept."""
+        return hash((self.wanted, self._language_code))
 
     @property
     def needs_prompt(self) -> bool:
@@ -357,9 +363,11 @@ class Row:
 
     def _expect(self, state: Decoding) -> None:
         """All text of the present segment is known: say how long it takes."""
-        state.nominal = nominal_frames(self.feed.segments[0].text, self._voice[1])
+        text = self.feed.segments[0].text
+        state.nominal = nominal_frames(text, self._language_code)
         least = LEAST_FRAMES_PER_TOKEN * state.tokens
-        self._runaway.expect(self.feed.slot, max(least, self._paces.of(self._voice) * state.nominal))
+        usual = self._paces.of(self._voice) * state.nominal + spelled_frames(text)
+        self._runaway.expect(self.feed.slot, max(least, usual))
 
     # ---------------------------------------------------------------- launch and collect
 
@@ -473,7 +481,7 @@ class Row:
         self._shape()
         segment = self.feed.segments.popleft()
         if isinstance(self.state, Decoding):
-            self._plays_until += self._frames * FRAME_MS / 1_000
+            self._plays_until += self._frames * FRAME_MS / 1_000 / segment.manner.speed
         if isinstance(self.state, Prefill):
             self.model.runner.release(self.feed.slot)
         self.state = Waiting()

@@ -6,6 +6,7 @@ is certain: they are made many times faster than they are played, so the listene
 
 from __future__ import annotations
 
+import re
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 from enum import IntEnum
@@ -26,12 +27,18 @@ LOOP_PERIODS = 16  # frames of the longest loop that is detected
 TEXT_HELD, TEXT_FRAMES = (12, 1.5), (25, 2.5)
 # Frames of a text are at least so many a token, whatever is known of its signs.
 LEAST_FRAMES_PER_TOKEN = 1.0
+# What may be said letter by letter, sign by sign, or drawn out: a letter alone, capitals, letters without a vowel,
+# three equal ones, and signs. A text takes so many frames more for each.
+SPELLED = re.compile(
+    r"(?<![^\W\d_])[^\W\d_](?![^\W\d_])|[A-ZÀ-ÖØ-ÞА-Я]{2,}|[b-df-hj-np-tv-xz]{5,}|([^\W\d_])\1{2,}|[#-&*+/<=>@\\^-`|~]"
+)
+SPELLED_FRAMES = 2.0
 # Speech that has less than this share of the frames that its text takes has left some of it out.
 SHORT = 0.3
 
 # What is known of an unknown voice counts as so much speech; the last MEMORY_S of a voice count most.
 UNKNOWN_S, MEMORY_S = 5.0, 60.0
-SLOWEST = 3.0  # pace of the slowest voice: real time / nominal time
+FASTEST, SLOWEST = 0.7, 3.0  # paces of voices: real time / nominal time
 MAX_VOICES = 1_000
 
 
@@ -102,6 +109,11 @@ def nominal_frames(text: str, language: str) -> float:
     return sum(sum(ms for _, ms in each.pieces) + each.pause_ms for each in lengths) / FRAME_MS
 
 
+def spelled_frames(text: str) -> float:
+    """Frames that a text may take beyond `nominal_frames`, for what may be spelled in it."""
+    return SPELLED_FRAMES * sum(len(found[0]) for found in SPELLED.finditer(text))
+
+
 class Paces:
     """How fast voices have spoken: real time / nominal time, by voice and language."""
 
@@ -119,6 +131,7 @@ class Paces:
         """It has spoken a piece to its end."""
         kept = max(0.0, 1 - nominal * FRAME_MS / 1_000 / MEMORY_S)
         before = self._spoken.pop(voice, (0.0, 0.0))
-        self._spoken[voice] = (kept * before[0] + min(frames, SLOWEST * nominal), kept * before[1] + nominal)
+        frames = min(max(frames, FASTEST * nominal), SLOWEST * nominal)
+        self._spoken[voice] = (kept * before[0] + frames, kept * before[1] + nominal)
         if len(self._spoken) > MAX_VOICES:
             self._spoken.popitem(last=False)

@@ -359,6 +359,16 @@ class TestALiveTextForAReference:
         assert [segment.text for segment in row.feed.segments] == ["Now, here it comes.", "And"]
         cloned.step([ReleaseSlot(0)], [])
 
+    @pytest.mark.parametrize("speed", [0.5, 2.0])
+    def test_goes_on_by_the_time_that_the_speech_takes_at_its_speed(
+        self, cloned: Qwen3Engine, clock: Clock, speed: float
+    ) -> None:
+        self.heard(cloned, StartRequest(0, 1, replace(bob(), speed=speed)), AddText(0, "Well, fine. Now, he"))
+        (row,) = cloned._slots.requests()
+        assert row.outlet
+        assert (row._plays_until - clock.now) * 24_000 == pytest.approx(row.outlet.samples)
+        cloned.step([ReleaseSlot(0)], [])
+
     def test_is_read_to_its_end_in_whole_mode(self, cloned: Qwen3Engine, clock: Clock) -> None:
         options = replace(bob(), text_mode="whole")
         outputs = self.heard(cloned, StartRequest(0, 1, options), AddText(0, "Well, fine. Now, let me look at it"))
@@ -633,6 +643,18 @@ def test_a_deleted_voice_leaves_the_engine(base: tuple[Qwen3Engine, Path]) -> No
     assert any("bert" in str(key.stored) for key in runner.prefixes)
     assert "anna" not in str([key.stored for key in runner.prefixes])
     assert [str(wanted.voice).count("bert") for wanted in made._voices._ready if "bert" in str(wanted.voice)] == [1]
+
+
+def test_nothing_of_a_request_is_kept_with_the_pace_of_its_voice(base: tuple[Qwen3Engine, Path]) -> None:
+    """Neither a speaker's vector nor instructions, which are as private as the text."""
+    made, _ = base
+    vector = (0.1,) * (made.info.models[0].vector_size or 0)
+    options = resolved(made, SpeechOptions(seed=0, speaker_embedding=vector))
+    made.step([StartRequest(0, 1, options), AddText(0, "Hello.", last=True)], [0])
+    (row,) = made._slots.requests()
+    kept = row._voice
+    made.step([ReleaseSlot(0)], [])
+    assert isinstance(kept, int)
 
 
 def test_cached_prompts_take_a_bounded_share_of_the_memory(

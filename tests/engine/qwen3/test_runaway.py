@@ -19,6 +19,7 @@ from agent_tts.engine.qwen3.runaway import (
     RunawayDetector,
     Verdict,
     nominal_frames,
+    spelled_frames,
 )
 
 LOUD = np.full((1, 1_920), SILENT_PEAK, np.int16)
@@ -118,6 +119,13 @@ class TestPaces:
         paces.learn("bob", 5_000, 10)
         assert paces.of("bob") < 1.1
 
+    def test_texts_that_seem_long_do_not_make_a_voice_fast(self) -> None:
+        """Of capitals, for example: most speech that follows would be too long for its text."""
+        paces = Paces()
+        for _ in range(40):
+            paces.learn("bob", 20, 50)
+        assert paces.of("bob") > 0.69
+
     def test_a_voice_may_become_faster(self) -> None:
         paces = Paces()
         for frames in (100, 50):
@@ -138,3 +146,30 @@ class TestPaces:
 )
 def test_a_text_takes_its_time(text: str, language: str, seconds: tuple[float, float]) -> None:
     assert seconds[0] <= nominal_frames(text, language) * 0.08 <= seconds[1]
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("A B C D E F G H I J K L M N O P Q R S T U V W X Y Z", 12),
+        ("ABCDEFGHIJKLMNOPQRSTUVWXYZ", 12),
+        ("The keys are XKCDPQRT LMNPQRTV BCDFGHJK XKCDPQRT LMNPQRTV.", 18),
+        ("Б В Г Д Е Ж З И К Л М Н", 5),
+        ("x = (a + b) / c - d * e ^ 2", 7),
+        ("https://www.example.com/very/long/path?query=1&b=2", 15),
+        (r"C:\Users\bob\file_1.txt", 6),
+        ("Aaaaaaaaaaaaaaaaaah!", 5),
+        ("wwwwwwww", 4),
+    ],
+)
+def test_what_is_spelled_or_drawn_out_may_be_slow(text: str, seconds: float) -> None:
+    detector = RunawayDetector(1)
+    detector.expect(0, nominal_frames(text, "en") + spelled_frames(text))
+    assert judged(detector, frames(int(seconds / 0.08)))[-1][0] < OVERRUN
+
+
+@pytest.mark.parametrize(
+    "text", ["How are you today?", "今天天气怎么样？", "오늘 날씨가 어때요?", "Straße, Herbst", "3.5 Mio."]
+)
+def test_other_texts_take_no_more_time(text: str) -> None:
+    assert spelled_frames(text) == 0
