@@ -94,7 +94,7 @@ class Leveler:
             most = DB_PER_S * len(samples) / self._rate
             self._db += min(max(self._wanted_db() - before, -most), most)
         ramp = np.linspace(before, self._db, len(samples) + 1, dtype=np.float32)[1:]
-        return _bent(samples * np.power(np.float32(10), ramp / 20, dtype=np.float32))
+        return _bent((samples * 10 ** (ramp / 20)).astype(np.float32))
 
     def _wanted_db(self) -> float:
         level = integrated(self._blocks)
