@@ -28,6 +28,7 @@ from pipecat.services.cartesia.tts import CartesiaTTSService
 from pipecat.services.tts_service import TTSService
 
 from agent_tts.errors import InvalidRequest, UnknownDictionary
+from agent_tts.pls import read_pls
 from agent_tts.serve.dialects import elevenlabs_dictionaries
 from agent_tts.serve.dictionaries import MAX_RULES, MAX_VERSIONS, Dictionaries, Rule, Version
 from tests.integrations.pipecat.pipeline import running
@@ -131,29 +132,30 @@ async def test_rules_are_read_beside_the_speech_of_others(node: RunningNode, mon
 
         return record
 
-    monkeypatch.setattr(elevenlabs_dictionaries, "read_pls", recorded(elevenlabs_dictionaries.read_pls))
+    monkeypatch.setattr(elevenlabs_dictionaries, "read_pls", recorded(read_pls))
     monkeypatch.setattr(Version, "of", recorded(Version.of))
     rules = [{"type": "alias", "string_to_replace": "UN", "alias": "you en"}]
     items = [{"text": "UN", "alias": "you en"}]
+    requests: list[tuple[str, list[tuple[str, str, dict[str, Any]]]]] = [
+        (
+            "v1/pronunciation-dictionaries/",
+            [
+                ("POST", "add-from-file", {"data": {"name": "a"}, "files": {"file": ("a.pls", PLS)}}),
+                ("POST", "add-from-rules", {"json": {"name": "a", "rules": rules}}),
+                ("POST", "{}/set-rules", {"json": {"rules": rules}}),
+                ("POST", "{}/add-rules", {"json": {"rules": rules}}),
+                ("POST", "{}/remove-rules", {"json": {"rule_strings": ["UN"]}}),
+            ],
+        ),
+        (
+            "pronunciation-dicts/",
+            [("POST", "", {"json": {"name": "a", "items": items}}), ("PATCH", "{}", {"json": {"items": items}})],
+        ),
+    ]
     async with httpx.AsyncClient(base_url=f"{node.url}/", trust_env=False) as client:
-        for base, requests in (
-            (
-                "v1/pronunciation-dictionaries/",
-                [
-                    ("POST", "add-from-file", {"data": {"name": "a"}, "files": {"file": ("a.pls", PLS)}}),
-                    ("POST", "add-from-rules", {"json": {"name": "a", "rules": rules}}),
-                    ("POST", "{}/set-rules", {"json": {"rules": rules}}),
-                    ("POST", "{}/add-rules", {"json": {"rules": rules}}),
-                    ("POST", "{}/remove-rules", {"json": {"rule_strings": ["UN"]}}),
-                ],
-            ),
-            (
-                "pronunciation-dicts/",
-                [("POST", "", {"json": {"name": "a", "items": items}}), ("PATCH", "{}", {"json": {"items": items}})],
-            ),
-        ):
+        for base, steps in requests:
             made = ""
-            for method, path, body in requests:
+            for method, path, body in steps:
                 answer = await client.request(method, base + path.format(made), **body)
                 assert answer.status_code == 200, answer.text
                 made = answer.json()["id"]
