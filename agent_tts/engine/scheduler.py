@@ -192,7 +192,7 @@ class Scheduler:
         self._waiting: dict[int, deque[Request]] = {}
         # Parked requests whose text has begun since the last step.
         self._returning: list[Request] = []
-        # Requests that have come since the last step and may not wait.
+        # Requests that may not wait and have not started.
         self._impatient: list[Request] = []
         # The request of each slot that has one, and how many slots each owner has.
         self._running: dict[int, Request] = {}
@@ -344,11 +344,10 @@ class Scheduler:
         if reached:
             self._expire(now)
         self._fill(now)
-        if not self._free:
-            self._expire_impatient(now)
-            if reached:
-                self._expire_waiting(now)
+        self._expire_impatient(now)
         if reached:
+            if not self._free:
+                self._expire_waiting(now)
             self._deadline = min(map(self._deadline_of, self._requests.values()), default=math.inf)
         inputs, self._inputs = self._inputs, []
         requests = self._select([request for request in self._running.values() if self._can_run(request, now)], now)
@@ -598,10 +597,13 @@ class Scheduler:
 
     def _expire_impatient(self, now: float) -> None:
         """Refuse those that may not wait, and have not got the slot that was free when they came."""
-        for request in self._impatient:
-            if request.slot is None and not request.started and request.id in self._requests:
+        self._impatient = [
+            request for request in self._impatient if not request.started and request.id in self._requests
+        ]
+        if not self._free:
+            for request in self._impatient:
                 self._refuse(request, "no slot is free", now)
-        self._impatient.clear()
+            self._impatient.clear()
 
     def _expire_waiting(self, now: float) -> None:
         for waiting in list(self._waiting.values()):

@@ -25,6 +25,7 @@ from agent_tts.phones import to_ipa
 from agent_tts.voices.library import default_folder
 
 MAX_RULES = 1_000  # of one dictionary
+RULES_BYTES = 1_024 * MAX_RULES  # of a request with rules
 MAX_VERSIONS = 8  # of one dictionary that are kept, the latest ones
 MAX_NAME = 256  # characters
 MAX_DESCRIPTION = 2_048  # characters

@@ -63,13 +63,9 @@ class Directives:
         return Prosody(speed, volume, pitch)
 
     def _known(self, language: Language) -> Language:
-        """With a code of the engine; the present language if it does not speak this one."""
-        if "language" not in self._abilities:
-            return self.language
-        if language.code is None:
-            return language
+        """With a code of the engine; the request's own language if it does not speak this one."""
+        if "language" not in self._abilities or language.code is None:
+            return Language(None)
         name = language.code.lower().replace("_", "-")
         code = self._languages.get(name) or self._languages.get(name.partition("-")[0])
-        if code is None:
-            return self.language
         return Language(None if code == self._own else code)

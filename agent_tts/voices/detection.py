@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from loguru import logger
 from pydantic import BaseModel, Field
 
-from agent_tts.errors import Internal, SettingsError
+from agent_tts.errors import Internal
 from agent_tts.provenance import has_mark
-from agent_tts.voices.enroll import decode, run_child
+from agent_tts.voices.enroll import decode, output_of, run_child
 
 DETECT_TIMEOUT_S = 120.0
 MAX_ANSWER_BYTES = 4_096
@@ -56,10 +55,4 @@ async def _watermark(clip: bytes, folder: Path, max_s: float) -> FoundWatermark:
         done = await run_child("detect_child", str(folder), data=data, **limits)
     except TimeoutError:
         raise Internal(f"looking for a watermark took more than {DETECT_TIMEOUT_S:g} s") from None
-    if done.code != 0:
-        refusal, last = f"{SettingsError.__name__}: ", done.errors.rpartition("\n")[2]
-        if last.startswith(refusal):
-            raise SettingsError(last.removeprefix(refusal))
-        logger.error("the detector failed with exit code {}: {}", done.code, done.errors)
-        raise Internal("a fault of this node; see its log")
-    return FoundWatermark.model_validate_json(done.output)
+    return FoundWatermark.model_validate_json(output_of(done, "the detector"))

@@ -20,6 +20,7 @@ from agent_tts.errors import (
     Unsupported,
 )
 from agent_tts.events import SAMPLE_RATE
+from agent_tts.in_child import REFUSAL
 from agent_tts.processes import ModuleResult, run_module
 from agent_tts.voices.decode_child import MAX_CHANNELS, MAX_RATE, MIN_RATE, Refusal
 from agent_tts.voices.library import Consent, StoredVoice, VoiceLibrary
@@ -164,11 +165,9 @@ async def decode(clip: bytes, *, max_s: float) -> NDArray[np.float32]:
     if done.code < 0:
         logger.warning("the clip decoder was ended by signal {}", -done.code)
         raise _refused(_REFUSALS[Refusal.LIMITS])
-    if done.code != 0:
-        logger.error("the clip decoder failed with exit code {}: {}", done.code, done.errors)
-        raise Internal("a fault of this node; see its log")
-    channels = done.output[0]
-    waveform: NDArray[np.float32] = np.frombuffer(done.output, "<f4", offset=1).reshape(-1, channels).mean(axis=1)
+    output = output_of(done, "the clip decoder")
+    channels = output[0]
+    waveform: NDArray[np.float32] = np.frombuffer(output, "<f4", offset=1).reshape(-1, channels).mean(axis=1)
     if len(waveform) < MIN_S * SAMPLE_RATE:
         raise _refused(f"it has to be {MIN_S:g} to {max_s:g} seconds long; it is shorter")
     if not np.isfinite(waveform).all():
@@ -202,15 +201,9 @@ async def _encode(
         )
     except TimeoutError:
         raise Internal(f"making the voice took more than {ENCODE_TIMEOUT_S:g} s") from None
-    if done.code != 0:
-        refusal, last = f"{SettingsError.__name__}: ", done.errors.rpartition("\n")[2]
-        if last.startswith(refusal):
-            raise SettingsError(last.removeprefix(refusal))
-        logger.error("the voice encoder failed with exit code {}: {}", done.code, done.errors)
-        raise Internal("a fault of this node; see its log")
     from safetensors.numpy import load
 
-    return load(done.output)
+    return load(output_of(done, "the voice encoder"))
 
 
 async def run_child(child: str, *args: str, **options: Any) -> ModuleResult:
@@ -222,6 +215,17 @@ async def run_child(child: str, *args: str, **options: Any) -> ModuleResult:
     except OSError as error:
         logger.error("{} cannot be started: {}", child, error.strerror)
         raise AtCapacity("the node cannot start a process for the clip: try again", retry_after_ms=RETRY_MS) from None
+
+
+def output_of(done: ModuleResult, child: str) -> bytes:
+    """The output of a child; `SettingsError` if it cannot use the settings, `Internal` if it failed."""
+    if done.code == 0:
+        return done.output
+    last = done.errors.rpartition("\n")[2]
+    if last.startswith(REFUSAL):
+        raise SettingsError(last.removeprefix(REFUSAL))
+    logger.error("{} failed with exit code {}: {}", child, done.code, done.errors)
+    raise Internal("a fault of this node; see its log")
 
 
 def _cloned(name: str, description: str, consent: Consent, transcript: str | None = None) -> StoredVoice:

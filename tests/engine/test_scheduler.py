@@ -317,6 +317,16 @@ def test_one_that_may_not_wait_is_refused_when_another_gets_the_slot() -> None:
     assert finished(happened) == [(2, "error", "at_capacity")]
 
 
+def test_those_that_may_not_wait_are_forgotten_when_they_have_finished() -> None:
+    bench = Bench(slots=2)
+    for number in range(1, 100):
+        bench.scheduler.open(number, UNPACED, 0.0, waits=False)
+        bench.step()
+        bench.scheduler.cancel(number)
+    bench.step()
+    assert not bench.scheduler._impatient
+
+
 def test_a_request_without_credit_does_not_run_until_frames_are_taken() -> None:
     bench = Bench(window_frames=3)
     bench.scheduler.open(1, UNPACED, 0.0)

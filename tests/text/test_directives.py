@@ -57,11 +57,13 @@ def test_a_language_may_be_named_in_many_ways(name: str, code: str) -> None:
     assert Directives(ABILITIES, LANGUAGES, "fr").take(Language(name)) == Language(code)
 
 
-def test_a_language_that_nobody_speaks_leaves_the_present_one() -> None:
+def test_a_language_that_nobody_speaks_is_the_requests_own() -> None:
+    """Not the one before: between `</lang>` and `<lang xml:lang="tlh">` there may be no text, and no directive."""
     directives = Directives(ABILITIES, LANGUAGES, "en")
-    directives.take(Language("de"))
     assert directives.take(Language("tlh")) is None
-    assert directives.take(Language("de")) is None
+    directives.take(Language("de"))
+    assert directives.take(Language("tlh")) == Language(None)
+    assert directives.take(Language("de")) == Language("de")
 
 
 def test_a_change_ends_the_unit_and_comes_after_it() -> None:

@@ -174,9 +174,14 @@ class Row:
         self._short = False
 
     @property
-    def _voice(self) -> tuple[ModelVoice, str]:
-        """What the pace of the present segment depends on."""
-        return self.wanted, self.feed.segments[0].manner.language or self._code
+    def _language_code(self) -> str:
+        """Of the present segment."""
+        return self.feed.segments[0].manner.language or self._code
+
+    @property
+    def _voice(self) -> int:
+        """What the pace of the present segment depends on. A hash: a request's vector and instructions are not kept."""
+        return hash((self.wanted, self._language_code))
 
     @property
     def needs_prompt(self) -> bool:
@@ -355,7 +360,7 @@ class Row:
     def _expect(self, state: Decoding) -> None:
         """All text of the present segment is known: say how long it takes."""
         text = self.feed.segments[0].text
-        state.nominal = nominal_frames(text, self._voice[1])
+        state.nominal = nominal_frames(text, self._language_code)
         least = LEAST_FRAMES_PER_TOKEN * state.tokens
         usual = self._paces.of(self._voice) * state.nominal + spelled_frames(text)
         self._runaway.expect(self.feed.slot, max(least, usual))

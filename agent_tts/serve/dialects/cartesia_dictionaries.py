@@ -13,7 +13,7 @@ from starlette.responses import Response
 from agent_tts.errors import InvalidRequest
 from agent_tts.protocol.options import Lenient
 from agent_tts.serve.dialects.cartesia_http import cartesia_errors
-from agent_tts.serve.dictionaries import MAX_NAME, Dictionary, Rule
+from agent_tts.serve.dictionaries import MAX_NAME, RULES_BYTES, Dictionary, Rule
 from agent_tts.serve.routes.http import Authorized, node_of, read_fields
 
 # A word's phones, parted by "|".
@@ -116,7 +116,7 @@ async def list_dictionaries(
 @routes.post("/")
 async def create_dictionary(request: Request, client: Authorized) -> Told:
     """Add a dictionary."""
-    wanted = await read_fields(request, NewDictionary)
+    wanted = await read_fields(request, NewDictionary, RULES_BYTES)
     rules = [item.rule() for item in wanted.items or ()]
     return Told.of(node_of(request).dictionaries.add(wanted.name, rules))
 
@@ -130,7 +130,7 @@ async def retrieve_dictionary(dictionary_id: str, request: Request, client: Auth
 @routes.patch("/{dictionary_id}")
 async def update_dictionary(dictionary_id: str, request: Request, client: Authorized) -> Told:
     """Change the name, or replace all rules."""
-    wanted = await read_fields(request, ChangedDictionary)
+    wanted = await read_fields(request, ChangedDictionary, RULES_BYTES)
     rules = None if wanted.items is None else [item.rule() for item in wanted.items]
     return Told.of(node_of(request).dictionaries.change(dictionary_id, name=wanted.name, rules=rules))
 

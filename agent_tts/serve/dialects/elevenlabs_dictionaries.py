@@ -15,7 +15,7 @@ from agent_tts.pls import MAX_BYTES, read_pls, write_pls
 from agent_tts.protocol.options import Lenient
 from agent_tts.serve.dialects.elevenlabs_http import error_body
 from agent_tts.serve.dialects.vendor_http import ERRORS
-from agent_tts.serve.dictionaries import MAX_DESCRIPTION, MAX_NAME, Dictionary, Rule
+from agent_tts.serve.dictionaries import MAX_DESCRIPTION, MAX_NAME, RULES_BYTES, Dictionary, Rule
 from agent_tts.serve.routes import multipart
 from agent_tts.serve.routes.http import Authorized, errors_as, json_body, node_of, read_body, read_fields
 
@@ -198,7 +198,7 @@ async def list_dictionaries(
 @routes.post("/add-from-rules", openapi_extra=json_body(NewDictionary))
 async def add_from_rules(request: Request, client: Authorized) -> Added:
     """Add a dictionary."""
-    wanted = await read_fields(request, NewDictionary)
+    wanted = await read_fields(request, NewDictionary, RULES_BYTES)
     dictionaries = node_of(request).dictionaries
     return Added.of(dictionaries.add(wanted.name, map(_rule, wanted.rules), wanted.description or ""))
 
@@ -251,14 +251,14 @@ async def download_dictionary(dictionary_id: str, version_id: str, request: Requ
 @routes.post("/{dictionary_id}/set-rules", openapi_extra=json_body(Rules))
 async def set_rules(dictionary_id: str, request: Request, client: Authorized) -> ToldVersion:
     """Replace all rules."""
-    wanted = await read_fields(request, Rules)
+    wanted = await read_fields(request, Rules, RULES_BYTES)
     return ToldVersion.of(node_of(request).dictionaries.change(dictionary_id, rules=map(_rule, wanted.rules)))
 
 
 @routes.post("/{dictionary_id}/add-rules", openapi_extra=json_body(Rules))
 async def add_rules(dictionary_id: str, request: Request, client: Authorized) -> ToldVersion:
     """Add rules; one for a word that has a rule replaces it."""
-    wanted = await read_fields(request, Rules)
+    wanted = await read_fields(request, Rules, RULES_BYTES)
     added = {rule.string_to_replace: _rule(rule) for rule in wanted.rules}
     return _without(dictionary_id, request, added, added.values())
 
@@ -266,7 +266,7 @@ async def add_rules(dictionary_id: str, request: Request, client: Authorized) ->
 @routes.post("/{dictionary_id}/remove-rules", openapi_extra=json_body(RuleStrings))
 async def remove_rules(dictionary_id: str, request: Request, client: Authorized) -> ToldVersion:
     """Remove the rules for some words."""
-    wanted = await read_fields(request, RuleStrings)
+    wanted = await read_fields(request, RuleStrings, RULES_BYTES)
     return _without(dictionary_id, request, wanted.rule_strings, ())
 
 

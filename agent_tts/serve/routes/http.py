@@ -217,13 +217,13 @@ async def read_request(request: Request, model: type[Model], spoken: str = "text
     return check_body(model, await read_body(request), spoken, max_chars, depth=depth)
 
 
-async def read_fields(request: Request, model: type[Model]) -> Model:
-    """Receive and check a request that does not speak. Cancelling it is safe.
+async def read_fields(request: Request, model: type[Model], list_bytes: int = 0) -> Model:
+    """Receive and check a request that does not speak, with a list of at most so many bytes. Cancelling it is safe.
 
     Raises `InvalidRequest` for what is not allowed, and what `read_body` raises.
     """
     try:
-        return model.model_validate(parse(await read_body(request), NOT_JSON))
+        return model.model_validate(parse(await read_body(request, list_bytes), NOT_JSON))
     except ValidationError as error:
         raise body_error(error, model, depth=3) from None
 

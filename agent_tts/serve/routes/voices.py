@@ -250,12 +250,12 @@ async def create_voice(request: Request, client: Authorized) -> VoiceAdded:
 
 @routes.get("/{name}")
 async def show_voice(name: str, request: Request, client: Authorized) -> VoiceDetails:
-    """One voice; of a clone also who consented, when and to what."""
+    """One voice, by its name or an alias; of a clone also who consented, when and to what."""
     service = node_of(request).service
     for own in service.routing.info.voices:
-        if own.name == name:
+        if own.name == service.routing.info.aliases.get(name, name):
             languages = list(own.languages)
-            return VoiceDetails(name=name, kind="own", languages=languages, description=own.description)
+            return VoiceDetails(name=own.name, kind="own", languages=languages, description=own.description)
     return VoiceDetails.of(_stored(node_of(request), name), sorted(set(service.routing.info.languages.values())))
 
 

@@ -30,7 +30,7 @@ READ_CHARS = 256
 # If words are not sent, text is read again after so many pieces of audio.
 READ_EVERY = 12
 
-# Calls that a `LateTimeline` keeps: of audio, ten seconds.
+# Calls that a `LateTimeline` keeps: of audio, ten seconds to a minute.
 MAX_NOTES = 128
 
 MAX_VOICES = 16

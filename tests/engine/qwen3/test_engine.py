@@ -645,6 +645,18 @@ def test_a_deleted_voice_leaves_the_engine(base: tuple[Qwen3Engine, Path]) -> No
     assert [str(wanted.voice).count("bert") for wanted in made._voices._ready if "bert" in str(wanted.voice)] == [1]
 
 
+def test_nothing_of_a_request_is_kept_with_the_pace_of_its_voice(base: tuple[Qwen3Engine, Path]) -> None:
+    """Neither a speaker's vector nor instructions, which are as private as the text."""
+    made, _ = base
+    vector = (0.1,) * (made.info.models[0].vector_size or 0)
+    options = resolved(made, SpeechOptions(seed=0, speaker_embedding=vector))
+    made.step([StartRequest(0, 1, options), AddText(0, "Hello.", last=True)], [0])
+    (row,) = made._slots.requests()
+    kept = row._voice
+    made.step([ReleaseSlot(0)], [])
+    assert isinstance(kept, int)
+
+
 def test_cached_prompts_take_a_bounded_share_of_the_memory(
     checkpoint: Checkpoints, monkeypatch: pytest.MonkeyPatch
 ) -> None:

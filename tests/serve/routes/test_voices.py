@@ -304,6 +304,14 @@ async def test_a_full_disk_is_507(tmp_path: Path) -> None:
             assert (await http.post("/voices", json=new)).status_code == 200
 
 
+async def test_a_voice_of_the_engine_is_shown_by_any_of_its_names(tmp_path: Path, base: Model) -> None:
+    async with voices_of(tmp_path, base) as (_, http):
+        own = (await http.get("/voices/tone-440")).json()
+        assert (own["name"], own["kind"]) == ("tone-440", "own")
+        alias = (await http.get("/voices/alloy")).json()
+        assert (alias["name"].partition("-")[0], alias["kind"]) == ("tone", "own"), alias
+
+
 async def test_the_engines_own_voices_cannot_be_deleted(tmp_path: Path, base: Model) -> None:
     async with voices_of(tmp_path, base) as (_, http):
         for name in ("tone-440", "alloy"):
