@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 
 from agent_tts.bench.checkpoint import ICL, SyntheticClone
 from agent_tts.bench.workers import ready, work
-from agent_tts.engine.base import to_pcm16
 from agent_tts.errors import Unsupported
 from agent_tts.events import SAMPLE_RATE
 from agent_tts.model.config import ModelConfig
@@ -105,7 +104,7 @@ def timed(speak: Speak) -> dict[str, float | None]:
 
 
 def _int16(wave: NDArray[np.floating[Any]]) -> NDArray[np.int16]:
-    return np.frombuffer(to_pcm16(np.asarray(wave, np.float32)), "<i2")
+    return np.rint(32_767 * np.clip(wave, -1, 1)).astype(np.int16)
 
 
 async def main(job: dict[str, Any]) -> dict[str, Any]:
