@@ -9,6 +9,7 @@ import errno
 import os
 import re
 import secrets
+import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -110,11 +111,15 @@ _FILE = TypeAdapter(Dictionary)
 
 
 class Dictionaries:
-    """The dictionaries in a folder, at most `limit`; the folder is made when the first one is added."""
+    """The dictionaries in a folder, at most `limit`; the folder is made when the first one is added.
+
+    `add` and `change` may take a second of computing: any thread may call them.
+    """
 
     def __init__(self, folder: Path, limit: int) -> None:
         self._folder = folder
         self._limit = limit
+        self._changing = threading.Lock()
         # By id: (inode, modification time) when read, and the dictionary.
         self._read: dict[str, tuple[tuple[int, int], Dictionary]] = {}
         # By the ids of versions, the oldest first.
@@ -182,9 +187,13 @@ class Dictionaries:
             InvalidRequest: there are too many dictionaries, and see `Version.of`.
             StorageFull, Internal: the disk is full or refuses it.
         """
-        if len(self._names()) >= self._limit:
-            raise InvalidRequest(f"this node stores {self._limit} pronunciation dictionaries at most: delete one first")
-        return self._store(Dictionary(_new_id(), name, datetime.now(UTC), (Version.of(rules),), description))
+        version = Version.of(rules)
+        with self._changing:
+            if len(self._names()) >= self._limit:
+                raise InvalidRequest(
+                    f"this node stores {self._limit} pronunciation dictionaries at most: delete one first"
+                )
+            return self._store(Dictionary(_new_id(), name, datetime.now(UTC), (version,), description))
 
     def change(
         self,
@@ -195,14 +204,16 @@ class Dictionaries:
         is_archived: bool | None = None,
     ) -> Dictionary:
         """Change what is not None; rules make a new version. Raises `UnknownDictionary` and what `add` raises."""
-        changed = self.get(dictionary_id)
-        if name is not None:
-            changed = replace(changed, name=name)
-        if rules is not None:
-            changed = replace(changed, versions=(*changed.versions, Version.of(rules))[-MAX_VERSIONS:])
-        if is_archived is not None:
-            changed = replace(changed, archived_at=datetime.now(UTC) if is_archived else None)
-        return self._store(changed)
+        version = None if rules is None else Version.of(rules)
+        with self._changing:
+            changed = self.get(dictionary_id)
+            if name is not None:
+                changed = replace(changed, name=name)
+            if version is not None:
+                changed = replace(changed, versions=(*changed.versions, version)[-MAX_VERSIONS:])
+            if is_archived is not None:
+                changed = replace(changed, archived_at=datetime.now(UTC) if is_archived else None)
+            return self._store(changed)
 
     def delete(self, dictionary_id: str) -> None:
         """Delete a dictionary with all its versions. Raises `UnknownDictionary`, or `Internal` if the disk refuses."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from typing import Annotated, Any, Self
 
@@ -118,7 +119,7 @@ async def create_dictionary(request: Request, client: Authorized) -> Told:
     """Add a dictionary."""
     wanted = await read_fields(request, NewDictionary, RULES_BYTES)
     rules = [item.rule() for item in wanted.items or ()]
-    return Told.of(node_of(request).dictionaries.add(wanted.name, rules))
+    return Told.of(await asyncio.to_thread(node_of(request).dictionaries.add, wanted.name, rules))
 
 
 @routes.get("/{dictionary_id}")
@@ -132,7 +133,8 @@ async def update_dictionary(dictionary_id: str, request: Request, client: Author
     """Change the name, or replace all rules."""
     wanted = await read_fields(request, ChangedDictionary, RULES_BYTES)
     rules = None if wanted.items is None else [item.rule() for item in wanted.items]
-    return Told.of(node_of(request).dictionaries.change(dictionary_id, name=wanted.name, rules=rules))
+    change = node_of(request).dictionaries.change
+    return Told.of(await asyncio.to_thread(change, dictionary_id, name=wanted.name, rules=rules))
 
 
 @routes.delete("/{dictionary_id}", status_code=204)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal, Self
 
@@ -199,8 +200,8 @@ async def list_dictionaries(
 async def add_from_rules(request: Request, client: Authorized) -> Added:
     """Add a dictionary."""
     wanted = await read_fields(request, NewDictionary, RULES_BYTES)
-    dictionaries = node_of(request).dictionaries
-    return Added.of(dictionaries.add(wanted.name, map(_rule, wanted.rules), wanted.description or ""))
+    add, rules = node_of(request).dictionaries.add, [_rule(rule) for rule in wanted.rules]
+    return Added.of(await asyncio.to_thread(add, wanted.name, rules, wanted.description or ""))
 
 
 @routes.post("/add-from-file", openapi_extra={"requestBody": _FORM})
@@ -216,14 +217,14 @@ async def add_from_file(request: Request, client: Authorized) -> Added:
     if not isinstance(file, bytes):
         raise InvalidRequest("file: should be a PLS file", "file")
     try:
-        entries = read_pls(file).entries
+        entries = (await asyncio.to_thread(read_pls, file)).entries
     except ValueError as error:
         raise InvalidRequest(f"file: {error}", "file") from None
-    rules = (
+    rules = [
         Rule(each.written, each.ipa, "ipa") if each.ipa is not None else Rule(each.written, each.alias or "")
         for each in entries
-    )
-    return Added.of(node_of(request).dictionaries.add(name, rules, description))
+    ]
+    return Added.of(await asyncio.to_thread(node_of(request).dictionaries.add, name, rules, description))
 
 
 @routes.get("/{dictionary_id}")
@@ -237,8 +238,8 @@ async def retrieve_dictionary(dictionary_id: str, request: Request, client: Auth
 async def update_dictionary(dictionary_id: str, request: Request, client: Authorized) -> Told:
     """Change the name, or archive it: it is left out of the list."""
     wanted = await read_fields(request, ChangedDictionary)
-    dictionaries = node_of(request).dictionaries
-    return Told.of(dictionaries.change(dictionary_id, name=wanted.name, is_archived=wanted.archived))
+    change = node_of(request).dictionaries.change
+    return Told.of(await asyncio.to_thread(change, dictionary_id, name=wanted.name, is_archived=wanted.archived))
 
 
 @routes.get("/{dictionary_id}/{version_id}/download", response_class=Response, responses=_PLS)
@@ -252,7 +253,8 @@ async def download_dictionary(dictionary_id: str, version_id: str, request: Requ
 async def set_rules(dictionary_id: str, request: Request, client: Authorized) -> ToldVersion:
     """Replace all rules."""
     wanted = await read_fields(request, Rules, RULES_BYTES)
-    return ToldVersion.of(node_of(request).dictionaries.change(dictionary_id, rules=map(_rule, wanted.rules)))
+    change, rules = node_of(request).dictionaries.change, [_rule(rule) for rule in wanted.rules]
+    return ToldVersion.of(await asyncio.to_thread(change, dictionary_id, rules=rules))
 
 
 @routes.post("/{dictionary_id}/add-rules", openapi_extra=json_body(Rules))
@@ -260,18 +262,18 @@ async def add_rules(dictionary_id: str, request: Request, client: Authorized) ->
     """Add rules; one for a word that has a rule replaces it."""
     wanted = await read_fields(request, Rules, RULES_BYTES)
     added = {rule.string_to_replace: _rule(rule) for rule in wanted.rules}
-    return _without(dictionary_id, request, added, added.values())
+    return await _without(dictionary_id, request, added, added.values())
 
 
 @routes.post("/{dictionary_id}/remove-rules", openapi_extra=json_body(RuleStrings))
 async def remove_rules(dictionary_id: str, request: Request, client: Authorized) -> ToldVersion:
     """Remove the rules for some words."""
     wanted = await read_fields(request, RuleStrings, RULES_BYTES)
-    return _without(dictionary_id, request, wanted.rule_strings, ())
+    return await _without(dictionary_id, request, wanted.rule_strings, ())
 
 
-def _without(dictionary_id: str, request: Request, words: Iterable[str], more: Iterable[Rule]) -> ToldVersion:
+async def _without(dictionary_id: str, request: Request, words: Iterable[str], more: Iterable[Rule]) -> ToldVersion:
     """Replace the rules for some words."""
     dictionaries, gone = node_of(request).dictionaries, set(words)
     kept = [rule for rule in dictionaries.get(dictionary_id).latest.rules if rule.written not in gone]
-    return ToldVersion.of(dictionaries.change(dictionary_id, rules=[*kept, *more]))
+    return ToldVersion.of(await asyncio.to_thread(dictionaries.change, dictionary_id, rules=[*kept, *more]))

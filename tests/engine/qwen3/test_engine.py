@@ -41,7 +41,7 @@ from agent_tts.engine.loop import EngineLoop
 from agent_tts.engine.qwen3 import model as qwen3_model
 from agent_tts.engine.qwen3.engine import Qwen3Engine
 from agent_tts.engine.qwen3.graphs import ChunkInputs, LaunchedStep
-from agent_tts.engine.qwen3.runaway import LOOP_HELD, SILENT_HELD, nominal_frames
+from agent_tts.engine.qwen3.runaway import LOOP_HELD, SILENT_HELD, TEXT_HELD, nominal_frames
 from agent_tts.engine.qwen3.runner import PromptChunk
 from agent_tts.engine.scheduler import Policy, Scheduler
 from agent_tts.engine.slots import READ_CHARS
@@ -435,6 +435,15 @@ class TestAVoiceThatIsDrawn:
         assert frames[-1] >= 12
         assert frames[-1] - 12 < len(spoken.frames)
         assert len({count for count in frames if count >= 12}) == 1
+
+    def test_has_a_reference_only_where_it_leaves_room_for_speech(
+        self, ending: Checkpoints, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("agent_tts.engine.qwen3.row.CARRIED_FRAMES", 1_000)
+        script: list[Piece] = ["One.", FLUSH, *(["More.", FLUSH] * 14), "Last."]
+        with engine(ending("base"), slots=1, max_model_len=96) as made:
+            spoken = speak(made, *script, options=SpeechOptions(seed=0, clean=False, sampling=GREEDY))
+        assert [kind for kind in spoken.kinds if kind != "Frame"] == ["Flushed"] * 15 + ["Done"]
 
 
 @contextmanager
@@ -972,6 +981,27 @@ class TestAPieceThatFails:
         text = nominal_frames(FAULTY[0] or "", "en") * 0.08
         assert text < first < 1.5 * text + 1.5
         assert 0 < both - first < 3
+
+    def test_speech_after_its_text_ends_with_a_word(
+        self, checkpoint: Checkpoints, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        held = int(TEXT_HELD[0] + TEXT_HELD[1] * nominal_frames(FAULTY[0] or "", "en"))
+        with engine(checkpoint("custom_voice"), slots=1, max_model_len=1_024) as endless:
+            runner = endless._models[0].runner
+            scales = itertools.chain(itertools.repeat(1.0, held + 4), [0.0], itertools.repeat(1.0))
+            monkeypatch.setattr(runner, "launch", scaled(runner.launch, scales))
+            spoken = speak(endless, FAULTY[0], options=RYAN)
+        assert spoken.outputs[-1] == DoneOutput(0, 100, cut=("overrun",))
+        assert len(spoken.frames) == held + 5
+
+    def test_no_text_takes_less_than_a_frame_a_token(self, checkpoint: Checkpoints) -> None:
+        """Also of signs of which nobody knows how long they take."""
+        text = "\N{SNOWMAN}" * 8
+        with engine(checkpoint("custom_voice"), slots=1, max_model_len=1_024) as endless:
+            tokens = len(endless._models[0].tokenizer.encode(text))
+            spoken = speak(endless, text, options=RYAN)
+        assert spoken.outputs[-1] == DoneOutput(0, 100, cut=("overrun",))
+        assert len(spoken.frames) >= TEXT_HELD[0] + TEXT_HELD[1] * tokens - 1
 
     def test_because_it_is_a_loop(self) -> None:
         with engine(tiny.looping("custom_voice"), slots=1, max_model_len=1_024) as looping:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,9 @@ from pipecat.services.cartesia.tts import CartesiaTTSService
 from pipecat.services.tts_service import TTSService
 
 from agent_tts.errors import InvalidRequest, UnknownDictionary
-from agent_tts.serve.dictionaries import MAX_RULES, MAX_VERSIONS, Dictionaries, Rule
+from agent_tts.pls import read_pls
+from agent_tts.serve.dialects import elevenlabs_dictionaries
+from agent_tts.serve.dictionaries import MAX_RULES, MAX_VERSIONS, Dictionaries, Rule, Version
 from tests.integrations.pipecat.pipeline import running
 from tests.serve.dialects import livekit_run, pipecat_run
 from tests.serve.dialects.hearing import FIRST, VOICE
@@ -112,6 +115,52 @@ def test_limits(stored: Dictionaries) -> None:
         stored.add("mine", [])
     with pytest.raises(InvalidRequest, match="3 pronunciation dictionaries at most"):
         stored.add("mine", [])
+
+
+# ---------------------------------------------------------------- the routes
+
+
+@pytest.mark.node
+async def test_rules_are_read_beside_the_speech_of_others(node: RunningNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A megabyte of transcriptions takes a second."""
+    threads: list[str] = []
+
+    def recorded(function: Callable[..., Any]) -> Callable[..., Any]:
+        def record(*given: Any) -> Any:
+            threads.append(threading.current_thread().name)
+            return function(*given)
+
+        return record
+
+    monkeypatch.setattr(elevenlabs_dictionaries, "read_pls", recorded(read_pls))
+    monkeypatch.setattr(Version, "of", recorded(Version.of))
+    rules = [{"type": "alias", "string_to_replace": "UN", "alias": "you en"}]
+    items = [{"text": "UN", "alias": "you en"}]
+    requests: list[tuple[str, list[tuple[str, str, dict[str, Any]]]]] = [
+        (
+            "v1/pronunciation-dictionaries/",
+            [
+                ("POST", "add-from-file", {"data": {"name": "a"}, "files": {"file": ("a.pls", PLS)}}),
+                ("POST", "add-from-rules", {"json": {"name": "a", "rules": rules}}),
+                ("POST", "{}/set-rules", {"json": {"rules": rules}}),
+                ("POST", "{}/add-rules", {"json": {"rules": rules}}),
+                ("POST", "{}/remove-rules", {"json": {"rule_strings": ["UN"]}}),
+            ],
+        ),
+        (
+            "pronunciation-dicts/",
+            [("POST", "", {"json": {"name": "a", "items": items}}), ("PATCH", "{}", {"json": {"items": items}})],
+        ),
+    ]
+    async with httpx.AsyncClient(base_url=f"{node.url}/", trust_env=False) as client:
+        for base, steps in requests:
+            made = ""
+            for method, path, body in steps:
+                answer = await client.request(method, base + path.format(made), **body)
+                assert answer.status_code == 200, answer.text
+                made = answer.json()["id"]
+    assert len(threads) == 8
+    assert threading.main_thread().name not in threads
 
 
 # ---------------------------------------------------------------- the SDKs
