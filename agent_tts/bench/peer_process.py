@@ -104,7 +104,8 @@ def timed(speak: Speak) -> dict[str, float | None]:
 
 
 def _int16(wave: NDArray[np.floating[Any]]) -> NDArray[np.int16]:
-    return np.rint(32_767 * np.clip(wave, -1, 1)).astype(np.int16)
+    pcm: NDArray[np.int16] = np.rint(32_767 * np.clip(wave, -1, 1)).astype(np.int16)
+    return pcm
 
 
 async def main(job: dict[str, Any]) -> dict[str, Any]:
