@@ -135,6 +135,9 @@ class SpeechOptions:
     leading_silence_ms: Annotated[
         int | None, Option(help="Silence of a voice before its speech that is sent; null: all.", ge=0, le=10_000)
     ] = 20
+    loudness: Annotated[
+        float | None, Option(help="Loudness that voices are brought to, LUFS (-18); null: their own.", ge=-36, le=-12)
+    ] = None
     markup: Annotated[
         Literal["auto", "none"],
         Option(help="auto: tags (SSML and vendors') are obeyed or left out; none: they are text."),

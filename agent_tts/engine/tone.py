@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from agent_tts.config.settings import Settings, Tone
 from agent_tts.engine.base import DoneOutput, Engine, StartRequest, StepInput, StepOutput, to_pcm16
+from agent_tts.engine.gain import Levels
 from agent_tts.engine.slots import READ_S, Mark, SlotFeed, SlotTable
 from agent_tts.events import FRAME_SAMPLES, SAMPLE_RATE, EngineInfo, NamedVoice, Prosody, SpeechOptions, Voice
 from agent_tts.text.directives import Ability, Directives
@@ -53,7 +54,8 @@ class ToneEngine(Engine):
             aliases=ALIASES,
             performs=PERFORMS,
         )
-        self._slots = SlotTable(slots, lambda opened: _ToneRequest(opened, settings.tone))
+        levels = Levels()
+        self._slots = SlotTable(slots, lambda opened: _ToneRequest(opened, settings.tone, levels))
 
     def step(self, inputs: Sequence[StepInput], run: Collection[int]) -> list[StepOutput]:
         """See `Engine.step`. Raises only scripted faults of the whole engine."""
@@ -75,7 +77,7 @@ class ToneEngine(Engine):
 class _ToneRequest:
     """A request in its slot: the words that are still to sound, and how."""
 
-    def __init__(self, opened: StartRequest, settings: Tone) -> None:
+    def __init__(self, opened: StartRequest, settings: Tone, levels: Levels) -> None:
         options = opened.options
         language = "en" if options.language == "auto" else options.language
         self.feed = SlotFeed(opened, language, directives=Directives(PERFORMS))
@@ -84,6 +86,7 @@ class _ToneRequest:
         # Samples of a character at the request's own speed, and how the present part differs from it.
         self._char_samples = settings.char_ms * SAMPLE_RATE / 1_000 / options.speed
         self._hz = frequency(options)
+        self._leveler = levels.leveler(options, SAMPLE_RATE)
         self._prosody = Prosody()
         self._seed = options.seed or 0
         # Words of the unit that is being spoken.
@@ -131,11 +134,13 @@ class _ToneRequest:
         first = self.feed.samples % SAMPLE_RATE
         wave = sine(round(self._hz * how.pitch))
         samples: NDArray[np.float32] = wave.take(np.arange(first, first + length), mode="wrap")
-        samples *= amplitude(self._seed, self._spoken, word) * how.volume
+        samples *= amplitude(self._seed, self._spoken, word)
         samples[:RAMP] *= RISE
         samples[-RAMP:] *= RISE[::-1]
+        if self._leveler:
+            samples = self._leveler.apply(np.frombuffer(to_pcm16(samples), "<i2")) / np.float32(32_767)
         self._spoken += 1
-        return to_pcm16(samples)
+        return to_pcm16(samples * np.float32(how.volume))
 
 
 RISE: NDArray[np.float32] = np.linspace(0.0, 1.0, RAMP, endpoint=False, dtype=np.float32)

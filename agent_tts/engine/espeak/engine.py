@@ -28,7 +28,7 @@ from agent_tts.engine.espeak.library import (
 from agent_tts.engine.espeak.scripts import parts, reader
 from agent_tts.engine.espeak.voices import EspeakVoices
 from agent_tts.engine.espeak.workers import EspeakWorkers, Job
-from agent_tts.engine.gain import amplify
+from agent_tts.engine.gain import Leveler, Levels, amplify
 from agent_tts.engine.slots import SlotFeed, SlotTable
 from agent_tts.errors import BadMessage
 from agent_tts.events import SAMPLE_RATE, EngineInfo, Prosody, SpeechOptions, WordTime, within
@@ -77,6 +77,7 @@ class EspeakEngine(Engine):
     def __init__(self, settings: Settings, slots: int) -> None:
         self._voices = EspeakVoices(settings.espeak.voice)
         self._workers = EspeakWorkers()
+        self._levels = Levels()
         self.info = EngineInfo(
             engine="espeak",
             model="espeak-ng",
@@ -119,7 +120,8 @@ class EspeakEngine(Engine):
         language, variant = self._voices.resolve(opened.options.resolved, opened.options.language)
         directives = Directives(PERFORMS, self._voices.languages, language.code)
         feed = SlotFeed(opened, language.code, self._first_words, directives)
-        return _EspeakRequest(self._workers, self._voices, feed, opened.options, language, variant)
+        leveler = self._levels.leveler(opened.options, self._workers.sample_rate)
+        return _EspeakRequest(self._workers, self._voices, feed, opened.options, language, variant, leveler)
 
 
 def delivery(
@@ -154,6 +156,7 @@ class _EspeakRequest:
         options: SpeechOptions,
         language: Language,
         variant: str | None,
+        leveler: Leveler | None,
     ) -> None:
         self.feed = feed
         self._workers = workers
@@ -163,6 +166,7 @@ class _EspeakRequest:
         self._own = self._language = language
         self._prosody = Prosody()
         self._variant = variant
+        self._leveler = leveler
         # The first pending unit, while it is with a worker for longer than a step.
         self._job: Job | None = None
         # Its texts that have ended a worker.
@@ -269,7 +273,9 @@ class _EspeakRequest:
             if word.char <= (last := min(word.char + word.length, length) - 1)
         )
         self._fed += len(clause.samples) - lead
-        self.feed.write(self._resampler.push(amplify(clause.samples[lead:], self._prosody.volume)))
+        samples = clause.samples[lead:]
+        levelled = self._leveler.apply(samples) if self._leveler else samples
+        self.feed.write(self._resampler.push(amplify(levelled, self._prosody.volume)))
         return [AlignedOutput(self.feed.slot, self.feed.epoch, words)] if words else []
 
 

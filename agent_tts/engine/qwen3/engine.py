@@ -17,6 +17,7 @@ from loguru import logger
 
 from agent_tts.config.settings import Settings
 from agent_tts.engine.base import Engine, FrameOutput, ReleaseSlot, StartRequest, StepInput, StepOutput
+from agent_tts.engine.gain import Levels
 from agent_tts.engine.qwen3.graphs import LaunchedStep
 from agent_tts.engine.qwen3.model import Qwen3Model, create_models, use
 from agent_tts.engine.qwen3.row import Row, Waiting
@@ -75,6 +76,7 @@ class Qwen3Engine(Engine):
         # The last frames of the row of every slot, whichever model it belongs to.
         self._runaway = RunawayDetector(slots)
         self._paces = Paces()
+        self._levels = Levels()
         # Loads models on first use and prepares clones, one after the other, while the others speak.
         self._loader = ThreadPoolExecutor(1, "qwen3 loader", use, (self._models[0].device,))
         # Its jobs: at most one for each model and each clone, and only those that a row waits for.
@@ -180,7 +182,8 @@ class Qwen3Engine(Engine):
             verdicts = self._runaway.see(slots, result.codes[index], result.pcm[index])
             ordinary = result.finite[index] & ~result.ended[index] & (verdicts == Verdict.GOOD)
             for (at, row), is_ordinary, verdict in zip(heard, ordinary.tolist(), verdicts.tolist(), strict=True):
-                if is_ordinary and row.in_speech and row.outlet is None and row.said is None:
+                plain = row.outlet is None and row.said is None and row.leveler is None
+                if is_ordinary and row.in_speech and plain:
                     outputs.append(FrameOutput(row.feed.slot, row.feed.epoch, result.pcm[at].tobytes()))
                 else:
                     outputs += self._slots.guard(row, partial(row.collect, result, at, Verdict(verdict)))
@@ -215,7 +218,7 @@ class Qwen3Engine(Engine):
     def _make(self, opened: StartRequest) -> Row:
         if opened.options.pitch != 1:
             raise Unsupported("this engine has no pitch: leave it at 1, or ask for it in instructions")
-        return Row(opened, self._voices.choose(opened.options), self._runaway, self._paces)
+        return Row(opened, self._voices.choose(opened.options), self._runaway, self._paces, self._levels)
 
     def _prepare(self, row: Row) -> list[StepOutput]:
         row.runs = False

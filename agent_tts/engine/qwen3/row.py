@@ -26,6 +26,7 @@ from agent_tts.engine.base import (
     StarvedOutput,
     StepOutput,
 )
+from agent_tts.engine.gain import Levels
 from agent_tts.engine.qwen3.delivery import RowOutlet
 from agent_tts.engine.qwen3.graphs import StepResult
 from agent_tts.engine.qwen3.model import Qwen3Model
@@ -124,7 +125,9 @@ class Row:
         UnsupportedLanguage: the model does not speak it.
     """
 
-    def __init__(self, opened: StartRequest, wanted: ModelVoice, runaway: RunawayDetector, paces: Paces) -> None:
+    def __init__(
+        self, opened: StartRequest, wanted: ModelVoice, runaway: RunawayDetector, paces: Paces, levels: Levels
+    ) -> None:
         self.state: Waiting | Prefill | Decoding | Ending = Waiting()
         code = _code(opened.options)
         directives = Directives(wanted.model.abilities, wanted.model.languages, code)
@@ -154,6 +157,7 @@ class Row:
         # Whether a frame has been handed out, and one of the present piece: a segment, or what is left of a cut one.
         self.heard = self.in_speech = False
         self._leading_silence_ms = opened.options.leading_silence_ms
+        self.leveler = levels.leveler(opened.options, SAMPLE_RATE)
         # Codes of the present segment so far, of a voice that is drawn; None once there is enough of it.
         self.said: list[NDArray[np.int16]] | None = [] if drawn else None
         # The same of the segment before, with its text, until the next one begins.
@@ -401,7 +405,7 @@ class Row:
             if not len(pcm):
                 return []
         self.heard = self.in_speech = True
-        frame = pcm.astype("<i2").tobytes()
+        frame = (np.rint(self.leveler.apply(pcm)) if self.leveler else pcm).astype("<i2").tobytes()
         if verdict is Verdict.HELD:
             self._hold(frame)
             return []

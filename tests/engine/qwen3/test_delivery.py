@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from agent_tts.engine.base import AddText, FlushedOutput, FrameOutput, StartRequest, StepInput
-from agent_tts.engine.gain import amplify
+from agent_tts.engine.gain import amplify, lufs
 from agent_tts.engine.qwen3.delivery import SEAM_MS, Manner, RowOutlet, Seam
 from agent_tts.engine.qwen3.engine import Qwen3Engine
 from agent_tts.engine.qwen3.graphs import LaunchedStep
@@ -164,6 +164,22 @@ def test_volume_holds_from_there_on(ryan: Qwen3Engine) -> None:
     told = said(ryan, "One two.", Prosody(volume=0.5), "Three four.")
     expected = np.concatenate((first.pcm.astype(float), second.pcm / 2))
     assert np.abs(told.pcm - expected).max() <= 1
+
+
+def level(pcm: NDArray[Any]) -> float:
+    return float(np.sqrt(np.mean(pcm.astype(float) ** 2)))
+
+
+def test_loudness_is_the_voices_before_volume(ryan: Qwen3Engine) -> None:
+    """From the second request of a voice on the gain is known; without `loudness` nothing has changed."""
+    plain = alone(ryan, TEXT).pcm
+    target = lufs(float(np.mean((plain / 32_768) ** 2))) - 6
+    before, after, half = (said(ryan, *manner, TEXT, loudness=target).pcm for manner in ([], [], [Prosody(volume=0.5)]))
+    first = plain.astype(float)
+    assert level(after) < level(first) / 1.5
+    assert level(half) == pytest.approx(level(after) / 2, rel=0.1)
+    assert len(before) == len(after) == len(plain)
+    assert np.array_equal(alone(ryan, TEXT).pcm, plain)
 
 
 @given(st.lists(st.integers(-32_768, 32_767), min_size=2, max_size=50), st.floats(0, 4))

@@ -124,6 +124,24 @@ def test_clear_is_followed_by_silence_at_once() -> None:
     assert loudness(sound, 210, 600) < 1
 
 
+def test_clear_makes_no_click() -> None:
+    """The listener's decoder fades from speech to the packets of silence. A cut in the samples is heard as a click."""
+
+    def roughness(sound: NDArray[np.float64]) -> float:
+        return float(np.abs(np.diff(sound, 3)).max())
+
+    for hz in (443, 447, 452):  # cut anywhere in a period
+        listener = Listener()
+        listener.track.write(1, tone(hz, 1_000))
+        listener.hear(10)
+        listener.track.clear(1)
+        listener.hear(10)
+        sound = decoded(listener.packets)
+        speech = sound[48 * 100 : 48 * 195]
+        assert roughness(sound[48 * 100 :]) < 3 * roughness(speech)
+        assert roughness(np.append(speech, np.zeros(9))) > 10 * roughness(speech)
+
+
 def test_clear_keeps_other_contexts() -> None:
     listener = Listener()
     listener.track.write(1, tone(440, 200))
