@@ -6,6 +6,7 @@ const milliseconds = (/** @type {number} */ ms) => `${Math.round(ms)} ms`;
 const FORMATS = {
   serverTtfaMs: (ms) => (ms < 10 ? `${ms.toFixed(1)} ms` : milliseconds(ms)),
   clientTtfaMs: milliseconds,
+  audibleMs: milliseconds,
   rtf: (rtf) => (rtf < 0.01 ? rtf.toFixed(4) : rtf.toFixed(2)),
   bufferMs: milliseconds,
   underruns: String,

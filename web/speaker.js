@@ -1,6 +1,7 @@
 /** Speaks one turn at a time: sends text, plays audio, and on a stop mutes first and cancels second. */
 
 import { SAMPLE_RATE } from "./audio.js";
+import { FirstSound } from "./first_sound.js";
 import { Transcript } from "./transcript.js";
 
 const ACK_MS = 250;
@@ -17,6 +18,7 @@ const METER_MS = 200;
  * @property {{start: () => void, stop: () => void} | null} source writes the text
  * @property {number} playedMs
  * @property {boolean} sounded some of it was heard
+ * @property {FirstSound} first
  * @property {boolean} over no more of it will be heard
  *
  * @typedef {{heard: string, unheard: string, playedMs: number, cut: boolean}} Outcome
@@ -87,6 +89,9 @@ export class Speaker {
         // Measured here, until the node sends its own figure at the end.
         this.#meters.set("serverTtfaMs", performance.now() - context.sentAt);
       }
+      const turn = this.#turns.get(context);
+      turn?.first.receive(chunk.pcm, chunk.firstSample, performance.now());
+      if (turn) this.#meterAudible(turn);
       sink.push(chunk);
     };
     sink.onfirst = (at) => this.#heardFirst(at);
@@ -111,7 +116,7 @@ export class Speaker {
     this.stop();
     const context = this.#session.open(options);
     const transcript = new Transcript(this.#said);
-    const turn = { context, transcript, source: null, playedMs: 0, sounded: false, over: false };
+    const turn = { context, transcript, source: null, playedMs: 0, sounded: false, over: false, first: new FirstSound() };
     this.#turn = turn;
     this.#turns.set(context, turn);
     this.#sink.begin(context);
@@ -208,6 +213,17 @@ export class Speaker {
     if (!turn || turn.over || turn.context.sentAt === null) return;
     turn.sounded = true;
     this.#meters.set("clientTtfaMs", at - turn.context.sentAt);
+    turn.first.play(at);
+    // A track tells its first sound only when it is audible.
+    if (this.#sink?.columns) this.#meters.set("audibleMs", at - turn.context.sentAt);
+    else this.#meterAudible(turn);
+  }
+
+  /** @param {Turn} turn */
+  #meterAudible(turn) {
+    const { audibleAt } = turn.first;
+    if (turn !== this.#turn || turn.over || audibleAt === null || turn.context.sentAt === null) return;
+    this.#meters.set("audibleMs", audibleAt - turn.context.sentAt);
   }
 
   #heardAll() {

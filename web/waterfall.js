@@ -11,8 +11,8 @@ export const STAGES = [
   { name: "turn_end", label: "Turn", about: "until it is clear that you have finished" },
   { name: "transcript", label: "Words", about: "until what you said is text" },
   { name: "llm_first_token", label: "LLM", about: "until the first word of the answer is written" },
-  { name: "audio_first", label: "Voice", about: "until the first sound of it is made" },
-  { name: "heard", label: "Way", about: "until that sound is heard here" },
+  { name: "audio_first", label: "Voice", about: "until the first audio of it is made" },
+  { name: "heard", label: "Heard", about: "until its first audible sound is heard here" },
 ];
 
 /**

@@ -16,13 +16,17 @@ from importlib.util import module_from_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import transformers
+from numpy.typing import NDArray
 
 from agent_tts.bench.checkpoint import ICL, SyntheticClone
 from agent_tts.bench.workers import ready, work
 from agent_tts.errors import Unsupported
+from agent_tts.events import SAMPLE_RATE
 from agent_tts.model.config import ModelConfig
+from agent_tts.silence import audible_at
 
 MIB = 1 << 20
 # Packages for the 25 Hz tokenizer, which no model here uses: they may be absent, or fail with another build of torch.
@@ -34,8 +38,8 @@ METHODS = {
     "base": "generate_voice_clone",
 }
 
-# Speaks once, and yields the number of samples of each chunk when it has come.
-Speak = Callable[[], Iterator[int]]
+# Speaks once, and yields each chunk when it has come: float[n], -1 to 1, 24 kHz.
+Speak = Callable[[], Iterator[NDArray[np.floating[Any]]]]
 
 
 def _qwen_tts(job: dict[str, Any], config: ModelConfig) -> Speak:
@@ -47,7 +51,7 @@ def _qwen_tts(job: dict[str, Any], config: ModelConfig) -> Speak:
     speak = getattr(model, METHODS[config.tts_model_type])
     # One more than its frames: it draws a frame's last codes when the next one begins.
     arguments = _voice(job, config, package) | {"max_new_tokens": job["frames"] + 1}
-    return lambda: (len(wave) for wave in speak(job["text"], language="auto", **arguments)[0][:1])
+    return lambda: iter(speak(job["text"], language="auto", **arguments)[0][:1])
 
 
 def _faster_qwen3_tts(job: dict[str, Any], config: ModelConfig) -> Speak:
@@ -60,7 +64,7 @@ def _faster_qwen3_tts(job: dict[str, Any], config: ModelConfig) -> Speak:
     )
     speak, frames = getattr(model, f"{METHODS[config.tts_model_type]}_streaming"), job["frames"]
     arguments = _voice(job, config, package) | {"max_new_tokens": frames, "min_new_tokens": frames, "chunk_size": 1}
-    return lambda: (len(wave) for wave, _, _ in speak(text=job["text"], language="auto", **arguments))
+    return lambda: (wave for wave, _, _ in speak(text=job["text"], language="auto", **arguments))
 
 
 ENGINES = {"qwen-tts": _qwen_tts, "faster-qwen3-tts": _faster_qwen3_tts}
@@ -83,14 +87,25 @@ def _voice(job: dict[str, Any], config: ModelConfig, package: Any) -> dict[str, 
     return {"voice_clone_prompt": [item]}
 
 
-def timed(speak: Speak) -> dict[str, float]:
-    """One request: seconds to its first chunk and to its end, and samples of audio."""
+def timed(speak: Speak) -> dict[str, float | None]:
+    """One request: seconds to its first chunk, to its first audible 10 ms and to its end, and samples of audio.
+
+    The audible time is that of a player which begins with the first chunk; None if nothing is audible.
+    """
     begin = time.monotonic()
-    first_s, samples = 0.0, 0
-    for chunk in speak():
-        first_s = first_s or time.monotonic() - begin
-        samples += chunk
-    return {"first_audio_s": first_s, "whole_s": time.monotonic() - begin, "samples": samples}
+    came = [(time.monotonic() - begin, chunk) for chunk in speak()]
+    whole_s = time.monotonic() - begin
+    first_s, samples, audible_s = (came[0][0] if came else 0.0), 0, None
+    for at_s, chunk in came:
+        if audible_s is None and (at := audible_at(_int16(chunk), SAMPLE_RATE)) is not None:
+            audible_s = max(at_s, first_s + samples / SAMPLE_RATE) + at / SAMPLE_RATE
+        samples += len(chunk)
+    return {"first_audio_s": first_s, "audible_s": audible_s, "whole_s": whole_s, "samples": samples}
+
+
+def _int16(wave: NDArray[np.floating[Any]]) -> NDArray[np.int16]:
+    pcm: NDArray[np.int16] = np.rint(32_767 * np.clip(wave, -1, 1)).astype(np.int16)
+    return pcm
 
 
 async def main(job: dict[str, Any]) -> dict[str, Any]:

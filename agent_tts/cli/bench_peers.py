@@ -32,6 +32,7 @@ SPEAK_S = 600.0  # timeout of the measured requests
 COLUMNS = {
     "engine": "engine",
     "first audio ms": "first_audio_ms",
+    "audible ms": "audible_ms",
     "ms a frame": "frame_ms",
     "audio s/s": "audio_s_per_s",
     "frames": "frames",
@@ -94,6 +95,7 @@ class PeerRequest:
     """Figures of one request."""
 
     first_audio_s: float  # from its text to its first audio
+    audible_s: float | None  # from its text to its first 10 ms above -50 dBFS; None without any
     whole_s: float  # from its text to its end
     samples: int
 
@@ -115,7 +117,8 @@ async def measure_node(url: str, key: str | None, task: PeerTask) -> list[PeerRe
     for one in samples[task.warmups :]:
         if one.ttfa_ms is None or one.stay_s is None:
             raise SpeechError(f"a request to the node failed: {one.error or 'it was silent'}")
-        spoken.append(PeerRequest(one.ttfa_ms / 1_000, one.stay_s, round(one.audio_s * SAMPLE_RATE)))
+        audible_s = None if one.audible_ms is None else one.audible_ms / 1_000
+        spoken.append(PeerRequest(one.ttfa_ms / 1_000, audible_s, one.stay_s, round(one.audio_s * SAMPLE_RATE)))
     return spoken
 
 
@@ -138,6 +141,7 @@ def figures_of(spoken: Sequence[PeerRequest]) -> dict[str, Any]:
         "requests": len(spoken),
         "frames": median([one.frames for one in spoken]),
         "first_audio_ms": median([1_000 * one.first_audio_s for one in spoken]),
+        "audible_ms": median([1_000 * one.audible_s for one in spoken if one.audible_s is not None]),
         "frame_ms": median([1_000 * one.whole_s / one.frames for one in spoken if one.samples]),
         "audio_s_per_s": round(
             sum(one.samples for one in spoken) / SAMPLE_RATE / sum(one.whole_s for one in spoken), 3

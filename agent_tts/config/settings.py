@@ -46,7 +46,9 @@ class Limits(Section):
         15.0, gt=0, description="longest wait of an open context for text, then `starved`; 1 s while others wait"
     )
     max_frames: int = Field(60_000, ge=1, description="80 ms frames in one context, for any text; 3 a character")
-    context_s: float = Field(600.0, gt=0, description="longest time of a context in a slot; it ends with `length`")
+    context_s: float = Field(
+        600.0, gt=0, description="longest time of a context in a slot beyond its audio; it ends with `length`"
+    )
     window_frames: int = Field(50, ge=2, description="frames made but not yet taken by the listener's side")
     max_lead_ms: int = Field(60_000, ge=120, description="largest lead_ms that a client may request")
 

@@ -96,7 +96,7 @@ class Policy:
     text_idle_s: float = 15.0  # longest time without text in a dry slot, then `starved`
     window_frames: int = 50  # credit: frames made and not yet taken by the listener's side
     max_frames: int = 60_000  # frames of one request, whatever its text
-    request_s: float = 600.0  # longest time in a slot
+    request_s: float = 600.0  # longest time in a slot beyond the length of the audio made
 
 
 @dataclass(slots=True, eq=False)
@@ -161,6 +161,10 @@ class Request:
         """Frames after which it is a runaway."""
         by_text = (CAP_FRAMES + CAP_FRAMES_PER_CHAR * self.chars) / self.slowest
         return min(policy.max_frames, math.ceil(by_text) + self.rest_frames)
+
+    def leaves_at(self, policy: Policy) -> float:
+        """When it has had its slot for too long: speech takes its time to be heard, so only time beyond it counts."""
+        return self.admitted_at + self.frames * FRAME_S + policy.request_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -588,7 +592,7 @@ class Scheduler:
             if not request.has_text and now >= request.idle_since + self.policy.text_idle_s:
                 message = f"no text for {self.policy.text_idle_s:g} s: append text, or end the context"
                 self._finish(request, "error", "starved", message)
-            elif request.slot is not None and now >= request.admitted_at + self.policy.request_s:
+            elif request.slot is not None and now >= request.leaves_at(self.policy):
                 self._finish(request, "length")
 
     def _expire_impatient(self, now: float) -> None:
@@ -610,7 +614,7 @@ class Scheduler:
         """The next deadline of a request."""
         idle_at = math.inf if request.has_text else request.idle_since + self.policy.text_idle_s
         if request.slot is not None:
-            return min(request.admitted_at + self.policy.request_s, idle_at)
+            return min(request.leaves_at(self.policy), idle_at)
         return idle_at if request.parked else request.waits_since + self.policy.queue_s
 
     def _process(self, request: Request, output: base.StepOutput, now: float) -> None:

@@ -147,8 +147,10 @@ class EngineRequest:
         return event
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        """Audio in pieces of pcm_s16le, 24 kHz, of whole frames (80 ms) except the last; raises the error of a failed
-        request."""
+        """Audio in pieces of pcm_s16le, 24 kHz, of one or more frames; raises the error of a failed request.
+
+        A frame is 80 ms. Shorter ones are the first of a piece of text, without its leading silence, and the last.
+        """
         while (event := await self.next()) is not None:
             if isinstance(event, RequestAudio):
                 yield event.pcm

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
+from agent_tts.bench.peer_process import timed
 from agent_tts.cli import bench_peers
 from agent_tts.cli.bench_options import ModelOptions, Outputs
 from agent_tts.cli.bench_peers import PEERS, PeerRequest, PeerTask, chosen, figures_of, measure_node, run_peers
@@ -15,17 +17,28 @@ TASK = PeerTask("", "cpu", "float32", "one two three", 10, None, None, requests=
 
 def test_figures_are_per_spoken_frame() -> None:
     spoken = [
-        PeerRequest(0.05, 1.0, 50 * 1_920),
-        PeerRequest(0.03, 0.5, 50 * 1_920),
-        PeerRequest(0.04, 0.5, 10 * 1_920),
+        PeerRequest(0.05, 0.09, 1.0, 50 * 1_920),
+        PeerRequest(0.03, None, 0.5, 50 * 1_920),
+        PeerRequest(0.04, 0.07, 0.5, 10 * 1_920),
     ]
     assert figures_of(spoken) == {
         "requests": 3,
         "frames": 50,
         "first_audio_ms": 40.0,
+        "audible_ms": 70.0,
         "frame_ms": 20.0,
         "audio_s_per_s": 4.4,
     }
+
+
+def test_the_audible_time_of_a_peer_is_that_of_a_player() -> None:
+    silence, sound = np.zeros(1_920, np.float32), np.full(1_920, 0.1, np.float32)
+    sound[:480] = 0.001
+    found = timed(lambda: iter([silence, sound]))
+    assert found["first_audio_s"] is not None
+    assert found["audible_s"] == pytest.approx(found["first_audio_s"] + 0.1, abs=0.05)
+    assert found["samples"] == 3_840
+    assert timed(lambda: iter([silence]))["audible_s"] is None
 
 
 @pytest.mark.node
@@ -33,7 +46,7 @@ async def test_our_node_is_measured_over_its_websocket() -> None:
     async with running_node() as node:
         spoken = await measure_node(node.ws_url, None, TASK)
     assert [one.samples for one in spoken] == [24_000 * 60 * len("onetwothree") // 1_000] * 2
-    assert all(0 < one.first_audio_s <= one.whole_s for one in spoken)
+    assert all(0 < one.first_audio_s <= one.whole_s and one.audible_s is not None for one in spoken)
 
 
 @pytest.mark.node

@@ -340,6 +340,25 @@ async def test_a_long_conversation_drops_its_oldest_turns(page: Page) -> None:
     assert kept == [f"heard:{i}" for i in range(10, 70)]
 
 
+async def test_the_first_audible_sound_of_a_turn(page: Page) -> None:
+    """A quiet chunk is not audible; sound is placed in its 10 ms, counted from when it plays or from when it came."""
+    body = """
+      const quiet = new Int16Array(1920).fill(-104);
+      const loud = new Int16Array(1920).fill(-105, 730);
+      const heard = (cameAt) => {
+        const first = new m.FirstSound();
+        first.receive(quiet, 0, 100);
+        first.receive(loud, 1920, cameAt);
+        first.receive(loud, 3840, cameAt);
+        const before = first.audibleAt;
+        first.play(150);
+        return [before, first.audibleAt];
+      };
+      return [m.audibleIn(quiet), m.audibleIn(loud), heard(120), heard(500)];
+    """
+    assert await module(page, "first_sound.js", body) == [-1, 720, [None, 260], [None, 530]]
+
+
 async def test_the_bars_of_a_waterfall_add_up(page: Page) -> None:
     """Each bar spans from the previous time to its own, in order; times that do not apply have no bar."""
     body = "return a[0].map((marks) => m.waterfall(marks).map(({ name, fromMs, toMs }) => [name, fromMs, toMs]));"

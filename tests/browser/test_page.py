@@ -138,7 +138,7 @@ async def test_a_turn_is_measured_and_its_figures_shown(browser: DevTools, trans
         await page.until("!agentTts.speaking", 20)
         meters = await page.js("agentTts.meters")
         assert meters["serverTtfaMs"] > 0
-        assert 0 < meters["clientTtfaMs"] < 1_000
+        assert 0 < meters["clientTtfaMs"] <= meters["audibleMs"] < 1_000
         assert meters["rtf"] > 0
         assert meters["underruns"] == 0
         assert meters["audioMs"] > 1_000

@@ -11,6 +11,7 @@ import pytest
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from agent_tts import events
+from agent_tts.config.settings import Limits
 from agent_tts.engine import base
 from agent_tts.engine.scheduler import (
     BATCH_WINDOW_S,
@@ -333,7 +334,7 @@ def test_a_request_without_credit_does_not_run_until_frames_are_taken() -> None:
     assert bench.frames(10) == 3
     bench.now = bench.scheduler.policy.queue_s  # the queue's timeout does not apply to it
     bench.step()
-    assert bench.scheduler.next_step_at(bench.now) == bench.scheduler.policy.request_s
+    assert bench.scheduler.next_step_at(bench.now) == pytest.approx(bench.scheduler.policy.request_s + 3 * FRAME_S)
     bench.scheduler.grant_credit(1, 2)
     assert bench.frames(10) == 2
 
@@ -555,12 +556,32 @@ def test_no_text_allows_more_than_max_frames() -> None:
 
 
 def test_a_request_has_a_maximum_duration() -> None:
-    bench = Bench(request_s=600.0)
+    bench = Bench(request_s=600.0, window_frames=3)
     bench.scheduler.open(1, UNPACED, 0.0)
     bench.scheduler.append(1, "text")
-    bench.step()
-    bench.now = 600.0
+    assert bench.frames(10) == 3
+    bench.now = 600.1
+    assert not finished(bench.step())
+    bench.now = 600.25
     assert finished(bench.step()) == [(1, "length", None)]
+
+
+def test_the_length_of_its_audio_does_not_count_in_the_duration_of_a_request() -> None:
+    bench = Bench(request_s=1.0, window_frames=1_000)
+    bench.scheduler.open(1, SpeechOptions(lead_ms=200), 0.0)
+    bench.scheduler.append(1, "x" * 100)
+    made = 0
+    while bench.now < 8.0:
+        made += bench.frames(1)
+        bench.now += FRAME_S
+    assert made >= 100
+    assert not finished(bench.events)
+
+
+def test_the_default_limits_let_the_longest_text_be_spoken() -> None:
+    """Slow speech takes 0.12 s a character, twice that at half the speed."""
+    limits = Limits()
+    assert limits.max_frames * FRAME_S >= 0.24 * limits.text_context_chars
 
 
 def test_flush_ids_come_back_in_order() -> None:

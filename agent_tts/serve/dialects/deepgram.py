@@ -66,6 +66,12 @@ def described(code: str, message: str) -> str:
     return message
 
 
+def cut_short_warning(audio_ms: int) -> Message:
+    """Tells that a context ended with `length`, after `audio_ms` of speech."""
+    error = cut_short(audio_ms)
+    return protocol.build("Warning", description=error.message, code=error.code.upper())
+
+
 def model_uuid(model: str) -> str:
     return str(uuid.uuid5(uuid.NAMESPACE_OID, model))
 
@@ -255,8 +261,7 @@ class AuraAdapter(DeepgramAdapter):
             case "context.done":
                 self._queue.ended(item["context_id"], item["audio_ms"])
                 if item["reason"] == "length":
-                    error = cut_short(item["audio_ms"])
-                    yield protocol.build("Warning", description=error.message, code=error.code.upper())
+                    yield cut_short_warning(item["audio_ms"])
             case "pong" if (note := self._notes.popleft()) is not None:
                 yield self._numbered(note)
             case "error" if self._closes(item["code"], item["code"]):

@@ -13,7 +13,13 @@ from agent_tts.protocol import v1 as protocol
 from agent_tts.protocol.adapter import Message
 from agent_tts.protocol.options import Lenient
 from agent_tts.protocol.validation import check_message
-from agent_tts.serve.dialects.deepgram import DeepgramAdapter, QueuedUtterance, SpeakMessage, described
+from agent_tts.serve.dialects.deepgram import (
+    DeepgramAdapter,
+    QueuedUtterance,
+    SpeakMessage,
+    cut_short_warning,
+    described,
+)
 
 TYPES = ("Speak", "Flush", "Interrupt", "Configure", "Close")
 
@@ -150,6 +156,8 @@ class FluxAdapter(DeepgramAdapter):
                 interrupted, self._interrupted = self._interrupted, None
                 yield self._cut(item, *interrupted)
             case "context.done":
+                if item["reason"] == "length":
+                    yield cut_short_warning(item["audio_ms"])
                 yield from self._ended(item["context_id"], item["audio_ms"])
             case "pong" if (note := self._notes.popleft()) is not None:
                 yield note

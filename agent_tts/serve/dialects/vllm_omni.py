@@ -13,7 +13,7 @@ from typing import Any, Literal, Self
 
 from pydantic import AliasChoices, Field, model_validator
 
-from agent_tts.errors import BadMessage, UnknownType, Unsupported
+from agent_tts.errors import BadMessage, UnknownType, Unsupported, cut_short
 from agent_tts.events import SAMPLE_RATE
 from agent_tts.protocol import v1 as protocol
 from agent_tts.protocol.adapter import Message, QueueingAdapter
@@ -230,7 +230,7 @@ class VllmOmniAdapter(QueueingAdapter):
                 utterance.words.learn((Word(**word) for word in item["words"]), final=item["kind"] == "aligned")
             # An error was already told; the id may be in use again.
             case "context.done" if utterance is not None and item["reason"] != "error":
-                return self._over(utterance)
+                return self._over(utterance) if item["reason"] != "length" else self._cut(utterance, item["audio_ms"])
         return ()
 
     def _of(self, context_id: str | None) -> _Utterance | None:
@@ -253,15 +253,25 @@ class VllmOmniAdapter(QueueingAdapter):
             yield utterance.told("session.done", total_sentences=int(has_sound or failed))
             self._finish()
 
+    def _cut(self, utterance: _Utterance, audio_ms: int) -> Iterator[Message]:
+        error = cut_short(audio_ms)
+        yield _refusal(error.code, error.message, utterance)
+        yield from self._over(utterance, failed=True)
+
     def _error(self, message: Message, utterance: _Utterance | None) -> Iterator[Message]:
-        partial = {"partial_audio": True, "action": "discard"} if utterance is not None and utterance.bytes else {}
-        yield protocol.build("error", message=message["message"], code=message["code"], **partial)
+        yield _refusal(message["code"], message["message"], utterance)
         if utterance is not None:
             if message["code"] == "starved":
                 utterance.is_starved = not utterance.is_done
             else:
                 self._failed = utterance.context_id
             yield from self._over(utterance, failed=True)
+
+
+def _refusal(code: str, message: str, utterance: _Utterance | None) -> Message:
+    """An error, which also tells whether part of an utterance was sent."""
+    partial = {"partial_audio": True, "action": "discard"} if utterance is not None and utterance.bytes else {}
+    return protocol.build("error", message=message, code=code, **partial)
 
 
 def _audio(utterance: _Utterance, chunk: AudioChunk) -> Iterator[Message | bytes]:

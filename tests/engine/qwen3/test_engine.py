@@ -436,15 +436,6 @@ class TestAVoiceThatIsDrawn:
         assert frames[-1] - 12 < len(spoken.frames)
         assert len({count for count in frames if count >= 12}) == 1
 
-    def test_has_a_reference_only_where_it_leaves_room_for_speech(
-        self, ending: Checkpoints, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr("agent_tts.engine.qwen3.row.CARRIED_FRAMES", 1_000)
-        script: list[Piece] = ["One.", FLUSH, *(["More.", FLUSH] * 14), "Last."]
-        with engine(ending("base"), slots=1, max_model_len=96) as made:
-            spoken = speak(made, *script, options=SpeechOptions(seed=0, clean=False, sampling=GREEDY))
-        assert [kind for kind in spoken.kinds if kind != "Frame"] == ["Flushed"] * 15 + ["Done"]
-
 
 @contextmanager
 def recorded(made: Qwen3Engine) -> Iterator[list[Prompt]]:

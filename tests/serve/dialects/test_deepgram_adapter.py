@@ -341,6 +341,20 @@ def test_flux_reports_a_turn_without_speech() -> None:
     assert peer.types() == ["Warning", "Flushed", "SpeechMetadata"]
 
 
+@pytest.mark.parametrize("make", ADAPTERS)
+def test_speech_that_is_cut_short_is_a_warning_before_its_end(make: type[Adapter]) -> None:
+    peer = talk(make)
+    peer.say("Speak", text="One.")
+    peer.say("Flush")
+    peer.hear(started("1"))
+    peer.told.clear()
+    peer.hear(done("1", "length", 1_600))
+    assert peer.told[0]["type"] == "Warning"
+    assert peer.told[0]["code"] == "TEXT_TOO_LONG"
+    assert "cut short after 1.6 s" in peer.told[0]["description"]
+    assert peer.told[1]["type"] == "Flushed"
+
+
 def test_flux_speed() -> None:
     peer = talk(FluxAdapter)
     peer.say("Configure", speed=1.5)

@@ -222,6 +222,19 @@ def test_audio_of_another_context_is_not_sent() -> None:
     assert list(adapter.encode(AudioChunk("utterance-0", 1, 0, 0, silence))) == []
 
 
+async def test_speech_that_is_cut_short_is_an_error() -> None:
+    async with running_node(limits={"max_frames": 10}) as node, connected(node, **STREAM, voice=None) as client:
+        await client.send("input.text", text="One two three four five six seven eight nine ten eleven twelve.")
+        await client.send("input.done")
+        came = await client.until("session.done")
+        assert types(came) == ["audio.start", "error", "audio.done", "session.done"]
+        error, done = (
+            message for message in came if isinstance(message, dict) and message["type"] in ("error", "audio.done")
+        )
+        assert (error["code"], error["partial_audio"]) == ("text_too_long", True)
+        assert done["error"]
+
+
 def test_each_configuration_sets_the_lead() -> None:
     """A stream after a file is paced again."""
     adapter = VllmOmniAdapter(1_000)
