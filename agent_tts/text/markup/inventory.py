@@ -37,6 +37,10 @@ COMMANDS = ["dtmf"]
 TURNS = ["start_of_turn", "end_of_turn"]
 
 BLOCKS = {*THOUGHTS, *CALLS, *COMMANDS, "desc", "metadata"}
+# Of these, without attributes, an opening tag that is also a word of prose counts where a line or a sentence begins.
+PROSE_BLOCKS = {*THOUGHTS, "invoke", "desc", "metadata"}
+# Names of types in code: without attributes, an opening tag directly behind a word is text, as in `List<voice>`.
+TYPES = {"voice", "token", "audio", "sound", "lexicon", "metadata", "meta", "s", "w", "p"}
 # Tags that name an emotion or a way to speak.
 EXPRESSIVE = {"emotion", "expression", "mstts:express-as", "amazon:emotion", "amazon:effect", "google:style"}
 

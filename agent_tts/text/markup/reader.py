@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass, field, replace
 
 from agent_tts.events import Directive, Language, Pause, Prosody, Say, Style
+from agent_tts.text.chars import is_word
 from agent_tts.text.markup import inventory
 from agent_tts.text.markup.offsets import Offsets
 from agent_tts.text.markup.scan import Not, Tag, broken, find, next_opener
@@ -118,7 +119,7 @@ class MarkupReader:
                 break
             before = text[at - 1] if at else self._before
             found = find(text, at, before, more=more)
-            if isinstance(found, Tag) and self._tag(found, origin + at):
+            if isinstance(found, Tag) and self._tag(found, origin + at, before):
                 at = found.end
             elif isinstance(found, Tag) or found is Not.TEXT:
                 self._text(text[at], origin + at)
@@ -197,8 +198,8 @@ class MarkupReader:
 
     # ------------------------------------------------------------ tags
 
-    def _tag(self, tag: Tag, at: int) -> bool:
-        """Obey a tag; returns whether it is one here. Otherwise it is HTML, or a word of its own."""
+    def _tag(self, tag: Tag, at: int, before: str) -> bool:
+        """Obey a tag behind the character `before`; returns whether it is one here. Otherwise it is HTML, or a word."""
         name = tag.name
         if self._block:
             if tag.closes and name == self._block:
@@ -209,8 +210,11 @@ class MarkupReader:
             if is_xml := self._is_open("speak") or self._span is not None:
                 self._text(tag.attributes["text"], at)
             return is_xml
-        if name in inventory.THOUGHTS and not (tag.closes or self._may_think()):
-            return False
+        if not (tag.closes or tag.is_empty or tag.attributes):
+            if name in inventory.PROSE_BLOCKS and not self._may_think():
+                return False
+            if name in inventory.TYPES and is_word(before) and not self._is_open("speak"):
+                return False
         if name == "sub" and not ("alias" in tag.attributes or (tag.closes and self._is_open(name))):
             return False
         if name == "mark" and not ("name" in tag.attributes or (tag.closes and self._is_open(name))):

@@ -24,7 +24,7 @@ MAX_TAG = 512  # characters
 _OPENER = re.compile(
     r"<(?=[/a-z?!|]|<[^<>\s\d]|<?\Z)|\[(?=[a-z]|\Z)|\\(?=\{|\Z)|&(?=[#a-z]|\Z)", re.ASCII | re.IGNORECASE
 )
-_HEAD = re.compile(r"<(/?)([a-z][\w:-]*)?", re.ASCII | re.IGNORECASE)
+_HEAD = re.compile(r"<(/?)([a-z][\w:-]{0,63})?", re.ASCII | re.IGNORECASE)  # longer names are not known
 _BODY = re.compile(r"[^<>]*")
 _ATTRIBUTE = re.compile(r"""([\w:.-]+)\s*=\s*(?:"([^"]*)"?|'([^']*)'?|([^\s"'/]+))""", re.ASCII)
 # What follows a tag's name: while it may still grow, in a whole tag, and if it can be nothing else but a tag.

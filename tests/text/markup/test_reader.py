@@ -43,7 +43,7 @@ NO_TAGS = [
     "<b>bold</b>", "H<sub>2</sub>O", "<mark>seen</mark>", "<br/>", "<breaking", "<break dance", "<a href='x'>", "<",
     "cout<<x|y>>z", "1 << 2", "a << b|c >> d", "<<", "[", "</", "<sp", "use <think> tags", "List<String> s", "<think",
     "[excitedly he said]", "<!important", "<!-- never closed", "<emotion", "Q&A", "AT&amp;T", "&", "a \\ b", "<|",
-    "\\{x\\}",
+    "\\{x\\}", "List<voice> a", "Option<Token> b", "the <invoke> method. It", "Use <metadata> here. Next", "a <desc> b",
 ]
 # fmt: on
 TEXTS = st.lists(st.sampled_from(TAGS) | st.text(max_size=2), max_size=25).map("".join)
@@ -180,6 +180,21 @@ def test_a_flush_does_not_break_a_tag() -> None:
     reader = MarkupReader()
     items = [*reader.read('One <break time="'), *reader.flush(), *reader.read('1s"/> two'), *reader.end()]
     assert [item for item in items if item != ""] == ["One ", Pause(1_000), "two"]
+
+
+@pytest.mark.parametrize("start", ["<amazon:", "</google:", "<voice"])
+def test_a_name_without_an_end_is_text(start: str) -> None:
+    """Fails without a limit: all of it is held, and read again with each character."""
+    reader, text = MarkupReader(), start + "a" * 10_000
+    said: list[Item] = []
+    for char in text:
+        said += reader.read(char)
+        assert len(reader._held) <= MAX_TAG
+    assert "".join(map(str, said + reader.end())) == text
+
+
+def test_a_sentence_may_follow_a_word_directly_in_a_document() -> None:
+    assert clean("<speak>Hello<s>World</s></speak>") == "Hello\nWorld"
 
 
 def test_what_may_be_a_tag_waits_for_a_word_at_most() -> None:
