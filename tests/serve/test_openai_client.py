@@ -52,7 +52,9 @@ async def test_speech_as_a_whole_in_the_default_format(node: RunningNode) -> Non
     async with connect(node) as client:
         response = await client.audio.speech.create(model="tts-1", voice="alloy", input="Hello", speed=1.5)
     assert response.response.headers["content-type"] == "audio/mpeg"
-    assert response.content[:2] == b"\xff\xf3"  # the sync word of an MPEG-2 layer III frame
+    assert response.content[:3] == b"ID3"  # the tag that says that the speech is synthetic
+    tag_bytes = 10 + sum(byte << 7 * place for place, byte in enumerate(reversed(response.content[6:10])))
+    assert response.content[tag_bytes : tag_bytes + 2] == b"\xff\xf3"  # the sync word of an MPEG-2 layer III frame
 
 
 async def test_synchronous_client(node: RunningNode) -> None:
