@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
+import numpy as np
 from pipecat.frames.frames import (
     CancelFrame,
     EndFrame,
@@ -38,6 +39,8 @@ PIECE_MS = 20  # audio of one output frame
 LEAD_MS = 40  # audio sent ahead of real time: still heard after a hold
 MAX_UNSENT_MS = LEAD_MS + PIECE_MS  # audio that left here and that the transport has not sent
 STUCK_S = 0.5  # how long to wait for a transport that sends nothing
+CHUNK_MS = 40  # audio that Pipecat's transports write at once
+FADE_MS = 5  # of a fade, which a listener hears as an end and not as a click
 MAX_QUEUED_MS = 2_000  # audio queued here; more is not requested from the engine
 
 
@@ -120,15 +123,18 @@ class Playout(FrameProcessor):
     # ------------------------------------------------------------ in
 
     async def _pass(self, frame: Frame) -> None:
+        fade: TTSAudioRawFrame | None = None
         if isinstance(frame, InterruptionFrame):
-            self._drop()
+            fade = self._drop()
         elif isinstance(frame, VADUserStartedSpeakingFrame):
-            self._hold()
+            fade = self._hold()
         elif isinstance(frame, UserStoppedSpeakingFrame):
             self._resume()
         elif isinstance(frame, CancelFrame):
             await self._stop()
         await self.push_frame(frame)
+        if fade is not None:
+            await self.push_frame(fade)
         if isinstance(frame, InterruptionFrame):
             # Audio that left just before may reach the transport after this, which then reports that the bot speaks.
             await self.push_frame(TTSStoppedFrame())
@@ -205,6 +211,8 @@ class Playout(FrameProcessor):
 
     def _leave(self, frame: Frame) -> None:
         if isinstance(frame, TTSAudioRawFrame):
+            # It counts as heard: an interruption must not drop it in the transport.
+            frame.interruptible = False
             length_ms = _ms(frame)
             self._ahead_ms -= length_ms
             self._played_at = max(self._played_at, self._clock()) + length_ms / 1_000
@@ -222,12 +230,15 @@ class Playout(FrameProcessor):
 
     # ------------------------------------------------------------ held, dropped
 
-    def _hold(self) -> None:
+    def _hold(self) -> TTSAudioRawFrame | None:
+        """Hold the answer; returns the end of what has left."""
         if self._held:
-            return
+            return None
         self._held, self._holds_answer = True, self.busy
-        if self._holds_answer:
-            self._turns.held(max(0.0, self._played_at - self._clock()))
+        if not self._holds_answer:
+            return None
+        self._turns.held(max(0.0, self._played_at - self._clock()))
+        return self._fade()
 
     def _resume(self) -> None:
         if self._held and self._holds_answer:
@@ -235,14 +246,39 @@ class Playout(FrameProcessor):
         self._held = self._holds_answer = False
         self._changed.set()
 
-    def _drop(self) -> None:
+    def _drop(self) -> TTSAudioRawFrame | None:
+        """Drop what may be dropped; returns the end of what has left."""
+        fade = None if self._held else self._fade(dropped=True)
         self._line = deque(frame for frame in self._line if not frame.interruptible)
         self._ahead_ms = sum(_ms(frame) for frame in self._line if isinstance(frame, TTSAudioRawFrame))
         self._open = self._sounds = self._holds_answer = False
-        self._played_at = self._clock()
-        self._left_ms = 0.0
         self._room.set()
-        self._sent.set()
+        return fade
+
+    def _fade(self, *, dropped: bool = False) -> TTSAudioRawFrame | None:
+        """End what has left without a click; audio that is not to be `dropped` fades in when it leaves.
+
+        Returns a chunk with the first FADE_MS of the audio that would leave next, fading out, or None where no sound is
+        cut.
+        """
+        place = next((place for place, frame in enumerate(self._line) if isinstance(frame, TTSAudioRawFrame)), None)
+        if place is None or self._clock() >= self._played_at:
+            return None
+        cut = self._line[place]
+        assert isinstance(cut, TTSAudioRawFrame)
+        if dropped and not cut.interruptible:
+            return None
+        samples = np.frombuffer(cut.audio, "<i2").reshape(-1, cut.num_channels).copy()
+        start = samples[: cut.sample_rate * FADE_MS // 1_000]
+        ramp = np.linspace(0, 1, len(start))[:, None]
+        end = np.zeros((cut.sample_rate * CHUNK_MS // 1_000, cut.num_channels), "<i2")
+        end[: len(start)] = start * (1 - ramp)
+        start[:] = start * ramp
+        self._line[place] = _like(cut, samples.tobytes())
+        fade = _like(cut, end.tobytes())
+        fade.interruptible = False
+        self._left_ms += CHUNK_MS
+        return fade
 
     async def _stop(self) -> None:
         task, self._task = self._task, None
@@ -257,12 +293,12 @@ def _ms(frame: TTSAudioRawFrame) -> float:
 def _pieces(frame: TTSAudioRawFrame) -> list[TTSAudioRawFrame]:
     """The same audio in frames of PIECE_MS."""
     size = frame.sample_rate * PIECE_MS // 1_000 * frame.num_channels * 2
-    pieces = []
-    for start in range(0, len(frame.audio), size):
-        piece = TTSAudioRawFrame(
-            frame.audio[start : start + size], frame.sample_rate, frame.num_channels, context_id=frame.context_id
-        )
-        piece.interruptible = frame.interruptible
-        piece.transport_destination = frame.transport_destination
-        pieces.append(piece)
-    return pieces
+    return [_like(frame, frame.audio[start : start + size]) for start in range(0, len(frame.audio), size)]
+
+
+def _like(frame: TTSAudioRawFrame, audio: bytes) -> TTSAudioRawFrame:
+    """A frame with other audio."""
+    other = TTSAudioRawFrame(audio, frame.sample_rate, frame.num_channels, context_id=frame.context_id)
+    other.interruptible = frame.interruptible
+    other.transport_destination = frame.transport_destination
+    return other

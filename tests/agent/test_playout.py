@@ -7,6 +7,8 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import numpy as np
+import pytest
 from pipecat.frames.frames import (
     Frame,
     InterruptionFrame,
@@ -25,7 +27,7 @@ from pipecat.processors.frame_processor import FrameDirection, FrameProcessor
 from pipecat.transports.base_output import BaseOutputTransport
 from pipecat.workers.runner import WorkerRunner
 
-from agent_tts.agent.playout import LEAD_MS, MAX_QUEUED_MS, MAX_UNSENT_MS, PIECE_MS, Playout
+from agent_tts.agent.playout import CHUNK_MS, LEAD_MS, MAX_QUEUED_MS, MAX_UNSENT_MS, PIECE_MS, Playout
 from agent_tts.agent.turns import Turns
 from agent_tts.integrations.pipecat.service import AgentTTSService
 from agent_tts.integrations.pipecat.words import SPOKEN, SpokenWord
@@ -88,7 +90,7 @@ class Lagging(Loudspeaker):
 
     @property
     def played_ms(self) -> float:
-        return len(self.played) / 2 * 1_000 / RATE
+        return int(np.count_nonzero(np.frombuffer(self.played, "<i2"))) * 1_000 / RATE
 
 
 @asynccontextmanager
@@ -153,7 +155,7 @@ async def test_the_playout_does_not_run_ahead_of_a_slow_transport() -> None:
         assert output.played_ms - held_at_ms <= MAX_UNSENT_MS + PIECE_MS
         await worker.queue_frame(UserStoppedSpeakingFrame())
         await until(lambda: "finished" in notes.told, 10)
-        assert ear.audio_ms() == 1_200
+        assert ear.audio_ms() == 1_200 + CHUNK_MS
 
 
 async def test_a_transport_with_another_sample_rate_plays_in_real_time() -> None:
@@ -178,7 +180,7 @@ async def test_a_held_answer_resumes_where_it_stopped() -> None:
         await worker.queue_frame(UserStoppedSpeakingFrame())
         await until(lambda: "finished" in notes.told)
         assert notes.told == [" one", "sounded", " two", "held", "resumed", " three", "finished"]
-        assert ear.audio_ms() == 1_200
+        assert ear.audio_ms() == 1_200 + CHUNK_MS
 
 
 async def test_an_interruption_drops_the_rest_and_the_next_answer_is_unaffected() -> None:
@@ -197,6 +199,31 @@ async def test_an_interruption_drops_the_rest_and_the_next_answer_is_unaffected(
         kinds = [type(frame) for _, frame in ear.frames]
         assert kinds.index(TTSStoppedFrame) > kinds.index(InterruptionFrame)
         assert kinds.count(TTSStoppedFrame) == 2
+
+
+@pytest.mark.parametrize("pieces", [1, 2, 4])
+async def test_a_hold_and_an_interruption_fade(pieces: int) -> None:
+    """A hold, a resumption and an interruption make no step in what the transport plays.
+
+    Mutation: `_fade` returns None, or what left may be dropped in the transport.
+    """
+    output = Loudspeaker(pieces)
+    tone = (8_000 * np.sin(2 * np.pi * 110 * np.arange(2 * RATE) / RATE)).astype(
+        "<i2"
+    )  # 110 Hz: not a whole number in 10 ms
+    async with playing(output) as (worker, _, _, notes):
+        await worker.queue_frames([LLMFullResponseStartFrame(), TTSAudioRawFrame(tone.tobytes(), RATE, 1)])
+        await until(lambda: len(output.played) > RATE)
+        await worker.queue_frame(VADUserStartedSpeakingFrame())
+        await until(lambda: output.played[-480:] == bytes(480))
+        await worker.queue_frame(UserStoppedSpeakingFrame())
+        resumed_at = len(output.played)
+        await until(lambda: len(output.played) > resumed_at + RATE // 2)
+        await worker.queue_frame(InterruptionFrame())
+        await until(lambda: output.played[-480:] == bytes(480))
+    played = np.frombuffer(output.played, "<i2").astype(np.int32)
+    assert np.abs(np.diff(played)).max() < 350  # 230 in the tone, 67 in the fade
+    assert notes.told == ["sounded", "held", "resumed"]
 
 
 async def test_a_long_answer_is_held_back_upstream() -> None:
