@@ -106,7 +106,10 @@ class ListFlags:
     """The voices that `agent-tts voices` lists."""
 
     language: Annotated[str | None, typer.Option(help="Only voices that speak this language: de, en, zh.")] = None
-    json: Annotated[bool, typer.Option("--json", help="Print JSON, like /v1/audio/voices.")] = False
+    all: Annotated[bool, typer.Option("--all", help="Also the voices of constructed languages, such as Klingon.")] = (
+        False
+    )
+    json: Annotated[bool, typer.Option("--json", help="Print JSON, like /v1/audio/voices, with all voices.")] = False
     url: Url = None
     key: Key = None
     engine: Engine = None

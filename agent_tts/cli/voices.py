@@ -35,6 +35,8 @@ from agent_tts.voices.enroll import Enrolment
 from agent_tts.voices.library import VoiceLibrary
 
 CLONING_S = 300.0  # for a node to make a voice, after the clips that wait before it
+# Codes of constructed languages and of spellings for a joke, as espeak-ng has them. People speak Esperanto.
+CONSTRUCTED = frozenset(("ia", "io", "jbo", "lfn", "piqd", "py", "qdb", "qya", "sjn", "en-shaw"))
 QUESTION = "Does the speaker of this clip allow you to clone their voice?"
 CONSENT = "The person who added this voice said on a terminal that the speaker allows to clone it."
 
@@ -54,13 +56,22 @@ def list_all(flags: ListFlags, settings: dict[str, Any]) -> None:
     if flags.json:
         print(found.model_dump_json(indent=2))
         return
-    table = Table("voice", "languages", "", "aliases", box=None, header_style="bold", pad_edge=False)
-    for voice in found.voices:
+    shown = [
+        voice
+        for voice in found.voices
+        if flags.all or language is not None or not CONSTRUCTED.issuperset(voice.languages)
+    ]
+    shown.sort(key=lambda voice: voice.name != found.default)
+    table = Table("voice", "", "languages", "aliases", box=None, header_style="bold", pad_edge=False)
+    for voice in shown:
         name = f"{voice.name} *" if voice.name == found.default else voice.name
-        table.add_row(name, ", ".join(voice.languages), voice.description, ", ".join(voice.aliases))
+        languages = "" if voice.languages == [voice.name] else ", ".join(voice.languages)
+        table.add_row(name, voice.description, languages, ", ".join(voice.aliases))
     console = Console(highlight=False)
     console.print(table)
     console.print("[dim]* is the default")
+    if hidden := len(found.voices) - len(shown):
+        console.print(f"[dim]{hidden} voices of constructed languages, such as Klingon: --all")
 
 
 def add(name: str, flags: AddFlags) -> None:

@@ -130,6 +130,7 @@ class Telemetry(Section):
         pattern=r"^https?://",
         description="address of an OTLP/HTTP collector: http://127.0.0.1:4318; needs agent-tts[otel]",
     )
+    stages: bool = Field(False, description="spans of contexts also tell the engine's stages before the first audio")
 
 
 class Espeak(Section):
