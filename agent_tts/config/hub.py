@@ -173,7 +173,7 @@ def _download(repo: str, revision: str | None, info: ModelInfo, contents: Conten
             if not sys.stderr.isatty():  # on a terminal the library draws a progress bar
                 logger.info("{}: {}, {}", repo, name, _readable(sizes[name]))
             hf_hub_download(repo, name, revision=revision)
-    except (*_network_errors(), RuntimeError) as error:  # RuntimeError is hf_xet's
+    except _network_errors() as error:
         if isinstance(error, HfHubHTTPError) and (refusal := _refusal(error, repo, revision)):
             raise refusal from error
         reason = (isinstance(error, OSError) and error.strerror) or type(error).__name__
@@ -185,9 +185,11 @@ def _download(repo: str, revision: str | None, info: ModelInfo, contents: Conten
 
 
 def _network_errors() -> tuple[type[Exception], ...]:
-    """What the hub's client raises where it gets no answer. Its HTTP library is requests, httpx or httpx2, by version."""
+    """What the hub's client raises where it gets no answer: hf_xet RuntimeError, its HTTP library, which is requests,
+    httpx or httpx2 by its version, an OSError or an error of its own.
+    """
     libraries = filter(None, map(sys.modules.get, ("httpx", "httpx2")))
-    return OSError, *(library.HTTPError for library in libraries)
+    return OSError, RuntimeError, *(library.HTTPError for library in libraries)
 
 
 def _refusal(error: HfHubHTTPError, repo: str, revision: str | None) -> SettingsError | None:

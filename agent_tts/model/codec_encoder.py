@@ -113,9 +113,9 @@ class EncoderLayer(nn.Module):
         self.mlp_layer_scale = LayerScale(channels)
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        query, key, value = self.self_attn.heads(self.input_layernorm(x))
+        query, key, value = (heads.transpose(1, 2) for heads in self.self_attn.heads(self.input_layernorm(x)))
         query, key = rotate(query, cos, sin), rotate(key, cos, sin)
-        mixed = F.scaled_dot_product_attention(*(each.transpose(1, 2) for each in (query, key, value)), is_causal=True)
+        mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True)
         x = x + self.self_attn_layer_scale(self.self_attn.o_proj(mixed.transpose(1, 2).flatten(2)))
         out: Tensor = x + self.mlp_layer_scale(self.mlp(self.post_attention_layernorm(x)))
         return out
@@ -160,12 +160,12 @@ class CodecEncoder(Loadable):
         # The first, semantic code has a projection of its own.
         first_code, others = ResidualQuantizer(1, config), ResidualQuantizer(codebooks - 1, config)
         names = "semantic_residual_vector_quantizer", "acoustic_residual_vector_quantizer"
-        self.quantizer = nn.ModuleDict(zip(names, (first_code, others), strict=True))
+        self.quantizer = nn.ModuleDict(dict(zip(names, (first_code, others), strict=True)))
 
     def forward(self, waveform: Tensor) -> Tensor:
         x = self.encoder["layers"](waveform[None]).T[None]
-        cos, sin = self.rope(torch.arange(x.shape[1], device=x.device)[None], x.dtype)
-        for layer in self.encoder_transformer["layers"]:
+        cos, sin = (turn.transpose(1, 2) for turn in self.rope(torch.arange(x.shape[1], device=x.device)[None], x.dtype))
+        for layer in self.encoder_transformer["layers"].children():
             x = layer(x, cos, sin)
         frames = self.downsample(x[0].T)
         return torch.cat([quantizer(frames) for quantizer in self.quantizer.values()], dim=1)
