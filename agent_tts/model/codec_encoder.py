@@ -164,7 +164,9 @@ class CodecEncoder(Loadable):
 
     def forward(self, waveform: Tensor) -> Tensor:
         x = self.encoder["layers"](waveform[None]).T[None]
-        cos, sin = (turn.transpose(1, 2) for turn in self.rope(torch.arange(x.shape[1], device=x.device)[None], x.dtype))
+        cos, sin = (
+            turn.transpose(1, 2) for turn in self.rope(torch.arange(x.shape[1], device=x.device)[None], x.dtype)
+        )
         for layer in self.encoder_transformer["layers"].children():
             x = layer(x, cos, sin)
         frames = self.downsample(x[0].T)
