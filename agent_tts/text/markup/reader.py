@@ -80,7 +80,7 @@ class MarkupReader:
         self._span_text: list[tuple[str, int]] = []
         # Whether characters are spelled, and by which tag.
         self._spells = ""
-        # What is left out: a block of this name, or one of `_BEHIND_TOKENS`; "" for nothing. And the text of the header.
+        # What is left out, a block of this name or one of `_BEHIND_TOKENS`, "" for nothing; and the text of the header.
         self._block = self._header = ""
         # The last character of the clean text, and the last that is no white space; "" before the first.
         self._last = self._visible = ""

@@ -40,8 +40,9 @@ _PHONEMES = re.compile(r"<<([^<>\s\d]+\|[^<>\s\d]*)>>")
 _PHONEMES_UNFINISHED = re.compile(r"<<[^<>\s\d]{0,128}>?")
 # `<function=get_weather>`: the name of a tool stands where an attribute would.
 _TOOL = re.compile(r"=[\w.-]{0,64}", re.ASCII)
-_TOKEN = re.compile(r"<[|｜](?:([^<>|｜\s]{1,40})[|｜]|(\w{1,40}))>", re.ASCII)
-_TOKEN_UNFINISHED = re.compile(r"<[|｜][^<>|｜\s]{0,40}[|｜]?")
+_TOKEN = re.compile(rf"<[|｜](?:([^<>|｜\s]{{1,40}})[|｜]|(\w{{1,40}}))>|<({'|'.join(CLOSING_TOKENS)})\|>", re.ASCII)
+_TOKEN_UNFINISHED = re.compile(rf"<[|｜][^<>|｜\s]{{0,40}}[|｜]?|<(?:{'|'.join(CLOSING_TOKENS)})\|")
+_CLOSING = Names(CLOSING_TOKENS)
 _ESCAPED = re.compile(r"\\\{([^{}\n]{1,384})\\\}")
 _ESCAPED_UNFINISHED = re.compile(r"\\(\{([\"p][^{}\n]{0,384})?)?")
 _PAUSE = re.compile(r"pause:\s*(\d{1,5}(?:\.\d{1,3})?m?s)", re.ASCII)
@@ -130,16 +131,13 @@ def _bracket(text: str, start: int, before: str, *, more: bool) -> Tag | Not:
 def _angle(text: str, start: int) -> Tag | Not:
     if text[start + 1 : start + 2] in ("?", "!"):
         return _instruction(text, start)
-    if text[start + 1 : start + 2] in ("|", "｜") and (token := _token(text, start)) is not Not.TEXT:
+    if (token := _token(text, start)) is not Not.TEXT:
         return token
     head = _HEAD.match(text, start)
     assert head is not None
     name, end = (head[2] or "").lower(), head.end()
-    if name in CLOSING_TOKENS and not head[1] and text[end : end + 1] == "|":
-        if text[end + 1 : end + 2] in ("", ">"):
-            return _token_of(f"/{name}", end + 2) if end + 1 < len(text) else Not.UNFINISHED
     if end == len(text):
-        known = NAMES.may_become(name) or any(token.startswith(name) for token in CLOSING_TOKENS)
+        known = NAMES.may_become(name) or _CLOSING.may_become(name)
         return (Not.CERTAIN if head[1] and name in NAMES else Not.UNFINISHED) if known else Not.TEXT
     if name not in NAMES:
         return Not.TEXT
@@ -165,7 +163,7 @@ def _angle(text: str, start: int) -> Tag | Not:
 
 def _token(text: str, start: int) -> Tag | Not:
     if found := _TOKEN.match(text, start):
-        return _token_of(found[1] or found[2], found.end())
+        return _token_of(found[1] or found[2] or f"/{found[3]}", found.end())
     unfinished = _TOKEN_UNFINISHED.match(text, start)
     return Not.UNFINISHED if unfinished and unfinished.end() == len(text) else Not.TEXT
 

@@ -45,7 +45,7 @@ NO_TAGS = [
     "<b>bold</b>", "H<sub>2</sub>O", "<mark>seen</mark>", "<br/>", "<breaking", "<break dance", "<a href='x'>", "<",
     "cout<<x|y>>z", "1 << 2", "a << b|c >> d", "<<", "[", "</", "<sp", "use <think> tags", "List<String> s", "<think",
     "[excitedly he said]", "<!important", "<!-- never closed", "<emotion", "Q&A", "AT&amp;T", "&", "a \\ b", "<|",
-    "x <| y |> z", "<|>", "<x|y>", "<x|", "<channel>", "<tool|y>", "<turn |>", "[ARGS]...", "[think]", "[THINK", "a[THINK",
+    "x <| y |> z", "<|>", "<x|y>", "<x|", "<channel>", "<tool|y>", "<turn |>", "[ARGS]...", "[think]", "[THINK",
     "a[b[0]]>5", "x]]", "use <answer> tags", "</3", "<｜", "</｜x｜y>", "[/", "[/b]", "<!y", "<?y", "<![if x]>",
     "\\{x\\}", "List<voice> a", "Option<Token> b", "the <invoke> method. It", "Use <metadata> here. Next", "a <desc> b",
 ]
@@ -133,7 +133,7 @@ def test_anything_else_is_text(text: str) -> None:
         ("<answer>Yes.</answer><output>No</output>", ["Yes.No"]),
         ("<|im_start|>assistant\nHello<|im_end|>there.<start_of_turn>model yes", ["Hello there. yes"]),
         ("a <|reserved_1|>b<｜end▁of▁sentence｜>", ["a b"]),
-        ('<|channel|>commentary<|message|>Let me see.<|end|><|start|>assistant to=f<|channel|>commentary<|message|>{"a": 1}'
+        ('<|channel|>commentary<|message|>Let me see.<|end|><|start|>assistant to=f<|channel|>commentary<|message|>{}'
          "<|call|><|start|>assistant<|channel|>final<|message|>Sunny.", ["Let me see. Sunny."]),
         ('Ok.[TOOL_CALLS]f{"a": "<think>"}', ["Ok."]),
         ("<tool_call>a <|tool_sep|> b</tool_call>Yes", ["Yes"]),
