@@ -14,7 +14,7 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from agent_tts.errors import SettingsError, SpeechError, UnknownVoice
+from agent_tts.errors import SettingsError, SpeechError
 from agent_tts.events import Sampling, SpeechOptions, declared
 from agent_tts.lexicon import Lexicon
 
@@ -229,8 +229,6 @@ def reported() -> Iterator[None]:
     except BrokenPipeError:  # the reader of stdout has left
         raise typer.Exit(BROKEN_PIPE) from None
     except SpeechError as error:
-        if isinstance(error, UnknownVoice):
-            raise complain(f"{error.message}\n`agent-tts voices` lists all voices", 1) from None
         again = "" if error.retry_after_ms is None else f" (try again in {error.retry_after_ms} ms)"
         raise complain(f"{error.message}{again}", 1) from None
     except TimeoutError:
