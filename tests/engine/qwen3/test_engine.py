@@ -11,7 +11,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import astuple, replace
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -539,6 +539,22 @@ def test_prompts_are_computed_before_text_arrives_when_the_engine_is_idle(checkp
             assert turns < 10
         assert turns >= 3
         assert not made._models[0].runner.has_prompts
+
+
+def test_the_stages_of_a_request_come_before_its_first_audio_in_order(checkpoint: Checkpoints) -> None:
+    """The computation is the frame's, apart from what the host does around it; the prompt is computed before."""
+    with engine(checkpoint("custom_voice"), slots=2) as made:
+        loop = EngineLoop(made, Scheduler(Policy(slots=2, queue=2)), tells_stages=True)
+        loop.submit(events.OpenRequest(1, STYLED))
+        loop.submit(events.AppendText(1, TEXT))
+        happened: list[events.EngineEvent] = []
+        while not any(isinstance(event, events.RequestAudio) for event in happened):
+            happened += loop.step()
+        (stages,) = [event for event in happened if isinstance(event, events.RequestStages)]
+    _, *times = astuple(stages)
+    assert times == sorted(times)
+    assert stages.scheduled < stages.stepped
+    assert stages.computed - stages.launching > (stages.handed_out - stages.stepped) / 2
 
 
 @pytest.fixture
