@@ -1,0 +1,141 @@
+"""Each block of code of README and web/docs runs as it is written, where it can run here."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import os
+import re
+import sys
+from pathlib import Path
+
+import av
+import pytest
+
+from tests.support import running_node
+from tests.voices.clips import KINDS, encoded, tone
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "web" / "docs").rglob("*.md"))]
+LIMIT_S = 60.0
+
+# Commands that do not run here, by how they begin, and why.
+NOT_HERE = {
+    "make ": "the tests of the Makefile's targets are .ci/run and the README's",
+    "pip install": "installs packages",
+    "python sft_12hz.py": "trains a model",
+    "curl localhost:8100/v1/audio/speech -H 'Content-Type: application/json' -o signed.wav": "needs a certificate",
+    "agent-tts say \"Hello there.\" --url localhost:8100 --voice nina": "needs the trained model",
+    "agent-tts voices add bob": "needs a Base model: tests/cli/test_voices.py has one",
+    "agent-tts voices show bob": "needs the cloned voice",
+    "curl localhost:8100/v1/audio/voices": "needs a Base model",
+    "agent-tts compile": "takes minutes",
+    "agent-tts detect": "needs released weights",
+    "my-llm": "stands for the reader's program",
+    'agent-tts say "Hello there." --engine qwen3': "needs released weights",
+}
+
+
+def blocks(*languages: str) -> list[tuple[str, str]]:
+    """The page and the text of each block of one of these languages."""
+    found = []
+    for page in PAGES:
+        for language, text in re.findall(r"^```(\w*)\n(.*?)^```", page.read_text(), re.S | re.M):
+            if language in languages:
+                found.append((str(page.relative_to(ROOT)), text))
+    return found
+
+
+def commands() -> list[tuple[str, str]]:
+    """The page and the text of each command of a terminal's block, without prompt and comment."""
+    lines = [
+        (page, line.removeprefix("$ ").partition("  #")[0].strip())
+        for page, text in blocks("console", "bash")
+        for line in re.sub(r"\\\n\s*", "", text).splitlines()
+        if line.startswith("$ ")
+    ]
+    assert len(lines) > 20
+    return lines
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Where the commands run: with the files that they name, and `agent-tts` on the path."""
+    folder = tmp_path
+    (folder / "bin").mkdir()
+    program = folder / "bin" / "agent-tts"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m agent_tts "$@"\n')
+    program.chmod(0o755)
+    (folder / "words.yaml").write_text('nginx: engine x\nGIF: {ipa: "dʒɪf", alias: jif}\n')
+    (folder / "reply.mp3").write_bytes(encoded(KINDS["mp3"], tone()))
+    return folder
+
+
+@pytest.mark.node
+@pytest.mark.real_time
+async def test_commands_run_as_they_are_written(folder: Path) -> None:
+    """A command that starts a node tells its settings instead."""
+    async with running_node(engine="espeak") as node:
+        host, wrong = node.url.removeprefix("http://"), {}
+        for _, command in commands():
+            if any(command.startswith(start) for start in NOT_HERE):
+                continue
+            if re.match(r"agent-tts (serve|agent)", command):
+                command += " --print-config"
+            command = re.sub(r"(localhost|127\.0\.0\.1):8100", host, command)
+            code, told = await run(command, folder)
+            if code or '"error"' in told:
+                wrong[command] = told
+                continue
+            for file in re.findall(r"(?:-o |> )(\S+\.(?:wav|mp3))", command):
+                with av.open(str(folder / file)) as sound:
+                    assert sum(frame.samples for frame in sound.decode(audio=0)) > 6_000
+    assert not wrong, "\n\n".join(f"$ {command}\n{told}" for command, told in wrong.items())
+
+
+async def run(command: str, folder: Path) -> tuple[int | None, str]:
+    """The exit code of a command in a shell, and what it said."""
+    process = await asyncio.create_subprocess_shell(
+        command,
+        cwd=folder,
+        env=os.environ | {"PATH": f"{folder / 'bin'}:{os.environ['PATH']}", "AGENT_TTS_VOICES__FOLDER": str(folder / "voices")},
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    async with asyncio.timeout(LIMIT_S):
+        told, _ = await process.communicate()
+    return process.returncode, told.decode(errors="replace")
+
+
+def test_each_command_that_is_left_out_is_there() -> None:
+    for start in NOT_HERE:
+        assert any(command.startswith(start) for _, command in commands()), start
+
+
+# The modules of the vendors' pages, whose block makes one client after another.
+CLIENTS = {
+    "web/docs/clients/cartesia.md": ("pipecat.services.cartesia.tts", "livekit.plugins.cartesia", "cartesia"),
+    "web/docs/clients/deepgram.md": (
+        *("pipecat.services.deepgram.tts", "pipecat.services.deepgram.flux.tts", "livekit.plugins.deepgram"),
+        *("deepgram.client", "deepgram.environment"),
+    ),
+    "web/docs/clients/elevenlabs.md": (
+        *("pipecat.services.elevenlabs.tts", "livekit.plugins.elevenlabs", "elevenlabs.client"),
+    ),
+}
+
+
+@pytest.mark.parametrize(("page", "text"), [(page, text) for page, text in blocks("python") if page in CLIENTS])
+async def test_the_clients_of_a_page_take_these_arguments(page: str, text: str) -> None:
+    scope: dict[str, object] = {"KEY": "k", "session": object()}
+    for name in CLIENTS[page]:
+        module = importlib.import_module(name)
+        scope = vars(module) | scope | ({name.rpartition(".")[2]: module} if name.startswith("livekit") else {})
+    exec(text, scope)
+
+
+def test_each_program_is_run_by_a_test() -> None:
+    run = Path(__file__).with_name("test_readme.py").read_text() + (ROOT / "tests/deploy/test_docs.py").read_text()
+    for page, _ in blocks("python"):
+        assert page in CLIENTS or page == "README.md" or "clients/{name}.md" in run, page
