@@ -342,7 +342,7 @@ class Settings(Section):
         if not self.auth.api_keys and not is_loopback(self.host):
             raise ValueError(
                 f"host {self.host} can be reached from other machines and needs auth.api_keys "
-                f"({ENV_PREFIX}AUTH__API_KEYS='[\"...\"]'); or listen on 127.0.0.1"
+                f"({ENV_PREFIX}AUTH__API_KEYS=KEY1,KEY2); or listen on 127.0.0.1"
             )
         return self
 

@@ -145,5 +145,5 @@ def test_fused_kernels_and_adapters_exclude_each_other(base: Path) -> None:
     on_gpu = torch.device("cuda")
     with pytest.raises(SettingsError, match=r"fused kernels run no adapters: qwen3.cuda_graphs: false"):
         Qwen3Model(base, "a-model", Qwen3(adapters=1), on_gpu, 1)
-    assert Qwen3Model(base, "a-model", Qwen3(adapters=1, cuda_graphs=False), on_gpu, 1)._steps() is None
+    assert Qwen3Model(base, "a-model", Qwen3(adapters=1, cuda_graphs=False), on_gpu, 1)._steps() == []
     Qwen3Model(tiny.checkpoint("custom_voice"), "named", Qwen3(adapters=1), on_gpu, 1)  # has no voices of the library
