@@ -44,7 +44,7 @@ def forced(model: FrameModel, state: FrameState, rows: int) -> Tensor:
     codes, found = torch.randint(2048, (FRAMES, 16), generator=torch.Generator().manual_seed(7)), []
 
     for frame in codes:
-        logits = []
+        logits: list[Tensor] = []
 
         def choose(these: Tensor, codebook: int, frame: Tensor = frame, logits: list[Tensor] = logits) -> Tensor:
             logits.append(these[:, :2048])
