@@ -77,7 +77,7 @@ class AdapterBank:
             taken = {adapter.place for adapter in self._loaded.values()}
             place = next((place for place in range(self._count) if place not in taken), None)
             if place is None:
-                raise at_capacity("adapters", self._count)
+                raise at_capacity("LoRA adapters", self._count)
             self._write(file, place)
             adapter = self._loaded[key] = Adapter(place)
         return adapter

@@ -202,8 +202,8 @@ class Routing:
             if voice is None:
                 raise self._unknown(name)
             if voice.kind != "cloned" or voice.adapter:
-                why = "has an adapter" if voice.adapter else f"is {voice.kind}"
-                raise InvalidRequest(f"only cloned voices can be mixed, without adapters: {name!r} {why}", "voice")
+                why = "has a LoRA adapter" if voice.adapter else f"is {voice.kind}"
+                raise InvalidRequest(f"only cloned voices can be mixed: {name!r} {why}", "voice")
             parts.append(StoredPart(name, voice.version, weight))
             sizes.append(frozenset(voice.vector_sizes))
         spelled = "+".join(f"{name}({weight!r})" for name, weight in mix)

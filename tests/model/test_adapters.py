@@ -118,7 +118,7 @@ def test_a_place_is_free_when_nothing_refers_to_its_adapter_and_keeps_nothing_of
     bank = AdapterBank(model, rows=1, count=1, rank=8)
     large = bank.load("large", second)
     assert bank.load("large", second) is large
-    with pytest.raises(AtCapacity, match="takes 1 adapters at once"):
+    with pytest.raises(AtCapacity, match="takes 1 LoRA adapters at once"):
         bank.load("small", first)
     del large
     gc.collect()

@@ -117,7 +117,7 @@ def test_a_request_is_refused_while_others_use_all_places(base: Path, voices: Pa
         made.step([StartRequest(0, 1, resolved(made, of("zero")))], [0])
         while not made._slots.requests()[0].speaker:
             made.step([], [0])
-        with pytest.raises(ValueError, match="takes 1 adapters at once: try again"):
+        with pytest.raises(ValueError, match="takes 1 LoRA adapters at once: try again"):
             speak(made, {1: "one"})
         speak(made, {1: "plain"})
         made.step([ReleaseSlot(0)], [])
@@ -128,7 +128,7 @@ def test_a_node_without_places_refuses_voices_with_adapters(base: Path, voices: 
     with engine(base, voices) as made:
         with pytest.raises(ValueError, match=r"set qwen3.adapters"):
             speak(made, {0: "zero"})
-        with pytest.raises(InvalidRequest, match="without adapters: 'one' has an adapter"):
+        with pytest.raises(InvalidRequest, match="only cloned voices can be mixed: 'one' has a LoRA adapter"):
             resolved(made, SpeechOptions("plain(0.5)+one(0.5)"))
 
 
