@@ -200,9 +200,7 @@ def test_the_released_base_that_an_adapter_names_has_to_be_the_model(base: Path,
     file, talker = AdapterFile.read(folder), ModelConfig.read(base).talker
     file.check(talker, "Qwen3-TTS-12Hz-1.7B-Base")
     file.check(talker, "a-base-of-our-own")
-    with pytest.raises(
-        CheckpointError, match=r"trained on Qwen3-TTS-12Hz-1.7B-Base; this model is \S+0.6B-Base"
-    ):
+    with pytest.raises(CheckpointError, match=r"trained on Qwen3-TTS-12Hz-1.7B-Base; this model is \S+0.6B-Base"):
         file.check(talker, "Qwen3-TTS-12Hz-0.6B-Base")
 
 
