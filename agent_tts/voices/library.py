@@ -2,8 +2,8 @@
 
 A voice is a folder. NAME/voice.json describes it; NAME/lexicon.json, if there is one, is how words are said in it. A
 cloned voice also has NAME/voice.safetensors, with one or more `vector_{H}` float32[H], the speaker for models of hidden
-size H, and, with a transcript, `codes` int16[T, 16], the frames of the clip. It may have a LoRA adapter of the model that
-speaks it, in NAME/adapter.
+size H, and, with a transcript, `codes` int16[T, 16], the frames of the clip. NAME/adapter, if there is one, is a LoRA
+adapter of the model that speaks it.
 
 A rename adds or removes a whole folder, so any number of processes may share a library.
 """
