@@ -374,6 +374,23 @@ class WordTime:
 
 
 @dataclass(frozen=True, slots=True)
+class RequestStages(_OfRequest):
+    """When a request passed the stages before its first audio, which follows; only where `telemetry.stages` is on.
+
+    Seconds on the monotonic clock, which the processes of a machine share.
+    """
+
+    taken: float  # the engine's loop took its first text
+    scheduled: float  # the first step began that may use the text
+    stepped: float  # the step began that made the audio; it may be the same one
+    launching: float  # the step's inputs are on the device; its frame is launched
+    launched: float
+    computed: float  # the device had computed it
+    read_back: float  # the host had read it
+    handed_out: float
+
+
+@dataclass(frozen=True, slots=True)
 class RequestWords(_OfRequest):
     """Word times from the engine, sent before their audio."""
 
@@ -428,5 +445,5 @@ class EngineLoad:
     others: int  # open requests of the other fronts
 
 
-RequestEvent = RequestStarted | RequestAudio | RequestWords | RequestFlushed | RequestFinished
+RequestEvent = RequestStarted | RequestStages | RequestAudio | RequestWords | RequestFlushed | RequestFinished
 EngineEvent = EngineReady | RequestEvent | EnginePong | EngineLoad

@@ -108,7 +108,7 @@ async function loadVoices() {
     voices.fill(list.voices, list.default);
     talk.voice.fill(list);
     const languages = [...new Set(list.voices.flatMap((voice) => voice.languages))];
-    const options = languages.map((code) => new Option(languageName(code), code));
+    const options = languages.map((code) => new Option(languageName(code, list.voices), code));
     options.sort((a, b) => a.text.localeCompare(b.text));
     at("language").replaceChildren(new Option("Follow the voice", "auto"), ...options);
   } catch (error) {

@@ -5,14 +5,16 @@
 const names = new Intl.DisplayNames(["en"], { type: "language", fallback: "none" });
 
 /**
- * English name of a language code, or the code.
- * @param {string} code BCP 47
+ * English name of a language.
+ * @param {string} code BCP 47, or an engine's own
+ * @param {Voice[]} voices a voice that is named by the code describes the language: espeak's "ca-va" is "Catalan (Valencian)"
  */
-export function languageName(code) {
+export function languageName(code, voices) {
+  const own = voices.find((voice) => voice.name === code)?.description;
   try {
-    return names.of(code) ?? code;
+    return own || (names.of(code) ?? code);
   } catch {
-    return code; // not a well-formed tag: some engines have their own
+    return code; // not a well-formed tag
   }
 }
 
@@ -95,7 +97,8 @@ export class VoicePicker {
   #open(wanted) {
     const words = wanted.toLowerCase().split(/\s+/);
     const fits = (/** @type {Voice} */ voice) => {
-      const text = `${voice.name} ${describe(voice)} ${voice.languages.map(languageName).join(" ")}`.toLowerCase();
+      const languages = voice.languages.map((code) => languageName(code, this.voices));
+      const text = [voice.name, describe(voice), ...languages].join(" ").toLowerCase();
       return words.every((word) => text.includes(word));
     };
     this.#list.replaceChildren(...this.#groups(this.voices.filter(fits)));
@@ -113,7 +116,10 @@ export class VoicePicker {
       none.textContent = "No voice fits.";
       return [none];
     }
-    const byLanguage = Map.groupBy(voices, (voice) => languageName(voice.languages[0] ?? "") || "Any language");
+    // Without its region: "Catalan (Valencian)" is a voice of Catalan.
+    const languageOf = (/** @type {Voice} */ { languages: [code] }) =>
+      code ? languageName(code, this.voices).split(" (")[0] : "Any language";
+    const byLanguage = Map.groupBy(voices, languageOf);
     const sorted = [...byLanguage].sort(([a], [b]) => a.localeCompare(b));
     return sorted.map(([language, members], at) => {
       const group = document.createElement("div");
@@ -163,7 +169,7 @@ export class VoicePicker {
 
 /** @param {Voice} voice */
 function describe({ description, languages }) {
-  return description || languages.map(languageName).join(", ");
+  return description || languages.map((code) => languageName(code, [])).join(", ");
 }
 
 /**

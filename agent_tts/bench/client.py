@@ -14,6 +14,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import asdict
+from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 CONTEXT = "call"  # the only one on its connection
 REFUSED_S = 0.1  # before a closed loop asks again, so that refusals do not become a storm
+TRACE_ID_BYTES, SPAN_ID_BYTES = 16, 8
 SETTLE_S = 5.0  # for the node to say that it is over, and to answer a ping after it
 
 
@@ -127,7 +129,11 @@ class Caller:
         return {"timestamps": "none", **self._scenario.session, "language": call.language, "seed": call.seed}
 
     async def _over_websocket(self, call: ScenarioCall, listener: CallListener, place: int) -> None:
-        connection, _ = await dial(self._urls["ws"], self._key)
+        if self._scenario.traced:
+            listener.sample.trace_id = token_hex(TRACE_ID_BYTES)
+        trace_id = listener.sample.trace_id
+        parent = f"00-{trace_id}-{token_hex(SPAN_ID_BYTES)}-01" if trace_id is not None else None
+        connection, _ = await dial(self._urls["ws"], self._key, parent)
         listener.sample.connected_at = time.monotonic()
         try:
             connection.observer = listener.saw

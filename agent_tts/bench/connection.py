@@ -74,11 +74,11 @@ class FrameReader:
 class RawConnection(asyncio.Protocol):
     """A connection with any number of contexts. Opened by `dial`, closed by `close`."""
 
-    def __init__(self, url: str, key: str | None) -> None:
+    def __init__(self, url: str, key: str | None, traceparent: str | None = None) -> None:
         self._transport: asyncio.Transport | None = None
         # Used for the handshake only.
         self._handshake = ClientProtocol(parse_uri(url), subprotocols=[Subprotocol(SUBPROTOCOL)])
-        self._key = key
+        self._headers = {"Authorization": key and f"Bearer {key}", "traceparent": traceparent}
         self._frames = FrameReader()
         # Listeners of open contexts, by context_id, and by context_no after the start.
         self._listeners: dict[str, ContextListener] = {}
@@ -137,8 +137,7 @@ class RawConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         request = self._handshake.connect()
-        if self._key is not None:
-            request.headers["Authorization"] = f"Bearer {self._key}"
+        request.headers.update({name: value for name, value in self._headers.items() if value is not None})
         self._handshake.send_request(request)
         self._transport.write(b"".join(self._handshake.data_to_send()))
 
@@ -207,8 +206,13 @@ def _never_linger(fd: int) -> None:
         same.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
-async def dial(url: str, key: str | None = None) -> tuple[RawConnection, dict[str, Any]]:
+async def dial(
+    url: str, key: str | None = None, traceparent: str | None = None
+) -> tuple[RawConnection, dict[str, Any]]:
     """Connect to the WebSocket at `url` (ws:// or wss://); returns the connection and the node's greeting.
+
+    Args:
+        traceparent: the header of W3C's trace context: the parent of the node's span.
 
     Raises:
         ConnectionLost: no node answers, or it refuses.
@@ -220,7 +224,7 @@ async def dial(url: str, key: str | None = None) -> tuple[RawConnection, dict[st
     async with asyncio.timeout(OPEN_S):
         try:
             _, connection = await loop.create_connection(
-                lambda: RawConnection(url, key),
+                lambda: RawConnection(url, key, traceparent),
                 parts.hostname or "",
                 parts.port or (443 if secure else 80),
                 ssl=secure or None,

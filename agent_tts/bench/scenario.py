@@ -80,6 +80,7 @@ class Scenario:
     chars: tuple[int, int] | None = None  # instead: of a text, evenly over its logarithm, in eight languages
     session: dict[str, Any] = field(default_factory=dict)  # voice, lead_ms and the like
     seed: int = 1
+    traced: bool = False  # the node's spans of a call over a WebSocket are in a trace of its own
 
     @property
     def peers(self) -> int:
@@ -151,6 +152,7 @@ class CallSample:
     caller: int  # of a closed loop the number of its chain, otherwise of the call
     begin: float  # when it was to begin
     connected_at: float | None = None  # when the node had greeted it; WebSocket
+    trace_id: str | None = None  # of a traced call
     sent_at: float | None = None  # when its first text was sent; of an idle connection, when it was made
     send_late_ms: float = 0.0  # most that a word was sent after its time
     started: bool = False  # whether the node said that it speaks, or spoke

@@ -90,6 +90,62 @@ def serve(
 
 @bench.command()
 @command
+def trace(
+    node: OwnNodeOptions = OWN,
+    rate: Annotated[str, typer.Option(help="Requests per second at random times, one run for each: 1,20.")] = "2",
+    duration: Annotated[float, typer.Option(min=1, max=86_400, help="Seconds measured, for each load.")] = 20,
+    warmup: Annotated[float, typer.Option(min=0, max=86_400, help="Seconds before, not measured.")] = 4,
+    words_every_ms: WordsEveryMs = 0,
+    words: Words = None,
+    frames: Frames = None,
+    voice: PacedVoiceOptions = PACED,
+    processes: ProcessOptions = PROCESSES,
+    json: Json = None,
+) -> None:
+    """Where the time to first audio goes: p50 and p95 of each stage, and a picture (needs agent-tts\\[otel]).
+
+    A node is started here that sends its spans to this command. Each request is a new connection. `prompt` holds the
+    steps before the one that makes the first frame: also those that wait for more text. `compute` is the engine's, on a
+    GPU by its own events, on a CPU and in the other engines with all that a step does.
+    """
+    from agent_tts.bench.figures import measured_calls, request_figures
+    from agent_tts.bench.scenario import TEXTS, texts_of
+    from agent_tts.cli.bench_runs import measured, print_processes, serve_scenarios
+
+    try:
+        from agent_tts.bench import trace
+        from agent_tts.bench.collector import collector
+    except ImportError as error:
+        raise SettingsError("bench trace needs OpenTelemetry: pip install 'agent-tts[otel]'") from error
+    loads, settings = serve_scenarios(
+        *(rate, None, None, warmup, frames),
+        duration_s=duration,
+        words_every_ms=words_every_ms,
+        session=voice.session,
+        texts=TEXTS if words is None else texts_of(words),
+        traced=True,
+    )
+    with collector() as spans:
+        settings |= {"telemetry__endpoint": spans.url, "telemetry__stages": True}
+        info, found = measured(node, loads, settings, request_figures, processes)
+    points = spans.events("context")
+    runs = []
+    for load, result, figures in found:
+        run = trace.figures(load.name, measured_calls(result), points)
+        runs.append(run)
+        title = (
+            f"{info['engine']}, {info['model']}: {load.name}, {run['requests']} requests, {run['untraced']} untraced"
+        )
+        if run["untraced"] < run["requests"]:
+            trace.show(title, run)
+        else:
+            print(f"{title}: NO FIGURES")
+        print_processes(load.name, figures)
+    Outputs(json=json).write("trace", info, runs)
+
+
+@bench.command()
+@command
 def streams(
     node: NodeOptions = TONE,
     streams: Annotated[str, typer.Option(help="Callers at once, one run for each number.")] = "64,128,256,500",

@@ -35,6 +35,8 @@ from agent_tts.voices.enroll import Enrolment
 from agent_tts.voices.library import VoiceLibrary
 
 CLONING_S = 300.0  # for a node to make a voice, after the clips that wait before it
+# Codes of constructed languages and of spellings for a joke, as espeak-ng has them. People speak Esperanto.
+CONSTRUCTED = frozenset(("ia", "io", "jbo", "lfn", "piqd", "py", "qdb", "qya", "sjn", "en-shaw"))
 QUESTION = "Does the speaker of this clip allow you to clone their voice?"
 CONSENT = "The person who added this voice said on a terminal that the speaker allows to clone it."
 
@@ -54,13 +56,22 @@ def list_all(flags: ListFlags, settings: dict[str, Any]) -> None:
     if flags.json:
         print(found.model_dump_json(indent=2))
         return
-    table = Table("voice", "languages", "", "aliases", box=None, header_style="bold", pad_edge=False)
-    for voice in found.voices:
+    shown = [
+        voice
+        for voice in found.voices
+        if flags.all or language is not None or not CONSTRUCTED.issuperset(voice.languages)
+    ]
+    shown.sort(key=lambda voice: voice.name != found.default)
+    table = Table("voice", "", "languages", "aliases", box=None, header_style="bold", pad_edge=False)
+    for voice in shown:
         name = f"{voice.name} *" if voice.name == found.default else voice.name
-        table.add_row(name, ", ".join(voice.languages), voice.description, ", ".join(voice.aliases))
+        languages = "" if voice.languages == [voice.name] else ", ".join(voice.languages)
+        table.add_row(name, voice.description, languages, ", ".join(voice.aliases))
     console = Console(highlight=False)
     console.print(table)
     console.print("[dim]* is the default")
+    if hidden := len(found.voices) - len(shown):
+        console.print(f"[dim]{hidden} voices of constructed languages, such as Klingon: --all")
 
 
 def add(name: str, flags: AddFlags) -> None:
@@ -84,7 +95,7 @@ def _clone(name: str, audio: Path, flags: AddFlags) -> None:
         files = {"audio_sample": (audio.name, read_clip("--audio ", audio, None))}
         with _working("the node processes the clip"):
             answer = request("POST", flags.url, flags.key, "voices", data=form, files=files, timeout_s=CLONING_S)
-        _print_added(answer_of(VoiceAdded, answer))
+        _print_added(answer_of(VoiceAdded, answer), to_node=True)
         return
     settings = own_settings({"qwen3.models": flags.model or None})
     clip = read_clip("--audio ", audio, settings.voices.clip_bytes)
@@ -92,16 +103,18 @@ def _clone(name: str, audio: Path, flags: AddFlags) -> None:
     with _working("processing the clip"):
         how: dict[str, Any] = {"consent": consent, "consent_by": flags.consent_by, "transcript": text}
         voice = asyncio.run(enrolment.enroll(name, clip, description=description, **how))
-    _print_added(VoiceAdded.of(voice, "audio_sample"))
+    _print_added(VoiceAdded.of(voice, "audio_sample"), to_node=False)
 
 
 def _design(name: str, prompt: str, flags: AddFlags) -> None:
     if flags.url:
         fields = {"type": "prompt", "name": name, "prompt": prompt, "description": flags.description}
-        _print_added(answer_of(VoiceAdded, request("POST", flags.url, flags.key, "voices", json=fields)))
+        added = answer_of(VoiceAdded, request("POST", flags.url, flags.key, "voices", json=fields))
+        _print_added(added, to_node=True)
         return
     enrolment = Enrolment(_library(load_settings(), name), (), 0)
-    _print_added(VoiceAdded.of(enrolment.design(name, prompt, description=flags.description), "prompt"))
+    designed = enrolment.design(name, prompt, description=flags.description)
+    _print_added(VoiceAdded.of(designed, "prompt"), to_node=False)
 
 
 def show(name: str, url: str | None, key: str | None, *, as_json: bool) -> None:
@@ -199,7 +212,7 @@ def _ask_consent() -> str:
 # ---------------------------------------------------------------- output
 
 
-def _print_added(voice: VoiceAdded) -> None:
+def _print_added(voice: VoiceAdded, *, to_node: bool) -> None:
     if voice.type == "prompt":
         made = "designed from its prompt"
     elif voice.frames:
@@ -210,7 +223,8 @@ def _print_added(voice: VoiceAdded) -> None:
     if voice.live_chars:
         cost = f"until about {voice.live_chars} characters of a live text are there, it is spoken clause by clause"
         _console().print(f"agent-tts: {cost}; a shorter clip wants fewer", style="dim")
-    _console().print(f'agent-tts: try `agent-tts say "Hello there." --voice {voice.name}`', style="dim")
+    engine = "" if to_node else " --engine qwen3"  # no other engine speaks voices of one's own
+    _console().print(f'agent-tts: try `agent-tts say "Hello there." --voice {voice.name}{engine}`', style="dim")
 
 
 def _lines(voice: VoiceDetails) -> Iterator[tuple[str, str]]:

@@ -130,6 +130,7 @@ class Telemetry(Section):
         pattern=r"^https?://",
         description="address of an OTLP/HTTP collector: http://127.0.0.1:4318; needs agent-tts[otel]",
     )
+    stages: bool = Field(False, description="spans of contexts also tell the engine's stages before the first audio")
 
 
 class Espeak(Section):
@@ -337,7 +338,7 @@ class Settings(Section):
         if not self.auth.api_keys and not is_loopback(self.host):
             raise ValueError(
                 f"host {self.host} can be reached from other machines and needs auth.api_keys "
-                f"({ENV_PREFIX}AUTH__API_KEYS='[\"...\"]'); or listen on 127.0.0.1"
+                f"({ENV_PREFIX}AUTH__API_KEYS=KEY1,KEY2); or listen on 127.0.0.1"
             )
         return self
 

@@ -105,6 +105,16 @@ class Faults(NamedTuple):
     texts_dropped: int = 0  # pieces of a text that were left out because they end such a process
 
 
+class StepTimes(NamedTuple):
+    """When a step did what, in seconds of `perf_counter`, on Linux and macOS the monotonic clock."""
+
+    began: float
+    launching: float  # its inputs are on the device; its frame is launched
+    launched: float
+    computed: float
+    read_back: float
+
+
 class Engine(Protocol):
     """One and the same thread makes all calls. An exception from `step` means that the engine is lost."""
 
@@ -112,6 +122,9 @@ class Engine(Protocol):
     # Numbers of slots that a step is built for: a step costs as much as the next of these, the last is the most. Empty:
     # a step takes any number of slots, and each adds its own cost.
     batch_sizes: tuple[int, ...] = ()
+    # Whether `times` is wanted, and those of the step whose frames came last; None where a step is one stage.
+    is_timed: bool = False
+    times: StepTimes | None = None
 
     def step(self, inputs: Sequence[StepInput], run: Collection[int]) -> list[StepOutput]:
         """Apply `inputs` in their order, then speak one frame in every slot of `run`.

@@ -63,4 +63,5 @@ def _qwen3(settings: Settings) -> Engine:
 def create_loop(settings: Settings, clock: Callable[[], float] = time.monotonic) -> EngineLoop:
     """An engine and its scheduler in a loop that is ready to step."""
     engine = create_engine(settings)
-    return EngineLoop(engine, Scheduler(policy(settings, engine.info.slots, engine.batch_sizes)), clock)
+    scheduler = Scheduler(policy(settings, engine.info.slots, engine.batch_sizes))
+    return EngineLoop(engine, scheduler, clock, tells_stages=settings.telemetry.stages)

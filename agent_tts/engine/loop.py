@@ -9,6 +9,7 @@ from agent_tts import events
 from agent_tts.config.settings import Settings
 from agent_tts.engine.base import Engine, StepOutput
 from agent_tts.engine.scheduler import Policy, Scheduler, Step
+from agent_tts.engine.stages import Stages
 from agent_tts.events import EngineCommand, EngineEvent, EngineReady
 
 
@@ -29,8 +30,18 @@ def policy(settings: Settings, slots: int, batch_sizes: tuple[int, ...] = ()) ->
 class EngineLoop:
     """Drives one engine. One thread owns it, calls `submit` and `step`, and sleeps `wait_s` in between."""
 
-    def __init__(self, engine: Engine, scheduler: Scheduler, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        scheduler: Scheduler,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        tells_stages: bool = False,
+    ) -> None:
         self._engine = engine
+        engine.is_timed = tells_stages
+        # None where nobody is told of them.
+        self._stages = Stages(clock) if tells_stages else None
         self._scheduler = scheduler
         self._clock = clock
         # Pings to answer after the next step, which proves that the loop itself runs.
@@ -60,6 +71,8 @@ class EngineLoop:
                 self._scheduler.grant_credit(first_id + request_id, frames)
             case events.AppendText(request_id=request_id, text=text):
                 self._scheduler.append(first_id + request_id, text)
+                if self._stages is not None:
+                    self._stages.taken(first_id + request_id)
             case events.Direct(request_id=request_id, directive=directive):
                 self._scheduler.direct(first_id + request_id, directive)
             case events.OpenRequest(request_id=request_id, options=options, owner=owner):
@@ -67,6 +80,8 @@ class EngineLoop:
                 self._scheduler.open(
                     first_id + request_id, options, self._clock(), owner, waits=waits, waited_s=waited_s
                 )
+                if self._stages is not None:
+                    self._stages.opened(first_id + request_id)
             case events.EndText(request_id=request_id):
                 self._scheduler.end(first_id + request_id)
             case events.FlushText(request_id=request_id, flush_id=flush_id):
@@ -111,6 +126,8 @@ class EngineLoop:
         now = self._clock()
         begun = self._returned_at if self._in_flight else now
         step = self._scheduler.schedule(now)
+        if self._stages is not None:
+            self._stages.scheduled([request.id for request in step.requests], now)
         outputs: list[StepOutput] = []
         done = [*self._in_flight, step]
         if step.inputs or step.requests or self._in_flight:
@@ -119,7 +136,8 @@ class EngineLoop:
         self._returned_at = self._clock()
         step_s = self._returned_at - begun
         self._longest_s = max(self._longest_s, step_s)
-        return self._scheduler.update(outputs, done, self._returned_at, step_s / max(1, len(done)))
+        new = self._scheduler.update(outputs, done, self._returned_at, step_s / max(1, len(done)))
+        return new if self._stages is None else self._stages.tell(new, now, self._engine.times)
 
     def close(self) -> None:
         """Free the engine. Idempotent."""

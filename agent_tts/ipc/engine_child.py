@@ -8,6 +8,7 @@ import re
 import socket
 import sys
 from collections.abc import Callable
+from typing import Any
 
 from loguru import logger
 
@@ -19,10 +20,11 @@ from agent_tts.ipc.connection import EngineConnection
 from agent_tts.ipc.wire import Setup, encode
 from agent_tts.processes import PIPES_S, TAIL_BYTES, ChildProcess
 
-# Settings that the engine process gets. API keys and TURN credentials are not for it.
-ENGINE_SETTINGS = {
-    *("engine", "slots", "queue", "limits", "timeouts", "voices", "watermark"),
-    *("espeak", "tone", "qwen3", "audioseal"),
+# Settings that the engine process gets. API keys, TURN credentials and addresses are not for it.
+ENGINE_SETTINGS: dict[str, Any] = {
+    **dict.fromkeys(("engine", "slots", "queue", "limits", "timeouts", "voices", "watermark"), True),
+    **dict.fromkeys(("espeak", "tone", "qwen3", "audioseal"), True),
+    "telemetry": {"stages"},
 }
 
 # Environment variables that it gets: those of the system, of Python and of numeric libraries. Others may hold secrets.

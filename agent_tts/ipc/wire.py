@@ -127,6 +127,7 @@ _EVENT_TAGS: dict[type[EngineEvent], int] = {
     events.RequestFinished: 36,
     events.EnginePong: 37,
     events.EngineLoad: 38,
+    events.RequestStages: 39,
 }
 _JSON_TAGS: dict[type, int] = {**_COMMAND_TAGS, **_EVENT_TAGS}
 

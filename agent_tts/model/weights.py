@@ -7,6 +7,7 @@ that is needed are known before any is taken.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -158,6 +159,8 @@ def _contents(folder: Path, weights: str) -> dict[str, tuple[str, Shape]]:
 def _header(folder: Path, weights: str) -> dict[str, Shape]:
     if not (folder / weights).is_file():
         raise CheckpointError(f"{weights}: missing from the checkpoint; only safetensors are read")
+    if not os.access(folder / weights, os.R_OK):  # safetensors says it were not there, and writes files like this
+        raise CheckpointError(f"{weights}: this user may not read it: chmod a+r")
     try:
         with safe_open(folder / weights, "pt") as file:
             return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118

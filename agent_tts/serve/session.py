@@ -265,7 +265,10 @@ class Session:
         self._check_writable(utterance)
         if utterance.chars + len(text) > self._limits.text_context_chars:
             raise TextTooLong(f"text of one context is at most {self._limits.text_context_chars} characters")
+        is_first = not utterance.chars
         self._tell(utterance, utterance.write(text))
+        if is_first and text:
+            utterance.submitted(self._active_at)
 
     def _flush(self, context_id: str, flush_id: str) -> None:
         utterance = self._utterance(context_id)

@@ -40,6 +40,9 @@ CHECKPOINTS: dict[VoiceKind, str] = {"named": "CustomVoice", "designed": "VoiceD
 HUB = "Qwen/Qwen3-TTS-12Hz-1.7B-"
 
 
+LISTED = ": `agent-tts voices` and GET /v1/audio/voices list them"
+
+
 @dataclass(frozen=True, slots=True)
 class _Wanted:
     """A voice, and what a model needs to speak it."""
@@ -210,8 +213,8 @@ class Routing:
         )
 
     def _unknown(self, name: str) -> UnknownVoice:
-        hint = did_you_mean(name, [*self._own, *self._stored]) or ": GET /v1/audio/voices lists them"
-        return UnknownVoice(f"this node has no such voice{hint}")
+        near = did_you_mean(name, [*self._own, *self._stored])
+        return UnknownVoice(f"this node has no such voice{near or LISTED}")
 
     # ------------------------------------------------------------ models
 

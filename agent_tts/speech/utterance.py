@@ -16,6 +16,7 @@ from agent_tts.events import (
     RequestEvent,
     RequestFinished,
     RequestFlushed,
+    RequestStages,
     RequestStarted,
     RequestWords,
     Say,
@@ -60,6 +61,12 @@ class Meter:
 
     def text(self) -> None:
         """Text was appended."""
+
+    def submitted(self, read_at: float) -> None:
+        """The first text is on its way to the engine. It was read from the transport at `read_at`, in seconds."""
+
+    def stages(self, stages: RequestStages) -> None:
+        """When the engine passed which stage before the first audio, which follows."""
 
     def started(self, queue_ms: int) -> None:
         """The utterance has a slot."""
@@ -170,6 +177,10 @@ class Utterance:
         if not items:
             self.request.write("")  # a long thought does not starve
         return self._take(items)
+
+    def submitted(self, read_at: float) -> None:
+        """The first text has been written. It was read from the transport at `read_at`, in seconds."""
+        self._meter.submitted(read_at)
 
     def flush(self, flush_id: str) -> list[Words]:
         """Speak all text so far as complete words; answered by `Flushed`. Returns words to send now."""
@@ -314,6 +325,9 @@ class Utterance:
         match event:
             case RequestWords(words=times):
                 return [*self._final(self._timeline.align(times))] if self._timeline is not None else []
+            case RequestStages():
+                self._meter.stages(event)
+                return []
             case RequestStarted(queue_ms=queue_ms):
                 self._meter.started(queue_ms)
                 early, self._early = self._early or [], None

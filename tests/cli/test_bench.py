@@ -45,6 +45,17 @@ def test_streams_reports_the_largest_number_without_a_gap(tmp_path: Path) -> Non
     assert large["cpu_percent"].keys() == {"front", "engine", "clients"}
 
 
+def test_trace_tells_the_stages_of_every_request(tmp_path: Path) -> None:
+    path = tmp_path / "out.json"
+    result = invoke("bench", "trace", "--engine", "tone", "--rate", "10", *QUICK, "--json", str(path))
+    assert result.returncode == 0, result.stderr
+    assert "ipc back" in result.stdout.decode()
+    (run,) = json.loads(path.read_text())["runs"]
+    assert run["requests"] > 0
+    assert run["untraced"] == 0
+    assert all(stage["p50"] >= 0 for stage in run["stages"].values())
+
+
 def test_rtc_reports_the_lateness_of_packets(tmp_path: Path) -> None:
     path = tmp_path / "out.json"
     result = invoke("bench", "rtc", "--peers", "1", "--seconds", "1", "--json", str(path))

@@ -35,6 +35,18 @@ def test_voices_are_filtered_by_language_and_printed_as_json() -> None:
     assert [voice["name"] for voice in found["voices"]] == ["de"]
 
 
+def test_the_default_comes_first_then_its_variants_then_the_languages_by_name() -> None:
+    lines = invoke("voices", "--engine", "espeak").stdout.decode().splitlines()[1:]
+    names = [line.split()[0] for line in lines]
+    assert names[:3] == ["en-us", "en-us+f1", "en-us+f2"]
+    assert "woman 2" in lines[2]
+    assert names.index("af") < names.index("ca") < names.index("ca-va") < names.index("cy")
+    assert "qya" not in names
+    assert "10 voices of constructed languages, such as Klingon: --all" in lines[-1]
+    everything = invoke("voices", "--engine", "espeak", "--all").stdout.decode()
+    assert "Quenya" in everything
+
+
 async def test_a_node_lists_the_same_voices_and_needs_its_key() -> None:
     async with running_node(auth={"api_keys": ["sesame"]}) as node:
         of_node = partial(asyncio.to_thread, invoke, AGENT_TTS_URL=node.url)

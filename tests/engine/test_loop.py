@@ -1,8 +1,9 @@
-"""The duration of steps, as the loop tells it."""
+"""The duration of steps, and the stages before the first audio, as the loop tells them."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import astuple
 
 import pytest
 
@@ -100,3 +101,32 @@ def test_the_longest_step_is_told_once_and_no_wait_is_part_of_it(*, overlaps: bo
     assert longest_ms(loop) <= 1_000 * HOST_S + 1e-6
     heard = b"".join(event.pcm for event in happened if isinstance(event, events.RequestAudio))
     assert len(heard) == len(took_s) * events.FRAME_BYTES
+
+
+@pytest.mark.parametrize("overlaps", [True, False])
+def test_the_stages_of_a_request_are_told_once_before_its_first_audio(*, overlaps: bool) -> None:
+    device = Device([0.005] * 3, overlaps=overlaps)
+    loop = EngineLoop(device, Scheduler(Policy(slots=1, queue=1)), lambda: device.now, tells_stages=True)
+    loop.submit(events.OpenRequest(1, SpeechOptions(lead_ms=1_000), 0))
+    drive(loop, device, 0.5)
+    loop.submit(events.AppendText(1, "Hello."))
+    loop.submit(events.AppendText(1, " Bye."))
+    happened = [event for event in drive(loop, device, 1.0) if not isinstance(event, events.RequestStarted)]
+    assert [type(event) for event in happened[:3]] == [events.RequestStages, *[events.RequestAudio] * 2]
+    assert not any(isinstance(event, events.RequestStages) for event in happened[1:])
+    stages = happened[0]
+    assert isinstance(stages, events.RequestStages)
+    _, *times = astuple(stages)
+    assert times == sorted(times)
+    assert (stages.request_id, stages.taken, stages.scheduled) == (1, 0.5, 0.5)
+    assert 0.005 <= stages.handed_out - stages.scheduled < 0.01
+
+
+def test_a_request_that_ends_before_its_audio_has_no_stages_and_leaves_none() -> None:
+    device = Device([], overlaps=False)
+    loop = EngineLoop(device, Scheduler(Policy(slots=1, queue=1)), lambda: device.now, tells_stages=True)
+    loop.submit(events.OpenRequest(1, SpeechOptions(lead_ms=1_000), 0))
+    loop.submit(events.CancelRequest(1))
+    assert [type(event) for event in drive(loop, device, 1.0)] == [events.RequestFinished]
+    assert loop._stages is not None
+    assert not loop._stages._waiting

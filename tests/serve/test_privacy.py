@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
+from agent_tts.bench.collector import collector
 from tests.cli.process import environment, start
-from tests.collector import collector
 from tests.rtc_peer import connected
 from tests.wire import wire
 
@@ -78,7 +78,7 @@ async def unplugged(ws_url: str) -> None:
 @pytest.mark.parametrize("form", ["text", "json"])
 def test_a_spoken_secret_appears_nowhere(form: str) -> None:
     with collector() as spans:
-        settings = ("tone.scripted_faults=true", f"telemetry.endpoint=http://127.0.0.1:{spans.server_port}")
+        settings = ("tone.scripted_faults=true", f"telemetry.endpoint={spans.url}")
         flags = ("--port", "0", "--engine", "tone", "--log-level", "debug", "--log-format", form)
         told = [argument for setting in settings for argument in ("--set", setting)]
         process = start("serve", *flags, *told, env=environment())

@@ -10,10 +10,10 @@ from agent_tts.voices import LANGUAGES
 
 # Variants of every voice, with their descriptions.
 VARIANTS = {
-    **dict.fromkeys(("f1", "f2", "f3", "f4", "f5", "steph"), "a woman's voice"),
-    **dict.fromkeys(("m1", "m2", "m3", "m4", "m5", "m6", "m7", "m8"), "a man's voice"),
-    "whisper": "a whisper",
-    "croak": "a croak",
+    **{name: f"woman {number}" for number, name in enumerate(("f1", "f2", "f3", "f4", "f5", "steph"), start=1)},
+    **{f"m{number}": f"man {number}" for number in range(1, 9)},
+    "whisper": "whisper",
+    "croak": "croak",
 }
 
 # Variants for voice names of other engines.
@@ -72,10 +72,13 @@ class EspeakVoices:
         self.languages = self._spellings(base)
         # Voice names of other engines, in the default language.
         self.aliases = {name: f"{base}+{like}" for name, like in LIKE.items() if like in self._variants}
-        # The languages, and the default language in each variant. Every voice speaks every language.
+        # The default language and its variants, then the other languages by name. Every voice speaks every language.
+        own = self._by_code[base]
+        others = sorted(self._by_code.values(), key=lambda language: language.name)
         self.listed = (
-            *(Voice(each.code, (each.code,), each.name) for each in self._by_code.values()),
-            *(Voice(f"{base}+{name}", (base,), VARIANTS[name]) for name in self._variants),
+            Voice(base, (base,), own.name),
+            *(Voice(f"{base}+{name}", (base,), f"{own.name}, {VARIANTS[name]}") for name in self._variants),
+            *(Voice(each.code, (each.code,), each.name) for each in others if each is not own),
         )
 
     def resolve(self, voice: ResolvedVoice | None, language: str) -> tuple[Language, str | None]:

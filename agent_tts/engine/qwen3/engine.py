@@ -16,7 +16,7 @@ from functools import partial
 from loguru import logger
 
 from agent_tts.config.settings import Settings
-from agent_tts.engine.base import Engine, FrameOutput, ReleaseSlot, StartRequest, StepInput, StepOutput
+from agent_tts.engine.base import Engine, FrameOutput, ReleaseSlot, StartRequest, StepInput, StepOutput, StepTimes
 from agent_tts.engine.gain import Levels
 from agent_tts.engine.qwen3.graphs import LaunchedStep
 from agent_tts.engine.qwen3.model import Qwen3Model, create_models, use
@@ -155,8 +155,9 @@ class Qwen3Engine(Engine):
             running = [row for row in rows if row.runs and row.model is model]
             if running or has_prompts:
                 segments = [(row, row.launch()) for row in running]
-                if launched := model.runner.launch([row.feed.slot for row in running]):
-                    self._in_flight.append(_Frames(model, segments, launched))
+                launching = time.perf_counter()
+                if launched := model.runner.launch([row.feed.slot for row in running], timed=self.is_timed):
+                    self._in_flight.append(_Frames(model, segments, launched, began, launching, time.perf_counter()))
         self._prompts_wait = not self._in_flight and any(
             model.loaded and model.runner.has_prompts for model in self._models
         )
@@ -172,6 +173,8 @@ class Qwen3Engine(Engine):
         waited = not all(frames.launched.ready() for frames in step)
         for frames in step:
             result = frames.launched.result()
+            if self.is_timed:
+                self.times = frames.times(time.perf_counter())
             heard = [
                 (index, row)
                 for index, (row, segment) in enumerate(frames.rows)
@@ -286,6 +289,18 @@ class _Frames:
     model: Qwen3Model
     rows: list[tuple[Row, Segment]]  # in the order of the launch, each with its segment
     launched: LaunchedStep
+    # In seconds of `perf_counter`.
+    began: float
+    launching: float
+    launched_at: float
+
+    def times(self, read_back: float) -> StepTimes:
+        """Of a step that was read just now. On a CPU the launch is the computation."""
+        if not (device_s := self.launched.device_s()):
+            return StepTimes(self.began, self.launching, self.launching, self.launched_at, read_back)
+        return StepTimes(
+            self.began, self.launching, self.launched_at, min(read_back, self.launched_at + device_s), read_back
+        )
 
 
 class StepTimer:

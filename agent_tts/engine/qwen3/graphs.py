@@ -91,10 +91,15 @@ class LaunchedStep:
     size: int  # of its batch
     _packed: NDArray[np.int16]  # [n, _WIDTH], in memory that the device writes to
     _written: torch.cuda.Event | None  # None: the step is done
+    _spanned: tuple[torch.cuda.Event, torch.cuda.Event] | None = None  # around it on the device, where it is timed
 
     def ready(self) -> bool:
         """Whether `result` would not wait."""
         return self._written is None or bool(self._written.query())  # type: ignore[no-untyped-call]
+
+    def device_s(self) -> float:
+        """How long a timed step that is done took on the device, in seconds; 0 on a CPU, where the launch is all."""
+        return float(self._spanned[0].elapsed_time(self._spanned[1])) / 1_000 if self._spanned else 0.0
 
     def result(self) -> StepResult:
         """What the step did. Waits until it is done."""
@@ -155,16 +160,18 @@ class FrameGraphs:
         # Kernel by kernel, launching even a short prompt takes the host as long as some frames.
         return PrefillBudget(PROMPT_ENTRIES, prompts=1) if self._on_device else PrefillBudget(CPU_ENTRIES)
 
-    def step(self, rows: Sequence[int], parts: Sequence[ChunkInputs] = ()) -> tuple[LaunchedStep | None, list[Tensor]]:
+    def step(
+        self, rows: Sequence[int], parts: Sequence[ChunkInputs] = (), *, timed: bool = False
+    ) -> tuple[LaunchedStep | None, list[Tensor]]:
         """A frame of these different rows, at most `most`, and parts of prompts of others, within `prefill_budget`.
 
         Gives the frame, if there are rows, and for each part the embedding of its last entry, [H]. Waits for the frame
         before the last if it is in flight: its memory is reused.
         """
         if rows and (self._mixed or not parts):
-            return self._frame(rows, parts)
+            return self._frame(rows, parts, timed=timed)
         embedded = self._compute(parts) if parts else []
-        return self._frame(rows)[0] if rows else None, embedded
+        return self._frame(rows, timed=timed)[0] if rows else None, embedded
 
     def _compute(self, parts: Sequence[ChunkInputs]) -> list[Tensor]:
         """Parts of prompts without a frame."""
@@ -178,7 +185,9 @@ class FrameGraphs:
         entries = frame.entries(state, part.row, part.positions, part.numbers, part.vector)
         return frame.prefill(state, entries, part.span)[-1].clone()
 
-    def _frame(self, rows: Sequence[int], parts: Sequence[ChunkInputs] = ()) -> tuple[LaunchedStep, list[Tensor]]:
+    def _frame(
+        self, rows: Sequence[int], parts: Sequence[ChunkInputs] = (), *, timed: bool
+    ) -> tuple[LaunchedStep, list[Tensor]]:
         """With these parts in the same batch, where they may be."""
         if not self._on_device:
             return self._frame_on_host(rows), []
@@ -189,12 +198,17 @@ class FrameGraphs:
         turn.written.synchronize()
         who = turn.who.numpy()
         who[:count], who[count:size] = rows, self._padding_row
+        spanned = (_timer(), _timer()) if timed else None
+        if spanned:
+            spanned[0].record()
         self._who.copy_(turn.who, non_blocking=True)
         written = self._run(size, prompts=bool(parts))
         out = turn.packed[:size]
         out.copy_(written.frame, non_blocking=True)
+        if spanned:
+            spanned[1].record()
         turn.written.record()
-        return LaunchedStep(size, out.numpy()[:count], turn.written), written.at(ends)
+        return LaunchedStep(size, out.numpy()[:count], turn.written, spanned), written.at(ends)
 
     def _frame_on_host(self, rows: Sequence[int]) -> LaunchedStep:
         self._who.zero_()
@@ -292,6 +306,10 @@ class _HostBuffers:
         self.packed = torch.zeros(len(who), _WIDTH, dtype=torch.int16, pin_memory=True)
         # Recorded when `packed` is written. Before its first record it does not wait.
         self.written = torch.cuda.Event()  # type: ignore[no-untyped-call]
+
+
+def _timer() -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
 
 
 def _pack(frame: SpeechFrame) -> Tensor:

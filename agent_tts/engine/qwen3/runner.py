@@ -233,13 +233,14 @@ class ModelRunner:
         self._codecs.clear()
         return self.has_prompts
 
-    def launch(self, rows: Sequence[int]) -> LaunchedStep | None:
+    def launch(self, rows: Sequence[int], *, timed: bool = False) -> LaunchedStep | None:
         """Begin a step: prompts that wait, and a frame of different rows; None with no rows.
 
         They fit into a batch of the graphs. Each has its prompt in the cache, and has text left or its whole text.
+        `timed`: see `LaunchedStep.device_s`.
         """
         chunks = take_chunks(self._waiting, self._budget)
-        launched, ends = self._graphs.step(rows, [self._inputs(chunk) for chunk in chunks])
+        launched, ends = self._graphs.step(rows, [self._inputs(chunk) for chunk in chunks], timed=timed)
         for (prompt, _, end), start in zip(chunks, ends, strict=True):
             if end == prompt.shared:
                 self._keep(prompt, start if prompt.is_shared else None)

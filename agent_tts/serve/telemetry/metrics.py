@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from agent_tts.events import CutReason, RequestFinished
+from agent_tts.events import CutReason, RequestFinished, RequestStages
 from agent_tts.protocol.context import Done
 from agent_tts.serve.connections import Standing
 from agent_tts.serve.telemetry.engine_metrics import SECONDS
@@ -102,6 +102,15 @@ class ContextMeter(Meter):
             self._text_at = self._clock()
             if self._span is not None:
                 self._span.mark("text")
+
+    def submitted(self, read_at: float) -> None:
+        if self._span is not None:
+            self._span.mark("received", read_at)
+            self._span.mark("submitted")
+
+    def stages(self, stages: RequestStages) -> None:
+        if self._span is not None:
+            self._span.stages(stages)
 
     def started(self, queue_ms: int) -> None:
         if self._span is not None:

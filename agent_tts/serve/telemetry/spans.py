@@ -10,8 +10,9 @@ import asyncio
 import contextlib
 import queue
 import threading
+import time
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from functools import partial
 from importlib.metadata import version
 
@@ -23,6 +24,7 @@ from opentelemetry.trace import Span, SpanKind, StatusCode, Tracer
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from agent_tts.events import RequestStages
 from agent_tts.protocol.context import Done
 
 CLOSE_S = 5.0  # for the last spans to be sent
@@ -105,14 +107,25 @@ class _Provider(TracerProvider):
 
 
 class ContextSpan:
-    """Span of one context: times of its slot, first text and first audio, and how it ended."""
+    """Span of one context: when it passed the stages before its first audio, and how it ended."""
 
     def __init__(self, span: Span) -> None:
         self._span = span
 
-    def mark(self, what: str) -> None:
-        """Record an event now: text, started, first_audio or cancelled."""
-        self._span.add_event(what)
+    def mark(self, what: str, at: float | None = None) -> None:
+        """Record an event: received, text, submitted, started, first_audio or cancelled.
+
+        Args:
+            at: in seconds on the monotonic clock; None is now.
+        """
+        ago_s = 0.0 if at is None else time.monotonic() - at
+        self._span.add_event(what, timestamp=time.time_ns() - round(ago_s * 1e9))
+
+    def stages(self, stages: RequestStages) -> None:
+        """Record an event for each stage of the engine, by the names of the fields."""
+        for field in fields(stages):
+            if field.name != "request_id":
+                self.mark(field.name, getattr(stages, field.name))
 
     def queued(self, ms: int) -> None:
         """It has its slot, after a wait of `ms`."""

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import fields
 
 import httpx
 import pytest
@@ -15,12 +16,13 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from agent_tts.bench.collector import collector
 from agent_tts.config.settings import Telemetry
 from agent_tts.errors import SettingsError
+from agent_tts.events import RequestStages
 from agent_tts.serve import app
 from agent_tts.serve.telemetry.spans import Spans
 from agent_tts.serve.telemetry.tracing import spans_of
-from tests.collector import collector
 from tests.rtc_peer import connected
 from tests.support import RunningNode, running_node, until
 from tests.wire import wire
@@ -69,7 +71,8 @@ async def test_a_connection_is_a_span_with_its_contexts_in_the_client_s_trace(mo
     assert session.parent is not None
     assert f"{session.parent.span_id:016x}" == "00f067aa0ba902b7"
     assert one.parent == two.parent == session.context
-    assert [event.name for event in one.events] == ["text", "started", "first_audio"]
+    happened = sorted(one.events, key=lambda event: event.timestamp)
+    assert [event.name for event in happened] == ["received", "text", "submitted", "started", "first_audio"]
     assert [event.name for event in two.events][-1] == "cancelled"
     assert one.attributes is not None
     told = {name.removeprefix("agent_tts."): value for name, value in one.attributes.items()}
@@ -131,7 +134,7 @@ async def test_a_context_that_fails_is_an_error_with_its_code(monkeypatch: pytes
 
 async def test_a_collector_gets_all_spans_by_the_node_s_end() -> None:
     with collector() as server:
-        async with running_node(telemetry={"endpoint": f"http://127.0.0.1:{server.server_port}/"}) as running:
+        async with running_node(telemetry={"endpoint": f"{server.url}/"}) as running:
             async with httpx.AsyncClient(base_url=running.url) as client:
                 assert (await client.post("/v1/audio/speech", json=SAMPLE)).status_code == 200
     assert {path for path, _ in server.received} == {"/v1/traces"}
@@ -149,6 +152,20 @@ async def test_a_missing_collector_causes_no_delay(monkeypatch: pytest.MonkeyPat
             async with httpx.AsyncClient(base_url=running.url) as client:
                 answer = await client.post("/v1/audio/speech", json=SAMPLE)
                 assert answer.status_code == 200
+
+
+async def test_the_engine_s_stages_are_events_where_they_are_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with watched(monkeypatch, telemetry={"stages": True}) as (running, memory):
+        async with wire(running.ws_url) as peer:
+            await peer.say("one", "Hello there.")
+            await peer.until("context.done", "one")
+        await until(lambda: len(memory.get_finished_spans()) == 2)
+        (context,) = spans(memory, "context")
+    happened = sorted(context.events, key=lambda event: event.timestamp)
+    names = [event.name for event in happened if event.name != "started"]
+    engine = {field.name for field in fields(RequestStages)[1:]}
+    assert (names[:2], names[-1]) == (["received", "text"], "first_audio")
+    assert sorted(names[2:-1]) == sorted({"submitted", *engine})
 
 
 # ---------------------------------------------------------------- off

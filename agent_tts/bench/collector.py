@@ -1,9 +1,10 @@
-"""A collector of OpenTelemetry spans: the part of OTLP over HTTP that its exporters use."""
+"""A collector of OpenTelemetry spans: the part of OTLP over HTTP that its exporters use. Needs agent-tts[otel]."""
 
 from __future__ import annotations
 
 import http.server
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -15,7 +16,20 @@ class Collector(http.server.ThreadingHTTPServer):
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Receiver)
+        self.url = f"http://127.0.0.1:{self.server_port}"
+        # The path and content of each export.
         self.received: list[tuple[str, ExportTraceServiceRequest]] = []
+
+    def events(self, name: str) -> dict[str, dict[str, float]]:
+        """When each event of the spans of this name was, in seconds on the monotonic clock, by the id of the trace."""
+        offset_s = (time.time_ns() - time.monotonic_ns()) / 1e9
+        scopes = (scope for _, request in self.received for r in request.resource_spans for scope in r.scope_spans)
+        return {
+            span.trace_id.hex(): {event.name: event.time_unix_nano / 1e9 - offset_s for event in span.events}
+            for scope in scopes
+            for span in scope.spans
+            if span.name == name
+        }
 
 
 class _Receiver(http.server.BaseHTTPRequestHandler):
