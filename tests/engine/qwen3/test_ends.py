@@ -13,7 +13,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from agent_tts.engine.base import AddText, DoneOutput, FrameOutput, StarvedOutput, StartRequest, StepOutput
+from agent_tts.engine.base import AddText, DoneOutput, FrameOutput, StartRequest, StarvedOutput, StepOutput
 from agent_tts.engine.gain import Levels
 from agent_tts.engine.qwen3.delivery import TimeStretch
 from agent_tts.engine.qwen3.engine import Qwen3Engine
@@ -143,7 +143,12 @@ def expectations(ryan: Qwen3Engine, monkeypatch: pytest.MonkeyPatch) -> list[flo
     """How many frames each piece of the engine was expected to take, of a voice that has not spoken before."""
     detector, told = ryan._runaway, list[float]()
     expect = detector.expect
-    monkeypatch.setattr(detector, "expect", lambda row, frames: (told.append(frames), expect(row, frames)))
+
+    def expected(row: int, frames: float) -> None:
+        told.append(frames)
+        expect(row, frames)
+
+    monkeypatch.setattr(detector, "expect", expected)
     monkeypatch.setattr(ryan, "_paces", Paces())
     return told
 
