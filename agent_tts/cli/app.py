@@ -200,6 +200,38 @@ def doctor(
     raise typer.Exit(examine(config, settings_of(context), json_))
 
 
+@app.command("compile")
+@command
+def compile_(
+    context: typer.Context,
+    arch: Annotated[
+        str | None,
+        typer.Option(help="GPUs to compile for: sm_90,sm_89; default: this machine's.", show_default=False),
+    ] = None,
+    size: Annotated[
+        str | None, typer.Option(help="Released sizes, without a checkpoint: 1.7B,0.6B.", show_default="both")
+    ] = None,
+    model: Annotated[
+        list[str] | None,
+        typer.Option("--model", metavar="FOLDER", help="Instead: a checkpoint, which may lack weights."),
+    ] = None,
+    slots: Annotated[int | None, typer.Option(min=1, help="Of the node.", show_default="64")] = None,
+    folder: Annotated[
+        Path | None, typer.Option(help="Where kernels are kept; default: TRITON_CACHE_DIR, or triton's own.")
+    ] = None,
+    config: Config = None,
+    set_: Set = None,
+) -> None:
+    """Compile the kernels of Qwen3-TTS ahead, at the build of an image: no GPU and no weights are needed.
+
+    A node with the same settings and versions finds them in this folder and compiles none. Exit code 1: some kernels
+    could not be compiled; a node compiles them at their first use, or fails there.
+    """
+    from agent_tts.cli.compile import compile_kernels
+
+    raise typer.Exit(compile_kernels(arch, size, model or [], folder, config, settings_of(context)))
+
+
 @app.command()
 @command
 def health(

@@ -38,8 +38,6 @@ ANY_NAME = "*"
 # The type of checkpoint that speaks each kind of voice.
 CHECKPOINTS: dict[VoiceKind, str] = {"named": "CustomVoice", "designed": "VoiceDesign", "cloned": "Base"}
 HUB = "Qwen/Qwen3-TTS-12Hz-1.7B-"
-
-
 LISTED = ": `agent-tts voices` and GET /v1/audio/voices list them"
 
 

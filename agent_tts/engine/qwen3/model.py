@@ -168,7 +168,8 @@ class Qwen3Model:
             fused = accelerate(model)
             state = model.init_state(rows_of_state(self.rows, self.device), self.max_model_len, self.blocks)
             times.append(time.monotonic())
-            compilation.wait(partial(self._tell, "kernels compiled"))
+            if why := compilation.wait(partial(self._tell, "kernels compiled")):
+                logger.warning("kernels: {}; the rest is when first used", why)
             times.append(time.monotonic())
         if self._captured:
             logger.info("{}: capturing its steps{}", self.name, ", with fused kernels" if fused else "")
@@ -187,11 +188,11 @@ class Qwen3Model:
         runner.warm_up(min(self.sizes[-1], WARM_UP_ROWS) if self.device.type == "cuda" else 1)
         self._runner = runner
 
-    def _steps(self) -> Steps | None:
-        """What to compile ahead; None without fused kernels."""
+    def _steps(self) -> list[Steps]:
+        """What to compile ahead; nothing without fused kernels."""
         if not can_fuse(self.device, self.dtype):
-            return None
-        return Steps(
+            return []
+        steps = Steps(
             folder=str(self.folder),
             dtype=_name_of(self.dtype),
             codec_dtype=_name_of(self._codec_dtype),
@@ -202,6 +203,7 @@ class Qwen3Model:
             watermark=self.watermark is not None,
             capability=torch.cuda.get_device_capability(self.device),
         )
+        return [steps]
 
     def _tell(self, what: str, done: int, total: int) -> None:
         logger.info("{}: {} of {} {}", self.name, done, total, what)
