@@ -843,14 +843,14 @@ def test_a_text_without_words_ends_without_audio(ryan: Qwen3Engine, text: str) -
     assert spoken.kinds == ["Flushed", "Done"]
 
 
-Launch = Callable[[Sequence[int]], LaunchedStep | None]
+Launch = Callable[..., LaunchedStep | None]
 
 
 def scaled(launch: Launch, scales: Iterator[float]) -> Launch:
     """`ModelRunner.launch` with the samples of each step multiplied by the next of `scales`."""
 
-    def quiet(rows: Sequence[int]) -> LaunchedStep | None:
-        launched = launch(rows)
+    def quiet(rows: Sequence[int], **how: Any) -> LaunchedStep | None:
+        launched = launch(rows, **how)
         if launched is not None:
             samples = slice(16, 16 + 1_920)
             launched._packed[:, samples] = (launched._packed[:, samples] * next(scales, 1.0)).astype(np.int16)
@@ -876,8 +876,8 @@ def test_leading_silence_is_left_out_in_front_of_each_piece(
     runner, text = ryan._models[0].runner, "One two."
     launch, first = runner.launch, speak(ryan, text, options=replace(RYAN, leading_silence_ms=None)).pcm.copy()
 
-    def quiet(slots: Any) -> Any:
-        launched = launch(slots)
+    def quiet(slots: Any, **how: Any) -> Any:
+        launched = launch(slots, **how)
         (row,) = ryan._slots.requests()
         if launched is not None and not row.in_speech:
             launched._packed[:, 16 : 16 + 1_200] = 50
