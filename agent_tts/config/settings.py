@@ -188,6 +188,10 @@ class Qwen3(Section):
     cuda_graphs: bool = Field(True, description="on a GPU, a frame is one captured graph; false runs it in parts")
     reproducible: bool = Field(False, description="on a GPU, the audio of a seed does not depend on other requests")
     cached_voices: int = Field(64, ge=1, description="prompts of cloned voices kept in memory")
+    adapters: int = Field(
+        0, ge=0, le=64, description="LoRA adapters of voices in memory at once; on a GPU with cuda_graphs: false alone"
+    )
+    adapter_rank: int = Field(32, ge=1, le=256, description="largest rank of an adapter")
 
 
 class Audioseal(Section):
