@@ -24,6 +24,7 @@ MAX_ENTRIES = 10_000
 _CONTROL = re.compile("[\0-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 
 APOSTROPHES = frozenset("'’ʼ＇")
+HYPHENS = frozenset("\u2010\u2011")  # a hyphen, and one that does not break the line
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +147,8 @@ def plain_char(ch: str) -> str:
     """A character as entries and texts have it in common, with its capitals."""
     if ch.isspace():
         return " "
+    if ch in HYPHENS:
+        return "-"
     return "'" if ch in APOSTROPHES else unicodedata.normalize("NFD", ch)
 
 
