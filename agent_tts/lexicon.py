@@ -167,9 +167,11 @@ def _fold(text: str) -> str:
 
 
 def _entry(word: object, said: object) -> Entry:
+    if not isinstance(word, str):
+        raise ValueError("a word is not a text: YAML has to have 5, no and on in quotes")
     given = {"alias": said} if isinstance(said, str) else said
-    if not isinstance(word, str) or not isinstance(given, Mapping) or not given.keys() <= _TYPES.keys():
-        raise ValueError(f"maps words to an alias, or to {', '.join(_TYPES)}")
+    if not isinstance(given, Mapping) or not given.keys() <= _TYPES.keys():
+        raise ValueError(f"a word has an alias, or the fields {', '.join(_TYPES)}")
     for name, value in given.items():
         if not isinstance(value, _TYPES[name]):
             raise ValueError(f"{name} of a word has another type")

@@ -29,7 +29,7 @@ def test_arpabet(written: str, ipa: str) -> None:
         ("r\\i:d", "ɹiːd"),
         ('"t_hEst', "ˈtʰɛst"),
         ("t_SA:", "t͡ʃɑː"),
-        ("ma~", "mã"),
+        ("ma~", "ma\u0303"),
         ('"bQt=l', "ˈbɒt̩l"),
         ("s`a b_<J\\_<", "ʂa ɓʄ"),
         ("3`3\\3", "ɝɞɜ"),
