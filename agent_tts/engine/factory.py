@@ -56,7 +56,7 @@ def _qwen3(settings: Settings) -> Engine:
         from agent_tts.engine.qwen3.engine import Qwen3Engine
     except ImportError as error:
         raise SettingsError(f"{error.name} is not installed: pip install 'agent-tts[qwen]'") from error
-    on_gpu = settings.qwen3.device != "cpu" and torch.cuda.is_available()
+    on_gpu = settings.qwen3.device not in ("cpu", "mps") and torch.cuda.is_available()
     return Qwen3Engine(settings, settings.slots or (DEFAULT_SLOTS if on_gpu else CPU_SLOTS))
 
 
