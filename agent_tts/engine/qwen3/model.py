@@ -25,6 +25,7 @@ from agent_tts.engine.qwen3.runner import LoadedVoice, ModelRunner
 from agent_tts.errors import SettingsError
 from agent_tts.events import VoiceKind
 from agent_tts.model import codec as codec_module
+from agent_tts.model.adapters import AdapterBank
 from agent_tts.model.codec import Codec, CodecState
 from agent_tts.model.config import FRAME_SAMPLES, ModelConfig, ModelType
 from agent_tts.model.device import Device, queues
@@ -32,7 +33,7 @@ from agent_tts.model.entries import CheckpointError
 from agent_tts.model.frame import FrameModel
 from agent_tts.model.prompt import PromptVoice, Reference, SpeakerPlace, takes_instructions
 from agent_tts.model.sampling import SamplingParams
-from agent_tts.model.speech import SpeechModel, accelerate, can_fuse
+from agent_tts.model.speech import SpeechModel, can_fuse, put_kernels
 from agent_tts.model.watermark import Watermark
 from agent_tts.model.watermark_weights import load_watermark
 from agent_tts.model.weights import CODEC, MODEL, build, plan
@@ -76,8 +77,14 @@ class Qwen3Model:
         self.blocks: int | None = None
         self.device = device
         self.dtype = DTYPES.get(settings.dtype, torch.bfloat16 if queues(device) else torch.float32)
+        # Adapters at once, and their largest rank. Only clones have some.
+        self._adapters = (settings.adapters if self.kind == "cloned" else 0), settings.adapter_rank
+        if self._adapters[0] and queues(device) and settings.cuda_graphs:
+            raise CheckpointError("fused kernels run no adapters: qwen3.cuda_graphs: false, or qwen3.adapters: 0")
+        # Whether its steps are fused kernels.
+        self._fused = can_fuse(device, self.dtype) and not self._adapters[0]
         # float16: its signal-to-noise ratio is 20 dB better than that of bfloat16.
-        codec_dtype = torch.float16 if can_fuse(device, self.dtype) else torch.float32
+        codec_dtype = torch.float16 if self._fused else torch.float32
         self._codec_dtype = DTYPES.get(settings.codec_dtype, codec_dtype)
         # Whether a step is one captured graph.
         self._captured = settings.cuda_graphs and queues(device)
@@ -131,18 +138,19 @@ class Qwen3Model:
     @property
     def needs(self) -> ModelNeeds:
         """The memory that it takes."""
-        fused, talker, codec = can_fuse(self.device, self.dtype), self.config.talker, self.config.codec
-        weights = sum(plan.nbytes for plan in self._plans)
+        talker, codec = self.config.talker, self.config.codec
+        adapters = AdapterBank.nbytes(talker, *self._adapters, self.dtype)
+        weights = sum(plan.nbytes for plan in self._plans) + adapters
         states = [self._codec.init_state(1, "meta", self._codec_dtype)]
-        copied = self._plans[1].nbytes if fused else 0
+        copied = self._plans[1].nbytes if self._fused else 0
         if self.watermark is not None:
             marks = sum(weight.numel() for weight in self.watermark.parameters()) * self._codec_dtype.itemsize
-            weights, copied = weights + marks, copied + marks * fused
+            weights, copied = weights + marks, copied + marks * self._fused
             states.append(self.watermark.init_state(1, "meta", self._codec_dtype))
         position = 2 * talker.num_hidden_layers * talker.num_key_value_heads * talker.head_dim * self.dtype.itemsize
         # Of the widest layer, the codec's last.
         samples = FRAME_SAMPLES * (codec.decoder_dim >> len(codec.upsample_rates)) * self._codec_dtype.itemsize
-        if fused:
+        if self._fused:
             predictor = talker.code_predictor
             copied += talker.num_code_groups * predictor.vocab_size * predictor.hidden_size * self.dtype.itemsize
             work = FUSED_WORK * samples
@@ -170,15 +178,18 @@ class Qwen3Model:
             logger.info("{}: loaded on {} as {}", self.name, self.device, _name_of(self.dtype))
             watermark = self.watermark.to(self.device, self._codec_dtype) if self.watermark else None
             model = SpeechModel(self._frame, self._codec, watermark)
-            fused = accelerate(model)
-            Device.of(self.device).trim()  # weights that kernels have concatenated
-            state = model.init_state(rows_of_state(self.rows, self.device), self.max_model_len, self.blocks)
+            rows = rows_of_state(self.rows, self.device)
+            adapters = AdapterBank(self._frame, rows, *self._adapters) if self._adapters[0] else None
+            if self._fused:
+                put_kernels(model)
+                Device.of(self.device).trim()  # weights that kernels have concatenated
+            state = model.init_state(rows, self.max_model_len, self.blocks)
             times.append(time.monotonic())
             if why := compilation.wait(partial(self._tell, "kernels compiled")):
                 logger.warning("kernels: {}; the rest is when first used", why)
             times.append(time.monotonic())
         if self._captured:
-            logger.info("{}: capturing its steps{}", self.name, ", with fused kernels" if fused else "")
+            logger.info("{}: capturing its steps{}", self.name, ", with fused kernels" if self._fused else "")
         graphs = FrameGraphs(
             model,
             state,
@@ -190,13 +201,13 @@ class Qwen3Model:
         times.append(time.monotonic())
         spans = [after - before for before, after in pairwise(times)]
         logger.info("{}: weights {:.1f} s, then kernels {:.1f} s, capture {:.1f} s", self.name, *spans)
-        runner = ModelRunner(model, state, graphs, self.max_model_len)
+        runner = ModelRunner(model, state, graphs, self.max_model_len, adapters)
         runner.warm_up(min(self.sizes[-1], WARM_UP_ROWS) if queues(self.device) else 1)
         self._runner = runner
 
     def _steps(self) -> list[Steps]:
         """What to compile ahead; nothing without fused kernels."""
-        if not can_fuse(self.device, self.dtype):
+        if not self._fused:
             return []
         steps = Steps(
             folder=str(self.folder),
