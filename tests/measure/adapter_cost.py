@@ -13,7 +13,6 @@ import json
 import sys
 
 from agent_tts.bench.frame import measure, synthetic, versions
-from agent_tts.engine.qwen3.model import use
 from agent_tts.model.adapters import Adapter, AdapterBank
 
 ADAPTERS, RANK = 8, 16
