@@ -53,12 +53,12 @@ class Steps:
     sizes: tuple[int, ...]  # batches
     mixed: bool  # a batch may have prompts beside its frames
     watermark: bool  # of the released sizes
-    capability: tuple[int, int]  # of the GPU
+    architecture: str  # of the GPU: a key of `kernels.architectures`, or another name
 
     @staticmethod
     def from_json(text: str) -> Steps:
         values = json.loads(text)
-        return Steps(**values | {name: tuple(values[name]) for name in ("sizes", "capability")})
+        return Steps(**values | {"sizes": tuple(values["sizes"])})
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -140,6 +140,7 @@ def rehearse(steps: Steps) -> list[Launch]:
     from agent_tts.model.config import ModelConfig
     from agent_tts.model.frame import PROMPT_ENTRIES, FrameModel, PromptEntries
     from agent_tts.model.kernels.ahead import Rehearsal
+    from agent_tts.model.kernels.architectures import architecture
     from agent_tts.model.kernels.launch import unmade
     from agent_tts.model.speech import SpeechModel, put_kernels
     from agent_tts.model.watermark import Watermark
@@ -159,7 +160,7 @@ def rehearse(steps: Steps) -> list[Launch]:
     packed = numbers(PromptEntries.size(PROMPT_ENTRIES, config.talker.num_code_groups))
     vectors = state.frame.feedback.new_empty(PROMPT_ENTRIES, config.talker.hidden_size)
     prompts = PromptEntries.of(packed, vectors)
-    rehearsal = Rehearsal(steps.capability)
+    rehearsal = Rehearsal(architecture(steps.architecture))
     with unmade(rehearsal):
         for size in steps.sizes:
             model.step(state, run[:size], who[:size])
@@ -186,6 +187,7 @@ def main() -> int:
         if file.read():
             return 0
         from agent_tts.model.kernels.ahead import compile_all
+        from agent_tts.model.kernels.architectures import architecture
 
         def tell(done: int, total: int) -> None:
             os.write(out, b"%d %d\n" % (done, total))
@@ -193,7 +195,7 @@ def main() -> int:
         wanted = Steps.from_json(steps)
         # One core is left to the engine, which reads its weights.
         workers = max(1, min(MOST_WORKERS, len(os.sched_getaffinity(0)) - 1))
-        if compile_all(rehearse(wanted), wanted.capability, workers, tell):
+        if compile_all(rehearse(wanted), architecture(wanted.architecture), workers, tell):
             return 1
         file.write(b"done\n")
     return 0
