@@ -129,6 +129,12 @@ def test_a_front_never_imports_an_engine() -> None:
     assert not loaded_by("import agent_tts.serve.front") & {"torch", "transformers", "triton", "qwen_tts"}
 
 
+def test_only_the_comparison_with_the_reference_imports_transformers() -> None:
+    """A user's own version of it stands in no conflict with the node."""
+    users = [path.relative_to(PACKAGE).as_posix() for path in FILES if "transformers" in imports(path)]
+    assert users == ["bench/peer_process.py"]
+
+
 def test_opentelemetry_is_imported_only_where_it_is_turned_on() -> None:
     users = {
         path.relative_to(PACKAGE).as_posix()

@@ -27,9 +27,11 @@ from agent_tts.bench.checkpoint_config import (
     write_tokenizer,
 )
 from agent_tts.errors import SettingsError
-from agent_tts.model.clone import CodecEncoder, SpeakerEncoder
+from agent_tts.model.clone import SpeakerEncoder
 from agent_tts.model.codec import Codec
+from agent_tts.model.codec_encoder import CodecEncoder, EncoderConfig
 from agent_tts.model.config import ModelConfig, ModelType
+from agent_tts.model.entries import JsonObject
 from agent_tts.model.frame import FrameModel
 from agent_tts.model.weights import Shape, build
 from agent_tts.voices.library import CODEBOOKS, Consent, StoredVoice, VoiceLibrary
@@ -72,13 +74,20 @@ def model_shapes(config: ModelConfig) -> dict[str, Shape]:
 
 
 def codec_shapes(config: ModelConfig, size: CheckpointSize) -> dict[str, Shape]:
-    """Name -> shape of every tensor of speech_tokenizer/model.safetensors: decoder, and half a Mimi to encode."""
-    decoder, width = build(Codec, config.codec), config.codec.codebook_dim
-    encoder = build(CodecEncoder, encoder_config(size), config.codec.num_quantizers)
-    shapes = decoder.checkpoint_shapes() | encoder.checkpoint_shapes()
+    """Name -> shape of every tensor of speech_tokenizer/model.safetensors."""
+    entries = encoder_config(size)
+    encoder = EncoderConfig.read(JsonObject(entries, "encoder_config"))
+    shapes = build(CodecEncoder, encoder, entries["num_quantizers"]).checkpoint_shapes()
+    # What only training reads.
+    for name, shape in [*shapes.items()]:
+        if name.endswith(".cluster_usage"):
+            shapes[name.replace("cluster_usage", "initialized")] = (1,)
+        elif ".input_proj." in name:
+            shapes[name.replace("input_proj", "output_proj")] = (shape[1], shape[0], 1)
+    width = config.codec.codebook_dim
     for part in ("rvq_first", "rvq_rest"):
-        shapes[f"decoder.quantizer.{part}.input_proj.weight"] = (width // 2, width, 1)  # only training reads it
-    return shapes
+        shapes[f"decoder.quantizer.{part}.input_proj.weight"] = (width // 2, width, 1)
+    return build(Codec, config.codec).checkpoint_shapes() | shapes
 
 
 # ---------------------------------------------------------------- weights

@@ -6,6 +6,7 @@ A client sends a trace id with each connection; the node's span of its context t
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -58,6 +59,7 @@ def figures(name: str, calls: Sequence[CallSample], node: Mapping[str, Points]) 
     return {
         "load": name,
         "requests": len(calls),
+        "errors": dict(Counter(call.error for call in calls if call.error is not None)),
         "untraced": len(calls) - len(whole),
         "ttfa_ms": percentiles([sum(timeline.values()) for timeline in whole], 50, 95, digits=3),
         "stages": {

@@ -74,6 +74,10 @@ def serve(context: typer.Context, node: NodeFlags = NODE, configuration: ConfigF
     """Run a node: WebSocket, WebRTC, HTTP and a web page on one port.
 
     Flags override AGENT_TTS_* variables, which override the file, which overrides the defaults.
+
+    \b
+    agent-tts serve --engine espeak --port 8200
+    agent-tts serve --config gpu --host 0.0.0.0 --api-key KEY --set limits.connections=2000
     """
     from agent_tts.cli.serve import serve as run
 
@@ -125,6 +129,7 @@ def say(
     max_frames: Annotated[
         int | None, typer.Option(min=1, help="Without --url: end each part of the text after so many frames of 80 ms.")
     ] = None,
+    set_: Set = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress on stderr.")] = False,
 ) -> None:
     """Speak a text, on a running node (--url) or an engine of this machine."""
@@ -157,8 +162,11 @@ def detect(
 @command
 def wyoming(
     uri: Annotated[str, typer.Option(help="Where to listen for Home Assistant.")] = "tcp://127.0.0.1:10200",
-    node: Annotated[
-        str, typer.Option("--node", envvar="AGENT_TTS_URL", help="A running node: http(s)://, ws(s):// or host:port.")
+    url: Annotated[
+        str,
+        typer.Option(
+            "--url", "--node", envvar="AGENT_TTS_URL", help="A running node: http(s)://, ws(s):// or host:port."
+        ),
     ] = "http://127.0.0.1:8100",
     key: Key = None,
 ) -> None:
@@ -167,7 +175,7 @@ def wyoming(
     from agent_tts.integrations.wyoming.server import Target
     from agent_tts.integrations.wyoming.server import serve as serve_wyoming
 
-    serve_wyoming(uri, Target(http_url(node), key))
+    serve_wyoming(uri, Target(http_url(url), key))
 
 
 @app.command()
@@ -192,34 +200,70 @@ def doctor(
     raise typer.Exit(examine(config, settings_of(context), json_))
 
 
+@app.command("compile")
+@command
+def compile_(
+    context: typer.Context,
+    arch: Annotated[
+        str | None,
+        typer.Option(help="GPUs to compile for: sm_90,sm_89; default: this machine's.", show_default=False),
+    ] = None,
+    size: Annotated[
+        str | None, typer.Option(help="Released sizes, without a checkpoint: 1.7B,0.6B.", show_default="both")
+    ] = None,
+    model: Annotated[
+        list[str] | None,
+        typer.Option("--model", metavar="FOLDER", help="Instead: a checkpoint, which may lack weights."),
+    ] = None,
+    slots: Annotated[int | None, typer.Option(min=1, help="Of the node.", show_default="64")] = None,
+    folder: Annotated[
+        Path | None, typer.Option(help="Where kernels are kept; default: TRITON_CACHE_DIR, or triton's own.")
+    ] = None,
+    config: Config = None,
+    set_: Set = None,
+) -> None:
+    """Compile the kernels of Qwen3-TTS ahead, at the build of an image: no GPU and no weights are needed.
+
+    A node with the same settings and versions finds them in this folder and compiles none. Exit code 1: some kernels
+    could not be compiled; a node compiles them at their first use, or fails there.
+    """
+    from agent_tts.cli.compile import compile_kernels
+
+    raise typer.Exit(compile_kernels(arch, size, model or [], folder, config, settings_of(context)))
+
+
 @app.command()
 @command
 def health(
     ready: Annotated[bool, typer.Option("--ready", help="Whether it accepts speech; not while it drains.")] = False,
+    url: Url = None,
 ) -> None:
-    """Ask the node on this machine for its health. Exit code 1: it is not healthy, or does not answer.
+    """Ask a node for its health: the one of --url, or of this machine. Exit code 1: not healthy, or no answer.
 
-    The address comes from the AGENT_TTS_* variables; for the health checks of containers.
+    Without --url the address comes from the settings' AGENT_TTS_* variables, for the health checks of containers.
     """
-    raise typer.Exit(0 if _is_healthy("/ready" if ready else "/health") else 1)
+    raise typer.Exit(0 if _is_healthy(url, "/ready" if ready else "/health") else 1)
 
 
-def _is_healthy(path: str) -> bool:
+def _is_healthy(url: str | None, path: str) -> bool:
     import sys
 
     import httpx
 
+    from agent_tts.client.connection import http_url
     from agent_tts.config.loading import load_settings
 
-    settings = load_settings()
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)
-    scheme = "http" if settings.tls.cert is None else "https"
-    url = httpx.URL(scheme=scheme, host=host, port=settings.port, path=path)
+    if url:
+        node = httpx.URL(http_url(url))
+    else:
+        settings = load_settings()
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)
+        node = httpx.URL(scheme="http" if settings.tls.cert is None else "https", host=host, port=settings.port)
     try:
-        # The certificate has the name that clients use.
-        answer = httpx.get(url, timeout=HEALTH_S, verify=False, trust_env=False)
+        # This machine's node has a certificate with the name that clients use.
+        answer = httpx.get(node.join(path), timeout=HEALTH_S, verify=bool(url), trust_env=False)
     except httpx.HTTPError as error:
-        print(f"agent-tts: no node answers at {host}:{settings.port}: {type(error).__name__}", file=sys.stderr)
+        print(f"agent-tts: no node answers at {node.netloc.decode()}: {type(error).__name__}", file=sys.stderr)
         return False
     print(answer.text)
     return answer.status_code == 200
@@ -294,6 +338,19 @@ def voice_lexicon(
     from agent_tts.cli.voices import lexicon as of_voice
 
     of_voice(name, file, clear=clear, url=url, key=key)
+
+
+@voices.command("adapter")
+@command
+def voice_adapter(
+    name: Name,
+    folder: Annotated[Path | None, typer.Argument(help="What PEFT saved: adapter_config.json and safetensors.")] = None,
+    clear: Annotated[bool, typer.Option("--clear", help="Remove it.")] = False,
+) -> None:
+    """Speak a clone of this machine's library by the LoRA adapter in FOLDER, on nodes with qwen3.adapters."""
+    from agent_tts.cli.voices import adapter as of_voice
+
+    of_voice(name, folder, clear=clear)
 
 
 @lexicon.command("try")

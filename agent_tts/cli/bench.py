@@ -95,7 +95,7 @@ def trace(
     rate: Annotated[str, typer.Option(help="Requests per second at random times, one run for each: 1,20.")] = "2",
     duration: Annotated[float, typer.Option(min=1, max=86_400, help="Seconds measured, for each load.")] = 20,
     warmup: Annotated[float, typer.Option(min=0, max=86_400, help="Seconds before, not measured.")] = 4,
-    words_every_ms: WordsEveryMs = 0,
+    words_every_ms: WordsEveryMs = 10,
     words: Words = None,
     frames: Frames = None,
     voice: PacedVoiceOptions = PACED,
@@ -113,7 +113,7 @@ def trace(
     from agent_tts.cli.bench_runs import measured, print_processes, serve_scenarios
 
     try:
-        from agent_tts.bench import trace
+        from agent_tts.bench import report, trace
         from agent_tts.bench.collector import collector
     except ImportError as error:
         raise SettingsError("bench trace needs OpenTelemetry: pip install 'agent-tts[otel]'") from error
@@ -133,9 +133,8 @@ def trace(
     for load, result, figures in found:
         run = trace.figures(load.name, measured_calls(result), points)
         runs.append(run)
-        title = (
-            f"{info['engine']}, {info['model']}: {load.name}, {run['requests']} requests, {run['untraced']} untraced"
-        )
+        counts = f"{run['requests']} requests, {run['untraced']} untraced, errors {report.counted(run['errors'])}"
+        title = f"{info['engine']}, {info['model']}: {load.name}, {counts}"
         if run["untraced"] < run["requests"]:
             trace.show(title, run)
         else:

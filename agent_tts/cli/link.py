@@ -18,8 +18,9 @@ from agent_tts.serve.own_engine import engine
 # Buffer for a slow output. It holds the longest context that a node speaks, so that no context is cut off.
 BUFFER_BYTES = 16 << 20
 
-# Command line flags of settings that a running node does not take.
+# The flag of each setting that has one; --set sets the others. A running node takes none.
 ENGINE_FLAGS = {
+    "engine": "--engine",
     "qwen3.models": "--model",
     "qwen3.device": "--device",
     "qwen3.dtype": "--dtype",
@@ -37,7 +38,7 @@ def own_settings(flags: dict[str, Any]) -> Settings:
 
 def refuse_engine_flags(flags: dict[str, Any]) -> None:
     """Raise `SettingsError` if a flag is given that applies only to the command's own engine."""
-    given = [flag for key, flag in ENGINE_FLAGS.items() if flags.get(key) is not None]
+    given = [ENGINE_FLAGS.get(key, f"--set {key}") for key, value in flags.items() if value is not None]
     if given:
         raise SettingsError(f"{', '.join(given)}: a running node (--url, AGENT_TTS_URL) has its own: leave it out")
 

@@ -14,7 +14,7 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from agent_tts.errors import SettingsError, SpeechError, UnknownVoice
+from agent_tts.errors import SettingsError, SpeechError
 from agent_tts.events import Sampling, SpeechOptions, declared
 from agent_tts.lexicon import Lexicon
 
@@ -33,21 +33,26 @@ Key = Annotated[
     str | None,
     typer.Option("--key", envvar="AGENT_TTS_KEY", show_envvar=True, help="Its API key; the variable is safer."),
 ]
-Config = Annotated[str | None, typer.Option(help="A YAML file, or the name of one in the package: cpu.")]
+Config = Annotated[str | None, typer.Option(help="A YAML file, or one of the package by name: agent, cpu or gpu.")]
 Set = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any setting: limits.rtc_peers=8.")]
-Engine = Annotated[str | None, typer.Option(help="auto, qwen3, espeak or tone.")]
+Engine = Annotated[str | None, typer.Option(help="auto, qwen3, espeak or tone.", show_default="auto")]
 Models = Annotated[
     list[str] | None,
     typer.Option("--model", metavar="SOURCE", help="qwen3: a folder or hub id; once for each kind of voice."),
 ]
-Device = Annotated[str | None, typer.Option(help="qwen3: auto, cpu, cuda or cuda:N; several with commas.")]
-Dtype = Annotated[str | None, typer.Option(help="qwen3: auto, float32 or bfloat16.")]
+Device = Annotated[
+    str | None, typer.Option(help="qwen3: auto, cpu, cuda or cuda:N; several with commas.", show_default="auto")
+]
+Dtype = Annotated[str | None, typer.Option(help="qwen3: auto, float32 or bfloat16.", show_default="auto")]
 LexiconFile = Annotated[
     Path | None,
     typer.Option("--lexicon", metavar="FILE", help="How words are said: W3C PLS, or a mapping in YAML or JSON."),
 ]
-Host = Annotated[str | None, typer.Option(help="Address to listen on; any but 127.0.0.1 needs an API key.")]
-Port = Annotated[int | None, typer.Option(min=0, max=65_535, help="0 picks a free one.")]
+Host = Annotated[
+    str | None,
+    typer.Option(help="Address to listen on; any but this machine's own needs an API key.", show_default="127.0.0.1"),
+]
+Port = Annotated[int | None, typer.Option(min=0, max=65_535, help="0 picks a free one.", show_default="8100")]
 TlsCert = Annotated[str | None, typer.Option(metavar="FILE", help="Serve HTTPS and WSS with this certificate (PEM).")]
 TlsKey = Annotated[str | None, typer.Option(metavar="FILE", help="Its key; default: in the file of --tls-cert.")]
 
@@ -84,7 +89,9 @@ class NodeFlags:
     device: Device = None
     dtype: Dtype = None
     slots: Annotated[int | None, typer.Option(min=1, help="Contexts that may speak at the same time.")] = None
-    fronts: Annotated[str | None, typer.Option(help="Processes that serve clients: auto, or a number.")] = None
+    fronts: Annotated[
+        str | None, typer.Option(help="Processes that serve clients: auto, or a number.", show_default="auto")
+    ] = None
     api_key: Annotated[list[str] | None, typer.Option("--api-key", help="Accept this key; may be repeated.")] = None
     tls_cert: TlsCert = None
     tls_key: TlsKey = None
@@ -94,8 +101,8 @@ class NodeFlags:
 class ConfigFlags:
     """Its log, and where the rest of its settings comes from."""
 
-    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None
-    log_format: Annotated[str | None, typer.Option(help="text or json.")] = None
+    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.", show_default="info")] = None
+    log_format: Annotated[str | None, typer.Option(help="text or json.", show_default="text")] = None
     config: Config = None
     set_: Set = None
     print_config: Annotated[bool, typer.Option("--print-config", help="Print all settings and exit.")] = False
@@ -222,8 +229,6 @@ def reported() -> Iterator[None]:
     except BrokenPipeError:  # the reader of stdout has left
         raise typer.Exit(BROKEN_PIPE) from None
     except SpeechError as error:
-        if isinstance(error, UnknownVoice):
-            raise complain(f"{error.message}\n`agent-tts voices` lists all voices", 1) from None
         again = "" if error.retry_after_ms is None else f" (try again in {error.retry_after_ms} ms)"
         raise complain(f"{error.message}{again}", 1) from None
     except TimeoutError:

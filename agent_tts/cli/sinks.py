@@ -55,7 +55,7 @@ class FileSink:
             self._file = self._beside.open("wb")
         except OSError as error:
             self._encoder.close()
-            raise SettingsError(f"-o {path.name}: {error.strerror}") from None
+            raise SettingsError(f"-o {path}: {error.strerror}") from None
         self._samples = 0
 
     async def write(self, pcm: bytes) -> None:

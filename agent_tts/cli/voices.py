@@ -95,7 +95,7 @@ def _clone(name: str, audio: Path, flags: AddFlags) -> None:
         files = {"audio_sample": (audio.name, read_clip("--audio ", audio, None))}
         with _working("the node processes the clip"):
             answer = request("POST", flags.url, flags.key, "voices", data=form, files=files, timeout_s=CLONING_S)
-        _print_added(answer_of(VoiceAdded, answer))
+        _print_added(answer_of(VoiceAdded, answer), to_node=True)
         return
     settings = own_settings({"qwen3.models": flags.model or None})
     clip = read_clip("--audio ", audio, settings.voices.clip_bytes)
@@ -103,16 +103,18 @@ def _clone(name: str, audio: Path, flags: AddFlags) -> None:
     with _working("processing the clip"):
         how: dict[str, Any] = {"consent": consent, "consent_by": flags.consent_by, "transcript": text}
         voice = asyncio.run(enrolment.enroll(name, clip, description=description, **how))
-    _print_added(VoiceAdded.of(voice, "audio_sample"))
+    _print_added(VoiceAdded.of(voice, "audio_sample"), to_node=False)
 
 
 def _design(name: str, prompt: str, flags: AddFlags) -> None:
     if flags.url:
         fields = {"type": "prompt", "name": name, "prompt": prompt, "description": flags.description}
-        _print_added(answer_of(VoiceAdded, request("POST", flags.url, flags.key, "voices", json=fields)))
+        added = answer_of(VoiceAdded, request("POST", flags.url, flags.key, "voices", json=fields))
+        _print_added(added, to_node=True)
         return
     enrolment = Enrolment(_library(load_settings(), name), (), 0)
-    _print_added(VoiceAdded.of(enrolment.design(name, prompt, description=flags.description), "prompt"))
+    designed = enrolment.design(name, prompt, description=flags.description)
+    _print_added(VoiceAdded.of(designed, "prompt"), to_node=False)
 
 
 def show(name: str, url: str | None, key: str | None, *, as_json: bool) -> None:
@@ -152,6 +154,14 @@ def lexicon(name: str, file: Path | None, *, clear: bool, url: str | None, key: 
     else:
         VoiceLibrary.of(load_settings().voices).set_lexicon(name, new)
     _console().print(f"agent-tts: {name} has a lexicon of {len(new)} words" if new else f"agent-tts: {name} has none")
+
+
+def adapter(name: str, folder: Path | None, *, clear: bool) -> None:
+    """Set the LoRA adapter of a voice in the library of this machine, or remove it."""
+    if (folder is None) != clear:
+        raise SettingsError("give either the FOLDER of an adapter, or --clear")
+    VoiceLibrary.of(load_settings().voices).set_adapter(name, folder)
+    _console().print(f"agent-tts: {name} has {'no' if clear else 'an'} adapter")
 
 
 def _lexicon_of(name: str, url: str | None, key: str | None) -> object:
@@ -210,7 +220,7 @@ def _ask_consent() -> str:
 # ---------------------------------------------------------------- output
 
 
-def _print_added(voice: VoiceAdded) -> None:
+def _print_added(voice: VoiceAdded, *, to_node: bool) -> None:
     if voice.type == "prompt":
         made = "designed from its prompt"
     elif voice.frames:
@@ -221,7 +231,8 @@ def _print_added(voice: VoiceAdded) -> None:
     if voice.live_chars:
         cost = f"until about {voice.live_chars} characters of a live text are there, it is spoken clause by clause"
         _console().print(f"agent-tts: {cost}; a shorter clip wants fewer", style="dim")
-    _console().print(f'agent-tts: try `agent-tts say "Hello there." --voice {voice.name}`', style="dim")
+    engine = "" if to_node else " --engine qwen3"  # no other engine speaks voices of one's own
+    _console().print(f'agent-tts: try `agent-tts say "Hello there." --voice {voice.name}{engine}`', style="dim")
 
 
 def _lines(voice: VoiceDetails) -> Iterator[tuple[str, str]]:

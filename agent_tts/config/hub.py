@@ -150,7 +150,7 @@ def _info(repo: str, revision: str | None) -> ModelInfo | None:
         if refusal := _refusal(error, repo, revision):
             raise refusal from error
         return None
-    except OSError:  # no route, no answer in time, or HF_HUB_OFFLINE
+    except _network_errors():  # no route, no answer in time, or HF_HUB_OFFLINE
         return None
 
 
@@ -173,7 +173,7 @@ def _download(repo: str, revision: str | None, info: ModelInfo, contents: Conten
             if not sys.stderr.isatty():  # on a terminal the library draws a progress bar
                 logger.info("{}: {}, {}", repo, name, _readable(sizes[name]))
             hf_hub_download(repo, name, revision=revision)
-    except (OSError, RuntimeError) as error:  # RuntimeError is hf_xet's
+    except _network_errors() as error:
         if isinstance(error, HfHubHTTPError) and (refusal := _refusal(error, repo, revision)):
             raise refusal from error
         reason = (isinstance(error, OSError) and error.strerror) or type(error).__name__
@@ -182,6 +182,14 @@ def _download(repo: str, revision: str | None, info: ModelInfo, contents: Conten
     if folder is None:  # the branch has moved meanwhile
         raise SettingsError(f"the download of {repo} is incomplete: {_AGAIN}")
     return folder
+
+
+def _network_errors() -> tuple[type[Exception], ...]:
+    """What the hub's client raises where it gets no answer: hf_xet RuntimeError, its HTTP library, which is requests,
+    httpx or httpx2 by its version, an OSError or an error of its own.
+    """
+    libraries = filter(None, map(sys.modules.get, ("httpx", "httpx2")))
+    return OSError, RuntimeError, *(library.HTTPError for library in libraries)
 
 
 def _refusal(error: HfHubHTTPError, repo: str, revision: str | None) -> SettingsError | None:

@@ -118,7 +118,8 @@ def find_config(name: str) -> Path:
     shipped = {found.stem: found for found in sorted(data_folder("configs").glob("*.yaml"))}
     if name in shipped:
         return shipped[name]
-    raise SettingsError(f"--config {name}: no such file; the package has {', '.join(shipped)}")
+    wrong = "a folder, not a file" if path.is_dir() else "no such file"
+    raise SettingsError(f"--config {name}: {wrong}; the package has {', '.join(shipped)}")
 
 
 def data_folder(name: str) -> Path:

@@ -186,6 +186,10 @@ class Qwen3(Section):
     cuda_graphs: bool = Field(True, description="on a GPU, a frame is one captured graph; false runs it in parts")
     reproducible: bool = Field(False, description="on a GPU, the audio of a seed does not depend on other requests")
     cached_voices: int = Field(64, ge=1, description="prompts of cloned voices kept in memory")
+    adapters: int = Field(
+        0, ge=0, le=64, description="LoRA adapters of voices in memory at once; on a GPU with cuda_graphs: false alone"
+    )
+    adapter_rank: int = Field(32, ge=1, le=256, description="largest rank of an adapter")
 
 
 class Audioseal(Section):
@@ -338,7 +342,7 @@ class Settings(Section):
         if not self.auth.api_keys and not is_loopback(self.host):
             raise ValueError(
                 f"host {self.host} can be reached from other machines and needs auth.api_keys "
-                f"({ENV_PREFIX}AUTH__API_KEYS='[\"...\"]'); or listen on 127.0.0.1"
+                f"({ENV_PREFIX}AUTH__API_KEYS=KEY1,KEY2); or listen on 127.0.0.1"
             )
         return self
 

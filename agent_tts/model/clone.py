@@ -9,14 +9,14 @@ one clip; T steps of 256 samples, C channels.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from agent_tts.model.codec_encoder import UNUSED, CodecEncoder, EncoderConfig
 from agent_tts.model.config import FRAME_SAMPLES, SAMPLE_RATE, ModelConfig, SpeakerConfig
 from agent_tts.model.entries import CheckpointError, JsonObject
 from agent_tts.model.weights import CODEC, MODEL, Loadable, build, plan
@@ -164,24 +164,6 @@ class SpeakerEncoder(Loadable):
         return f"speaker_encoder.{name}"
 
 
-class CodecEncoder(Loadable):
-    """The codec's encoder, which is Mimi: waveform float32[N] -> codes int64[ceil(N / 1920), `codebooks`]."""
-
-    def __init__(self, entries: Mapping[str, Any], codebooks: int) -> None:
-        from transformers import MimiConfig, MimiModel  # seconds to import
-
-        super().__init__()
-        self.codebooks = codebooks
-        self.encoder = MimiModel(MimiConfig(**entries))
-        for decoding in ("upsample", "decoder_transformer", "decoder"):
-            setattr(self.encoder, decoding, None)
-
-    def forward(self, waveform: Tensor) -> Tensor:
-        encoded: Any = self.encoder.encode(waveform[None, None], num_quantizers=self.codebooks, return_dict=True)
-        codes: Tensor = encoded.audio_codes[0]
-        return codes.T
-
-
 class VoiceEncoder:
     """Makes voices of clips: 24 kHz, one channel, float32 within -1 and 1, at least 80 ms."""
 
@@ -192,8 +174,7 @@ class VoiceEncoder:
 
     @classmethod
     def load(cls, folder: Path, device: torch.device | str = "cpu", *, vector_only: bool = False) -> Self:
-        """Reads only the encoders of a checkpoint folder; `vector_only` leaves out the codec's, which takes seconds to
-        load.
+        """Reads only the encoders of a checkpoint folder; `vector_only` leaves out the codec's.
 
         Raises CheckpointError: the checkpoint is not `base`, or incomplete.
         """
@@ -209,8 +190,9 @@ class VoiceEncoder:
         plans = [plan(speaker_encoder, folder, MODEL, torch.float32, unused=("talker.",))]
         codec_encoder = None
         if not vector_only:
-            codec_encoder = build(CodecEncoder, codec.section("encoder_config").entries, config.codec.num_quantizers)
-            plans.append(plan(codec_encoder, folder, CODEC, torch.float32, unused=("decoder.",)))
+            entries = EncoderConfig.read(codec.section("encoder_config"))
+            codec_encoder = build(CodecEncoder, entries, config.codec.num_quantizers)
+            plans.append(plan(codec_encoder, folder, CODEC, torch.float32, unused=UNUSED))
         for part in plans:
             part.load(device)
         return cls(speaker_encoder, codec_encoder, device)

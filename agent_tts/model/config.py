@@ -35,6 +35,10 @@ class TransformerConfig:
     rms_norm_eps: float = 1e-6
     rope_theta: float = 10_000.0
 
+    def with_head_dim(self) -> Self:
+        """With the size of a head, also where it was left out."""
+        return self if self.head_dim else replace(self, head_dim=self.hidden_size // self.num_attention_heads)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictorConfig(TransformerConfig):
@@ -265,5 +269,4 @@ def _transformer(section: JsonObject, kind: type[T], **others: object) -> T:
     rope.require("partial_rotary_factor", 1, default=1)
     if place == "rope_parameters" and "rope_theta" in rope.entries:
         section = replace(section, entries=section.entries | {"rope_theta": rope.entries["rope_theta"]})
-    config = section.typed(kind, **others)
-    return config if config.head_dim else replace(config, head_dim=config.hidden_size // config.num_attention_heads)
+    return section.typed(kind, **others).with_head_dim()

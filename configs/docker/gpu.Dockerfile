@@ -37,9 +37,12 @@ ENV PATH=/opt/agent-tts/bin:${PATH} \
     AGENT_TTS_HOST=0.0.0.0 \
     AGENT_TTS_PORT=8100 \
     AGENT_TTS_LOG_FORMAT=json
-VOLUME /var/lib/agent-tts
 WORKDIR /var/lib/agent-tts
 USER 10001:10001
+# GPUs whose kernels are in the image, like sm_89,sm_90; without one the first start compiles them.
+ARG ARCH
+RUN [ -z "${ARCH}" ] || agent-tts compile --arch "${ARCH}" --config gpu
+VOLUME /var/lib/agent-tts
 EXPOSE 8100/tcp
 # The node drains on it: stop with more patience than timeouts.drain_s, docker stop --time 40.
 STOPSIGNAL SIGTERM

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import operator
 import subprocess
 import sys
+from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 import typer
@@ -11,7 +14,8 @@ from typer.testing import CliRunner
 
 from agent_tts import __version__
 from agent_tts.cli.app import app
-from agent_tts.cli.options import reported
+from agent_tts.cli.options import SETTINGS, ConfigFlags, NodeFlags, reported
+from agent_tts.config.settings import Settings
 from agent_tts.errors import AtCapacity, SettingsError
 
 cli = CliRunner()
@@ -90,3 +94,33 @@ def test_errors_become_messages_and_exit_codes(
         raise error
     assert caught.value.exit_code == code
     assert capsys.readouterr().err == said
+
+
+def test_help_has_the_defaults_of_the_settings() -> None:
+    """Each option of a setting that tells a default tells the setting's."""
+    for group in (NodeFlags, ConfigFlags):
+        for name, hint in get_type_hints(group, include_extras=True).items():
+            if isinstance(default := hint.__metadata__[0].show_default, str):
+                assert default == str(operator.attrgetter(SETTINGS[name])(Settings())), name
+    help_ = cli.invoke(app, ["serve", "--help"], env={"COLUMNS": "200"}).stdout
+    assert "[default: (127.0.0.1)]" in help_
+    assert help_.count("agent-tts serve --") == 2
+
+
+def test_a_setting_for_a_running_node_is_refused() -> None:
+    result = cli.invoke(app, ["say", "x", "--url", "127.0.0.1:9", "--set", "espeak.voice=de", "--engine", "tone"])
+    assert result.exit_code == 2
+    assert "--engine, --set espeak.voice: a running node" in result.stderr
+
+
+def test_health_of_a_named_node() -> None:
+    result = cli.invoke(app, ["health", "--url", "127.0.0.1:9"])
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "no node answers at 127.0.0.1:9: ConnectError" in result.stderr
+
+
+def test_paths_are_told_whole(tmp_path: Path) -> None:
+    told = cli.invoke(app, ["serve", "--config", str(tmp_path)]).stderr
+    assert f"--config {tmp_path}: a folder, not a file; the package has agent, cpu, gpu" in told
+    told = cli.invoke(app, ["say", "x", "-o", f"{tmp_path}/none/x.wav"]).stderr
+    assert told == f"agent-tts: -o {tmp_path}/none/x.wav: No such file or directory\n"

@@ -199,10 +199,10 @@ def test_a_player_that_exits_early_is_named(tmp_path: Path) -> None:
     [
         ((), 2, b"no program that plays audio was found"),
         (("-o", "a.doc"), 2, b"-o a.doc: the name ends in one of .wav, .mp3"),
-        (("-o", "/nowhere/a.wav"), 2, b"-o a.wav: No such file or directory"),
+        (("-o", "/nowhere/a.wav"), 2, b"-o /nowhere/a.wav: No such file or directory"),
         (("-o", "-", "--engine", "tone", "--voice", "tone-44O"), 1, b"did you mean 'tone-440'?"),
         (("-o", "-", "--url", "127.0.0.1:9"), 1, b"no node answers at 127.0.0.1:9"),
-        (("-o", "-", "--engine", "tone", "--voice", "q"), 1, b"`agent-tts voices` lists all voices"),
+        (("-o", "-", "--engine", "tone", "--voice", "q"), 1, b"no such voice: `agent-tts voices` and GET"),
         (("-o", "-", "--url", "ftp://x"), 2, b"host:port"),
         (("-o", "-", "--url", "http://h:99999"), 2, b"host:port"),
         (

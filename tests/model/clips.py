@@ -7,8 +7,8 @@ from torch import Tensor
 
 from agent_tts.model.config import SAMPLE_RATE
 
-# Samples; most are no multiple of a frame or of a step of the spectrogram.
-LENGTHS = (1920, 1921, 24_000, 30_001, 48_777, 72_000)
+# Samples; most are no multiple of a frame or of a step of the spectrogram. The last is longer than Mimi's window.
+LENGTHS = (1920, 1921, 24_000, 30_001, 48_777, 72_000, 264_000)
 
 
 def clip(samples: int, seed: int = 0) -> Tensor:

@@ -124,6 +124,8 @@ def test_a_checkpoint_fits_or_is_refused(file: str, name: str, message: str, cop
         ("encode_downsample_rate", 960, "encode_downsample_rate is 960; only 1920 is supported"),
         ("encoder_valid_num_quantizers", 8, "encoder_valid_num_quantizers is 8; only 16 is supported"),
         ("encoder_config", [], "encoder_config: has to be an object"),
+        ("encoder_config", {"use_conv_shortcut": True}, "use_conv_shortcut is True; only False is supported"),
+        ("encoder_config", {"num_key_value_heads": 4}, "num_key_value_heads is 4; only 8 is supported"),
     ],
 )
 def test_an_unsupported_encoder_is_refused(entry: str, value: Any, message: str, copied: Path) -> None:

@@ -153,7 +153,7 @@ def test_a_named_voice_goes_to_a_model_that_has_it() -> None:
     said = refused(Unsupported, NAMED, FINE_TUNE, voice="nina", model="custom-1.7b")
     assert said == "the voice 'nina': the model custom-1.7b does not speak it, but fine-tune would"
     said = refused(UnknownVoice, FINE_TUNE, voice="ryan")
-    assert said == "this node has no such voice: GET /v1/audio/voices lists them"
+    assert said == "this node has no such voice: `agent-tts voices` and GET /v1/audio/voices list them"
 
 
 def test_a_model_without_its_own_voices_speaks_any() -> None:

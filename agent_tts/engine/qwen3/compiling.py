@@ -1,13 +1,13 @@
-"""Kernels compiled before their first launch, on all cores, while the weights are read.
+"""Kernels compiled before their first launch, on all cores: while the weights are read, or by `agent-tts compile`.
 
 Triton compiles a kernel at its first launch, one after the other: minutes for the steps of all sizes. Here a child
-process, `python -m agent_tts.engine.qwen3.compiling PARENT STAMP STEPS`, compiles them into triton's cache on the disk,
-where the first launch finds them. The file STAMP in that cache is written when all are compiled: then no process is
-started, and of several processes with the same stamp one works, and the others wait for it.
+process, `python -m agent_tts.engine.qwen3.compiling PARENT STEPS`, compiles them into triton's cache on the disk, where
+the first launch finds them. For each `Steps` a file in that cache, its stamp, is written when all are compiled: then no
+process is started, and of several processes with the same stamp one works, and the others wait for it.
 
-STEPS is a `Steps` as JSON. The child runs the steps on the meta device, without weights or GPU, and its workers compile
-the kernels that the steps launch. On its stdout: a line "done total" after each kernel. It has a low priority, because
-the engine may be speaking, and ends with that engine.
+STEPS is a list of `Steps` of one GPU, as JSON. The child runs the steps on the meta device, without weights or GPU, and
+its workers compile the kernels that the steps launch. On its stdout: a line "done total" after each kernel. It has a
+low priority, because the engine may be speaking, and ends with that engine.
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from loguru import logger
 
@@ -30,13 +32,14 @@ from agent_tts.in_child import die_with, take_stdout
 from agent_tts.processes import LineProcess
 
 if TYPE_CHECKING:
-    from agent_tts.model.kernels.ahead import Launch
+    from agent_tts.model.kernels.ahead import Launch, Rehearsal
 
 Progress = Callable[[int, int], None]  # kernels compiled, of how many
 
 TIMEOUT_S = 150.0  # from its start; the engine compiles the rest itself, within its own start timeout
 TOLD_S = 1.0  # between two reports of progress, at least
 FEWEST_CORES = 3  # with fewer, compiling ahead would only slow the engine down
+PLACES = ("TRITON_CACHE_DIR", "TRITON_HOME")  # where kernels are kept: no part of them
 NICE = 10  # of the process
 MOST_WORKERS = 32  # some 200 MB of memory each
 
@@ -56,26 +59,49 @@ class Steps:
     architecture: str  # of the GPU: a key of `kernels.architectures`, or another name
 
     @staticmethod
-    def from_json(text: str) -> Steps:
-        values = json.loads(text)
-        return Steps(**values | {"sizes": tuple(values["sizes"])})
+    def all_from_json(text: str) -> list[Steps]:
+        return [Steps(**values | {"sizes": tuple(values["sizes"])}) for values in json.loads(text)]
 
-    def to_json(self) -> str:
-        return json.dumps(asdict(self))
+    @property
+    def stamp(self) -> Path:
+        """The file that says that its kernels are compiled.
+
+        Named by the GPU, and a digest of all that the kernels depend on. Raises `CheckpointError`.
+        """
+        import torch
+        import triton
+
+        from agent_tts.model.config import ModelConfig
+
+        # Checkpoints differ in their voices and types, which are no part of a kernel.
+        config = ModelConfig.read(Path(self.folder))
+        talker = replace(config.talker, codec_language_id={}, spk_id={}, spk_is_dialect={})
+        settings = {n: value for n, value in os.environ.items() if n.startswith("TRITON_") and n not in PLACES}
+        software = torch.__version__, triton.__version__, sys.version, sorted(settings.items())
+        digest = hashlib.sha256(repr((software, talker, config.codec, replace(self, folder=""))).encode())
+        for path in sorted(Path(model_package.__file__).parent.rglob("*.py")):
+            digest.update(hashlib.sha256(path.read_bytes()).digest())
+        return cache_folder() / f"agent-tts-{self.architecture}-{digest.hexdigest()[:32]}"
 
 
 class Compilation:
-    """Compiles the kernels of steps, if any, in the background, until `close`."""
+    """Compiles the kernels of steps for one GPU, if any, in the background, until `close`.
 
-    def __init__(self, steps: Steps | None) -> None:
+    Args:
+        within_s: the longest that `wait` waits, from now on.
+        always: also with so few cores that it slows an engine down.
+    """
+
+    def __init__(self, steps: Sequence[Steps], *, within_s: float = TIMEOUT_S, always: bool = False) -> None:
         # The process that compiles; None where there is nothing to compile.
-        self._process = _start(steps) if steps else None
-        self._deadline = time.monotonic() + TIMEOUT_S
+        self._process = _start(steps, always=always)
+        self._within_s = within_s
+        self._deadline = time.monotonic() + within_s
 
-    def wait(self, progress: Progress) -> None:
-        """Wait until all kernels are compiled. A failure or a timeout is logged: then each first launch compiles."""
+    def wait(self, progress: Progress) -> str | None:
+        """Wait until all kernels are compiled. If not all are, returns why: their first launches compile the others."""
         if self._process is None:
-            return
+            return None
         told = 0.0
         try:
             for line in self._process.latest_lines(self._deadline):
@@ -84,10 +110,9 @@ class Compilation:
                     progress(done, total)
                     told = time.monotonic()
         except TimeoutError:
-            logger.warning("kernels: not all are compiled after {:.0f} s; the rest is when first used", TIMEOUT_S)
-        else:
-            if code := self._process.reap():
-                logger.warning("kernels: not all are compiled, exit code {}; the rest is when first used", code)
+            return f"not all are compiled after {self._within_s:.0f} s"
+        code = self._process.reap()
+        return None if code == 0 else f"not all are compiled, exit code {code}"
 
     def close(self) -> None:
         """Kill the process with its workers, unless it has ended."""
@@ -95,52 +120,46 @@ class Compilation:
             self._process.close()
 
 
-def _start(steps: Steps) -> LineProcess | None:
+def _start(steps: Sequence[Steps], *, always: bool) -> LineProcess | None:
     """None if all are compiled, on another system than Linux, and with too few cores."""
-    if sys.platform != "linux" or len(os.sched_getaffinity(0)) < FEWEST_CORES:
+    if sys.platform != "linux" or not (always or len(os.sched_getaffinity(0)) >= FEWEST_CORES):
         return None
-    stamp = _cache() / f"agent-tts-{_key(steps)}"
-    if stamp.exists() and stamp.stat().st_size:
+    if all(one.stamp.exists() and one.stamp.stat().st_size for one in steps):
         return None
+    given = json.dumps([asdict(one) for one in steps])
     try:
-        return LineProcess("agent_tts.engine.qwen3.compiling", str(os.getpid()), str(stamp), steps.to_json())
+        return LineProcess("agent_tts.engine.qwen3.compiling", str(os.getpid()), given)
     except OSError as error:
         logger.warning("kernels are compiled when first used, one by one: {}", error)
         return None
 
 
-def _cache() -> Path:
-    """Triton's cache folder, by triton's own rules."""
+def cache_folder() -> Path:
+    """Triton's cache, by triton's own rules."""
     named = os.environ.get("TRITON_CACHE_DIR")
     return Path(named) if named else Path(os.environ.get("TRITON_HOME") or Path.home()) / ".triton/cache"
-
-
-def _key(steps: Steps) -> str:
-    """A digest of all that the compiled kernels depend on."""
-    import torch
-    import triton
-
-    folder, settings = Path(steps.folder), {n: value for n, value in os.environ.items() if n.startswith("TRITON_")}
-    known = (torch.__version__, triton.__version__, sys.version, sorted(settings.items()), replace(steps, folder=""))
-    digest = hashlib.sha256(repr(known).encode())
-    sources = sorted(Path(model_package.__file__).parent.rglob("*.py"))
-    for path in (folder / "config.json", folder / "speech_tokenizer/config.json", *sources):
-        digest.update(hashlib.sha256(path.read_bytes()).digest())
-    return digest.hexdigest()[:32]
 
 
 # ---------------------------------------------------------------- the child
 
 
-def rehearse(steps: Steps) -> list[Launch]:
-    """All kernels that the steps launch, each variant once."""
+def rehearse(several: Sequence[Steps]) -> list[Launch]:
+    """All kernels that steps of one GPU launch, each variant once."""
+    from agent_tts.model.kernels.ahead import Rehearsal
+    from agent_tts.model.kernels.architectures import architecture
+
+    rehearsal = Rehearsal(architecture(several[0].architecture))
+    for steps in several:
+        _rehearse(steps, rehearsal)
+    return list(rehearsal.launches.values())
+
+
+def _rehearse(steps: Steps, rehearsal: Rehearsal) -> None:
     import torch
 
     from agent_tts.model.codec import Codec
     from agent_tts.model.config import ModelConfig
     from agent_tts.model.frame import PROMPT_ENTRIES, FrameModel, PromptEntries
-    from agent_tts.model.kernels.ahead import Rehearsal
-    from agent_tts.model.kernels.architectures import architecture
     from agent_tts.model.kernels.launch import unmade
     from agent_tts.model.speech import SpeechModel, put_kernels
     from agent_tts.model.watermark import Watermark
@@ -160,7 +179,6 @@ def rehearse(steps: Steps) -> list[Launch]:
     packed = numbers(PromptEntries.size(PROMPT_ENTRIES, config.talker.num_code_groups))
     vectors = state.frame.feedback.new_empty(PROMPT_ENTRIES, config.talker.hidden_size)
     prompts = PromptEntries.of(packed, vectors)
-    rehearsal = Rehearsal(architecture(steps.architecture))
     with unmade(rehearsal):
         for size in steps.sizes:
             model.step(state, run[:size], who[:size])
@@ -169,7 +187,6 @@ def rehearse(steps: Steps) -> list[Launch]:
         model.frame.prefill(state.frame, prompts, None)
         # References of clones are decoded in a batch of one.
         model.decode(state.codec, numbers(1, config.talker.num_code_groups), run[:1], who[:1])
-    return list(rehearsal.launches.values())
 
 
 def main() -> int:
@@ -177,14 +194,20 @@ def main() -> int:
     import fcntl  # not on Windows
 
     out = take_stdout()
-    parent, stamp, steps = sys.argv[1:]
+    parent, given = sys.argv[1:]
     die_with(int(parent))
     os.nice(NICE)
-    Path(stamp).parent.mkdir(parents=True, exist_ok=True)
-    with open(stamp, "a+b") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        file.seek(0)
-        if file.read():
+    cache_folder().mkdir(parents=True, exist_ok=True)
+    wanted = {steps.stamp: steps for steps in Steps.all_from_json(given)}
+    with ExitStack() as stack:
+        unwritten: dict[IO[bytes], Steps] = {}
+        for stamp, steps in sorted(wanted.items(), key=itemgetter(0)):  # in one order: nobody waits for one that waits
+            file: IO[bytes] = stack.enter_context(open(stamp, "a+b"))
+            fcntl.flock(file, fcntl.LOCK_EX)
+            file.seek(0)
+            if not file.read():
+                unwritten[file] = steps
+        if not unwritten:
             return 0
         from agent_tts.model.kernels.ahead import compile_all
         from agent_tts.model.kernels.architectures import architecture
@@ -192,12 +215,13 @@ def main() -> int:
         def tell(done: int, total: int) -> None:
             os.write(out, b"%d %d\n" % (done, total))
 
-        wanted = Steps.from_json(steps)
+        launches = rehearse(list(unwritten.values()))
         # One core is left to the engine, which reads its weights.
         workers = max(1, min(MOST_WORKERS, len(os.sched_getaffinity(0)) - 1))
-        if compile_all(rehearse(wanted), architecture(wanted.architecture), workers, tell):
+        if compile_all(launches, architecture(next(iter(wanted.values())).architecture), workers, tell):
             return 1
-        file.write(b"done\n")
+        for file in unwritten:
+            file.write(b"done\n")
     return 0
 
 

@@ -24,6 +24,7 @@ from agent_tts.engine.qwen3.runner import LoadedVoice, ModelRunner
 from agent_tts.errors import SettingsError
 from agent_tts.events import VoiceKind
 from agent_tts.model import codec as codec_module
+from agent_tts.model.adapters import AdapterBank
 from agent_tts.model.codec import Codec, CodecState
 from agent_tts.model.config import ModelConfig, ModelType
 from agent_tts.model.entries import CheckpointError
@@ -32,7 +33,7 @@ from agent_tts.model.kernels.architectures import of_nvidia
 from agent_tts.model.layers import BLOCK_SIZE
 from agent_tts.model.prompt import PromptVoice, Reference, SpeakerPlace, takes_instructions
 from agent_tts.model.sampling import SamplingParams
-from agent_tts.model.speech import SpeechModel, accelerate, can_fuse
+from agent_tts.model.speech import SpeechModel, can_fuse, put_kernels
 from agent_tts.model.watermark import Watermark
 from agent_tts.model.watermark_weights import load_watermark
 from agent_tts.model.weights import CODEC, MODEL, build, plan
@@ -75,8 +76,14 @@ class Qwen3Model:
         self.device = device
         on_gpu = device.type == "cuda"
         self.dtype = DTYPES.get(settings.dtype, torch.bfloat16 if on_gpu else torch.float32)
+        # Adapters at once, and their largest rank. Only clones have some.
+        self._adapters = (settings.adapters if self.kind == "cloned" else 0), settings.adapter_rank
+        if self._adapters[0] and on_gpu and settings.cuda_graphs:
+            raise CheckpointError("fused kernels run no adapters: qwen3.cuda_graphs: false, or qwen3.adapters: 0")
+        # Whether its steps are fused kernels.
+        self._fused = can_fuse(device, self.dtype) and not self._adapters[0]
         # float16: its signal-to-noise ratio is 20 dB better than that of bfloat16.
-        codec_dtype = torch.float16 if can_fuse(device, self.dtype) else torch.float32
+        codec_dtype = torch.float16 if self._fused else torch.float32
         self._codec_dtype = DTYPES.get(settings.codec_dtype, codec_dtype)
         # Whether a step is one captured graph.
         self._captured = settings.cuda_graphs and on_gpu
@@ -131,7 +138,8 @@ class Qwen3Model:
     def weight_bytes(self) -> int:
         """Memory that its weights take on the device."""
         marks = sum(weight.numel() for weight in self.watermark.parameters()) if self.watermark else 0
-        return sum(plan.nbytes for plan in self._plans) + marks * self._codec_dtype.itemsize
+        adapters = AdapterBank.nbytes(self.config.talker, *self._adapters, self.dtype)
+        return sum(plan.nbytes for plan in self._plans) + marks * self._codec_dtype.itemsize + adapters
 
     @property
     def block_bytes(self) -> int:
@@ -166,13 +174,17 @@ class Qwen3Model:
             logger.info("{}: loaded on {} as {}", self.name, self.device, _name_of(self.dtype))
             watermark = self.watermark.to(self.device, self._codec_dtype) if self.watermark else None
             model = SpeechModel(self._frame, self._codec, watermark)
-            fused = accelerate(model)
-            state = model.init_state(rows_of_state(self.rows, self.device), self.max_model_len, self.blocks)
+            rows = rows_of_state(self.rows, self.device)
+            adapters = AdapterBank(self._frame, rows, *self._adapters) if self._adapters[0] else None
+            if self._fused:
+                put_kernels(model)
+            state = model.init_state(rows, self.max_model_len, self.blocks)
             times.append(time.monotonic())
-            compilation.wait(partial(self._tell, "kernels compiled"))
+            if why := compilation.wait(partial(self._tell, "kernels compiled")):
+                logger.warning("kernels: {}; the rest is when first used", why)
             times.append(time.monotonic())
         if self._captured:
-            logger.info("{}: capturing its steps{}", self.name, ", with fused kernels" if fused else "")
+            logger.info("{}: capturing its steps{}", self.name, ", with fused kernels" if self._fused else "")
         graphs = FrameGraphs(
             model,
             state,
@@ -184,15 +196,15 @@ class Qwen3Model:
         times.append(time.monotonic())
         spans = [after - before for before, after in pairwise(times)]
         logger.info("{}: weights {:.1f} s, then kernels {:.1f} s, capture {:.1f} s", self.name, *spans)
-        runner = ModelRunner(model, state, graphs, self.max_model_len)
+        runner = ModelRunner(model, state, graphs, self.max_model_len, adapters)
         runner.warm_up(min(self.sizes[-1], WARM_UP_ROWS) if self.device.type == "cuda" else 1)
         self._runner = runner
 
-    def _steps(self) -> Steps | None:
-        """What to compile ahead; None without fused kernels."""
-        if not can_fuse(self.device, self.dtype):
-            return None
-        return Steps(
+    def _steps(self) -> list[Steps]:
+        """What to compile ahead; nothing without fused kernels."""
+        if not self._fused:
+            return []
+        steps = Steps(
             folder=str(self.folder),
             dtype=_name_of(self.dtype),
             codec_dtype=_name_of(self._codec_dtype),
@@ -203,6 +215,7 @@ class Qwen3Model:
             watermark=self.watermark is not None,
             architecture=of_nvidia(torch.cuda.get_device_capability(self.device)).name,
         )
+        return [steps]
 
     def _tell(self, what: str, done: int, total: int) -> None:
         logger.info("{}: {} of {} {}", self.name, done, total, what)

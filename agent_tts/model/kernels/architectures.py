@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+OLDEST = 80  # of NVIDIA, 10 * major + minor: those before it have no tensor cores for bfloat16
 TENSOR_MEMORY = 512  # columns of a block, where there is such memory
 
 

@@ -51,7 +51,7 @@ async def close_peer(node: Node, question: ClosePeer) -> None:
 
 
 @routes.post("/offer", openapi_extra=json_body(OfferBody))
-async def _offer(request: Request) -> dict[str, str]:
+async def offer(request: Request) -> dict[str, str]:
     """Open a peer; returns the answer with the node's candidates, and the session's id."""
     node = node_of(request)
     client = await node.guard.identify(request, token_ok=True)
@@ -59,7 +59,7 @@ async def _offer(request: Request) -> dict[str, str]:
         body = OfferBody.model_validate(parse(await read_body(request), NOT_AN_OFFER))
     except ValidationError:
         raise BadMessage(NOT_AN_OFFER) from None
-    offer = sdp.read_offer(body.sdp)
+    wanted = sdp.read_offer(body.sdp)
     if not node.settings.limits.rtc_peers:
         raise HTTPException(404, "WebRTC is turned off on this node (limits.rtc_peers)")
     if node.service.draining:
@@ -70,7 +70,7 @@ async def _offer(request: Request) -> dict[str, str]:
         admitted.pop_all()  # it is the peer's
     try:
         async with asyncio.timeout(node.settings.timeouts.handshake_s):
-            answer = await peer.answer(offer)
+            answer = await peer.answer(wanted)
     except TimeoutError:
         await peer.close()
         raise Internal("the answer to the offer took too long") from None
@@ -81,13 +81,13 @@ async def _offer(request: Request) -> dict[str, str]:
 
 
 @routes.get("/ice")
-async def _ice(request: Request, client: Authorized) -> dict[str, list[dict[str, object]]]:
+async def ice_servers(request: Request, client: Authorized) -> dict[str, list[dict[str, object]]]:
     """The STUN and TURN servers for `RTCPeerConnection`."""
     return {"iceServers": ice.for_browser(node_of(request).settings)}
 
 
 @routes.delete("/{session_id}", status_code=204, response_class=Response)
-async def _delete(session_id: str, request: Request, client: Authorized) -> Response:
+async def hang_up(session_id: str, request: Request, client: Authorized) -> Response:
     """Close a peer of the same client, and wait until it is closed."""
     node, question = node_of(request), ClosePeer(session_id, client.key_id)
     try:

@@ -180,6 +180,7 @@ class VoiceDetails(BaseModel):
     transcript: str | None = None  # of the clip, with its codes; null: only the speaker's vectors are kept
     frames: int = 0  # of codes, 80 ms each
     vector_sizes: list[int] = []  # hidden sizes of the models that can speak it
+    adapter: bool = False  # whether it has a LoRA adapter
     created_at: datetime | None = None  # null for an engine's own
     consent: ConsentRecord | None = None  # of a cloned voice
 
@@ -325,9 +326,7 @@ def _enrolment(node: Node) -> Enrolment:
     """The enrolment of a node, made at its first voice. Raises `Unsupported` if the node stores no voices."""
     info, library = node.service.routing.info, node.service.library
     if not info.models or library is None:
-        raise Unsupported(
-            f"voices cannot be added to the {info.engine} engine, only to qwen3; GET /v1/audio/voices lists the voices"
-        )
+        raise Unsupported(f"voices cannot be added to the {info.engine} engine, only to qwen3")
     if node.enrolment is None:
         checkpoints = [(Path(model.source), model.vector_size) for model in info.models if model.vector_size]
         node.enrolment = Enrolment(library, checkpoints, node.settings.voices.clip_s)

@@ -28,17 +28,32 @@ MANNER_TAGS = {"whisper", "singing", "sing-song", "laugh-speak", "build-intensit
 MANNER_TAGS |= {"happy", "sad", "angry", "excited", "calm", "surprised", "sympathetic", "curious", "sarcastic"}
 MANNER_TAGS |= {"confident", "playful", "nervous"}
 SOUND_TAGS = ["laugh", "chuckle", "sigh", "breath", "cough", "argh", "gasp", "giggle", "cry", "stress"]
-# Blocks of language models that are not for the listener. The first are words, too: they count at the start of a line.
-THOUGHTS = ["think", "thinking", "thought", "reasoning"]
+SOUND_TAGS += ["groan", "yawn", "sniffle", "laughs", "chuckles", "sighs", "gasps"]
+# Blocks of language models that are not for the listener.
+THOUGHTS = ["think", "thinking", "thought", "reasoning", "reflection", "scratchpad", "scratch_pad", "analysis"]
 CALLS = ["tool_call", "tool_calls", "tool_response", "tool_result", "function_call", "function_calls", "tool_use"]
-CALLS += ["function_results", "invoke", "function"]
+CALLS += ["function_results", "invoke", "function", "toolcall", "tool_code"]
+CALLS += [
+    f"{model}{name}" for model in ("antml:", "minimax:", "seed:", "xai:", "｜dsml｜") for name in ("think", *CALLS)
+]
+# Around what is.
+ANSWERS = ["answer", "final_answer", "final", "response", "output"]
 # Keys for a telephone menu, from Pipecat's navigator.
 COMMANDS = ["dtmf"]
 TURNS = ["start_of_turn", "end_of_turn"]
 
 BLOCKS = {*THOUGHTS, *CALLS, *COMMANDS, "desc", "metadata"}
-# Of these, without attributes, an opening tag that is also a word of prose counts where a line or a sentence begins.
-PROSE_BLOCKS = {*THOUGHTS, "invoke", "desc", "metadata"}
+# Words of prose, too: without attributes, an opening tag counts where a line or a sentence begins.
+PROSE = {*THOUGHTS, *ANSWERS, "invoke", "desc", "metadata"}
+# Tokens of chat templates. Text behind these is not for the listener, up to the next one.
+SILENT = re.compile(r"(?!/|.*(?:end|suffix)).*(?:tool|function|think|thought|action|plugin|inner|python_tag).*")
+# Before a message, for whom it is.
+HEADERS = {"start", "channel", "constrain", "start_header_id"}
+# A role follows them, up to white space.
+ROLES = {"im_start", "turn", "start_of_turn"}
+# Tokens that are written in another way than <|name|>.
+CLOSING_TOKENS = ["tool", "tool_call", "tool_response", "channel", "turn"]  # <name|>
+BRACKET_TOKENS = ["TOOL_CALLS", "TOOL_RESULTS", "/TOOL_RESULTS", "THINK", "/THINK", "INST", "/INST"]  # [NAME]
 # Names of types in code: without attributes, an opening tag directly behind a word is text, as in `List<voice>`.
 TYPES = {"voice", "token", "audio", "sound", "lexicon", "metadata", "meta", "s", "w", "p"}
 # Tags that name an emotion or a way to speak.
@@ -104,13 +119,14 @@ class Names:
 
 
 NAMES = Names(
-    *(SSML, CARTESIA, LIVEKIT, DELIVERIES, MANNER_TAGS, SOUND_TAGS, THOUGHTS, CALLS, COMMANDS, TURNS), spaces=VENDORS
+    *(SSML, CARTESIA, LIVEKIT, DELIVERIES, MANNER_TAGS, SOUND_TAGS, THOUGHTS, CALLS, ANSWERS, COMMANDS, TURNS),
+    spaces=VENDORS,
 )
-BRACKETS = Names(STYLES, SOUNDS, PAUSES_MS)
+BRACKETS = Names(STYLES, SOUNDS, PAUSES_MS, BRACKET_TOKENS)
 
 _BREAKS_MS = {"none": 0, "x-weak": 100, "weak": 200, "medium": 400, "strong": 700, "x-strong": 1_000}
 _TIME = re.compile(r"\+?(\d{1,6}(?:\.\d{0,6})?|\.\d{1,6})\s*(ms|s)", re.ASCII)
-_NUMBER = re.compile(r"([+-]?)(\d{1,4}(?:\.\d{0,6})?|\.\d{1,6})(%|db|st)?", re.ASCII | re.IGNORECASE)
+_NUMBER = re.compile(r"([+-]?)(\d{1,6}(?:\.\d{0,6})?|\.\d{1,6})(%|db|st)?", re.ASCII | re.IGNORECASE)
 
 RATES = {"x-slow": 0.6, "slow": 0.8, "medium": 1.0, "fast": 1.25, "x-fast": 1.5, "slowest": 0.6, "fastest": 1.5}
 VOLUMES = {"silent": 0.0, "x-soft": 0.35, "soft": 0.6, "medium": 1.0, "loud": 1.5, "x-loud": 2.0}
@@ -153,9 +169,9 @@ def factor(value: str, words: dict[str, float], least: float, most: float) -> fl
     if unit == "%":
         number = number / 100 + bool(sign)
     elif unit == "db":
-        number = 10 ** (number / 20)
+        number = 10 ** (min(number, 60) / 20)  # above any limit, and a number
     elif unit == "st":
-        number = 2 ** (number / 12)
+        number = 2 ** (min(number, 60) / 12)
     elif sign:
         number += 1
     return min(max(number, least), most)

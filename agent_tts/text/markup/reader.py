@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass, field, replace
 
 from agent_tts.events import Directive, Language, Pause, Prosody, Say, Style
-from agent_tts.text.chars import is_word
+from agent_tts.text.chars import NOT_FIRST, is_word
 from agent_tts.text.markup import inventory
 from agent_tts.text.markup.offsets import Offsets
 from agent_tts.text.markup.scan import Not, Tag, broken, find, next_opener
@@ -31,7 +31,11 @@ class Mark:
 Item = str | Directive | Mark
 
 _SENTENCE_ENDS = frozenset(".!?…。！？\"'”’)»")
+_CLOSING = "".join(NOT_FIRST)
 _WORD_OR_SPACE = re.compile(r"\s+|\S+")
+_SPACE = re.compile(r"\s")
+# What is left out behind a token, up to the next one; a role is one word.
+_BEHIND_TOKENS = ("message", "header", "role")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +80,8 @@ class MarkupReader:
         self._span_text: list[tuple[str, int]] = []
         # Whether characters are spelled, and by which tag.
         self._spells = ""
-        # The block that is left out; "" outside of one.
-        self._block = ""
+        # What is left out, a block of this name or one of `_BEHIND_TOKENS`, "" for nothing; and the text of the header.
+        self._block = self._header = ""
         # The last character of the clean text, and the last that is no white space; "" before the first.
         self._last = self._visible = ""
         # Whether no text has come since the last tag, and what parts the words around it.
@@ -131,6 +135,11 @@ class MarkupReader:
 
     def _text(self, text: str, at: int) -> None:
         """Text outside of tags, at an offset in the raw text."""
+        if self._block == "role" and (end := _SPACE.search(text)):
+            text, at = text[end.start() :], at + end.start()
+            self._block = ""
+        if self._block == "header":
+            self._header += text[: MAX_SPAN - len(self._header)]
         if self._block:
             return
         if self._span is not None:
@@ -138,6 +147,10 @@ class MarkupReader:
             if sum(len(part) for part, _ in self._span_text) > MAX_SPAN:
                 self._end_span(say=False)
             return
+        if self._state != self._told and self._last.strip() and not self._gap and text[0] in _CLOSING:
+            bare = text.lstrip(_CLOSING)  # a word's punctuation is spoken like the word
+            self._put(text[: len(text) - len(bare)], at)
+            text, at = bare, at + len(text) - len(bare)
         text, at = self._lead(text, at)
         if self._spells:
             self._spell(text, at)
@@ -201,17 +214,19 @@ class MarkupReader:
     def _tag(self, tag: Tag, at: int, before: str) -> bool:
         """Obey a tag behind the character `before`; returns whether it is one here. Otherwise it is HTML, or a word."""
         name = tag.name
+        if name == "|" and self._block in ("", *_BEHIND_TOKENS):
+            self._token(tag.attributes["name"])
+            return True
         if self._block:
             if tag.closes and name == self._block:
-                self._block = ""
-                self._is_after_tag = True
+                self._leave_out("")
             return True
         if name == "&":  # only in XML; elsewhere it is text
             if is_xml := self._is_open("speak") or self._span is not None:
                 self._text(tag.attributes["text"], at)
             return is_xml
         if not (tag.closes or tag.is_empty or tag.attributes):
-            if name in inventory.PROSE_BLOCKS and not self._may_think():
+            if name in inventory.PROSE and not self._is_start():
                 return False
             if name in inventory.TYPES and is_word(before) and not self._is_open("speak"):
                 return False
@@ -219,10 +234,14 @@ class MarkupReader:
             return False
         if name == "mark" and not ("name" in tag.attributes or (tag.closes and self._is_open(name))):
             return False
-        if tag.closes:
+        if name == "![" and tag.closes and not self._is_open(name):
+            return False
+        if name in inventory.BLOCKS:
+            self._leave_out("" if tag.closes or tag.is_empty else name)
+        elif name in inventory.ROLES:
+            self._leave_out("role")
+        elif tag.closes:
             self._close(name)
-        elif name in inventory.BLOCKS:
-            self._block = "" if tag.is_empty else name
         else:
             self._end_span(say=False)
             if not tag.is_empty:
@@ -230,6 +249,27 @@ class MarkupReader:
             self._obey(name, tag.attributes, at, is_empty=tag.is_empty)
         self._is_after_tag = True
         return True
+
+    def _token(self, name: str) -> None:
+        """A token of a chat template. For whom a message is stands in its header."""
+        if name == '"':  # a quote in a call
+            return
+        header, self._header = self._header, ""
+        if name in inventory.ROLES:
+            self._leave_out("role")
+        elif name in inventory.HEADERS:
+            self._header = header if self._block == "header" else ""
+            self._leave_out("header")
+        elif inventory.SILENT.fullmatch(name) or (name == "message" and re.search("analysis|to=", header)):
+            self._leave_out("message")
+        else:
+            self._leave_out("")
+
+    def _leave_out(self, block: str) -> None:
+        """Leave out what follows, or nothing any more. The words on both sides are parted."""
+        self._block = block
+        self._part("")
+        self._is_after_tag = True
 
     def _obey(self, name: str, given: dict[str, str], at: int, *, is_empty: bool) -> None:
         """An opening or empty tag."""
@@ -292,8 +332,8 @@ class MarkupReader:
         elif name in inventory.STYLES:
             self._state = replace(self._state, style=Style(inventory.instructions(name)))
 
-    def _may_think(self) -> bool:
-        """Whether a block of thoughts may begin here: at the start of a line or behind a sentence."""
+    def _is_start(self) -> bool:
+        """Whether a line or a sentence begins here."""
         return self._last in ("", "\n") or self._visible in _SENTENCE_ENDS
 
     def _is_open(self, name: str) -> bool:

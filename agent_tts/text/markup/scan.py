@@ -5,7 +5,8 @@ A tag is one of these; anything else is text: "a < b", "[1]", "x<y>z", "Q&A", "\
 * `<name ...>`, `</name>` and `<name ... />` with a name of `NAMES`, and with nothing or attributes after it.
 * `[name]` with a name of `BRACKETS`, unless "(" follows, which makes it a link.
 * `<<p|h|o|n|e|m|e|s>>`, `\\{"word": "...", "pronounce": "..."\\}` and `\\{pause:1s\\}`.
-* A token of a chat template, `<|im_end|>`; an entity, `&amp;`.
+* A token of a chat template, `<|im_end|>`, `<｜tool▁sep｜>`, `<|tool_call>`, `<tool_call|>`, `[TOOL_CALLS]`.
+* An entity, `&amp;`; the marks around `<![CDATA[text]]>`.
 """
 
 from __future__ import annotations
@@ -17,14 +18,15 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from agent_tts.text.chars import is_word
-from agent_tts.text.markup.inventory import BRACKETS, NAMES
+from agent_tts.text.markup.inventory import BRACKET_TOKENS, BRACKETS, CLOSING_TOKENS, NAMES, Names
 
 MAX_TAG = 512  # characters
 
 _OPENER = re.compile(
-    r"<(?=[/a-z?!|]|<[^<>\s\d]|<?\Z)|\[(?=[a-z]|\Z)|\\(?=\{|\Z)|&(?=[#a-z]|\Z)", re.ASCII | re.IGNORECASE
+    r"<(?=[/a-z?!|｜]|<[^<>\s\d]|<?\Z)|\[(?=[/a-z]|\Z)|\](?=\]>|\]?\Z)|\\(?=\{|\Z)|&(?=[#a-z]|\Z)",
+    re.ASCII | re.IGNORECASE,
 )
-_HEAD = re.compile(r"<(/?)([a-z][\w:-]{0,63})?", re.ASCII | re.IGNORECASE)  # longer names are not known
+_HEAD = re.compile(r"<(/?)([a-z｜][\w:｜-]{0,63})?", re.ASCII | re.IGNORECASE)  # longer names are not known
 _BODY = re.compile(r"[^<>]*")
 _ATTRIBUTE = re.compile(r"""([\w:.-]+)\s*=\s*(?:"([^"]*)"?|'([^']*)'?|([^\s"'/]+))""", re.ASCII)
 # What follows a tag's name: while it may still grow, in a whole tag, and if it can be nothing else but a tag.
@@ -33,21 +35,22 @@ _WHOLE = re.compile(r"\s*/?|\s+[\w:.-]+\s*=.*", re.ASCII | re.DOTALL)
 _CERTAIN = re.compile(r"\s*/|\s+[\w:.-]+\s*=.*", re.ASCII | re.DOTALL)
 # What is left out of a tag without an end.
 _BROKEN = re.compile(r"""\s+[\w:.-]+\s*=\s*(?:"[^"<>]*"|'[^'<>]*'|[^\s<>]*)|\s*/?""", re.ASCII)
-_BRACKET = re.compile(r"\[([a-z'_ -]*)", re.ASCII | re.IGNORECASE)
+_BRACKET = re.compile(r"\[(/?[a-z'_ -]*)", re.ASCII | re.IGNORECASE)
 _PHONEMES = re.compile(r"<<([^<>\s\d]+\|[^<>\s\d]*)>>")
 _PHONEMES_UNFINISHED = re.compile(r"<<[^<>\s\d]{0,128}>?")
 # `<function=get_weather>`: the name of a tool stands where an attribute would.
 _TOOL = re.compile(r"=[\w.-]{0,64}", re.ASCII)
-_TOKEN = re.compile(r"<\|[^<>|\s]{1,40}\|>")
-_TOKEN_UNFINISHED = re.compile(r"<\|[^<>|\s]{0,40}\|?")
+_TOKEN = re.compile(rf"<[|｜](?:([^<>|｜\s]{{1,40}})[|｜]|(\w{{1,40}}))>|<({'|'.join(CLOSING_TOKENS)})\|>", re.ASCII)
+_TOKEN_UNFINISHED = re.compile(rf"<[|｜][^<>|｜\s]{{0,40}}[|｜]?|<(?:{'|'.join(CLOSING_TOKENS)})\|")
+_CLOSING = Names(CLOSING_TOKENS)
 _ESCAPED = re.compile(r"\\\{([^{}\n]{1,384})\\\}")
 _ESCAPED_UNFINISHED = re.compile(r"\\(\{([\"p][^{}\n]{0,384})?)?")
 _PAUSE = re.compile(r"pause:\s*(\d{1,5}(?:\.\d{1,3})?m?s)", re.ASCII)
 _ENTITIES = frozenset(("amp", "lt", "gt", "quot", "apos", "nbsp"))
 _ENTITY = re.compile(r"&(#\d{1,7}|#[xX][\da-fA-F]{1,6}|[a-z]{2,4});", re.ASCII)
 _ENTITY_UNFINISHED = re.compile(r"&(#\d{0,7}|#[xX][\da-fA-F]{0,6}|[a-z]{0,4})", re.ASCII)
-_INSTRUCTION = re.compile(r"<(\?xml|!--|!doctype)", re.ASCII | re.IGNORECASE)
-_INSTRUCTION_STARTS = frozenset(whole[:end] for whole in ("<?xml", "<!--", "<!doctype") for end in range(1, len(whole)))
+_INSTRUCTION = re.compile(r"<(\?xml|!--|!doctype|!\[cdata\[)", re.ASCII | re.IGNORECASE)
+_INSTRUCTION_STARTS = Names(["<?xml", "<!--", "<!doctype", "<![cdata["])
 
 
 class Not(Enum):
@@ -63,7 +66,7 @@ class Tag:
     """A tag in a text."""
 
     end: int  # the index after it
-    name: str  # in lower case, without a slash; "[", "<<", "\\" and "&" for these
+    name: str  # in lower case, without a slash; "[", "<<", "\\" and "&" for these, "|" for a token, "![" for CDATA
     attributes: dict[str, str] = field(default_factory=dict)
     closes: bool = False  # </name>
     is_empty: bool = False  # <name/>, or without a closing tag by its kind
@@ -86,7 +89,9 @@ def find(text: str, start: int, before: str, *, more: bool) -> Tag | Not:
         case "<":
             found = _phonemes(text, start, before) if text.startswith("<<", start) else _angle(text, start)
         case "[":
-            found = Not.TEXT if is_word(before) else _bracket(text, start, more=more)
+            found = _bracket(text, start, before, more=more)
+        case "]":
+            found = Tag(start + 3, "![", closes=True) if text.startswith("]]>", start) else Not.UNFINISHED
         case "&":
             found = _entity(text, start)
         case _:
@@ -105,13 +110,16 @@ def broken(text: str, start: int) -> int:
     return rest.end()
 
 
-def _bracket(text: str, start: int, *, more: bool) -> Tag | Not:
+def _bracket(text: str, start: int, before: str, *, more: bool) -> Tag | Not:
     found = _BRACKET.match(text, start)
     assert found is not None
-    name, end = found[1].lower(), found.end()
+    name, end = found[1], found.end()
     if end == len(text):
-        return Not.UNFINISHED if BRACKETS.may_become(name) else Not.TEXT
-    if text[end] != "]" or name not in BRACKETS:
+        return Not.UNFINISHED if BRACKETS.may_become(name) or BRACKETS.may_become(name.lower()) else Not.TEXT
+    if name in BRACKET_TOKENS and text[end] == "]":
+        return _token_of(name, end + 1)
+    name = name.lower()
+    if is_word(before) or text[end] != "]" or name not in BRACKETS:
         return Not.TEXT
     if text.startswith("(", end + 1):
         return Not.TEXT
@@ -123,13 +131,13 @@ def _bracket(text: str, start: int, *, more: bool) -> Tag | Not:
 def _angle(text: str, start: int) -> Tag | Not:
     if text[start + 1 : start + 2] in ("?", "!"):
         return _instruction(text, start)
-    if text.startswith("<|", start):
-        return _token(text, start)
+    if (token := _token(text, start)) is not Not.TEXT:
+        return token
     head = _HEAD.match(text, start)
     assert head is not None
     name, end = (head[2] or "").lower(), head.end()
     if end == len(text):
-        known = NAMES.may_become(name)
+        known = NAMES.may_become(name) or _CLOSING.may_become(name)
         return (Not.CERTAIN if head[1] and name in NAMES else Not.UNFINISHED) if known else Not.TEXT
     if name not in NAMES:
         return Not.TEXT
@@ -155,9 +163,13 @@ def _angle(text: str, start: int) -> Tag | Not:
 
 def _token(text: str, start: int) -> Tag | Not:
     if found := _TOKEN.match(text, start):
-        return Tag(found.end(), "")
+        return _token_of(found[1] or found[2] or f"/{found[3]}", found.end())
     unfinished = _TOKEN_UNFINISHED.match(text, start)
     return Not.UNFINISHED if unfinished and unfinished.end() == len(text) else Not.TEXT
+
+
+def _token_of(name: str, end: int) -> Tag:
+    return Tag(end, "|", {"name": name.lower().replace("▁", "_")}, is_empty=True)
 
 
 def _escaped(text: str, start: int) -> Tag | Not:
@@ -199,9 +211,12 @@ def _phonemes(text: str, start: int, before: str) -> Tag | Not:
 
 
 def _instruction(text: str, start: int) -> Tag | Not:
-    """A comment, or what may stand before a document."""
+    """A comment, what may stand before a document, or the beginning of CDATA."""
     if not (found := _INSTRUCTION.match(text, start)):
-        return Not.UNFINISHED if text[start:].lower() in _INSTRUCTION_STARTS else Not.TEXT
+        is_start = len(text) - start < MAX_TAG and _INSTRUCTION_STARTS.may_become(text[start:].lower())
+        return Not.UNFINISHED if is_start else Not.TEXT
+    if found[1].startswith("!["):
+        return Tag(found.end(), "![")
     close = "-->" if found[1] == "!--" else ">"
     end = text.find(close, found.end(), start + MAX_TAG)
     if end >= 0:

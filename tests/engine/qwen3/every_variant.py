@@ -12,6 +12,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from math import prod
 from pathlib import Path
@@ -30,12 +31,11 @@ def launches_of(sizes: tuple[int, ...], *, overlap: bool) -> list[Launch]:
     """Architectures differ in nothing else."""
     with tempfile.TemporaryDirectory() as folder:
         write_configuration(Path(folder), SIZES["1.7B"], "custom_voice")
-        return rehearse(
-            Steps(
-                folder, "bfloat16", "float16", 2_048, paged=False, sizes=sizes, mixed=True, watermark=True,
-                architecture="sm_90" if overlap else "sm_80",
-            )
+        steps = Steps(
+            folder, "bfloat16", "float16", 2_048, paged=False, sizes=sizes, mixed=True, watermark=True,
+            architecture="sm_90" if overlap else "sm_80",
         )  # fmt: skip
+        return rehearse([steps, replace(steps, paged=True)])
 
 
 def largest(launches: Sequence[Launch]) -> list[Launch]:

@@ -57,7 +57,7 @@ def model_of(steps: Steps) -> SpeechModel:
 
 
 def main() -> None:
-    steps = Steps.from_json(sys.argv[1])
+    steps = Steps.all_from_json(sys.argv[1])[0]
     missed: list[str] = []
 
     def listen(*, src: Any, cache_hit: bool, **_: Any) -> None:

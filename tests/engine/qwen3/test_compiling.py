@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import pytest
 import torch
-from loguru import logger
 
 pytest.importorskip("triton", reason="it is what compiles")
 if sys.platform != "linux":
@@ -23,6 +23,7 @@ from agent_tts.bench.checkpoint_config import SIZES, write_configuration
 from agent_tts.engine.qwen3 import compiling
 from agent_tts.engine.qwen3.compiling import Compilation, Steps
 from agent_tts.model.kernels.ahead import Pointer
+from tests.cli.process import invoke
 
 pytestmark = pytest.mark.node
 
@@ -74,7 +75,7 @@ class Heard:
 def compiled(steps: Steps) -> tuple[Heard, Heard]:
     """Two engines that need the same kernels at the same time; both are ready."""
     first, second = Heard(), Heard()
-    with closing(Compilation(steps)) as one, closing(Compilation(steps)) as other:
+    with closing(Compilation([steps])) as one, closing(Compilation([steps])) as other:
         one.wait(first)
         other.wait(second)
     return first, second
@@ -82,7 +83,7 @@ def compiled(steps: Steps) -> tuple[Heard, Heard]:
 
 def missed(steps: Steps) -> int:
     """The number of kernels that the steps launch on real tensors and the cache lacks."""
-    command = [sys.executable, "-m", "tests.engine.qwen3.real_launches", steps.to_json()]
+    command = [sys.executable, "-m", "tests.engine.qwen3.real_launches", json.dumps([asdict(steps)])]
     return int(subprocess.run(command, capture_output=True, check=True, timeout=100).stdout)
 
 
@@ -103,14 +104,6 @@ def lives(pid: int) -> bool:
     return stat.exists() and stat.read_text().rpartition(") ")[2][0] != "Z"
 
 
-@pytest.fixture
-def log() -> Iterator[list[str]]:
-    lines: list[str] = []
-    sink = logger.add(lambda message: lines.append(str(message)), format="{message}")
-    yield lines
-    logger.remove(sink)
-
-
 def test_real_launches_find_every_kernel_compiled(steps: Steps, cache: Path, compiled: tuple[Heard, Heard]) -> None:
     before = kernels(cache)
     assert missed(steps) == 0
@@ -128,12 +121,12 @@ def test_a_stamp_makes_the_compiling_process_unnecessary(
 ) -> None:
     before, heard = kernels(cache), Heard()
     (stamp,) = stamps(cache)
-    with closing(Compilation(steps)) as compilation:
+    with closing(Compilation([steps])) as compilation:
         assert not children(os.getpid())
         compilation.wait(heard)
     assert heard.total == 0
     stamp.unlink()
-    with closing(Compilation(steps)) as compilation:
+    with closing(Compilation([steps])) as compilation:
         compilation.wait(heard)
     assert heard.done == heard.total == len(before)
     assert kernels(cache) == before
@@ -147,33 +140,68 @@ def test_a_stamp_makes_the_compiling_process_unnecessary(
 def test_other_steps_have_another_stamp(
     steps: Steps, cache: Path, compiled: tuple[Heard, Heard], change: dict[str, object]
 ) -> None:
-    with closing(Compilation(replace(steps, **change))):  # type: ignore[arg-type]
+    with closing(Compilation([replace(steps, **change)])):  # type: ignore[arg-type]
         assert children(os.getpid())
 
 
-def test_a_failed_compilation_is_logged_and_left_to_the_launch(
-    steps: Steps, tmp_path: Path, log: list[str], monkeypatch: pytest.MonkeyPatch
+def test_a_checkpoint_with_other_voices_has_the_same_stamp(steps: Steps, tmp_path: Path) -> None:
+    write_configuration(tmp_path, SIZE, "voice_design")
+    assert replace(steps, folder=str(tmp_path)).stamp == steps.stamp
+
+
+def test_the_command_compiles_for_each_architecture_and_says_what_it_took(
+    steps: Steps, cache: Path, compiled: tuple[Heard, Heard]
+) -> None:
+    """Its kernels are those that a node launches with these settings, whatever memory its GPU has."""
+    settings = ("--slots", "1", "--set", f"qwen3.codec_dtype={steps.codec_dtype}", "--set", "qwen3.max_model_len=64")
+    given = ("compile", "--arch", "sm_90", "--model", steps.folder, "--folder", str(cache), *settings)
+    marked = ("--set", "watermark=audioseal") if steps.watermark else ()
+    first, second = invoke(*given, *marked), invoke(*given, *marked)
+    assert first.returncode == second.returncode == 0, first.stderr
+    assert b"sm_90: " in first.stdout
+    assert b"all kernels were there" in second.stdout
+    assert missed(replace(steps, sizes=(1,), paged=False)) == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (("--arch", "sm_75"), "GPUs from sm_80 on"),
+        (("--arch", "sm_90", "--size", "3B"), "must be of 1.7B, 0.6B"),
+        (("--arch", "sm_90", "--model", "/"), "config.json: missing"),
+        (("--arch", "sm_90", "--set", "qwen3.dtype=float32"), "nothing to compile"),
+    ],
+)
+def test_the_command_refuses_what_it_cannot_compile(given: tuple[str, ...], said: str) -> None:
+    result = invoke("compile", *given)
+    assert result.returncode == 2
+    assert said in result.stderr.decode()
+
+
+def test_a_failed_compilation_is_told_and_left_to_the_launch(
+    steps: Steps, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("TRITON_INTERPRET", "1")  # interpreted kernels cannot be compiled
-    with closing(Compilation(steps)) as compilation:
-        compilation.wait(Heard())
-    assert "exit code 1" in log[-1]
+    with closing(Compilation([steps])) as compilation:
+        why = compilation.wait(Heard())
+    assert why == "not all are compiled, exit code 1"
     assert not stamps(tmp_path)
 
 
 def test_a_compilation_beyond_its_deadline_is_ended_with_its_workers(
-    steps: Steps, tmp_path: Path, log: list[str], monkeypatch: pytest.MonkeyPatch
+    steps: Steps, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    with closing(Compilation(steps)) as compilation:
+    with closing(Compilation([steps])) as compilation:
         (process,) = children(os.getpid())
         while not (workers := children(process)):
             time.sleep(0.01)
         assert len(list(Path(f"/proc/{process}/task").iterdir())) == 1  # one thread: it can fork
         monkeypatch.setattr(compilation, "_deadline", time.monotonic() + 0.1)
-        compilation.wait(Heard())
-    assert "kernels: not all are compiled after" in log[-1]
+        why = compilation.wait(Heard())
+    assert why is not None
+    assert "not all are compiled after" in why
     soon = time.monotonic() + 2  # much less than the compilation takes
     while (left := [worker for worker in workers if lives(worker)]) and time.monotonic() < soon:
         time.sleep(0.01)

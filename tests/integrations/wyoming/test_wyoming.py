@@ -160,7 +160,7 @@ async def test_clients_beyond_the_limit_are_disconnected(node: RunningNode, monk
 def test_the_command_prints_its_address_and_exits_on_sigterm() -> None:
     async def run() -> int | None:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "agent_tts", "wyoming", "--uri", "tcp://127.0.0.1:0", "--node", "127.0.0.1:9"),
+            *(sys.executable, "-m", "agent_tts", "wyoming", "--uri", "tcp://127.0.0.1:0", "--url", "127.0.0.1:9"),
             stdout=asyncio.subprocess.PIPE,
             env={**os.environ, "COLUMNS": "200"},
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from itertools import pairwise
+from itertools import pairwise, product
 
 import pytest
 from hypothesis import given
@@ -36,13 +36,17 @@ TAGS = [
     "</speak>", "<p>", "</p>", "<s>", "</s>", '<prosody rate="fast" volume="+6dB">', "</prosody>", '<mark name="m"/>',
     '<lang xml:lang="de-DE">', "</lang>", "<think>", "</think>", "<tool_call>", "</tool_call>", "[laughs]", "[sad]",
     "[laughs](a)", "[1]", "<<a|b>>", "<<", "<", ">", "[", "]", "=", '"', "'", "/", "</", "<!--", "-->", "<?xml", "?>",
-    "a", "AB1", " ", "  ", "\n", ". ", "Hello ", "you", "é", "\ud800", "\0", "x<y>z",
+    "a", "AB1", " ", "  ", "\n", ". ", "Hello ", "you", "é", "\ud800", "\0", "x<y>z", "<|im_start|>", "<|tool_call>",
+    "<tool_call|>", "<|channel|>", "<|message|>", "<|end|>", "<｜tool▁sep｜>", '<|"|>', "[TOOL_CALLS]", "[/THINK]",
+    "analysis", "<![CDATA[", "]]>", "</answer>", "<start_of_turn>", "<invoke>", "<｜DSML｜think>", "</｜DSML｜think>",
 ]
 NO_TAGS = [
     "a < b", "a<b>c", "x<y>z", "if (i<n && p>q)", "[1]", "[a](http://b.c)", "[laughs](http://b.c)", "a[music]", "[sic]",
     "<b>bold</b>", "H<sub>2</sub>O", "<mark>seen</mark>", "<br/>", "<breaking", "<break dance", "<a href='x'>", "<",
     "cout<<x|y>>z", "1 << 2", "a << b|c >> d", "<<", "[", "</", "<sp", "use <think> tags", "List<String> s", "<think",
     "[excitedly he said]", "<!important", "<!-- never closed", "<emotion", "Q&A", "AT&amp;T", "&", "a \\ b", "<|",
+    "x <| y |> z", "<|>", "<x|y>", "<x|", "<channel>", "<tool|y>", "<turn |>", "[ARGS]...", "[think]", "[THINK",
+    "a[b[0]]>5", "x]]", "use <answer> tags", "</3", "<｜", "</｜x｜y>", "[/", "[/b]", "<!y", "<?y", "<![if x]>",
     "\\{x\\}", "List<voice> a", "Option<Token> b", "the <invoke> method. It", "Use <metadata> here. Next", "a <desc> b",
 ]
 # fmt: on
@@ -124,11 +128,53 @@ def test_anything_else_is_text(text: str) -> None:
         ("Let me see. <think>hm</think>Yes.", ["Let me see. Yes."]),
         ('Sure. <tool_call>{"a": "<think>"}</tool_call> Done.', ["Sure. Done."]),
         ("</think>Hello.", ["Hello."]),
+        ("Well,<think>hm</think>yes. One<think>", ["Well,<think>hm yes. One<think>"]),
+        ("Yes.<think>hm</think>No", ["Yes. No"]),
+        ("<answer>Yes.</answer><output>No</output>", ["Yes.No"]),
+        ("<|im_start|>assistant\nHello<|im_end|>there.<start_of_turn>model yes", ["Hello there. yes"]),
+        ("a <|reserved_1|>b<｜end▁of▁sentence｜>", ["a b"]),
+        ('<|channel|>commentary<|message|>Let me see.<|end|><|start|>assistant to=f<|channel|>commentary<|message|>{}'
+         "<|call|><|start|>assistant<|channel|>final<|message|>Sunny.", ["Let me see. Sunny."]),
+        ('Ok.[TOOL_CALLS]f{"a": "<think>"}', ["Ok."]),
+        ("<tool_call>a <|tool_sep|> b</tool_call>Yes", ["Yes"]),
+        ("<seed:think>a</think>b</seed:think>c", ["c"]),
+        # punctuation belongs to the word before it
+        ("A <prosody rate='fast'>b</prosody>. C", ["A ", Prosody(1.25), "b. ", Prosody(), "C"]),
+        ('A ("<lang lang="de">b</lang>"), c', ['A ("', Language("de"), 'b"), ', Language(None), "c"]),
+        ('A <lang lang="de">"b"</lang> "c"', ["A ", Language("de"), '"b" ', Language(None), '"c"']),
     ],
 )  # fmt: skip
 def test_tags_of_the_dialects(text: str, items: list[Item]) -> None:
     assert read(text) == items
     assert directed(read(*text)) == directed(items)
+
+
+@pytest.mark.parametrize(
+    "tag",
+    [
+        *('<prosody rate="{}">', '<prosody volume="{}">', '<prosody pitch="{}">', '<speed ratio="{}"/>'),
+        *('<volume ratio="{}"/>', '<break time="{}"/>', '<break strength="{}"/>', '<emotion value="{}"/>'),
+        *(
+            '<expr type="prosody" label="{}"/>',
+            '<expr type="break" label="{}"/>',
+            '<sub alias="{}"/>',
+            '<mark name="{}"/>',
+        ),
+    ],
+)
+def test_any_value_is_taken(tag: str) -> None:
+    """Fails with a number that no float holds: +9999dB."""
+    numbers = ["", "1", "0", ".5", "9999", "999999", "1e9", "٤", "fast", "de", "a b"]
+    for value in map("".join, product(["", "+", "-"], numbers, ["", "%", "dB", "st", "ms", "s"])):
+        items = read(tag.format(value), "a")
+        assert items[-1] == "a"
+        for item in items:
+            if isinstance(item, Prosody):
+                assert 0.25 <= item.speed <= 4
+                assert 0 <= item.volume <= 4
+                assert 0.5 <= item.pitch <= 2
+            elif isinstance(item, Pause):
+                assert 0 < item.ms <= MAX_PAUSE_MS
 
 
 @pytest.mark.parametrize(
@@ -241,20 +287,38 @@ def test_words_over_tags_span_them() -> None:
 
 
 @pytest.mark.parametrize(
-    "part", ["<", "<<", "[", "<a", '<emotion a="', "</emotion ", "[laughs", "<<a|", "<!--", "<think>", "<s>", "[sad]a"]
+    "part",
+    [
+        *("<", "<<", "[", "<a", '<emotion a="', "</emotion ", "[laughs", "<<a|", "<!--", "<think>", "<s>", "[sad]a"),
+        *(
+            "<!a",
+            "<?a",
+            "<![CDATA[",
+            "]]>",
+            "<|",
+            "<|channel|>",
+            "<｜",
+            "[TOOL_CALLS]",
+            "&#",
+            "\\{",
+            "<sub alias='x'>a",
+        ),
+    ],
 )
-def test_time_is_linear(part: str) -> None:
-    """Ten times as much text takes at most 40 times as long, in pieces of a character."""
+@pytest.mark.parametrize("piece", [1, 100_000])
+def test_time_is_linear(part: str, piece: int) -> None:
+    """Ten times as much text takes at most 40 times as long, in pieces of a character and at once."""
 
     def seconds(chars: int) -> float:
         text, reader = (part * chars)[:chars], MarkupReader()
         began = time.perf_counter()
-        for ch in text:
-            reader.read(ch)
+        for start in range(0, chars, piece):
+            reader.read(text[start : start + piece])
         reader.end()
         return time.perf_counter() - began
 
-    assert seconds(10_000) < 40 * max(min(seconds(1_000) for _ in range(3)), 0.001)
+    chars = 1_000 if piece == 1 else 10_000
+    assert seconds(10 * chars) < 40 * max(min(seconds(chars) for _ in range(3)), 0.001)
 
 
 def test_names_are_known_by_their_starts() -> None:

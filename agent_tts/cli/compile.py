@@ -1,0 +1,145 @@
+"""`agent-tts compile`."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from agent_tts.config.loading import find_config, load_settings
+from agent_tts.config.settings import Settings
+from agent_tts.engine.qwen3.compiling import Compilation, Steps, cache_folder
+from agent_tts.errors import SettingsError
+from agent_tts.model.kernels.architectures import OLDEST, of_nvidia
+
+RELEASED = ("1.7B", "0.6B")
+WITHIN_S = 86_400.0  # a single slow core takes an hour for an architecture
+MIB = 1 << 20
+
+
+def compile_kernels(
+    arch: str | None,
+    size: str | None,
+    models: Sequence[str],
+    folder: Path | None,
+    config: str | None,
+    flags: dict[str, Any],
+) -> int:
+    """Compile for each GPU, with a line for each on stdout; the exit code, 1 when kernels could not be compiled.
+
+    Raises:
+        SettingsError: an unknown architecture or size, a folder without a configuration, or settings without kernels.
+    """
+    if sys.platform != "linux":
+        raise SettingsError("compile: kernels are compiled ahead on Linux alone")
+    if size is not None and models:
+        raise SettingsError("--size 1.7B and --model FOLDER are two ways to name a model: choose one")
+    settings = load_settings(None if config is None else find_config(config), flags)
+    if folder is not None:
+        os.environ["TRITON_CACHE_DIR"] = str(folder.absolute())
+    architectures = [_architecture(name.strip()) for name in arch.split(",")] if arch is not None else [_present()]
+    failed = False
+    with ExitStack() as stack:
+        folders = [Path(model) for model in models] or list(stack.enter_context(_released(size)))
+        for name in architectures:
+            steps = [one for model in folders for one in _steps(model, settings, name)]
+            failed |= not _compile(steps, name)
+    return 1 if failed else 0
+
+
+def _compile(steps: Sequence[Steps], name: str) -> bool:
+    console, began, counts, before = Console(stderr=True), time.monotonic(), (0, 0), _cache_bytes()
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as shown:
+        task = shown.add_task(name, total=None)
+
+        def tell(done: int, total: int) -> None:
+            nonlocal counts
+            counts = done, total
+            shown.update(task, completed=done, total=total)
+
+        with closing(Compilation(steps, within_s=WITHIN_S, always=True)) as compilation:
+            why = compilation.wait(tell)
+    added, took_s = (_cache_bytes() - before) / MIB, time.monotonic() - began
+    what = f"{counts[1]} kernels" if counts[1] else "all kernels were there"
+    state = f", {why}" if why else ""
+    print(f"{name}: {what}{state}, {added:.1f} MiB more, {took_s:.0f} s, in {cache_folder()}", flush=True)
+    return why is None
+
+
+def _steps(folder: Path, settings: Settings, architecture: str) -> list[Steps]:
+    """What a node with these settings runs: whether rows share the cache depends on the memory of its GPU."""
+    import torch
+
+    from agent_tts.engine.factory import DEFAULT_SLOTS
+    from agent_tts.engine.qwen3.graphs import batch_sizes
+    from agent_tts.model.config import ModelConfig
+    from agent_tts.model.entries import CheckpointError
+
+    qwen3 = settings.qwen3
+    if qwen3.dtype == "float32":
+        raise SettingsError("qwen3.dtype: float32 has no kernels of its own: there is nothing to compile")
+    try:
+        ModelConfig.read(folder)
+    except CheckpointError as error:
+        raise SettingsError(f"--model {folder}: {error}") from error
+    sizes = batch_sizes(settings.slots or DEFAULT_SLOTS, torch.device("cuda"))
+    return [
+        Steps(
+            folder=str(folder.absolute()),
+            dtype="bfloat16",
+            codec_dtype="float16" if qwen3.codec_dtype == "auto" else qwen3.codec_dtype,
+            max_model_len=qwen3.max_model_len,
+            paged=paged,
+            sizes=sizes[-1:] if qwen3.reproducible else sizes,
+            mixed=not qwen3.reproducible,
+            watermark=settings.watermark != "none",
+            architecture=architecture,
+        )
+        for paged in (False, True)
+    ]
+
+
+def _architecture(name: str) -> str:
+    """As NVIDIA names it. Raises SettingsError: another name, or too old."""
+    found = re.fullmatch(r"sm_(\d+)", name)
+    if found is None or int(found[1]) < OLDEST:
+        raise SettingsError(f"--arch {name}: must be GPUs from sm_{OLDEST} on, with commas between them, like sm_89,sm_90")
+    return name
+
+
+def _present() -> str:
+    """Of the GPU of this machine. Raises SettingsError: there is none."""
+    import torch
+
+    if not torch.cuda.is_available():
+        raise SettingsError("--arch: PyTorch sees no GPU here: name those to compile for, like sm_90")
+    return of_nvidia(torch.cuda.get_device_capability()).name
+
+
+@contextmanager
+def _released(names: str | None) -> Iterator[list[Path]]:
+    """Folders with the configurations of released sizes; removed with the block. Raises SettingsError."""
+    from agent_tts.bench.checkpoint_config import SIZES, write_configuration
+
+    sizes = [name.strip() for name in names.split(",")] if names is not None else RELEASED
+    for name in sizes:
+        if name not in SIZES:
+            raise SettingsError(f"--size {name}: must be of {', '.join(RELEASED)}")
+    with TemporaryDirectory(prefix="agent-tts-") as made:
+        for name in sizes:
+            write_configuration(Path(made) / name, SIZES[name], "custom_voice")
+        yield [Path(made) / name for name in sizes]
+
+
+def _cache_bytes() -> int:
+    return sum(path.stat().st_size for path in cache_folder().rglob("*") if path.is_file())
