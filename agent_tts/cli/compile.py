@@ -113,7 +113,9 @@ def _architecture(name: str) -> str:
     """As NVIDIA names it. Raises SettingsError: another name, or too old."""
     found = re.fullmatch(r"sm_(\d+)", name)
     if found is None or int(found[1]) < OLDEST:
-        raise SettingsError(f"--arch {name}: must be GPUs from sm_{OLDEST} on, with commas between them, like sm_89,sm_90")
+        raise SettingsError(
+            f"--arch {name}: must be GPUs from sm_{OLDEST} on, with commas between them, like sm_89,sm_90"
+        )
     return name
 
 
