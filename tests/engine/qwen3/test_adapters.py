@@ -2,46 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 
-from agent_tts.config.settings import Checkpoint, Qwen3, Settings, Voices
-from agent_tts.engine.base import AddText, FailedOutput, FrameOutput, ReleaseSlot, StartRequest, StepInput
-from agent_tts.engine.qwen3.engine import Qwen3Engine
+from agent_tts.config.settings import Qwen3
+from agent_tts.engine.base import ReleaseSlot, StartRequest
 from agent_tts.engine.qwen3.model import Qwen3Model
 from agent_tts.errors import InvalidRequest, SettingsError
-from agent_tts.events import FRAME_BYTES, Sampling, SpeechOptions
-from agent_tts.voices.library import Consent, StoredVoice, VoiceLibrary
-from tests.engine.driver import resolved, routed
+from agent_tts.events import SpeechOptions
+from agent_tts.voices.library import VoiceLibrary
+from tests.engine.driver import resolved
+from tests.engine.qwen3.adapter_voices import assert_close, engine, of, speak, write_voices
 from tests.model import lora, tiny
 from tests.model.conftest import one_thread
 
 __all__ = ["one_thread"]  # a fixture
-
-TEXT = "Hello world, how are you?"
-FRAMES = 6
-
-
-@contextmanager
-def engine(folder: Path, voices: Path, *, slots: int = 3, **settings: Any) -> Iterator[Qwen3Engine]:
-    models = (Checkpoint(source=str(folder)),)
-    qwen3 = Qwen3(models=models, device="cpu", max_model_len=128, **settings)
-    made = Qwen3Engine(Settings(qwen3=qwen3, voices=Voices(folder=str(voices))), slots)
-    try:
-        yield routed(made)
-    finally:
-        made.close()
-
-
-def of(voice: str) -> SpeechOptions:
-    return SpeechOptions(voice, "en", seed=0, clean=False, sampling=Sampling(temperature=0))
 
 
 @pytest.fixture(scope="module")
@@ -57,37 +35,7 @@ def adapters(base: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]
 
 @pytest.fixture
 def voices(tmp_path: Path, adapters: list[Path]) -> Path:
-    """The same speaker three times: `plain`, and `zero` and `one` with adapters."""
-    library = VoiceLibrary(tmp_path / "voices", 10)
-    for name, adapter in (("plain", None), ("zero", adapters[0]), ("one", adapters[1])):
-        voice = StoredVoice(name=name, kind="cloned", consent=Consent("I agree."))
-        library.add(voice, {f"vector_{tiny.HIDDEN}": tiny.speaker_vector().numpy()})
-        library.set_adapter(name, adapter)
-    return tmp_path / "voices"
-
-
-def speak(made: Qwen3Engine, voices: dict[int, str]) -> dict[int, NDArray[np.int16]]:
-    """The first frames of requests in these slots at the same time, as samples; ValueError: one failed."""
-    inputs: list[StepInput] = []
-    for slot, voice in voices.items():
-        inputs += [StartRequest(slot, 1, resolved(made, of(voice))), AddText(slot, TEXT), AddText(slot, "", last=True)]
-    said: dict[int, bytes] = dict.fromkeys(voices, b"")
-    try:
-        while min(map(len, said.values())) < FRAMES * FRAME_BYTES:
-            for output in made.step(inputs, list(voices)):
-                if isinstance(output, FailedOutput):
-                    raise ValueError(output.message)
-                assert isinstance(output, FrameOutput)
-                said[output.slot] += output.pcm
-            inputs = []
-    finally:
-        made.step([ReleaseSlot(slot) for slot in voices], [])
-    return {slot: np.frombuffer(pcm[: FRAMES * FRAME_BYTES], "<i2") for slot, pcm in said.items()}
-
-
-def assert_close(one: NDArray[np.int16], other: NDArray[np.int16]) -> None:
-    """Up to the order of sums."""
-    assert np.abs(one.astype(int) - other).max() < 4
+    return write_voices(tmp_path / "voices", *adapters)
 
 
 def test_requests_with_different_adapters_speak_as_the_merged_checkpoints(
@@ -95,8 +43,10 @@ def test_requests_with_different_adapters_speak_as_the_merged_checkpoints(
 ) -> None:
     with engine(base, voices, adapters=2) as made:
         together = speak(made, {0: "plain", 1: "zero", 2: "one"})
-        again = speak(made, {2: "zero"})  # with the cached prompt, in a slot of another adapter
-    assert_close(again[2], together[1])
+        # In slots that had another adapter, one with the cached prompt.
+        again, after = speak(made, {2: "zero"})[2], speak(made, {1: "plain"})[1]
+    assert_close(again, together[1])
+    assert_close(after, together[0])
     assert not np.array_equal(together[0], together[1])
     for slot, adapter in enumerate([None, *adapters]):
         folder = lora.merge(base, adapter, tmp_path / f"{slot}" / base.name) if adapter else base
