@@ -30,6 +30,7 @@ from agent_tts.model.config import FRAME_SAMPLES, ModelConfig, ModelType
 from agent_tts.model.device import Device, queues
 from agent_tts.model.entries import CheckpointError
 from agent_tts.model.frame import FrameModel
+from agent_tts.model.kernels.architectures import of_nvidia
 from agent_tts.model.prompt import PromptVoice, Reference, SpeakerPlace, takes_instructions
 from agent_tts.model.sampling import SamplingParams
 from agent_tts.model.speech import SpeechModel, can_fuse, put_kernels
@@ -219,7 +220,7 @@ class Qwen3Model:
             sizes=self.sizes,
             mixed=not self._one_size,
             watermark=self.watermark is not None,
-            capability=torch.cuda.get_device_capability(self.device),
+            architecture=of_nvidia(torch.cuda.get_device_capability(self.device)).name,
         )
         return [steps]
 

@@ -22,6 +22,7 @@ from agent_tts.engine.qwen3.model import Qwen3Model
 from agent_tts.errors import SettingsError
 from agent_tts.model.codec import Codec
 from agent_tts.model.frame import FrameModel
+from agent_tts.model.kernels.architectures import ARCHITECTURES
 from agent_tts.model.layers import BLOCK_SIZE
 from agent_tts.model.speech import SpeechModel
 from agent_tts.model.weights import build, hollow
@@ -129,7 +130,7 @@ def test_a_device_that_tells_no_memory_has_enough(needs: Callable[..., ModelNeed
 class Unmade:
     """Makes no launch."""
 
-    capability = (9, 0)
+    architecture = ARCHITECTURES["sm_90"]
 
     def launched(self, *_: object) -> None:
         pass
@@ -161,15 +162,12 @@ class Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 @pytest.mark.parametrize("fused", [True, False])
 def test_the_work_of_a_row_is_what_a_step_has_alive(
-    needs: Callable[..., ModelNeeds], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fused: bool
+    needs: Callable[..., ModelNeeds], tmp_path: Path, fused: bool
 ) -> None:
     """Of a step on the meta device."""
-    from triton.runtime.interpreter import InterpretedFunction
-
     from agent_tts.model.kernels.launch import unmade
     from agent_tts.model.speech import put_kernels
 
-    monkeypatch.setattr(InterpretedFunction, "params", (), raising=False)
     config, rows = write_configuration(tmp_path, SIZES["1.7B"], "custom_voice"), 64
     model = SpeechModel(build(FrameModel, config), build(Codec, config.codec))
     hollow(model.frame, torch.bfloat16 if fused else torch.float32)
