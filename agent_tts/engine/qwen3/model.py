@@ -5,11 +5,9 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import cached_property, partial
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +16,7 @@ from loguru import logger
 from numpy.typing import NDArray
 
 from agent_tts.config.settings import Qwen3, Settings
+from agent_tts.engine.laps import Laps
 from agent_tts.engine.qwen3.compiling import Compilation, Steps
 from agent_tts.engine.qwen3.graphs import FrameGraphs, batch_sizes, rows_of_state
 from agent_tts.engine.qwen3.runner import LoadedVoice, ModelRunner
@@ -166,11 +165,12 @@ class Qwen3Model:
 
     def load(self) -> None:
         """Read the weights while kernels are compiled, take the memory of the state, and capture the steps."""
-        times = [time.monotonic()]
+        laps = Laps()
         with closing(Compilation(self._steps())) as compilation:
             for part in self._plans:
                 part.load(self.device)
             logger.info("{}: loaded on {} as {}", self.name, self.device, _name_of(self.dtype))
+            laps.end("weights")
             watermark = self.watermark.to(self.device, self._codec_dtype) if self.watermark else None
             model = SpeechModel(self._frame, self._codec, watermark)
             rows = rows_of_state(self.rows, self.device)
@@ -178,10 +178,10 @@ class Qwen3Model:
             if self._fused:
                 put_kernels(model)
             state = model.init_state(rows, self.max_model_len, self.blocks)
-            times.append(time.monotonic())
+            laps.end("layout and state")
             if why := compilation.wait(partial(self._tell, "kernels compiled")):
                 logger.warning("kernels: {}; the rest is when first used", why)
-            times.append(time.monotonic())
+            laps.end("rest of the kernels")
         if self._captured:
             logger.info("{}: capturing its steps{}", self.name, ", with fused kernels" if self._fused else "")
         graphs = FrameGraphs(
@@ -190,14 +190,15 @@ class Qwen3Model:
             captured=self._captured,
             sizes=self.sizes,
             mixed=not self._one_size,
+            defer=True,
             progress=partial(self._tell, "captured"),
         )
-        times.append(time.monotonic())
-        spans = [after - before for before, after in pairwise(times)]
-        logger.info("{}: weights {:.1f} s, then kernels {:.1f} s, capture {:.1f} s", self.name, *spans)
+        laps.end("capture")
         runner = ModelRunner(model, state, graphs, self.max_model_len, adapters)
         runner.warm_up(min(self.sizes[-1], WARM_UP_ROWS) if self.device.type == "cuda" else 1)
         self._runner = runner
+        laps.end("warm-up")
+        logger.info("{}: {}", self.name, laps)
 
     def _steps(self) -> list[Steps]:
         """What to compile ahead; nothing without fused kernels."""
@@ -261,14 +262,19 @@ def create_models(node: Settings, slots: int) -> list[Qwen3Model]:
     if not settings.models:
         raise SettingsError("qwen3.models: the engine qwen3 needs a model: --model FOLDER, or a hub id")
     logger.info("opening {}", settings.device)
+    laps = Laps()
     device = _device(settings.device)
     limit_threads(device)
     use(device)
+    memory(device)
+    laps.end("device")
     models: list[Qwen3Model] = []
     for checkpoint in settings.models:
         folder = Path(checkpoint.source).expanduser()
         with _named(folder):
             models.append(Qwen3Model(folder, _name(folder, models), settings, device, slots))
+    laps.end("configurations and tokenizers")
+    logger.info("{}", laps)
     for model in models:
         model.watermark = watermark
     plan_memory(models, device, slots, settings.memory)
