@@ -28,6 +28,7 @@ from agent_tts.model.codec import Codec, CodecState
 from agent_tts.model.config import ModelConfig, ModelType
 from agent_tts.model.entries import CheckpointError
 from agent_tts.model.frame import FrameModel
+from agent_tts.model.kernels.architectures import of_nvidia
 from agent_tts.model.layers import BLOCK_SIZE
 from agent_tts.model.prompt import PromptVoice, Reference, SpeakerPlace, takes_instructions
 from agent_tts.model.sampling import SamplingParams
@@ -213,7 +214,7 @@ class Qwen3Model:
             sizes=self.sizes,
             mixed=not self._one_size,
             watermark=self.watermark is not None,
-            capability=torch.cuda.get_device_capability(self.device),
+            architecture=of_nvidia(torch.cuda.get_device_capability(self.device)).name,
         )
         return [steps]
 
