@@ -96,7 +96,9 @@ class RunawayDetector:
         now = self.frames[index] = now + 1
         looped = repeats.max(-1)
         held = (looped >= LOOP_HELD) | (quiet >= SILENT_HELD) | (now >= self._held_from[index])
-        found = held.astype(np.int8)  # Verdict.GOOD and Verdict.HELD; of the others the first that holds
+        found: NDArray[np.int8] = held.astype(
+            np.int8
+        )  # Verdict.GOOD and Verdict.HELD; of the others the first that holds
         found[now >= self._most[index]] = Verdict.OVERRUN
         found[quiet >= SILENT_FRAMES] = Verdict.SILENCE
         found[looped >= LOOP_FRAMES] = Verdict.LOOP
