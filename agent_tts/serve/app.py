@@ -34,6 +34,7 @@ from agent_tts.serve.fair_queue import Flow
 from agent_tts.serve.guard import Guard
 from agent_tts.serve.node import Node
 from agent_tts.serve.routes import detect, http, rtc, voices
+from agent_tts.serve.routes.docs import Docs
 from agent_tts.serve.supervision import Supervision
 from agent_tts.serve.telemetry import pages
 from agent_tts.serve.telemetry.engine_metrics import EngineMetrics
@@ -248,7 +249,8 @@ def _add_page(app: FastAPI) -> None:
     async def index(_: object) -> FileResponse:
         return FileResponse(folder / "index.html", headers=PAGE_HEADERS)
 
-    app.router.routes.append(Route("/", index))
+    docs = Docs(folder / "docs", PAGE_HEADERS)
+    app.router.routes += [Route("/", index), Route("/docs", docs.serve), Route("/docs/{name:path}", docs.serve)]
     app.mount("/web", _Page(directory=folder))
 
 

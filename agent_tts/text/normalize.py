@@ -13,13 +13,14 @@ from functools import lru_cache
 from agent_tts.text.chars import PICTOGRAPH, spread
 from agent_tts.text.spoken import de, en, es, fr, it, ja, ko, pt, ru, zh
 from agent_tts.text.spoken.runs import MAX_RUN, Runs, starts_run
-from agent_tts.text.spoken.table import Table, has_numbers
+from agent_tts.text.spoken.table import MAX_DIGITS, Table, has_numbers
 
 MAX_WORD = 80  # characters; a longer word passes unchanged
 MAX_WORDS = 6  # that are looked at together
-BEFORE = 3  # characters before a number that may tell how it is said
+BEFORE = 6  # characters before a number that may tell how it is said
 
-_LEADING = "\"'“‘«([{¿¡"
+# Before what is said, with the article of an elision: "l'1".
+_LEAD = re.compile(r"[\"'“‘«(\[{¿¡]*(?:[^\W\d_]{1,5}['’](?=\d))?")
 _TRAILING = ".,;:!?…\"'”’»)]}"
 
 # After a number with its unit: the point is that of an abbreviation, not of a sentence ("5 in., 5 in. long").
@@ -128,6 +129,8 @@ class _InWords:
         self._passing = False
         # The word before those that wait, in lower case.
         self._before = ""
+        # The words before those that wait.
+        self._recent = ""
 
     def push(self, ch: str, offset: int) -> None:
         """The next character."""
@@ -182,10 +185,13 @@ class _InWords:
         texts = self._texts()
         for count in range(len(texts), 0, -1):
             text = " ".join(texts[:count])
-            if (said := table.words.get(text)) is not None and count == 1:
+            if (
+                count == 1
+                and (said := table.words.get(text) or table.words.get(text[:1].lower() + text[1:])) is not None
+            ):
                 self._replace(count, 0, len(text), said)
                 return
-            start = len(text) - len(text.lstrip(_LEADING))
+            start = _LEAD.match(text).end()  # type: ignore[union-attr]  # it matches nothing, too
             core = text[start:].rstrip(_TRAILING)
             if start and text[start - 1] == "(" and ")" in core:  # "(555) 123-4567"
                 start, core = start - 1, f"({core}"
@@ -199,11 +205,9 @@ class _InWords:
         self._replace(1, 0, 0, "")
 
     def _said(self, table: Table, core: str) -> str | None:
-        for each in table.all_rules:
-            match = each.pattern.fullmatch(core)
-            if match is not None and (said := each.say(match, self._before)) is not None:
-                return said
-        return None
+        if 2 < len(core) <= MAX_DIGITS and core.isdecimal() and table.labelled(self._recent):
+            return table.digits(core)
+        return table.after(self._before).say(core, self._before)
 
     def _replace(self, count: int, start: int, end: int, said: str) -> None:
         """Pass `count` words on, with their characters from `start` to `end` replaced."""
@@ -211,6 +215,8 @@ class _InWords:
         for word, spaces in self._words[:count]:
             chars += word + spaces
         self._before = self._texts()[count - 1].lower()
+        recent = "" if self._recent.endswith((".", "!", "?")) else self._recent
+        self._recent = f"{recent.rstrip(',;:')} {self._before}".rstrip(":")[-MAX_WORD:]
         del self._words[:count]
         said_chars = spread(said, [offset for _, offset in chars[start:end]])
         for ch, offset in [*chars[:start], *said_chars, *chars[end:]]:

@@ -474,6 +474,22 @@ async def test_a_phone_has_no_horizontal_scroll(browser: DevTools, scheme: str) 
         assert await page.js(overflow) <= 0
 
 
+async def test_the_documentation_fits_a_phone_and_its_code_can_be_copied(browser: DevTools) -> None:
+    async with open_page(browser) as (page, node):
+        await page.resize(390, 844, phone=True)
+        for name in ("", "markup.md", "performance.md", "clients/pipecat.md"):
+            await page.open(f"{node.url}/docs/{name}")
+            assert await page.js("document.documentElement.scrollWidth - 390") <= 0, name
+            buttons, blocks = await page.js(
+                "['button', 'pre'].map((kind) => document.querySelectorAll(`main ${kind}`).length)"
+            )
+            assert buttons == blocks
+            assert await page.js(CONTRAST) == []
+        await page.js("navigator.clipboard.writeText = async (text) => { window.copied = text; }")
+        await page.click("main button")
+        assert "AgentTTSService(" in await page.js("window.copied")
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 async def test_text_has_the_contrast_of_wcag_aa(browser: DevTools, scheme: str) -> None:
     """4.5 to 1 for every visible text, against the first opaque background behind it."""

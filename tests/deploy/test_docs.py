@@ -18,6 +18,7 @@ from agent_tts.config.loading import FIELDS
 from agent_tts.errors import BY_CODE
 from agent_tts.protocol import v1 as protocol
 from agent_tts.protocol.v1 import SessionConfig
+from agent_tts.serve.routes.docs import Docs
 from tests.deploy.test_monitoring import EXPOSED
 from tests.support import running_node
 from tests.test_structure import LAYERS
@@ -63,15 +64,42 @@ def test_files_and_symbols_named_in_the_architecture_exist() -> None:
 
 
 @pytest.mark.real_time  # files are read in threads, which virtual time does not cover
-async def test_the_node_serves_the_pages_as_text() -> None:
+async def test_the_node_serves_the_pages() -> None:
+    """Each page has all links; each link and anchor of each page leads to a page that is served and has it."""
     async with running_node() as running, httpx.AsyncClient(base_url=running.url) as client:
-        for name in NAMES:
-            page = await client.get(f"/web/docs/{name}")
+        assert str((await client.get("/docs", follow_redirects=True)).url).endswith("/docs/")
+        pages = {name: (await client.get(f"/docs/{name}")) for name in NAMES}
+        for name, page in pages.items():
             assert page.status_code == 200
-            assert page.headers["content-type"] == "text/plain; charset=utf-8"
+            assert page.headers["content-type"] == "text/html; charset=utf-8"
             assert "script-src 'self'" in page.headers["content-security-policy"]
-            again = await client.get(f"/web/docs/{name}", headers={"If-None-Match": page.headers["etag"]})
-            assert again.status_code == 304
+            assert page.text.count('aria-current="page"') == (name != "index.md")
+            again = await client.get(f"/docs/{name}", headers={"If-None-Match": page.headers["etag"]})
+            assert (again.status_code, again.content) == (304, b"")
+            for link in set(re.findall(r'(?:href|src)="([^"]+)"', page.text)):
+                target = page.url.join(link)
+                if target.host == page.url.host and target.path not in {"/", "/docs/"}:
+                    found = pages.get(target.path.removeprefix("/docs/")) or await client.get(
+                        target.copy_with(fragment="")
+                    )
+                    assert found.status_code == 200, (name, link)
+                    assert not target.fragment or f'id="{target.fragment}"' in found.text, (name, link)
+        for wrong in (
+            "nothing.md",
+            "../index.html",
+            "..%2findex.html",
+            "%2e%2e/style.css",
+            "/etc/passwd",
+            "architecture",
+        ):
+            assert (await client.get(f"/docs/{wrong}")).status_code == 404, wrong
+
+
+def test_text_of_a_page_is_no_markup(tmp_path: Path) -> None:
+    (tmp_path / "index.md").write_text("# <b>A</b>\n\n<script>x</script> & [b](javascript:x)\n")
+    page, _ = Docs(tmp_path, {})._page("index.md")
+    assert b"<title>&lt;b&gt;A&lt;/b&gt;" in page
+    assert b"<p>&lt;script&gt;x&lt;/script&gt; &amp; [b](javascript:x)</p>" in page
 
 
 def test_files_and_targets_named_in_contributing_exist() -> None:
@@ -84,9 +112,9 @@ def test_files_and_targets_named_in_contributing_exist() -> None:
     assert set(re.findall(r"make ([a-z]+)`", text)) - {"quick"} <= targets
 
 
-def test_the_page_links_every_doc() -> None:
-    page = (ROOT / "web" / "index.html").read_text()
-    assert sorted(re.findall(r'href="web/docs/([^"]+)"', page)) == sorted(NAMES)
+def test_the_index_links_every_page() -> None:
+    links = re.findall(r"\]\(([^)]+)\)", (DOCS / "index.md").read_text())
+    assert sorted([*links, "index.md"]) == NAMES
 
 
 @pytest.mark.parametrize("name", NAMES)

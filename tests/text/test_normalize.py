@@ -24,7 +24,9 @@ _PIECES = st.sampled_from([
     "~", "Dr.", "e.g.", "FBI", "APIs", "NASA", "www.", "example.com", "bob@", "https://", "/a", "you", "said ", "“",
     "”", "!", "你好", "é", "年", "月", "个", "第", "万", "¥", "℃", "～", "３", "本", "개",
     " 시", "분", "08", "3:2", "/", "в ", " de ", "enero", "1.", " Mai",
-    " 1 ", "h", "№", " млн", " руб.", "г.", "º", "-й", " persona",
+    " 1 ", "h", "№", "½", "1½ ",
+    "9am-5pm", "9:00-", "$50-", "code is ", "/month", "l'1", "+", " XXI ", "до ", "3:2",
+    " млн", " руб.", "г.", "º", "-й", " persona",
 ])
 # fmt: on
 _TEXTS = st.lists(_PIECES | st.text(max_size=2), max_size=20).map("".join)
@@ -175,7 +177,7 @@ def test_english(written: str, spoken: str) -> None:
         ("de", "Um 10:30 Uhr, 3,5 km.", "Um zehn Uhr dreißig, drei Komma fünf Kilometer."),
         ("de", "1.234,50 €", "eintausendzweihundertvierunddreißig Euro fünfzig Cent"),
         ("de", "z.B. 20%", "zum Beispiel zwanzig Prozent"),
-        ("fr", "25 pommes", "vingt cinq pommes"),
+        ("fr", "25 pommes", "vingt-cinq pommes"),
         ("es-mx", "Tengo 12.", "Tengo doce."),
     ],
 )

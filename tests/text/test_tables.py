@@ -42,7 +42,7 @@ def test_german(written: str, spoken: str) -> None:
     [
         (
             "3,14, 3.5, 1 000 000 €, 80 €",
-            "trois virgule un quatre, trois virgule cinq, un million d'euros, quatre vingts euros",
+            "trois virgule quatorze, trois virgule cinq, un million d'euros, quatre-vingts euros",
         ),
         ("2 millions €, 5,50 €, 21 %", "deux millions d'euros, cinq euros cinquante centimes, vingt et un pour cent"),
         (
@@ -50,9 +50,9 @@ def test_german(written: str, spoken: str) -> None:
             "un virgule cinq kilomètres, un mètre carré, douze mètres carrés, moins cinq degrés Celsius",
         ),
         ("15h30, 1h, 21 heures, 15:00", "quinze heures trente, une heure, vingt et une heures, quinze heures"),
-        ("05/03/2024, le 1er mars, 2e, 1re", "cinq mars deux mille vingt quatre, le premier mars, deuxième, première"),
+        ("05/03/2024, le 1er mars, 2e, 1re", "cinq mars deux mille vingt-quatre, le premier mars, deuxième, première"),
         ("1 personne, 1 homme, 21 personnes", "une personne, un homme, vingt et une personnes"),
-        ("06 12 34 56 78", "zéro six, douze, trente quatre, cinquante six, soixante dix huit"),
+        ("06 12 34 56 78", "zéro six, douze, trente-quatre, cinquante-six, soixante-dix-huit"),
         ("3-5, 1/2", "trois à cinq, un demi"),
     ],
 )
@@ -63,13 +63,13 @@ def test_french(written: str, spoken: str) -> None:
 @pytest.mark.parametrize(
     ("written", "spoken"),
     [
-        ("3,14, 3.5, 1.000.000 €, 21.000", "tres coma uno cuatro, tres coma cinco, un millón de euros, veintiún mil"),
+        ("3,14, 3.5, 1.000.000 €, 21.000", "tres coma catorce, tres coma cinco, un millón de euros, veintiún mil"),
         (
             "2 millones €, 5,50 €, 21 %",
             "dos millones de euros, cinco euros con cincuenta céntimos, veintiuno por ciento",
         ),
         ("21 km, -5 °C, 100 km/h", "veintiún kilómetros, menos cinco grados Celsius, cien kilómetros por hora"),
-        ("15:30, 1:05, 15:00, 15 h", "quince y treinta, una y cinco, quince horas, quince horas"),
+        ("15:30, 1:05, 15:00, 15 h", "quince y treinta, una y cinco, quince, quince horas"),
         (
             "05/03/2024, 1 de enero de 2024",
             "cinco de marzo de dos mil veinticuatro, primero de enero de dos mil veinticuatro",
@@ -86,7 +86,7 @@ def test_spanish(written: str, spoken: str) -> None:
 @pytest.mark.parametrize(
     ("written", "spoken"),
     [
-        ("3,14, 1.000.000 €, 2 mln €", "tre virgola uno quattro, un milione di euro, due milioni di euro"),
+        ("3,14, 1.000.000 €, 2 mln €", "tre virgola quattordici, un milione di euro, due milioni di euro"),
         (
             "5,50 €, 21 %, 1 km, 5 m²",
             "cinque euro e cinquanta centesimi, ventuno per cento, un chilometro, cinque metri quadrati",
@@ -103,7 +103,7 @@ def test_italian(written: str, spoken: str) -> None:
 @pytest.mark.parametrize(
     ("written", "spoken"),
     [
-        ("3,14, 1.000.000 €, R$ 5,50", "três vírgula um quatro, um milhão de euros, cinco reais e cinquenta centavos"),
+        ("3,14, 1.000.000 €, R$ 5,50", "três vírgula catorze, um milhão de euros, cinco reais e cinquenta centavos"),
         ("16, 21 %, 2 milhões €", "dezesseis, vinte e um por cento, dois milhões de euros"),
         ("15h30, 15:30, 1h, 2h", "quinze e trinta, quinze e trinta, uma hora, duas horas"),
         ("05/03/2024, 1º de janeiro", "cinco de março de dois mil e vinte e quatro, primeiro de janeiro"),
@@ -118,7 +118,10 @@ def test_portuguese(written: str, spoken: str) -> None:
 @pytest.mark.parametrize(
     ("written", "spoken"),
     [
-        ("1 км, 2 км, 5 км, 1,5 км", "один километр, два километра, пять километров, один запятая пять километра"),
+        (
+            "1 км, 2 км, 5 км, 1,5 км",
+            "один километр, два километра, пять километров, одна целая пять десятых километра",
+        ),
         ("21 %, 22 руб., 5,50 ₽", "двадцать один процент, двадцать два рубля, пять рублей пятьдесят копеек"),
         ("2 млн руб., 3 тыс. человек", "два миллиона рублей, три тысячи человек"),
         ("15:30, 10:05, 15:00", "пятнадцать тридцать, десять ноль пять, пятнадцать часов"),

@@ -4,17 +4,7 @@ from __future__ import annotations
 
 import re
 
-from agent_tts.text.spoken.shared import (
-    any_of,
-    before_noun,
-    fractions,
-    invariable,
-    money,
-    numeric_dates,
-    ranges,
-    telephone,
-    words,
-)
+from agent_tts.text.spoken.shared import any_of, invariable, money, numeric_dates, words
 from agent_tts.text.spoken.table import Noun, Table, cardinal, ordinal, rule
 
 MONTHS = words("Januar Februar März April Mai Juni Juli August September Oktober November Dezember")
@@ -32,6 +22,11 @@ _SHORT = {
     "Dez": 12,
 }
 
+# What is often ordered, with the ending of an ordinal without an article: "dritter Stock".
+_ORDERED = dict.fromkeys(words("Stock Platz Tag Teil Gang Versuch"), "r")
+_ORDERED |= dict.fromkeys(words("Etage Klasse Auflage Woche Runde Liga Reihe"), "")
+_ORDERED |= dict.fromkeys(words("OG Obergeschoss Mal Kapitel Jahr Quartal Semester"), "s")
+
 # After these an ordinal ends in -en, and four digits are a year.
 _DATIVE = words("am vom zum bis dem den beim ab seit im des zur")
 _BEFORE_YEAR = {*words("im in seit ab bis von vom vor nach um jahr jahre jahres jahren zwischen"), ""}
@@ -45,7 +40,7 @@ _UNITS = {
     "mg": "Milligramm", "l": "Liter", "L": "Liter", "ml": "Milliliter", "°C": "Grad Celsius", "°F": "Grad Fahrenheit",
     "°": "Grad", "GB": "Gigabyte", "MB": "Megabyte", "TB": "Terabyte", "KB": "Kilobyte", "W": "Watt",
     "kW": "Kilowatt", "MW": "Megawatt", "V": "Volt", "Hz": "Hertz", "kHz": "Kilohertz", "MHz": "Megahertz",
-    "GHz": "Gigahertz", "dB": "Dezibel",
+    "GHz": "Gigahertz", "dB": "Dezibel", "Mbit/s": "Megabit pro Sekunde",
 }
 # fmt: on
 
@@ -57,13 +52,15 @@ class _German(Table):
             return said[:-1] + ("e" if gender == "f" else "")
         return said
 
+    def gender_of(self, noun: str, number: int) -> str | None:
+        return "f" if _FEMININE.fullmatch(noun) and noun not in _NOT_FEMININE else "m"
+
 
 def table() -> Table:
     """See `Table`."""
     hour, minute = Noun("Stunde", "Stunden", "f"), Noun("Minute", "Minuten", "f")
     cent = Noun("Cent", "Cent")
     euro, dollar = (Noun("Euro", "Euro"), cent), (Noun("Dollar", "Dollar"), cent)
-    bare = _German("de", point=",", groups=". ", point_word="Komma")
     return _German(
         "de",
         point=",",
@@ -101,32 +98,58 @@ def table() -> Table:
             "inkl.": "inklusive",
             "ggf.": "gegebenenfalls",
             "Nr.": "Nummer",
+            "=": "gleich",
+            "+": "plus",
             "vgl.": "vergleiche",
             "&": "und",
         },
         rules=(
-            telephone(bare, r"0\d{2,4}[\ /-]\d{3,9}(?:[\ -]\d{1,4})?"),
             rule(
                 rf"(\d{{1,2}})\.\ ?({any_of([*MONTHS, *_SHORT])})\.?(?:\ (\d{{4}}))?",
                 lambda match, before: _date(int(match[1]), _month(match[2]), match[3], before),
             ),
             rule(
-                r"(\d{1,2})\.(\d{1,2})\.(\d{4})?",
+                r"(\d{1,2})\.(\d{1,2})\.(\d{4}|\d\d)?",
                 lambda match, before: (
                     _date(int(match[1]), int(match[2]), match[3], before)
-                    if 0 < int(match[1]) <= 31 and 0 < int(match[2]) <= 12 and (match[3] or before in _DATIVE)
+                    if 0 < int(match[1]) <= 31
+                    and 0 < int(match[2]) <= 12
+                    and (len(match[3] or "") == 4 or before in _DATIVE)
                     else None
                 ),
             ),
-            *numeric_dates("/-", lambda day, month, year: _date(day, month, str(year), "")),
+            *numeric_dates("/-", lambda day, month, year, before: _date(day, month, str(year), before)),
             rule(r"([01]?\d|2[0-4])[:.]([0-5]\d)\ Uhr | ([01]?\d|2[0-4]):([0-5]\d) | ([01]?\d|2[0-4])\ Uhr", _clock),
             rule(r"(\d{1,2})\.\ ([^\W\d_]{2,})", _ordinal),
-            fractions({"1/2": "ein halb", "1/3": "ein Drittel", "1/4": "ein Viertel", "3/4": "drei Viertel"}),
-            ranges(bare, "bis"),
-            rule(r"(1[1-9]\d\d)(er)?", _year_alone),
+            rule(rf"(\d{{1,2}})\.[-–](\d{{1,2}})\.\ ({any_of([*MONTHS, *_SHORT])})", _days),
+            rule(r"(1[1-9]\d\d|[2-9]0)(er)?", _year_alone),
+            rule(
+                r"(\d[\d.]*),[-–]{1,2}(?:\ ?€)?",
+                lambda match, _: f"{cardinal(int(match[1].replace('.', '')), 'de')} Euro",
+            ),
         ),
-        last_rules=(before_noun(bare, "1", _gender, r"[A-ZÄÖÜ][^\W\d_]+"),),
-        openers=frozenset(("EUR", "USD", "Nr.")),
+        to=" bis ",
+        score=" zu ",
+        per={"Monat": "pro Monat", "Jahr": "pro Jahr", "Tag": "pro Tag", "Stunde": "pro Stunde", "Std.": "pro Stunde"},
+        fractions={"1/2": "ein halb", "1/3": "ein Drittel", "2/3": "zwei Drittel", "1/4": "ein Viertel"}
+        | {"3/4": "drei Viertel", "1 1/2": "eineinhalb", "24/7": "vierundzwanzig sieben"},
+        mixed={
+            "1/2": "einhalb",
+            "1/3": "ein Drittel",
+            "2/3": "zwei Drittel",
+            "1/4": "ein Viertel",
+            "3/4": "drei Viertel",
+        },
+        number_word="Nummer",
+        number_signs=("Nr.",),
+        address_signs={".": "Punkt", "-": "Minus", "_": "Unterstrich", "/": "Schrägstrich", "+": "plus", "@": "ät"},
+        phones=r"0\d{2,4}[\ /-]\d{3,9}(?:[\ -]\d{1,4})?",
+        labels=r"(?:\w*nummer|\w*code|pin|plz|postleitzahl|endziffern)(?: ist| lautet)?|endet auf|rufen sie|notruf",
+        roman_after=frozenset(("kapitel", "band", "teil", "akt")),
+        metre=" ",
+        agreeing=(r"\d{0,8}(?<!1)1",),
+        noun=r"[A-ZÄÖÜ][^\W\d_]+",
+        openers=frozenset(("EUR", "USD")),
         ordinal_point=True,
         months=(*MONTHS, *_SHORT),
     )
@@ -134,10 +157,6 @@ def table() -> Table:
 
 def _month(written: str) -> int:
     return MONTHS.index(written) + 1 if written in MONTHS else _SHORT[written]
-
-
-def _gender(noun: str) -> str:
-    return "f" if _FEMININE.fullmatch(noun) and noun not in _NOT_FEMININE else "m"
 
 
 def _ordered(number: int, before: str) -> str:
@@ -150,14 +169,21 @@ def _ordered(number: int, before: str) -> str:
 
 def _date(day: int, month: int, year: str | None, before: str) -> str:
     said = f"{_ordered(day, before)} {MONTHS[month - 1]}"
-    return said if year is None else f"{said} {_year(int(year))}"
+    if year is None or year == "None":
+        return said
+    return f"{said} {_year(int(year) + 2_000 * (len(year) == 2))}"
 
 
 def _ordinal(match: re.Match[str], before: str) -> str | None:
-    """After an article; otherwise the point may end a sentence, or number a list."""
+    """After an article; otherwise the point may end a sentence, or number a list, but not before some nouns."""
     if before not in (*_DATIVE, "der", "die", "das"):
-        return None
+        ending = _ORDERED.get(match[2])
+        return None if ending is None else f"{ordinal(int(match[1]), 'de')}{ending} {match[2]}"
     return f"{_ordered(int(match[1]), before)} {match[2]}"
+
+
+def _days(match: re.Match[str], before: str) -> str:
+    return f"{_ordered(int(match[1]), before)} bis {_date(int(match[2]), _month(match[3]), None, 'bis')}"
 
 
 def _year(number: int) -> str:
@@ -168,6 +194,8 @@ def _year(number: int) -> str:
 
 
 def _year_alone(match: re.Match[str], before: str) -> str | None:
+    if len(match[1]) == 2:
+        return f"{cardinal(int(match[1]), 'de')}er" if match[2] else None
     if match[2]:
         return f"{_year(int(match[1]))}er"
     return _year(int(match[1])) if before in _BEFORE_YEAR else None

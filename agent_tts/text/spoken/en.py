@@ -14,22 +14,20 @@ _SHORT = {month[:3]: month for month in MONTHS} | {"Sept": "September"}
 _MONTH = f"(?P<month>{'|'.join((*MONTHS, *_SHORT))})"
 _DAY = r"(?P<day>0?[1-9]|[12]\d|3[01])(?:st|nd|rd|th)?"
 _YEAR = r"(?:,?\ (?P<year>\d{4}))?"
-_TOP_LEVEL = "com|org|net|edu|gov|io|ai|dev|app|info|biz|co|uk|us|ca|au|de|fr|es|it|nl|eu|tv|me"
 
 # After these, four digits are a year.
-_BEFORE_YEAR = {"in", "since", "by", "from", "until", "till", "before", "after", "of", "during", "year", "to"}
+_BEFORE_YEAR = {"in", "since", "by", "from", "until", "till", "before", "after", "of", "during", "year", "to", "spring"}
+_BEFORE_YEAR |= {"summer", "fall", "autumn", "winter", "q1", "q2", "q3", "q4"}
+# Those from 1900 on after these, too.
+_BEFORE_RECENT_YEAR = {"and", "or", "the", "early", "late"}
 
-_FRACTIONS = {
-    "1/2": "one half",
-    "1/3": "one third",
-    "2/3": "two thirds",
-    "1/4": "one quarter",
-    "3/4": "three quarters",
-    "½": "one half",
-    "¼": "one quarter",
-    "¾": "three quarters",
-    "24/7": "twenty four seven",
-}
+_FRACTIONS = {"1/2": "one half", "1/3": "one third", "2/3": "two thirds", "1/4": "one quarter", "3/4": "three quarters"}
+_FRACTIONS |= {"24/7": "twenty four seven"}
+_MIXED = {"1/2": "and a half", "1/3": "and a third", "2/3": "and two thirds", "1/4": "and a quarter"}
+_MIXED |= {"3/4": "and three quarters"}
+
+# Three or four digits after these are said in pairs: "room two oh four".
+_PAIRED = {"room", "flight", "suite", "gate", "route", "highway", "apartment", "boeing", "rtx"}
 
 # Spelled although they have a vowel; abbreviations without a vowel always are.
 # fmt: off
@@ -39,6 +37,10 @@ _SPELLED = frozenset((
     "UI", "UK", "UN", "URL", "URLs", "USA", "USB", "UX", "VIP",
 ))
 # fmt: on
+
+_PER = {"mo": "month", "yr": "year", "hr": "hour", "wk": "week", "gal": "gallon", "lb": "pound"}
+_PER |= {word: word for word in ["month", "year", "hour", "week", "day", "night", "person", "user", "minute", "item"]}
+_SCALES = {"thousand": "k K", "million": "M mn", "billion": "B bn", "trillion": "T tn"}  # after an amount of money
 
 _ADDRESS_SIGNS = {".": "dot", "-": "dash", "_": "underscore", "/": "slash", "+": "plus", "@": "at", ":": "colon"}
 _ADDRESS_SIGNS |= {"~": "tilde", "?": "question mark", "=": "equals", "&": "and", "#": "hash", "%": "percent"}
@@ -57,7 +59,8 @@ def table() -> Table:
             **dict.fromkeys(("₹", "INR"), (Noun("rupee", "rupees"), Noun("paisa", "paise"))),
         },
         hundredths_join=" and ",
-        scales={word: Noun(word, word) for word in ("hundred", "thousand", "million", "billion", "trillion")},
+        scales={word: Noun(word, word) for word in ("hundred", "thousand", "million", "billion", "trillion")}
+        | {sign: Noun(word, word) for word, signs in _SCALES.items() for sign in signs.split()},
         units=_units(),
         words={
             "Dr.": "Doctor",
@@ -68,34 +71,43 @@ def table() -> Table:
             "e.g.": "for example",
             "i.e.": "that is",
             "approx.": "approximately",
+            "=": "equals",
+            "+": "plus",
             "&": "and",
             "@": "at",
         },
         rules=(
-            rule(r"([\w.+-]+@[\w-]+(?:\.[\w-]+)+)", _address),
-            rule(rf"(?:https?://)?(?:www\.)?((?:[\w-]+\.)+(?:{_TOP_LEVEL})(?::\d+)?(?:/[^\s]*?)?)/?", _address),
-            rule(r"https?://(?:www\.)?(\S+?)/?", _address),
-            rule(
-                r"\+\d{1,3}(?:[\ .-]?\(?\d{1,4}\)?){1,5} | (?:1[\ .-])?\(?\d{3}\)?[\ .-]\d{3}[\ .-]\d{4} | \d{3}-\d{4}",
-                _phone,
-            ),
             rule(r"(?P<year>\d{4})-(?P<month>0\d|1[0-2])-(?P<day>[0-2]\d|3[01])", _date),
             rule(r"(?P<month>0?[1-9]|1[0-2])/(?P<day>0?[1-9]|[12]\d|3[01])/(?P<year>\d{4}|\d\d)", _date),
-            rule(rf"{_MONTH}\.?\ {_DAY}{_YEAR}", _date),
+            rule(r"(?P<month>0?[1-9]|1[0-2])/(?P<day>0?[1-9]|[12]\d|3[01])", _date_on),
+            rule(rf"{_MONTH}\.?\ {_DAY}(?:[-–](?P<last>[1-9]|[12]\d|3[01]))?{_YEAR}", _date),
             rule(rf"{_DAY}\ {_MONTH}\.?{_YEAR}", _date),
             rule(r"([01]?\d|2[0-4])(?::([0-5]\d))?(?:\ ?([AaPp])\.?[Mm]\.?)", _clock),
             rule(r"([01]?\d|2[0-4]):([0-5]\d)(?::([0-5]\d))?", _clock_24),
             rule(r"(\d+)(?:st|nd|rd|th)", lambda match, _: ordinal(int(match[1])) if len(match[1]) < 7 else None),
-            rule(r"½|¼|¾|\d+/\d+", lambda match, _: _FRACTIONS.get(match[0])),
-            rule(r"(?:No\.|\#)\ ?(\d{1,6})", lambda match, _: f"number {cardinal(int(match[1]))}"),
             rule(r"~(\d{1,9})", lambda match, _: f"about {cardinal(int(match[1]))}"),
-            rule(r"(\d{1,4})[-–](\d{1,4})", _range),
-            rule(r"(\d{1,4}(?:\.\d{1,4}){2,})", lambda match, _: " point ".join(map(_number, match[1].split(".")))),
+            rule(r"(\d{4})[-–](\d{4})", _years),
+            rule(r"[1-9]\d{2,3}", lambda match, before: _pairs(int(match[0])) if before in _PAIRED else None),
+            rule(r"(v?)(\d{1,4}(?:\.\d{1,4}){2,}) | (v)(\d{1,3}(?:\.\d{1,3})?)", _version),
+            rule(r"([1-9]\d{0,3})(-[a-z]{2,}(?:-[a-z]+)*)", lambda match, _: _number(match[1]) + match[2]),
+            rule(r"(\d0)s", lambda match, _: f"{_number(match[1])[:-1]}ies"),
+            rule(r"([3-8])'(\d|1[01])", lambda match, _: f"{_number(match[1])} foot {_number(match[2])}"),
             rule(r"(\d{4})(s?)", _year_alone),
             rule(r"[A-Z]{2,6}s?|IoT", _spelled),
         ),
+        to=" to ",
+        per={sign: f"per {word}" for sign, word in _PER.items()},
+        number_word="number",
+        number_signs=("No.", "#"),
+        fractions=_FRACTIONS,
+        mixed=_MIXED,
+        address_signs=_ADDRESS_SIGNS,
+        phones=r"(?:1[\ .-])?\(?\d{3}\)?[\ .-]\d{3}[\ .-]\d{4} | \d{3}-\d{4}",
+        labels=r"(?:code|pin|passcode|number|extension|zip)(?: is| are)?|end(?:s|ing) in|digits(?: are)?|call|dial",
+        roman_after=frozenset(("war", "chapter", "part", "volume", "section", "act", "phase", "type", "title")),
         months=(*MONTHS, *_SHORT),
-        openers=frozenset(("No.", "#", "USD", "EUR", "GBP")),
+        dotted=frozenset(("a.m.", "p.m.")),
+        openers=frozenset(("USD", "EUR", "GBP")),
     )
 
 
@@ -154,39 +166,43 @@ def _number(written: str) -> str:
     return cardinal(int(written))
 
 
-def _address(match: re.Match[str], _: str) -> str:
-    said = "".join(f" {_ADDRESS_SIGNS[char]} " if char in _ADDRESS_SIGNS else char for char in match[1])
-    return " ".join(said.split())
-
-
-def _phone(match: re.Match[str], _: str) -> str:
-    groups = re.findall(r"\d+", match[0])
-    said = ", ".join(" ".join(_number(digit) for digit in group) for group in groups)
-    return f"plus {said}" if match[0][0] == "+" else said
+def _version(match: re.Match[str], _: str) -> str:
+    said = " point ".join(map(_number, (match[2] or match[4]).split(".")))
+    return f"version {said}" if match[1] or match[3] else said
 
 
 def _date(match: re.Match[str], _: str) -> str:
-    month, year = match["month"], match["year"]
+    month, year = match["month"], match.groupdict().get("year")
     name = MONTHS[int(month) - 1] if month.isdecimal() else _SHORT.get(month, month)
     said = f"{name} {ordinal(int(match['day']))}"
+    if last := match.groupdict().get("last"):
+        said += f" to {ordinal(int(last))}"
     return said if year is None else f"{said}, {_year(year)}"
+
+
+def _date_on(match: re.Match[str], before: str) -> str | None:
+    return _date(match, before) if before in ("on", "by", "until", "since", "before", "after") else None
 
 
 def _year(written: str) -> str:
     number = int(written)
     if len(written) == 2:
         number += 2_000 if number < 70 else 1_900
-    century, rest = divmod(number, 100)
-    if not 1_100 <= number < 2_100 or 2_000 <= number < 2_010:
-        return cardinal(number)
+    return _pairs(number) if 1_100 <= number < 2_000 or 2_010 <= number < 2_100 else cardinal(number)
+
+
+def _pairs(number: int) -> str:
+    """Three or four digits in pairs: twelve thirty four, two oh four, fifteen hundred."""
+    hundreds, rest = divmod(number, 100)
     if not rest:
-        return f"{cardinal(century)} hundred"
-    return f"{cardinal(century)} {'oh ' if rest < 10 else ''}{cardinal(rest)}"
+        return f"{cardinal(hundreds)} hundred"
+    return f"{cardinal(hundreds)} {'oh ' if rest < 10 else ''}{cardinal(rest)}"
 
 
 def _year_alone(match: re.Match[str], before: str) -> str | None:
     written, plural = match.groups()
-    if not "1100" <= written < "2100" or not (plural or before in _BEFORE_YEAR):
+    recent = written >= "1900" and (before in _BEFORE_RECENT_YEAR or re.fullmatch(r"(?:19|20)\d\d,", before))
+    if not "1100" <= written < "2100" or not (plural or recent or before in _BEFORE_YEAR):
         return None
     if not plural:
         return _year(written)
@@ -212,13 +228,9 @@ def _minutes(written: str) -> str:
     return f"oh {_number(written)}" if written[0] == "0" else _number(written)
 
 
-def _range(match: re.Match[str], _: str) -> str | None:
+def _years(match: re.Match[str], _: str) -> str | None:
     first, last = match.groups()
-    if any(len(number) > 1 and number[0] == "0" for number in (first, last)) or int(first) >= int(last):
-        return None
-    years = len(first) == 4 and len(last) == 4 and first >= "1100" and last < "2100"
-    say = _year if years else _number
-    return f"{say(first)} to {say(last)}"
+    return f"{_year(first)} to {_year(last)}" if "1100" <= first < last < "2100" else None
 
 
 def _spelled(match: re.Match[str], _: str) -> str | None:

@@ -4,18 +4,7 @@ from __future__ import annotations
 
 import re
 
-from agent_tts.text.spoken.shared import (
-    any_of,
-    before_noun,
-    fractions,
-    invariable,
-    money,
-    numeric_dates,
-    ranges,
-    regular,
-    telephone,
-    words,
-)
+from agent_tts.text.spoken.shared import any_of, invariable, money, numeric_dates, regular, words
 from agent_tts.text.spoken.table import Noun, Table, cardinal, ordinal, rule
 
 MONTHS = words("enero febrero marzo abril mayo junio julio agosto septiembre octubre noviembre diciembre")
@@ -29,6 +18,7 @@ _UNITS = {
     "mm": "milímetro", "kg": "kilo", "g": "gramo", "mg": "miligramo", "l": "litro", "L": "litro", "ml": "mililitro",
     "°C": "grado Celsius", "°F": "grado Fahrenheit", "°": "grado", "min": "minuto", "s": "segundo", "seg": "segundo",
     "kWh": "kilovatio hora", "W": "vatio", "kW": "kilovatio", "V": "voltio", "dB": "decibelio",
+    "Mbps": "megabit por segundo", "h": "hora",
 }
 # fmt: on
 
@@ -42,13 +32,17 @@ class _Spanish(Table):
             return re.sub(r"uno$", "un", said) if not said.endswith("veintiuno") else f"{said[:-9]}veintiún"
         return said
 
+    def gender_of(self, noun: str, number: int) -> str | None:
+        if noun in _NO_NOUN:
+            return None
+        return "f" if _FEMININE.fullmatch(noun) and not _NOT_FEMININE.fullmatch(noun) else "m"
+
     def after_scale(self, noun: Noun) -> str:
         return f"de {noun.many}"
 
 
 def table() -> Table:
     """See `Table`."""
-    bare = _Spanish("es", point=",", groups=". ", point_word="coma", dots=True)
     return _Spanish(
         "es",
         point=",",
@@ -80,37 +74,63 @@ def table() -> Table:
             "Dr.": "doctor",
             "Dra.": "doctora",
             "&": "y",
+            "=": "igual a",
+            "+": "más",
             "etc.": "etcétera",
             "Ud.": "usted",
             "Uds.": "ustedes",
             "aprox.": "aproximadamente",
         },
         rules=(
-            telephone(bare),
-            *numeric_dates("/-.", _date),
+            *numeric_dates("/-.", _date, "el del al día"),
+            rule(r"(0?[1-9]|1[0-2])(?::([0-5]\d))?\ ?([ap])\.?(?:\ ?m\.?)", _clock_12),
             rule(rf"1º?\ de\ ({any_of(MONTHS)})", lambda match, _: f"primero de {match[1]}"),
             rule(r"([01]?\d|2[0-4]):([0-5]\d)(?:\ ?(?:h|hs|hrs)\.?)? | ([01]?\d|2[0-4])\ ?(?:h|hs|hrs)\.?", _clock),
             rule(r"(\d{1,3})\.?(º|ª|°|er|ra|ro|do|da|to|ta)", _ordinal),
-            fractions({"1/2": "un medio", "1/3": "un tercio", "2/3": "dos tercios", "1/4": "un cuarto"}),
-            fractions({"3/4": "tres cuartos"}),
-            ranges(bare, "a"),
         ),
-        last_rules=(
-            before_noun(bare, "1", _gender),
-            before_noun(bare, "", _gender, number=r"[2-9]\d\d"),
-        ),
-        joins=frozenset(("de",)),
+        plus="más",
+        pairs=True,
+        to=" a ",
+        start="de",
+        starts=frozenset(("de", "del", "desde", "entre", "páginas", "capítulos")),
+        per={
+            "mes": "al mes",
+            "año": "al año",
+            "día": "al día",
+            "hora": "por hora",
+            "h": "por hora",
+            "noche": "por noche",
+        },
+        fractions={
+            "1/2": "un medio",
+            "1/3": "un tercio",
+            "2/3": "dos tercios",
+            "1/4": "un cuarto",
+            "3/4": "tres cuartos",
+        }
+        | {"24/7": "veinticuatro siete"},
+        mixed={
+            "1/2": "y medio",
+            "1/3": "y un tercio",
+            "2/3": "y dos tercios",
+            "1/4": "y cuarto",
+            "3/4": "y tres cuartos",
+        },
+        number_word="número",
+        number_signs=("n.º", "N.º", "nº", "Nº", "n°", "N°"),
+        address_signs={".": "punto", "-": "guion", "_": "guion bajo", "/": "barra", "+": "más", "@": "arroba"},
+        phones=r"[6-9]\d\d\ \d{3}\ \d{3}(?<!000) | 9\d\ \d{3}\ \d\d\ \d\d | [6-9]\d\d\ \d\d\ \d\d\ \d\d",
+        labels=r"código(?: postal)?(?: es| es el)?|pedido(?: es| es el)?|referencia|terminada en|termina en",
+        roman_after=frozenset(("siglo", "capítulo", "tomo")),
+        metre=" ",
+        agreeing=(r"\d{0,8}(?<!1)1", r"[2-9]\d\d"),
+        dotted=frozenset(("a.m.", "p.m.", "m.")),
+        joins=frozenset(("de", "a.", "p.")),
         months=tuple(MONTHS),
     )
 
 
-def _gender(noun: str) -> str | None:
-    if noun in _NO_NOUN:
-        return None
-    return "f" if _FEMININE.fullmatch(noun) and not _NOT_FEMININE.fullmatch(noun) else "m"
-
-
-def _date(day: int, month: int, year: int | None) -> str:
+def _date(day: int, month: int, year: int | None, _: str) -> str:
     said = f"{'primero' if day == 1 else cardinal(day, 'es')} de {MONTHS[month - 1]}"
     return said if year is None else f"{said} de {cardinal(year, 'es')}"
 
@@ -120,7 +140,17 @@ def _clock(match: re.Match[str], _: str) -> str:
     said = re.sub(r"uno$", "una", cardinal(hour, "es"))
     if minutes:
         return f"{said} y {cardinal(minutes, 'es')}"
-    return f"{said} {'hora' if hour == 1 else 'horas'}"
+    return said if match[2] else f"{said} {'hora' if hour == 1 else 'horas'}"
+
+
+def _clock_12(match: re.Match[str], _: str) -> str:
+    hour, minutes, half = int(match[1]), int(match[2] or 0), match[3]
+    said = re.sub(r"uno$", "una", cardinal(hour, "es"))
+    if minutes:
+        said += f" y {cardinal(minutes, 'es')}"
+    if half == "p" and hour == 12:
+        return f"{said} del mediodía"
+    return f"{said} de la {'mañana' if half == 'a' else 'tarde' if hour < 8 else 'noche'}"
 
 
 def _ordinal(match: re.Match[str], _: str) -> str | None:

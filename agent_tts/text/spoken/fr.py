@@ -4,18 +4,8 @@ from __future__ import annotations
 
 import re
 
-from agent_tts.text.spoken.shared import (
-    before_noun,
-    fractions,
-    invariable,
-    money,
-    numeric_dates,
-    ranges,
-    regular,
-    telephone,
-    words,
-)
-from agent_tts.text.spoken.table import Noun, Table, cardinal, ordinal, rule
+from agent_tts.text.spoken.shared import invariable, money, numeric_dates, regular, words
+from agent_tts.text.spoken.table import Noun, Table, cardinal, ordinal, roman, rule
 
 MONTHS = words("janvier février mars avril mai juin juillet août septembre octobre novembre décembre")
 _FEMININE = re.compile(
@@ -31,9 +21,12 @@ _UNITS = {
     "mm": "millimètre", "kg": "kilogramme", "g": "gramme", "mg": "milligramme", "l": "litre", "L": "litre",
     "ml": "millilitre", "cl": "centilitre", "°C": "degré Celsius", "°F": "degré Fahrenheit", "°": "degré",
     "kWh": "kilowattheure", "W": "watt", "kW": "kilowatt", "V": "volt", "Go": "gigaoctet", "Mo": "mégaoctet",
-    "ko": "kilooctet", "To": "téraoctet", "dB": "décibel",
+    "ko": "kilooctet", "To": "téraoctet", "dB": "décibel", "Mbit/s": "mégabit par seconde",
+    "Mb/s": "mégabit par seconde",
 }
 # fmt: on
+
+_ALWAYS = {"24h/24": "vingt-quatre heures sur vingt-quatre", "7j/7": "sept jours sur sept"}
 
 
 class _French(Table):
@@ -44,6 +37,9 @@ class _French(Table):
     def form(self, number: int | None, noun: Noun) -> str:
         return noun.one if number is not None and number < 2 else noun.many
 
+    def gender_of(self, noun: str, number: int) -> str | None:
+        return "f" if _FEMININE.fullmatch(noun.rstrip("s")) else "m"
+
     def after_scale(self, noun: Noun) -> str:
         return f"d'{noun.many}" if noun.many[0] in "aeiouyh" else f"de {noun.many}"
 
@@ -51,11 +47,10 @@ class _French(Table):
 def table() -> Table:
     """See `Table`."""
     cents = Noun("centime", "centimes")
-    bare = _French("fr", point=",", groups=" ", point_word="virgule", dots=True)
     return _French(
         "fr",
         point=",",
-        groups=" ",
+        groups=" .",
         point_word="virgule",
         minus="moins",
         dots=True,
@@ -76,7 +71,11 @@ def table() -> Table:
             _UNITS,
             lambda one: f"{one}s",
         )
-        | regular({"min": "minute", "s": "seconde", "t": "tonne", "ms": "milliseconde"}, lambda one: f"{one}s", "f")
+        | regular(
+            {"min": "minute", "min.": "minute", "h": "heure", "s": "seconde", "t": "tonne", "ms": "milliseconde"},
+            lambda one: f"{one}s",
+            "f",
+        )
         | {"m²": Noun("mètre carré", "mètres carrés"), "km²": Noun("kilomètre carré", "kilomètres carrés")}
         | invariable({"Hz": "hertz", "kHz": "kilohertz", "MHz": "mégahertz", "GHz": "gigahertz"}),
         words={
@@ -85,25 +84,36 @@ def table() -> Table:
             "Mlle": "Mademoiselle",
             "Dr": "Docteur",
             "&": "et",
+            "=": "égale",
+            "+": "plus",
             "etc.": "et cetera",
         },
         rules=(
-            telephone(bare),
             rule(r"0\d(?:[\ .]\d\d){4}", _pairs),
-            *numeric_dates("/.-", _date),
+            *numeric_dates("/.-", _date, "le du au dès"),
+            rule(r"([IVX]+)(e|er|ème|re)", _century),
+            rule(r"24h/24|7j/7", lambda match, _: _ALWAYS[match[0]]),
             rule(r"([01]?\d|2[0-4])\ ?[hH]\ ?([0-5]\d)?(?:\ ?min)? | ([01]?\d|2[0-4]):([0-5]\d)", _clock),
             rule(rf"(\d{{1,3}})({'|'.join(sorted(_ORDINALS, key=len, reverse=True))})", _ordinal),
-            fractions(
-                {"1/2": "un demi", "1/3": "un tiers", "2/3": "deux tiers", "1/4": "un quart", "3/4": "trois quarts"}
-            ),
-            ranges(bare, "à"),
         ),
-        last_rules=(before_noun(bare, "1", lambda noun: "f" if _FEMININE.fullmatch(noun.rstrip("s")) else "m"),),
+        pairs=True,
+        to=" à ",
+        per={"mois": "par mois", "an": "par an", "jour": "par jour", "h": "de l'heure", "nuit": "par nuit"},
+        fractions={"1/2": "un demi", "1/3": "un tiers", "2/3": "deux tiers", "1/4": "un quart", "3/4": "trois quarts"},
+        mixed={"1/2": "et demi", "1/3": "un tiers", "2/3": "deux tiers", "1/4": "un quart", "3/4": "trois quarts"},
+        number_word="numéro",
+        number_signs=("n°", "N°", "nº", "Nº"),
+        address_signs={".": "point", "-": "tiret", "_": "tiret bas", "/": "slash", "+": "plus", "@": "arobase"},
+        phones=r"0\ ?8\d\d[\ .]\d{3}[\ .]\d{3}",
+        labels=r"code(?: est| est le)?|commande(?: est| est le)?|client(?: est| est le)?|dossier|référence",
+        roman_after=frozenset(("chapitre", "tome", "acte", "partie")),
+        metre=" ",
+        agreeing=(r"\d{0,8}(?<!1)1",),
         joins=frozenset(("h",)),
     )
 
 
-def _date(day: int, month: int, year: int | None) -> str:
+def _date(day: int, month: int, year: int | None, _: str) -> str:
     said = f"{'premier' if day == 1 else cardinal(day, 'fr')} {MONTHS[month - 1]}"
     return said if year is None else f"{said} {cardinal(year, 'fr')}"
 
@@ -119,6 +129,14 @@ def _pairs(match: re.Match[str], _: str) -> str:
     return ", ".join(
         f"zéro {cardinal(int(pair), 'fr')}" if pair[0] == "0" else cardinal(int(pair), "fr") for pair in pairs
     )
+
+
+def _century(match: re.Match[str], _: str) -> str | None:
+    """XXIe siècle, François Ier."""
+    number = roman(match[1])
+    if number < 2:
+        return ("premier" if match[2] == "er" else "première") if number and match[2] in ("er", "re") else None
+    return ordinal(number, "fr") if match[2] in ("e", "ème") else None
 
 
 def _ordinal(match: re.Match[str], _: str) -> str | None:

@@ -4,17 +4,8 @@ from __future__ import annotations
 
 import re
 
-from agent_tts.text.spoken.shared import (
-    before_noun,
-    fractions,
-    invariable,
-    money,
-    numeric_dates,
-    ranges,
-    telephone,
-    words,
-)
-from agent_tts.text.spoken.table import Noun, Table, cardinal, ordinal, rule
+from agent_tts.text.spoken.shared import any_of, invariable, money, numeric_dates, words
+from agent_tts.text.spoken.table import Noun, Table, cardinal, ordinal, roman, rule
 
 MONTHS = words("gennaio febbraio marzo aprile maggio giugno luglio agosto settembre ottobre novembre dicembre")
 _FEMININE = re.compile(r".*(?:a|zione|sione|gione|tà|tù|trice)|notte|parte|mano|volta|classe|chiave")
@@ -27,7 +18,7 @@ _NO_NOUN = {
 _UNITS = {
     "Hz": "hertz", "kHz": "kilohertz", "MHz": "megahertz", "GHz": "gigahertz", "W": "watt", "kW": "chilowatt",
     "kWh": "chilowattora", "V": "volt", "KB": "kilobyte", "MB": "megabyte", "GB": "gigabyte", "TB": "terabyte",
-    "dB": "decibel",
+    "dB": "decibel", "Mbps": "megabit al secondo",
 }
 # fmt: on
 
@@ -36,7 +27,18 @@ class _Italian(Table):
     def integer(self, number: int, gender: str = "") -> str:
         if number == 1 and gender:
             return "una" if gender == "f" else "un"
-        return super().integer(number, gender)
+        said = super().integer(number, gender)
+        return re.sub(r"(?<=.)tre$", "tré", said)
+
+    def joined(self, number: str, noun: str) -> str:
+        if number == "un" and re.match(r"s[^aeiou]|z|gn|ps|x|y", noun):
+            number = "uno"
+        return f"un'{noun}" if number == "una" and noun[0] in "aeiou" else f"{number} {noun}"
+
+    def gender_of(self, noun: str, number: int) -> str | None:
+        if noun in _NO_NOUN:
+            return None
+        return "f" if _FEMININE.fullmatch(noun) and not _NOT_FEMININE.fullmatch(noun) else "m"
 
     def after_scale(self, noun: Noun) -> str:
         return f"di {noun.many}"
@@ -44,7 +46,6 @@ class _Italian(Table):
 
 def table() -> Table:
     """See `Table`."""
-    bare = _Italian("it", point=",", groups=". ", point_word="virgola", dots=True)
     metres = {"km": "chilometr", "m": "metr", "cm": "centimetr", "mm": "millimetr"}
     litres = {"l": "litr", "L": "litr", "ml": "millilitr"}
     grams = {"kg": "chil", "g": "gramm", "mg": "milligramm", "min": "minut", "s": "second"}
@@ -81,32 +82,55 @@ def table() -> Table:
             "t": Noun("tonnellata", "tonnellate", "f"),
             "h": Noun("ora", "ore", "f"),
         },
-        words={"Sig.": "signor", "Dott.": "dottor", "Prof.": "professor", "ecc.": "eccetera", "&": "e"},
+        words={"Sig.": "signor", "Dott.": "dottor", "Prof.": "professor", "ecc.": "eccetera", "&": "e"}
+        | {"Sig.ra": "signora", "Dott.ssa": "dottoressa", "=": "uguale", "+": "più"},
         rules=(
-            telephone(bare),
-            *numeric_dates("/.-", _date),
+            *numeric_dates("/.-", _date, "il del al dal"),
+            rule(rf"1°?\ ({any_of(MONTHS)})", lambda match, before: f"primo {match[1]}"),
+            rule(r"([IVX]+)\ (secolo)", _century),
             rule(r"([01]?\d|2[0-4]):([0-5]\d)", lambda match, _: _clock(match)),
             rule(
                 r"([01]?\d|2[0-4])\.([0-5]\d)",
                 lambda match, before: _clock(match) if before in ("ore", "alle", "dalle", "all'") else None,
             ),
             rule(r"(\d{1,3})(º|°|ª)", _ordinal),
-            fractions(
-                {"1/2": "un mezzo", "1/3": "un terzo", "2/3": "due terzi", "1/4": "un quarto", "3/4": "tre quarti"}
-            ),
-            ranges(bare, "a"),
         ),
-        last_rules=(before_noun(bare, "1", _gender),),
+        plus="più",
+        pairs=True,
+        to=" a ",
+        start="da",
+        starts=frozenset(("da", "dal", "dalle", "dai", "tra", "fra")),
+        per={"mese": "al mese", "anno": "all'anno", "giorno": "al giorno", "ora": "all'ora", "notte": "a notte"},
+        fractions={"1/2": "un mezzo", "1/3": "un terzo", "2/3": "due terzi", "1/4": "un quarto", "3/4": "tre quarti"}
+        | {"24/7": "ventiquattro ore su ventiquattro"},
+        mixed={
+            "1/2": "e mezzo",
+            "1/3": "e un terzo",
+            "2/3": "e due terzi",
+            "1/4": "e un quarto",
+            "3/4": "e tre quarti",
+        },
+        number_word="numero",
+        number_signs=("n.", "N.", "n°", "N°", "nº", "Nº"),
+        address_signs={
+            ".": "punto",
+            "-": "trattino",
+            "_": "trattino basso",
+            "/": "barra",
+            "+": "più",
+            "@": "chiocciola",
+        },
+        phones=r"0\d{1,3}[\ /-]\d{3,8}(?:\ \d{3,4})? | (?:3\d\d|80\d)[\ .-]\d{3}[\ .-]?\d{3,4}",
+        labels=r"codice(?: è| è il)?|ordine(?: è| è il)?|pratica|cliente(?: è| è il)?|cap(?: è)?",
+        roman_after=frozenset(("capitolo", "secolo", "tomo")),
+        metre=" e ",
+        agreeing=(r"\d{0,8}(?<!1)1",),
+        openers=frozenset(words("X XI XII XIII XIV XV XVI XVII XVIII XIX XX XXI")),
+        months=tuple(MONTHS),
     )
 
 
-def _gender(noun: str) -> str | None:
-    if noun in _NO_NOUN:
-        return None
-    return "f" if _FEMININE.fullmatch(noun) and not _NOT_FEMININE.fullmatch(noun) else "m"
-
-
-def _date(day: int, month: int, year: int | None) -> str:
+def _date(day: int, month: int, year: int | None, _: str) -> str:
     said = f"{'primo' if day == 1 else cardinal(day, 'it')} {MONTHS[month - 1]}"
     return said if year is None else f"{said} {cardinal(year, 'it')}"
 
@@ -115,6 +139,11 @@ def _clock(match: re.Match[str]) -> str:
     hour, minutes = int(match[1]), int(match[2])
     said = "una" if hour == 1 else cardinal(hour, "it")
     return f"{said} e {cardinal(minutes, 'it')}" if minutes else said
+
+
+def _century(match: re.Match[str], _: str) -> str | None:
+    number = roman(match[1])
+    return f"{ordinal(number, 'it')} {match[2]}" if number else None
 
 
 def _ordinal(match: re.Match[str], _: str) -> str:

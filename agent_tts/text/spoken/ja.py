@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 
-from agent_tts.text.spoken.runs import Runs, one_of
+from agent_tts.text.spoken.runs import CLOCK, END, LETTER, NUMBER, Runs, month_and_day, one_of, spans, telephone
 from agent_tts.text.spoken.table import MAX_DIGITS, cardinal, rule
 
 _DIGITS = ("ゼロ", "一", "二", "三", "四", "五", "六", "七", "八", "九")
+# After these a number is said digit by digit.
+_LABELS = tuple(noun + after for noun in ("番号", "コード") for after in ("", "は", "：", ":"))
 _SCALES = "千|万|億|兆"
 _MONEY = {"¥": "円", "$": "ドル", "€": "ユーロ", "£": "ポンド", "₩": "ウォン"}
 _UNITS = {
@@ -20,25 +22,32 @@ _UNITS = {
     "dB": "デシベル",
 }  # fmt: skip
 
-_NUMBER = r"(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?"
-_END = r"(?![\d.:/]*\d)"  # a number does not go on
-
 
 def runs() -> Runs:
     """See `Runs`."""
+    clock = rule(rf"([01]?\d|2[0-4]):([0-5]\d)(?::([0-5]\d))?{END}", _clock)
     rules = (
-        rule(rf"0\d{{1,4}}-\d{{1,4}}-\d{{3,4}}{_END}|0\d{{9,10}}{_END}|\d{{3}}-\d{{4}}{_END}", _phone),
-        rule(rf"(\d{{4}})([-/.])(\d{{1,2}})\2(\d{{1,2}}){_END}", _date),
-        rule(rf"([01]?\d|2[0-4]):([0-5]\d)(?::([0-5]\d))?{_END}", _clock),
-        rule(rf"([-−]?)([{''.join(_MONEY)}])\ ?([-−]?{_NUMBER})\ ?({_SCALES})?{_END}", _money),
-        rule(rf"([-−]?{_NUMBER})\ ?%", lambda match, _: f"{_number(match[1])}パーセント"),
+        telephone(_digits, "プラス", "、"),
+        rule(rf"0\d{{1,4}}-\d{{1,4}}-\d{{3,4}}{END}|0\d{{9,10}}{END}|\d{{3}}-\d{{4}}{END}", _phone),
+        rule(rf"(\d{{4}})([-/.])(\d{{1,2}})\2(\d{{1,2}}){END}", _date),
+        spans(clock, "から", CLOCK),
+        clock,
+        month_and_day(lambda month, day: f"{_number(str(month))}月{_number(str(day))}日"),
+        rule(r"0(\d)(?=[分秒月日時])", lambda match, _: _number(match[1])),
+        rule(rf"([{''.join(_MONEY)}])({NUMBER})[-–~]\1?({NUMBER}){END}", _moneys),
+        rule(
+            rf"({NUMBER})({_SCALES})[-–~]({NUMBER})(?={_SCALES})",
+            lambda m, _: f"{_number(m[1])}{m[2]}から{_number(m[3])}",
+        ),
+        rule(rf"([-−]?)([{''.join(_MONEY)}])\ ?([-−]?{NUMBER})\ ?({_SCALES})?{END}", _money),
+        rule(rf"([-−]?{NUMBER})\ ?%", lambda match, _: f"{_number(match[1])}パーセント"),
         rule(r"([1-9]\d?)/([1-9]\d?)(?![\d/])", _fraction),
         rule(r"(\d{1,4})\ ?[-–~]\ ?(\d{1,4})(?![-–~]?\d)", _range),
-        rule(rf"([-−]?{_NUMBER})\ ?({one_of(_UNITS)})(?![A-Za-z])", lambda m, _: f"{_number(m[1])}{_UNITS[m[2]]}"),
+        rule(rf"([-−]?{NUMBER})\ ?({one_of(_UNITS)})(?![A-Za-z])", lambda m, _: f"{_number(m[1])}{_UNITS[m[2]]}"),
         rule(r"\d+(?:\.\d+){2,}", lambda match, _: "点".join(map(_number, match[0].split(".")))),
-        rule(rf"(?:(?<!\d)[-−])?{_NUMBER}", lambda match, _: _number(match[0])),
+        rule(rf"(?:(?<!\d)[-−])?{NUMBER}{LETTER}", lambda match, before: _plain(match[0], before)),
     )
-    return Runs(rules, frozenset(_SCALES) - {"|"})
+    return Runs(rules, frozenset(f"{_SCALES}分秒月日時") - {"|"})
 
 
 def _digits(written: str) -> str:
@@ -52,6 +61,15 @@ def _number(written: str) -> str:
     if decimals:
         said += f"点{_digits(decimals)}"
     return f"マイナス{said}" if written[0] in "-−" else said
+
+
+def _plain(written: str, before: str) -> str:
+    return _digits(written) if before.endswith(_LABELS) and written.isdecimal() else _number(written)
+
+
+def _moneys(match: re.Match[str], _: str) -> str:
+    sign, first, last = match.groups()
+    return f"{_number(first)}から{_number(last)}{_MONEY[sign]}"
 
 
 def _phone(match: re.Match[str], _: str) -> str:
@@ -75,6 +93,7 @@ def _clock(match: re.Match[str], _: str) -> str:
 
 def _money(match: re.Match[str], _: str) -> str:
     minus, sign, number, scale = match.groups()
+    number = number.rstrip("0").rstrip(".") if "." in number else number
     return ("マイナス" if minus else "") + _number(number) + (scale or "") + _MONEY[sign]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from agent_tts.text.spoken.runs import Runs, one_of
+from agent_tts.text.spoken.runs import CLOCK, END, LETTER, NUMBER, Runs, month_and_day, one_of, spans, telephone
 from agent_tts.text.spoken.table import MAX_DIGITS, cardinal, rule
 
 # A native number stands before these, up to 99.
@@ -18,6 +18,10 @@ _ONES = ("", "한", "두", "세", "네", "다섯", "여섯", "일곱", "여덟",
 _TENS = ("", "열", "스물", "서른", "마흔", "쉰", "예순", "일흔", "여든", "아흔")
 _DIGITS = ("공", "일", "이", "삼", "사", "오", "육", "칠", "팔", "구")
 _MONTHS = {6: "유", 10: "시"}
+# What has a number, after 번; otherwise 번 counts.
+_NUMBERED = "출구|버스|승강장|게이트|창구|홈|문제|버튼|국도|고객|테이블|좌석|방"
+# After these a number is said digit by digit.
+_LABELS = tuple(noun + after for noun in ("번호", "코드") for after in ("", "는", "：", ":", " ", "는 "))
 _SCALES = "천만|백만|십만|천|백|만|억|조"
 _MONEY = {"₩": "원", "$": "달러", "€": "유로", "£": "파운드", "¥": "엔"}
 _UNITS = {
@@ -28,9 +32,6 @@ _UNITS = {
     "GB": "기가바이트", "TB": "테라바이트", "°C": "도", "℃": "도", "°F": "화씨 도", "°": "도", "%": "퍼센트",
     "dB": "데시벨",
 }  # fmt: skip
-
-_NUMBER = r"(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?"
-_END = r"(?![\d.:/]*\d)"  # a number does not go on
 
 
 def native(number: int) -> str:
@@ -43,23 +44,37 @@ def runs() -> Runs:
     counters = one_of(_COUNTERS.split("|"))
     others = one_of(_OTHERS.split("|"))
     counter = rf"(?!{others})({counters})"
+    clock = rule(rf"([01]?\d|2[0-4]):([0-5]\d)(?::([0-5]\d))?{END}", _clock)
     rules = (
-        rule(rf"0\d{{1,2}}-\d{{3,4}}-\d{{4}}{_END}|01\d{{8,9}}{_END}|1[5-8]\d\d-\d{{4}}{_END}", _phone),
-        rule(rf"(\d{{4}})([-/.])\ ?(\d{{1,2}})\2\ ?(\d{{1,2}})\.?{_END}", _date),
-        rule(rf"([01]?\d|2[0-4]):([0-5]\d)(?::([0-5]\d))?{_END}", _clock),
-        rule(rf"([-−]?)([{''.join(_MONEY)}])\ ?([-−]?{_NUMBER})\ ?({_SCALES})?{_END}", _money),
+        telephone(_digits, "플러스 ", ", "),
+        rule(rf"0\d{{1,2}}-\d{{3,4}}-\d{{4}}{END}|01\d{{8,9}}{END}|1[5-8]\d\d-\d{{4}}{END}", _phone),
+        rule(rf"(\d{{4}})([-/.])\ ?(\d{{1,2}})\2\ ?(\d{{1,2}})\.?{END}", _date),
+        spans(clock, "에서 ", CLOCK),
+        clock,
+        month_and_day(lambda month, day: f"{_month(month)}월 {cardinal(day, 'ko')}일"),
+        rule(rf"([{''.join(_MONEY)}])({NUMBER})[-–~]\1?({NUMBER}){END}", _moneys),
+        rule(
+            rf"({NUMBER})({_SCALES})[-–~]({NUMBER})(?={_SCALES})",
+            lambda m, _: f"{_number(m[1])}{m[2]}에서 {_number(m[3])}",
+        ),
+        rule(r"11\d(?=\ ?(?:번?으?로|에\ |나\ ))", lambda match, _: _digits(match[0])),
+        rule(r"(\d{1,3})(?:\ ?대\ ?|:)(\d{1,3})(?!\d|\ ?대)", lambda m, _: f"{_number(m[1])} 대 {_number(m[2])}"),
+        rule(rf"(\d{{1,3}})(?=\ ?번(?:[을으이]|\ ?(?:{_NUMBERED})))", lambda match, _: f"{_number(match[1])} "),
+        rule(rf"([-−]?)([{''.join(_MONEY)}])\ ?([-−]?{NUMBER})\ ?({_SCALES})?{END}", _money),
         rule(r"(0?[1-9]|1[0-2])\ ?월", lambda match, _: f"{_month(int(match[1]))}월"),
         rule(r"([01]?\d|2[0-4])\ ?시(?!간)(?=\ ?(?:[0-5]?\d\ ?분|[^가-힣]|\Z|[에까부쯤경반이]))", _hour),
         rule(rf"(\d{{1,2}})\ ?[-–~]\ ?(\d{{1,2}})\ ?{counter}", _range_counted),
         rule(rf"(\d{{1,4}})(?=\ ?{counter})", _counted),
         rule(r"([1-9]\d?)/([1-9]\d?)(?![\d/])", _fraction),
         rule(r"(\d{1,4})\ ?[-–~]\ ?(\d{1,4})(?![-–~]?\d)", _range),
-        rule(rf"([-−]?{_NUMBER})\ ?({one_of(_UNITS)})(?![A-Za-z])", lambda m, _: f"{_number(m[1])} {_UNITS[m[2]]}"),
+        rule(rf"([-−]?{NUMBER})\ ?({one_of(_UNITS)})(?![A-Za-z])", lambda m, _: f"{_number(m[1])} {_UNITS[m[2]]}"),
         rule(r"\d+(?:\.\d+){2,}", lambda match, _: " 점 ".join(map(_number, match[0].split(".")))),
-        rule(rf"(?:(?<!\d)[-−])?{_NUMBER}", lambda match, _: _number(match[0])),
+        rule(rf"(?:(?<!\d)[-−])?{NUMBER}{LETTER}", lambda match, before: _plain(match[0], before)),
     )
-    inside = frozenset("".join((_COUNTERS, _OTHERS, _SCALES, "년월일시분초원에까부쯤경반이"))) - {"|"}
-    return Runs(rules, inside)
+    inside = frozenset("".join((_COUNTERS, _OTHERS, _SCALES, _NUMBERED, "년월일시분초원에까부쯤경반이을으로나"))) - {
+        "|"
+    }
+    return Runs(rules, inside, "번대")
 
 
 def _digits(written: str) -> str:
@@ -84,6 +99,8 @@ def _counted(match: re.Match[str], before: str) -> str | None:
     number = int(match[1])
     if not 0 < number < 1_000 or match[1][0] == "0" or (number > 24 and match[2] == "시"):
         return None
+    if before.endswith("제"):  # chapter three
+        return None
     if match[2] == "대" and number % 10 == 0:  # people in their thirties
         return None
     hundreds, rest = divmod(number, 100)
@@ -101,6 +118,15 @@ def _range_counted(match: re.Match[str], _: str) -> str | None:
     if not 0 < first < last or counter == "시":
         return None
     return f"{native(first)} {counter}에서 {native(last)} {counter}"
+
+
+def _plain(written: str, before: str) -> str:
+    return _digits(written) if before.endswith(_LABELS) and written.isdecimal() else _number(written)
+
+
+def _moneys(match: re.Match[str], _: str) -> str:
+    sign, first, last = match.groups()
+    return f"{_number(first)}에서 {_number(last)} {_MONEY[sign]}"
 
 
 def _phone(match: re.Match[str], _: str) -> str:
@@ -124,6 +150,7 @@ def _clock(match: re.Match[str], _: str) -> str:
 
 def _money(match: re.Match[str], _: str) -> str:
     minus, sign, number, scale = match.groups()
+    number = number.rstrip("0").rstrip(".") if "." in number else number
     return f"{'마이너스 ' if minus else ''}{_number(number)}{scale or ''} {_MONEY[sign]}"
 
 

@@ -4,18 +4,7 @@ from __future__ import annotations
 
 import re
 
-from agent_tts.text.spoken.shared import (
-    any_of,
-    before_noun,
-    fractions,
-    invariable,
-    money,
-    numeric_dates,
-    ranges,
-    regular,
-    telephone,
-    words,
-)
+from agent_tts.text.spoken.shared import any_of, invariable, money, numeric_dates, regular, words
 from agent_tts.text.spoken.table import Noun, Table, cardinal, ordinal, rule
 
 MONTHS = words("janeiro fevereiro março abril maio junho julho agosto setembro outubro novembro dezembro")
@@ -33,6 +22,7 @@ _UNITS = {
     "mm": "milímetro", "kg": "quilo", "g": "grama", "mg": "miligrama", "l": "litro", "L": "litro", "ml": "mililitro",
     "°C": "grau Celsius", "°F": "grau Fahrenheit", "°": "grau", "min": "minuto", "s": "segundo",
     "kWh": "quilowatt hora", "W": "watt", "kW": "quilowatt", "V": "volt", "dB": "decibel",
+    "Mbps": "megabit por segundo",
 }
 # fmt: on
 
@@ -44,13 +34,17 @@ class _Portuguese(Table):
             said = re.sub(r"um$", "uma", re.sub(r"dois$", "duas", said.replace("entos", "entas")))
         return said
 
+    def gender_of(self, noun: str, number: int) -> str | None:
+        if noun in _NO_NOUN:
+            return None
+        return "f" if _FEMININE.fullmatch(noun) and not _NOT_FEMININE.fullmatch(noun) else "m"
+
     def after_scale(self, noun: Noun) -> str:
         return f"de {noun.many}"
 
 
 def table() -> Table:
     """See `Table`."""
-    bare = _Portuguese("pt", point=",", groups=". ", point_word="vírgula", dots=True)
     return _Portuguese(
         "pt",
         point=",",
@@ -87,33 +81,52 @@ def table() -> Table:
             "Dra.": "doutora",
             "etc.": "etcétera",
             "&": "e",
+            "=": "igual a",
+            "+": "mais",
         },
         rules=(
-            telephone(bare, r"\(\d\d\)\ ?9?\d{4}-?\d{4}"),
-            *numeric_dates("/-.", _date),
+            *numeric_dates("/-.", _date, "dia em no até"),
             rule(rf"1º?\ de\ ({any_of(MONTHS)})", lambda match, _: f"primeiro de {match[1]}"),
             rule(r"([01]?\d|2[0-4])(?:[h:]([0-5]\d)(?:min|h)?|\ ?h)", _clock),
             rule(r"(\d{1,3})\.?(º|ª|°|o|a)", _ordinal),
-            fractions({"1/2": "um meio", "1/3": "um terço", "2/3": "dois terços", "1/4": "um quarto"}),
-            fractions({"3/4": "três quartos"}),
-            ranges(bare, "a"),
         ),
-        last_rules=(
-            before_noun(bare, "12", _gender),
-            before_noun(bare, "", _gender, number=r"[2-9]\d\d"),
-        ),
+        plus="mais",
+        pairs=True,
+        to=" a ",
+        start="de",
+        starts=frozenset(("de", "das", "do", "desde", "entre", "páginas", "capítulos")),
+        per={
+            "mês": "por mês",
+            "ano": "por ano",
+            "dia": "por dia",
+            "hora": "por hora",
+            "h": "por hora",
+            "noite": "por noite",
+        },
+        fractions={"1/2": "meio", "1/3": "um terço", "2/3": "dois terços", "1/4": "um quarto", "3/4": "três quartos"}
+        | {"24/7": "vinte e quatro por sete"},
+        mixed={
+            "1/2": "e meio",
+            "1/3": "e um terço",
+            "2/3": "e dois terços",
+            "1/4": "e um quarto",
+            "3/4": "e três quartos",
+        },
+        number_word="número",
+        number_signs=("n.º", "N.º", "nº", "Nº", "n°", "N°"),
+        address_signs={".": "ponto", "-": "hífen", "_": "underline", "/": "barra", "+": "mais", "@": "arroba"},
+        phones=r"\(\d\d\)\ ?9?\d{4}-?\d{4} | 0800\ \d{3}\ \d{4} | 9?\d{4}-\d{4}"
+        r"| \d{5}-\d{3} | \d{3}\.\d{3}\.\d{3}-\d\d",  # a CEP, a CPF
+        labels=r"código(?: é| é o)?|pedido(?: é| é o)?|protocolo(?: é| é o)?|cep(?: é)?|senha(?: é)?|final",
+        roman_after=frozenset(("século", "capítulo", "tomo")),
+        metre=" e ",
+        agreeing=(r"\d{0,8}(?<!1)[12]", r"[2-9]\d\d"),
         joins=frozenset(("de",)),
         months=tuple(MONTHS),
     )
 
 
-def _gender(noun: str) -> str | None:
-    if noun in _NO_NOUN:
-        return None
-    return "f" if _FEMININE.fullmatch(noun) and not _NOT_FEMININE.fullmatch(noun) else "m"
-
-
-def _date(day: int, month: int, year: int | None) -> str:
+def _date(day: int, month: int, year: int | None, _: str) -> str:
     said = f"{'primeiro' if day == 1 else cardinal(day, 'pt')} de {MONTHS[month - 1]}"
     return said if year is None else f"{said} de {cardinal(year, 'pt')}"
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
+from functools import cache
 
-from agent_tts.text.spoken.shared import any_of, before_noun, fractions, money, numeric_dates, telephone, words
-from agent_tts.text.spoken.table import Noun, Table, cardinal, ordinal, rule
+from num2words import num2words
+
+from agent_tts.text.spoken.shared import any_of, money, numeric_dates, words
+from agent_tts.text.spoken.table import Noun, Table, cardinal, ordinal, roman, rule
 
 MONTHS = words("января февраля марта апреля мая июня июля августа сентября октября ноября декабря")
 _ONE = {"f": "одна", "n": "одно"}
@@ -15,29 +19,69 @@ _ENDINGS |= {"ая": "ая", "е": "ое", "ое": "ое", "ю": "ую", "ую":
 _YEAR_WORDS = {"год": "", "года": "ого", "году": "ом", "годом": "ым", "г.": "", "гг.": ""}
 
 
+_CENTURY = {"век": "", "века": "ого", "веке": "ом", "веком": "ым"}
+
 _BEFORE_GENITIVE = {*words("с со до после около от из конца начала весной летом осенью зимой")}
 
 
+# After these a number and what it counts are in the genitive: "до ста рублей", "около пяти лет".
+_GENITIVE = {*words("до от из около после без для более менее больше меньше свыше порядка")}
+_TENTHS = ("десят", "сот", "тысячн")
+_NOT_FEMININE = {*words("мужчины дедушки дяди папы судьи юноши")}
+
+
+@dataclass(frozen=True)
 class _Russian(Table):
+    genitive: bool = False
+
     def integer(self, number: int, gender: str = "") -> str:
-        said = super().integer(number, gender)
-        if gender in _ONE:
-            said = re.sub(r"\bодин$", _ONE[gender], said)
-        return re.sub(r"\bдва$", "две", said) if gender == "f" else said
+        if self.genitive:
+            said: str = num2words(number, lang="ru", case="g", gender=gender or "m")
+        else:
+            said = super().integer(number, gender)
+            if gender in _ONE:
+                said = re.sub(r"\bодин$", _ONE[gender], said)
+            said = re.sub(r"\bдва$", "две", said) if gender == "f" else said
+        return re.sub(r"^(?:одна|одной) (?=тысяч)", "", said)
+
+    def decimals(self, said: str, whole: str, decimals: str) -> str:
+        """Two wholes, five tenths; "с половиной" alone is not said, because it may follow 1."""
+        decimals = decimals.rstrip("0")
+        if not decimals:
+            return said
+        if len(decimals) > len(_TENTHS):
+            return super().decimals(said, whole, decimals)
+        parts = []
+        for number, one in ((int(whole), "цел"), (int(decimals), _TENTHS[len(decimals) - 1])):
+            ending = "ых" if number % 10 != 1 or number % 100 == 11 else "ой" if self.genitive else "ая"
+            parts.append(f"{self.integer(number, 'f')} {one}{ending}")
+        return " ".join(parts)
 
     def form(self, number: int | None, noun: Noun) -> str:
         if number is None:
             return noun.few
         if number % 10 == 1 and number % 100 != 11:
-            return noun.one
-        return noun.few if number % 10 in (2, 3, 4) and number % 100 not in (12, 13, 14) else noun.many
+            return noun.few if self.genitive else noun.one
+        few = number % 10 in (2, 3, 4) and number % 100 not in (12, 13, 14) and not self.genitive
+        return noun.few if few else noun.many
+
+    def after(self, before: str) -> Table:
+        return table(genitive=True) if before in _GENITIVE else self
+
+    def gender_of(self, noun: str, number: int) -> str | None:
+        if noun.endswith("мя"):
+            return "n"
+        if number % 10 == 2:
+            return "f" if noun[-1] in "иы" and noun not in _NOT_FEMININE else "m"
+        return "f" if noun[-1] in "ая" else "n" if noun[-1] in "ое" else "m"
 
 
-def table() -> Table:
+@cache
+def table(*, genitive: bool = False) -> Table:
     """See `Table`."""
-    bare = _Russian("ru", point=",", groups=" ", point_word="запятая", dots=True)
     return _Russian(
         "ru",
+        genitive=genitive,
         point=",",
         groups=" ",
         point_word="запятая",
@@ -67,26 +111,45 @@ def table() -> Table:
             "т.п.": "тому подобное",
             "т.к.": "так как",
             "др.": "другие",
+            "ул.": "улица",
+            "кв.": "квартира",
+            "д.": "дом",
             "&": "и",
+            "=": "равно",
+            "+": "плюс",
         },
         rules=(
-            telephone(bare, r"8[\ -]?\(?\d{3}\)?[\ -]?\d{3}[\ -]\d\d[\ -]?\d\d"),
-            *numeric_dates("./-", _date),
+            *numeric_dates("./-", _date, "до от с по на"),
             rule(rf"(\d{{1,2}})\ ({any_of(MONTHS)})(?:\ (\d{{4}})(?:\ (?:года|г\.?))?)?", _day),
             rule(r"(\d{4})(?:\ ?[-–]\ ?(\d{4}))?\ (год|года|году|годом|г\.|г)", _year),
+            rule(r"(XX|X?(?:IX|IV|V?I{0,3})|XXI)\ (век|века|веке|веком)", _century),
             rule(r"([01]?\d|2[0-4]):([0-5]\d)", _clock),
-            rule(rf"(\d{{1,4}})-({any_of(_ENDINGS)})", lambda match, _: declined(int(match[1]), _ENDINGS[match[2]])),
-            fractions({"1/2": "одна вторая", "1/3": "одна треть", "2/3": "две трети", "1/4": "одна четвёртая"}),
-            fractions({"3/4": "три четвёртых"}),
-            rule(r"(\d{1,4})[-–](\d{1,4})", _range),
-            rule(r"(?:№|N)\ ?(\d{1,6})", lambda match, _: f"номер {cardinal(int(match[1]), 'ru')}"),
+            rule(rf"(\d{{1,4}})-({any_of(_ENDINGS)})", lambda match, _: _ordered(int(match[1]), match[2])),
         ),
-        last_rules=(
-            before_noun(bare, "1", lambda noun: "f" if noun[-1] in "ая" else "n" if noun[-1] in "ое" else "m"),
-            before_noun(bare, "2", lambda noun: "f" if noun[-1] in "иы" else "m"),
-        ),
+        plus="плюс",
+        to="-",
+        per=dict.fromkeys(("мес", "месяц"), "в месяц")
+        | {"год": "в год", "день": "в день", "сутки": "в сутки", "ч": "в час"},
+        fractions={"1/2": "одна вторая", "1/3": "одна треть", "2/3": "две трети", "1/4": "одна четвёртая"}
+        | {"3/4": "три четвёртых", "1 1/2": "полтора", "24/7": "двадцать четыре на семь"},
+        mixed={"1/2": "с половиной", "1/3": "и одна треть", "2/3": "и две трети", "1/4": "с четвертью"},
+        number_word="номер",
+        number_signs=("№", "N"),
+        address_signs={
+            ".": "точка",
+            "-": "дефис",
+            "_": "нижнее подчёркивание",
+            "/": "слэш",
+            "+": "плюс",
+            "@": "собака",
+        },
+        phones=r"8[\ -]?\(?\d{3}\)?[\ -]?\d{3}[\ -]\d\d[\ -]?\d\d",
+        labels=r"код|пин|заказа?|номер|индекс|договора",
+        roman_after=frozenset(("глава", "том", "часть")),
+        metre=" ",
+        agreeing=(r"\d{0,8}(?<!1)[12]",),
         dotted=frozenset(("г.", "гг.")),
-        openers=frozenset(("№",)),
+        openers=frozenset(words("X XI XII XIII XIV XV XVI XVII XVIII XIX XX XXI")),
         months=tuple(MONTHS),
     )
 
@@ -129,14 +192,14 @@ def declined(number: int, ending: str) -> str:
     return said[:-2] + ending
 
 
-def _date(day: int, month: int, year: int | None) -> str:
+def _date(day: int, month: int, year: int | None, _: str) -> str:
     said = f"{declined(day, 'ого')} {MONTHS[month - 1]}"
     return said if year is None else f"{said} {declined(year, 'ого')} года"
 
 
 def _day(match: re.Match[str], _: str) -> str | None:
     day, year = int(match[1]), match[3]
-    return _date(day, MONTHS.index(match[2]) + 1, int(year) if year else None) if 0 < day <= 31 else None
+    return _date(day, MONTHS.index(match[2]) + 1, int(year) if year else None, "") if 0 < day <= 31 else None
 
 
 def _year(match: re.Match[str], before: str) -> str:
@@ -148,8 +211,23 @@ def _year(match: re.Match[str], before: str) -> str:
     return f"{declined(int(match[1]), _YEAR_WORDS[word])} {word}"
 
 
-def _clock(match: re.Match[str], _: str) -> str:
+def _ordered(number: int, written: str) -> str:
+    """5-й; "80-е" is a plural, as in "80-е годы"."""
+    return declined(number, "ые" if written == "е" and number % 10 == 0 else _ENDINGS[written])
+
+
+def _century(match: re.Match[str], _: str) -> str | None:
+    number = roman(match[1])
+    return f"{declined(number, _CENTURY[match[2]])} {match[2]}" if number else None
+
+
+def _clock(match: re.Match[str], before: str) -> str:
     hour, minutes = int(match[1]), int(match[2])
+    if before in ("с", "со") or before in _GENITIVE:
+        said: str = num2words(hour, lang="ru", case="g")
+        if not minutes:
+            return f"{said} {'часа' if hour % 10 == 1 and hour != 11 else 'часов'}"
+        return f"{said} {num2words(minutes, lang='ru', case='g')}"
     said = cardinal(hour, "ru")
     if not minutes:
         return f"{said} {_hours(hour)}"
@@ -160,10 +238,3 @@ def _hours(hour: int) -> str:
     if hour % 10 == 1 and hour != 11:
         return "час"
     return "часа" if hour % 10 in (2, 3, 4) and not 11 < hour < 15 else "часов"
-
-
-def _range(match: re.Match[str], _: str) -> str | None:
-    first, last = match.groups()
-    if any(len(number) > 1 and number[0] == "0" for number in (first, last)) or int(first) >= int(last):
-        return None
-    return f"{cardinal(int(first), 'ru')} {cardinal(int(last), 'ru')}"

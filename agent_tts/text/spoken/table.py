@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 from num2words import CONVERTER_CLASSES, num2words
 
+_TOP_LEVEL = "com|org|net|edu|gov|io|ai|dev|app|info|biz|co|uk|us|ca|au|de|at|ch|fr|be|es|mx|it|nl|pt|br|ru|eu|tv|me"
+
 Say = Callable[["re.Match[str]", str], str | None]
 """The words for a match; the second argument is the word before it. None: the rule does not apply."""
 
 MAX_DIGITS = 15  # a longer number is said digit by digit
+MAX_PLAIN = 6  # digits; a longer number without groups is that of an order or an account, unless it ends in 000
+
+SIGNS = "[-−+]"  # before a number
+
+_FRACTIONS = str.maketrans({"½": "1/2", "⅓": "1/3", "⅔": "2/3", "¼": "1/4", "¾": "3/4"})
 
 # Languages that use the numbers of another; those of Portuguese are Brazil's, which has most speakers.
 _SAME = {"pt": "pt_BR", "nb": "no", "nn": "no", "hr": "sr", "bs": "sr", "gl": "pt", "kk": "kz"}
@@ -27,6 +34,9 @@ class Noun(NamedTuple):
     gender: str = "m"  # "f" or "n" otherwise: some number words agree with it
     few: str = ""  # after 2, 3 and 4 in Slavic languages
 
+
+# A number that only English writes so, whatever the language.
+_ENGLISH = re.compile(r"\d{1,3}(?:(?:,\d{3})+\.\d{1,2}|(?:,\d{3}){2,})")
 
 Money = tuple[Noun, Noun | None]  # and its hundredth, if it is said
 
@@ -53,7 +63,25 @@ class Table:
     groups: str = ","  # between the thousands
     point_word: str = "point"
     minus: str = "minus"
+    plus: str = "plus"
     dots: bool = False  # a point with one or two digits after it is one before decimals, too
+    pairs: bool = False  # two decimals are said as one number: "virgule vingt-cinq"
+    to: str = "-"  # between the ends of a range, with its spaces
+    start: str = ""  # before a range, unless one of `starts` is: "da tre a cinque"
+    starts: frozenset[str] = frozenset()
+    per: Mapping[str, str] = field(default_factory=dict)  # after an amount and a slash: "month" is "per month"
+    score: str = ""  # between the goals of 3:2, with its spaces; that of `to` by default
+    number_word: str = ""  # "number": for No. 5
+    number_signs: tuple[str, ...] = ()  # "No."
+    fractions: Mapping[str, str] = field(default_factory=dict)  # 1/2, and others that have a name
+    mixed: Mapping[str, str] = field(default_factory=dict)  # after a whole number: "and a half"
+    address_signs: Mapping[str, str] = field(default_factory=dict)  # of e-mail and web addresses
+    phones: str = ""  # a pattern of national telephone numbers
+    labels: str = ""  # a pattern of the words before a number that is said digit by digit: "code is"
+    agreeing: tuple[str, ...] = ()  # patterns of numbers that agree with the word after them
+    noun: str = r"[^\W\d_]{2,}"  # a pattern of those words
+    roman_after: frozenset[str] = frozenset()  # words that a Roman numeral may follow: "chapter"
+    metre: str = ""  # before the centimetres of 1,80 m, with its spaces; as a number otherwise
     percent: Noun | None = None
     currencies: Mapping[str, Money] = field(default_factory=dict)  # by sign or code
     hundredths_join: str = " "  # between the two
@@ -75,21 +103,31 @@ class Table:
         """A pattern of a number as this language writes it: 1,234.5; without groups of its own."""
         point, groups = re.escape(self.point), re.escape(self.groups)
         dots = r"\d+\.\d{1,2}(?!\d)|" if self.dots else ""
+        dots += rf"{_ENGLISH.pattern}(?!\d)|" if self.point == "," else ""
         return rf"(?:{dots}(?:\d{{1,3}}(?:[{groups}]\d{{3}})+|\d+)(?:{point}\d+)?)"
 
     def parts(self, written: str) -> tuple[str, str]:
         """The digits of a number without a sign, and its decimals."""
-        point = "." if self.dots and re.fullmatch(r"\d+\.\d{1,2}", written) else self.point
+        english = self.point == "," and _ENGLISH.fullmatch(written)
+        point = "." if english or (self.dots and re.fullmatch(r"\d+\.\d{1,2}", written)) else self.point
         whole, _, decimals = written.partition(point)
         return "".join(char for char in whole if char.isdecimal()), decimals
 
+    def sign(self, written: str) -> str:
+        """The word for the sign of a number, with a space after it; "" without one."""
+        return f"{self.minus} " if written[:1] in ("-", "−") else f"{self.plus} " if written[:1] == "+" else ""
+
     def say_number(self, written: str) -> str:
         """A number in words; digit by digit if it starts with a zero or is longer than `MAX_DIGITS`."""
-        whole, decimals = self.parts(written.lstrip("-−"))
-        said = self.digits(whole) if _is_spelled(whole) else self.integer(int(whole))
-        if decimals:
-            said += f" {self.point_word} {self.digits(decimals)}"
-        return f"{self.minus} {said}" if written[0] in "-−" else said
+        whole, decimals = self.parts(written.lstrip("-−+"))
+        spelled = _is_spelled(whole) or (len(written) > MAX_PLAIN and written.isdecimal() and written[-3:] != "000")
+        said = self.digits(whole) if spelled else self.integer(int(whole))
+        return self.sign(written) + (self.decimals(said, whole, decimals) if decimals else said)
+
+    def decimals(self, said: str, whole: str, decimals: str) -> str:
+        """A number whose whole part, `whole`, is `said`, with its decimals."""
+        paired = self.pairs and len(decimals) == 2 and decimals[0] != "0" and decimals[1] != "0"
+        return f"{said} {self.point_word} {self.integer(int(decimals)) if paired else self.digits(decimals)}"
 
     def digits(self, written: str) -> str:
         """One digit after the other."""
@@ -109,51 +147,146 @@ class Table:
 
     def counted(self, written: str, noun: Noun) -> str:
         """A number and what it counts."""
-        whole, decimals = self.parts(written.lstrip("-−"))
+        whole, decimals = self.parts(written.lstrip("-−+"))
         if decimals or _is_spelled(whole):
             return f"{self.say_number(written)} {self.form(None if decimals else 2, noun)}"
         number = int(whole)
-        minus = f"{self.minus} " if written[0] in "-−" else ""
         millions = number > 0 and number % 1_000_000 == 0
         said = self.after_scale(noun) if millions else self.form(number, noun)
-        return f"{minus}{self.integer(number, noun.gender)} {said}"
+        return self.sign(written) + self.joined(self.integer(number, noun.gender), said)
+
+    def joined(self, number: str, noun: str) -> str:
+        """The words of a number before a noun."""
+        return f"{number} {noun}"
+
+    def gender_of(self, noun: str, number: int) -> str | None:
+        """The gender of a word after a number, by its ending; None if it is no noun."""
+        return None
+
+    def after(self, before: str) -> Table:
+        """The table for what follows a word: another one if its case differs."""
+        return self
 
     # ------------------------------------------------------------ all rules
+
+    def say(self, written: str, before: str) -> str | None:
+        """The words for what is written after the word `before`; None if no rule has it."""
+        for each in self.all_rules:
+            match = each.pattern.fullmatch(written)
+            if match is not None and (said := each.say(match, before)) is not None:
+                return said
+        return None
 
     @cached_property
     def all_rules(self) -> tuple[Rule, ...]:
         """All rules, in the order in which they are tried."""
-        found = [*self.rules]
-        signs = "|".join(map(re.escape, sorted(self.currencies, key=len, reverse=True)))
-        if signs:
-            scale = "|".join(map(re.escape, self.scales)) or "(?!)"
-            amount = rf"(?P<minus>[-−]?)(?P<number>{self.number})(?:\ ?(?P<scale>{scale}))?"
+        national = f"|{self.phones}" if self.phones else ""
+        found = [rule(rf"\+\d{{1,3}}(?:[\ ./-]?\(?\d{{1,8}}\)?){{1,5}}{national}", self._telephone), *self.rules]
+        if self.address_signs:
+            domain = rf"(?:[\w-]+\.)+(?:{_TOP_LEVEL})"
             found += [
-                rule(rf"(?P<minus2>[-−]?)(?P<sign>{signs})\ ?{amount}", self._currency),
+                rule(r"(?:mailto:)?([\w.+-]+@[\w-]+(?:\.[\w-]+)+)", self._address),
+                rule(rf"(?:https?://)?(?:www\.)?({domain}(?::\d+)?(?:/[^\s]*?)?)/?", self._address),
+                rule(r"https?://(?:www\.)?(\S+?)/?", self._address),
+            ]
+        if self.number_signs:
+            found.append(rule(rf"(?:{_any(self.number_signs)})\ ?(\d{{1,15}})", self._numbered))
+        if self.fractions:
+            found.append(rule(r"(?:(\d{1,3})\ ?)?([½⅓⅔¼¾]) | (?:(\d{1,3})\ )?(\d{1,2}/\d{1,2})", self._fraction))
+        signs = _any(self.currencies) or "(?!)"
+        found.append(rule(rf"(?P<sign>{signs})?\ ?(?P<first>\d[^\s–-]*)[-–](?P<last>[^\s–-]*\d[^–-]*)", self._range))
+        found.append(rule(r"(\d{1,3}):(\d{1,2})", self._score))
+        if self.currencies:
+            amount = rf"(?P<minus>{SIGNS}?)(?P<number>{self.number})(?:\ ?(?P<scale>{_any(self.scales) or '(?!)'}))?"
+            found += [
+                rule(rf"(?P<minus2>{SIGNS}?)(?P<sign>{signs})\ ?{amount}", self._currency),
                 rule(rf"{amount}\ ?(?P<sign>{signs})", self._currency),
+                rule(rf"((?:{signs}).*|[^/]*(?:{signs}))/({_any(self.per) or '(?!)'})", self._per),
             ]
         if self.percent is not None:
             percent = self.percent
-            found.append(rule(rf"([-−]?{self.number})\ ?%", lambda match, _: self.counted(match[1], percent)))
+            found.append(rule(rf"({SIGNS}?{self.number})\ ?%", lambda match, _: self.counted(match[1], percent)))
         if self.units:
-            unit = "|".join(map(re.escape, sorted(self.units, key=len, reverse=True)))
-            found.append(rule(rf"([-−]?{self.number})\ ?({unit})", self._unit))
-        if short := {scale: noun for scale, noun in self.scales.items() if noun.one != scale != noun.many}:
-            scale = "|".join(map(re.escape, short))
+            found.append(rule(rf"({SIGNS}?{self.number})\ ?({_any(self.units)})", self._unit))
+        if short := {
+            scale: noun for scale, noun in self.scales.items() if len(scale) > 1 and noun.one != scale != noun.many
+        }:
             found.append(
-                rule(rf"({self.number})\ ?({scale})", lambda match, _: self.counted(match[1], short[match[2]]))
+                rule(rf"({self.number})\ ?({_any(short)})", lambda match, _: self.counted(match[1], short[match[2]]))
             )
         found += self.last_rules
-        found.append(rule(rf"[-−]?{self.number}", lambda match, _: self.say_number(match[0])))
-        return tuple(found)
+        found += [rule(rf"({number})\ ({self.noun})", self._agreeing) for number in self.agreeing]
+        if self.roman_after:
+            found.append(rule("[IVX]+", self._roman))
+        return (*found, rule(rf"{SIGNS}?{self.number}", lambda match, _: self.say_number(match[0])))
+
+    def labelled(self, before: str) -> bool:
+        """Whether a number after these words, in small letters, is said digit by digit."""
+        return self._labels is not None and self._labels.search(before) is not None
+
+    @cached_property
+    def _labels(self) -> re.Pattern[str] | None:
+        return re.compile(rf"\b(?:{self.labels})\Z") if self.labels else None
+
+    def _agreeing(self, match: re.Match[str], _: str) -> str | None:
+        number, noun = int(match[1]), match[2]
+        gender = self.gender_of(noun, number)
+        return None if gender is None else self.joined(self.integer(number, gender), noun)
+
+    def _roman(self, match: re.Match[str], before: str) -> str | None:
+        number = roman(match[0])
+        return self.integer(number) if number and before in self.roman_after else None
+
+    def _telephone(self, match: re.Match[str], _: str) -> str:
+        """Digit by digit, with a pause between groups."""
+        groups = ", ".join(self.digits(group) for group in re.findall(r"\d+", match[0]))
+        return f"{self.plus} {groups}" if match[0][0] == "+" else groups
+
+    def _address(self, match: re.Match[str], _: str) -> str:
+        signs = self.address_signs
+        return " ".join("".join(f" {signs[char]} " if char in signs else char for char in match[1]).split())
+
+    def _numbered(self, match: re.Match[str], _: str) -> str:
+        written = match[1]
+        return f"{self.number_word} {self.digits(written) if len(written) > 4 else self.integer(int(written))}"
+
+    def _fraction(self, match: re.Match[str], _: str) -> str | None:
+        whole, written = match[1] or match[3], (match[4] or match[2]).translate(_FRACTIONS)
+        if (said := self.fractions.get(written if whole is None else f"{whole} {written}")) or whole is None:
+            return said
+        return f"{self.integer(int(whole))} {self.mixed[written]}" if written in self.mixed else None
+
+    def _range(self, match: re.Match[str], before: str) -> str | None:
+        """3-5, 9:00-17:00, 50-100 €, $50-$100: both ends, if each is said by a rule."""
+        sign, first, last = match.group("sign", "first", "last")
+        ends = re.fullmatch(r"(\d+)-(\d+).*", f"{first}-{last.lstrip(sign)}" if sign else f"{first}-{last}", re.DOTALL)
+        if ends and (any(len(end) > 1 and end[0] == "0" for end in ends.groups()) or int(ends[1]) >= int(ends[2])):
+            return None
+        word = self.to.strip()
+        said = self.say(first, word), self.say(last if sign is None or sign in last else sign + last, word)
+        if None in said:
+            return None
+        start = "" if not self.start or before in self.starts else f"{self.start} "
+        return f"{start}{said[0]}{self.to}{said[1]}"
+
+    def _score(self, match: re.Match[str], _: str) -> str | None:
+        if any(len(goals) > 1 and goals[0] == "0" for goals in match.groups()):
+            return None
+        return f"{self.integer(int(match[1]))}{self.score or self.to}{self.integer(int(match[2]))}"
+
+    def _per(self, match: re.Match[str], before: str) -> str | None:
+        said = self.say(match[1], before)
+        return None if said is None else f"{said} {self.per[match[2]]}"
 
     def _currency(self, match: re.Match[str], _: str) -> str:
         main, small = self.currencies[match["sign"]]
         number, scale = match["number"], match["scale"]
-        minus = f"{self.minus} " if match["minus"] or match.groupdict().get("minus2") else ""
+        minus = self.sign(match["minus"] or match.groupdict().get("minus2") or "")
         whole, decimals = self.parts(number)
         if scale is not None:
             return f"{minus}{self.counted(number, self.scales[scale])} {self.after_scale(main)}"
+        if len(decimals) == 3 and len(whole) < 4:  # no amount has three decimals: it is a thousand of another language
+            number, whole, decimals = whole + decimals, whole + decimals, ""
         if small is None or len(decimals) not in (0, 2):
             return minus + self.counted(number, main)
         parts = []
@@ -164,15 +297,19 @@ class Table:
         return minus + self.hundredths_join.join(parts)
 
     def _unit(self, match: re.Match[str], _: str) -> str:
-        return self.counted(match[1], self.units[match[2]])
+        number, unit = match.groups()
+        whole, decimals = self.parts(number)
+        if unit in ("m", "м") and self.metre and len(decimals) == 2 and decimals[0] != "0" and len(whole) == 1:
+            return f"{self.counted(whole, self.units[unit])}{self.metre}{self.integer(int(decimals))}"
+        return self.counted(number, self.units[unit])
 
     # ------------------------------------------------------------ words that belong together
 
     @cached_property
     def _open(self) -> re.Pattern[str]:
         """A word whose meaning may depend on the next one."""
-        signs = "|".join(map(re.escape, self.currencies)) or "(?!)"
-        return re.compile(rf"[-−+(#~]*(?:{signs})?[-−]?\(?\d[\d.,:()/–-]*(?<![.,:])|{signs}")
+        signs = _any(self.currencies) or "(?!)"
+        return re.compile(rf"[-−+(#~]*(?:{signs})?[-−]?\(?\d[\d.,:()/–½⅓⅔¼¾-]*(?<![.,:])|[-−+]?(?:{signs})")
 
     @cached_property
     def _dotted(self) -> frozenset[str]:
@@ -183,7 +320,7 @@ class Table:
     def goes_on(self, words: list[str]) -> bool:
         """Whether the reading of these words may depend on the next one."""
         last = words[-1]
-        if last in self.openers or last.rstrip(",").rstrip(".") in self.months:
+        if last in self.openers or last in self.number_signs or last.rstrip(",").rstrip(".") in self.months:
             return True
         if last[-1] == "," and len(words) > 1 and words[-2].rstrip(".") in self.months:
             return True  # "March 5, 2024"
@@ -191,9 +328,22 @@ class Table:
             return self._open.fullmatch(words[-2]) is not None
         if last in self.joins and len(words) > 1:
             return words[-2].isdecimal() or words[-2] in self.months
-        if self.ordinal_point and re.fullmatch(r"[\"'“‘«„(\[]*\d{1,2}\.(?:\d{1,2}\.)?", last):
+        if self.ordinal_point and re.fullmatch(r"[\"'“‘«„(\[]*\d{1,2}\.(?:[-–]?\d{1,2}\.)?", last):
             return True
         return self._open.fullmatch(last.lstrip("\"'“‘«[")) is not None
+
+
+def roman(written: str) -> int:
+    """The value of a Roman numeral below 40; 0 if it is none."""
+    values = [{"I": 1, "V": 5, "X": 10}[letter] for letter in written]
+    if not re.fullmatch("X{0,3}(?:IX|IV|V?I{0,3})", written):
+        return 0
+    return sum(-value if value < after else value for value, after in zip(values, [*values[1:], 0], strict=True))
+
+
+def _any(found: Iterable[str]) -> str:
+    """A pattern of any of these words, the longest first."""
+    return "|".join(map(re.escape, sorted(found, key=len, reverse=True)))
 
 
 def _is_spelled(whole: str) -> bool:
@@ -223,7 +373,8 @@ def _say(number: int, language: str, how: str) -> str:
         said: str = num2words(number, to=how, lang=_name(language))
     except (NotImplementedError, OverflowError, LookupError):  # not in this language, or not so many
         said = num2words(number, to=how, lang="en")
-    return said.replace("-", " ").replace(",", "")
+    said = said.replace(",", "").replace("vingtsième", "vingtième").replace("dicotto", "diciotto")
+    return said if language.startswith("fr") else said.replace("-", " ")
 
 
 def _name(language: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from agent_tts.text.spoken.runs import Runs, one_of
+from agent_tts.text.spoken.runs import CLOCK, END, NUMBER, Runs, month_and_day, one_of, spans, telephone
 from agent_tts.text.spoken.table import MAX_DIGITS, rule
 
 _DIGITS = "零一二三四五六七八九"
@@ -26,11 +26,11 @@ _UNITS = {
     "cm": "厘米", "mm": "毫米", "kg": "公斤", "g": "克", "mg": "毫克", "L": "升", "l": "升", "ml": "毫升", "mL": "毫升",
     "kWh": "千瓦时", "kW": "千瓦", "W": "瓦", "V": "伏", "Hz": "赫兹", "kHz": "千赫", "MHz": "兆赫", "GHz": "吉赫",
     "h": "小时", "min": "分钟", "s": "秒", "ms": "毫秒", "°C": "摄氏度", "℃": "摄氏度", "°F": "华氏度", "°": "度",
-    "dB": "分贝",
+    "dB": "分贝", "Mbps": "兆比特每秒",
 }  # fmt: skip
 
-_NUMBER = r"(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?"
-_END = r"(?![\d.:/]*\d)"  # a number does not go on
+# After these a number is said digit by digit.
+_LABELS = tuple(noun + after for noun in ("码", "号") for after in ("", "：", ":", "是", "为"))
 _WORD_END = r"(?![A-Za-z])"
 
 
@@ -64,27 +64,35 @@ def _group(value: int) -> str:
 
 def runs() -> Runs:
     """See `Runs`."""
+    clock = rule(rf"([01]?\d|2[0-4]):([0-5]\d)(?::([0-5]\d))?{END}", _clock)
     units, counted = one_of(_UNITS), one_of(_COUNTED.split("|"))
     signs = "".join(_MONEY)
     rules = (
-        rule(rf"(1[3-9]\d)[-\ ]?(\d{{4}})[-\ ]?(\d{{4}}){_END}", _mobile),
-        rule(rf"\d{{3,4}}-\d{{3,4}}-?\d{{4}}{_END}", _phone),
-        rule(rf"(\d{{4}})([-/.])(\d{{1,2}})\2(\d{{1,2}}){_END}", _date),
+        rule(rf"(1[3-9]\d)[-\ ]?(\d{{4}})[-\ ]?(\d{{4}}){END}", _mobile),
+        rule(rf"\d{{3,4}}-\d{{3,4}}-?\d{{4}}{END}", _phone),
+        rule(rf"(\d{{4}})([-/.])(\d{{1,2}})\2(\d{{1,2}}){END}", _date),
         rule(r"(1[1-9]\d\d|20\d\d)(?:(?:年)?\ ?[-–~]\ ?(1[1-9]\d\d|20\d\d))?(?=\ ?年)", _years),
         rule(r"(0\d)(?=\ ?年)|(\d0)(?=后)", lambda match, _: digits(match[0])),
-        rule(rf"([01]?\d|2[0-4]):([0-5]\d)(?::([0-5]\d))?{_END}", _clock),
-        rule(rf"([-−]?)([{signs}])\ ?([-−]?{_NUMBER})\ ?({_SCALES})?{_END}", _money),
-        rule(rf"([-−]?{_NUMBER})\ ?([%‰])", _percent),
-        rule(rf"([-−])({_NUMBER})\ ?(℃|°C|摄氏度|度)", lambda match, _: f"零下{_count(match[2])}{_unit(match[3])}"),
+        telephone(_telephone, "加", "，"),
+        spans(clock, "到", CLOCK),
+        clock,
+        month_and_day(lambda month, day: f"{cardinal(month)}月{cardinal(day)}日"),
+        rule(rf"([{signs}])({NUMBER})[-–~]\1?({NUMBER}){END}", _moneys),
+        rule(rf"([-−]?)([{signs}])\ ?([-−]?{NUMBER})\ ?({_SCALES})?{END}", _money),
+        rule(rf"({NUMBER}(?:{_SCALES}))[-–~]({NUMBER})(?={_SCALES})", _range_of_scales),
+        rule(r"(\d{3,4})(?=室|房)", lambda match, _: digits(match[1])),
+        rule(r"(?:11[0249]|12[02])(?!\d)", lambda match, before: _called(match[0], before)),
+        rule(rf"([-−]?{NUMBER})\ ?([%‰])", _percent),
+        rule(rf"([-−])({NUMBER})\ ?(℃|°C|摄氏度|度)", lambda match, _: f"零下{_count(match[2])}{_unit(match[3])}"),
         rule(r"([1-9]\d?)/([1-9]\d?)(?![\d/])", _fraction),
         rule(r"(\d{1,4})\ ?[-–~]\ ?(\d{1,4})(?![-–~]?\d)", _range),
         rule(r"(\d+):(\d+)(?![\d:])", lambda match, _: f"{_number(match[1])}比{_number(match[2])}"),
-        rule(rf"([-−]?{_NUMBER})\ ?({units}){_WORD_END}", _measured),
-        rule(rf"([-−]?{_NUMBER})(?=\ ?(?:{counted}))", _counted),
+        rule(rf"([-−]?{NUMBER})\ ?({units}){_WORD_END}", _measured),
+        rule(rf"([-−]?{NUMBER})(?=\ ?(?:{counted}))", _counted),
         rule(r"\d+(?:\.\d+){2,}", lambda match, _: "点".join(map(_number, match[0].split(".")))),
-        rule(rf"(?:(?<!\d)[-−])?{_NUMBER}", lambda match, before: _plain(match[0], before)),
+        rule(rf"(?:(?<!\d)[-−])?{NUMBER}", lambda match, before: _plain(match[0], before)),
     )
-    inside = frozenset("".join((_COUNTED, _SCALES, "年月日号后摄氏度"))) - {"|"}
+    inside = frozenset("".join((_COUNTED, _SCALES, "年月日号后摄氏度室房"))) - {"|"}
     return Runs(rules, inside)
 
 
@@ -110,8 +118,27 @@ def _unit(written: str) -> str:
     return _UNITS.get(written, written)
 
 
+def _telephone(written: str) -> str:
+    return digits(written).replace("一", "幺")
+
+
+def _called(written: str, before: str) -> str | None:
+    return _telephone(written) if before.endswith(("打", "拨", "警")) else None
+
+
+def _range_of_scales(match: re.Match[str], _: str) -> str:
+    first = re.fullmatch(rf"({NUMBER})(\D+)", match[1])
+    assert first is not None
+    return f"{_count(first[1])}{first[2]}到{_count(match[2])}"
+
+
+def _moneys(match: re.Match[str], _: str) -> str:
+    sign, first, last = match.groups()
+    return f"{_number(first)}到{_number(last)}{_MONEY[sign]}"
+
+
 def _plain(written: str, before: str) -> str:
-    if before.endswith(("码", "号", "码：", "号：", "码是", "号是")) and written.isdecimal():
+    if before.endswith((*_LABELS, "房间")) and written.isdecimal():
         return digits(written)
     return _number(written)
 
@@ -125,11 +152,11 @@ def _measured(match: re.Match[str], _: str) -> str:
 
 
 def _mobile(match: re.Match[str], _: str) -> str:
-    return "，".join(digits(part).replace("一", "幺") for part in match.groups())
+    return "，".join(map(_telephone, match.groups()))
 
 
 def _phone(match: re.Match[str], _: str) -> str:
-    return "，".join(digits(part).replace("一", "幺") for part in match[0].split("-"))
+    return "，".join(map(_telephone, match[0].split("-")))
 
 
 def _date(match: re.Match[str], _: str) -> str | None:

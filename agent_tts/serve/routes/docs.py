@@ -1,0 +1,133 @@
+"""`/docs`: the pages of web/docs as HTML. A page keeps the name of its file, so that its links work in both places."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import re
+from collections.abc import Iterator, Sequence
+from html import escape
+from itertools import pairwise, zip_longest
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import FileResponse, RedirectResponse, Response
+
+if TYPE_CHECKING:
+    from markdown_it import MarkdownIt
+    from markdown_it.token import Token
+
+INDEX = "index.md"
+
+_PAGE = """<!doctype html>
+<html lang="en">
+<head>
+  <meta charset="utf-8">
+  <meta name="viewport" content="width=device-width, initial-scale=1">
+  <meta name="color-scheme" content="light dark">
+  <title>{title} · agent_tts</title>
+  <link rel="icon" href="{top}../web/icon.svg" type="image/svg+xml">
+  <link rel="stylesheet" href="{top}../web/style.css">
+  <link rel="stylesheet" href="{top}../web/docs.css">
+  <script type="module" src="{top}../web/docs.js" blocking="render"></script>
+</head>
+<body>
+  <a class="skip" href="#page">Skip to the page</a>
+  <header class="bar">
+    <p class="mark"><img src="{top}../web/icon.svg" alt="" width="26" height="26"><a href="{top}../">agent<span class="mark-gap">_</span>tts</a></p>
+    <a class="to-pages" href="#pages">All pages</a>
+    <button class="quiet" id="theme" type="button" aria-pressed="false" title="Dark colours">
+      <svg viewBox="0 0 20 20" width="20" height="20" aria-hidden="true"><circle cx="10" cy="10" r="7.25"/><path d="M10 2.75a7.25 7.25 0 0 1 0 14.5z"/></svg>
+      <span class="unseen">Dark colours</span>
+    </button>
+  </header>
+  <div class="shelf">
+    <main id="page">{body}</main>
+    <nav id="pages" aria-label="Documentation">{nav}</nav>
+  </div>
+</body>
+</html>
+"""  # noqa: E501
+
+
+class Docs:
+    """The pages and pictures of a folder. Each page is rendered at its first request, and kept."""
+
+    def __init__(self, folder: Path, headers: dict[str, str]) -> None:
+        """`headers` are of every response."""
+        # What may be asked for: no path of a request is a path of the disk.
+        self._files = {str(file.relative_to(folder)): file for file in folder.rglob("*.*") if file.is_file()}
+        self._headers = headers
+        self._page = functools.cache(self._render)
+
+    async def serve(self, request: Request) -> Response:
+        """Answer `/docs`, `/docs/` and `/docs/NAME`."""
+        name = request.path_params.get("name")
+        if name is None:  # links are relative to the folder
+            return RedirectResponse("docs/")
+        file = self._files.get(name or INDEX)
+        if file is None:
+            raise HTTPException(404, "there is no such page; /docs/ lists them")
+        if file.suffix != ".md":
+            return FileResponse(file, headers=self._headers)
+        page, tag = self._page(name or INDEX)
+        headers = self._headers | {"ETag": tag}
+        if request.headers.get("if-none-match") == tag:
+            return Response(status_code=304, headers=headers)
+        return Response(page, media_type="text/html; charset=utf-8", headers=headers)
+
+    def _render(self, name: str) -> tuple[bytes, str]:
+        """A page, and its entity tag."""
+        markdown = _markdown()
+        tokens = markdown.parse(self._files[name].read_text(encoding="utf-8"))
+        title = next(heading.content for opening, heading in pairwise(tokens) if opening.tag == "h1")
+        top = "../" * name.count("/")
+        page = _PAGE.format(
+            title=escape(title),
+            top=top,
+            nav="".join(self._links(name, top)),
+            body=markdown.renderer.render(list(_anchored(tokens)), markdown.options, {}),
+        ).encode()
+        return page, f'"{hashlib.sha256(page).hexdigest()[:32]}"'
+
+    def _links(self, name: str, top: str) -> Iterator[str]:
+        """The headings and the links of the index, for `name`."""
+        heading = False
+        for token in _markdown().parse(self._files[INDEX].read_text(encoding="utf-8")):
+            if token.tag == "h2":
+                heading = token.nesting > 0
+            elif heading:
+                yield f"<h2>{escape(token.content)}</h2>"
+            children = token.children or []
+            for link, text in pairwise(children):
+                if link.type == "link_open" and (target := str(link.attrs["href"])) in self._files:
+                    here = ' aria-current="page"' if target == name else ""
+                    yield f'<a href="{top}{escape(target)}"{here}>{escape(text.content)}</a>'
+
+
+def slug(heading: str) -> str:
+    """The anchor of a heading, as GitHub makes it."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+@functools.cache
+def _markdown() -> MarkdownIt:
+    from markdown_it import MarkdownIt
+
+    return MarkdownIt("commonmark", {"html": False}).enable("table")
+
+
+def _anchored(tokens: Sequence[Token]) -> Iterator[Token]:
+    """The tokens of a page with an anchor at each heading, and each table in a box that scrolls."""
+    from markdown_it.token import Token
+
+    for token, following in zip_longest(tokens, tokens[1:]):
+        if token.type == "heading_open":
+            token.attrSet("id", slug(following.content))
+        elif token.type == "table_open":
+            yield Token("html_block", "", 0, content='<div class="wide" tabindex="0">')
+        yield token
+        if token.type == "table_close":
+            yield Token("html_block", "", 0, content="</div>")

@@ -1,0 +1,20 @@
+/** The documentation's pages: colours, and a button to copy each block of code. */
+
+import { bindTheme } from "./theme.js";
+
+const SHOWN_MS = 1_500;
+
+bindTheme(/** @type {HTMLButtonElement} */ (document.getElementById("theme")), () => {});
+for (const block of document.querySelectorAll("#page pre")) {
+  const box = document.createElement("div");
+  box.className = "copied";
+  const button = Object.assign(document.createElement("button"), { type: "button", className: "quiet", textContent: "Copy" });
+  button.addEventListener("click", async () => {
+    await navigator.clipboard.writeText(block.textContent ?? "");
+    button.textContent = "Copied";
+    setTimeout(() => (button.textContent = "Copy"), SHOWN_MS);
+  });
+  block.replaceWith(box);
+  box.append(block, button);
+  block.setAttribute("tabindex", "0");
+}
