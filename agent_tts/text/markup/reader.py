@@ -367,13 +367,12 @@ class MarkupReader:
         """The text with an alias or phonemes is complete; unless `say`, it is text without them."""
         span, self._span = self._span, None
         parts, self._span_text = self._span_text, []
-        if span is None:
-            return
-        text, at = "".join(part for part, _ in parts), parts[0][1] if parts else self._span_at
-        if say:
-            self._say(text, at, span)
-        elif text:
-            self._text(text, at)
+        text = "".join(part for part, _ in parts)
+        if span is not None and say:
+            self._say(text, parts[0][1] if text.strip() else self._span_at, span)
+        else:
+            for text, at in parts:
+                self._text(text, at)
 
     def _say(self, text: str, at: int, how: Say) -> None:
         """Text that is said in another way. Where there is none, what is said is the text."""

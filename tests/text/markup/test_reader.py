@@ -278,6 +278,13 @@ def test_clean_characters_lie_where_they_were_sent(text: str) -> None:
     assert place == offsets.length
 
 
+@pytest.mark.parametrize("text", ['<sub alias="like so">\n</sub>', '<sub alias="like so"> ', '<sub alias="like so"/>'])
+def test_what_is_said_for_nothing_lies_in_its_tag(text: str) -> None:
+    _, offsets = read_markup([text])
+    start, end = offsets.span(0, offsets.length)
+    assert 0 <= start < end <= text.index(">")
+
+
 def test_words_over_tags_span_them() -> None:
     text = '<s>un<emphasis>believ</emphasis>able</s> <break time="1s"/>yes'
     _, offsets = read_markup([text])
