@@ -7,6 +7,7 @@ A lexicon is written as a mapping from words to their alias, or to the fields of
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,7 +20,11 @@ MAX_WRITTEN = 64  # characters of an entry
 MAX_SAID = 256  # characters of an alias or a transcription
 MAX_ENTRIES = 10_000
 
+# What XML does not have, and line breaks: control characters (Cc), surrogates (Cs), U+FFFE and U+FFFF.
+_CONTROL = re.compile("[\0-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
+
 APOSTROPHES = frozenset("'’ʼ＇")
+HYPHENS = frozenset("\u2010\u2011")  # a hyphen, and one that does not break the line
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +58,7 @@ class Entry:
                 continue
             if not text.strip() or len(text) > most:
                 raise ValueError(f"{what} has 1 to {most} characters, not all white space")
-            if any(unicodedata.category(ch) in ("Cc", "Cs") or ch in "\ufffe\uffff" for ch in text):  # XML has none
+            if _CONTROL.search(text):
                 raise ValueError(f"{what} has no line breaks and control characters")
 
     def said(self) -> str | dict[str, Any]:
@@ -142,6 +147,8 @@ def plain_char(ch: str) -> str:
     """A character as entries and texts have it in common, with its capitals."""
     if ch.isspace():
         return " "
+    if ch in HYPHENS:
+        return "-"
     return "'" if ch in APOSTROPHES else unicodedata.normalize("NFD", ch)
 
 
@@ -152,17 +159,19 @@ def fold_char(ch: str) -> str:
 
 
 def _plain(text: str) -> str:
-    return " ".join("".join(map(plain_char, text)).split())
+    return " ".join((text if text.isascii() else "".join(map(plain_char, text))).split())
 
 
 def _fold(text: str) -> str:
-    return " ".join("".join(map(fold_char, text)).split())
+    return " ".join((text.lower() if text.isascii() else "".join(map(fold_char, text))).split())
 
 
 def _entry(word: object, said: object) -> Entry:
+    if not isinstance(word, str):
+        raise ValueError("a word is not a text: YAML has to have 5, no and on in quotes")
     given = {"alias": said} if isinstance(said, str) else said
-    if not isinstance(word, str) or not isinstance(given, Mapping) or not given.keys() <= _TYPES.keys():
-        raise ValueError(f"maps words to an alias, or to {', '.join(_TYPES)}")
+    if not isinstance(given, Mapping) or not given.keys() <= _TYPES.keys():
+        raise ValueError(f"a word has an alias, or the fields {', '.join(_TYPES)}")
     for name, value in given.items():
         if not isinstance(value, _TYPES[name]):
             raise ValueError(f"{name} of a word has another type")

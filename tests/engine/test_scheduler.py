@@ -280,6 +280,19 @@ def test_frames_are_not_held_while_the_listener_runs_short() -> None:
     assert told(bench.step()) == [1]
 
 
+def test_the_engine_wakes_to_tell_what_is_held() -> None:
+    """Also where the next frame is due later, to be made in one step with those of others."""
+    bench = Bench()
+    bench.scheduler.open(1, SpeechOptions(lead_ms=1_000), 0.0)
+    bench.scheduler.append(1, "one two three")
+    request = bench.scheduler._requests[1]
+    while not request.held:
+        bench.go(bench.now + FRAME_S / 8)
+    bench.now = bench.scheduler._last_full_step_at = request.held_until - BATCH_WINDOW_S / 2
+    assert bench.scheduler._step_due_at(request) > request.held_until
+    assert bench.scheduler.next_step_at(bench.now) == request.held_until
+
+
 def test_frames_are_not_held_without_credit() -> None:
     bench = Bench(window_frames=2)
     bench.scheduler.open(1, UNPACED, 0.0)
@@ -304,6 +317,10 @@ def test_short_frames_cost_the_credit_of_their_length() -> None:
             if isinstance(event, events.RequestAudio):
                 bench.scheduler.grant_credit(1, -(-len(event.pcm) // FRAME_BYTES))
     assert made == 50
+    for event in bench.step(base.StarvedOutput(0, 1)):
+        if isinstance(event, events.RequestAudio):
+            bench.scheduler.grant_credit(1, -(-len(event.pcm) // FRAME_BYTES))
+    assert bench.scheduler._requests[1].credit == 4
 
 
 def test_one_that_may_not_wait_is_refused_when_another_gets_the_slot() -> None:

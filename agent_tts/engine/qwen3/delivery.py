@@ -17,6 +17,9 @@ from agent_tts.silence import AUDIBLE_PEAK
 # Speeds of one filter of FFmpeg; others need several. Above the upper one it drops samples.
 SLOWEST, FASTEST = 0.5, 2.0
 
+# Samples that fill all of these filters: the last part of what they get is not heard.
+DROPPED = SAMPLE_RATE // 5
+
 # Silence that is left on each side of a seam within a sentence.
 SEAM_MS = 50
 
@@ -136,9 +139,14 @@ class TimeStretch:
         return ready
 
     def finish(self) -> bytes:
-        """The rest: all output together is `1 / speed` times as long as the input. Then it starts again."""
+        """The rest, then it starts again. All output is `1 / speed` times as long as the input, longer for a loud end.
+
+        The filter joins parts that fit one another, up to 25 ms from their place, and drops its last one.
+        """
         if not self._in:
             return b""
-        rest, owed = self._stream.push(None), max(0, round(self._in / self._speed) - self._out)
+        owed = max(0, round(self._in / self._speed) - self._out)
+        rest = self._stream.push(bytes(2 * DROPPED)) + self._stream.push(None)
         self._stream, self._in, self._out = FilterStream(*self._filters), 0, 0
-        return rest[: 2 * owed].ljust(2 * owed, b"\0")
+        sound = len(rest.rstrip(b"\0")) + 1 & ~1
+        return rest[: max(2 * owed, sound)].ljust(2 * owed, b"\0")

@@ -401,7 +401,9 @@ class Row:
         pcm = result.pcm[index]
         # The first frame of a speaker is usually digital silence, which would be 80 ms of latency.
         if not self.in_speech:
-            pcm = pcm[skipped(pcm, SAMPLE_RATE, self._leading_silence_ms) :]
+            left_out = skipped(pcm, SAMPLE_RATE, self._leading_silence_ms)
+            self._plays(-left_out / len(pcm))
+            pcm = pcm[left_out:]
             if not len(pcm):
                 return []
         self.heard = self.in_speech = True
@@ -424,6 +426,7 @@ class Row:
             self._paces.learn(self._voice, frames, nominal)
         if self.said is not None:
             self._carried, self.said = (self.feed.segments[0].text, self.said), []
+        self._plays(frames)
         self._write(self._held)
         return self._end_segment() + ([] if self.feed.segments else self._end())
 
@@ -432,17 +435,22 @@ class Row:
         assert isinstance(self.state, Decoding)
         frames = self._frames - len(self._held)
         expected = self._paces.of(self._voice) * self.state.nominal
-        self._short = self._short or why == "positions" or frames < expected / 2
+        self._short = self._short or why == "positions" or not self.state.complete or frames < expected / 2
         self._tell(why)
         if self.said is not None:
             self.said = []
-        self._write(_until_quiet(self._held) if why == "overrun" else _faded(self._held))
-        self.model.runner.release(self.feed.slot)
+        last = _until_quiet(self._held) if why == "overrun" else _faded(self._held)
+        self._plays(frames + len(last))
+        self._write(last)
         if not self.state.complete:
             self.state = Waiting()
             self.feed.renew()
             return []
         return self._end_segment() + ([] if self.feed.segments else self._end())
+
+    def _plays(self, frames: float) -> None:
+        """So many frames of the present segment are heard, or fewer than were counted."""
+        self._plays_until += frames * FRAME_MS / 1_000 / self.feed.segments[0].manner.speed
 
     def _tell(self, why: CutReason) -> None:
         if why not in self._cuts:
@@ -480,10 +488,6 @@ class Row:
         """The present segment has been spoken, or has nothing to speak."""
         self._shape()
         segment = self.feed.segments.popleft()
-        if isinstance(self.state, Decoding):
-            self._plays_until += self._frames * FRAME_MS / 1_000 / segment.manner.speed
-        if isinstance(self.state, Prefill):
-            self.model.runner.release(self.feed.slot)
         self.state = Waiting()
         if self.outlet is None:
             self._shape()

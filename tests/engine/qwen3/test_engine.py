@@ -41,12 +41,14 @@ from agent_tts.engine.loop import EngineLoop
 from agent_tts.engine.qwen3 import model as qwen3_model
 from agent_tts.engine.qwen3.engine import Qwen3Engine
 from agent_tts.engine.qwen3.graphs import ChunkInputs, LaunchedStep
-from agent_tts.engine.qwen3.runaway import LOOP_HELD, SILENT_HELD, TEXT_HELD, nominal_frames
+from agent_tts.engine.qwen3.runaway import LOOP_FRAMES, LOOP_HELD, SILENT_HELD, TEXT_HELD, nominal_frames
 from agent_tts.engine.qwen3.runner import PromptChunk
 from agent_tts.engine.scheduler import Policy, Scheduler
 from agent_tts.engine.slots import READ_CHARS
 from agent_tts.errors import SettingsError, UnknownVoice
 from agent_tts.events import DesignedVoice, EmbeddedVoice, NamedVoice, Pause, Sampling, SpeechOptions, TextMode
+from agent_tts.model.device import Device
+from agent_tts.model.layers import BLOCK_SIZE
 from agent_tts.model.prompt import Prompt, PromptVoice, Reference, build_prompt
 from agent_tts.model.sampling import SamplingParams
 from agent_tts.voices.library import Consent, StoredVoice, VoiceLibrary
@@ -68,7 +70,8 @@ def engine(*folders: Path, slots: int = 2, voices: Path | None = None, **setting
     """An engine on the CPU, with these checkpoints."""
     models = tuple(Checkpoint(source=str(folder)) for folder in folders)
     qwen3 = Qwen3(models=models, device="cpu", **{"max_model_len": 256, **settings})
-    made = Qwen3Engine(Settings(qwen3=qwen3, voices=Voices(folder=str(voices or "/nonexistent"))), slots)
+    library = Voices(folder=str(voices or "/nonexistent"))
+    made = Qwen3Engine(Settings(slots=slots, qwen3=qwen3, voices=library), slots)
     try:
         yield routed(made)
     finally:
@@ -379,8 +382,21 @@ class TestALiveTextForAReference:
         self.heard(cloned, StartRequest(0, 1, replace(bob(), speed=speed)), AddText(0, "Well, fine. Now, he"))
         (row,) = cloned._slots.requests()
         assert row.outlet
-        assert (row._plays_until - clock.now) * 24_000 == pytest.approx(row.outlet.samples)
+        assert (row._plays_until - clock.now) * 24_000 == pytest.approx(row.outlet.samples, abs=1_200)
         cloned.step([ReleaseSlot(0)], [])
+
+    def test_goes_on_after_a_cut_by_the_time_of_what_is_heard(self, clock: Clock, tmp_path: Path) -> None:
+        """Not of the frames that were held back in vain."""
+        with engine(tiny.looping("base"), slots=1, voices=tmp_path / "voices") as looping:
+            with_clone(tmp_path / "voices", looping.info.models[0].vector_size or 0, "a", 40)
+            speak(looping, "Hi.", options=bob())  # loads the voice
+            outputs = looping.step([StartRequest(0, 1, bob()), AddText(0, "Well, fine. Now, he")], [0])
+            for _ in range(2 * LOOP_FRAMES):
+                outputs += looping.step([], [0])
+            (row,) = looping._slots.requests()
+            assert row._cuts == ["loop"]
+            assert len(pcm_of(outputs)) == 3_840 * (LOOP_HELD + 1)
+            assert row._plays_until - clock.now == pytest.approx(0.08 * (LOOP_HELD + 1))
 
     def test_is_read_to_its_end_in_whole_mode(self, cloned: Qwen3Engine, clock: Clock) -> None:
         options = replace(bob(), text_mode="whole")
@@ -438,7 +454,7 @@ class TestAVoiceThatIsDrawn:
         self, ending: Checkpoints, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("agent_tts.engine.qwen3.row.CARRIED_FRAMES", 12)
-        script: list[Piece] = ["One.", FLUSH, "Two.", FLUSH, "Three.", FLUSH, "Four."]
+        script: list[Piece] = ["One.", FLUSH, "Two.", FLUSH, "Three.", FLUSH, "Four.", FLUSH, "Five.", FLUSH, "Six."]
         with engine(ending("base"), slots=1) as made, recorded(made) as prompts:
             spoken = speak(made, *script, options=SpeechOptions(seed=0, clean=False, sampling=GREEDY))
         codecs = [[*(one.codec for one in each.prefix), each.start] for each in prompts]
@@ -457,7 +473,7 @@ def recorded(made: Qwen3Engine) -> Iterator[list[Prompt]]:
     prefill = runner.prefill
 
     def record(row: int, prompt: Prompt, *rest: Any) -> bool:
-        if prompt not in prompts:
+        if not prompts or prompts[-1] is not prompt:
             prompts.append(prompt)
         return prefill(row, prompt, *rest)
 
@@ -803,7 +819,7 @@ def test_another_speed_gives_the_same_speech_with_scaled_duration(
     ryan: Qwen3Engine, alone: Spoken, speed: float
 ) -> None:
     spoken = speak(ryan, TEXT, options=replace(RYAN, speed=speed))
-    assert len(spoken.pcm) == round(len(alone.pcm) / speed)
+    assert 0 <= len(spoken.pcm) - round(len(alone.pcm) / speed) < 1_200  # it ends loud
     assert {len(frame) for frame in spoken.frames[:-1]} == {3_840}
     assert spoken.kinds == ["Frame"] * len(spoken.frames) + ["Done"]
     assert np.array_equal(speak(ryan, *TEXT, options=replace(RYAN, speed=speed)).pcm, spoken.pcm)
@@ -830,14 +846,14 @@ def test_a_text_without_words_ends_without_audio(ryan: Qwen3Engine, text: str) -
     assert spoken.kinds == ["Flushed", "Done"]
 
 
-Launch = Callable[[Sequence[int]], LaunchedStep | None]
+Launch = Callable[..., LaunchedStep | None]
 
 
 def scaled(launch: Launch, scales: Iterator[float]) -> Launch:
     """`ModelRunner.launch` with the samples of each step multiplied by the next of `scales`."""
 
-    def quiet(rows: Sequence[int]) -> LaunchedStep | None:
-        launched = launch(rows)
+    def quiet(rows: Sequence[int], **how: Any) -> LaunchedStep | None:
+        launched = launch(rows, **how)
         if launched is not None:
             samples = slice(16, 16 + 1_920)
             launched._packed[:, samples] = (launched._packed[:, samples] * next(scales, 1.0)).astype(np.int16)
@@ -863,8 +879,8 @@ def test_leading_silence_is_left_out_in_front_of_each_piece(
     runner, text = ryan._models[0].runner, "One two."
     launch, first = runner.launch, speak(ryan, text, options=replace(RYAN, leading_silence_ms=None)).pcm.copy()
 
-    def quiet(slots: Any) -> Any:
-        launched = launch(slots)
+    def quiet(slots: Any, **how: Any) -> Any:
+        launched = launch(slots, **how)
         (row,) = ryan._slots.requests()
         if launched is not None and not row.in_speech:
             launched._packed[:, 16 : 16 + 1_200] = 50
@@ -972,9 +988,9 @@ class TestOverlappedSteps:
 
     def test_a_piece_is_cut_after_its_last_frame(self, checkpoint: Checkpoints) -> None:
         with engine(checkpoint("custom_voice"), slots=1, max_model_len=64) as small:
-            plain = speak(small, *FAULTY, options=RYAN)
+            plain = speak(small, "$9,999,999.", FLUSH, " Fine.", options=RYAN)
             with overlapped(small):
-                spoken = speak(small, *FAULTY, options=RYAN)
+                spoken = speak(small, "$9,999,999.", FLUSH, " Fine.", options=RYAN)
         assert spoken.kinds == plain.kinds
         assert spoken.outputs[-1] == plain.outputs[-1]
         assert np.array_equal(spoken.pcm, plain.pcm)
@@ -1053,16 +1069,20 @@ class TestAPieceThatFails:
             spoken = speak(early, "Hi. " * 8, options=replace(RYAN, text_mode="whole"))
         assert spoken.outputs[-1] == DoneOutput(0, 100, cut=("early",))
 
-    def test_no_frame_after_the_last_good_one_is_heard_nor_a_click(self, checkpoint: Checkpoints) -> None:
+    def test_no_frame_after_the_last_good_one_is_heard_nor_a_click(
+        self, checkpoint: Checkpoints, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """The frames that were held back fade out in 5 ms."""
         with engine(checkpoint("custom_voice"), slots=1, max_model_len=1_024) as endless:
             spoken = speak(endless, FAULTY[0], options=RYAN)
+            monkeypatch.setattr(endless._runaway, "see", lambda rows, *_: np.zeros(len(rows), np.int8))
             unguarded = ours(endless, RYAN, FAULTY[0] or "", len(spoken.frames))
         last = np.frombuffer(spoken.frames[-1], "<i2").astype(np.float32) / np.float32(32_767)
         before = unguarded[-1_920:]
         assert not last[120:].any()
         assert np.abs(last[:120]).max() <= np.abs(before[:120]).max()
         assert np.abs(last[:12] - before[:12]).max() < 0.1 * np.abs(before[:12]).max()
+        assert np.abs(last[108:120]).max() < 0.2 * np.abs(before[108:120]).max()
 
     def test_frames_held_back_in_vain_are_all_heard(self, ending: Checkpoints, monkeypatch: pytest.MonkeyPatch) -> None:
         text = "One of many words, and then some more. " * 2
@@ -1087,10 +1107,10 @@ class TestSharedCache:
 
         def leave(count: int) -> None:
             with engine(ending("custom_voice"), slots=4) as plenty:
-                model = plenty._models[0]
-                fixed = model.weight_bytes + model.codec_bytes
-                free = math.ceil((fixed + (count + 0.5) * model.block_bytes) / Qwen3().memory)
-            monkeypatch.setattr(qwen3_model, "memory", lambda device: (free, free))
+                needs = plenty._models[0].needs
+                left = (count + 0.5) * BLOCK_SIZE * needs.position
+                free = math.ceil((needs.fixed(4) + left) / Qwen3().memory)
+            monkeypatch.setattr(Device, "memory", lambda self: (free, free))
 
         return leave
 
@@ -1311,6 +1331,6 @@ class TestRefuses:
             )
 
     def test_too_little_memory(self, checkpoint: Checkpoints) -> None:
-        with pytest.raises(SettingsError, match="GiB are free: fewer slots"):
+        with pytest.raises(SettingsError, match=r"slots: \d+ would fit"):
             with engine(checkpoint("custom_voice"), slots=65_535, max_model_len=32_768):
                 pass

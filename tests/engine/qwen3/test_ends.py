@@ -1,0 +1,292 @@
+"""Every piece is heard to the last sample of the codec; and what is known of the pace of a voice, when one is cut."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from agent_tts.engine.base import AddText, DoneOutput, FrameOutput, StartRequest, StarvedOutput, StepOutput
+from agent_tts.engine.gain import Levels
+from agent_tts.engine.qwen3.delivery import TimeStretch
+from agent_tts.engine.qwen3.engine import Qwen3Engine
+from agent_tts.engine.qwen3.graphs import LaunchedStep
+from agent_tts.engine.qwen3.runaway import LOOP_HELD, UNKNOWN_S, Paces, Verdict, nominal_frames
+from agent_tts.events import SAMPLE_RATE, SpeechOptions
+from agent_tts.model.prompt import Prompt
+from tests.engine.driver import FLUSH, Piece, speak
+from tests.engine.qwen3.test_engine import GREEDY, RYAN, bob, engine, overlapped, recorded, with_clone
+from tests.model import oracle, tiny
+from tests.model.conftest import Checkpoint as Checkpoints
+from tests.model.conftest import checkpoint, ending, one_thread
+
+__all__ = ["checkpoint", "ending", "one_thread"]  # fixtures
+
+TEXT = "One of many words, and then some more."
+PIECES: list[Piece] = ["One two.", FLUSH, " Three four five six.", FLUSH, " Seven."]
+
+
+@pytest.fixture(scope="module")
+def ryan(ending: Checkpoints) -> Iterator[Qwen3Engine]:
+    with engine(ending("custom_voice"), slots=1) as made:
+        yield made
+
+
+@contextmanager
+def codes_of(made: Qwen3Engine) -> Iterator[list[list[NDArray[Any]]]]:
+    """For each piece of the engine's only row: the codes of its frames, and of the one that ended it."""
+    detector, pieces = made._runaway, list[list[NDArray[Any]]]()
+    begin, see = detector.begin, detector.see
+
+    def began(row: int) -> None:
+        pieces.append([])
+        begin(row)
+
+    def seen(rows: Sequence[int], codes: NDArray[Any], pcm: NDArray[np.int16]) -> NDArray[np.int8]:
+        if len(rows):
+            pieces[-1].append(codes[0].copy())
+        return see(rows, codes, pcm)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(detector, "begin", began)
+        patch.setattr(detector, "see", seen)
+        yield pieces
+
+
+class TestEveryPieceIsHeardToItsLastSample:
+    """It is what the reference's codec makes of all of its codes at once."""
+
+    @pytest.fixture(params=[False, True], ids=["", "overlapped"])
+    def made(self, ryan: Qwen3Engine, request: pytest.FixtureRequest) -> Iterator[Qwen3Engine]:
+        if request.param:
+            with overlapped(ryan):
+                yield ryan
+        else:
+            yield ryan
+
+    def heard(self, made: Qwen3Engine, ending: Checkpoints, **options: Any) -> Iterator[tuple[Any, Any]]:
+        """For each piece: what is heard of it, and what the reference makes of it, as float in the range of int16."""
+        with codes_of(made) as pieces:
+            outputs = speak(made, *PIECES, options=replace(RYAN, **options)).outputs
+        assert isinstance(outputs[-1], DoneOutput)
+        codec = oracle.load(ending("custom_voice")).model.speech_tokenizer
+        found = [b""]
+        for one in outputs:
+            if isinstance(one, FrameOutput):
+                found[-1] += one.pcm
+            elif found[-1]:
+                found.append(b"")
+        assert len(found[:-1]) == len(pieces) == 3
+        for pcm, codes in zip(found, pieces, strict=False):
+            (wav,), _ = codec.decode([{"audio_codes": torch.from_numpy(np.stack(codes[:-1]).astype(np.int64))}])
+            assert len(wav) == 1_920 * (len(codes) - 1)
+            assert np.abs(wav[-240:]).max() > 0.01
+            yield np.frombuffer(pcm, "<i2").astype(float), wav.astype(float) * 32_767
+
+    def test_as_it_is(self, made: Qwen3Engine, ending: Checkpoints) -> None:
+        for found, expected in self.heard(made, ending):
+            assert len(found) == len(expected)
+            assert np.abs(found - expected).max() < 4
+
+    @pytest.mark.parametrize("speed", [0.8, 1.5])
+    def test_at_another_speed(self, made: Qwen3Engine, ending: Checkpoints, speed: float) -> None:
+        """A flush fills the last frame up."""
+        for found, expected in self.heard(made, ending, speed=speed):
+            whole, stretch = expected.round().astype("<i2").tobytes(), TimeStretch(speed)
+            once = np.frombuffer(stretch.push(whole) + stretch.finish(), "<i2").astype(float)
+            assert len(once) >= round(len(expected) / speed)
+            assert len(once) <= len(found) < len(once) + 1_920
+            assert np.abs(found[: len(once)] - once).max() < 40
+            assert not found[len(once) :].any()
+
+    def test_with_its_leading_silence_left_out(
+        self, made: Qwen3Engine, ending: Checkpoints, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Each piece begins with 100 ms of silence here."""
+        result = LaunchedStep.result
+
+        def silenced(step: LaunchedStep) -> Any:
+            outcome = result(step)
+            outcome.pcm[0, : max(0, 2_400 - 1_920 * int(made._runaway.frames[0]))] = 0
+            return outcome
+
+        monkeypatch.setattr(LaunchedStep, "result", silenced)
+        for found, expected in self.heard(made, ending):
+            assert len(found) == len(expected) - 24 * (100 - 20)
+            assert not found[: 24 * 20].any()
+            assert np.abs(found[24 * 20 :] - expected[2_400:]).max() < 4
+
+    def test_at_a_loudness(self, made: Qwen3Engine, ending: Checkpoints) -> None:
+        made._levels = Levels()
+        options = {"loudness": -30.0}
+        leveler = Levels().leveler(replace(RYAN, **options), SAMPLE_RATE)  # type: ignore[arg-type]
+        assert leveler
+        for found, expected in self.heard(made, ending, **options):
+            frames = [leveler.apply(frame) for frame in expected.round().astype(np.int16).reshape(-1, 1_920)]
+            assert len(found) == len(expected)
+            assert np.abs(found - np.concatenate(frames)).max() < 8
+            assert np.abs(found[-240:]).max() < 0.99 * np.abs(expected[-240:]).max()
+
+
+# ---------------------------------------------------------------- the pace of a voice
+
+
+@pytest.fixture
+def expectations(ryan: Qwen3Engine, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """How many frames each piece of the engine was expected to take, of a voice that has not spoken before."""
+    detector, told = ryan._runaway, list[float]()
+    expect = detector.expect
+
+    def expected(row: int, frames: float) -> None:
+        told.append(frames)
+        expect(row, frames)
+
+    monkeypatch.setattr(detector, "expect", expected)
+    monkeypatch.setattr(ryan, "_paces", Paces())
+    return told
+
+
+def test_the_pace_of_a_voice_is_learned_from_what_it_has_said(ryan: Qwen3Engine, expectations: list[float]) -> None:
+    """This one is fast."""
+    first = len(speak(ryan, TEXT, options=RYAN).frames)
+    speak(ryan, TEXT, options=RYAN)
+    speak(ryan, TEXT, options=replace(RYAN, voice="serena"))
+    nominal, unknown = nominal_frames(TEXT, "en"), UNKNOWN_S / 0.08
+    heard = max(first, 0.7 * nominal)
+    assert expectations == pytest.approx([nominal, nominal * (unknown + heard) / (unknown + nominal), nominal])
+    assert heard < nominal
+
+
+def test_nothing_is_learned_from_a_piece_that_ended_early(ryan: Qwen3Engine, expectations: list[float]) -> None:
+    whole = replace(RYAN, text_mode="whole")
+    for _ in range(2):
+        assert speak(ryan, "Hi. " * 5, options=whole).outputs[-1] == DoneOutput(0, 100, cut=("early",))
+    assert expectations[0] == expectations[1]
+
+
+def test_what_is_early_depends_on_the_pace(ryan: Qwen3Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert speak(ryan, TEXT, options=RYAN).outputs[-1] == DoneOutput(0, 100)
+    monkeypatch.setattr(Paces, "of", lambda *_: 3.0)
+    assert speak(ryan, TEXT, options=RYAN).outputs[-1] == DoneOutput(0, 100, cut=("early",))
+
+
+def test_whether_a_cut_left_text_out_depends_on_the_pace(monkeypatch: pytest.MonkeyPatch) -> None:
+    with engine(tiny.looping("custom_voice"), slots=1) as looping:
+        assert speak(looping, TEXT, options=RYAN).outputs[-1] == DoneOutput(0, 100, length=True, cut=("loop",))
+        monkeypatch.setattr(Paces, "of", lambda *_: 0.1)
+        assert speak(looping, TEXT, options=RYAN).outputs[-1] == DoneOutput(0, 100, cut=("loop",))
+
+
+# ---------------------------------------------------------------- a cut before the text is complete
+
+
+def test_a_piece_that_is_cut_within_its_text_is_not_begun_again() -> None:
+    """The model has all words that came: it waits for more, which are spoken, and the end says what was left out."""
+    outputs: list[StepOutput] = []
+
+    def step(*texts: AddText) -> None:
+        outputs.extend(looping.step(texts, [0]))
+
+    with engine(tiny.looping("custom_voice"), slots=1, max_model_len=1_024) as looping:
+        looping.step([StartRequest(0, 1, RYAN)], [])
+        step(AddText(0, "a " * 60))
+        for _ in range(100):
+            step()
+        assert isinstance(outputs[-1], StarvedOutput)
+        assert sum(isinstance(one, FrameOutput) for one in outputs) == LOOP_HELD + 1
+        step(AddText(0, "Fine.", last=True))
+        while not isinstance(outputs[-1], DoneOutput):
+            step()
+    assert outputs[-1] == DoneOutput(0, 1, length=True, cut=("loop",))
+    assert sum(isinstance(one, FrameOutput) for one in outputs) == 2 * (LOOP_HELD + 1)
+
+
+# ---------------------------------------------------------------- what is carried to the next piece
+
+ANYONE = SpeechOptions(seed=0, clean=False, sampling=GREEDY)
+DESIGNED = replace(ANYONE, voice="design", instructions="A calm old man.")
+VECTOR = replace(ANYONE, speaker_embedding=(0.1,) * tiny.HIDDEN)
+
+
+def test_a_carried_reference_leaves_room_for_speech(ending: Checkpoints) -> None:
+    """In a small cache it stops growing before it has 3 s."""
+    script: list[Piece] = [piece for number in range(6) for piece in (f"Number {number}.", FLUSH)]
+    with engine(ending("base"), slots=1, max_model_len=64) as made, recorded(made) as prompts:
+        spoken = speak(made, *script, options=ANYONE)
+    assert spoken.outputs[-1] == DoneOutput(0, 100)
+    assert 10 < max(len(carried(prompt)) for prompt in prompts) <= 32
+
+
+def test_pieces_are_shorter_where_a_reference_is_carried(ending: Checkpoints) -> None:
+    """It takes half of the cache."""
+    text = "One two three four five six seven. " * 2
+    with engine(ending("base"), slots=1, max_model_len=128) as made:
+        with recorded(made) as drawn:
+            assert speak(made, text, options=ANYONE).outputs[-1] == DoneOutput(0, 100)
+        with recorded(made) as given:
+            assert speak(made, text, options=VECTOR).outputs[-1] == DoneOutput(0, 100)
+    assert len(drawn) > len(given) > 1
+
+
+def test_speech_that_was_cut_is_not_carried(ending: Checkpoints) -> None:
+    """It would be a bad example, and belong to none of the reference's text."""
+    with engine(ending("base"), slots=1) as made, recorded(made) as prompts, codes_of(made) as pieces:
+        see = made._runaway.see
+
+        def cut_the_second(*given: Any) -> NDArray[np.int8]:
+            seen = see(*given)
+            return np.full_like(seen, Verdict.LOOP) if len(pieces) == 2 and len(pieces[1]) == 2 else seen
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(made._runaway, "see", cut_the_second)
+            spoken = speak(made, "One.", FLUSH, " Two.", FLUSH, " Three.", FLUSH, " Four.", options=ANYONE)
+    assert isinstance(done := spoken.outputs[-1], DoneOutput)
+    assert done.cut == ("loop",)
+    first, third = (tuple(tuple(codes.tolist()) for codes in pieces[number][:-1]) for number in (0, 2))
+    assert [carried(prompt) for prompt in prompts] == [(), first, first, first + third]
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [("custom_voice", RYAN), ("base", VECTOR), ("base", bob()), ("base", ANYONE), ("voice_design", DESIGNED)],
+    ids=["named", "vector", "reference", "sampled", "designed"],
+)
+def test_a_voice_has_the_same_place_in_the_prompts_of_all_pieces(
+    ending: Checkpoints, tmp_path: Path, kind: str, options: SpeechOptions
+) -> None:
+    """What is given of it; what was drawn is behind that from the second piece on, growing at its end."""
+    texts = ["One two.", "Three.", "Four five."]
+    script: list[Piece] = [piece for text in texts for piece in (text, FLUSH)]
+    with engine(ending(kind), slots=1, voices=tmp_path) as made, recorded(made) as prompts, codes_of(made) as pieces:
+        with_clone(tmp_path, tiny.HIDDEN, "The quick brown fox.", 5)
+        assert speak(made, *script, options=options).outputs[-1] == DoneOutput(0, 100)
+        encode = made._models[0].tokenizer.encode
+    first, *others = prompts
+    assert len(others) == 2
+    given = first.shared - 1  # behind it is what begins the speech
+    for number, prompt in enumerate(others, 1):
+        assert prompt.prefix[:given] == first.prefix[:given]
+        if options not in (ANYONE, DESIGNED):
+            assert (prompt.shared, carried(prompt)) == (first.shared, carried(first))
+            continue
+        start = next(place for place, one in enumerate(prompt.prefix) if isinstance(one.codec, tuple)) - 1
+        assert start == len(first.prefix)
+        said = [tuple(codes.tolist()) for piece in pieces[:number] for codes in piece[:-1]]
+        assert list(carried(prompt)) == said
+        words = encode(" ".join(texts[:number]))
+        assert [one.text for one in prompt.prefix[start:]][: len(words)] == words[: len(prompt.prefix) - start]
+
+
+def carried(prompt: Prompt) -> tuple[tuple[int, ...], ...]:
+    """The codes in a prompt, one after the other."""
+    sides = [*(one.codec for one in prompt.prefix), prompt.start]
+    codes = tuple(side for side in sides if isinstance(side, tuple))
+    assert codes == (tuple(sides[-len(codes) :]) if codes else ())
+    return codes
