@@ -25,7 +25,9 @@ NOT_HERE = {
     "pip install": "installs packages",
     "python sft_12hz.py": "trains a model",
     "curl localhost:8100/v1/audio/speech -H 'Content-Type: application/json' -o signed.wav": "needs a certificate",
-    "agent-tts say \"Hello there.\" --url localhost:8100 --voice nina": "needs the trained model",
+    'agent-tts say "Hello there." --url localhost:8100 --voice nina': "needs the trained model",
+    "agent-tts voices add nina": "needs a Base model",
+    "agent-tts voices adapter nina": "needs the cloned voice",
     "agent-tts voices add bob": "needs a Base model: tests/cli/test_voices.py has one",
     "agent-tts voices show bob": "needs the cloned voice",
     "curl localhost:8100/v1/audio/voices": "needs a Base model",
@@ -80,7 +82,7 @@ async def test_commands_run_as_they_are_written(folder: Path) -> None:
         for _, command in commands():
             if any(command.startswith(start) for start in NOT_HERE):
                 continue
-            if re.match(r"agent-tts (serve|agent)", command):
+            if re.search(r"agent-tts (serve|agent)\b", command):
                 command += " --print-config"
             command = re.sub(r"(localhost|127\.0\.0\.1):8100", host, command)
             code, told = await run(command, folder)
@@ -98,7 +100,8 @@ async def run(command: str, folder: Path) -> tuple[int | None, str]:
     process = await asyncio.create_subprocess_shell(
         command,
         cwd=folder,
-        env=os.environ | {"PATH": f"{folder / 'bin'}:{os.environ['PATH']}", "AGENT_TTS_VOICES__FOLDER": str(folder / "voices")},
+        env=os.environ
+        | {"PATH": f"{folder / 'bin'}:{os.environ['PATH']}", "AGENT_TTS_VOICES__FOLDER": str(folder / "voices")},
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
