@@ -14,7 +14,8 @@ from agent_tts.lexicon import Lexicon
 ENV_PREFIX = "AGENT_TTS_"  # AGENT_TTS_LIMITS__CONNECTIONS=64 is limits.connections
 
 HUB_REVISION = re.compile(r"([^/@\s]+/[^/@\s]+)@([^/@\s]+)")
-DEVICES = r"^(auto|(cpu|cuda(:\d+)?)(\s*,\s*(cpu|cuda(:\d+)?))*)$"
+_DEVICE = r"(cpu|mps|cuda(:\d+)?)"
+DEVICES = rf"^(auto|{_DEVICE}(\s*,\s*{_DEVICE})*)$"
 
 MAX_FRONTS = 64
 MAX_LEXICON = 512 * 1_024  # bytes of `lexicon`, as JSON
@@ -170,7 +171,9 @@ class Qwen3(Section):
 
     models: tuple[Checkpoint, ...] = Field((), description="checkpoints, one for each kind of voice")
     device: str = Field(
-        "auto", pattern=DEVICES, description="auto, cpu, cuda or cuda:N; several with commas: an engine process each"
+        "auto",
+        pattern=DEVICES,
+        description="auto, cpu, mps, cuda or cuda:N; several with commas: an engine process each",
     )
     dtype: Literal["auto", "float32", "bfloat16"] = Field("auto", description="auto is bfloat16 on a GPU")
     codec_dtype: Literal["auto", "float32", "float16", "bfloat16"] = Field(

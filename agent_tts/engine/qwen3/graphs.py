@@ -249,7 +249,7 @@ class FrameGraphs:
     def _frame_on_host(self, rows: Sequence[int]) -> LaunchedStep:
         self._who.zero_()
         self._who[list(rows)] = True
-        packed = _pack(self._model.step(self._state, self._who))
+        packed = _pack(self._model.step(self._state, self._who)).cpu()  # of mps; waits for it
         return LaunchedStep(len(packed), packed.numpy()[list(rows)], None)
 
     def _run(self, size: int, *, prompts: bool) -> _DeviceOutput:

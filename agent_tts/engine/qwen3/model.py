@@ -32,7 +32,7 @@ from agent_tts.model.kernels.architectures import of_nvidia
 from agent_tts.model.layers import BLOCK_SIZE
 from agent_tts.model.prompt import PromptVoice, Reference, SpeakerPlace, takes_instructions
 from agent_tts.model.sampling import SamplingParams
-from agent_tts.model.speech import SpeechModel, can_fuse, put_kernels
+from agent_tts.model.speech import SpeechModel, can_fuse, put_kernels, why_not_fused
 from agent_tts.model.watermark import Watermark
 from agent_tts.model.watermark_weights import load_watermark
 from agent_tts.model.weights import CODEC, MODEL, build, plan
@@ -183,6 +183,10 @@ class Qwen3Model:
             if why := compilation.wait(partial(self._tell, "kernels compiled")):
                 logger.warning("kernels: {}; the rest is when first used", why)
             laps.end("rest of the kernels")
+        if why := why_not_fused(self.device, self.dtype):
+            logger.info("{}: steps by PyTorch's modules: {}", self.name, why)
+        if self.device.type == "mps":
+            logger.warning("{}: mps was never measured, nor run by the tests: begin with one slot", self.name)
         if self._captured:
             logger.info("{}: capturing its steps{}", self.name, ", with fused kernels" if self._fused else "")
         graphs = FrameGraphs(
@@ -362,6 +366,8 @@ def _device(name: str) -> torch.device:
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     device = torch.device("cuda:0" if name == "cuda" else name)  # kernels and graphs want a number
+    if device.type == "mps" and not torch.backends.mps.is_available():
+        raise SettingsError("qwen3.device: mps is not there: PyTorch sees no GPU of Apple; use cpu")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise SettingsError(f"qwen3.device: {name} is not there: PyTorch sees no CUDA device; use cpu")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
