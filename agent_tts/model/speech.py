@@ -82,14 +82,17 @@ def can_fuse(device: torch.device, dtype: torch.dtype) -> bool:
 def why_not_fused(device: torch.device, dtype: torch.dtype) -> str | None:
     """Why PyTorch's modules run a frame model, not fused kernels. None where these can.
 
-    A GPU of AMD is a `cuda` device to PyTorch, with a capability that means another thing.
+    A GPU of AMD is a `cuda` device to PyTorch, with a capability that means another thing. A GPU that is not here is
+    taken for one of NVIDIA that can.
     """
     if device.type != "cuda":
         return f"fused kernels run on a GPU of NVIDIA, not on {device.type}"
     if torch.version.hip is not None:
         return "fused kernels run on a GPU of NVIDIA, not by HIP"
-    if (capability := of_nvidia(torch.cuda.get_device_capability(device)).capability or 0) < OLDEST:
-        return f"fused kernels need a GPU from sm_{OLDEST} on, not sm_{capability}"
+    if torch.cuda.is_available():
+        known = of_nvidia(torch.cuda.get_device_capability(device))
+        if (known.capability or 0) < OLDEST:
+            return f"fused kernels need a GPU from sm_{OLDEST} on, not {known.name}"
     if dtype != torch.bfloat16:
         return f"fused kernels compute in bfloat16, not {str(dtype).removeprefix('torch.')}"
     return None if find_spec("triton") else "triton is not installed"

@@ -15,6 +15,7 @@ CUDA = torch.device("cuda:0")
 def gpu(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """What PyTorch tells of the device."""
     capability, hip = request.param
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     monkeypatch.setattr(torch.version, "hip", hip)
 
