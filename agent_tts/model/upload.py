@@ -13,6 +13,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from agent_tts.model.device import queues
+
 _LEAST = 8_192  # numbers of a buffer: nearly all copies fit, so that the pool needs few buffers
 
 
@@ -37,9 +39,9 @@ class Writes:
 
 
 def staged(arrays: Sequence[NDArray[np.int64]], device: torch.device) -> Tensor:
-    """All numbers, int64[n], in pinned memory of the host where the device is a GPU."""
+    """All numbers, int64[n], in pinned memory of the host where the device has streams."""
     count = sum(array.size for array in arrays)
-    if device.type == "cuda":
+    if queues(device):
         pinned = torch.empty(max(count, _LEAST), dtype=torch.int64, pin_memory=True)[:count]
     else:
         pinned = torch.empty(count, dtype=torch.int64)
@@ -47,9 +49,14 @@ def staged(arrays: Sequence[NDArray[np.int64]], device: torch.device) -> Tensor:
     return pinned
 
 
+def queued(arrays: Sequence[NDArray[np.int64]], device: torch.device) -> Tensor:
+    """All numbers on the device, int64[n]. Without waiting on a GPU with pinned memory: others may read it too late."""
+    return staged(arrays, device).to(device, non_blocking=queues(device))
+
+
 def upload(arrays: Sequence[NDArray[np.int64]], device: torch.device) -> list[Tensor]:
     """Arrays on the device, of the same shapes, by one copy: splitting types would take longer than eight bytes for
     each.
     """
-    sent = torch.split(staged(arrays, device).to(device, non_blocking=True), [array.size for array in arrays])
+    sent = torch.split(queued(arrays, device), [array.size for array in arrays])
     return [whole.view(array.shape) for whole, array in zip(sent, arrays, strict=True)]
