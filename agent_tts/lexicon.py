@@ -7,6 +7,7 @@ A lexicon is written as a mapping from words to their alias, or to the fields of
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,6 +19,9 @@ from typing import Any, Self
 MAX_WRITTEN = 64  # characters of an entry
 MAX_SAID = 256  # characters of an alias or a transcription
 MAX_ENTRIES = 10_000
+
+# What XML does not have, and line breaks: control characters (Cc), surrogates (Cs), U+FFFE and U+FFFF.
+_CONTROL = re.compile("[\0-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 
 APOSTROPHES = frozenset("'’ʼ＇")
 
@@ -53,7 +57,7 @@ class Entry:
                 continue
             if not text.strip() or len(text) > most:
                 raise ValueError(f"{what} has 1 to {most} characters, not all white space")
-            if any(unicodedata.category(ch) in ("Cc", "Cs") or ch in "\ufffe\uffff" for ch in text):  # XML has none
+            if _CONTROL.search(text):
                 raise ValueError(f"{what} has no line breaks and control characters")
 
     def said(self) -> str | dict[str, Any]:
@@ -152,11 +156,11 @@ def fold_char(ch: str) -> str:
 
 
 def _plain(text: str) -> str:
-    return " ".join("".join(map(plain_char, text)).split())
+    return " ".join((text if text.isascii() else "".join(map(plain_char, text))).split())
 
 
 def _fold(text: str) -> str:
-    return " ".join("".join(map(fold_char, text)).split())
+    return " ".join((text.lower() if text.isascii() else "".join(map(fold_char, text))).split())
 
 
 def _entry(word: object, said: object) -> Entry:

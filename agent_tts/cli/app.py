@@ -340,6 +340,19 @@ def voice_lexicon(
     of_voice(name, file, clear=clear, url=url, key=key)
 
 
+@voices.command("adapter")
+@command
+def voice_adapter(
+    name: Name,
+    folder: Annotated[Path | None, typer.Argument(help="What PEFT saved: adapter_config.json and safetensors.")] = None,
+    clear: Annotated[bool, typer.Option("--clear", help="Remove it.")] = False,
+) -> None:
+    """Speak a clone of this machine's library by the LoRA adapter in FOLDER, on nodes with qwen3.adapters."""
+    from agent_tts.cli.voices import adapter as of_voice
+
+    of_voice(name, folder, clear=clear)
+
+
 @lexicon.command("try")
 @command
 def try_(

@@ -156,6 +156,14 @@ def lexicon(name: str, file: Path | None, *, clear: bool, url: str | None, key: 
     _console().print(f"agent-tts: {name} has a lexicon of {len(new)} words" if new else f"agent-tts: {name} has none")
 
 
+def adapter(name: str, folder: Path | None, *, clear: bool) -> None:
+    """Set the LoRA adapter of a voice in the library of this machine, or remove it."""
+    if (folder is None) != clear:
+        raise SettingsError("give either the FOLDER of an adapter, or --clear")
+    VoiceLibrary.of(load_settings().voices).set_adapter(name, folder)
+    _console().print(f"agent-tts: {name} has {'no' if clear else 'an'} adapter")
+
+
 def _lexicon_of(name: str, url: str | None, key: str | None) -> object:
     if url:
         return json.loads(request("GET", url, key, f"{_place(name)}/lexicon"))

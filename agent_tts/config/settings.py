@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import json
 import re
 from typing import Any, Literal
 
@@ -16,6 +17,7 @@ HUB_REVISION = re.compile(r"([^/@\s]+/[^/@\s]+)@([^/@\s]+)")
 DEVICES = r"^(auto|(cpu|cuda(:\d+)?)(\s*,\s*(cpu|cuda(:\d+)?))*)$"
 
 MAX_FRONTS = 64
+MAX_LEXICON = 512 * 1_024  # bytes of `lexicon`, as JSON
 
 
 class Section(BaseModel):
@@ -186,6 +188,10 @@ class Qwen3(Section):
     cuda_graphs: bool = Field(True, description="on a GPU, a frame is one captured graph; false runs it in parts")
     reproducible: bool = Field(False, description="on a GPU, the audio of a seed does not depend on other requests")
     cached_voices: int = Field(64, ge=1, description="prompts of cloned voices kept in memory")
+    adapters: int = Field(
+        0, ge=0, le=64, description="LoRA adapters of voices in memory at once; on a GPU with cuda_graphs: false alone"
+    )
+    adapter_rank: int = Field(32, ge=1, le=256, description="largest rank of an adapter")
 
 
 class Audioseal(Section):
@@ -324,6 +330,8 @@ class Settings(Section):
     @classmethod
     def _can_be_said(cls, lexicon: dict[str, Any]) -> dict[str, Any]:
         Lexicon.of(lexicon)
+        if len(json.dumps(lexicon)) > MAX_LEXICON:  # it is in messages to the fronts
+            raise ValueError(f"has at most {MAX_LEXICON} bytes as JSON: put the words into a file, `lexicon_file`")
         return lexicon
 
     @field_validator("fronts", mode="before")

@@ -5,8 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from loguru import logger
+
 from agent_tts.config.settings import Settings
 from agent_tts.engine.base import Engine
+from agent_tts.engine.laps import Laps
 from agent_tts.engine.loop import EngineLoop, policy
 from agent_tts.engine.scheduler import Scheduler
 from agent_tts.errors import SettingsError
@@ -50,14 +53,19 @@ def create_engine(settings: Settings) -> Engine:
 
 
 def _qwen3(settings: Settings) -> Engine:
+    laps = Laps()
     try:
         import torch
 
         from agent_tts.engine.qwen3.engine import Qwen3Engine
     except ImportError as error:
         raise SettingsError(f"{error.name} is not installed: pip install 'agent-tts[qwen]'") from error
+    laps.end("libraries")
     on_gpu = settings.qwen3.device != "cpu" and torch.cuda.is_available()
-    return Qwen3Engine(settings, settings.slots or (DEFAULT_SLOTS if on_gpu else CPU_SLOTS))
+    engine = Qwen3Engine(settings, settings.slots or (DEFAULT_SLOTS if on_gpu else CPU_SLOTS))
+    laps.end("models and voices")
+    logger.info("started: {}", laps)
+    return engine
 
 
 def create_loop(settings: Settings, clock: Callable[[], float] = time.monotonic) -> EngineLoop:

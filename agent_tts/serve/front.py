@@ -21,6 +21,7 @@ from typing import cast
 from loguru import logger
 
 from agent_tts import open_files
+from agent_tts.config.lexicon import node_lexicon
 from agent_tts.config.settings import Settings
 from agent_tts.errors import SettingsError
 from agent_tts.in_child import arrange_signals, die_with
@@ -72,6 +73,8 @@ class Front:
         self._service: SpeechService
         # Set when requests may be taken.
         self._may_serve = asyncio.Event()
+        # Held while settings are used: those that came first go first.
+        self._using = asyncio.Lock()
         # States of the engines, as told last.
         self._states: dict[int, EngineState] = {}
         self._channel.handle(FrontSetup, self._set_up)
@@ -126,10 +129,12 @@ class Front:
         if self._built.done():
             self._service.engines[told.engine].tell(told.state)
 
-    def _use(self, told: UseSettings) -> str | None:
+    async def _use(self, told: UseSettings) -> str | None:
         server, _ = self._built.result()
+        settings = Settings.model_validate_json(told.settings)
         try:
-            server.use(Settings.model_validate_json(told.settings))
+            async with self._using:
+                server.use(settings, await asyncio.to_thread(node_lexicon, settings))
         except SettingsError as error:
             return str(error)
         return None

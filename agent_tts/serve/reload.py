@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import signal
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from loguru import logger
 from pydantic import SecretStr
 
+from agent_tts.config.lexicon import node_lexicon
 from agent_tts.config.settings import Section, Settings
 from agent_tts.errors import SettingsError
+from agent_tts.lexicon import Lexicon
 
 # Reads the settings again from where they came; raises `SettingsError`.
 Reader = Callable[[], Settings]
 
-# Sections whose keys are used at once, except those that the engines got at their start.
-LIVE = ("auth", "tls", "limits", "timeouts")
+# Keys, and sections whose keys are used at once, except those that the engines got at their start.
+LIVE = ("auth", "tls", "limits", "timeouts", "lexicon", "lexicon_file")
 OF_ENGINES = {
     *("limits.text_idle_s", "limits.window_frames", "limits.max_frames", "limits.context_s"),
     *("timeouts.queue_s", "timeouts.engine_start_s", "timeouts.engine_heartbeat_s"),
@@ -31,6 +35,7 @@ class Change:
     settings: Settings  # as read, without what needs a restart
     used: tuple[str, ...]  # dotted keys that differ, of which the new value is used now
     kept: tuple[str, ...]  # and those that need a restart
+    lexicon: Lexicon | None = None  # that of `settings`, with its file as it is now
 
     def apply(self, running: Settings) -> Settings:
         """The settings of a running node, which may have more than was read, with this change."""
@@ -51,7 +56,7 @@ def change(old: Settings, new: Settings) -> Change:
         for key in differ
         if key.partition(".")[0] in LIVE and key not in OF_ENGINES and (encrypted or not key.startswith("tls."))
     ]
-    sections = {name: _section(getattr(old, name), getattr(new, name), name, used) for name in LIVE}
+    sections = {name: _live(getattr(old, name), getattr(new, name), name, used) for name in LIVE}
     return Change(old.model_copy(update=sections), tuple(used), tuple(key for key in differ if key not in used))
 
 
@@ -62,10 +67,26 @@ class Reload:
         self._read = read
         self._settings = settings  # as read, and used
 
-    def __call__(self, use: Callable[[Change], None]) -> None:
-        """Have a change used, and log it. A `SettingsError` of the reader or of `use` leaves all as it was."""
+    async def serve(self, use: Callable[[Change], None]) -> None:
+        """Read them at each SIGHUP, one time after the other, until it is cancelled."""
+        loop, asked = asyncio.get_running_loop(), asyncio.Event()
+        loop.add_signal_handler(signal.SIGHUP, asked.set)
         try:
-            found = change(self._settings, self._read())
+            while True:
+                await asked.wait()
+                asked.clear()
+                await self.read(use)
+        finally:
+            loop.remove_signal_handler(signal.SIGHUP)
+
+    async def read(self, use: Callable[[Change], None]) -> None:
+        """Have a change used, and log it. A `SettingsError` of the reader or of `use` leaves all as it was.
+
+        The files are read in a thread: a lexicon of 10 000 words takes a second.
+        """
+        try:
+            found = change(self._settings, await asyncio.to_thread(self._read))
+            found = replace(found, lexicon=await asyncio.to_thread(node_lexicon, found.settings))
             use(found)
         except SettingsError as error:
             logger.error("SIGHUP: the settings stay as they are: {}", error)
@@ -74,7 +95,9 @@ class Reload:
         logger.info("SIGHUP: the settings are read again; {}", found)
 
 
-def _section(old: Section, new: Section, name: str, used: list[str]) -> Section:
+def _live(old: Any, new: Any, name: str, used: list[str]) -> Any:
+    if not isinstance(old, Section):
+        return new
     return old.model_copy(update={key: getattr(new, key) for key in type(old).model_fields if f"{name}.{key}" in used})
 
 

@@ -27,6 +27,7 @@ from websockets.protocol import State
 from agent_tts import open_files
 from agent_tts.config.settings import Settings
 from agent_tts.errors import EngineLost
+from agent_tts.lexicon import Lexicon
 from agent_tts.serve import tcp
 from agent_tts.serve.connections import CONNECTION, ConnectionTable, Standing
 from agent_tts.serve.fair_queue import Flow
@@ -487,7 +488,7 @@ class NodeServer(uvicorn.Server):
         self._node: Node = app.state.node
         # Called once the node takes requests, with its URL, which is empty where it listens nowhere.
         self._on_ready = on_ready
-        # Called at SIGHUP; None where that has no meaning.
+        # What SIGHUP does; None where that has no meaning.
         self._reload = reload
         # The drain, once it has begun.
         self._drain: asyncio.Task[None] | None = None
@@ -500,14 +501,16 @@ class NodeServer(uvicorn.Server):
         """Serve until drained. Cancelling it stops the server without a drain."""
         self._loop = asyncio.get_running_loop()
         self._sockets = sockets or []
+        reload = None
         if self._reload is not None and sys.platform != "win32":
-            self._loop.add_signal_handler(signal.SIGHUP, self._reload, self._use_change)
+            reload = asyncio.create_task(self._reload.serve(self._use_change), name="reload")
         try:
             await super().serve(sockets)
         finally:
-            if self._drain is not None:
-                self._drain.cancel()
-                await asyncio.gather(self._drain, return_exceptions=True)
+            ending = [task for task in (reload, self._drain) if task is not None]
+            for task in ending:
+                task.cancel()
+            await asyncio.gather(*ending, return_exceptions=True)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start the engines, then take requests. Raises what `SpeechService.start` does."""
@@ -520,14 +523,15 @@ class NodeServer(uvicorn.Server):
         if self._on_ready is not None and not self.should_exit:
             self._on_ready(url_of(self._sockets[0], self._node.settings) if self._sockets else "")
 
-    def use(self, settings: Settings) -> None:
-        """Take settings that differ from the present ones in what `reload` calls live, without a cut.
+    def use(self, settings: Settings, lexicon: Lexicon | None) -> None:
+        """Take settings that differ from the present ones in what `reload` calls live, and their lexicon: no cut.
 
         Raises `SettingsError` for a certificate that cannot be used; all is as before.
         """
         tls = server_context(settings.tls)
         raise_limit_of_files(settings.limits, warn=self.warns)
         self._node.settings = settings
+        self._node.service.lexicon = lexicon
         self._node.guard.configure(settings)
         self.config.use(settings, tls)
         if self._handshakes is not None and tls is not None:
@@ -536,7 +540,7 @@ class NodeServer(uvicorn.Server):
             tcp.set_user_timeout(listener, settings.timeouts.tcp_user_s)
 
     def _use_change(self, change: Change) -> None:
-        self.use(change.apply(self._node.settings))
+        self.use(change.apply(self._node.settings), change.lexicon)
 
     async def _listen_for_tls(self, sockets: list[socket.socket], context: ssl.SSLContext) -> None:
         """Listen for TCP connections that begin with a TLS handshake."""

@@ -116,9 +116,8 @@ class Supervisor(EngineObserver):
         loop = asyncio.get_running_loop()
         for signum in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(signum, self._stop_once_or_twice, signum)
-        if reload is not None:
-            loop.add_signal_handler(signal.SIGHUP, reload, self._use)
-        tasks = [
+        tasks = [] if reload is None else [asyncio.create_task(reload.serve(self._use), name="reload")]
+        tasks += [
             asyncio.create_task(self._run_engines(), name="engines"),
             asyncio.create_task(self._run_fronts(), name="fronts"),
         ]

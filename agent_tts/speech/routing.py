@@ -201,8 +201,9 @@ class Routing:
             voice = self._stored.get(name)
             if voice is None:
                 raise self._unknown(name)
-            if voice.kind != "cloned":
-                raise InvalidRequest(f"only cloned voices can be mixed: {name!r} is {voice.kind}", "voice")
+            if voice.kind != "cloned" or voice.adapter:
+                why = "has a LoRA adapter" if voice.adapter else f"is {voice.kind}"
+                raise InvalidRequest(f"only cloned voices can be mixed: {name!r} {why}", "voice")
             parts.append(StoredPart(name, voice.version, weight))
             sizes.append(frozenset(voice.vector_sizes))
         spelled = "+".join(f"{name}({weight!r})" for name, weight in mix)

@@ -45,8 +45,8 @@ class SpeechService:
         # Voices in addition to the engines' own; None without a voice library.
         self.library = library
         self._aliases = aliases
-        # Of all requests; None without one.
-        self._lexicon = lexicon
+        # Of all requests, from their start on; None without one.
+        self.lexicon = lexicon
         # The names of `info` and `library`. None before the first request.
         self._routing: Routing | None = None
         # True while the node shuts down: new utterances are refused.
@@ -140,7 +140,7 @@ class SpeechService:
 
     def lexicons(self, options: SpeechOptions) -> list[Lexicon]:
         """The lexicons for a request, strongest first: its own, its voice's, the node's."""
-        found = [options.lexicon, self._lexicon]
+        found = [options.lexicon, self.lexicon]
         if self.library is not None and any(voice.lexicon is not None for voice in self.library.voices()):
             options = self.resolve(options)
             names = [options.voice]

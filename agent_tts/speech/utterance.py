@@ -52,6 +52,9 @@ Told = RequestStarted | ContextEvent
 
 PCM = OutputFormat()
 
+# What a text without words sounds like, 20 ms at 24 kHz: clients take an answer without audio for a failure.
+NO_WORDS = bytes(SAMPLE_RATE // 50 * 2)
+
 
 class Meter:
     """Measures one utterance. This one has no clock: it knows the length of the audio, no times."""
@@ -149,6 +152,8 @@ class Utterance:
         # Characters of text so far, or of what is said for it if that is longer, tags included; and unanswered flushes.
         self.chars = 0
         self.flushes = 0
+        # Whether there is more than white space.
+        self._has_text = False
         # Words computed before the engine has started; None afterwards.
         self._early: list[Word] | None = []
         # Samples at 24 kHz handed out, and the index of the next sample at the output rate.
@@ -172,6 +177,7 @@ class Utterance:
         if not text:
             return []
         self.chars += len(text)
+        self._has_text = self._has_text or not text.isspace()
         self._meter.text()
         items: list[Item] = [text] if self._markup is None else self._markup.read(text)
         if not items:
@@ -376,6 +382,8 @@ class Utterance:
 
     def _on_finished(self, event: RequestFinished) -> list[Told]:
         told: list[Told] = []
+        if event.reason == "end" and self._has_text and not self.samples:
+            told += self._on_audio(NO_WORDS, b"")
         if event.reason in ("end", "length"):
             if self.samples and not self._closed:
                 self._add_chunks(told, self._encoder.flush(), FLAG_LAST)

@@ -2,7 +2,8 @@
 
 A voice is a folder. NAME/voice.json describes it; NAME/lexicon.json, if there is one, is how words are said in it. A
 cloned voice also has NAME/voice.safetensors, with one or more `vector_{H}` float32[H], the speaker for models of hidden
-size H, and, with a transcript, `codes` int16[T, 16], the frames of the clip.
+size H, and, with a transcript, `codes` int16[T, 16], the frames of the clip. NAME/adapter, if there is one, is a LoRA
+adapter of the model that speaks it.
 
 A rename adds or removes a whole folder, so any number of processes may share a library.
 """
@@ -29,8 +30,9 @@ from loguru import logger
 from pydantic import BaseModel, ConfigDict, Field
 
 from agent_tts.config.settings import Voices
-from agent_tts.errors import Internal, SettingsError, StorageFull, UnknownVoice, VoiceExists, VoiceLimit
+from agent_tts.errors import Internal, SettingsError, StorageFull, UnknownVoice, Unsupported, VoiceExists, VoiceLimit
 from agent_tts.lexicon import Lexicon
+from agent_tts.model.adapter_file import CONFIG, WEIGHTS, AdapterFile
 from agent_tts.voices.names import checked_name, did_you_mean, is_name, library_name
 
 if TYPE_CHECKING:
@@ -42,7 +44,7 @@ CODEBOOKS = 16
 MAX_JSON_BYTES = 65_536
 MAX_LEXICON_BYTES = 16 << 20  # more than the longest one has
 
-_JSON, _ARRAYS, _LEXICON = "voice.json", "voice.safetensors", "lexicon.json"
+_JSON, _ARRAYS, _LEXICON, _ADAPTER = "voice.json", "voice.safetensors", "lexicon.json", "adapter"
 _VECTOR = re.compile(r"vector_([1-9][0-9]{0,4})")
 # Folders that are being added or deleted. One that is this old was left by a process that died.
 _TEMPORARY = ".temporary-"
@@ -80,6 +82,7 @@ class StoredVoice:
     vector_sizes: tuple[int, ...] = ()  # hidden sizes of the models that can speak a cloned voice
     frames: int = 0  # of codes
     lexicon: Lexicon | None = None  # how words are said in this voice
+    adapter: bool = False  # whether it has a LoRA adapter
 
 
 class _Card(BaseModel):
@@ -170,6 +173,17 @@ class VoiceLibrary:
             raise _damaged(voice.name) from None
         return arrays | ({"codes": arrays["codes"].astype(np.int64)} if "codes" in arrays else {})
 
+    def adapter(self, name: str) -> AdapterFile:
+        """The adapter of a voice that has one. Raises `UnknownVoice` as `get` does."""
+        folder = self._path(self.get(name).name) / _ADAPTER
+        try:
+            for file in (CONFIG, WEIGHTS):
+                _regular(folder / file)
+            return AdapterFile.read(folder)
+        except (OSError, ValueError) as error:
+            logger.error("the adapter of the voice {!r} cannot be read: {}", name, error)
+            raise _damaged(name) from None
+
     def _scan(self) -> None:
         entries = {}
         with os.scandir(self._folder) as found:
@@ -205,7 +219,7 @@ class VoiceLibrary:
             # The text of the error may quote the file.
             logger.warning("the voice {!r} is damaged and left out: {}", name, type(error).__name__)
             return None
-        return replace(voice, vector_sizes=sizes, frames=frames, lexicon=lexicon)
+        return replace(voice, vector_sizes=sizes, frames=frames, lexicon=lexicon, adapter=(folder / _ADAPTER).is_dir())
 
     # ------------------------------------------------------------ writing
 
@@ -252,6 +266,35 @@ class VoiceLibrary:
                 temporary.replace(folder / _LEXICON)
             os.utime(self._folder)  # for the other processes, which look at this alone
 
+    def set_adapter(self, name: str, source: Path | None) -> None:
+        """Speak a cloned voice by the adapter in a folder from now on, which is copied; None: by the model as it is.
+
+        The voice gets a new version: requests that have begun keep the adapter they have.
+
+        Raises:
+            UnknownVoice, Unsupported: there is none of this name, or it is designed.
+            CheckpointError: the folder has no adapter of the talker.
+            StorageFull, Internal: the disk refuses.
+        """
+        voice = self.get(name)
+        if voice.kind != "cloned":
+            raise Unsupported(f"the voice {voice.name!r} is {voice.kind}: only cloned voices have adapters")
+        if source is not None:
+            AdapterFile.read(source)
+        target, doomed = self._path(voice.name), self._folder / f"{_TEMPORARY}{secrets.token_hex(8)}"
+        with self._changing("changed"), self._new_folder() as made:
+            for path in target.iterdir():
+                if path.name in (_ARRAYS, _LEXICON):
+                    _write_file(made / path.name, path.read_bytes())
+            if source is not None:
+                (made / _ADAPTER).mkdir(mode=0o700)
+                for file in (CONFIG, WEIGHTS):
+                    shutil.copyfile(source / file, made / _ADAPTER / file)
+            self._write_card(made, replace(voice, version=secrets.token_hex(16)))
+            target.rename(doomed)
+            made.rename(target)
+        _remove(doomed)
+
     def delete(self, name: str) -> None:
         """Delete a voice, damaged or not.
 
@@ -280,10 +323,8 @@ class VoiceLibrary:
 
     def _write(self, voice: StoredVoice, arrays: Arrays) -> None:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(prefix=_TEMPORARY, dir=self._folder))  # mode 0700
-        try:
-            card = _Card.model_validate(voice)
-            _write_file(temporary / _JSON, card.model_dump_json(indent=2).encode())
+        with self._new_folder() as temporary:
+            self._write_card(temporary, voice)
             if arrays:
                 import numpy as np
                 from safetensors.numpy import save
@@ -292,9 +333,20 @@ class VoiceLibrary:
                 ordered = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
                 _write_file(temporary / _ARRAYS, save(ordered))
             self._claim(temporary, voice.name)
+
+    @contextmanager
+    def _new_folder(self) -> Iterator[Path]:
+        """A temporary folder, which is removed after an error."""
+        temporary = Path(tempfile.mkdtemp(prefix=_TEMPORARY, dir=self._folder))  # mode 0700
+        try:
+            yield temporary
         except BaseException:
             _remove(temporary)
             raise
+
+    @staticmethod
+    def _write_card(folder: Path, voice: StoredVoice) -> None:
+        _write_file(folder / _JSON, _Card.model_validate(voice).model_dump_json(indent=2).encode())
 
     def _claim(self, made: Path, name: str) -> None:
         """Rename a finished folder to the voice's name. Raises `VoiceExists` if another process was faster."""

@@ -16,6 +16,7 @@ import pytest
 
 from agent_tts.bench.checkpoint import write
 from tests.cli.process import AGENT_TTS, PATIENCE_S, environment, invoke
+from tests.model.lora import write_adapter
 from tests.support import running_node
 from tests.voices.clips import KINDS, encoded, tone
 
@@ -145,6 +146,10 @@ def test_a_clone_is_added_privately_and_deleted(tmp_path: Path, base: Path, clip
     as_json = json.loads(invoke("voices", "show", "bob", "--json", **home).stdout)
     assert as_json["consent"]["clip_sha256"] == hashlib.sha256(clip.read_bytes()).hexdigest()
     assert stat.S_IMODE((tmp_path / "library" / "bob").stat().st_mode) == 0o700
+    tuned = invoke("voices", "adapter", "bob", str(write_adapter(tmp_path / "lora", base, seed=0)), **home)
+    assert tuned.stderr == b"agent-tts: bob has an adapter\n"
+    assert json.loads(invoke("voices", "show", "bob", "--json", **home).stdout) == as_json | {"adapter": True}
+    assert b"give either the FOLDER of an adapter, or --clear" in invoke("voices", "adapter", "bob", **home).stderr
     deleted = invoke("voices", "delete", "bob", **home)
     assert deleted.returncode == 0, deleted.stderr
     assert not list((tmp_path / "library").iterdir())

@@ -223,6 +223,66 @@ async def test_a_cancelled_context_does_not_affect_later_ones(speaker: Speaker) 
     assert all(same(pcm, alone) for pcm in after)
 
 
+# ---------------------------------------------------------------- pieces
+
+CLAUSES = ["Well, ", "fine. ", "Now, ", "let ", "me ", "look ", "at ", "it."]  # each shorter than what `bob` wants
+
+
+async def test_words_keep_their_order_and_time_across_pieces(speaker: Speaker) -> None:
+    """Two flushes, early clauses, a pause and an end: each flush is answered behind its audio, in which its words begin."""
+    text = "".join(CLAUSES)
+    for voice in ("bob", "narrator"):
+        async with wire(speaker.node.ws_url) as peer:
+            await begin(peer, voice=voice)
+            for number, clause in enumerate(CLAUSES):
+                await peer.send("text.append", context_id="c", text=clause)
+                if number in (1, 4):
+                    await peer.send("context.flush", context_id="c", flush_id=f"{number}")
+                await asyncio.sleep(0.25 if number == 2 else 0)
+            await peer.send("context.end", context_id="c")
+            ends = []
+            for flush_id in ("1", "4"):
+                assert (await peer.until("context.flushed"))["flush_id"] == flush_id
+                ends.append(len(peer.pcm("c")) / 48)
+            done = await peer.until("context.done")
+            ends.append(len(peer.pcm("c")) / 48)
+        assert done["reason"] == "end"
+        words = [
+            word
+            for message in peer.messages
+            if message["type"] == "words" and message["kind"] == "aligned"
+            for word in message["words"]
+        ]
+        assert [word["word"] for word in words] == text.split()
+        assert [text[word["char_start"] : word["char_end"]] for word in words] == text.split()
+        starts = [word["start_ms"] for word in words]
+        assert starts == sorted(starts)
+        assert starts[1] < ends[0] - 20 < starts[2]
+        assert starts[4] < ends[1] - 20 < starts[5]
+        assert starts[7] < ends[2]
+        assert words[7]["end_ms"] <= done["audio_ms"]
+
+
+async def test_a_cancel_between_early_clauses_leaves_nothing_behind(speaker: Speaker) -> None:
+    """While a clause is spoken and the next waits for its turn or its text."""
+    alone = await speaker.stream(WORDS, voice="bob")
+    async with wire(speaker.node.ws_url) as peer:
+        for number in range(4):
+            context = f"{number}"
+            await begin(peer, context, voice="bob", lead_ms=1_000)
+            for clause in CLAUSES[: 4 + number]:
+                await peer.send("text.append", context_id=context, text=clause)
+            await peer.until_audio(context, 1 + number)
+            await peer.send("context.cancel", context_id=context)
+            await peer.until("context.cancelled", context)
+            heard = peer.pcm(context)
+            done = await peer.until("context.done", context)
+            assert done["reason"] == "cancelled"
+            assert peer.pcm(context) == heard
+        await until(lambda: speaker.node.node.service.speaking == 0)
+    assert same(await speaker.stream(WORDS, voice="bob"), alone)
+
+
 # ---------------------------------------------------------------- models
 
 

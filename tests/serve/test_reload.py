@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from agent_tts.config.settings import Auth, Limits, Settings, Timeouts, Tls
 from agent_tts.errors import SettingsError
 from agent_tts.serve.reload import Change, Reload, change, with_secrets
@@ -31,7 +33,7 @@ def test_tls_itself_needs_a_restart_and_another_certificate_does_not() -> None:
     assert set(change(one, other).used) == {"tls.cert", "tls.key"}
 
 
-def test_what_needs_a_restart_is_named_again_and_an_error_keeps_all() -> None:
+async def test_what_needs_a_restart_is_named_again_and_an_error_keeps_all() -> None:
     found: list[Settings | SettingsError] = [
         Settings(engine="tone", limits=Limits(connections=3)),
         SettingsError("bad"),
@@ -47,12 +49,12 @@ def test_what_needs_a_restart_is_named_again_and_an_error_keeps_all() -> None:
     changes: list[Change] = []
     reload = Reload(read, Settings())
     for _ in range(3):
-        reload(changes.append)
+        await reload.read(changes.append)
     assert [one.used for one in changes] == [("limits.connections",)] * 2
     assert [one.kept for one in changes] == [("engine",)] * 2
 
 
-def test_a_change_that_cannot_be_used_is_found_again() -> None:
+async def test_a_change_that_cannot_be_used_is_found_again() -> None:
     changes: list[Change] = []
 
     def refuse(one: Change) -> None:
@@ -60,9 +62,25 @@ def test_a_change_that_cannot_be_used_is_found_again() -> None:
         raise SettingsError("no such certificate")
 
     reload = Reload(lambda: Settings(limits=Limits(connections=3)), Settings())
-    reload(refuse)
-    reload(refuse)
+    await reload.read(refuse)
+    await reload.read(refuse)
     assert [one.used for one in changes] == [("limits.connections",)] * 2
+
+
+async def test_the_file_of_a_lexicon_is_read_again_and_a_bad_one_changes_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "words.yaml"
+    file.write_text("nginx: engine x")
+    changes: list[Change] = []
+    reload = Reload(lambda: Settings(lexicon={"ok": "okay"}, lexicon_file=str(file)), Settings())
+    await reload.read(changes.append)
+    file.write_text("nginx: engine ex")
+    await reload.read(changes.append)
+    file.write_text("nginx: {no_such_field: 1}")
+    await reload.read(changes.append)
+    assert [one.used for one in changes] == [("lexicon", "lexicon_file"), ()]
+    found = [one.lexicon.mapping() for one in changes if one.lexicon is not None]
+    assert found == [{"nginx": "engine x", "ok": "okay"}, {"nginx": "engine ex", "ok": "okay"}]
+    assert changes[0].apply(Settings(port=4_711)).lexicon == {"ok": "okay"}
 
 
 def test_settings_with_secrets_come_back_equal() -> None:

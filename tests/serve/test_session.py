@@ -605,11 +605,19 @@ async def test_a_runaway_ends_with_length() -> None:
         assert (done["reason"], done["audio_ms"]) == ("length", 1_600)
 
 
-@pytest.mark.parametrize("text", ["", " ", "\n\n", "\u200b", "😀"])
-async def test_a_context_without_speech_is_done_without_audio(text: str) -> None:
+@pytest.mark.parametrize("text", ["", " ", "\n\n"])
+async def test_a_context_without_text_is_done_without_audio(text: str) -> None:
     async with running() as peer:
         done = await say(peer, "t1", text)
         assert (done["reason"], done["audio_ms"], done["ttfa_ms"]) == ("end", 0, None)
+
+
+@pytest.mark.parametrize("text", ["\u200b", "😀", "…", "[sighs]", "<think>no"])
+async def test_text_without_words_is_a_short_silence(text: str) -> None:
+    """Stock clients take an answer without audio for a failure, and try again."""
+    async with running() as peer:
+        done = await say(peer, "t1", text)
+        assert (done["reason"], done["audio_ms"], peer.pcm("t1")) == ("end", 20, bytes(960))
 
 
 @pytest.mark.parametrize(("encoding", "rate", "bytes_ms"), [("mulaw", 8_000, 8), ("pcm_s16le", 48_000, 96)])

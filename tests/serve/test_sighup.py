@@ -81,6 +81,27 @@ async def test_keys_and_limits_change_and_a_bad_file_changes_nothing(tmp_path: P
             assert (await peer.until("error", "t"))["code"] == "text_too_long"
 
 
+async def test_the_lexicon_changes_on_all_fronts(tmp_path: Path) -> None:
+    """Seen by the length of what is said: a word becomes twenty."""
+    file, words = tmp_path / "node.yaml", tmp_path / "words.yaml"
+    words.write_text("nothing: here")
+    write(file, {"lexicon_file": str(words)})
+    with running_process(tmp_path, "--config", str(file)) as node:
+
+        def seconds() -> float:
+            """Of a word, said over a new connection."""
+            said = httpx.post(f"{node.url}/v1/audio/speech", json={"input": "word", "response_format": "pcm"})
+            return len(said.content) / 48_000
+
+        short = seconds()
+        words.write_text(f"word: {' '.join(['word'] * 20)}")
+        line = await reload(node, file, lexicon_file=str(words))
+        assert line.endswith("changed: nothing")
+        async with asyncio.timeout(SETTLE_S):
+            while min([await asyncio.to_thread(seconds) for _ in range(8)]) < 3 * short:
+                await asyncio.sleep(0.05)
+
+
 async def test_a_new_certificate_is_used_for_new_handshakes(tmp_path: Path) -> None:
     (tmp_path / "old").mkdir()
     (tmp_path / "new").mkdir()

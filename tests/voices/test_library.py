@@ -10,6 +10,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -28,10 +29,12 @@ from agent_tts.errors import (
     SpeechError,
     StorageFull,
     UnknownVoice,
+    Unsupported,
     VoiceExists,
     VoiceLimit,
 )
 from agent_tts.lexicon import Lexicon
+from agent_tts.model.entries import CheckpointError
 from agent_tts.voices import library as library_module
 from agent_tts.voices.library import Consent, StoredVoice, VoiceLibrary, default_folder
 from tests.small_disk import NEEDS_ROOT, small_disk
@@ -564,3 +567,59 @@ def test_a_damaged_lexicon_damages_the_voice(library: VoiceLibrary, folder: Path
     os.utime(folder)
     assert library.voices() == ()
     assert "damaged" in log[0]
+
+
+def an_adapter(folder: Path, **entries: object) -> Path:
+    folder.mkdir()
+    config = {"peft_type": "LORA", "r": 2, "lora_alpha": 4, **entries}
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+    name = "base_model.model.talker.model.layers.0.mlp.up_proj.lora"
+    halves = {f"{name}_A.weight": np.ones((2, 3), np.float32), f"{name}_B.weight": np.ones((5, 2), np.float32)}
+    save_file(halves, folder / "adapter_model.safetensors")
+    return folder
+
+
+def test_a_voice_takes_an_adapter_with_all_that_it_has_and_a_new_version(
+    folder: Path, library: VoiceLibrary, tmp_path: Path
+) -> None:
+    library.add(cloned(), sound())
+    library.set_lexicon("bob", Lexicon.of({"GIF": "jif"}))
+    before, other = library.get("bob"), VoiceLibrary(folder, 10)
+    assert not other.get("bob").adapter
+    library.set_adapter("bob", an_adapter(tmp_path / "a"))
+    after = other.get("bob")
+    assert after.adapter
+    assert after.version != before.version
+    assert replace(after, version=before.version, adapter=False) == before
+    assert {name: array.tolist() for name, array in other.arrays("bob").items()} == {
+        name: array.tolist() for name, array in sound().items()
+    }
+    assert (other.adapter("bob").rank, other.adapter("bob").scale) == (2, 2.0)
+    library.set_adapter("bob", None)
+    assert not other.get("bob").adapter
+    assert [path.name for path in folder.iterdir()] == ["bob"]
+
+
+def test_an_adapter_is_refused_as_a_whole(folder: Path, library: VoiceLibrary, tmp_path: Path) -> None:
+    library.add(cloned(), sound())
+    library.add(designed(), {})
+    good = an_adapter(tmp_path / "good")
+    with pytest.raises(CheckpointError, match="use_dora is True"):
+        library.set_adapter("bob", an_adapter(tmp_path / "dora", use_dora=True))
+    with pytest.raises(Unsupported, match="only cloned voices have adapters"):
+        library.set_adapter("sage", good)
+    with pytest.raises(UnknownVoice):
+        library.set_adapter("nobody", good)
+    assert not library.get("bob").adapter
+    assert sorted(path.name for path in folder.iterdir()) == ["bob", "sage"]
+
+
+def test_a_damaged_adapter_damages_the_voice(
+    folder: Path, library: VoiceLibrary, tmp_path: Path, log: list[str]
+) -> None:
+    library.add(cloned(), sound())
+    library.set_adapter("bob", an_adapter(tmp_path / "a"))
+    escape_file(folder / "bob" / "adapter", "adapter_model.safetensors")
+    with pytest.raises(UnknownVoice, match="damaged"):
+        library.adapter("bob")
+    assert "is not a regular file" in log[-1]

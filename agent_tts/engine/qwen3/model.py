@@ -5,11 +5,9 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import cached_property, partial
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -18,12 +16,14 @@ from loguru import logger
 from numpy.typing import NDArray
 
 from agent_tts.config.settings import Qwen3, Settings
+from agent_tts.engine.laps import Laps
 from agent_tts.engine.qwen3.compiling import Compilation, Steps
 from agent_tts.engine.qwen3.graphs import FrameGraphs, batch_sizes, rows_of_state
 from agent_tts.engine.qwen3.runner import LoadedVoice, ModelRunner
 from agent_tts.errors import SettingsError
 from agent_tts.events import VoiceKind
 from agent_tts.model import codec as codec_module
+from agent_tts.model.adapters import AdapterBank
 from agent_tts.model.codec import Codec, CodecState
 from agent_tts.model.config import ModelConfig, ModelType
 from agent_tts.model.entries import CheckpointError
@@ -31,7 +31,7 @@ from agent_tts.model.frame import FrameModel
 from agent_tts.model.layers import BLOCK_SIZE
 from agent_tts.model.prompt import PromptVoice, Reference, SpeakerPlace, takes_instructions
 from agent_tts.model.sampling import SamplingParams
-from agent_tts.model.speech import SpeechModel, accelerate, can_fuse
+from agent_tts.model.speech import SpeechModel, can_fuse, put_kernels
 from agent_tts.model.watermark import Watermark
 from agent_tts.model.watermark_weights import load_watermark
 from agent_tts.model.weights import CODEC, MODEL, build, plan
@@ -74,8 +74,14 @@ class Qwen3Model:
         self.device = device
         on_gpu = device.type == "cuda"
         self.dtype = DTYPES.get(settings.dtype, torch.bfloat16 if on_gpu else torch.float32)
+        # Adapters at once, and their largest rank. Only clones have some.
+        self._adapters = (settings.adapters if self.kind == "cloned" else 0), settings.adapter_rank
+        if self._adapters[0] and on_gpu and settings.cuda_graphs:
+            raise CheckpointError("fused kernels run no adapters: qwen3.cuda_graphs: false, or qwen3.adapters: 0")
+        # Whether its steps are fused kernels.
+        self._fused = can_fuse(device, self.dtype) and not self._adapters[0]
         # float16: its signal-to-noise ratio is 20 dB better than that of bfloat16.
-        codec_dtype = torch.float16 if can_fuse(device, self.dtype) else torch.float32
+        codec_dtype = torch.float16 if self._fused else torch.float32
         self._codec_dtype = DTYPES.get(settings.codec_dtype, codec_dtype)
         # Whether a step is one captured graph.
         self._captured = settings.cuda_graphs and on_gpu
@@ -130,7 +136,8 @@ class Qwen3Model:
     def weight_bytes(self) -> int:
         """Memory that its weights take on the device."""
         marks = sum(weight.numel() for weight in self.watermark.parameters()) if self.watermark else 0
-        return sum(plan.nbytes for plan in self._plans) + marks * self._codec_dtype.itemsize
+        adapters = AdapterBank.nbytes(self.config.talker, *self._adapters, self.dtype)
+        return sum(plan.nbytes for plan in self._plans) + marks * self._codec_dtype.itemsize + adapters
 
     @property
     def block_bytes(self) -> int:
@@ -158,39 +165,44 @@ class Qwen3Model:
 
     def load(self) -> None:
         """Read the weights while kernels are compiled, take the memory of the state, and capture the steps."""
-        times = [time.monotonic()]
+        laps = Laps()
         with closing(Compilation(self._steps())) as compilation:
             for part in self._plans:
                 part.load(self.device)
             logger.info("{}: loaded on {} as {}", self.name, self.device, _name_of(self.dtype))
+            laps.end("weights")
             watermark = self.watermark.to(self.device, self._codec_dtype) if self.watermark else None
             model = SpeechModel(self._frame, self._codec, watermark)
-            fused = accelerate(model)
-            state = model.init_state(rows_of_state(self.rows, self.device), self.max_model_len, self.blocks)
-            times.append(time.monotonic())
+            rows = rows_of_state(self.rows, self.device)
+            adapters = AdapterBank(self._frame, rows, *self._adapters) if self._adapters[0] else None
+            if self._fused:
+                put_kernels(model)
+            state = model.init_state(rows, self.max_model_len, self.blocks)
+            laps.end("layout and state")
             if why := compilation.wait(partial(self._tell, "kernels compiled")):
                 logger.warning("kernels: {}; the rest is when first used", why)
-            times.append(time.monotonic())
+            laps.end("rest of the kernels")
         if self._captured:
-            logger.info("{}: capturing its steps{}", self.name, ", with fused kernels" if fused else "")
+            logger.info("{}: capturing its steps{}", self.name, ", with fused kernels" if self._fused else "")
         graphs = FrameGraphs(
             model,
             state,
             captured=self._captured,
             sizes=self.sizes,
             mixed=not self._one_size,
+            defer=True,
             progress=partial(self._tell, "captured"),
         )
-        times.append(time.monotonic())
-        spans = [after - before for before, after in pairwise(times)]
-        logger.info("{}: weights {:.1f} s, then kernels {:.1f} s, capture {:.1f} s", self.name, *spans)
-        runner = ModelRunner(model, state, graphs, self.max_model_len)
+        laps.end("capture")
+        runner = ModelRunner(model, state, graphs, self.max_model_len, adapters)
         runner.warm_up(min(self.sizes[-1], WARM_UP_ROWS) if self.device.type == "cuda" else 1)
         self._runner = runner
+        laps.end("warm-up")
+        logger.info("{}: {}", self.name, laps)
 
     def _steps(self) -> list[Steps]:
         """What to compile ahead; nothing without fused kernels."""
-        if not can_fuse(self.device, self.dtype):
+        if not self._fused:
             return []
         steps = Steps(
             folder=str(self.folder),
@@ -250,14 +262,19 @@ def create_models(node: Settings, slots: int) -> list[Qwen3Model]:
     if not settings.models:
         raise SettingsError("qwen3.models: the engine qwen3 needs a model: --model FOLDER, or a hub id")
     logger.info("opening {}", settings.device)
+    laps = Laps()
     device = _device(settings.device)
     limit_threads(device)
     use(device)
+    memory(device)
+    laps.end("device")
     models: list[Qwen3Model] = []
     for checkpoint in settings.models:
         folder = Path(checkpoint.source).expanduser()
         with _named(folder):
             models.append(Qwen3Model(folder, _name(folder, models), settings, device, slots))
+    laps.end("configurations and tokenizers")
+    logger.info("{}", laps)
     for model in models:
         model.watermark = watermark
     plan_memory(models, device, slots, settings.memory)

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from agent_tts.engine.qwen3.graphs import ChunkInputs, FrameGraphs, LaunchedStep, PrefillBudget
 from agent_tts.events import StoredVoices
+from agent_tts.model.adapters import Adapter, AdapterBank
 from agent_tts.model.block_allocator import BlockAllocator
 from agent_tts.model.codec import CodecState
 from agent_tts.model.prompt import Position, Prompt, PromptVoice
@@ -40,6 +41,7 @@ class LoadedVoice:
     identity: bytes = b""  # of the vector: the same for equal ones
     codec: CodecState | None = None  # of one row, behind the voice's reference; None is the start of a stream
     stored: StoredVoices | None = None  # what it is of the library; None for other voices
+    adapter: Adapter | None = None  # None: the model as it is
 
 
 @dataclass(slots=True, eq=False)
@@ -125,9 +127,18 @@ def take_chunks(waiting: list[RowPrompt], budget: PrefillBudget) -> list[PromptC
 class ModelRunner:
     """Brings prompts and text of rows into a state, and runs its steps. A row may use `max_model_len` positions."""
 
-    def __init__(self, model: SpeechModel, state: SpeechState, graphs: FrameGraphs, max_model_len: int) -> None:
+    def __init__(
+        self,
+        model: SpeechModel,
+        state: SpeechState,
+        graphs: FrameGraphs,
+        max_model_len: int,
+        adapters: AdapterBank | None = None,
+    ) -> None:
         self.model = model
         self.state = state
+        # Adapters of its voices. None where it runs none.
+        self.adapters = adapters
         self._graphs = graphs
         self._max_model_len = max_model_len
         # Of the blocks of the cache. None where each row has all its positions.
@@ -161,6 +172,8 @@ class ModelRunner:
         self.release(row)
         if not self.reserve(row, min(self._max_model_len, len(prompt.prefix) + SPEECH_POSITIONS)):
             return False
+        if self.adapters:
+            self.adapters.assign(row, speaker.adapter)
         new = self._prompts[row] = RowPrompt(row, prompt, sampling, speaker)
         key = new.key
         if prefix := self.prefixes.get(key):
@@ -285,6 +298,15 @@ class ModelRunner:
                 self._waiting.remove(other)
         while sum(prefix.keys.shape[1] for prefix in self.prefixes.values()) > PREFIX_POSITIONS:
             self.prefixes.popitem(last=False)
+
+    @property
+    def has_uncaptured(self) -> bool:
+        """See `FrameGraphs.has_uncaptured`."""
+        return self._graphs.has_uncaptured
+
+    def capture_next(self) -> None:
+        """See `FrameGraphs.capture_next`."""
+        self._graphs.capture_next()
 
     def warm_up(self, most: int) -> None:
         """Run up to `most` rows, as many as the cache holds: what is loaded or allocated on first use would delay

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
+from threading import Lock
 
 import numpy as np
+from loguru import logger
 from numpy.typing import NDArray
 
 from agent_tts.engine.qwen3.model import Qwen3Model
 from agent_tts.engine.qwen3.runner import LoadedVoice
-from agent_tts.errors import InvalidRequest, UnknownVoice, Unsupported
+from agent_tts.errors import AtCapacity, InvalidRequest, UnknownVoice, Unsupported
 from agent_tts.events import (
     AnyVoice,
     DesignedVoice,
@@ -19,10 +21,13 @@ from agent_tts.events import (
     NamedVoice,
     ResolvedVoice,
     SpeechOptions,
+    StoredPart,
     StoredVoices,
     Voice,
     VoiceKind,
 )
+from agent_tts.model.adapters import Adapter
+from agent_tts.model.entries import CheckpointError
 from agent_tts.model.prompt import PromptVoice, Reference
 from agent_tts.voices import ANYONE, DESIGN, LANGUAGES, own_voice
 from agent_tts.voices.library import VoiceLibrary
@@ -76,6 +81,8 @@ class Qwen3Voices:
         self._limit = limit
         # Clones on their device, the one used last at the end.
         self._ready: OrderedDict[ModelVoice, LoadedVoice] = OrderedDict()
+        # Held while `_ready` is used: the loader's thread drops idle adapters from it.
+        self._lock = Lock()
         names = {name for model in models for name in model.config.talker.codec_language_id}
         codes = tuple(code for name, code in LANGUAGES.items() if name in names)
         # Every name of a language that a model speaks -> its code; a dialect is its own code.
@@ -113,17 +120,19 @@ class Qwen3Voices:
             return LoadedVoice(PromptVoice(wanted.voice.name))
         if isinstance(wanted.voice, DesignedVoice | AnyVoice):
             return LoadedVoice(PromptVoice(None))
-        if wanted in self._ready:
-            self._ready.move_to_end(wanted)
-        return self._ready.get(wanted)
+        with self._lock:
+            if wanted in self._ready:
+                self._ready.move_to_end(wanted)
+            return self._ready.get(wanted)
 
     def keep(self, wanted: ModelVoice, speaker: LoadedVoice) -> None:
         """Keep a clone of the library that `load` has made ready, as long as others are not used more recently."""
         if isinstance(wanted.voice, EmbeddedVoice):
             return
-        self._ready[wanted] = speaker
-        while len(self._ready) > self._limit:
-            self._ready.popitem(last=False)
+        with self._lock:
+            self._ready[wanted] = speaker
+            while len(self._ready) > self._limit:
+                self._ready.popitem(last=False)
 
     def read_library(self) -> frozenset[tuple[str, str]]:
         """Name and version of each voice of the library, in the loader's thread."""
@@ -136,8 +145,9 @@ class Qwen3Voices:
             parts = voice.parts if isinstance(voice, StoredVoices) else ()
             return any((part.stored, part.version) not in stored for part in parts)
 
-        for wanted in [wanted for wanted in self._ready if is_gone(wanted.voice)]:
-            del self._ready[wanted]
+        with self._lock:
+            for wanted in [wanted for wanted in self._ready if is_gone(wanted.voice)]:
+                del self._ready[wanted]
         for model in self._models:
             if model.loaded:
                 model.runner.forget(is_gone)
@@ -148,13 +158,44 @@ class Qwen3Voices:
         Raises:
             InvalidRequest: the vector is of another size than the model's, or too large for it.
             UnknownVoice, Unsupported: it has been deleted, or was made for another model.
+            AtCapacity: it needs an adapter, and requests use as many as there may be.
         """
         model = wanted.model
         if isinstance(wanted.voice, EmbeddedVoice):
             with np.errstate(over="ignore"):  # an infinity is refused below
                 return _clone(model, np.asarray(wanted.voice.vector, np.float32))
         assert isinstance(wanted.voice, StoredVoices)
-        return replace(self._load_stored(model, wanted.voice), stored=wanted.voice)
+        adapter = self._load_adapter(model, *wanted.voice.parts) if len(wanted.voice.parts) == 1 else None
+        return replace(self._load_stored(model, wanted.voice), stored=wanted.voice, adapter=adapter)
+
+    def _load_adapter(self, model: Qwen3Model, part: StoredPart) -> Adapter | None:
+        """The adapter of a voice; the adapters of voices that no request uses make room for it."""
+        if not self._library.get(part.stored).adapter:
+            return None
+        bank = model.runner.adapters
+        if bank is None:
+            raise Unsupported("this voice has an adapter, and this node runs none: set qwen3.adapters")
+        try:
+            file = self._library.adapter(part.stored)
+            file.check(model.config.talker, model.name)
+            while True:
+                try:
+                    return bank.load(part, file)
+                except AtCapacity:
+                    if not self._drop_adapter(model):
+                        raise
+        except CheckpointError as error:
+            logger.error("{}: the adapter of the voice {!r}: {}", model.name, part.stored, error)
+            raise Unsupported(f"the adapter of this voice does not fit the model {model.name}: {error}") from None
+
+    def _drop_adapter(self, model: Qwen3Model) -> bool:
+        """Drop the voice of a model with an adapter that was used the longest ago; False when there is none."""
+        with self._lock:
+            for wanted, speaker in self._ready.items():
+                if speaker.adapter is not None and wanted.model is model:
+                    del self._ready[wanted]
+                    return True
+        return False
 
     def _load_stored(self, model: Qwen3Model, wanted: StoredVoices) -> LoadedVoice:
         parts = wanted.parts

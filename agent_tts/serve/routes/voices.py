@@ -180,6 +180,7 @@ class VoiceDetails(BaseModel):
     transcript: str | None = None  # of the clip, with its codes; null: only the speaker's vectors are kept
     frames: int = 0  # of codes, 80 ms each
     vector_sizes: list[int] = []  # hidden sizes of the models that can speak it
+    adapter: bool = False  # whether it has a LoRA adapter
     created_at: datetime | None = None  # null for an engine's own
     consent: ConsentRecord | None = None  # of a cloned voice
 

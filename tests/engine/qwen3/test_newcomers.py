@@ -64,13 +64,16 @@ class Device:
     """Stands in for the graphs of a GPU: steps take their time, and compute nothing."""
 
     prefill_budget = PrefillBudget(128, cut=True)
+    has_uncaptured = False
 
     def __init__(self, clock: Clock, hidden_size: int) -> None:
         self._clock = clock
         self._hidden_size = hidden_size
         self._busy_until = 0.0
 
-    def step(self, rows: Sequence[int], parts: Sequence[Any] = ()) -> tuple[Launched | None, list[torch.Tensor]]:
+    def step(
+        self, rows: Sequence[int], parts: Sequence[Any] = (), *, timed: bool = False
+    ) -> tuple[Launched | None, list[torch.Tensor]]:
         self._clock.now += HOST_MS / 1_000
         size = next((size for size in BUCKETS if size >= len(rows)), 0) if rows else 0
         took_ms = STEP_MS.get(size, 2.0) + PROMPTS_MS * bool(parts)

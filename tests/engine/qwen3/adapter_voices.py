@@ -1,0 +1,73 @@
+"""An engine whose voices have LoRA adapters, and what its requests say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agent_tts.config.settings import Checkpoint, Qwen3, Settings, Voices
+from agent_tts.engine.base import AddText, FailedOutput, FrameOutput, ReleaseSlot, StartRequest, StepInput
+from agent_tts.engine.qwen3.engine import Qwen3Engine
+from agent_tts.events import FRAME_BYTES, Sampling, SpeechOptions
+from agent_tts.voices.library import Consent, StoredVoice, VoiceLibrary
+from tests.engine.driver import resolved, routed
+from tests.model import tiny
+
+TEXT = "Hello world, how are you?"
+FRAMES = 6
+
+
+@contextmanager
+def engine(folder: Path, voices: Path, *, device: str = "cpu", **settings: Any) -> Iterator[Qwen3Engine]:
+    """One of three slots, with a checkpoint and a library."""
+    models = (Checkpoint(source=str(folder)),)
+    qwen3 = Qwen3(models=models, device=device, max_model_len=128, **settings)
+    made = Qwen3Engine(Settings(qwen3=qwen3, voices=Voices(folder=str(voices))), 3)
+    try:
+        yield routed(made)
+    finally:
+        made.close()
+
+
+def of(voice: str) -> SpeechOptions:
+    """Options that repeat what the voice says."""
+    return SpeechOptions(voice, "en", seed=0, clean=False, sampling=Sampling(temperature=0))
+
+
+def write_voices(folder: Path, *adapters: Path) -> Path:
+    """A library with the same speaker several times: `plain`, and `zero` and `one` with adapters."""
+    library = VoiceLibrary(folder, 10)
+    for name, adapter in zip(("plain", "zero", "one"), (None, *adapters), strict=True):
+        voice = StoredVoice(name=name, kind="cloned", consent=Consent("I agree."))
+        library.add(voice, {f"vector_{tiny.HIDDEN}": tiny.speaker_vector().numpy()})
+        library.set_adapter(name, adapter)
+    return folder
+
+
+def speak(made: Qwen3Engine, voices: dict[int, str]) -> dict[int, NDArray[np.int16]]:
+    """The first frames of requests in these slots at the same time, as samples; ValueError: one failed."""
+    inputs: list[StepInput] = []
+    for slot, voice in voices.items():
+        inputs += [StartRequest(slot, 1, resolved(made, of(voice))), AddText(slot, TEXT), AddText(slot, "", last=True)]
+    said: dict[int, bytes] = dict.fromkeys(voices, b"")
+    try:
+        while min(map(len, said.values())) < FRAMES * FRAME_BYTES:
+            for output in made.step(inputs, list(voices)):
+                if isinstance(output, FailedOutput):
+                    raise ValueError(output.message)
+                assert isinstance(output, FrameOutput)
+                said[output.slot] += output.pcm
+            inputs = []
+    finally:
+        made.step([ReleaseSlot(slot) for slot in voices], [])
+    return {slot: np.frombuffer(pcm[: FRAMES * FRAME_BYTES], "<i2") for slot, pcm in said.items()}
+
+
+def assert_close(one: NDArray[np.int16], other: NDArray[np.int16]) -> None:
+    """Up to the order of sums."""
+    assert np.abs(one.astype(int) - other).max() < 4
