@@ -13,10 +13,10 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --con
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help serve serve-qwen agent test quick check lint types all-tests quick-tests browser format fault attack fuzz atheris autobahn load soak slow bench clean
+.PHONY: help serve serve-qwen agent test quick check lint types all-tests quick-tests browser format fault attack fuzz atheris autobahn load soak slow compile-all bench clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 serve: $(VENV)/base ## run a node on http://127.0.0.1:8100 (settings: ARGS="--port 8200 ...")
 	$(BIN)/agent-tts serve $(ARGS)
@@ -75,6 +75,9 @@ atheris: $(VENV)/fuzz ## coverage-guided fuzzing (SECONDS=30 for each parser); f
 
 slow: $(VENV)/dev ## the model against its reference at the released sizes: 8 GB of memory, some minutes
 	$(BIN)/python -m pytest -m slow $(ARGS)
+
+compile-all: $(VENV)/dev ## all variants of all kernels for all GPUs, without a GPU: about 12 minutes of one core
+	$(BIN)/python -m tests.engine.qwen3.every_variant $(ARGS)
 
 autobahn: $(VENV)/dev ## Autobahn|Testsuite against the WebSocket stack, once per release (PYTHON2=python2.7)
 	$(BIN)/python -m tests.autobahn.run $(PYTHON2)

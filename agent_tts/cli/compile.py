@@ -19,8 +19,7 @@ from agent_tts.config.loading import find_config, load_settings
 from agent_tts.config.settings import Settings
 from agent_tts.engine.qwen3.compiling import Compilation, Steps, cache_folder
 from agent_tts.errors import SettingsError
-
-Capability = tuple[int, int]
+from agent_tts.model.kernels.architectures import OLDEST, of_nvidia
 
 RELEASED = ("1.7B", "0.6B")
 WITHIN_S = 86_400.0  # a single slow core takes an hour for an architecture
@@ -47,13 +46,13 @@ def compile_kernels(
     settings = load_settings(None if config is None else find_config(config), flags)
     if folder is not None:
         os.environ["TRITON_CACHE_DIR"] = str(folder.absolute())
-    capabilities = [_capability(name.strip()) for name in arch.split(",")] if arch is not None else [_present()]
+    architectures = [_architecture(name.strip()) for name in arch.split(",")] if arch is not None else [_present()]
     failed = False
     with ExitStack() as stack:
         folders = [Path(model) for model in models] or list(stack.enter_context(_released(size)))
-        for capability in capabilities:
-            steps = [one for model in folders for one in _steps(model, settings, capability)]
-            failed |= not _compile(steps, "sm_{}{}".format(*capability))
+        for name in architectures:
+            steps = [one for model in folders for one in _steps(model, settings, name)]
+            failed |= not _compile(steps, name)
     return 1 if failed else 0
 
 
@@ -77,7 +76,7 @@ def _compile(steps: Sequence[Steps], name: str) -> bool:
     return why is None
 
 
-def _steps(folder: Path, settings: Settings, capability: Capability) -> list[Steps]:
+def _steps(folder: Path, settings: Settings, architecture: str) -> list[Steps]:
     """What a node with these settings runs: whether rows share the cache depends on the memory of its GPU."""
     import torch
 
@@ -104,27 +103,29 @@ def _steps(folder: Path, settings: Settings, capability: Capability) -> list[Ste
             sizes=sizes[-1:] if qwen3.reproducible else sizes,
             mixed=not qwen3.reproducible,
             watermark=settings.watermark != "none",
-            capability=capability,
+            architecture=architecture,
         )
         for paged in (False, True)
     ]
 
 
-def _capability(name: str) -> Capability:
-    """Of an architecture as NVIDIA names it. Raises SettingsError."""
-    found = re.fullmatch(r"sm_(\d+)(\d)", name)
-    if found is None or (capability := (int(found[1]), int(found[2]))) < (8, 0):
-        raise SettingsError(f"--arch {name}: must be GPUs from sm_80 on, with commas between them, like sm_89,sm_90")
-    return capability
+def _architecture(name: str) -> str:
+    """As NVIDIA names it. Raises SettingsError: another name, or too old."""
+    found = re.fullmatch(r"sm_(\d+)", name)
+    if found is None or int(found[1]) < OLDEST:
+        raise SettingsError(
+            f"--arch {name}: must be GPUs from sm_{OLDEST} on, with commas between them, like sm_89,sm_90"
+        )
+    return name
 
 
-def _present() -> Capability:
+def _present() -> str:
     """Of the GPU of this machine. Raises SettingsError: there is none."""
     import torch
 
     if not torch.cuda.is_available():
         raise SettingsError("--arch: PyTorch sees no GPU here: name those to compile for, like sm_90")
-    return torch.cuda.get_device_capability()
+    return of_nvidia(torch.cuda.get_device_capability()).name
 
 
 @contextmanager

@@ -41,7 +41,7 @@ Models = Annotated[
     typer.Option("--model", metavar="SOURCE", help="qwen3: a folder or hub id; once for each kind of voice."),
 ]
 Device = Annotated[
-    str | None, typer.Option(help="qwen3: auto, cpu, cuda or cuda:N; several with commas.", show_default="auto")
+    str | None, typer.Option(help="qwen3: auto, cpu, cuda, cuda:N or mps; several with commas.", show_default="auto")
 ]
 Dtype = Annotated[str | None, typer.Option(help="qwen3: auto, float32 or bfloat16.", show_default="auto")]
 LexiconFile = Annotated[

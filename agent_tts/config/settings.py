@@ -14,7 +14,7 @@ from agent_tts.lexicon import Lexicon
 ENV_PREFIX = "AGENT_TTS_"  # AGENT_TTS_LIMITS__CONNECTIONS=64 is limits.connections
 
 HUB_REVISION = re.compile(r"([^/@\s]+/[^/@\s]+)@([^/@\s]+)")
-DEVICES = r"^(auto|(cpu|cuda(:\d+)?)(\s*,\s*(cpu|cuda(:\d+)?))*)$"
+DEVICES = r"^(auto|mps|(cpu|cuda(:\d+)?)(\s*,\s*(cpu|cuda(:\d+)?))*)$"
 
 MAX_FRONTS = 64
 MAX_LEXICON = 512 * 1_024  # bytes of `lexicon`, as JSON
@@ -170,7 +170,9 @@ class Qwen3(Section):
 
     models: tuple[Checkpoint, ...] = Field((), description="checkpoints, one for each kind of voice")
     device: str = Field(
-        "auto", pattern=DEVICES, description="auto, cpu, cuda or cuda:N; several with commas: an engine process each"
+        "auto",
+        pattern=DEVICES,
+        description="auto, cpu, mps, cuda or cuda:N; several with commas: an engine each",
     )
     dtype: Literal["auto", "float32", "bfloat16"] = Field("auto", description="auto is bfloat16 on a GPU")
     codec_dtype: Literal["auto", "float32", "float16", "bfloat16"] = Field(
@@ -180,10 +182,10 @@ class Qwen3(Section):
         2_048, ge=64, le=32_768, description="positions of one utterance: its prompt, then one for each 80 ms frame"
     )
     memory: float = Field(
-        0.85,
+        0.9,
         gt=0,
         le=1,
-        description="largest share of the device's memory for models and caches; at most 0.85 of the free memory",
+        description="largest share of the device's memory for models, caches and graphs; at most 0.9 of what is free",
     )
     cuda_graphs: bool = Field(True, description="on a GPU, a frame is one captured graph; false runs it in parts")
     reproducible: bool = Field(False, description="on a GPU, the audio of a seed does not depend on other requests")

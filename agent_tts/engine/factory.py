@@ -61,7 +61,7 @@ def _qwen3(settings: Settings) -> Engine:
     except ImportError as error:
         raise SettingsError(f"{error.name} is not installed: pip install 'agent-tts[qwen]'") from error
     laps.end("libraries")
-    on_gpu = settings.qwen3.device != "cpu" and torch.cuda.is_available()
+    on_gpu = settings.qwen3.device not in ("cpu", "mps") and torch.cuda.is_available()
     engine = Qwen3Engine(settings, settings.slots or (DEFAULT_SLOTS if on_gpu else CPU_SLOTS))
     laps.end("models and voices")
     logger.info("started: {}", laps)

@@ -13,6 +13,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from agent_tts.model.device import queues
+
 _LEAST = 8_192  # numbers of a buffer: nearly all copies fit, so that the pool needs few buffers
 
 
@@ -37,9 +39,9 @@ class Writes:
 
 
 def staged(arrays: Sequence[NDArray[np.int64]], device: torch.device) -> Tensor:
-    """All numbers, int64[n], in pinned memory of the host where the device is a GPU."""
+    """All numbers, int64[n], in pinned memory of the host where the device has streams."""
     count = sum(array.size for array in arrays)
-    if device.type == "cuda":
+    if queues(device):
         pinned = torch.empty(max(count, _LEAST), dtype=torch.int64, pin_memory=True)[:count]
     else:
         pinned = torch.empty(count, dtype=torch.int64)

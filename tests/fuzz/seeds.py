@@ -145,6 +145,8 @@ SEEDS: dict[str, list[bytes]] = {
     "markup": [
         b'<speak><p>Hi <emotion val\x1eue="sad"/>you. <break time="1\x1es"/> [laughs] <spell>A 1</spell> &am\x1ep;</p>',
         '<think>a < b\n</think>\x1e<sub alias="x y">W3C</sub> <<t|ə|m>> <mark name="m"/>H<sub>2</sub> [1](a)'.encode(),
+        "<|channel|>analysis<|mes\x1esage|>a<｜tool▁sep｜>[TOOL_\x1eCALLS]b[/THINK]<|tool_call>c<tool_\x1ecall|>]\x1e]>".encode(),
+        b'<sub alias="x y">\x1e\n</sub><![CDATA[<answer>]]><|im_start|>a\x1e b<prosody volume="+9999dB">c</prosody>.',
         b'\\{"word": "a", "pro\x1enounce": "b"\\} \\{pause:1s\\} <|im_end|> <expr type="break" label="1s"/> </',
     ],
     "lexicon": [

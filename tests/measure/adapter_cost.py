@@ -13,15 +13,15 @@ import json
 import sys
 
 from agent_tts.bench.frame import measure, synthetic, versions
-from agent_tts.engine.qwen3.model import use
 from agent_tts.model.adapters import Adapter, AdapterBank
+from agent_tts.model.device import Device
 
 ADAPTERS, RANK = 8, 16
 
 
 def main(batches: list[int]) -> None:
     model = synthetic("1.7B")
-    use(model.frame.talker.norm.weight.device)
+    Device.of(model.frame.talker.norm.weight.device).use()
     print(json.dumps(versions()))
     found = {"modules": {one["batch"]: one["ms"]["frame"] for one in measure(model, batches, 512, fused=False)}}
     for batch in batches:

@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 
 from agent_tts.bench.frame import _milliseconds, synthetic, versions
-from agent_tts.engine.qwen3.model import use
 from agent_tts.model.codec import CodecState
 from agent_tts.model.codec_fast import Output, Streams
+from agent_tts.model.device import Device
 from agent_tts.model.speech import accelerate
 from agent_tts.model.watermark import Watermark
 from agent_tts.model.watermark_fast import FastWatermark
@@ -76,7 +76,7 @@ def ratio_db(plain: Watermark, fast: FastWatermark, rows: int) -> float:
 
 def main(batches: Sequence[int]) -> None:
     device = torch.device("cuda:0")
-    use(device)
+    Device.of(device).use()
     print(json.dumps(versions()))
     torch.manual_seed(0)
     plain = Watermark().eval().requires_grad_(False).to(device)

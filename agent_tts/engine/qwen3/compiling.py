@@ -56,12 +56,11 @@ class Steps:
     sizes: tuple[int, ...]  # batches
     mixed: bool  # a batch may have prompts beside its frames
     watermark: bool  # of the released sizes
-    capability: tuple[int, int]  # of the GPU
+    architecture: str  # of the GPU: a key of `kernels.architectures`, or another name
 
     @staticmethod
     def all_from_json(text: str) -> list[Steps]:
-        names = ("sizes", "capability")
-        return [Steps(**values | {name: tuple(values[name]) for name in names}) for values in json.loads(text)]
+        return [Steps(**values | {"sizes": tuple(values["sizes"])}) for values in json.loads(text)]
 
     @property
     def stamp(self) -> Path:
@@ -82,8 +81,7 @@ class Steps:
         digest = hashlib.sha256(repr((software, talker, config.codec, replace(self, folder=""))).encode())
         for path in sorted(Path(model_package.__file__).parent.rglob("*.py")):
             digest.update(hashlib.sha256(path.read_bytes()).digest())
-        major, minor = self.capability
-        return cache_folder() / f"agent-tts-sm_{major}{minor}-{digest.hexdigest()[:32]}"
+        return cache_folder() / f"agent-tts-{self.architecture}-{digest.hexdigest()[:32]}"
 
 
 class Compilation:
@@ -148,8 +146,9 @@ def cache_folder() -> Path:
 def rehearse(several: Sequence[Steps]) -> list[Launch]:
     """All kernels that steps of one GPU launch, each variant once."""
     from agent_tts.model.kernels.ahead import Rehearsal
+    from agent_tts.model.kernels.architectures import architecture
 
-    rehearsal = Rehearsal(several[0].capability)
+    rehearsal = Rehearsal(architecture(several[0].architecture))
     for steps in several:
         _rehearse(steps, rehearsal)
     return list(rehearsal.launches.values())
@@ -211,6 +210,7 @@ def main() -> int:
         if not unwritten:
             return 0
         from agent_tts.model.kernels.ahead import compile_all
+        from agent_tts.model.kernels.architectures import architecture
 
         def tell(done: int, total: int) -> None:
             os.write(out, b"%d %d\n" % (done, total))
@@ -218,7 +218,7 @@ def main() -> int:
         launches = rehearse(list(unwritten.values()))
         # One core is left to the engine, which reads its weights.
         workers = max(1, min(MOST_WORKERS, len(os.sched_getaffinity(0)) - 1))
-        if compile_all(launches, next(iter(wanted.values())).capability, workers, tell):
+        if compile_all(launches, architecture(next(iter(wanted.values())).architecture), workers, tell):
             return 1
         for file in unwritten:
             file.write(b"done\n")

@@ -20,7 +20,7 @@ from agent_tts.config.settings import Settings
 from agent_tts.engine.base import Engine, FrameOutput, ReleaseSlot, StartRequest, StepInput, StepOutput, StepTimes
 from agent_tts.engine.gain import Levels
 from agent_tts.engine.qwen3.graphs import LaunchedStep
-from agent_tts.engine.qwen3.model import Qwen3Model, create_models, use
+from agent_tts.engine.qwen3.model import Qwen3Model, create_models
 from agent_tts.engine.qwen3.row import Row, Waiting
 from agent_tts.engine.qwen3.runaway import Paces, RunawayDetector, Verdict
 from agent_tts.engine.qwen3.runner import LoadedVoice
@@ -29,6 +29,7 @@ from agent_tts.engine.qwen3.voices import ModelVoice, Qwen3Voices, speakers_of
 from agent_tts.engine.slots import READ_S, SlotTable
 from agent_tts.errors import SpeechError, Unsupported
 from agent_tts.events import EngineInfo, Model
+from agent_tts.model.device import Device, queues
 from agent_tts.text.directives import ABILITIES
 from agent_tts.voices.library import VoiceLibrary
 
@@ -57,6 +58,7 @@ class Qwen3Engine(Engine):
 
     def __init__(self, settings: Settings, slots: int) -> None:
         self._models = create_models(settings, slots)
+        slots = self._models[0].rows
         library = VoiceLibrary.of(settings.voices)
         library.voices()  # reading a large library for the first time takes longer than a step may
         self._voices = Qwen3Voices(self._models, library, settings.qwen3.cached_voices)
@@ -79,7 +81,7 @@ class Qwen3Engine(Engine):
         self._paces = Paces()
         self._levels = Levels()
         # Loads models on first use and prepares clones, one after the other, while the others speak.
-        self._loader = ThreadPoolExecutor(1, "qwen3 loader", use, (self._models[0].device,))
+        self._loader = ThreadPoolExecutor(1, "qwen3 loader", Device.of(self._models[0].device).use)
         # Its jobs: at most one for each model and each clone, and only those that a row waits for.
         self._loading: dict[object, Future[LoadedVoice | None]] = {}
         # What the library holds, being read by the loader's thread; None when it is to be read again.
@@ -88,8 +90,8 @@ class Qwen3Engine(Engine):
         self._is_behind = False
         # Prompts that may still be begun in this step.
         self._prefills_left = 0
-        # On a GPU the next step is prepared while one is in flight.
-        self._overlaps = self._models[0].device.type == "cuda"
+        # With streams the next step is prepared while one is in flight.
+        self._overlaps = queues(self._models[0].device)
         # The frames in flight, one for each model that has any.
         self._in_flight: list[_Frames] = []
         # Whether the last step was of prompts alone and there are more: they need not wait for their rows' text.

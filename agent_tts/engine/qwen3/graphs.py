@@ -11,7 +11,7 @@ Rounding depends on the size of the batch and on whether it is mixed: a request 
 size that are not mixed.
 
 Changes of the state between steps (prefixes, admissions, text) are queued on the CUDA stream that is current here: the
-order of that stream is the only synchronisation.
+order of that stream is the only synchronisation. A device without streams computes when it is called.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from agent_tts.model.config import FRAME_SAMPLES
+from agent_tts.model.device import queues
 from agent_tts.model.frame import PROMPT_ENTRIES, PromptEntries
 from agent_tts.model.frame_state import FrameState
 from agent_tts.model.prompt import VECTOR
@@ -44,12 +45,12 @@ Progress = Callable[[int, int], None]  # graphs captured, of how many
 
 def rows_of_state(rows: int, device: torch.device) -> int:
     """Rows of a state for `rows` requests: on a GPU with the padding row."""
-    return rows + (device.type == "cuda")
+    return rows + queues(device)
 
 
 def batch_sizes(rows: int, device: torch.device) -> tuple[int, ...]:
-    """Sizes of the batches of steps for `rows` requests: on a CPU always all rows."""
-    if device.type != "cuda":
+    """Sizes of the batches of steps for `rows` requests: without streams always all rows."""
+    if not queues(device):
         return (rows,)
     most = min(rows, BUCKETS[-1])
     return (*(size for size in BUCKETS if size < most), most)
@@ -149,18 +150,18 @@ class FrameGraphs:
         progress: Progress | None = None,
     ) -> None:
         device = state.frame.ended.device
-        self._on_device = device.type == "cuda"
-        rows = len(state.frame.ended) - self._on_device
+        self._queues = queues(device)
+        rows = len(state.frame.ended) - self._queues
         self._model = model
         self._state = state
         self._sizes = sizes or batch_sizes(rows, device)
         most = self._sizes[-1]
         self._padding_row = rows
-        # On a GPU int64[most], the rows of the step; otherwise bool[rows], a mask of those that run.
-        self._who = torch.zeros(most, dtype=torch.int64 if self._on_device else torch.bool, device=device)
+        # With streams int64[most], the rows of the step; otherwise bool[rows], a mask of those that run.
+        self._who = torch.zeros(most, dtype=torch.int64 if self._queues else torch.bool, device=device)
         self._all = torch.ones(most, dtype=torch.bool, device=device)
-        # Pinned memory of the host, used in turns. None on a CPU.
-        self._turns = [_HostBuffers(self._who) for _ in range(_IN_FLIGHT if self._on_device else 0)]
+        # Pinned memory of the host, used in turns. None without streams.
+        self._turns = [_HostBuffers(self._who) for _ in range(_IN_FLIGHT if self._queues else 0)]
         # Inputs of prompts, where several rows are computed at once. None where each is computed alone.
         self._prompts: PromptInputs | None = None
         if model.frame.ops.mixes:
@@ -171,7 +172,7 @@ class FrameGraphs:
         # What is still to be captured, in order, and who is told; in one pool, because steps run one after the other.
         self._uncaptured: list[tuple[int, bool]] = []
         self._progress = progress or (lambda done, total: None)
-        if captured and self._on_device:
+        if captured and self._queues:
             self._pool = torch.cuda.graph_pool_handle()
             self._uncaptured, first = capture_order(self._sizes, mixed=self._mixed, prompts=self._prompts is not None)
             left = len(self._uncaptured) - first if defer else 0
@@ -189,7 +190,7 @@ class FrameGraphs:
         if self._prompts is not None:
             return PrefillBudget(PROMPT_ENTRIES, cut=True)
         # Kernel by kernel, launching even a short prompt takes the host as long as some frames.
-        return PrefillBudget(PROMPT_ENTRIES, prompts=1) if self._on_device else PrefillBudget(CPU_ENTRIES)
+        return PrefillBudget(PROMPT_ENTRIES, prompts=1) if self._queues else PrefillBudget(CPU_ENTRIES)
 
     def step(
         self, rows: Sequence[int], parts: Sequence[ChunkInputs] = (), *, timed: bool = False
@@ -220,8 +221,8 @@ class FrameGraphs:
         self, rows: Sequence[int], parts: Sequence[ChunkInputs] = (), *, timed: bool
     ) -> tuple[LaunchedStep, list[Tensor]]:
         """With these parts in the same batch, where they may be."""
-        if not self._on_device:
-            return self._frame_on_host(rows), []
+        if not self._queues:
+            return self._frame_at_once(rows), []
         ends = self._prompts.fill(parts) if self._prompts and parts else []
         count, size = len(rows), self._size(len(rows), prompts=bool(parts))
         turn = self._turns[0]
@@ -246,10 +247,10 @@ class FrameGraphs:
         graphs = self._graphs
         return next(size for size in self._sizes if size >= rows and (not graphs or (size, prompts) in graphs))
 
-    def _frame_on_host(self, rows: Sequence[int]) -> LaunchedStep:
+    def _frame_at_once(self, rows: Sequence[int]) -> LaunchedStep:
         self._who.zero_()
         self._who[list(rows)] = True
-        packed = _pack(self._model.step(self._state, self._who))
+        packed = _pack(self._model.step(self._state, self._who)).cpu()
         return LaunchedStep(len(packed), packed.numpy()[list(rows)], None)
 
     def _run(self, size: int, *, prompts: bool) -> _DeviceOutput:

@@ -19,16 +19,18 @@ from agent_tts.config.settings import Qwen3, Settings
 from agent_tts.engine.laps import Laps
 from agent_tts.engine.qwen3.compiling import Compilation, Steps
 from agent_tts.engine.qwen3.graphs import FrameGraphs, batch_sizes, rows_of_state
+from agent_tts.engine.qwen3.memory import LIBRARIES, DeviceMemory, MemoryPlan, ModelNeeds
 from agent_tts.engine.qwen3.runner import LoadedVoice, ModelRunner
 from agent_tts.errors import SettingsError
 from agent_tts.events import VoiceKind
 from agent_tts.model import codec as codec_module
 from agent_tts.model.adapters import AdapterBank
 from agent_tts.model.codec import Codec, CodecState
-from agent_tts.model.config import ModelConfig, ModelType
+from agent_tts.model.config import FRAME_SAMPLES, ModelConfig, ModelType
+from agent_tts.model.device import Device, queues
 from agent_tts.model.entries import CheckpointError
 from agent_tts.model.frame import FrameModel
-from agent_tts.model.layers import BLOCK_SIZE
+from agent_tts.model.kernels.architectures import of_nvidia
 from agent_tts.model.prompt import PromptVoice, Reference, SpeakerPlace, takes_instructions
 from agent_tts.model.sampling import SamplingParams
 from agent_tts.model.speech import SpeechModel, can_fuse, put_kernels
@@ -39,8 +41,10 @@ from agent_tts.text.directives import Ability
 from agent_tts.text.tokens import Tokenizer
 from agent_tts.voices import LANGUAGES
 
-GIB = 1 << 30
-USUAL_SHARE = Qwen3().memory  # of the free memory; graphs and libraries take the rest
+# Measured on the meta device (tests/engine/qwen3/test_memory.py): what a row's step has at once, in its widest layers.
+FUSED_WORK, MODULE_WORK = 3, 6
+MOST_SLOTS = 65_535  # of the settings
+GRAPH = 16 << 20  # bytes of a captured one: the nodes, and what the host reads
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 KINDS: dict[ModelType, VoiceKind] = {"custom_voice": "named", "voice_design": "designed", "base": "cloned"}
 WARM_UP_ROWS = 16  # that are prefilled at once before the first request
@@ -72,11 +76,10 @@ class Qwen3Model:
         # Blocks of the cache that the rows share; None gives each row all its positions. Set before `load`.
         self.blocks: int | None = None
         self.device = device
-        on_gpu = device.type == "cuda"
-        self.dtype = DTYPES.get(settings.dtype, torch.bfloat16 if on_gpu else torch.float32)
+        self.dtype = DTYPES.get(settings.dtype, torch.bfloat16 if queues(device) else torch.float32)
         # Adapters at once, and their largest rank. Only clones have some.
         self._adapters = (settings.adapters if self.kind == "cloned" else 0), settings.adapter_rank
-        if self._adapters[0] and on_gpu and settings.cuda_graphs:
+        if self._adapters[0] and queues(device) and settings.cuda_graphs:
             raise CheckpointError("fused kernels run no adapters: qwen3.cuda_graphs: false, or qwen3.adapters: 0")
         # Whether its steps are fused kernels.
         self._fused = can_fuse(device, self.dtype) and not self._adapters[0]
@@ -84,7 +87,7 @@ class Qwen3Model:
         codec_dtype = torch.float16 if self._fused else torch.float32
         self._codec_dtype = DTYPES.get(settings.codec_dtype, codec_dtype)
         # Whether a step is one captured graph.
-        self._captured = settings.cuda_graphs and on_gpu
+        self._captured = settings.cuda_graphs and queues(device)
         # Whether every step is a batch of all rows, so that the rounding of a row never depends on the others.
         self._one_size = settings.reproducible
         self._frame = build(FrameModel, self.config)
@@ -133,35 +136,38 @@ class Qwen3Model:
         return codes | {code: code for code in codes.values()}
 
     @property
-    def weight_bytes(self) -> int:
-        """Memory that its weights take on the device."""
-        marks = sum(weight.numel() for weight in self.watermark.parameters()) if self.watermark else 0
-        adapters = AdapterBank.nbytes(self.config.talker, *self._adapters, self.dtype)
-        return sum(plan.nbytes for plan in self._plans) + marks * self._codec_dtype.itemsize + adapters
-
-    @property
-    def block_bytes(self) -> int:
-        """Memory of one block of the cache on the device."""
-        talker = self.config.talker
-        heads = talker.num_hidden_layers * talker.num_key_value_heads
-        return BLOCK_SIZE * 2 * heads * talker.head_dim * self.dtype.itemsize
-
-    @property
-    def cache_bytes(self) -> int:
-        """Memory of the cache on the device."""
-        if self.blocks is not None:
-            return self.blocks * self.block_bytes
-        positions = rows_of_state(self.rows, self.device) * (self.max_model_len + 1)
-        return positions * self.block_bytes // BLOCK_SIZE
-
-    @property
-    def codec_bytes(self) -> int:
-        """Memory that the state of the codec and the watermark takes on the device."""
-        rows = rows_of_state(self.rows, self.device)
-        states = [self._codec.init_state(rows, "meta", self._codec_dtype)]
+    def needs(self) -> ModelNeeds:
+        """The memory that it takes."""
+        talker, codec = self.config.talker, self.config.codec
+        adapters = AdapterBank.nbytes(talker, *self._adapters, self.dtype)
+        weights = sum(plan.nbytes for plan in self._plans) + adapters
+        states = [self._codec.init_state(1, "meta", self._codec_dtype)]
+        copied = self._plans[1].nbytes if self._fused else 0
         if self.watermark is not None:
-            states.append(self.watermark.init_state(rows, "meta", self._codec_dtype))
-        return sum(t.nbytes for state in states for t in (state.keys, state.values, *state.histories))
+            marks = sum(weight.numel() for weight in self.watermark.parameters()) * self._codec_dtype.itemsize
+            weights, copied = weights + marks, copied + marks * self._fused
+            states.append(self.watermark.init_state(1, "meta", self._codec_dtype))
+        position = 2 * talker.num_hidden_layers * talker.num_key_value_heads * talker.head_dim * self.dtype.itemsize
+        # Of the widest layer, the codec's last.
+        samples = FRAME_SAMPLES * (codec.decoder_dim >> len(codec.upsample_rates)) * self._codec_dtype.itemsize
+        if self._fused:
+            predictor = talker.code_predictor
+            copied += talker.num_code_groups * predictor.vocab_size * predictor.hidden_size * self.dtype.itemsize
+            work = FUSED_WORK * samples
+        else:
+            # A row's cache of one layer is gathered, and repeated for the queries that share it.
+            repeats = 1 + talker.num_attention_heads // talker.num_key_value_heads
+            work = MODULE_WORK * samples + repeats * self.max_model_len * position // talker.num_hidden_layers
+        return ModelNeeds(
+            name=self.name,
+            weights=weights + copied,
+            position=position,
+            row=sum(t.nbytes for state in states for t in (state.keys, state.values, *state.histories)),
+            work=work,
+            step_rows=batch_sizes(MOST_SLOTS, self.device)[-1],
+            graphs=GRAPH * (2 * len(self.sizes) + 1) if self._captured else 0,
+            padding_rows=rows_of_state(0, self.device),
+        )
 
     def load(self) -> None:
         """Read the weights while kernels are compiled, take the memory of the state, and capture the steps."""
@@ -177,6 +183,7 @@ class Qwen3Model:
             adapters = AdapterBank(self._frame, rows, *self._adapters) if self._adapters[0] else None
             if self._fused:
                 put_kernels(model)
+                Device.of(self.device).trim()  # weights that kernels have concatenated
             state = model.init_state(rows, self.max_model_len, self.blocks)
             laps.end("layout and state")
             if why := compilation.wait(partial(self._tell, "kernels compiled")):
@@ -195,7 +202,7 @@ class Qwen3Model:
         )
         laps.end("capture")
         runner = ModelRunner(model, state, graphs, self.max_model_len, adapters)
-        runner.warm_up(min(self.sizes[-1], WARM_UP_ROWS) if self.device.type == "cuda" else 1)
+        runner.warm_up(min(self.sizes[-1], WARM_UP_ROWS) if queues(self.device) else 1)
         self._runner = runner
         laps.end("warm-up")
         logger.info("{}: {}", self.name, laps)
@@ -213,7 +220,7 @@ class Qwen3Model:
             sizes=self.sizes,
             mixed=not self._one_size,
             watermark=self.watermark is not None,
-            capability=torch.cuda.get_device_capability(self.device),
+            architecture=of_nvidia(torch.cuda.get_device_capability(self.device)).name,
         )
         return [steps]
 
@@ -263,25 +270,35 @@ def create_models(node: Settings, slots: int) -> list[Qwen3Model]:
         raise SettingsError("qwen3.models: the engine qwen3 needs a model: --model FOLDER, or a hub id")
     logger.info("opening {}", settings.device)
     laps = Laps()
-    device = _device(settings.device)
+    device = Device.named(settings.device)
     limit_threads(device)
-    use(device)
-    memory(device)
+    device.use()
+    device.memory()
     laps.end("device")
+    models = open_models(settings, device.device, slots)
+    laps.end("configurations and tokenizers")
+    logger.info("{}", laps)
+    if device.note:
+        logger.info("{}: {}", device.device, device.note)
+    for model in models:
+        model.watermark = watermark
+    plan = plan_memory(models, memory_of(device, settings.memory), slots, exact=node.slots is not None)
+    for line in plan.lines:
+        logger.info("memory of {}: {}", device.device, line)
+    for checkpoint, model in zip(settings.models, models, strict=True):
+        if checkpoint.load == "start":
+            with _named(model.folder):
+                model.load()
+    return models
+
+
+def open_models(settings: Qwen3, device: torch.device, slots: int) -> list[Qwen3Model]:
+    """Models that take no memory yet; the device need not be there. Raises SettingsError: a checkpoint is no use."""
     models: list[Qwen3Model] = []
     for checkpoint in settings.models:
         folder = Path(checkpoint.source).expanduser()
         with _named(folder):
             models.append(Qwen3Model(folder, _name(folder, models), settings, device, slots))
-    laps.end("configurations and tokenizers")
-    logger.info("{}", laps)
-    for model in models:
-        model.watermark = watermark
-    plan_memory(models, device, slots, settings.memory)
-    for checkpoint, model in zip(settings.models, models, strict=True):
-        if checkpoint.load == "start":
-            with _named(model.folder):
-                model.load()
     return models
 
 
@@ -304,68 +321,24 @@ def _named(folder: Path) -> Iterator[None]:
         raise SettingsError(f"qwen3.models: {folder.name}: {error}") from error
 
 
-def limit_threads(device: torch.device) -> None:
-    """Leave a core to the front: threads that wait for a busy core at every layer are slower than one thread."""
+def limit_threads(device: Device) -> None:
+    """Set PyTorch's threads on the host, unless the user has."""
     if "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(1 if device.type == "cuda" else max(1, (os.cpu_count() or 1) - 1))
+        torch.set_num_threads(device.threads)
 
 
-def use(device: torch.device) -> None:
-    """Make `device` the current device of this thread; convolutions in float32 do not use TF32."""
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-        torch.backends.cudnn.allow_tf32 = False
+def plan_memory(models: Sequence[Qwen3Model], memory: DeviceMemory, slots: int, *, exact: bool) -> MemoryPlan:
+    """Give the models their slots and blocks of the cache; see `DeviceMemory.plan`."""
+    plan = memory.plan([model.needs for model in models], slots, models[0].max_model_len, exact=exact)
+    for model, part in zip(models, plan.models, strict=True):
+        model.rows, model.blocks = plan.slots, part.blocks
+    return plan
 
 
-def plan_memory(models: Sequence[Qwen3Model], device: torch.device, slots: int, share: float) -> None:
-    """Log the memory of the models. Where it does not suffice for max_model_len in every slot, slots share blocks.
-
-    Raises:
-        SettingsError: it is more than is free; the message says what to change.
-    """
-    free, total = memory(device) or (math.inf, math.inf)
-    # A share of the free memory, bounded by a share of all memory, which the engines of one device split.
-    budget = min(max(share, USUAL_SHARE) * free, share * total)
-    fixed = sum(model.weight_bytes + model.codec_bytes for model in models)
-    caches = sum(model.cache_bytes for model in models)
-    if fixed + caches > budget:
-        left = budget - fixed
-        for model in models:
-            model.blocks = int(left / len(models) / model.block_bytes)
-            if model.blocks * BLOCK_SIZE < 2 * model.max_model_len:
-                raise SettingsError(
-                    f"the models need {(fixed + caches) / GIB:.1f} GiB on {device}, and {free / GIB:.1f} GiB are free: "
-                    f"fewer slots (now {slots}), fewer qwen3.max_model_len, fewer qwen3.models or a smaller one"
-                )
-    for model in models:
-        weights, codec, cache = (n / GIB for n in (model.weight_bytes, model.codec_bytes, model.cache_bytes))
-        logger.info(
-            "{}: {:.2f} GiB of weights, {:.2f} of codec state, {:.2f} of cache ({}) for {} slots on {}",
-            *(model.name, weights, codec, cache, "shared" if model.blocks else "of each slot", slots, device),
-        )
-
-
-def memory(device: torch.device) -> tuple[int, int] | None:
-    """Free and total memory of a device, in bytes; None where the system does not tell."""
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)
-    try:
-        lines = [line.split() for line in Path("/proc/meminfo").read_text().splitlines()]
-    except OSError:
-        return None
-    kib = {name: int(value) for name, value, *_ in lines}
-    return kib["MemAvailable:"] * 1024, kib["MemTotal:"] * 1024
-
-
-def _device(name: str) -> torch.device:
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    device = torch.device("cuda:0" if name == "cuda" else name)  # kernels and graphs want a number
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise SettingsError(f"qwen3.device: {name} is not there: PyTorch sees no CUDA device; use cpu")
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise SettingsError(f"qwen3.device: {name} is not there: this machine has {torch.cuda.device_count()}")
-    return device
+def memory_of(device: Device, share: float) -> DeviceMemory:
+    """What models may take of a device now."""
+    free, total = device.memory() or (math.inf, math.inf)
+    return DeviceMemory(free, total, share, LIBRARIES if device.queues else 0)
 
 
 def _name(folder: Path, taken: Iterable[Qwen3Model]) -> str:

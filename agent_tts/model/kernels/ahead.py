@@ -23,7 +23,8 @@ from triton.backends.compiler import GPUTarget
 from triton.backends.nvidia import driver as nvidia
 
 from agent_tts.in_child import die_with
-from agent_tts.model.kernels.launch import Capability
+from agent_tts.model.kernels.architectures import TENSOR_MEMORY, Architecture
+from agent_tts.model.kernels.launch import Arguments, with_fewer_stages
 
 Progress = Callable[[int, int], None]  # kernels done, of how many
 
@@ -54,32 +55,43 @@ class Launch:
     """A variant of a kernel."""
 
     kernel: Any  # of triton.jit
-    args: tuple[Any, ...]  # with a `Pointer` for each tensor
-    options: dict[str, Any]
+    arguments: Arguments  # with a `Pointer` for each tensor
 
-    def compile(self) -> Any:
-        """Compiles it for triton's current target, from or into the cache on the disk."""
-        return self.kernel.warmup(*self.args, grid=(1,), **self.options)
+    def compile(self, architecture: Architecture) -> Any:
+        """Compiles what `launch` would run, for triton's current target, from or into the cache on the disk.
+
+        Raises:
+            RuntimeError: no variant of it fits.
+        """
+        arguments = self.arguments
+        while True:
+            compiled = self.kernel.warmup(grid=(1,), **arguments)
+            shared, tensor = compiled.metadata.shared, getattr(compiled.metadata, "tmem_size", None) or 0
+            if shared <= architecture.shared and tensor <= TENSOR_MEMORY:
+                return compiled
+            why = f"{shared} bytes of shared memory of {architecture.shared}, {tensor} columns of tensor memory"
+            arguments = with_fewer_stages(self.kernel, arguments, why)
 
 
 class Rehearsal:
     """Collects the launches of steps on the meta device."""
 
-    def __init__(self, capability: Capability) -> None:
-        self.capability = capability
+    def __init__(self, architecture: Architecture) -> None:
+        self.architecture = architecture
         # One for each variant, in the order of their first launch.
         self.launches: dict[Hashable, Launch] = {}
 
-    def launched(self, kernel: Any, args: tuple[Any, ...], options: dict[str, Any]) -> None:
+    def launched(self, kernel: Any, arguments: Arguments) -> None:
         """Adds a launch, unless its variant is known."""
-        given = tuple(Pointer.of(value) if isinstance(value, Tensor) else value for value in args)
-        kinds = tuple(_kind(*pair) for pair in zip(kernel.params, given, strict=False))
-        self.launches.setdefault((kernel, kinds, tuple(options.items())), Launch(kernel, given, options))
+        given = {name: Pointer.of(value) if isinstance(value, Tensor) else value for name, value in arguments.items()}
+        params = {param.name: param for param in kernel.params}
+        kinds = tuple((name, _kind(params.get(name), value)) for name, value in sorted(given.items()))
+        self.launches.setdefault((kernel, kinds), Launch(kernel, given))
 
 
 def _kind(param: Any, value: object) -> Hashable:
-    """What triton specializes a kernel on in an argument."""
-    if param.is_constexpr or isinstance(value, bool | Pointer):
+    """What triton specializes a kernel on in an argument; `param` is None for an option."""
+    if param is None or param.is_constexpr or isinstance(value, bool | Pointer):
         return value
     if isinstance(value, int) and not param.do_not_specialize:
         return value == 1, value % ALIGNED == 0, value.bit_length() > 31
@@ -89,9 +101,9 @@ def _kind(param: Any, value: object) -> Hashable:
 class CompileTarget:
     """A driver of triton that only tells the GPU to compile for."""
 
-    def __init__(self, capability: Capability) -> None:
-        major, minor = capability
-        self._target = GPUTarget("cuda", 10 * major + minor, 32)
+    def __init__(self, architecture: Architecture) -> None:
+        capability = architecture.capability
+        self._target = GPUTarget("cuda", capability, 32) if capability else GPUTarget("hip", architecture.name, 64)
 
     def get_current_target(self) -> GPUTarget:
         return self._target
@@ -103,17 +115,17 @@ class CompileTarget:
         return 0
 
 
-def compile_all(launches: Sequence[Launch], capability: Capability, workers: int, progress: Progress) -> int:
+def compile_all(launches: Sequence[Launch], architecture: Architecture, workers: int, progress: Progress) -> int:
     """Compiles kernels for a GPU; gives how many could not be. On Linux; the caller must have no threads.
 
     A kernel that cannot be compiled, or a worker that dies, does not stop the others. The workers end with the caller.
     """
-    triton.runtime.driver.set_active(CompileTarget(capability))
+    triton.runtime.driver.set_active(CompileTarget(architecture))
     forking = multiprocessing.get_context("fork")  # workers inherit imports and launches
     following = forking.Value("i", 0)
     heard, told = os.pipe()
     processes = [
-        forking.Process(target=_work, args=(os.getpid(), launches, following, told))
+        forking.Process(target=_work, args=(os.getpid(), launches, architecture, following, told))
         for _ in range(min(workers, len(launches)))
     ]
     for process in processes:
@@ -129,7 +141,9 @@ def compile_all(launches: Sequence[Launch], capability: Capability, workers: int
     return len(launches) - compiled
 
 
-def _work(parent: int, launches: Sequence[Launch], following: Synchronized[int], told: int) -> None:
+def _work(
+    parent: int, launches: Sequence[Launch], architecture: Architecture, following: Synchronized[int], told: int
+) -> None:
     """A worker: takes one launch after the other from the shared counter."""
     die_with(parent)
     while True:
@@ -139,7 +153,7 @@ def _work(parent: int, launches: Sequence[Launch], following: Synchronized[int],
         if index >= len(launches):
             return
         try:
-            _launcher(launches[index].compile())
+            _launcher(launches[index].compile(architecture))
         except Exception:  # noqa: BLE001 - any error of the compiler is printed
             print(f"cannot compile {launches[index].kernel.__name__}:", file=sys.stderr)
             print_exc()
@@ -150,5 +164,5 @@ def _work(parent: int, launches: Sequence[Launch], following: Synchronized[int],
 
 def _launcher(kernel: Any) -> None:
     """Up to triton 3.6, a launch needs a C module for the kernel's signature, which is compiled and cached too."""
-    if hasattr(nvidia, "make_launcher"):
+    if kernel.metadata.target.backend == "cuda" and hasattr(nvidia, "make_launcher"):
         nvidia.CudaLauncher(kernel.src, kernel.metadata)

@@ -2,6 +2,10 @@
 
 Programmatic dependent launch (Hopper and newer) hides the start of a kernel and the reading of its weights behind the
 previous kernel. Before `wait`, a kernel may read only weights, and what earlier frames wrote.
+
+Tiles are those that are the fastest on an H200. A kernel that takes more memory of a block than the GPU has runs with
+fewer stages, steps of its sum that are read ahead: the same sums in the same order. All are launched once when a model
+is loaded, so that this is found out there.
 """
 
 from __future__ import annotations
@@ -14,18 +18,21 @@ from typing import Any, Protocol
 import torch
 import triton
 import triton.language as tl
+from loguru import logger
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+from triton.runtime.errors import OutOfResources
 
-Capability = tuple[int, int]  # of a GPU: major, minor
+from agent_tts.model.kernels.architectures import Architecture, of_nvidia
+
+Arguments = dict[str, Any]  # of a kernel, by name, together with triton's options
 
 
 class LaunchListener(Protocol):
     """Is told of launches, which are then not made."""
 
-    capability: Capability  # of the GPU that they are for
+    architecture: Architecture  # of the GPU that they are for
 
-    def launched(self, kernel: Any, args: tuple[Any, ...], options: dict[str, Any]) -> None:
-        """`args`: one for each parameter of the kernel, in their order."""
+    def launched(self, kernel: Any, arguments: Arguments) -> None: ...
 
 
 _listener: LaunchListener | None = None
@@ -33,11 +40,40 @@ _listener: LaunchListener | None = None
 
 def launch(kernel: Any, grid: tuple[int, ...], /, **arguments: Any) -> None:
     """Launches a kernel of triton: its arguments by name, together with triton's options."""
-    if _listener is None:
-        kernel[grid](**arguments)
-    else:
-        args = tuple(arguments.pop(param.name) for param in kernel.params)
-        _listener.launched(kernel, args, arguments)
+    if _listener is not None:
+        _listener.launched(kernel, arguments)
+        return
+    while True:
+        try:
+            kernel[grid](**arguments)
+        except OutOfResources as error:
+            arguments = with_fewer_stages(kernel, arguments, str(error))
+            _tell_once(f"kernels of this GPU read fewer steps ahead: {kernel.__name__}: {error}")
+        else:
+            return
+
+
+def with_fewer_stages(kernel: Any, arguments: Arguments, why: str) -> Arguments:
+    """The next smaller variant of a kernel that takes more of a block's memory than the GPU has.
+
+    Raises:
+        RuntimeError: there is none.
+    """
+    name = "STAGES" if "STAGES" in arguments else "num_stages"
+    stages = arguments.get(name, 1)
+    if stages == 1:
+        raise RuntimeError(f"the kernel {kernel.__name__} does not fit this GPU: {why}")
+    return arguments | {name: stages - 1}
+
+
+_told: list[str] = []
+
+
+def _tell_once(what: str) -> None:
+    """Log the first line alone."""
+    if not _told:
+        _told.append(what)
+        logger.info(what)
 
 
 @contextmanager
@@ -61,13 +97,14 @@ def wait(OVERLAP: tl.constexpr):
 
 def overlap(device: torch.device) -> dict[str, Any]:
     """The launch options that overlap kernels on a device."""
-    major, _ = _listener.capability if _listener else _capability(device)
-    return {"OVERLAP": True, "launch_pdl": True} if major >= 9 else {"OVERLAP": False}
+    overlaps = _listener.architecture.overlaps if _listener else _overlaps(device)
+    return {"OVERLAP": True, "launch_pdl": True} if overlaps else {"OVERLAP": False}
 
 
 @cache
-def _capability(device: torch.device) -> Capability:
-    return torch.cuda.get_device_capability(device) if device.type == "cuda" else (0, 0)
+def _overlaps(device: torch.device) -> bool:
+    is_nvidia = device.type == "cuda" and torch.version.hip is None
+    return is_nvidia and of_nvidia(torch.cuda.get_device_capability(device)).overlaps
 
 
 def power_of_2(size: int) -> int:

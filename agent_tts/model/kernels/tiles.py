@@ -1,7 +1,7 @@
 """How matrix products are cut into tiles: the fastest that were measured on an H200.
 
 `python -m tests.gpu.tune_tiles` measures them again and prints the tables. A tile is chosen by shape alone, so that a
-request sounds the same on every GPU.
+request sounds the same on every GPU; where one has too little shared memory, `launch` takes stages off.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ class Mark:
 Item = str | Directive | Mark
 
 _SENTENCE_ENDS = frozenset(".!?…。！？\"'”’)»")
-_CLOSING = "".join(NOT_FIRST)
+_CLOSING = tuple(NOT_FIRST)
 _WORD_OR_SPACE = re.compile(r"\s+|\S+")
 _SPACE = re.compile(r"\s")
 # What is left out behind a token, up to the next one; a role is one word.
@@ -147,8 +147,8 @@ class MarkupReader:
             if sum(len(part) for part, _ in self._span_text) > MAX_SPAN:
                 self._end_span(say=False)
             return
-        if self._state != self._told and self._last.strip() and not self._gap and text[0] in _CLOSING:
-            bare = text.lstrip(_CLOSING)  # a word's punctuation is spoken like the word
+        if self._state != self._told and self._last.strip() and not self._gap and text.startswith(_CLOSING):
+            bare = text.lstrip("".join(_CLOSING))  # a word's punctuation is spoken like the word
             self._put(text[: len(text) - len(bare)], at)
             text, at = bare, at + len(text) - len(bare)
         text, at = self._lead(text, at)
@@ -367,13 +367,12 @@ class MarkupReader:
         """The text with an alias or phonemes is complete; unless `say`, it is text without them."""
         span, self._span = self._span, None
         parts, self._span_text = self._span_text, []
-        if span is None:
-            return
-        text, at = "".join(part for part, _ in parts), parts[0][1] if parts else self._span_at
-        if say:
-            self._say(text, at, span)
-        elif text:
-            self._text(text, at)
+        text = "".join(part for part, _ in parts)
+        if span is not None and say:
+            self._say(text, parts[0][1] if text.strip() else self._span_at, span)
+        else:
+            for text, at in parts:
+                self._text(text, at)
 
     def _say(self, text: str, at: int, how: Say) -> None:
         """Text that is said in another way. Where there is none, what is said is the text."""

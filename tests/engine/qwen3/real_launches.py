@@ -21,7 +21,8 @@ from agent_tts.model.codec import Codec
 from agent_tts.model.config import ModelConfig
 from agent_tts.model.frame import PROMPT_ENTRIES, FrameModel
 from agent_tts.model.kernels.ahead import CompileTarget
-from agent_tts.model.kernels.launch import unmade
+from agent_tts.model.kernels.architectures import architecture
+from agent_tts.model.kernels.launch import Arguments, unmade
 from agent_tts.model.speech import SpeechModel, put_kernels
 from agent_tts.model.watermark import Watermark
 from agent_tts.model.weights import Loadable, build, hollow
@@ -31,13 +32,12 @@ class Compiler:
     """Records launches."""
 
     def __init__(self, steps: Steps) -> None:
-        self.capability = steps.capability
+        self.architecture = architecture(steps.architecture)
 
-    def launched(self, kernel: Any, args: tuple[Any, ...], options: dict[str, Any]) -> None:
-        kernel.warmup(*args, grid=(1,), **options)
-        for param, value in zip(kernel.params, args, strict=False):
-            if param.name == "out" and value is not None:
-                value.zero_()  # codes among them index tables
+    def launched(self, kernel: Any, arguments: Arguments) -> None:
+        kernel.warmup(grid=(1,), **arguments)
+        if arguments.get("out") is not None:
+            arguments["out"].zero_()  # codes among them index tables
 
 
 def model_of(steps: Steps) -> SpeechModel:
@@ -66,7 +66,7 @@ def main() -> None:
 
     listener: Callable[..., None] = listen
     triton.knobs.compilation.listener = listener
-    triton.runtime.driver.set_active(CompileTarget(steps.capability))
+    triton.runtime.driver.set_active(CompileTarget(architecture(steps.architecture)))
     model = model_of(steps)
     put_kernels(model)
     state = model.init_state(max(steps.sizes), steps.max_model_len, max(steps.sizes) + 3 if steps.paged else None)

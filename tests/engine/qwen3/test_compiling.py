@@ -45,7 +45,7 @@ def steps(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         sizes=(1, 3),
         mixed=True,
         watermark=request.param == "float16",
-        capability=(9, 0),
+        architecture="sm_90",
     )
 
 
@@ -134,7 +134,8 @@ def test_a_stamp_makes_the_compiling_process_unnecessary(
 
 
 @pytest.mark.parametrize(
-    "change", [{"sizes": (1, 2)}, {"max_model_len": 65}, {"paged": False}, {"capability": (8, 9)}, {"dtype": "float16"}]
+    "change",
+    [{"sizes": (1, 2)}, {"max_model_len": 65}, {"paged": False}, {"architecture": "sm_89"}, {"dtype": "float16"}],
 )
 def test_other_steps_have_another_stamp(
     steps: Steps, cache: Path, compiled: tuple[Heard, Heard], change: dict[str, object]

@@ -47,6 +47,8 @@ from agent_tts.engine.scheduler import Policy, Scheduler
 from agent_tts.engine.slots import READ_CHARS
 from agent_tts.errors import SettingsError, UnknownVoice
 from agent_tts.events import DesignedVoice, EmbeddedVoice, NamedVoice, Pause, Sampling, SpeechOptions, TextMode
+from agent_tts.model.device import Device
+from agent_tts.model.layers import BLOCK_SIZE
 from agent_tts.model.prompt import Prompt, PromptVoice, Reference, build_prompt
 from agent_tts.model.sampling import SamplingParams
 from agent_tts.voices.library import Consent, StoredVoice, VoiceLibrary
@@ -68,7 +70,8 @@ def engine(*folders: Path, slots: int = 2, voices: Path | None = None, **setting
     """An engine on the CPU, with these checkpoints."""
     models = tuple(Checkpoint(source=str(folder)) for folder in folders)
     qwen3 = Qwen3(models=models, device="cpu", **{"max_model_len": 256, **settings})
-    made = Qwen3Engine(Settings(qwen3=qwen3, voices=Voices(folder=str(voices or "/nonexistent"))), slots)
+    library = Voices(folder=str(voices or "/nonexistent"))
+    made = Qwen3Engine(Settings(slots=slots, qwen3=qwen3, voices=library), slots)
     try:
         yield routed(made)
     finally:
@@ -1112,10 +1115,10 @@ class TestSharedCache:
 
         def leave(count: int) -> None:
             with engine(ending("custom_voice"), slots=4) as plenty:
-                model = plenty._models[0]
-                fixed = model.weight_bytes + model.codec_bytes
-                free = math.ceil((fixed + (count + 0.5) * model.block_bytes) / Qwen3().memory)
-            monkeypatch.setattr(qwen3_model, "memory", lambda device: (free, free))
+                needs = plenty._models[0].needs
+                left = (count + 0.5) * BLOCK_SIZE * needs.position
+                free = math.ceil((needs.fixed(4) + left) / Qwen3().memory)
+            monkeypatch.setattr(Device, "memory", lambda self: (free, free))
 
         return leave
 
@@ -1336,6 +1339,6 @@ class TestRefuses:
             )
 
     def test_too_little_memory(self, checkpoint: Checkpoints) -> None:
-        with pytest.raises(SettingsError, match="GiB are free: fewer slots"):
+        with pytest.raises(SettingsError, match=r"slots: \d+ would fit"):
             with engine(checkpoint("custom_voice"), slots=65_535, max_model_len=32_768):
                 pass

@@ -141,6 +141,7 @@ def test_anything_else_is_text(text: str) -> None:
         # punctuation belongs to the word before it
         ("A <prosody rate='fast'>b</prosody>. C", ["A ", Prosody(1.25), "b. ", Prosody(), "C"]),
         ('A ("<lang lang="de">b</lang>"), c', ['A ("', Language("de"), 'b"), ', Language(None), "c"]),
+        ('<speak>a<prosody rate="fast">&#1;b</prosody></speak>', ["a", Prosody(1.25), "b"]),
         ('A <lang lang="de">"b"</lang> "c"', ["A ", Language("de"), '"b" ', Language(None), '"c"']),
     ],
 )  # fmt: skip
@@ -276,6 +277,13 @@ def test_clean_characters_lie_where_they_were_sent(text: str) -> None:
             assert text[start] == ch or ch in " \n" or isinstance(item, Say)
             before, place = start, place + 1
     assert place == offsets.length
+
+
+@pytest.mark.parametrize("text", ['<sub alias="like so">\n</sub>', '<sub alias="like so"> ', '<sub alias="like so"/>'])
+def test_what_is_said_for_nothing_lies_in_its_tag(text: str) -> None:
+    _, offsets = read_markup([text])
+    start, end = offsets.span(0, offsets.length)
+    assert 0 <= start < end <= text.index(">")
 
 
 def test_words_over_tags_span_them() -> None:

@@ -1,0 +1,67 @@
+"""Compiles the kernels of the released sizes without a GPU: `python -m ... [ARCHITECTURE...]`.
+
+All variants, from steps of all sizes, by all cores; with `--largest` those with the largest tile of each kernel, by one
+core. Prints a line of JSON for each architecture: {"sm_90": [compiled, of how many]}; errors are on stderr. The talker
+of 0.6B has the size of the predictor of 1.7B, so that its variants are among those of 1.7B.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from math import prod
+from pathlib import Path
+
+from agent_tts.bench.checkpoint_config import SIZES, write_configuration
+from agent_tts.engine.qwen3.compiling import Steps, rehearse
+from agent_tts.engine.qwen3.graphs import BUCKETS
+from agent_tts.model.kernels.ahead import Launch, compile_all
+from agent_tts.model.kernels.architectures import ARCHITECTURES
+
+LARGEST_OF = (1, 256)  # sizes of batches
+
+
+@cache
+def launches_of(sizes: tuple[int, ...], *, overlap: bool) -> list[Launch]:
+    """Architectures differ in nothing else."""
+    with tempfile.TemporaryDirectory() as folder:
+        write_configuration(Path(folder), SIZES["1.7B"], "custom_voice")
+        steps = Steps(
+            folder, "bfloat16", "float16", 2_048, paged=False, sizes=sizes, mixed=True, watermark=True,
+            architecture="sm_90" if overlap else "sm_80",
+        )  # fmt: skip
+        return rehearse([steps, replace(steps, paged=True)])
+
+
+def largest(launches: Sequence[Launch]) -> list[Launch]:
+    """Of each kernel, gated and not, the launch with the largest tile."""
+
+    def tile(launch: Launch) -> int:
+        sides = ("BM", "BN", "BK", "BLOCK_M", "BLOCK_N", "BLOCK_K", "BLOCK")
+        return prod(launch.arguments.get(side, 1) for side in sides)
+
+    found = {(launch.kernel, launch.arguments.get("GATED")): launch for launch in sorted(launches, key=tile)}
+    return list(found.values())
+
+
+def main(names: Sequence[str], *, only_largest: bool) -> None:
+    workers = 1 if only_largest else len(os.sched_getaffinity(0))
+    for name in names:
+        known = ARCHITECTURES[name]
+        launches = launches_of(LARGEST_OF if only_largest else BUCKETS, overlap=known.overlaps)
+        if only_largest:
+            launches = largest(launches)
+        failed = compile_all(launches, known, workers, lambda done, total: None)
+        print(json.dumps({name: [len(launches) - failed, len(launches)]}), flush=True)
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as cache_folder:
+        os.environ["TRITON_CACHE_DIR"] = cache_folder
+        options = {"--largest"} & {*sys.argv}
+        main([name for name in sys.argv[1:] if name not in options] or [*ARCHITECTURES], only_largest=bool(options))

@@ -1,0 +1,32 @@
+"""Checkpoints of the released sizes without weights: files with a header and a hole, which take no room on the disk."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+from agent_tts.bench.checkpoint import codec_shapes, model_shapes
+from agent_tts.bench.checkpoint_config import SIZES, write_configuration, write_tokenizer
+from agent_tts.model.config import ModelType
+from agent_tts.model.weights import CODEC, MODEL, Shape
+
+
+def write_hollow(folder: Path, size: str, model_type: ModelType = "custom_voice") -> None:
+    """Like `bench.checkpoint.write`; what reads no weights cannot tell the difference."""
+    config = write_configuration(folder, SIZES[size], model_type)
+    write_tokenizer(folder)
+    _write(folder / MODEL, model_shapes(config), "BF16", 2)
+    _write(folder / CODEC, codec_shapes(config, SIZES[size]), "F32", 4)
+
+
+def _write(path: Path, shapes: Mapping[str, Shape], dtype: str, width: int) -> None:
+    header, end = {}, 0
+    for name, shape in shapes.items():
+        begin, end = end, end + math.prod(shape) * width
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
+    said = json.dumps(header).encode()
+    with path.open("wb") as file:
+        file.write(len(said).to_bytes(8, "little") + said)
+        file.truncate(file.tell() + end)
