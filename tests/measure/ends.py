@@ -108,12 +108,12 @@ def listen(
 
 def told(listeners: Sequence[Listener]) -> str:
     """What the listeners heard, in words."""
-    cuts = sorted({why for one in listeners if one.done for why in one.done.cut}) or ["nothing"]
+    cuts = ", ".join(sorted({why for one in listeners if one.done for why in one.done.cut})) or "nothing"
     audio = sorted(one.audio for one in listeners)
     first = max((one.first for one in listeners if one.first is not None), default=float("nan"))
     late = sum(one.done is None for one in listeners)
     return (
-        f"x {len(listeners):>3}: cut {', '.join(cuts)}; audio {audio[0]:.2f} to {audio[-1]:.2f} s, first after "
+        f"x {len(listeners):>3}: cut {cuts}; audio {audio[0]:.2f} to {audio[-1]:.2f} s, first after "
         f"{1_000 * first:.0f} ms at most; longest wait for audio {1_000 * max(one.wait for one in listeners):.0f} ms; "
         f"longest gap {1_000 * max(one.gap for one in listeners):.0f} ms; least audio left at the end of a piece "
         f"{1_000 * min((left for one in listeners for left in one.left), default=float('nan')):.0f} ms"
