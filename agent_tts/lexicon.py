@@ -24,6 +24,7 @@ MAX_ENTRIES = 10_000
 _CONTROL = re.compile("[\0-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 
 APOSTROPHES = frozenset("'’ʼ＇")
+HYPHENS = frozenset("\u2010\u2011")  # a hyphen, and one that does not break the line
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +147,8 @@ def plain_char(ch: str) -> str:
     """A character as entries and texts have it in common, with its capitals."""
     if ch.isspace():
         return " "
+    if ch in HYPHENS:
+        return "-"
     return "'" if ch in APOSTROPHES else unicodedata.normalize("NFD", ch)
 
 
@@ -164,9 +167,11 @@ def _fold(text: str) -> str:
 
 
 def _entry(word: object, said: object) -> Entry:
+    if not isinstance(word, str):
+        raise ValueError("a word is not a text: YAML has to have 5, no and on in quotes")
     given = {"alias": said} if isinstance(said, str) else said
-    if not isinstance(word, str) or not isinstance(given, Mapping) or not given.keys() <= _TYPES.keys():
-        raise ValueError(f"maps words to an alias, or to {', '.join(_TYPES)}")
+    if not isinstance(given, Mapping) or not given.keys() <= _TYPES.keys():
+        raise ValueError(f"a word has an alias, or the fields {', '.join(_TYPES)}")
     for name, value in given.items():
         if not isinstance(value, _TYPES[name]):
             raise ValueError(f"{name} of a word has another type")

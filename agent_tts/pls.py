@@ -117,6 +117,8 @@ class _Reader:
             self._fail(str(error))
 
     def _add(self) -> None:
+        if not self._graphemes:
+            raise ValueError("a lexeme has a grapheme")
         if not self._said:
             raise ValueError("a lexeme has an alias or a phoneme")
         said = sorted(self._said, key=lambda each: not each[0])  # stable: the first of equally preferred ones

@@ -52,11 +52,18 @@ def test_the_preferred_pronunciation_counts_or_the_first() -> None:
     }
 
 
-def test_arpabet_is_read_and_no_other_alphabet() -> None:
+def test_other_alphabets_are_read_and_no_unknown_one() -> None:
     lexeme = '<lexeme><grapheme>a</grapheme><phoneme alphabet="{}">T EH1 S T</phoneme></lexeme>'
     assert entries(lexeme.format("cmu-arpabet"))["a"].ipa == "ˈtɛst"
     with pytest.raises(ValueError, match="line 2: the alphabet"):
-        entries(lexeme.format("x-sampa"))
+        entries(lexeme.format("kirshenbaum"))
+    sampa = '<lexeme><grapheme>a</grapheme><phoneme>"tEst</phoneme></lexeme>'
+    assert entries(sampa, '<lexicon alphabet="x-sampa">')["a"].ipa == "ˈtɛst"
+
+
+def test_a_lexeme_without_a_word_is_refused() -> None:
+    with pytest.raises(ValueError, match="line 2: a lexeme has a grapheme"):
+        entries("<lexeme><alias>b</alias></lexeme>")
 
 
 def test_a_namespace_may_be_left_out() -> None:

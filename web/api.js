@@ -2,6 +2,7 @@
 
 const STORED_KEY = "agent_tts.key";
 const TIMEOUT_MS = 10_000;
+const SPEECH_TIMEOUT_MS = 120_000; // the longest text on a node that keeps up with speech many times
 const CLONE_TIMEOUT_MS = 90_000; // a clip takes seconds, after at most four others
 
 /** An error answer of the node. */
@@ -115,15 +116,15 @@ export class Api {
   }
 
   /**
-   * A short speech as a file.
-   * @param {{voice: string, input: string}} options
+   * Speech as a file.
+   * @param {import("./speaker.js").Options & {input: string, response_format?: "wav" | "mp3"}} options
    * @param {AbortSignal} signal
-   * @returns {Promise<Blob>} of audio/wav
+   * @returns {Promise<Blob>} audio/wav where nothing else is asked for
    */
   async speech(options, signal) {
     const body = JSON.stringify({ model: "tts-1", response_format: "wav", ...options });
     const headers = { "Content-Type": "application/json" };
-    return (await this.#call("v1/audio/speech", { method: "POST", body, headers, signal })).blob();
+    return (await this.#call("v1/audio/speech", { method: "POST", body, headers, signal }, SPEECH_TIMEOUT_MS)).blob();
   }
 
   /**

@@ -2,23 +2,43 @@
 
 import { Api, ApiError } from "./api.js";
 import { audioContext, unlock } from "./audio.js";
+import { Clip } from "./clip.js";
+import { CloneDialog } from "./clone.js";
 import { Composer } from "./composer.js";
 import { Connection } from "./connection.js";
+import { History } from "./history.js";
 import { Meters } from "./meters.js";
 import { Notices } from "./notices.js";
 import { problemOf } from "./problems.js";
 import { SAMPLES } from "./samples.js";
 import { SNIPPETS } from "./snippets.js";
 import { Speaker } from "./speaker.js";
+import { recall, remember } from "./store.js";
 import { Talk } from "./talk.js";
 import { bindTheme } from "./theme.js";
 import { Traffic } from "./traffic.js";
 import { Views } from "./views.js";
-import { VoicePicker, languageName } from "./voices.js";
+import { VoiceField } from "./voice_field.js";
+import { languageName } from "./voices.js";
 import { Wave } from "./wave.js";
 
 const FLASH_MS = 2_600;
-const MOST_LOG = 20;
+/** @type {import("./notices.js").Notice} */
+const ROBOT = {
+  title: "This is the robot voice, for trying out",
+  body: "espeak-ng speaks here, on the CPU. The neural voices need a GPU: `make serve-qwen`, or `agent-tts serve --engine qwen3`.",
+  calm: true,
+  once: true,
+};
+/** @type {import("./notices.js").Notice} */
+const CLONE = {
+  title: "This node cannot clone voices",
+  body:
+    "Cloning needs a GPU and the model that clones: " +
+    "`agent-tts serve --engine qwen3 --model Qwen/Qwen3-TTS-12Hz-1.7B-Base`.",
+  actions: [{ label: "Close", run: () => {} }],
+  calm: true,
+};
 const RETRY_MS = 1_000; // at least; the node may ask for more
 const MOST_RETRY_MS = 10_000;
 
@@ -35,10 +55,19 @@ const notices = new Notices(at("notices"));
 const traffic = new Traffic(at("traffic-list"));
 const speaker = new Speaker(at("said"), wave, meters);
 const composer = new Composer(at("text"), speaker);
-const voices = new VoicePicker(at("voice"), at("voice-list"), at("voice-about"));
+const clip = new Clip();
+const history = new History(api, clip, at("log"));
+const cloning = new CloneDialog(api);
+const voices = new VoiceField(api, clip, {
+  input: at("voice"),
+  list: at("voice-list"),
+  about: at("voice-about"),
+  preview: at("hear"),
+  clone: at("add-voice"),
+});
 const connection = new Connection(api, at("remote"));
 const views = new Views(at("views"));
-const talk = new Talk(api);
+const talk = new Talk(api, clip);
 
 /** The last text, for another try. */
 let lastText = "";
@@ -50,13 +79,22 @@ let flashing = 0;
 let neural = false;
 /** Whether the node has answered if it has an agent. */
 let askedForAgent = false;
+/** Whether the list of voices is here. */
+let hasVoices = false;
+/** Why the session was lost before the last turn was complete; null if it was not. @type {ApiError | null} */
+let cutBy = null;
+/** Why the last session was lost. @type {ApiError | null} */
+let lostBy = null;
+/** What the user chose, here or the last time. @type {Record<string, any>} */
+const kept = recall("speak") ?? {};
 
 // ---------------------------------------------------------------- the node
 
 connection.ontraffic = (direction, what) => traffic.add(direction, what);
 connection.onopen = (session, sink) => {
   speaker.attach(session, sink);
-  for (const kind of ["connection", "engine_lost", "slow_consumer", "draining"]) notices.close(kind);
+  for (const kind of ["connection", "engine_lost"]) notices.close(kind);
+  if (cutBy) showCut(cutBy);
   at("engine").hidden = false;
   at("engine-name").textContent = session.created.engine ?? "";
   at("engine-model").textContent = session.created.model === session.created.engine ? "" : session.created.model;
@@ -64,10 +102,14 @@ connection.onopen = (session, sink) => {
   neural = session.created.engine === "qwen3";
   at("instructions-field").hidden = !neural;
   showSettings();
-  if (!voices.voices.length) loadVoices();
+  if (session.created.engine === "espeak") notices.show("robot", ROBOT);
+  if (!hasVoices) loadVoices();
   if (!askedForAgent) findAgent();
 };
-connection.onlost = () => speaker.detach();
+connection.onlost = (error) => {
+  lostBy = error;
+  speaker.detach();
+};
 connection.onstate = (state, { error, retryMs = 0 }) => {
   const words = {
     connecting: "Connecting",
@@ -93,24 +135,41 @@ connection.onstate = (state, { error, retryMs = 0 }) => {
  * @param {number} retryMs
  */
 function showWaiting(error, retryMs) {
-  const known = error.code === "at_capacity" || error.code === "draining";
+  const known = error.code !== "unreachable";
   notices.show("connection", {
     title: known ? problemOf(error).title : "The node does not answer",
-    body: "Trying again in {s}. If it stays away, see whether “make serve” is still running.",
+    body: `Trying again in {s}.${known ? "" : " If it stays away, see whether “make serve” is still running."}`,
     actions: [{ label: "Try now", run: () => connection.open() }],
     countdown: { ms: retryMs, run: () => {} },
   });
 }
 
+/**
+ * Say that the last turn is incomplete, in place of the notice of the lost connection.
+ * @param {ApiError} error
+ */
+function showCut(error) {
+  notices.show("connection", {
+    title: error.code === "unreachable" ? "The connection was lost" : problemOf(error).title,
+    body: "What had arrived was played to its end; the rest of the text was not spoken.",
+    actions: [{ label: "Speak again", run: () => composer.speak(lastText) }, { label: "Close", run: () => {} }],
+  });
+  cutBy = null;
+}
+
 async function loadVoices() {
   try {
     const list = await api.voices();
-    voices.fill(list.voices, list.default);
+    voices.fill(list, voices.chosen?.name ?? kept.voice);
     talk.voice.fill(list);
     const languages = [...new Set(list.voices.flatMap((voice) => voice.languages))];
     const options = languages.map((code) => new Option(languageName(code, list.voices), code));
     options.sort((a, b) => a.text.localeCompare(b.text));
-    at("language").replaceChildren(new Option("Follow the voice", "auto"), ...options);
+    const language = /** @type {HTMLSelectElement} */ (at("language"));
+    language.replaceChildren(new Option("Follow the voice", "auto"), ...options);
+    if (languages.includes(kept.language)) language.value = kept.language;
+    hasVoices = true;
+    showSettings();
   } catch (error) {
     if (!(error instanceof ApiError)) throw error;
     showError(error);
@@ -152,17 +211,24 @@ function showError(error) {
 // ---------------------------------------------------------------- speaking
 
 composer.onbegin = async () => {
+  clip.stop();
   await unlock();
   if (connection.state !== "ready") await connection.open();
   if (!connection.session) return null;
   for (const kind of ["at_capacity", "engine_lost", "starved", "internal"]) notices.close(kind);
+  notices.close("connection");
+  cutBy = null;
   const { voice, language, speed, instructions } = choice();
   at("said").lang = language === "auto" ? (voices.chosen?.languages[0] ?? "") : language;
   return speaker.begin({ ...(voice && { voice }), language, speed, ...(instructions && { instructions }) });
 };
 
-speaker.onerror = showError;
-speaker.ondraining = () => showError({ code: "draining", message: "" });
+// A fatal error ends the session, and is told as the reason of that.
+speaker.onerror = (error) => error.fatal || showError(error);
+speaker.onlost = () => {
+  cutBy = lostBy;
+  if (cutBy && connection.session) showCut(cutBy);
+};
 speaker.onchange = showButtons;
 speaker.onsilence = (ms) => {
   meters.set("cancelMs", ms);
@@ -172,18 +238,13 @@ speaker.onsilence = (ms) => {
   clearTimeout(flashing);
   flashing = setTimeout(() => delete flash.dataset.on, FLASH_MS);
 };
-speaker.onoutcome = ({ heard, unheard, playedMs, cut }) => {
+speaker.onoutcome = (outcome) => {
   refusals = 0;
-  const entry = document.createElement("li");
-  const text = entry.appendChild(document.createElement("p"));
-  text.append(Object.assign(document.createElement("span"), { textContent: heard }));
-  if (unheard.trim()) text.append(Object.assign(document.createElement("s"), { textContent: unheard }));
-  const note = entry.appendChild(document.createElement("small"));
-  note.textContent = cut ? `stopped after ${(playedMs / 1000).toFixed(1)} s` : `${(playedMs / 1000).toFixed(1)} s`;
-  at("log").prepend(entry);
+  history.add(outcome);
   at("earlier").hidden = false;
-  while (at("log").children.length > MOST_LOG) at("log").lastElementChild?.remove();
 };
+history.onerror = showError;
+clip.onbegin = () => stop(performance.now());
 
 function showButtons() {
   at("stop").toggleAttribute("disabled", !speaker.speaking);
@@ -211,6 +272,7 @@ at("stop").addEventListener("click", (event) => stop(event.timeStamp));
 views.onchange = (name) => {
   const inTalk = name === "talk";
   /** @type {HTMLAnchorElement} */ (at("skip")).hash = inTalk ? "talk-text" : "text";
+  clip.stop();
   if (inTalk) stop(performance.now());
   else talk.hangUp();
 };
@@ -262,9 +324,35 @@ function choice() {
   };
 }
 
+/** Put back what the user chose the last time. Voice and language follow when their lists are here. */
+function restore() {
+  composer.text = kept.text ?? SAMPLES[0].text;
+  for (const name of ["arrival", "transport"]) {
+    const radio = settings.querySelector(`[name=${name}][value="${CSS.escape(kept[name] ?? "")}"]`);
+    if (radio instanceof HTMLInputElement) radio.checked = true;
+  }
+  for (const id of ["speed", "rate", "instructions"]) {
+    if (id in kept) /** @type {HTMLInputElement} */ (at(id)).value = kept[id];
+  }
+  connection.transport = /** @type {"websocket" | "webrtc"} */ (new FormData(settings).get("transport"));
+}
+
+function keep() {
+  const { arrival, transport } = Object.fromEntries(new FormData(settings));
+  for (const id of ["text", "speed", "rate", "instructions"]) {
+    kept[id] = /** @type {HTMLInputElement} */ (at(id)).value;
+  }
+  Object.assign(kept, { arrival, transport });
+  if (hasVoices) Object.assign(kept, { voice: voices.wanted, language: choice().language });
+  remember("speak", kept);
+}
+
 function showSettings() {
   const form = new FormData(settings);
   const arrival = /** @type {import("./composer.js").Arrival} */ (form.get("arrival"));
+  // A sample is to be read, not typed.
+  const isSample = SAMPLES.some(({ text }) => text === composer.text);
+  if (arrival === "live" && composer.arrival !== "live" && isSample) composer.text = "";
   composer.arrival = arrival;
   composer.rate = Number(/** @type {HTMLInputElement} */ (at("rate")).value);
   at("rate-field").hidden = arrival !== "stream";
@@ -275,16 +363,31 @@ function showSettings() {
     arrival === "live" ? "Each word is sent as you finish it; Enter ends" : "Ctrl Enter speaks, Esc stops";
   const name = new FormData(snippetForm).get("snippet");
   at("snippet").textContent = SNIPPETS[/** @type {string} */ (name)](choice());
+  keep();
 }
 
 settings.addEventListener("input", showSettings);
 settings.addEventListener("submit", (event) => event.preventDefault());
+at("text").addEventListener("input", keep);
 at("text").addEventListener("change", showSettings);
 snippetForm.addEventListener("input", showSettings);
 voices.onchange = showSettings;
+voices.onerror = (message) => showError({ code: "preview", message });
+for (const field of [voices, talk.voice]) {
+  field.onclone = (clones) => {
+    if (!clones) return (field === voices ? notices : talk.notices).show("clone", CLONE);
+    cloning.open(async (name) => {
+      const list = await api.voices();
+      for (const other of [voices, talk.voice]) other.fill(list, other === field ? name : undefined);
+    });
+  };
+}
 
 for (const radio of document.querySelectorAll("[name=transport]")) {
-  radio.addEventListener("change", () => connection.use(/** @type {any} */ (radio).value));
+  radio.addEventListener("change", () => {
+    stop(performance.now());
+    connection.use(/** @type {any} */ (radio).value);
+  });
 }
 
 const samples = /** @type {HTMLSelectElement} */ (at("sample"));
@@ -321,7 +424,7 @@ bindTheme(at("theme"), () => {
   wave.recolour();
   talk.strip.recolour();
 });
-composer.text = SAMPLES[0].text;
+restore();
 showSettings();
 if (isSecureContext) {
   connection.open();
@@ -351,7 +454,7 @@ Object.defineProperty(window, "agentTts", {
       return [...(connection.session?.contexts.keys() ?? [])];
     },
     get analyser() {
-      return views.shown === "talk" ? (talk.sound?.analyser ?? null) : (connection.sink?.analyser ?? null);
+      return views.shown === "talk" ? (talk.sound?.analyser ?? null) : speaker.analyser;
     },
     get call() {
       const { heardMs, silenceMs } = talk.figures;

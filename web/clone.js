@@ -16,8 +16,8 @@ const TEXT =
 const at = (id) => /** @type {T} */ (document.getElementById(id));
 
 export class CloneDialog {
-  /** A voice of this name was added. @type {(name: string) => void} */
-  onadded = () => {};
+  /** Called with the name of the voice that was added. @type {(name: string) => void} */
+  #added = () => {};
   #api;
   #recorder = new Recorder();
   /** @type {Blob | null} */
@@ -41,7 +41,9 @@ export class CloneDialog {
     });
   }
 
-  open() {
+  /** @param {(name: string) => void} added called with the name of the new voice */
+  open(added) {
+    this.#added = added;
     this.#dialog.showModal();
   }
 
@@ -79,7 +81,7 @@ export class CloneDialog {
       const transcript = this.#transcript.value.trim();
       await this.#api.addVoice({ name, clip: this.#clip, consent: CONSENT, transcript });
       this.#dialog.close();
-      this.onadded(name);
+      this.#added(name);
     } catch (error) {
       if (!(error instanceof ApiError)) throw error;
       this.#tell("");

@@ -23,9 +23,9 @@ export class Connection {
   state = "connecting";
   /** @type {(state: State, detail: {error?: ApiError, retryMs?: number}) => void} */
   onstate = () => {};
-  /** A session is open. @type {(session: Session, sink: Sink) => void} */
+  /** A session is open; the sink is the callee's. @type {(session: Session, sink: Sink) => void} */
   onopen = () => {};
-  /** The session was lost, with a WebSocket close code. @type {(code: number, reason: string) => void} */
+  /** The session is gone. @type {(error: ApiError | null) => void} `error`: null when it was closed in order */
   onlost = () => {};
   /** Passed on to every session. @type {Session["ontraffic"]} */
   ontraffic = () => {};
@@ -33,8 +33,6 @@ export class Connection {
   transport = "websocket";
   /** @type {Session | null} */
   session = null;
-  /** @type {Sink | null} */
-  sink = null;
   #api;
   #element;
   /** Aborts the running attempt. */
@@ -76,7 +74,6 @@ export class Connection {
       }
       this.#failures = 0;
       this.session = session;
-      this.sink = sink;
       session.onclose = (code, reason) => this.#lost(code, reason);
       this.onopen(session, sink);
       this.#set("ready");
@@ -91,8 +88,8 @@ export class Connection {
     clearTimeout(this.#timer);
     if (!this.session) return;
     this.session.close();
-    this.session = this.sink = null;
-    this.onlost(1000, "");
+    this.session = null;
+    this.onlost(null);
   }
 
   /**
@@ -124,10 +121,12 @@ export class Connection {
    * @param {string} reason
    */
   #lost(code, reason) {
-    this.session = this.sink = null;
-    this.onlost(code, reason);
-    if (code === 1000) this.#set("resting");
-    else this.#failed(closed(code, reason));
+    const parting = this.session?.parting;
+    const error = code === 1000 ? null : parting ? refused(parting) : closed(code, reason);
+    this.session = null;
+    this.onlost(error);
+    if (error) this.#failed(error);
+    else this.#set("resting");
   }
 
   /** @param {unknown} error */
@@ -172,13 +171,17 @@ function created(session) {
     );
     session.onclose = (code, reason) => fail(closed(code, reason));
     session.onmessage = (message) => {
-      const { type, code, message: why, retry_after_ms } = message;
-      if (type === "error") fail(new ApiError(code === "unauthorized" ? 401 : 503, code, why, retry_after_ms));
+      if (message.type === "error") fail(refused(message));
       if (message.type !== "session.created") return;
       clearTimeout(timer);
       resolve();
     };
   });
+}
+
+/** @param {{code: string, message: string, retry_after_ms?: number}} error of the node */
+function refused({ code, message, retry_after_ms }) {
+  return new ApiError(code === "unauthorized" ? 401 : 503, code, message, retry_after_ms);
 }
 
 /**

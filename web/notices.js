@@ -1,12 +1,15 @@
 /** Messages that say what happened and what to do. One of a kind at a time; the newest is on top. */
 
+import { recall, remember } from "./store.js";
+
 /**
  * @typedef {object} Notice
  * @property {string} title
- * @property {string} body
+ * @property {string} body commands stand between backticks
  * @property {{label: string, run: () => void}[]} [actions] each also closes the notice
  * @property {{ms: number, run: () => void}} [countdown] seconds shown in place of `{s}` in the body, then `run`
  * @property {boolean} [calm] nothing is wrong
+ * @property {boolean} [once] not shown again, with these words, in this browser after it was closed
  */
 
 export class Notices {
@@ -26,8 +29,9 @@ export class Notices {
    * @param {string} kind
    * @param {Notice} notice
    */
-  show(kind, { title, body, actions = [], countdown, calm = false }) {
+  show(kind, { title, body, actions = [], countdown, calm = false, once = false }) {
     this.close(kind);
+    if (once && recall(`told.${kind}`) === body) return;
     const element = document.createElement("section");
     element.className = "notice";
     element.dataset.kind = kind;
@@ -37,8 +41,9 @@ export class Notices {
     const paragraph = text.appendChild(document.createElement("p"));
     heading.textContent = title;
     const stop = countdown ? this.#count(kind, paragraph, body, countdown) : () => {};
-    if (!countdown) paragraph.textContent = body;
-    for (const { label, run } of actions) {
+    if (!countdown) paragraph.append(...withCommands(body));
+    const closing = { label: "Close", run: () => remember(`told.${kind}`, body) };
+    for (const { label, run } of once ? [...actions, closing] : actions) {
       const button = element.appendChild(document.createElement("button"));
       button.type = "button";
       button.textContent = label;
@@ -89,4 +94,12 @@ export class Notices {
     tick();
     return () => clearInterval(timer);
   }
+}
+
+/** @param {string} text with commands between backticks */
+function withCommands(text) {
+  return text.split("`").map((part, i) => {
+    if (i % 2 === 0) return part;
+    return Object.assign(document.createElement("code"), { textContent: part });
+  });
 }

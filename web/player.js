@@ -17,7 +17,9 @@ const CALM_MS = 30_000; // without an underrun, after which the buffer shrinks
  * @property {(chunk: import("./transport_ws.js").Chunk) => void} push
  * @property {(until: {wordsMs: number}) => {playedMs: number, bufferedMs: number} | null} position of the context that
  *   sounds; null when none does. `wordsMs`: end of the last word whose time is known
- * @property {() => Promise<number>} silence silent at once; resolves with the moment of silence (performance.now)
+ * @property {() => Promise<number | null>} silence silent at once; resolves with the moment of silence (performance.now),
+ *   null where it was silent before
+ * @property {() => void} finish no more sound will come: `onended` follows what is here
  * @property {() => void} released the node has confirmed the cancel
  * @property {() => void} close
  * @property {(at: number) => void} onfirst first sound of the context begun last (performance.now)
@@ -82,6 +84,10 @@ export class Player {
     return /** @type {Promise<number>} */ (new Promise((resolve) => this.#silences.push(resolve)));
   }
 
+  finish() {
+    this.#node.port.postMessage({ type: "finish" });
+  }
+
   released() {}
 
   close() {
@@ -98,7 +104,7 @@ export class Player {
       for (const resolve of this.#silences.splice(0)) resolve(at);
       return;
     }
-    if (message.no !== this.#context?.no) return;
+    if (message.no && message.no !== this.#context?.no) return;
     if (message.type === "first") this.onfirst(heardAt(this.#audio, message.time));
     else if (message.type === "position") this.#report = message;
     else if (message.type === "dry") this.#dry();

@@ -10,9 +10,9 @@ const SILENCE = 0.002; // -54 dBFS, what a decoder makes of coded silence
 /**
  * Plays chunks in the order they came.
  *
- * In:  {type: "push", no, pcm: Int16Array, last: boolean} | {type: "clear"} | {type: "start", samples}
+ * In:  {type: "push", no, pcm: Int16Array, last: boolean} | {type: "clear"} | {type: "finish"} | {type: "start", samples}
  * Out: {type: "first", no, time} | {type: "position", no, played, buffered, time} | {type: "dry", no, time}
- *      | {type: "ended", no} | {type: "silent", time}
+ *      | {type: "ended", no} (no is 0: nothing was there to play) | {type: "silent", time}
  */
 class Player extends AudioWorkletProcessor {
   constructor() {
@@ -38,6 +38,9 @@ class Player extends AudioWorkletProcessor {
       this.buffered += message.pcm.length;
     } else if (message.type === "clear") {
       this.clearing = true;
+    } else if (message.type === "finish") {
+      if (this.queue.length) this.queue.at(-1).last = true;
+      else this.end();
     } else if (message.type === "start") {
       this.start = message.samples;
     }

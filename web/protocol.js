@@ -4,7 +4,7 @@
  * @typedef {import("./transport_ws.js").Transport} Transport
  * @typedef {import("./transport_ws.js").Chunk} Chunk
  * @typedef {{word: string, start_ms: number, end_ms: number, char_start: number, char_end: number}} Word
- * @typedef {{type: string, code: string, message: string, context_id?: string, retry_after_ms?: number}} ErrorMessage
+ * @typedef {{type: string, code: string, message: string, context_id?: string, retry_after_ms?: number, fatal?: boolean}} ErrorMessage
  */
 
 /** One utterance: text goes in as it is written. */
@@ -81,6 +81,8 @@ export class Session {
   /** Sees everything that is sent and received. @type {(direction: "out" | "in" | "audio", what: any) => void} */
   ontraffic = () => {};
   closed = false;
+  /** Why the node is going to close the session, if it said so. @type {{code: string, message: string, retry_after_ms?: number} | null} */
+  parting = null;
   /** @type {Map<number, Context>} */
   #byNo = new Map();
   #opened = 0;
@@ -139,6 +141,8 @@ export class Session {
     this.ontraffic("in", message);
     const context = this.contexts.get(message.context_id);
     if (message.type === "session.created") this.created = message;
+    if (message.type === "session.draining") this.parting = { code: "draining", message: "" };
+    if (message.type === "error" && message.fatal) this.parting = message;
     if (message.type === "context.started" && context) {
       context.no = message.context_no;
       this.#byNo.set(message.context_no, context);

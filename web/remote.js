@@ -25,9 +25,11 @@ export class RemoteAudio {
   /** Speech heard of the context, ms; null until its first sound. @type {number | null} */
   #playedMs = null;
   #countedAt = 0;
-  /** Resolvers of `silence`. @type {((at: number) => void)[]} */
+  /** Resolvers of `silence`. @type {((at: number | null) => void)[]} */
   #silences = [];
   #stoppedAt = 0;
+  /** Whether there was sound at the stop. */
+  #wasLoud = false;
   /** @type {ReturnType<typeof setTimeout>} */
   #resting = 0;
   /** @type {ReturnType<typeof setTimeout>} */
@@ -81,11 +83,16 @@ export class RemoteAudio {
   silence() {
     this.#context = null;
     this.#playedMs = null;
+    this.#wasLoud = this.#loud;
     this.#element.muted = true;
     clearTimeout(this.#unmute);
     this.#stoppedAt = performance.now();
     this.#settle();
-    return /** @type {Promise<number>} */ (new Promise((resolve) => this.#silences.push(resolve)));
+    return /** @type {Promise<number | null>} */ (new Promise((resolve) => this.#silences.push(resolve)));
+  }
+
+  finish() {
+    this.#end();
   }
 
   released() {
@@ -112,7 +119,7 @@ export class RemoteAudio {
     clearTimeout(this.#resting);
     if (this.#loud) return;
     this.#resting = setTimeout(() => {
-      const at = Math.max(this.#changedAt, this.#stoppedAt);
+      const at = this.#wasLoud ? Math.max(this.#changedAt, this.#stoppedAt) : null;
       for (const resolve of this.#silences.splice(0)) resolve(at);
     }, REST_MS);
   }

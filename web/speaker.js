@@ -2,6 +2,7 @@
 
 import { SAMPLE_RATE } from "./audio.js";
 import { FirstSound } from "./first_sound.js";
+import { Recording } from "./recording.js";
 import { Transcript } from "./transcript.js";
 
 const ACK_MS = 250;
@@ -14,14 +15,26 @@ const METER_MS = 200;
  *
  * @typedef {object} Turn
  * @property {Context} context
+ * @property {Sink} sink of the session that it began in
+ * @property {Options} options
  * @property {Transcript} transcript
+ * @property {Recording} recording
  * @property {{start: () => void, stop: () => void} | null} source writes the text
  * @property {number} playedMs
  * @property {boolean} sounded some of it was heard
  * @property {FirstSound} first
+ * @property {boolean} lost its session was lost before the node had sent all of it
  * @property {boolean} over no more of it will be heard
  *
- * @typedef {{heard: string, unheard: string, playedMs: number, cut: boolean}} Outcome
+ * @typedef {{voice?: string, language?: string, speed?: number, instructions?: string}} Options
+ *
+ * @typedef {object} Outcome
+ * @property {string} heard
+ * @property {string} unheard
+ * @property {number} playedMs
+ * @property {boolean} cut
+ * @property {Options} options
+ * @property {Recording | null} recording null where the page has no sound of it
  */
 
 export class Speaker {
@@ -31,9 +44,9 @@ export class Speaker {
   onoutcome = (/** @type {Outcome} */ _outcome) => {};
   /** The node answered with an error. */
   onerror = (/** @type {import("./protocol.js").ErrorMessage} */ _error) => {};
-  /** The node drains: running speech finishes, then it closes. */
-  ondraining = () => {};
-  /** After a stop: ms until the sound was silent. */
+  /** The session was lost, and all that had arrived was heard: the rest is missing. */
+  onlost = () => {};
+  /** After a stop during sound: ms until it was silent. */
   onsilence = (/** @type {number} */ _ms) => {};
   #said;
   #wave;
@@ -72,6 +85,11 @@ export class Speaker {
     return this.speaking && !this.#turn?.context.ended ? this.#turn : null;
   }
 
+  /** Of what is heard. */
+  get analyser() {
+    return (this.speaking ? this.#turn?.sink : this.#sink)?.analyser ?? null;
+  }
+
   /**
    * Use this session from now on.
    * @param {Session} session
@@ -92,6 +110,7 @@ export class Speaker {
       const turn = this.#turns.get(context);
       turn?.first.receive(chunk.pcm, chunk.firstSample, performance.now());
       if (turn) this.#meterAudible(turn);
+      turn?.recording.add(chunk.pcm);
       sink.push(chunk);
     };
     sink.onfirst = (at) => this.#heardFirst(at);
@@ -99,24 +118,44 @@ export class Speaker {
     sink.oncolumn = (peak, brightness) => this.#wave.hear(peak, brightness);
   }
 
-  /** The session was lost: its turns get no more messages. */
+  /** The session is gone: its turns get no more messages. What has arrived of the current one is played to its end. */
   detach() {
-    if (this.#turn && this.speaking) this.#break(this.#turn);
-    for (const turn of this.#turns.values()) this.#close(turn);
-    this.#sink?.close();
+    const sink = this.#sink;
     this.#session = this.#sink = null;
+    const current = this.speaking ? this.#turn : null;
+    for (const turn of this.#turns.values()) {
+      turn.source?.stop();
+      turn.lost = !turn.context.done;
+      turn.context.done = true;
+      if (turn !== current) this.#close(turn);
+    }
+    if (sink && current?.sink === sink) sink.finish();
+    else sink?.close();
   }
 
   /**
    * Begin a turn, interrupting the one before.
-   * @param {{voice?: string, language?: string, speed?: number, instructions?: string}} options
+   * @param {Options} options
    */
   begin(options) {
     if (!this.#session || !this.#sink) throw new Error("not attached to a session");
     this.stop();
     const context = this.#session.open(options);
     const transcript = new Transcript(this.#said);
-    const turn = { context, transcript, source: null, playedMs: 0, sounded: false, over: false, first: new FirstSound() };
+    /** @type {Turn} */
+    const turn = {
+      context,
+      sink: this.#sink,
+      options,
+      transcript,
+      recording: new Recording(),
+      source: null,
+      playedMs: 0,
+      sounded: false,
+      first: new FirstSound(),
+      lost: false,
+      over: false,
+    };
     this.#turn = turn;
     this.#turns.set(context, turn);
     this.#sink.begin(context);
@@ -144,13 +183,13 @@ export class Speaker {
    */
   stop(since = performance.now()) {
     const turn = this.#turn;
-    if (!turn || turn.over || !this.#sink) return;
+    if (!turn || turn.over) return;
     this.#tick();
-    const silence = this.#sink.silence();
-    turn.context.cancel(this.#sink.columns ? null : turn.playedMs);
+    const silence = turn.sink.silence();
+    turn.context.cancel(turn.sink.columns ? null : turn.playedMs);
     this.#break(turn);
     silence.then((at) => {
-      if (turn.sounded) this.onsilence(Math.max(0, at - since));
+      if (turn.sounded && at !== null && at > since) this.onsilence(at - since);
     });
   }
 
@@ -159,7 +198,7 @@ export class Speaker {
     turn.source?.stop();
     if (turn.sounded) turn.transcript.interrupt(null);
     else turn.transcript.clear();
-    this.#wave.cut();
+    this.#wave.cut(turn.transcript.heardChars);
     this.#end(turn);
   }
 
@@ -169,6 +208,7 @@ export class Speaker {
     clearInterval(this.#ticks);
     this.#wave.rest();
     this.#meters.set("bufferMs", null);
+    if (turn.sink !== this.#sink) turn.sink.close();
     if (turn.context.done) this.#close(turn);
     this.onchange();
   }
@@ -176,8 +216,10 @@ export class Speaker {
   /** @param {Turn} turn */
   #close(turn) {
     if (!this.#turns.delete(turn.context)) return;
-    const [heard, unheard] = turn.transcript.parts();
-    if (turn.sounded) this.onoutcome({ heard, unheard, playedMs: turn.playedMs, cut: turn.transcript.cut });
+    if (!turn.sounded) return;
+    const { transcript, playedMs, options, recording } = turn;
+    const [heard, unheard] = transcript.parts();
+    this.onoutcome({ heard, unheard, playedMs, cut: transcript.cut, options, recording });
   }
 
   /** @param {Turn} turn */
@@ -189,8 +231,9 @@ export class Speaker {
 
   #tick() {
     const turn = this.#turn;
-    if (!turn || turn.over || !this.#sink) return;
-    const position = this.#sink.position({ wordsMs: turn.transcript.wordsMs });
+    if (!turn || turn.over) return;
+    const { sink } = turn;
+    const position = sink.position({ wordsMs: turn.transcript.wordsMs });
     if (!position || turn.over) return;
     turn.playedMs = position.playedMs;
     turn.transcript.play(position.playedMs);
@@ -198,10 +241,10 @@ export class Speaker {
     const now = performance.now();
     if (now - this.#meteredAt >= METER_MS) {
       this.#meteredAt = now;
-      this.#meters.set("bufferMs", this.#sink.columns ? null : position.bufferedMs);
-      this.#meters.set("underruns", this.#sink.underruns);
+      this.#meters.set("bufferMs", sink.columns ? null : position.bufferedMs);
+      this.#meters.set("underruns", sink.underruns);
     }
-    if (now - this.#ackedAt >= ACK_MS && !this.#sink.columns) {
+    if (now - this.#ackedAt >= ACK_MS && !sink.columns) {
       this.#ackedAt = now;
       turn.context.acknowledge(position.playedMs);
     }
@@ -215,7 +258,7 @@ export class Speaker {
     this.#meters.set("clientTtfaMs", at - turn.context.sentAt);
     turn.first.play(at);
     // A track tells its first sound only when it is audible.
-    if (this.#sink?.columns) this.#meters.set("audibleMs", at - turn.context.sentAt);
+    if (turn.sink.columns) this.#meters.set("audibleMs", at - turn.context.sentAt);
     else this.#meterAudible(turn);
   }
 
@@ -229,6 +272,11 @@ export class Speaker {
   #heardAll() {
     const turn = this.#turn;
     if (!turn || turn.over) return;
+    this.#tick();
+    if (turn.lost) {
+      this.#break(turn);
+      return this.onlost();
+    }
     turn.transcript.finish();
     this.#end(turn);
   }
@@ -240,14 +288,14 @@ export class Speaker {
   #receive(message, context) {
     const turn = context && this.#turns.get(context);
     if (message.type === "error") this.#fail(message, turn);
-    if (message.type === "session.draining") this.ondraining();
     if (!turn) return;
     if (message.type === "words" && !turn.over) {
       turn.transcript.time(message.words);
       this.#wave.time(turn.transcript.words);
     } else if (message.type === "context.cancelled") {
       turn.transcript.interrupt(message.heard_text ?? null);
-      this.#sink?.released();
+      if (turn === this.#turn) this.#wave.cut(turn.transcript.heardChars);
+      turn.sink.released();
     } else if (message.type === "context.done") {
       this.#done(turn, message);
     }
@@ -282,8 +330,8 @@ export class Speaker {
     }
     if (turn.over) return this.#close(turn);
     if (done.reason === "error" || done.reason === "cancelled") {
-      this.#sink?.silence();
-      this.#sink?.released();
+      turn.sink.silence();
+      turn.sink.released();
       this.#break(turn);
     } else if (!done.audio_ms) {
       this.#heardAll();

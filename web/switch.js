@@ -1,5 +1,7 @@
 /** A toggle button whose state is stored. */
 
+import { recall, remember } from "./store.js";
+
 /**
  * @param {HTMLElement} button
  * @param {string} name under which the choice is kept
@@ -7,16 +9,14 @@
  * @param {(on: boolean) => void} apply
  */
 export function bindSwitch(button, name, usual, apply) {
-  const key = `agent_tts.${name}`;
-  const stored = localStorage.getItem(key);
-  let on = stored === null ? usual : stored === "on";
+  let on = recall(name) ?? usual;
   const show = () => {
     button.setAttribute("aria-pressed", String(on));
     apply(on);
   };
   button.addEventListener("click", () => {
     on = !on;
-    localStorage.setItem(key, on ? "on" : "off");
+    remember(name, on);
     show();
   });
   show();

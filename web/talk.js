@@ -1,7 +1,6 @@
 /** The Talk view: a call to the agent, by voice or in writing, and its display. */
 
 import { AgentSound } from "./agent_sound.js";
-import { AgentVoice } from "./agent_voice.js";
 import { ApiError } from "./api.js";
 import { audioContext, unlock } from "./audio.js";
 import { Call } from "./call.js";
@@ -15,6 +14,7 @@ import { Parts } from "./parts.js";
 import { callProblemOf } from "./problems.js";
 import { Strip } from "./strip.js";
 import { bindSwitch } from "./switch.js";
+import { VoiceField } from "./voice_field.js";
 
 const RETRY_MS = 2_000; // at least; the node may ask for more
 
@@ -39,6 +39,7 @@ export class Talk {
   voice;
   figures;
   #api;
+  #clip;
   #parts;
   /** @type {Call | null} */
   #call = null;
@@ -49,12 +50,16 @@ export class Talk {
   /** Aborts the call that is being set up. */
   #attempt = new AbortController();
 
-  /** @param {import("./api.js").Api} api */
-  constructor(api) {
+  /**
+   * @param {import("./api.js").Api} api
+   * @param {import("./clip.js").Clip} clip
+   */
+  constructor(api, clip) {
     this.#api = api;
+    this.#clip = clip;
     this.#parts = new Parts(api, at("parts"), this.notices);
     this.#parts.onchange = () => this.#show();
-    this.voice = new AgentVoice(api, {
+    this.voice = new VoiceField(api, clip, {
       input: at("talk-voice"),
       list: at("talk-voice-list"),
       about: at("talk-voice-about"),
@@ -87,7 +92,7 @@ export class Talk {
   hangUp() {
     this.#attempt.abort();
     this.notices.close("at_capacity");
-    this.voice.hush();
+    this.#clip.stop();
     this.#call?.close();
     this.#rest();
   }
@@ -118,7 +123,7 @@ export class Talk {
     if (!this.#parts.agent || this.state !== "idle") return this.state === "talking";
     const { signal } = (this.#attempt = new AbortController());
     for (const kind of ["microphone", "at_capacity", "call"]) this.notices.close(kind);
-    this.voice.hush();
+    this.#clip.stop();
     await unlock();
     this.#set("asking");
     const microphone = aloud ? await this.#microphone() : null;

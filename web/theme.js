@@ -1,6 +1,6 @@
 /** Light and dark: the system's choice until the button overrides it. */
 
-const STORED = "agent_tts.theme";
+import { recall, remember } from "./store.js";
 
 /**
  * Apply the stored theme and let a button switch it.
@@ -10,7 +10,7 @@ const STORED = "agent_tts.theme";
 export function bindTheme(button, onchange) {
   const root = document.documentElement;
   const system = matchMedia("(prefers-color-scheme: dark)");
-  const stored = localStorage.getItem(STORED);
+  const stored = recall("theme");
   if (stored) root.dataset.theme = stored;
 
   const isDark = () => (root.dataset.theme ? root.dataset.theme === "dark" : system.matches);
@@ -21,7 +21,7 @@ export function bindTheme(button, onchange) {
 
   button.addEventListener("click", () => {
     root.dataset.theme = isDark() ? "light" : "dark";
-    localStorage.setItem(STORED, root.dataset.theme);
+    remember("theme", root.dataset.theme);
     show();
   });
   system.addEventListener("change", show);

@@ -19,8 +19,10 @@ export function languageName(code, voices) {
 }
 
 export class VoicePicker {
-  /** @type {(voice: Voice | null) => void} */
+  /** @type {(voice: Voice) => void} */
   onchange = () => {};
+  /** The user wants to hear a voice of the list. @type {(voice: Voice, control: HTMLElement) => void} */
+  onhear = () => {};
   /** @type {Voice[]} */
   voices = [];
   /** Name of the node's default voice. */
@@ -51,8 +53,11 @@ export class VoicePicker {
     // The list must not take the focus: losing it would close the list before the click.
     list.addEventListener("pointerdown", (event) => event.preventDefault());
     list.addEventListener("click", (event) => {
-      const option = /** @type {HTMLElement} */ (event.target).closest("[role=option]");
-      if (option instanceof HTMLElement) this.choose(option.dataset.name ?? "");
+      const target = /** @type {HTMLElement} */ (event.target);
+      const option = /** @type {HTMLElement | null} */ (target.closest("[role=option]"));
+      if (!option) return;
+      if (target.matches(".hear")) this.#hear(option);
+      else this.choose(option.dataset.name ?? "");
     });
   }
 
@@ -86,6 +91,13 @@ export class VoicePicker {
     this.#close();
     this.#about.textContent = this.chosen ? describe(this.chosen) : "";
     if (voice) this.onchange(voice);
+  }
+
+  /** @param {HTMLElement | undefined} option */
+  #hear(option) {
+    const voice = option && this.#find(option.dataset.name ?? "");
+    const control = option?.querySelector(".hear");
+    if (voice && control instanceof HTMLElement) this.onhear(voice, control);
   }
 
   /** @param {string} name */
@@ -158,6 +170,9 @@ export class VoicePicker {
       event.preventDefault();
       if (isOpen) this.#activate(this.#active + steps[event.key]);
       else this.#open("");
+    } else if (event.key === "Enter" && event.altKey && isOpen) {
+      event.preventDefault();
+      this.#hear(this.#options[this.#active]);
     } else if (event.key === "Enter" && isOpen) {
       event.preventDefault();
       this.choose(this.#options[this.#active]?.dataset.name ?? "");
@@ -183,6 +198,10 @@ function optionOf(voice, selected, list) {
   option.setAttribute("aria-selected", String(selected));
   option.id = `${list}-${voice.name.replace(/[^a-z0-9]/gi, "_")}`;
   option.dataset.name = voice.name;
+  // For pointers and fingers; keys have Alt Enter, because an option has no controls of its own.
+  const hear = option.appendChild(document.createElement("b"));
+  hear.className = "hear";
+  hear.title = "Hear this voice (Alt Enter)";
   option.append(Object.assign(document.createElement("span"), { textContent: voice.name }));
   option.append(Object.assign(document.createElement("small"), { textContent: describe(voice) }));
   return option;

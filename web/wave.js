@@ -25,6 +25,7 @@ const MOST_JITTER = 4; // columns
  * @property {number[]} tones 0..TONES-1 a column
  * @property {import("./protocol.js").Word[]} words
  * @property {number | null} cutMs where it was cut, ms of the turn
+ * @property {number} heardChars of its text, once it was cut
  * @property {number} cutAt when that was, on performance.now's clock
  */
 
@@ -58,7 +59,7 @@ export class Wave {
     const last = this.#strips.at(-1);
     if (last) truncate(last, this.#playedMs);
     const at = last ? last.at + Math.min(this.#playedMs, lengthOf(last)) + GAP_MS : 0;
-    this.#strips.push({ at, peaks: [], tones: [], words: [], cutMs: null, cutAt: 0 });
+    this.#strips.push({ at, peaks: [], tones: [], words: [], cutMs: null, heardChars: 0, cutAt: 0 });
     if (this.#strips.length > MOST_TURNS) this.#strips.shift();
     this.#playedMs = 0;
     this.#live = true;
@@ -111,10 +112,16 @@ export class Wave {
     this.#wake();
   }
 
-  /** Cut the turn at the playhead. */
-  cut() {
+  /**
+   * Cut the turn at the playhead.
+   * @param {number} heardChars of its text; another call corrects it
+   */
+  cut(heardChars) {
     const strip = this.#strips.at(-1);
-    if (!strip || strip.cutMs !== null) return;
+    if (!strip) return;
+    strip.heardChars = heardChars;
+    this.#wake();
+    if (strip.cutMs !== null) return;
     strip.cutMs = this.#playedMs;
     strip.cutAt = performance.now();
     this.rest();
@@ -269,11 +276,12 @@ export class Wave {
       const x = start + word.start_ms * PX_PER_MS;
       const right = start + word.end_ms * PX_PER_MS;
       if (right < -200 || x > this.#width || x < free) continue;
-      const isCut = strip.cutMs !== null && word.start_ms >= strip.cutMs;
+      const isCut = strip.cutMs !== null && word.char_start >= strip.heardChars;
       const isNow = x <= head && head < right && strip.cutMs === null;
       const width = paint.measureText(word.word).width;
       if (width > Math.max(140, 1.6 * (right - x))) continue;
-      paint.fillStyle = isCut ? this.#colours.cut : x <= head ? this.#colours.ink : this.#colours.muted;
+      const isHeard = x <= head || strip.cutMs !== null;
+      paint.fillStyle = isCut ? this.#colours.cut : isHeard ? this.#colours.ink : this.#colours.muted;
       paint.fillText(word.word, x, this.#height - 10);
       if (isCut) paint.fillRect(x, this.#height - 14.5, width, 1);
       if (isNow) paint.fillRect(x, this.#height - 4, width, 2);

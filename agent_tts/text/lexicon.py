@@ -6,7 +6,8 @@
 * An entry is a whole word or phrase: not "cat" in "catalogue", not "don" in "don't", but "Ada" in "Ada's" and
   "(Ada)". Scripts without spaces have no words; katakana next to katakana, and letters before Hangul, are one word, and
   particles may follow Hangul.
-* Composed and decomposed letters, straight and curved apostrophes, any white space but a line break are the same.
+* Composed and decomposed letters, straight and curved apostrophes, kinds of hyphens, any white space but a line break
+  are the same.
 
 The result depends on the text, not on its split. What may still become a longer entry is held back, at most
 `MAX_HELD` characters. Time is linear in the text.

@@ -19,7 +19,7 @@ import pytest
 from websockets.asyncio.client import connect
 
 from tests.measure.chromium import DevTools, Page
-from tests.support import RunningNode, running_node, running_node_with_process, until
+from tests.support import RunningNode, dominant_hz, running_node, running_node_with_process, until
 
 EAR = (Path(__file__).parent / "ear.js").read_text()
 CONTRAST = (Path(__file__).parent / "contrast.js").read_text()
@@ -192,6 +192,101 @@ async def test_words_are_spoken_as_they_are_typed(browser: DevTools) -> None:
         await page.press("Enter")
         await page.until("!agentTts.speaking", 20)
         assert await page.js("document.querySelector('#said').textContent") == "hello there world"
+
+
+# ---------------------------------------------------------------- what the page keeps
+
+# The files that the page plays or saves, as promises of their bytes, and the names of the saved ones.
+FILES = """void (window.files = [], window.saved = [], URL.createObjectURL = new Proxy(URL.createObjectURL, {
+  apply(create, url, [file]) {
+    files.push(file.arrayBuffer().then((data) => Array.from(new Uint8Array(data))));
+    return Reflect.apply(create, url, [file]);
+  }}), HTMLAnchorElement.prototype.click = function () { saved.push(this.download); })"""
+
+
+async def test_choices_and_draft_outlive_a_reload(browser: DevTools) -> None:
+    """Draft, voice, speed, arrival and transport are there again; nothing of the key is kept."""
+    async with open_page(browser) as (page, running):
+        await use(page, "webrtc")
+        await write(page, "A draft of mine.")
+        await pick(page, "tone-660")
+        await page.js("document.querySelector('#speed').value = 1.5")
+        await page.click("[name=arrival][value=whole]")
+        await page.open(running.url + "/?again")
+        await ready(page)
+        chosen = "['#text', '#voice', '#speed'].map((id) => document.querySelector(id).value)"
+        assert await page.js(chosen) == ["A draft of mine.", "tone-660", "1.5"]
+        assert await page.js("[...document.querySelectorAll('#settings :checked')].map(({value}) => value)") == [
+            "auto", "whole", "webrtc"
+        ]  # fmt: skip
+        assert await page.js("agentTts.transport") == "webrtc"
+
+
+async def test_what_was_said_can_be_played_again_and_saved(browser: DevTools) -> None:
+    """WAV from the sound that the page holds, cut where it was stopped; MP3 from the node."""
+    async with open_page(browser) as (page, _):
+        await ready(page)
+        await page.js(FILES)
+        await write(page, LONG)
+        await pick(page, "tone-660")
+        await page.click("[name=arrival][value=whole]")
+        await speak(page)
+        await page.until("document.querySelector('#said [data-is=heard]')")
+        await page.press("Escape")
+        await page.until("document.querySelector('#log li')")
+        await page.click("#log li .said-row button")
+        await page.until("files.length === 1 && document.querySelector('#log [data-sounding]')")
+        await page.click("#log li .said-row button")
+        assert await page.js("document.querySelector('#log .said-row button').textContent") == "Play"
+        await page.click("#log li .said-row button:nth-of-type(2)")
+        await page.until("saved.length === 1")
+        played, wav = await page.js("Promise.all(files)")
+        assert played == wav
+        seconds = float((await page.js("document.querySelector('#log small').textContent")).split()[2])
+        assert (len(wav) - 44) / 48_000 == pytest.approx(seconds, abs=0.06)
+        assert dominant_hz(bytes(wav[44:]), 24_000) == pytest.approx(660, abs=NEAR_HZ)
+        assert [url for url in page.requests if url.endswith("/v1/audio/speech")] == []
+        await page.click("#log li .said-row button:nth-of-type(3)")
+        await page.until("saved.length === 2")
+        mp3 = await page.js("files[2]")
+        assert mp3[:3] == list(b"ID3") or mp3[0] == 0xFF
+        assert [name[-4:] for name in await page.js("saved")] == [".wav", ".mp3"]
+
+
+async def test_a_voice_is_heard_before_it_is_chosen(browser: DevTools) -> None:
+    """By a click on its sign and by Alt Enter in the list; the choice stays."""
+    async with open_page(browser) as (page, _):
+        await ready(page)
+        await page.js(FILES)
+        before = await page.js("document.querySelector('#voice').value")
+        await page.click("#voice")
+        await page.click("#voice-list [data-name=tone-660] .hear")
+        await page.until("files.length === 1")
+        await page.type("tone-1320")
+        await page.press("Enter", "Alt")
+        await page.until("files.length === 2")
+        first, second = await page.js("Promise.all(files)")
+        assert first != second
+        await page.press("Escape")
+        assert await page.js("document.querySelector('#voice').value") == before
+
+
+async def test_the_robot_voice_is_named_once(browser: DevTools) -> None:
+    """With the command of the neural one; a closed notice stays closed after a reload."""
+    async with open_page(browser, engine="espeak") as (page, running):
+        await ready(page)
+        assert "--engine qwen3" in await page.js("document.querySelector('[data-kind=robot] code ~ code').textContent")
+        await page.click("[data-kind=robot] button")
+        await page.open(running.url + "/?again")
+        await ready(page)
+        assert await page.js("agentTts.notices") == []
+
+
+async def test_a_node_that_cannot_clone_says_what_it_needs(browser: DevTools) -> None:
+    async with open_page(browser) as (page, _):
+        await ready(page)
+        await page.click("#add-voice")
+        assert "12Hz-1.7B-Base" in await page.js("document.querySelector('[data-kind=clone]').innerText")
 
 
 # ---------------------------------------------------------------- code examples

@@ -363,9 +363,11 @@ async def test_a_voice_can_be_recorded_and_cloned(browser: DevTools, tmp_path: P
         assert await page.js("document.querySelector('#recording').hasAttribute('src')") is False
 
 
-async def test_a_node_that_cannot_clone_offers_no_recording(browser: DevTools) -> None:
+async def test_a_node_that_cannot_clone_says_what_it_needs(browser: DevTools) -> None:
     async with open_talk(browser) as (page, _):
-        assert not await page.js("document.querySelector('#clone').checkVisibility()")
+        await page.click("#clone")
+        assert await page.js("agentTts.call.notices") == ["clone"]
+        assert not await page.js("document.querySelector('#clone-dialog').open")
 
 
 # ---------------------------------------------------------------- trouble

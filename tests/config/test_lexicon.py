@@ -52,3 +52,10 @@ def test_a_wrong_entry_of_the_settings_is_told() -> None:
     assert settings.lexicon == {"nginx": "engine x"}
     with pytest.raises(SettingsError, match=r"lexicon.*an alias has 1 to"):
         load_settings(None, {"lexicon": {"a": ""}}, {})
+
+
+def test_what_yaml_does_not_read_as_a_text_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "words.yaml"
+    file.write_text("no: know")
+    with pytest.raises(SettingsError, match="a word is not a text: YAML has to have 5, no and on in quotes"):
+        read_lexicon(file)

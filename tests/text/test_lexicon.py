@@ -174,3 +174,7 @@ def test_time_is_linear_in_the_text(entries: int) -> None:
         return time.perf_counter() - start
 
     assert min(seconds(4_000) for _ in range(3)) < 12 * min(seconds(1_000) for _ in range(3)) + 0.01
+
+
+def test_a_hyphen_that_does_not_break_the_line_is_one() -> None:
+    assert said("e\u2011mail, e-mail", {"e-mail": "letter", "mail": "x"}) == "<letter>, <letter>"

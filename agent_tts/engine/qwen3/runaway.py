@@ -86,7 +86,7 @@ class RunawayDetector:
         """
         index = np.asarray(rows, np.int64)
         now, first = self.frames[index], codes[:, 0]
-        silent = np.abs(pcm.astype(np.int32)).max(-1) < SILENT_PEAK
+        silent = (pcm.max(-1) < SILENT_PEAK) & (pcm.min(-1) > -SILENT_PEAK)
         # Column p is the frame p + 1 frames ago.
         ago = (now[:, None] - 1 - np.arange(LOOP_PERIODS)) % LOOP_PERIODS
         equal = (self._last[index[:, None], ago] == first[:, None]) & ~silent[:, None]
@@ -96,10 +96,12 @@ class RunawayDetector:
         now = self.frames[index] = now + 1
         looped = repeats.max(-1)
         held = (looped >= LOOP_HELD) | (quiet >= SILENT_HELD) | (now >= self._held_from[index])
-        verdicts = [looped >= LOOP_FRAMES, quiet >= SILENT_FRAMES, now >= self._most[index], held]
-        found: NDArray[np.int8] = np.select(
-            verdicts, [Verdict.LOOP, Verdict.SILENCE, Verdict.OVERRUN, Verdict.HELD], Verdict.GOOD
-        ).astype(np.int8)
+        found: NDArray[np.int8] = held.astype(
+            np.int8
+        )  # Verdict.GOOD and Verdict.HELD; of the others the first that holds
+        found[now >= self._most[index]] = Verdict.OVERRUN
+        found[quiet >= SILENT_FRAMES] = Verdict.SILENCE
+        found[looped >= LOOP_FRAMES] = Verdict.LOOP
         return found
 
 

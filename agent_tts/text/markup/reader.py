@@ -31,7 +31,7 @@ class Mark:
 Item = str | Directive | Mark
 
 _SENTENCE_ENDS = frozenset(".!?…。！？\"'”’)»")
-_CLOSING = "".join(NOT_FIRST)
+_CLOSING = tuple(NOT_FIRST)
 _WORD_OR_SPACE = re.compile(r"\s+|\S+")
 _SPACE = re.compile(r"\s")
 # What is left out behind a token, up to the next one; a role is one word.
@@ -147,8 +147,8 @@ class MarkupReader:
             if sum(len(part) for part, _ in self._span_text) > MAX_SPAN:
                 self._end_span(say=False)
             return
-        if self._state != self._told and self._last.strip() and not self._gap and text[0] in _CLOSING:
-            bare = text.lstrip(_CLOSING)  # a word's punctuation is spoken like the word
+        if self._state != self._told and self._last.strip() and not self._gap and text.startswith(_CLOSING):
+            bare = text.lstrip("".join(_CLOSING))  # a word's punctuation is spoken like the word
             self._put(text[: len(text) - len(bare)], at)
             text, at = bare, at + len(text) - len(bare)
         text, at = self._lead(text, at)

@@ -108,7 +108,7 @@ def test_a_damaged_file_is_left_out(stored: Dictionaries, tmp_path: Path) -> Non
 
 def test_limits(stored: Dictionaries) -> None:
     with pytest.raises(InvalidRequest, match=r"rules.0: .*alphabet"):
-        stored.add("mine", [Rule("GIF", "dZIf", "x-sampa")])
+        stored.add("mine", [Rule("GIF", "dZIf", "kirshenbaum")])
     with pytest.raises(InvalidRequest, match="at most 1000 rules"):
         stored.add("mine", [Rule(f"word{number}", "a") for number in range(MAX_RULES + 1)])
     for _ in range(3):

@@ -1,0 +1,74 @@
+"""What each stage of a node's start takes, the first time and again: `python -m tests.measure.start CHECKPOINT`.
+
+The first start finds no compiled kernels, or those of `agent-tts compile --folder KERNELS` if that is given. Prints the
+lines of the log that tell of stages, and the seconds until the node says that it is ready.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from agent_tts.bench.node import WELCOME
+
+POLL_S = 0.05
+STAGES = ("libraries ", "device ", "weights ", "started: ")  # in lines that tell of stages
+
+
+def ready_s(command: list[str], kernels: Path) -> float:
+    """Start a node, print its stages, and stop it; seconds until it is ready."""
+    began = time.monotonic()
+    environment = os.environ | {"TRITON_CACHE_DIR": str(kernels)}
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stderr is not None
+        try:
+            for line in process.stderr:
+                if any(stage in line for stage in STAGES):
+                    print(f"  {line.strip()}")
+                if line.startswith(WELCOME):
+                    url = line.removeprefix("agent-tts: ").strip()
+                    break
+            else:
+                raise SystemExit("the node did not start")
+            while not is_ready(url):
+                time.sleep(POLL_S)
+            return time.monotonic() - began
+        finally:
+            process.terminate()
+            process.communicate()
+
+
+def is_ready(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{url}/ready") as answer:
+            return bool(answer.status == 200)
+    except urllib.error.HTTPError:
+        return False
+
+
+def main(
+    checkpoint: Path,
+    slots: Annotated[int, typer.Option(help="Of the node.")] = 512,
+    runs: Annotated[int, typer.Option(help="Starts, one after the other.")] = 3,
+    kernels: Annotated[Path | None, typer.Option(help="Compiled kernels; default: an empty folder.")] = None,
+    device: Annotated[str, typer.Option(help="As `serve --device`.")] = "auto",
+) -> None:
+    """Start a node several times."""
+    flags = ("--engine", "qwen3", "--model", str(checkpoint), "--slots", str(slots), "--device", device)
+    command = [sys.executable, "-m", "agent_tts", "serve", "--port", "0", *flags]
+    with tempfile.TemporaryDirectory() as empty:
+        for run in range(1, runs + 1):
+            print(f"start {run}: ready after {ready_s(command, kernels or Path(empty)):.1f} s", flush=True)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,133 @@
+/** What was said: a line each, which opens; it can be heard again and saved. */
+
+import { ApiError } from "./api.js";
+import { MOST_SAMPLES } from "./recording.js";
+
+const MOST = 20; // entries
+const NAME_CHARS = 40; // of the text in the name of a file
+
+/** @typedef {import("./speaker.js").Outcome} Outcome */
+
+export class History {
+  /** A file could not be had. */
+  onerror = (/** @type {ApiError} */ _error) => {};
+  #api;
+  #clip;
+  #list;
+  /** Newest first. @type {Outcome[]} */
+  #said = [];
+
+  /**
+   * @param {import("./api.js").Api} api
+   * @param {import("./clip.js").Clip} clip
+   * @param {HTMLElement} list
+   */
+  constructor(api, clip, list) {
+    this.#api = api;
+    this.#clip = clip;
+    this.#list = list;
+  }
+
+  /** @param {Outcome} said */
+  add(said) {
+    this.#said.unshift(said);
+    this.#list.prepend(this.#entryOf(said));
+    this.#said.length = Math.min(this.#said.length, MOST);
+    while (this.#list.children.length > MOST) this.#list.lastElementChild?.remove();
+    let samples = 0;
+    for (const older of this.#said) {
+      samples += older.recording?.samples ?? 0;
+      if (samples > MOST_SAMPLES) older.recording = null;
+    }
+  }
+
+  /** @param {Outcome} said */
+  #entryOf(said) {
+    const { heard, unheard, playedMs, cut } = said;
+    const entry = document.createElement("li");
+    const line = element(element(element(entry, "details"), "summary"), "p");
+    line.dir = "auto";
+    element(line, "span", heard);
+    if (unheard.trim()) element(line, "s", unheard);
+    const row = element(entry, "div");
+    row.className = "said-row";
+    const length = `${(playedMs / 1000).toFixed(1)} s`;
+    element(row, "small", cut ? `stopped after ${length}` : length);
+    if (!heard.trim()) return entry;
+    const play = this.#button(row, "Play", "Hear it again", () => this.#clip.toggle(play, wav));
+    const wav = (/** @type {AbortSignal} */ signal) => this.#wav(said, signal);
+    this.#button(row, "WAV", "Save it as a WAV file", async () => save(await wav(NEVER), `${nameOf(heard)}.wav`));
+    this.#button(row, "MP3", "The node speaks it once more, as an MP3 file", async () =>
+      save(await this.#speech(said, "mp3", NEVER), `${nameOf(heard)}.mp3`),
+    );
+    return entry;
+  }
+
+  /**
+   * The sound that was heard, or, where the page does not hold it, made again by the node.
+   * @param {Outcome} said
+   * @param {AbortSignal} signal
+   */
+  async #wav(said, signal) {
+    return said.recording?.whole ? said.recording.wav(said.cut ? said.playedMs : Infinity) : this.#speech(said, "wav", signal);
+  }
+
+  /**
+   * @param {Outcome} said
+   * @param {"wav" | "mp3"} response_format
+   * @param {AbortSignal} signal
+   */
+  #speech({ heard, options }, response_format, signal) {
+    return this.#api.speech({ ...options, input: heard, response_format }, signal);
+  }
+
+  /**
+   * @param {HTMLElement} row
+   * @param {string} label
+   * @param {string} title
+   * @param {() => Promise<void>} run
+   */
+  #button(row, label, title, run) {
+    const button = element(row, "button", label);
+    button.type = "button";
+    button.className = "quiet";
+    button.title = title;
+    button.addEventListener("click", () =>
+      run().catch((error) => {
+        if (!(error instanceof ApiError)) throw error;
+        this.onerror(error);
+      }),
+    );
+    return button;
+  }
+}
+
+const NEVER = new AbortController().signal;
+
+/**
+ * @template {keyof HTMLElementTagNameMap} K
+ * @param {HTMLElement} parent
+ * @param {K} name
+ * @param {string} text
+ */
+function element(parent, name, text = "") {
+  const made = parent.appendChild(document.createElement(name));
+  made.textContent = text;
+  return made;
+}
+
+/** A file's name from the head of its text. @param {string} text */
+function nameOf(text) {
+  const words = text.match(/[\p{L}\p{M}\p{N}]+/gu) ?? [];
+  return [...words.join("-")].slice(0, NAME_CHARS).join("") || "speech";
+}
+
+/**
+ * @param {Blob} file
+ * @param {string} name
+ */
+function save(file, name) {
+  const url = URL.createObjectURL(file);
+  Object.assign(document.createElement("a"), { href: url, download: name }).click();
+  URL.revokeObjectURL(url);
+}
