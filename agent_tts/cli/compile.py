@@ -125,6 +125,8 @@ def _present() -> str:
 
     if not torch.cuda.is_available():
         raise SettingsError("--arch: PyTorch sees no GPU here: name those to compile for, like sm_90")
+    if torch.version.hip is not None:
+        raise SettingsError("--arch: fused kernels run on GPUs of NVIDIA alone: name those to compile for, like sm_90")
     return of_nvidia(torch.cuda.get_device_capability()).name
 
 

@@ -93,7 +93,7 @@ class Cuda(Device):
 class Metal(Device):
     """A GPU of Apple, whose memory is the host's."""
 
-    note = "modules alone, without fused kernels, graphs and batches of several sizes: expect a few streams at most"
+    note = "modules alone, without fused kernels and graphs; not measured: begin with one slot"
 
     @property
     def threads(self) -> int:

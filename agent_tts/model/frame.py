@@ -23,7 +23,7 @@ from agent_tts.model.prompt import VECTOR, Prompt, SpeakerPlace
 from agent_tts.model.row_changes import RowChanges
 from agent_tts.model.sampling import SamplingParams, Warp, draw, forbid, penalise
 from agent_tts.model.talker import PromptPositions, Talker
-from agent_tts.model.upload import Writes, staged
+from agent_tts.model.upload import Writes, queued
 from agent_tts.model.weights import Loadable
 
 PROMPT_ENTRIES = 128  # of prompts in a step of fused kernels; `bench frame` measures their cost
@@ -162,7 +162,7 @@ class FrameModel(Loadable):
         device = state.ended.device
         packed = (np.full(len(positions), row), positions, numbers)
         vectors = state.feedback[:1] if vector is None else vector.to(state.feedback)[None]
-        sent = staged(packed, device).to(device, non_blocking=True)
+        sent = queued(packed, device)
         return PromptEntries.of(sent, vectors.expand(len(positions), -1))
 
     @torch.inference_mode()

@@ -12,6 +12,7 @@ from torch import Tensor
 from agent_tts.model.codec import Codec, CodecState
 from agent_tts.model.frame import Frame, FrameModel
 from agent_tts.model.frame_state import FrameState
+from agent_tts.model.kernels.architectures import OLDEST, of_nvidia
 from agent_tts.model.talker import PromptPositions
 from agent_tts.model.watermark import Watermark
 
@@ -74,8 +75,27 @@ class SpeechModel:
 
 
 def can_fuse(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether fused kernels can run a frame model: on a GPU, in bfloat16, with triton."""
-    return device.type == "cuda" and dtype == torch.bfloat16 and find_spec("triton") is not None
+    """Whether fused kernels can run a frame model."""
+    return why_not_fused(device, dtype) is None
+
+
+def why_not_fused(device: torch.device, dtype: torch.dtype) -> str | None:
+    """Why PyTorch's modules run a frame model, not fused kernels. None where these can.
+
+    A GPU of AMD is a `cuda` device to PyTorch, with a capability that means another thing. A GPU that is not here is
+    taken for one of NVIDIA that can.
+    """
+    if device.type != "cuda":
+        return f"fused kernels run on a GPU of NVIDIA, not on {device.type}"
+    if torch.version.hip is not None:
+        return "fused kernels run on a GPU of NVIDIA, not by HIP"
+    if torch.cuda.is_available():
+        known = of_nvidia(torch.cuda.get_device_capability(device))
+        if (known.capability or 0) < OLDEST:
+            return f"fused kernels need a GPU from sm_{OLDEST} on, not {known.name}"
+    if dtype != torch.bfloat16:
+        return f"fused kernels compute in bfloat16, not {str(dtype).removeprefix('torch.')}"
+    return None if find_spec("triton") else "triton is not installed"
 
 
 def accelerate(model: SpeechModel) -> bool:

@@ -49,9 +49,14 @@ def staged(arrays: Sequence[NDArray[np.int64]], device: torch.device) -> Tensor:
     return pinned
 
 
+def queued(arrays: Sequence[NDArray[np.int64]], device: torch.device) -> Tensor:
+    """All numbers on the device, int64[n]. Without waiting on a GPU with pinned memory: others may read it too late."""
+    return staged(arrays, device).to(device, non_blocking=queues(device))
+
+
 def upload(arrays: Sequence[NDArray[np.int64]], device: torch.device) -> list[Tensor]:
     """Arrays on the device, of the same shapes, by one copy: splitting types would take longer than eight bytes for
     each.
     """
-    sent = torch.split(staged(arrays, device).to(device, non_blocking=True), [array.size for array in arrays])
+    sent = torch.split(queued(arrays, device), [array.size for array in arrays])
     return [whole.view(array.shape) for whole, array in zip(sent, arrays, strict=True)]

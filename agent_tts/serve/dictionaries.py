@@ -113,7 +113,7 @@ _FILE = TypeAdapter(Dictionary)
 class Dictionaries:
     """The dictionaries in a folder, at most `limit`; the folder is made when the first one is added.
 
-    `add` and `change` may take a second of computing: any thread may call them.
+    `all`, `add` and `change` may take a second of computing: any thread may call them.
     """
 
     def __init__(self, folder: Path, limit: int) -> None:

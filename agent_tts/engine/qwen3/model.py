@@ -33,7 +33,7 @@ from agent_tts.model.frame import FrameModel
 from agent_tts.model.kernels.architectures import of_nvidia
 from agent_tts.model.prompt import PromptVoice, Reference, SpeakerPlace, takes_instructions
 from agent_tts.model.sampling import SamplingParams
-from agent_tts.model.speech import SpeechModel, can_fuse, put_kernels
+from agent_tts.model.speech import SpeechModel, can_fuse, put_kernels, why_not_fused
 from agent_tts.model.watermark import Watermark
 from agent_tts.model.watermark_weights import load_watermark
 from agent_tts.model.weights import CODEC, MODEL, build, plan
@@ -189,6 +189,8 @@ class Qwen3Model:
             if why := compilation.wait(partial(self._tell, "kernels compiled")):
                 logger.warning("kernels: {}; the rest is when first used", why)
             laps.end("rest of the kernels")
+        if why := why_not_fused(self.device, self.dtype):
+            logger.info("{}: steps by PyTorch's modules: {}", self.name, why)
         if self._captured:
             logger.info("{}: capturing its steps{}", self.name, ", with fused kernels" if self._fused else "")
         graphs = FrameGraphs(

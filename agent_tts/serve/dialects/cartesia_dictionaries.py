@@ -101,7 +101,7 @@ async def list_dictionaries(
     ending_before: str | None = None,
 ) -> Page:
     """The dictionaries, the newest first."""
-    found = node_of(request).dictionaries.all()
+    found = await asyncio.to_thread(node_of(request).dictionaries.all)
     ids = [each.id for each in found]
     first, last = 0, len(found)
     if starting_after in ids:

@@ -189,7 +189,8 @@ async def list_dictionaries(
     include_archived: bool = False,
 ) -> Page:
     """The dictionaries, the newest first."""
-    found = [each for each in node_of(request).dictionaries.all() if include_archived or each.archived_at is None]
+    stored = await asyncio.to_thread(node_of(request).dictionaries.all)
+    found = [each for each in stored if include_archived or each.archived_at is None]
     first = next((at + 1 for at, each in enumerate(found) if each.id == cursor), 0)
     page, has_more = found[first : first + page_size], first + page_size < len(found)
     told, next_cursor = [Told.of(each) for each in page], page[-1].id if has_more else None

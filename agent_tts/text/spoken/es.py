@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 
-from agent_tts.text.spoken.shared import any_of, invariable, money, numeric_dates, regular, words
+from agent_tts.text.spoken.shared import Romance, any_of, invariable, money, numeric_dates, regular, words
 from agent_tts.text.spoken.table import Noun, Table, cardinal, ordinal, rule
 
 MONTHS = words("enero febrero marzo abril mayo junio julio agosto septiembre octubre noviembre diciembre")
 _FEMININE = re.compile(r".*(?:as?|ión|iones|dad(?:es)?|tud(?:es)?|umbres?)|noche|noches|vez|veces|mano|manos|mujer|luz")
 _NOT_FEMININE = re.compile(r"días?|mapas?|.*(?:ema|oma|grama|lema)s?|clima|planetas?|.*istas?")
-_NO_NOUN = {*words("de del y o u a al en es por para con que se no ni lo la las los le un una como más menos pero si")}
+_NO_NOUN = frozenset(
+    words("de del y o u a al en es por para con que se no ni lo la las los le un una como más menos pero si")
+)
 
 # fmt: off
 _UNITS = {
@@ -23,7 +25,7 @@ _UNITS = {
 # fmt: on
 
 
-class _Spanish(Table):
+class _Spanish(Romance):
     def integer(self, number: int, gender: str = "") -> str:
         said = re.sub(r"uno(?= mil| mill)", "un", super().integer(number, gender)).replace("veintiun ", "veintiún ")
         if gender == "f":
@@ -31,11 +33,6 @@ class _Spanish(Table):
         if gender:
             return re.sub(r"uno$", "un", said) if not said.endswith("veintiuno") else f"{said[:-9]}veintiún"
         return said
-
-    def gender_of(self, noun: str, number: int) -> str | None:
-        if noun in _NO_NOUN:
-            return None
-        return "f" if _FEMININE.fullmatch(noun) and not _NOT_FEMININE.fullmatch(noun) else "m"
 
     def after_scale(self, noun: Noun) -> str:
         return f"de {noun.many}"
@@ -45,11 +42,8 @@ def table() -> Table:
     """See `Table`."""
     return _Spanish(
         "es",
-        point=",",
-        groups=". ",
         point_word="coma",
         minus="menos",
-        dots=True,
         percent=Noun("por ciento", "por ciento", ""),
         currencies=money(
             eur=(Noun("euro", "euros"), Noun("céntimo", "céntimos")),
@@ -89,8 +83,6 @@ def table() -> Table:
             rule(r"(\d{1,3})\.?(º|ª|°|er|ra|ro|do|da|to|ta)", _ordinal),
         ),
         plus="más",
-        pairs=True,
-        to=" a ",
         start="de",
         starts=frozenset(("de", "del", "desde", "entre", "páginas", "capítulos")),
         per={
@@ -123,6 +115,9 @@ def table() -> Table:
         labels=r"código(?: postal)?(?: es| es el)?|pedido(?: es| es el)?|referencia|terminada en|termina en",
         roman_after=frozenset(("siglo", "capítulo", "tomo")),
         metre=" ",
+        feminine=_FEMININE,
+        not_feminine=_NOT_FEMININE,
+        no_noun=_NO_NOUN,
         agreeing=(r"\d{0,8}(?<!1)1", r"[2-9]\d\d"),
         dotted=frozenset(("a.m.", "p.m.", "m.")),
         joins=frozenset(("de", "a.", "p.")),

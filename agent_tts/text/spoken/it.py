@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import re
 
-from agent_tts.text.spoken.shared import any_of, invariable, money, numeric_dates, words
+from agent_tts.text.spoken.shared import Romance, any_of, invariable, money, numeric_dates, words
 from agent_tts.text.spoken.table import Noun, Table, cardinal, ordinal, roman, rule
 
 MONTHS = words("gennaio febbraio marzo aprile maggio giugno luglio agosto settembre ottobre novembre dicembre")
 _FEMININE = re.compile(r".*(?:a|zione|sione|gione|tà|tù|trice)|notte|parte|mano|volta|classe|chiave")
 _NOT_FEMININE = re.compile(r".*(?:ema|amma|oma)|pianeta")
-_NO_NOUN = {
-    *words("e o a ad al di del della da in con su per tra fra che è il lo la i gli le un una non si come più ma")
-}
+_NO_NOUN = frozenset(
+    words("e o a ad al di del della da in con su per tra fra che è il lo la i gli le un una non si come più ma")
+)
 
 # fmt: off
 _UNITS = {
@@ -23,7 +23,7 @@ _UNITS = {
 # fmt: on
 
 
-class _Italian(Table):
+class _Italian(Romance):
     def integer(self, number: int, gender: str = "") -> str:
         if number == 1 and gender:
             return "una" if gender == "f" else "un"
@@ -34,11 +34,6 @@ class _Italian(Table):
         if number == "un" and re.match(r"s[^aeiou]|z|gn|ps|x|y", noun):
             number = "uno"
         return f"un'{noun}" if number == "una" and noun[0] in "aeiou" else f"{number} {noun}"
-
-    def gender_of(self, noun: str, number: int) -> str | None:
-        if noun in _NO_NOUN:
-            return None
-        return "f" if _FEMININE.fullmatch(noun) and not _NOT_FEMININE.fullmatch(noun) else "m"
 
     def after_scale(self, noun: Noun) -> str:
         return f"di {noun.many}"
@@ -51,11 +46,8 @@ def table() -> Table:
     grams = {"kg": "chil", "g": "gramm", "mg": "milligramm", "min": "minut", "s": "second"}
     return _Italian(
         "it",
-        point=",",
-        groups=". ",
         point_word="virgola",
         minus="meno",
-        dots=True,
         percent=Noun("per cento", "per cento", ""),
         currencies=money(
             eur=(Noun("euro", "euro"), Noun("centesimo", "centesimi")),
@@ -96,8 +88,6 @@ def table() -> Table:
             rule(r"(\d{1,3})(º|°|ª)", _ordinal),
         ),
         plus="più",
-        pairs=True,
-        to=" a ",
         start="da",
         starts=frozenset(("da", "dal", "dalle", "dai", "tra", "fra")),
         per={"mese": "al mese", "anno": "all'anno", "giorno": "al giorno", "ora": "all'ora", "notte": "a notte"},
@@ -124,6 +114,9 @@ def table() -> Table:
         labels=r"codice(?: è| è il)?|ordine(?: è| è il)?|pratica|cliente(?: è| è il)?|cap(?: è)?",
         roman_after=frozenset(("capitolo", "secolo", "tomo")),
         metre=" e ",
+        feminine=_FEMININE,
+        not_feminine=_NOT_FEMININE,
+        no_noun=_NO_NOUN,
         agreeing=(r"\d{0,8}(?<!1)1",),
         openers=frozenset(words("X XI XII XIII XIV XV XVI XVII XVIII XIX XX XXI")),
         months=tuple(MONTHS),

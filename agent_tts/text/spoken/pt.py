@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from agent_tts.text.spoken.shared import any_of, invariable, money, numeric_dates, regular, words
+from agent_tts.text.spoken.shared import Romance, any_of, invariable, money, numeric_dates, regular, words
 from agent_tts.text.spoken.table import Noun, Table, cardinal, ordinal, rule
 
 MONTHS = words("janeiro fevereiro março abril maio junho julho agosto setembro outubro novembro dezembro")
@@ -12,9 +12,9 @@ _FEMININE = re.compile(
     r".*(?:as?|ção|ções|são|sões|dade|dades|agem|agens|tude)|noites?|vez|vezes|mãos?|mulher|mulheres|luz"
 )
 _NOT_FEMININE = re.compile(r"dias?|mapas?|.*(?:ema|oma|grama)s?|planetas?|.*istas?")
-_NO_NOUN = {
-    *words("de do da dos das e ou a ao à em no na nos nas é por para com que se não o as os um uma como mais mas")
-}
+_NO_NOUN = frozenset(
+    words("de do da dos das e ou a ao à em no na nos nas é por para com que se não o as os um uma como mais mas")
+)
 
 # fmt: off
 _UNITS = {
@@ -27,17 +27,12 @@ _UNITS = {
 # fmt: on
 
 
-class _Portuguese(Table):
+class _Portuguese(Romance):
     def integer(self, number: int, gender: str = "") -> str:
         said = super().integer(number, gender)
         if gender == "f":
             said = re.sub(r"um$", "uma", re.sub(r"dois$", "duas", said.replace("entos", "entas")))
         return said
-
-    def gender_of(self, noun: str, number: int) -> str | None:
-        if noun in _NO_NOUN:
-            return None
-        return "f" if _FEMININE.fullmatch(noun) and not _NOT_FEMININE.fullmatch(noun) else "m"
 
     def after_scale(self, noun: Noun) -> str:
         return f"de {noun.many}"
@@ -47,11 +42,8 @@ def table() -> Table:
     """See `Table`."""
     return _Portuguese(
         "pt",
-        point=",",
-        groups=". ",
         point_word="vírgula",
         minus="menos",
-        dots=True,
         percent=Noun("por cento", "por cento", ""),
         currencies=money(
             brl=(Noun("real", "reais"), Noun("centavo", "centavos")),
@@ -91,8 +83,6 @@ def table() -> Table:
             rule(r"(\d{1,3})\.?(º|ª|°|o|a)", _ordinal),
         ),
         plus="mais",
-        pairs=True,
-        to=" a ",
         start="de",
         starts=frozenset(("de", "das", "do", "desde", "entre", "páginas", "capítulos")),
         per={
@@ -120,6 +110,9 @@ def table() -> Table:
         labels=r"código(?: é| é o)?|pedido(?: é| é o)?|protocolo(?: é| é o)?|cep(?: é)?|senha(?: é)?|final",
         roman_after=frozenset(("século", "capítulo", "tomo")),
         metre=" e ",
+        feminine=_FEMININE,
+        not_feminine=_NOT_FEMININE,
+        no_noun=_NO_NOUN,
         agreeing=(r"\d{0,8}(?<!1)[12]", r"[2-9]\d\d"),
         joins=frozenset(("de",)),
         months=tuple(MONTHS),

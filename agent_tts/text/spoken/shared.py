@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 
-from agent_tts.text.spoken.table import Money, Noun, Rule, rule
+from agent_tts.text.spoken.table import Money, Noun, Rule, Table, rule
 
 _DAY, _MONTH, _YEAR = r"(?P<day>0?[1-9]|[12]\d|3[01])", r"(?P<month>0?[1-9]|1[0-2])", r"(?P<year>\d{4})"
 
@@ -61,6 +62,25 @@ def numeric_dates(separators: str, say: SayDate, opens: str = "") -> tuple[Rule,
         rule(rf"{_YEAR}-{_MONTH}-{_DAY}", said),
         rule(rf"{_DAY}/{_MONTH}(?:/(?P<year>\d\d))?", said),
     )
+
+
+@dataclass(frozen=True)
+class Romance(Table):
+    """Spanish, Italian, Portuguese: a decimal comma, and numbers that agree with the word after them."""
+
+    point: str = ","
+    groups: str = ". "
+    dots: bool = True
+    pairs: bool = True
+    to: str = " a "
+    feminine: re.Pattern[str] = re.compile("(?!)")  # words that are, by their endings
+    not_feminine: re.Pattern[str] = re.compile("(?!)")  # and those that only end so
+    no_noun: frozenset[str] = frozenset()  # words that a number may stand before, without counting them
+
+    def gender_of(self, noun: str, number: int) -> str | None:
+        if noun in self.no_noun:
+            return None
+        return "f" if self.feminine.fullmatch(noun) and not self.not_feminine.fullmatch(noun) else "m"
 
 
 def any_of(found: Iterable[str]) -> str:

@@ -1325,10 +1325,11 @@ class TestRefuses:
             pass
 
     def test_a_missing_device(self, checkpoint: Checkpoints) -> None:
-        with pytest.raises(SettingsError, match="cuda:99 is not there"):
-            Qwen3Engine(
-                Settings(qwen3=Qwen3(models=(Checkpoint(source=str(checkpoint("base"))),), device="cuda:99")), 1
-            )
+        for device in ("cuda:99", "mps"):
+            with pytest.raises(SettingsError, match=f"{device} is not there"):
+                Qwen3Engine(
+                    Settings(qwen3=Qwen3(models=(Checkpoint(source=str(checkpoint("base"))),), device=device)), 1
+                )
 
     def test_too_little_memory(self, checkpoint: Checkpoints) -> None:
         with pytest.raises(SettingsError, match=r"slots: \d+ would fit"):
