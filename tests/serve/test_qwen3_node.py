@@ -223,6 +223,31 @@ async def test_a_cancelled_context_does_not_affect_later_ones(speaker: Speaker) 
     assert all(same(pcm, alone) for pcm in after)
 
 
+# ---------------------------------------------------------------- pieces
+
+CLAUSES = ["Well, ", "fine. ", "Now, ", "let ", "me ", "look ", "at ", "it."]  # less text than `bob` wants
+
+
+async def test_a_cancel_between_early_clauses_leaves_nothing_behind(speaker: Speaker) -> None:
+    """While a clause is spoken and the next waits for its turn or its text."""
+    alone = await speaker.stream(WORDS, voice="bob")
+    async with wire(speaker.node.ws_url) as peer:
+        for number in range(4):
+            context = f"{number}"
+            await begin(peer, context, voice="bob", lead_ms=1_000)
+            for clause in CLAUSES[: 4 + number]:
+                await peer.send("text.append", context_id=context, text=clause)
+            await peer.until_audio(context, 1 + number)
+            await peer.send("context.cancel", context_id=context)
+            await peer.until("context.cancelled", context)
+            heard = peer.pcm(context)
+            done = await peer.until("context.done", context)
+            assert done["reason"] == "cancelled"
+            assert peer.pcm(context) == heard
+        await until(lambda: speaker.node.node.service.speaking == 0)
+    assert same(await speaker.stream(WORDS, voice="bob"), alone)
+
+
 # ---------------------------------------------------------------- models
 
 

@@ -48,7 +48,7 @@ _ESCAPED_UNFINISHED = re.compile(r"\\(\{([\"p][^{}\n]{0,384})?)?")
 _PAUSE = re.compile(r"pause:\s*(\d{1,5}(?:\.\d{1,3})?m?s)", re.ASCII)
 _ENTITIES = frozenset(("amp", "lt", "gt", "quot", "apos", "nbsp"))
 _ENTITY = re.compile(r"&(#\d{1,7}|#[xX][\da-fA-F]{1,6}|[a-z]{2,4});", re.ASCII)
-_ENTITY_UNFINISHED = re.compile(r"&(#\d{0,7}|#[xX][\da-fA-F]{0,6}|[a-z]{0,4})", re.ASCII)
+_ENTITY_UNFINISHED = re.compile(r"&(#[xX][\da-fA-F]{0,6}|#\d{0,7}|[a-z]{0,4})", re.ASCII)
 _INSTRUCTION = re.compile(r"<(\?xml|!--|!doctype|!\[cdata\[)", re.ASCII | re.IGNORECASE)
 _INSTRUCTION_STARTS = Names(["<?xml", "<!--", "<!doctype", "<![cdata["])
 

@@ -69,6 +69,8 @@ class _Russian(Table):
         return table(genitive=True) if before in _GENITIVE else self
 
     def gender_of(self, noun: str, number: int) -> str | None:
+        if self.genitive:
+            return "f" if noun[-1] in "иы" else "m"
         if noun.endswith("мя"):
             return "n"
         if number % 10 == 2:

@@ -309,7 +309,9 @@ class Table:
     def _open(self) -> re.Pattern[str]:
         """A word whose meaning may depend on the next one."""
         signs = _any(self.currencies) or "(?!)"
-        return re.compile(rf"[-−+(#~]*(?:{signs})?[-−]?\(?\d[\d.,:()/–½⅓⅔¼¾-]*(?<![.,:])|[-−+]?(?:{signs})")
+        return re.compile(
+            rf"[-−+(#~]*(?:{signs})?[-−]?\(?\d[\d.,:()/–½⅓⅔¼¾-]*(?:(?<=[–-])(?:{signs})\d[\d.,]*)?(?<![.,:])|[-−+]?(?:{signs})"
+        )
 
     @cached_property
     def _dotted(self) -> frozenset[str]:

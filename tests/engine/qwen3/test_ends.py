@@ -109,19 +109,19 @@ class TestEveryPieceIsHeardToItsLastSample:
     def test_with_its_leading_silence_left_out(
         self, made: Qwen3Engine, ending: Checkpoints, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Each piece begins with 100 ms of silence here."""
+        """Each piece begins with 120 ms of silence here."""
         result = LaunchedStep.result
 
         def silenced(step: LaunchedStep) -> Any:
             outcome = result(step)
-            outcome.pcm[0, : max(0, 2_400 - 1_920 * int(made._runaway.frames[0]))] = 0
+            outcome.pcm[0, : max(0, 2_880 - 1_920 * int(made._runaway.frames[0]))] = 0
             return outcome
 
         monkeypatch.setattr(LaunchedStep, "result", silenced)
         for found, expected in self.heard(made, ending):
-            assert len(found) == len(expected) - 24 * (100 - 20)
+            assert len(found) == len(expected) - 24 * (120 - 20)
             assert not found[: 24 * 20].any()
-            assert np.abs(found[24 * 20 :] - expected[2_400:]).max() < 4
+            assert np.abs(found[24 * 20 :] - expected[2_880:]).max() < 4
 
     def test_at_a_loudness(self, made: Qwen3Engine, ending: Checkpoints) -> None:
         made._levels = Levels()
@@ -138,37 +138,40 @@ class TestEveryPieceIsHeardToItsLastSample:
 # ---------------------------------------------------------------- the pace of a voice
 
 
-@pytest.fixture
-def expectations(ryan: Qwen3Engine, monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """How many frames each piece of the engine was expected to take, of a voice that has not spoken before."""
-    detector, told = ryan._runaway, list[float]()
+@contextmanager
+def expectations(made: Qwen3Engine) -> Iterator[list[float]]:
+    """How many frames each piece of the engine is expected to take, of voices that have not spoken before."""
+    detector, told = made._runaway, list[float]()
     expect = detector.expect
 
     def expected(row: int, frames: float) -> None:
         told.append(frames)
         expect(row, frames)
 
-    monkeypatch.setattr(detector, "expect", expected)
-    monkeypatch.setattr(ryan, "_paces", Paces())
-    return told
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(detector, "expect", expected)
+        patch.setattr(made, "_paces", Paces())
+        yield told
 
 
-def test_the_pace_of_a_voice_is_learned_from_what_it_has_said(ryan: Qwen3Engine, expectations: list[float]) -> None:
+def test_the_pace_of_a_voice_is_learned_from_what_it_has_said(ryan: Qwen3Engine) -> None:
     """This one is fast."""
-    first = len(speak(ryan, TEXT, options=RYAN).frames)
-    speak(ryan, TEXT, options=RYAN)
-    speak(ryan, TEXT, options=replace(RYAN, voice="serena"))
+    with expectations(ryan) as told:
+        first = len(speak(ryan, TEXT, options=RYAN).frames)
+        speak(ryan, TEXT, options=RYAN)
+        speak(ryan, TEXT, options=replace(RYAN, voice="serena"))
     nominal, unknown = nominal_frames(TEXT, "en"), UNKNOWN_S / 0.08
     heard = max(first, 0.7 * nominal)
-    assert expectations == pytest.approx([nominal, nominal * (unknown + heard) / (unknown + nominal), nominal])
+    assert told == pytest.approx([nominal, nominal * (unknown + heard) / (unknown + nominal), nominal])
     assert heard < nominal
 
 
-def test_nothing_is_learned_from_a_piece_that_ended_early(ryan: Qwen3Engine, expectations: list[float]) -> None:
+def test_nothing_is_learned_from_a_piece_that_ended_early(ryan: Qwen3Engine) -> None:
     whole = replace(RYAN, text_mode="whole")
-    for _ in range(2):
-        assert speak(ryan, "Hi. " * 5, options=whole).outputs[-1] == DoneOutput(0, 100, cut=("early",))
-    assert expectations[0] == expectations[1]
+    with expectations(ryan) as told:
+        for _ in range(2):
+            assert speak(ryan, "Hi. " * 5, options=whole).outputs[-1] == DoneOutput(0, 100, cut=("early",))
+    assert told[0] == told[1]
 
 
 def test_what_is_early_depends_on_the_pace(ryan: Qwen3Engine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,7 +197,7 @@ def test_a_piece_that_is_cut_within_its_text_is_not_begun_again() -> None:
     def step(*texts: AddText) -> None:
         outputs.extend(looping.step(texts, [0]))
 
-    with engine(tiny.looping("custom_voice"), slots=1, max_model_len=1_024) as looping:
+    with engine(tiny.looping("custom_voice"), slots=1, max_model_len=1_024) as looping, expectations(looping) as told:
         looping.step([StartRequest(0, 1, RYAN)], [])
         step(AddText(0, "a " * 60))
         for _ in range(100):
@@ -204,6 +207,7 @@ def test_a_piece_that_is_cut_within_its_text_is_not_begun_again() -> None:
         step(AddText(0, "Fine.", last=True))
         while not isinstance(outputs[-1], DoneOutput):
             step()
+    assert told == pytest.approx([nominal_frames("Fine.", "en")])
     assert outputs[-1] == DoneOutput(0, 1, length=True, cut=("loop",))
     assert sum(isinstance(one, FrameOutput) for one in outputs) == 2 * (LOOP_HELD + 1)
 

@@ -364,8 +364,10 @@ class TestALiveTextForAReference:
     def test_goes_on_as_late_as_the_speech_before_allows(
         self, cloned: Qwen3Engine, clock: Clock, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """So that what comes meanwhile is one piece."""
+        """So that what comes meanwhile is one piece. The first frame is silence here, which is left out."""
         monkeypatch.setattr("agent_tts.engine.qwen3.row.SPLIT_S", 0.1)
+        runner = cloned._models[0].runner
+        monkeypatch.setattr(runner, "launch", scaled(runner.launch, iter([0.0])))
         outputs = self.heard(cloned, StartRequest(0, 1, bob()), AddText(0, "Well, fine. Now, he"))
         (row,) = cloned._slots.requests()
         assert row._plays_until - clock.now == pytest.approx(0.08 * len(pcm_of(outputs)) / 3_840)
@@ -1063,6 +1065,12 @@ class TestAPieceThatFails:
         first, both = seconds_at_flushes(spoken)
         assert first == pytest.approx(0.08 * (64 - 9))
         assert both > first
+
+    def test_because_its_text_has_more_tokens_than_positions(self, checkpoint: Checkpoints) -> None:
+        """A character may have four."""
+        with engine(checkpoint("custom_voice"), slots=1, max_model_len=64) as small:
+            spoken = speak(small, "\N{EGYPTIAN HIEROGLYPH A001}" * 17, FLUSH, " Fine.", options=RYAN)
+        assert spoken.outputs[-1] == DoneOutput(0, 100, length=True, cut=("positions", "overrun"))
 
     def test_because_the_model_ends_it_early(self, ending: Checkpoints) -> None:
         with engine(ending("custom_voice"), slots=1) as early:

@@ -141,6 +141,7 @@ def test_anything_else_is_text(text: str) -> None:
         # punctuation belongs to the word before it
         ("A <prosody rate='fast'>b</prosody>. C", ["A ", Prosody(1.25), "b. ", Prosody(), "C"]),
         ('A ("<lang lang="de">b</lang>"), c', ['A ("', Language("de"), 'b"), ', Language(None), "c"]),
+        ("<speak>AT&#x26;T &#38; &lt;b></speak>", ["AT&T & <b>"]),
         ('<speak>a<prosody rate="fast">&#1;b</prosody></speak>', ["a", Prosody(1.25), "b"]),
         ('A <lang lang="de">"b"</lang> "c"', ["A ", Language("de"), '"b" ', Language(None), '"c"']),
     ],
