@@ -23,6 +23,7 @@ import { languageName } from "./voices.js";
 import { Wave } from "./wave.js";
 
 const FLASH_MS = 2_600;
+const NEAR_LIMIT = 0.8; // of the limit of a turn's text, from which on it is told
 /** @type {import("./notices.js").Notice} */
 const ROBOT = {
   title: "This is the robot voice, for trying out",
@@ -79,6 +80,10 @@ let flashing = 0;
 let neural = false;
 /** Whether the node has answered if it has an agent. */
 let askedForAgent = false;
+/** Whether the user has typed since the turn began: then Space is a space. */
+let typed = false;
+/** Characters that a turn may have. */
+let mostChars = Infinity;
 /** Whether the list of voices is here. */
 let hasVoices = false;
 /** Why the session was lost before the last turn was complete; null if it was not. @type {ApiError | null} */
@@ -101,6 +106,7 @@ connection.onopen = (session, sink) => {
   // Only neural engines take instructions.
   neural = session.created.engine === "qwen3";
   at("instructions-field").hidden = !neural;
+  mostChars = session.created.limits?.text_context_chars ?? Infinity;
   showSettings();
   if (session.created.engine === "espeak") notices.show("robot", ROBOT);
   if (!hasVoices) loadVoices();
@@ -111,15 +117,7 @@ connection.onlost = (error) => {
   speaker.detach();
 };
 connection.onstate = (state, { error, retryMs = 0 }) => {
-  const words = {
-    connecting: "Connecting",
-    ready: connection.transport === "webrtc" ? "WebRTC" : "WebSocket",
-    waiting: "Not connected",
-    resting: "Resting",
-    locked: "Locked",
-  };
-  at("link").dataset.state = state;
-  at("link-text").textContent = words[state];
+  showLink();
   at("key-form").hidden = state !== "locked";
   if (state === "locked") {
     at("key").focus();
@@ -129,6 +127,21 @@ connection.onstate = (state, { error, retryMs = 0 }) => {
   }
   showButtons();
 };
+
+/** What the sound travels by, or why it does not. */
+function showLink() {
+  const words = {
+    connecting: "Connecting",
+    ready: connection.transport === "webrtc" ? "WebRTC" : "WebSocket",
+    waiting: "Not connected",
+    resting: "Resting",
+    locked: "Locked",
+  };
+  const inCall = talk.state === "talking";
+  at("link").dataset.state = inCall ? "ready" : connection.state;
+  at("link-text").textContent = inCall ? "WebRTC" : words[connection.state];
+}
+talk.onstate = showLink;
 
 /**
  * @param {ApiError} error
@@ -212,6 +225,7 @@ function showError(error) {
 
 composer.onbegin = async () => {
   clip.stop();
+  typed = false;
   await unlock();
   if (connection.state !== "ready") await connection.open();
   if (!connection.session) return null;
@@ -247,6 +261,7 @@ history.onerror = showError;
 clip.onbegin = () => stop(performance.now());
 
 function showButtons() {
+  at("stop-key").textContent = typed || composer.arrival === "live" ? "Esc" : "Space";
   at("stop").toggleAttribute("disabled", !speaker.speaking);
   document.documentElement.toggleAttribute("data-speaking", speaker.speaking);
 }
@@ -265,6 +280,10 @@ at("composer").addEventListener("submit", (event) => {
   composer.speak(lastText);
 });
 at("stop").addEventListener("click", (event) => stop(event.timeStamp));
+// Out of sight, Stop floats at the edge of the window.
+new IntersectionObserver(([{ isIntersecting }]) => at("stop").toggleAttribute("data-away", !isIntersecting)).observe(
+  at("composer-row"),
+);
 
 // ---------------------------------------------------------------- views
 
@@ -283,6 +302,10 @@ views.onchange = (name) => {
 const TAKES_SPACE =
   "textarea, input:not([type=radio], [type=range]), select, summary, a, audio, button:not(#go, #stop, #call, #mute)";
 
+/** @param {Element} target */
+const takesSpace = (target) =>
+  target === at("text") ? typed || composer.arrival === "live" : target.closest(TAKES_SPACE) !== null;
+
 document.addEventListener("keydown", (event) => {
   const target = /** @type {Element} */ (event.target);
   if (views.shown === "talk") {
@@ -293,7 +316,7 @@ document.addEventListener("keydown", (event) => {
     addEventListener("keyup", (released) => released.preventDefault(), { once: true, capture: true });
   } else if (event.key === "Escape" && speaker.speaking) {
     stop(event.timeStamp);
-  } else if (event.key === " " && speaker.speaking && !target.closest(TAKES_SPACE)) {
+  } else if (event.key === " " && speaker.speaking && !takesSpace(target)) {
     event.preventDefault();
     stop(event.timeStamp);
     // Otherwise the key's release would click a focused button.
@@ -363,12 +386,31 @@ function showSettings() {
     arrival === "live" ? "Each word is sent as you finish it; Enter ends" : "Ctrl Enter speaks, Esc stops";
   const name = new FormData(snippetForm).get("snippet");
   at("snippet").textContent = SNIPPETS[/** @type {string} */ (name)](choice());
+  showButtons();
+  showLimit();
   keep();
+}
+
+/** Tell the limit of a turn's text once it is near, and refuse a longer one. */
+function showLimit() {
+  const chars = composer.arrival === "live" ? 0 : [...composer.text].length;
+  const isOver = chars > mostChars;
+  const words = `${chars.toLocaleString("en")} of ${mostChars.toLocaleString("en")} characters`;
+  const limit = at("limit");
+  limit.hidden = chars < NEAR_LIMIT * mostChars;
+  limit.textContent = isOver ? `${words}: the node takes no more at once. Speak it in parts.` : words;
+  limit.toggleAttribute("data-over", isOver);
+  /** @type {HTMLTextAreaElement} */ (at("text")).setCustomValidity(isOver ? limit.textContent : "");
 }
 
 settings.addEventListener("input", showSettings);
 settings.addEventListener("submit", (event) => event.preventDefault());
-at("text").addEventListener("input", keep);
+at("text").addEventListener("input", () => {
+  typed = true;
+  showButtons();
+  showLimit();
+  keep();
+});
 at("text").addEventListener("change", showSettings);
 snippetForm.addEventListener("input", showSettings);
 voices.onchange = showSettings;

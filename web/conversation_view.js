@@ -105,6 +105,7 @@ export class ConversationView {
     name.textContent = who === "agent" ? "Agent" : "You";
     const text = element.appendChild(document.createElement("p"));
     text.className = "words";
+    text.dir = "auto";
     const note = element.appendChild(document.createElement("p"));
     note.className = "note";
     const entry = { element, text, note, shown: "" };

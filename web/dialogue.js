@@ -118,7 +118,8 @@ export class Dialogue {
     if (!this.#barged) return;
     const { turn, at: since } = this.#barged;
     this.#barged = null;
-    const ms = Math.max(0, at - since);
+    const ms = at - since;
+    if (ms < 1) return; // it was silent before
     this.#call.tell("silent", { context: this.#number, ms: Math.round(ms) });
     this.onsilence(turn, ms);
   }

@@ -35,6 +35,12 @@ export class Parts {
     return this.agent !== null && this.agent.stt.kind !== "none" && isSecureContext;
   }
 
+  /** Why no call by voice can begin, or that none runs. */
+  get idle() {
+    if (this.hears || !this.agent) return "Not in a call.";
+    return isSecureContext ? "The agent has no speech recognition. You can write." : "No microphone without HTTPS.";
+  }
+
   /** @param {Agent} agent */
   tell(agent) {
     this.agent = agent;
@@ -56,7 +62,7 @@ export class Parts {
   }
 
   /**
-   * Show what is missing; a closed notice comes back only with another message.
+   * Show what is missing.
    * @param {string} kind
    * @param {string} title
    * @param {boolean} isMissing
@@ -67,7 +73,7 @@ export class Parts {
     if ((this.#lacks.get(kind) ?? "") === body) return;
     if (isMissing) {
       this.#lacks.set(kind, body);
-      this.#notices.show(kind, { title, body, calm: true });
+      this.#notices.show(kind, { title, body, calm: true, once: true });
     } else {
       this.#lacks.delete(kind);
       this.#notices.close(kind);
@@ -79,11 +85,10 @@ export class Parts {
  * @param {string} label
  * @param {import("./api.js").Part} part
  */
-function rowOf(label, { kind, name, message }) {
+function rowOf(label, { kind, name }) {
   const row = document.createElement("div");
   row.appendChild(document.createElement("dt")).textContent = label;
   const value = row.appendChild(document.createElement("dd"));
   value.textContent = kind === "none" ? "nothing" : name;
-  if (message) value.appendChild(document.createElement("small")).textContent = message;
   return row;
 }

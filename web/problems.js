@@ -1,7 +1,8 @@
 /** A user's message for each error of the protocol. */
 
 /**
- * @typedef {{title: string, body: string, retry: "count" | "button" | "none"}} Problem `count`: tried again by itself
+ * @typedef {{title: string, body: string, retry: "count" | "button" | "none"}} Problem `body`: "" is the node's own
+ *   message; `count`: tried again by itself
  */
 
 /** @type {Record<string, Problem>} */
@@ -53,7 +54,7 @@ const PROBLEMS = {
   },
   text_too_long: {
     title: "The text is too long",
-    body: "Speak it in parts: the node takes a limited number of characters a turn.",
+    body: "",
     retry: "none",
   },
 };
@@ -63,7 +64,8 @@ const PROBLEMS = {
  * @returns {Problem}
  */
 export function problemOf(error) {
-  return PROBLEMS[error.code] ?? { title: "The node could not do that", body: error.message, retry: "button" };
+  const problem = PROBLEMS[error.code] ?? { title: "The node could not do that", body: "", retry: "button" };
+  return { ...problem, body: problem.body || error.message };
 }
 
 /** What is different where a call to the agent was meant. @type {Record<string, Problem>} */

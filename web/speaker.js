@@ -189,7 +189,7 @@ export class Speaker {
     turn.context.cancel(turn.sink.columns ? null : turn.playedMs);
     this.#break(turn);
     silence.then((at) => {
-      if (turn.sounded && at !== null && at > since) this.onsilence(at - since);
+      if (turn.sounded && at !== null && at - since >= 1) this.onsilence(at - since);
     });
   }
 

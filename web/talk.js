@@ -18,7 +18,7 @@ import { VoiceField } from "./voice_field.js";
 
 const RETRY_MS = 2_000; // at least; the node may ask for more
 
-const STATES = { idle: "Not in a call.", asking: "Waiting for the microphone.", calling: "Calling.", talking: "" };
+const STATES = { idle: "", asking: "Waiting for the microphone.", calling: "Calling.", talking: "" };
 const PHASES = { listening: "Listening", hearing: "You are speaking", thinking: "Thinking", speaking: "Speaking" };
 
 /** @typedef {keyof typeof STATES} State */
@@ -30,6 +30,7 @@ const PHASES = { listening: "Listening", hearing: "You are speaking", thinking: 
 const at = (id) => /** @type {T} */ (document.getElementById(id));
 
 export class Talk {
+  onstate = () => {};
   /** @type {State} */
   state = "idle";
   /** Of the agent's voice; null without a call. @type {AgentSound | null} */
@@ -264,6 +265,7 @@ export class Talk {
   #set(state) {
     this.state = state;
     this.#show();
+    this.onstate();
   }
 
   #show() {
@@ -278,7 +280,7 @@ export class Talk {
     at("mute").hidden = !call || !this.#parts.hears;
     at("mute").setAttribute("aria-pressed", String(Boolean(call?.microphone && call.muted)));
     at("mute-text").textContent = !call?.microphone ? "Turn on the microphone" : call.muted ? "Unmute" : "Mute";
-    at("call-state").textContent = state !== "talking" ? STATES[state] : callState(call);
+    at("call-state").textContent = state === "talking" ? callState(call) : isIdle ? this.#parts.idle : STATES[state];
     if (this.#dialogue) this.#changed(this.#dialogue.conversation);
     else at("phase").textContent = "";
   }

@@ -3,6 +3,8 @@
  * or, in a cut turn, `cut` (its audio was dropped) or `unsaid` (it has no audio).
  */
 
+import { follow } from "./follow.js";
+
 // A piece is a word, or one character of a script that writes no spaces.
 const UNSPACED =
   /[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\p{Script=Thai}\p{Script=Lao}\p{Script=Khmer}\u3000-\u303f\uff00-\uff65]/u;
@@ -27,13 +29,16 @@ export class Transcript {
   #readyChars = 0;
   /** @type {Piece[]} */
   #pieces = [];
+  /** The piece that is heard. @type {Piece | null} */
+  #spoken = null;
   /** Whether the next character continues the last piece. */
   #open = false;
 
-  /** @param {HTMLElement} element is emptied and filled */
+  /** @param {HTMLElement} element is emptied and filled; its parent scrolls to the spoken word */
   constructor(element) {
     this.#element = element;
     element.replaceChildren();
+    if (element.parentElement) element.parentElement.scrollTop = 0;
   }
 
   /** @param {string} text */
@@ -160,5 +165,10 @@ export class Transcript {
       else if (end <= this.#readyChars) is = "ready";
       if (element.dataset.is !== is) element.dataset.is = is;
     }
+    const spoken = this.#pieces.findLast(({ start }) => start < this.heardChars) ?? null;
+    if (spoken === this.#spoken) return;
+    const box = this.#element.parentElement;
+    if (spoken && box && !this.cut) follow(box, this.#spoken?.element ?? null, spoken.element);
+    this.#spoken = spoken;
   }
 }

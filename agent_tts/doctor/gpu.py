@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from agent_tts.doctor.machine import hub_cache
 
 TIMEOUT_S = 30.0  # torch takes some seconds to load from a cold disk
 MIB = 1 << 20
+_EXPECTED = "agent_tts.engine.qwen3.expected"  # imports torch
 
 _SIZES = ("memory_used_mib", "memory_total_mib", "memory_free_mib")
 _SMI = (
@@ -35,7 +37,8 @@ def gpu(settings: Settings) -> Iterator[Finding]:
         yield good("gpu", f"{index}: {one['name']}, {memory}, driver {one['driver']}")
     if wanted and present:
         yield _torch()
-        yield from _models(settings, max(one["memory_free_mib"] or 0 for one in present))
+        free, total = max((one["memory_free_mib"] or 0, one["memory_total_mib"] or 0) for one in present)
+        yield from _models(settings, free, total)
     elif wanted and not settings.qwen3.device.startswith("cpu"):
         yield note("gpu", "none: speech is slow", "install NVIDIA's driver; in a container: --gpus all")
     elif not present:
@@ -77,28 +80,32 @@ def _torch() -> Finding:
     return bad("torch", f"{version} sees no GPU", advice)
 
 
-def _models(settings: Settings, free_mib: int) -> Iterator[Finding]:
-    """The size of weights that are loaded at the start, against the memory for them on the GPU with the most free."""
-    sizes = {model.source: _size(model) for model in settings.qwen3.models if model.load == "start"}
-    absent = [source for source, size in sizes.items() if not size]
-    if absent:
+def _models(settings: Settings, free_mib: int, total_mib: int) -> Iterator[Finding]:
+    """Whether the models fit the GPU with the most free memory, and for how many streams it has memory."""
+    folders = {model.source: _folder(model) for model in settings.qwen3.models}
+    if absent := [source for source, folder in folders.items() if folder is None]:
         yield note("models", f"not on this disk: {', '.join(absent)}", "the first start downloads them")
-    needed = sum(sizes.values()) // MIB
-    allowed = round(free_mib * min(settings.qwen3.memory, 0.85))
-    if needed > allowed:
-        advice = "free the GPU, use a 0.6B model, or `load: first_use` for some"
-        yield bad("models", f"{needed} MiB of weights, {allowed} MiB of memory for them", advice)
-    elif needed:
-        yield good("models", f"{needed} MiB of weights, {allowed} MiB for them and their caches")
+        return
+    models = [{"source": str(folders[model.source]), "load": model.load} for model in settings.qwen3.models]
+    section = settings.qwen3.model_dump(mode="json") | {"models": models}
+    numbers = (free_mib * MIB, total_mib * MIB, settings.slots or 0)
+    lines = _lines([sys.executable, "-m", _EXPECTED, *map(str, numbers), json.dumps(section)])
+    if not lines:
+        yield note("models", "cannot be examined", "install torch and triton")
+        return
+    found = json.loads(lines[-1])
+    if "error" in found:
+        problem, _, advice = found["error"].rpartition("; ")
+        yield bad("models", problem or advice, advice)
+    else:
+        room = f"memory for {found['streams']} streams at once, for {found['most']} with more slots"
+        yield good("models", f"{found['slots']} slots; {room} (computed; `agent-tts bench streams` measures)")
 
 
-def _size(model: Checkpoint) -> int:
-    """Bytes of a model's weights on this disk; 0 when there are none."""
+def _folder(model: Checkpoint) -> Path | None:
+    """Where a model is on this disk."""
     folder = Path(model.source).expanduser()
-    if not folder.is_dir():
-        snapshots = hub_cache() / f"models--{model.source.replace('/', '--')}" / "snapshots"
-        found = [place for place in snapshots.glob("*") if model.revision in (None, place.name)]
-        if not found:
-            return 0
-        folder = found[0]
-    return sum(file.stat().st_size for file in folder.rglob("*.safetensors"))
+    if folder.is_dir():
+        return folder
+    snapshots = hub_cache() / f"models--{model.source.replace('/', '--')}" / "snapshots"
+    return next((place for place in snapshots.glob("*") if model.revision in (None, place.name)), None)

@@ -289,6 +289,92 @@ async def test_a_node_that_cannot_clone_says_what_it_needs(browser: DevTools) ->
         assert "12Hz-1.7B-Base" in await page.js("document.querySelector('[data-kind=clone]').innerText")
 
 
+# ---------------------------------------------------------------- long text, and other scripts
+
+
+async def test_a_long_transcript_follows_the_spoken_word(browser: DevTools) -> None:
+    """It scrolls inside itself, Stop is in the window, and a reader who scrolled away is left alone."""
+    box = "document.querySelector('.said-box')"
+    async with open_page(browser) as (page, _):
+        await page.resize(390, 700, phone=True)
+        await ready(page)
+        await write(page, LONG * 6)
+        await page.click("[name=arrival][value=whole]")
+        await page.js("document.querySelector('#speed').value = 2")
+        await speak(page)
+        await page.until(f"{box}.scrollTop > 0", 30)
+        inside = "({top, bottom}) => top >= 0 && bottom <= innerHeight"
+        assert await page.js(f"{box}.clientHeight < innerHeight")
+        await page.js("scrollTo(0, 0)")
+        await page.until(f"(({inside})(document.querySelector('#stop').getBoundingClientRect()))")
+        await page.js("scrollTo(0, document.body.scrollHeight)")
+        await page.until(f"(({inside})(document.querySelector('#stop').getBoundingClientRect()))")
+        await page.js(f"{box}.scrollTop = {box}.scrollHeight")
+        below = await page.js(f"{box}.scrollTop")
+        heard = await page.js("document.querySelectorAll('#said [data-is=heard]').length")
+        await page.until(f"document.querySelectorAll('#said [data-is=heard]').length > {heard + 2}")
+        assert await page.js(f"{box}.scrollTop") == below
+        await page.click("#stop")
+        await page.until("document.querySelector('#log li')")
+        line = "document.querySelector('#log summary p').clientHeight"
+        closed = await page.js(line)
+        await page.click("#log summary")
+        assert await page.js(line) > 5 * closed
+
+
+async def test_the_limit_of_text_is_told_before_it_is_sent(browser: DevTools) -> None:
+    async with open_page(browser, limits={"text_context_chars": 50}) as (page, _):
+        await ready(page)
+        await write(page, "a" * 60)
+        assert await page.js("document.querySelector('#limit').innerText") == (
+            "60 of 50 characters: the node takes no more at once. Speak it in parts."
+        )
+        await page.click("#go")
+        assert not await page.js("agentTts.speaking")
+        await write(page, "short")
+        assert not await page.js("document.querySelector('#limit').checkVisibility()")
+        await speak(page)
+
+
+async def test_a_right_to_left_text_is_set_from_the_right(browser: DevTools) -> None:
+    async with open_page(browser) as (page, _):
+        await ready(page)
+        await write(page, "שלום עולם, זה טקסט.")
+        await speak(page)
+        await page.until("document.querySelector('#log li')", 20)
+        for selector in ("#text", "#said", "#log summary p"):
+            assert await page.js(f"getComputedStyle(document.querySelector('{selector}')).direction") == "rtl"
+
+
+# ---------------------------------------------------------------- a connection that ends
+
+
+async def test_sound_that_has_arrived_is_played_after_the_connection_is_lost(browser: DevTools) -> None:
+    """Then the text is cut where the sound ended, and one notice says why."""
+    sockets = (
+        "window.WebSocket = class extends WebSocket { constructor(...all) { super(...all); window.socket = this; } }"
+    )
+    async with open_page(browser) as (page, running):
+        await page.call("Page.addScriptToEvaluateOnNewDocument", source=sockets)
+        await page.open(running.url + "/?again")
+        await page.js(EAR)
+        await ready(page)
+        await write(page, LONG)
+        await page.click("[name=arrival][value=whole]")
+        await speak(page)
+        await page.until("agentTts.meters.bufferMs > 300")
+        await page.js("void (window.lostAt = performance.now(), window.lost = socket.onclose)")
+        await page.js("void (socket.onmessage = socket.onclose = null, socket.close())")
+        await page.js("lost(new CloseEvent('close', {code: 1012}))")
+        assert await page.js("agentTts.speaking")
+        await page.until("!agentTts.speaking", 30)
+        assert await page.js("ear.since(lostAt).length") > 10
+        await page.until("agentTts.state === 'ready' && document.querySelector('[data-kind=connection] button')", 20)
+        assert await page.js("agentTts.notices") == ["connection"]
+        assert "shutting down" in await page.js("document.querySelector('#notices').innerText")
+        assert await page.js("document.querySelector('#log s').textContent") != ""
+
+
 # ---------------------------------------------------------------- code examples
 
 
@@ -425,7 +511,7 @@ async def test_a_connection_outlives_its_connection_deadlines(browser: DevTools,
 
 
 async def test_the_keyboard_alone_is_enough(browser: DevTools) -> None:
-    """Tab reaches every control with a visible focus; keys speak and stop; Space in the text is a space."""
+    """Tab reaches every control with a visible focus; keys speak and stop; Space stops, unless text is typed."""
     async with open_page(browser) as (page, _):
         await ready(page)
         seen: list[str] = []
@@ -448,8 +534,15 @@ async def test_the_keyboard_alone_is_enough(browser: DevTools) -> None:
         await page.until("ear.loud")
         before = await page.js("document.querySelector('#text').value.length")
         await page.press(" ")
-        assert await page.js("document.querySelector('#text').value.length") == before + 1
+        assert not await page.js("agentTts.speaking")
+        assert await page.js("document.querySelector('#text').value.length") == before
+        await page.press("Enter", "Control")
+        await page.until("agentTts.speaking")
+        await page.type("a")
+        await page.press(" ")
+        assert await page.js("document.querySelector('#text').value.length") == before + 2
         assert await page.js("agentTts.speaking")
+        assert await page.js("document.querySelector('#stop-key').textContent") == "Esc"
         await page.press("Escape")
         assert not await page.js("agentTts.speaking")
 
@@ -461,6 +554,7 @@ async def test_a_phone_has_no_horizontal_scroll(browser: DevTools, scheme: str) 
         await page.resize(360, 740, phone=True)
         await page.prefer(prefers_color_scheme=scheme, prefers_reduced_motion="reduce")
         await ready(page)
+        assert not await page.js("document.querySelector('kbd').checkVisibility()")
         overflow = "Math.max(document.documentElement.scrollWidth, document.body.scrollWidth) - 360"
         assert await page.js(overflow) <= 0
         await page.js("document.querySelectorAll('details').forEach((details) => (details.open = true))")

@@ -11,6 +11,7 @@ import pytest
 from agent_tts.config.settings import Settings
 from agent_tts.doctor import gpu, machine
 from agent_tts.doctor.finding import Verdict
+from tests.engine.qwen3.released import write_hollow
 
 SMI = "NVIDIA H200, 580.159, 142771, 143771, 1000\n"
 
@@ -50,12 +51,15 @@ def test_models_are_compared_with_gpu_memory(tmp_path: Path, monkeypatch: pytest
     smi.write_text(f"#!/bin/sh\nprintf '{SMI}'\n".replace("\n'", "\\n'"))
     smi.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    with (tmp_path / "model.safetensors").open("wb") as file:
-        file.truncate(900 << 20)
-    found = list(gpu.gpu(qwen(str(tmp_path))))
+    write_hollow(tmp_path / "1.7B", "1.7B")
+    found = list(gpu.gpu(qwen(str(tmp_path / "1.7B"))))
     assert found[0].found == "0: NVIDIA H200, 1000 of 143771 MiB free, driver 580.159"
     assert found[1].what == "torch"
-    assert (found[-1].verdict, found[-1].found) == (Verdict.BAD, "900 MiB of weights, 850 MiB of memory for them")
-    assert list(gpu._models(qwen({"source": str(tmp_path), "load": "first_use"}), 1_000)) == []
-    (absent,) = gpu._models(qwen("no/model"), 1_000)
+    assert (found[-1].verdict, found[-1].advice) == (Verdict.BAD, "free the device, or use a smaller model")
+    assert "of 1.0 GiB that are free" in found[-1].found
+    monkeypatch.setattr(gpu, "_lines", lambda _: ['{"slots": 34, "streams": 34, "most": 36}'])
+    (fits,) = gpu._models(qwen(str(tmp_path / "1.7B")), 7_500, 8_188)
+    assert fits.verdict is Verdict.GOOD
+    assert fits.found.startswith("34 slots; memory for 34 streams at once, for 36 with more slots (computed")
+    (absent,) = gpu._models(qwen("no/model"), 1_000, 1_000)
     assert (absent.verdict, absent.found) == (Verdict.NOTE, "not on this disk: no/model")

@@ -154,6 +154,7 @@ class Page:
             deviceScaleFactor=2 if phone else 1,
             mobile=phone,
         )
+        await self.call("Emulation.setTouchEmulationEnabled", enabled=phone)
 
     async def prefer(self, **features: str) -> None:
         """Emulate media features, such as `prefers_color_scheme="dark"`."""

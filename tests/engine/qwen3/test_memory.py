@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import sys
 import weakref
 from collections.abc import Callable
@@ -82,6 +83,15 @@ def test_a_card_gets_a_plan_that_fits(
     assert plan.left == memory.free - taken
     for part in plan.models:
         assert own or slots * STREAM_POSITIONS <= (part.blocks or 0) * BLOCK_SIZE
+
+
+def test_the_docs_tell_the_streams_of_each_card(needs: Callable[..., ModelNeeds]) -> None:
+    page = (Path(__file__).parents[3] / "web/docs/engines.md").read_text()
+    rows = re.findall(r"^\| (\d+) GB[^|]*\|[^|]*\| (\d+) \| (\d+) \|$", page, re.M)
+    assert len(rows) == 7
+    for gigabytes, small, large in rows:
+        most = [card(int(gigabytes)).most([needs(size)], POSITIONS, 4_096) for size in ("0.6B", "1.7B")]
+        assert most == [int(small), int(large)]
 
 
 def test_slots_of_the_settings_are_kept_where_two_contexts_of_all_positions_fit(
