@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import textwrap
-from collections.abc import AsyncIterator
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -28,24 +27,19 @@ def block(language: str, containing: str) -> str:
 
 
 @pytest.mark.node
+@pytest.mark.real_time
 async def test_the_python_example() -> None:
-    heard: list[bytes] = []
-
-    class Player:
-        def write(self, pcm: bytes) -> None:
-            heard.append(pcm)
-
-    async def llm() -> AsyncIterator[str]:
-        for token in ("Hello", " there", ", how", " are", " you?"):
-            yield token
-
     async with running_node(engine="espeak") as running:
-        example = block("python", "connect(").replace("http://127.0.0.1:8100", running.url)
-        program = "async def example(llm, player):\n" + textwrap.indent(example, "    ")
-        scope: dict[str, object] = {}
-        exec(program, scope)
-        await asyncio.wait_for(scope["example"](llm(), Player()), 20)  # type: ignore[operator]
-    assert len(b"".join(heard)) > 24_000
+        program = block("python", "connect(").replace("http://127.0.0.1:8100", running.url)
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", program, cwd=ROOT, stdout=asyncio.subprocess.PIPE
+        )
+        async with asyncio.timeout(20):
+            told, _ = await process.communicate()
+    sizes = [int(line.split()[0]) for line in told.splitlines()]
+    assert process.returncode == 0
+    assert sizes[:3] == [3_840] * 3
+    assert sum(sizes) > 24_000
 
 
 @pytest.mark.node
