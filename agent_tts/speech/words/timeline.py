@@ -235,6 +235,8 @@ class WordTimeline:
                 self._settled += 1
                 continue
             if until_ms is not None:
+                if self._flushes and self._settled >= self._flushes[0]:
+                    break  # it starts behind the flush, whose answer tells where that is
                 start_ms = self._fit.span(first)[0]
                 self._next = (self._fit.revision, start_ms)
                 if start_ms >= until_ms or not self._fit.may_start(first):

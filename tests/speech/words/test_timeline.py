@@ -216,6 +216,20 @@ def test_a_flush_fixes_the_end_of_its_text() -> None:
     assert (first.start_ms, last.end_ms, and_.start_ms, more.word) == (0, 700, 800, "more.")
 
 
+def test_a_word_behind_a_flush_settles_after_its_answer() -> None:
+    """Mutation: `settle` does not look at the flushes."""
+    timeline = WordTimeline(aligned=False)
+    timeline.append("one two")
+    timeline.flush()
+    timeline.append(" three four ")
+    hear(timeline, audio((3_000, 9_000)))
+    assert [word.word for word in timeline.settle(2_900)] == ["one", "two"]
+    timeline.flushed(3_000)
+    hear(timeline, audio((1_000, 9_000)))
+    (three, *_) = timeline.settle(3_900)
+    assert (three.word, three.start_ms) == ("three", 3_000)
+
+
 def test_an_early_end_leaves_words_unheard() -> None:
     timeline = WordTimeline(aligned=False)
     told(timeline, TEXT * 20)
