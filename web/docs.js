@@ -9,6 +9,7 @@ for (const block of document.querySelectorAll("#page pre")) {
   const box = document.createElement("div");
   box.className = "copied";
   const button = Object.assign(document.createElement("button"), { type: "button", className: "quiet", textContent: "Copy" });
+  button.hidden = !navigator.clipboard; // pages by plain HTTP have none
   button.addEventListener("click", async () => {
     await navigator.clipboard.writeText(block.textContent ?? "");
     button.textContent = "Copied";

@@ -293,7 +293,8 @@ def _ms(frame: TTSAudioRawFrame) -> float:
 def _pieces(frame: TTSAudioRawFrame) -> list[TTSAudioRawFrame]:
     """The same audio in frames of PIECE_MS."""
     size = frame.sample_rate * PIECE_MS // 1_000 * frame.num_channels * 2
-    return [_like(frame, frame.audio[start : start + size]) for start in range(0, len(frame.audio), size)]
+    end = frame.num_frames * frame.num_channels * 2  # another service's frame may end within a sample
+    return [_like(frame, frame.audio[start : min(start + size, end)]) for start in range(0, end, size)]
 
 
 def _like(frame: TTSAudioRawFrame, audio: bytes) -> TTSAudioRawFrame:

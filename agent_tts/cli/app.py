@@ -236,7 +236,7 @@ def compile_(
 @command
 def health(
     ready: Annotated[bool, typer.Option("--ready", help="Whether it accepts speech; not while it drains.")] = False,
-    url: Url = None,
+    url: Annotated[str | None, typer.Option(help="A running node: http(s)://, ws(s):// or host:port.")] = None,
 ) -> None:
     """Ask a node for its health: the one of --url, or of this machine. Exit code 1: not healthy, or no answer.
 
@@ -254,14 +254,14 @@ def _is_healthy(url: str | None, path: str) -> bool:
     from agent_tts.config.loading import load_settings
 
     if url:
-        node = httpx.URL(http_url(url))
+        node = httpx.URL(http_url(url) + "/")
     else:
         settings = load_settings()
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)
         node = httpx.URL(scheme="http" if settings.tls.cert is None else "https", host=host, port=settings.port)
     try:
         # This machine's node has a certificate with the name that clients use.
-        answer = httpx.get(node.join(path), timeout=HEALTH_S, verify=bool(url), trust_env=False)
+        answer = httpx.get(node.join(path[1:]), timeout=HEALTH_S, verify=bool(url), trust_env=bool(url))
     except httpx.HTTPError as error:
         print(f"agent-tts: no node answers at {node.netloc.decode()}: {type(error).__name__}", file=sys.stderr)
         return False

@@ -41,5 +41,9 @@ def node_lexicon(settings: Settings) -> Lexicon | None:
     """The lexicon of all requests to a node, None without one; raises the errors of `read_lexicon`."""
     entries = list(Lexicon.of(settings.lexicon).entries)
     if settings.lexicon_file is not None:
-        entries[:0] = read_lexicon(Path(settings.lexicon_file).expanduser()).entries
+        try:
+            path = Path(settings.lexicon_file).expanduser()
+        except RuntimeError:
+            raise SettingsError(f"lexicon_file: {settings.lexicon_file}: there is no such home folder") from None
+        entries[:0] = read_lexicon(path).entries
     return Lexicon(entries) if entries else None

@@ -142,15 +142,6 @@ class Engine(Protocol):
         """
         return None
 
-    @property
-    def has_idle_work(self) -> bool:
-        """Whether `work_idly` has something to do."""
-        return False
-
-    def work_idly(self) -> None:
-        """Do a piece of work, of at most 0.3 s, that makes later steps faster. Called while no request is open."""
-        return
-
     def tidy(self) -> None:
         """Forget what is not to be kept any more, such as deleted voices. Called at each heartbeat; must not wait."""
         return

@@ -12,8 +12,6 @@ from agent_tts.engine.scheduler import Policy, Scheduler, Step
 from agent_tts.engine.stages import Stages
 from agent_tts.events import EngineCommand, EngineEvent, EngineReady
 
-IDLE_S = 0.5  # without a request, after which the engine does work that may wait
-
 
 def policy(settings: Settings, slots: int, batch_sizes: tuple[int, ...] = ()) -> Policy:
     """The scheduler's limits from the settings."""
@@ -102,11 +100,7 @@ class EngineLoop:
 
     def step(self) -> list[EngineEvent]:
         """Run the engine's step if one is due, and answer pings. An exception means that the engine is lost."""
-        new: list[EngineEvent] = []
-        if self._due_s() == 0:
-            new = self._run_step()
-        elif self._idle_in_s() == 0:
-            self._engine.work_idly()
+        new = self._run_step() if self._due_s() == 0 else []
         if self._pings:
             self._engine.tidy()
         for nonce in self._pings:
@@ -118,16 +112,7 @@ class EngineLoop:
 
     def wait_s(self) -> float | None:
         """Seconds until `step` has work; None: until a command comes."""
-        if self._pings:
-            return 0.0
-        due_s, idle_in_s = self._due_s(), self._idle_in_s()
-        return due_s if idle_in_s is None or (due_s is not None and due_s < idle_in_s) else idle_in_s
-
-    def _idle_in_s(self) -> float | None:
-        """Seconds until the engine may do work that waits; None: there is none, or a request is open."""
-        if any(self.load) or self._in_flight or not self._engine.has_idle_work:
-            return None
-        return max(0.0, self._returned_at + IDLE_S - self._clock())
+        return 0.0 if self._pings else self._due_s()
 
     def _due_s(self) -> float | None:
         """Seconds until the engine's next step; None: until a command comes."""

@@ -92,6 +92,9 @@ class Reload:
         except SettingsError as error:
             logger.error("SIGHUP: the settings stay as they are: {}", error)
             return
+        except Exception:  # noqa: BLE001 - a fault here must not end a node that speaks
+            logger.exception("SIGHUP: the settings stay as they are")
+            return
         self._settings = found.settings
         logger.info("SIGHUP: the settings are read again; {}", found)
 

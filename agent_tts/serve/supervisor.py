@@ -46,7 +46,7 @@ RESPAWN_S = 1.0  # before the next attempt to spawn a front that could not be sp
 SETUP_S = 60.0  # for a front to import its code and to be set up; two seconds on an idle machine
 LINK_S = 5.0  # for a front to take a link
 RELINK_S = 0.2  # before the next attempt
-USE_S = 5.0  # for a front to use new settings
+USE_S = 30.0  # for a front to use new settings
 CUT_S = 10.0  # beyond `timeouts.drain_s`, for fronts to end their last responses (2 s) and to play out peers (5 s)
 
 

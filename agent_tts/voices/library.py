@@ -292,7 +292,11 @@ class VoiceLibrary:
                     shutil.copyfile(source / file, made / _ADAPTER / file)
             self._write_card(made, replace(voice, version=secrets.token_hex(16)))
             target.rename(doomed)
-            made.rename(target)
+            try:
+                made.rename(target)
+            except BaseException:
+                doomed.rename(target)
+                raise
         _remove(doomed)
 
     def delete(self, name: str) -> None:

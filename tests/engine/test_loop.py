@@ -9,7 +9,7 @@ import pytest
 
 from agent_tts import events
 from agent_tts.engine.base import DoneOutput, Engine, FrameOutput, StartRequest, StepInput, StepOutput
-from agent_tts.engine.loop import IDLE_S, EngineLoop
+from agent_tts.engine.loop import EngineLoop
 from agent_tts.engine.scheduler import Policy, Scheduler
 from agent_tts.events import FRAME_BYTES, EngineEvent, EngineInfo, EnginePong, SpeechOptions
 
@@ -24,9 +24,6 @@ class Device(Engine):
     def __init__(self, took_s: Sequence[float], *, overlaps: bool) -> None:
         self.now = 0.0
         self.tidied = False
-        # Pieces of work that may wait, and when each was done.
-        self.left = 0
-        self.worked_at: list[float] = []
         self._took_s = iter(took_s)
         self._overlaps = overlaps
         self._epoch = 0
@@ -51,14 +48,6 @@ class Device(Engine):
 
     def next_step_in_s(self) -> float | None:
         return None if self._done_at is None else max(0.0, self._done_at - HOST_S - self.now)
-
-    @property
-    def has_idle_work(self) -> bool:
-        return self.left > 0
-
-    def work_idly(self) -> None:
-        self.left -= 1
-        self.worked_at.append(self.now)
 
     def tidy(self) -> None:
         self.tidied = True
@@ -141,19 +130,3 @@ def test_a_request_that_ends_before_its_audio_has_no_stages_and_leaves_none() ->
     assert [type(event) for event in drive(loop, device, 1.0)] == [events.RequestFinished]
     assert loop._stages is not None
     assert not loop._stages._waiting
-
-
-def test_work_that_may_wait_is_done_once_no_request_has_been_open_for_a_while() -> None:
-    """A piece of it delays a request that comes meanwhile; an open request without text speaks soon."""
-    device = Device([0.005] * 3, overlaps=True)
-    device.left = 3
-    loop = EngineLoop(device, Scheduler(Policy(slots=1, queue=1)), lambda: device.now)
-    drive(loop, device, IDLE_S / 2)
-    loop.submit(events.OpenRequest(1, SpeechOptions(lead_ms=1_000), 0))
-    drive(loop, device, 2.0)
-    assert device.worked_at == []
-    loop.submit(events.CancelRequest(1))
-    drive(loop, device, 2.0 + 2 * IDLE_S)
-    assert len(device.worked_at) == 3
-    assert device.worked_at[0] >= 2.0 + IDLE_S
-    assert loop.wait_s() is None

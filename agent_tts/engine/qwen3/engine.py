@@ -13,7 +13,6 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import partial
 
-import torch
 from loguru import logger
 
 from agent_tts.config.settings import Settings
@@ -204,19 +203,6 @@ class Qwen3Engine(Engine):
         if all(frames.launched.ready() for frames in self._in_flight):
             return 0.0
         return min(LOOK_S, self._timer.wait_s(time.perf_counter()))
-
-    @property
-    def has_idle_work(self) -> bool:
-        """See `Engine.has_idle_work`: graphs are left to capture."""
-        return any(model.loaded and model.runner.has_uncaptured for model in self._models)
-
-    def work_idly(self) -> None:
-        """See `Engine.work_idly`."""
-        model = next(model for model in self._models if model.loaded and model.runner.has_uncaptured)
-        try:
-            model.runner.capture_next()
-        except torch.OutOfMemoryError:
-            logger.warning("{}: no memory for another graph: steps use larger ones", model.name)
 
     def tidy(self) -> None:
         """See `Engine.tidy`. A request that speaks with a voice when it is deleted is spoken to its end."""

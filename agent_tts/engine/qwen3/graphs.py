@@ -1,8 +1,7 @@
 """A frame of a batch of rows as one CUDA graph: the host launches step t, and reads step t - 1 while t runs.
 
 There is one graph for each size of batch; its rows are an input of the graph. A step takes the smallest size that holds
-its rows and is captured, and fills it up with the padding row. The sizes that are used most are captured at the start,
-the others when the engine is idle. Each size has a second graph for a mixed batch, with prompts of other
+its rows, and fills it up with the padding row. Each size has a second graph for a mixed batch, with prompts of other
 rows: the weights, whose reading is most of a prompt's cost, are read once for both. One more graph has prompts alone.
 The graphs share their memory. With graphs off, the same step runs kernel by kernel; on a CPU it always has all rows.
 Without fused kernels, prompts are computed alone, one after the other.
@@ -34,7 +33,6 @@ from agent_tts.model.speech import SpeechFrame, SpeechModel, SpeechState
 from agent_tts.model.upload import staged
 
 BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-FIRST = (1, 8, 32)  # sizes that are captured at the start, besides the largest
 CPU_ENTRIES = 64  # of prompts in a step: 1 s on a small CPU
 _CODES = 16
 _WIDTH = _CODES + FRAME_SAMPLES + 2  # of a row: codes, samples, masks
@@ -54,21 +52,6 @@ def batch_sizes(rows: int, device: torch.device) -> tuple[int, ...]:
         return (rows,)
     most = min(rows, BUCKETS[-1])
     return (*(size for size in BUCKETS if size < most), most)
-
-
-def capture_order(sizes: Sequence[int], *, mixed: bool, prompts: bool) -> tuple[list[tuple[int, bool]], int]:
-    """What is captured, as (size of the batch, with prompts), and how many of these a start needs.
-
-    The largest is the first: the others fit into its memory, and a step of any rows can use it.
-    """
-    at_start = [size for size in reversed(sizes) if size == sizes[-1] or size in FIRST]
-    later = [size for size in reversed(sizes) if size not in at_start]
-
-    def both(some: Sequence[int]) -> list[tuple[int, bool]]:
-        return [(size, True) for size in some if mixed] + [(size, False) for size in some]
-
-    first = both(at_start) + ([(0, True)] if prompts else [])
-    return first + both(later), len(first)
 
 
 class PrefillBudget(NamedTuple):
@@ -135,7 +118,6 @@ class FrameGraphs:
         captured: False runs the same step kernel by kernel; so does a CPU.
         sizes: of batches, ascending; None is `batch_sizes`.
         mixed: a batch may have prompts beside its frames.
-        defer: leave sizes to `capture_next`.
     """
 
     def __init__(
@@ -146,7 +128,6 @@ class FrameGraphs:
         captured: bool = True,
         sizes: Sequence[int] | None = None,
         mixed: bool = True,
-        defer: bool = False,
         progress: Progress | None = None,
     ) -> None:
         device = state.frame.ended.device
@@ -169,20 +150,8 @@ class FrameGraphs:
         self._mixed = mixed and self._prompts is not None
         # Key: the size of the batch, 0 without a frame, and whether there are prompts.
         self._graphs: dict[tuple[int, bool], tuple[torch.cuda.CUDAGraph, _DeviceOutput]] = {}
-        # What is still to be captured, in order, and who is told; in one pool, because steps run one after the other.
-        self._uncaptured: list[tuple[int, bool]] = []
-        self._progress = progress or (lambda done, total: None)
         if captured and self._queues:
-            self._pool = torch.cuda.graph_pool_handle()
-            self._uncaptured, first = capture_order(self._sizes, mixed=self._mixed, prompts=self._prompts is not None)
-            left = len(self._uncaptured) - first if defer else 0
-            while len(self._uncaptured) > left:
-                self.capture_next()
-
-    @property
-    def has_uncaptured(self) -> bool:
-        """Whether `capture_next` has something to do."""
-        return bool(self._uncaptured)
+            self._capture(progress or (lambda done, total: None))
 
     @property
     def prefill_budget(self) -> PrefillBudget:
@@ -224,7 +193,7 @@ class FrameGraphs:
         if not self._queues:
             return self._frame_at_once(rows), []
         ends = self._prompts.fill(parts) if self._prompts and parts else []
-        count, size = len(rows), self._size(len(rows), prompts=bool(parts))
+        count, size = len(rows), next(size for size in self._sizes if size >= len(rows))
         turn = self._turns[0]
         self._turns = [*self._turns[1:], turn]
         turn.written.synchronize()
@@ -241,11 +210,6 @@ class FrameGraphs:
             spanned[1].record()
         turn.written.record()
         return LaunchedStep(size, out.numpy()[:count], turn.written, spanned), written.at(ends)
-
-    def _size(self, rows: int, *, prompts: bool) -> int:
-        """The smallest batch for so many rows, of those that are captured if any is: the largest one always is."""
-        graphs = self._graphs
-        return next(size for size in self._sizes if size >= rows and (not graphs or (size, prompts) in graphs))
 
     def _frame_at_once(self, rows: Sequence[int]) -> LaunchedStep:
         self._who.zero_()
@@ -274,23 +238,23 @@ class FrameGraphs:
         packed = _pack(self._model.step(self._state, self._all[:size], self._who[:size], embedded))
         return _DeviceOutput(packed, embedded.x if embedded else packed[:0])
 
-    def capture_next(self) -> None:
-        """Capture one more graph: about 0.1 s. No step may be in flight: its inputs are overwritten.
-
-        A size that cannot be captured is left out: its steps use the next larger one.
-        """
-        size, prompts = self._uncaptured.pop(0)
+    def _capture(self, progress: Progress) -> None:
+        """Capture all graphs, the largest first: the others fit into its memory."""
         self._who.fill_(self._padding_row)  # has ended, so running it changes nothing
+        pool = torch.cuda.graph_pool_handle()
+        sizes = self._sizes[::-1]
+        wanted = [(size, True) for size in sizes if self._mixed] + [(size, False) for size in sizes]
         if self._prompts is not None:
-            self._prompts.fill(())
-        # On the stream of all steps: rows of another model may run, and kernels share their counters.
-        self._by_kernels(size, prompts=prompts)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
-            written = self._by_kernels(size, prompts=prompts)
-        graph.replay()  # the first one also copies the graph to the device, for which requests would wait
-        self._graphs[size, prompts] = graph, written
-        self._progress(len(self._graphs), len(self._graphs) + len(self._uncaptured))
+            wanted.append((0, True))
+        for done, (size, prompts) in enumerate(wanted, 1):
+            # On the stream of all steps: rows of another model may run, and kernels share their counters.
+            self._by_kernels(size, prompts=prompts)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+                written = self._by_kernels(size, prompts=prompts)
+            self._graphs[size, prompts] = graph, written
+            graph.replay()  # the first one also copies the graph to the device, for which requests would wait
+            progress(done, len(wanted))
 
 
 class PromptInputs:

@@ -199,7 +199,6 @@ class Qwen3Model:
             captured=self._captured,
             sizes=self.sizes,
             mixed=not self._one_size,
-            defer=True,
             progress=partial(self._tell, "captured"),
         )
         laps.end("capture")

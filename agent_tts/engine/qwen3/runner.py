@@ -299,15 +299,6 @@ class ModelRunner:
         while sum(prefix.keys.shape[1] for prefix in self.prefixes.values()) > PREFIX_POSITIONS:
             self.prefixes.popitem(last=False)
 
-    @property
-    def has_uncaptured(self) -> bool:
-        """See `FrameGraphs.has_uncaptured`."""
-        return self._graphs.has_uncaptured
-
-    def capture_next(self) -> None:
-        """See `FrameGraphs.capture_next`."""
-        self._graphs.capture_next()
-
     def warm_up(self, most: int) -> None:
         """Run up to `most` rows, as many as the cache holds: what is loaded or allocated on first use would delay
         the first requests.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import hashlib
 import re
@@ -58,7 +59,8 @@ class Docs:
     def __init__(self, folder: Path, headers: dict[str, str]) -> None:
         """`headers` are of every response."""
         # What may be asked for: no path of a request is a path of the disk.
-        self._files = {str(file.relative_to(folder)): file for file in folder.rglob("*.*") if file.is_file()}
+        files = (file for kind in ("md", "png") for file in folder.rglob(f"[!.]*.{kind}"))
+        self._files = {file.relative_to(folder).as_posix(): file for file in files}
         self._headers = headers
         self._page = functools.cache(self._render)
 
@@ -72,7 +74,7 @@ class Docs:
             raise HTTPException(404, "there is no such page; /docs/ lists them")
         if file.suffix != ".md":
             return FileResponse(file, headers=self._headers)
-        page, tag = self._page(name or INDEX)
+        page, tag = await asyncio.to_thread(self._page, name or INDEX)
         headers = self._headers | {"ETag": tag}
         if request.headers.get("if-none-match") == tag:
             return Response(status_code=304, headers=headers)

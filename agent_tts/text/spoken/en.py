@@ -23,6 +23,8 @@ _BEFORE_RECENT_YEAR = {"and", "or", "the", "early", "late"}
 
 _FRACTIONS = {"1/2": "one half", "1/3": "one third", "2/3": "two thirds", "1/4": "one quarter", "3/4": "three quarters"}
 _FRACTIONS |= {"24/7": "twenty four seven"}
+# Words before a decade; behind others "40s" is of seconds.
+_DECADES = frozenset(("the", "his", "her", "their", "my", "your", "our", "early", "mid", "late", "and"))
 _MIXED = {"1/2": "and a half", "1/3": "and a third", "2/3": "and two thirds", "1/4": "and a quarter"}
 _MIXED |= {"3/4": "and three quarters"}
 
@@ -90,7 +92,8 @@ def table() -> Table:
             rule(r"[1-9]\d{2,3}", lambda match, before: _pairs(int(match[0])) if before in _PAIRED else None),
             rule(r"(v?)(\d{1,4}(?:\.\d{1,4}){2,}) | (v)(\d{1,3}(?:\.\d{1,3})?)", _version),
             rule(r"([1-9]\d{0,3})(-[a-z]{2,}(?:-[a-z]+)*)", lambda match, _: _number(match[1]) + match[2]),
-            rule(r"(\d0)s", lambda match, _: f"{_number(match[1])[:-1]}ies"),
+            rule(r"([2-9]0)s", lambda match, before: f"{_number(match[1])[:-1]}ies" if before in _DECADES else None),
+            rule(r"[2-9]11", lambda match, before: " ".join(map(_number, match[0])) if before == "call" else None),
             rule(r"([3-8])'(\d|1[01])", lambda match, _: f"{_number(match[1])} foot {_number(match[2])}"),
             rule(r"(\d{4})(s?)", _year_alone),
             rule(r"[A-Z]{2,6}s?|IoT", _spelled),
@@ -103,7 +106,7 @@ def table() -> Table:
         mixed=_MIXED,
         address_signs=_ADDRESS_SIGNS,
         phones=r"(?:1[\ .-])?\(?\d{3}\)?[\ .-]\d{3}[\ .-]\d{4} | \d{3}-\d{4}",
-        labels=r"(?:code|pin|passcode|number|extension|zip)(?: is| are)?|end(?:s|ing) in|digits(?: are)?|call|dial",
+        labels=r"(?:code|pin|passcode|extension)(?: is)?|(?:number|zip) is|end(?:s|ing) in|digits(?: are)?|dial",
         roman_after=frozenset(("war", "chapter", "part", "volume", "section", "act", "phase", "type", "title")),
         months=(*MONTHS, *_SHORT),
         dotted=frozenset(("a.m.", "p.m.")),
@@ -181,6 +184,8 @@ def _date(match: re.Match[str], _: str) -> str:
 
 
 def _date_on(match: re.Match[str], before: str) -> str | None:
+    if match[0] in _FRACTIONS and before != "on":
+        return None
     return _date(match, before) if before in ("on", "by", "until", "since", "before", "after") else None
 
 

@@ -235,6 +235,8 @@ class Table:
 
     def _roman(self, match: re.Match[str], before: str) -> str | None:
         number = roman(match[0])
+        if number == 1 and self.code == "en":  # a pronoun: "When I type I make mistakes."
+            return None
         return self.integer(number) if number and before in self.roman_after else None
 
     def _telephone(self, match: re.Match[str], _: str) -> str:

@@ -411,7 +411,7 @@ def test_a_pause_before_the_first_word_is_kept(engine: EspeakEngine) -> None:
 def test_numbers_are_spoken_in_the_words_of_the_language(engine: EspeakEngine) -> None:
     for language, written, said in (
         ("en", "It is $5.50.", "It is five dollars and fifty cents."),
-        ("fr", "25", "vingt cinq"),
+        ("fr", "25", "vingt-cinq"),
     ):
         spoken = speak(engine, written, options=SpeechOptions(language=language, normalize=True))
         expected = speak(engine, said, options=SpeechOptions(language=language))

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from agent_tts.bench.checkpoint import write
-from agent_tts.engine.qwen3.graphs import BUCKETS, FrameGraphs, StepResult, capture_order
+from agent_tts.engine.qwen3.graphs import FrameGraphs, StepResult
 from agent_tts.model import codec as codec_module
 from agent_tts.model.codec import Codec
 from agent_tts.model.frame import FrameModel
@@ -107,20 +107,3 @@ def _remembered(state: SpeechState) -> list[torch.Tensor]:
     padding_position = frame.cache.padding_position
     tensors = [*counters, frame.feedback, frame.seen]
     return [*(tensor[:5] for tensor in tensors), frame.cache.keys[:, :5, :padding_position]]
-
-
-def test_the_start_captures_the_sizes_that_are_used_most_and_the_largest_first() -> None:
-    wanted, first = capture_order(BUCKETS, mixed=True, prompts=True)
-    at_start = [256, 32, 8, 1]
-    assert wanted[:first] == [*((s, True) for s in at_start), *((s, False) for s in at_start), (0, True)]
-    assert sorted(wanted) == sorted([(0, True), *((size, mixed) for size in BUCKETS for mixed in (True, False))])
-    assert capture_order((48,), mixed=False, prompts=False) == ([(48, False)], 1)
-
-
-def test_a_step_takes_the_next_larger_size_that_is_captured(model: SpeechModel, state: SpeechState) -> None:
-    graphs = FrameGraphs(model, state, sizes=(1, 2, 4, 8))
-    graphs._graphs = dict.fromkeys([(8, False), (8, True), (2, False)], None)  # type: ignore[assignment]
-    assert [graphs._size(rows, prompts=False) for rows in (1, 2, 3, 8)] == [2, 2, 8, 8]
-    assert graphs._size(1, prompts=True) == 8
-    graphs._graphs.clear()
-    assert graphs._size(3, prompts=True) == 4

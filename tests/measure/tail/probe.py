@@ -203,14 +203,14 @@ def _graphs(module: Any) -> None:
     step = owner.step
     on_device: list[tuple[float, Any, Any]] = []
 
-    def stepped(self: Any, rows: Any, parts: Any = ()) -> Any:
+    def stepped(self: Any, rows: Any, parts: Any = (), **how: Any) -> Any:
         entries = sum(len(part.positions) for part in parts)
         began = now()
         timers: list[Any] = []
-        if self._on_device:
+        if self._queues:
             timers = [torch.cuda.Event(enable_timing=True) for _ in "01"]  # type: ignore[no-untyped-call]
             timers[0].record()
-        found = step(self, rows, parts)
+        found = step(self, rows, parts, **how)
         if timers:
             timers[1].record()
             on_device.append((began, timers[0], timers[1]))
