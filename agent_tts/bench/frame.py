@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -23,7 +24,8 @@ from agent_tts.model.codec import Codec
 from agent_tts.model.config import ModelConfig
 from agent_tts.model.frame import PROMPT_ENTRIES, FrameModel, PromptEntries
 from agent_tts.model.frame_state import FrameState
-from agent_tts.model.speech import SpeechModel, SpeechState, accelerate
+from agent_tts.model.quantised import NOTHING, EightBits
+from agent_tts.model.speech import SpeechModel, SpeechState, accelerate, why_not_e4m3
 from agent_tts.model.talker import PromptPositions
 from agent_tts.model.weights import CODEC, MODEL, Loadable, build, plan
 
@@ -66,10 +68,18 @@ def load(folder: Path) -> SpeechModel:
     return SpeechModel(frame, codec)
 
 
-def measure(model: SpeechModel, batches: Sequence[int], context: int, *, fused: bool) -> Iterator[dict[str, Any]]:
-    """Milliseconds of the frame and of each part, for each batch size."""
+def measure(
+    model: SpeechModel, batches: Sequence[int], context: int, eight: EightBits = NOTHING, *, fused: bool
+) -> Iterator[dict[str, Any]]:
+    """Milliseconds of the frame and of each part, for each batch size.
+
+    Weights in 8 bits replace those of the model for good. Raises SettingsError: this GPU has no kernels for 8 bits.
+    """
+    weight = model.frame.talker.codec_head.weight
+    if eight and (why := why_not_e4m3(weight.device, weight.dtype)):
+        raise SettingsError(f"--fp8: {why}")
     if fused:
-        accelerate(model)
+        accelerate(model, eight=eight)
     for rows in batches:
         state = mid_speech(model, rows, context)
         found = {name: _milliseconds(part) for name, part in _parts(model, state).items()}
@@ -77,6 +87,7 @@ def measure(model: SpeechModel, batches: Sequence[int], context: int, *, fused: 
             "batch": rows,
             "context": context,
             "fused": fused,
+            "fp8": [name for name, used in asdict(eight).items() if used],
             "ms": {name: round(value, 4) for name, value in found.items()},
             "audio_s_per_s": round(rows * 80 / found["frame"], 1),
         }
@@ -104,8 +115,11 @@ def mid_speech(model: SpeechModel, rows: int, context: int) -> SpeechState:
     """State of `rows` rows in the middle of speech, at position `context`."""
     state = model.init_state(rows, _POSITIONS)
     frame, sampling = state.frame, state.frame.sampling
-    frame.cache.keys.normal_()
-    frame.cache.values.normal_()
+    for part in (frame.cache.keys, frame.cache.values):
+        if part.dtype == torch.uint8:
+            part.random_(0x38)  # from 0 to 1 in e4m3
+        else:
+            part.normal_()
     frame.position.fill_(context)
     frame.text.random_(model.frame.config.talker.text_vocab_size)
     frame.text_length.fill_(frame.text.shape[1])

@@ -19,7 +19,8 @@ from agent_tts.config.loading import find_config, load_settings
 from agent_tts.config.settings import Settings
 from agent_tts.engine.qwen3.compiling import Compilation, Steps, cache_folder
 from agent_tts.errors import SettingsError
-from agent_tts.model.kernels.architectures import OLDEST, of_nvidia
+from agent_tts.model.kernels.architectures import OLDEST, OLDEST_E4M3, of_nvidia
+from agent_tts.model.kernels.architectures import architecture as known
 
 RELEASED = ("1.7B", "0.6B")
 WITHIN_S = 86_400.0  # a single slow core takes an hour for an architecture
@@ -88,8 +89,10 @@ def _steps(folder: Path, settings: Settings, architecture: str) -> list[Steps]:
     qwen3 = settings.qwen3
     if qwen3.dtype == "float32":
         raise SettingsError("qwen3.dtype: float32 has no kernels of its own: there is nothing to compile")
+    if "fp8" in (qwen3.weights, qwen3.kv_cache) and (known(architecture).capability or 0) < OLDEST_E4M3:
+        raise SettingsError(f"qwen3: fp8 needs a GPU from sm_{OLDEST_E4M3} on, not {architecture}")
     try:
-        ModelConfig.read(folder)
+        config = ModelConfig.read(folder)
     except CheckpointError as error:
         raise SettingsError(f"--model {folder}: {error}") from error
     sizes = batch_sizes(settings.slots or DEFAULT_SLOTS, torch.device("cuda"))
@@ -103,6 +106,9 @@ def _steps(folder: Path, settings: Settings, architecture: str) -> list[Steps]:
             sizes=sizes[-1:] if qwen3.reproducible else sizes,
             mixed=not qwen3.reproducible,
             watermark=settings.watermark != "none",
+            fp8_weights=qwen3.weights == "fp8",
+            fp8_cache=qwen3.kv_cache == "fp8",
+            adapters=(qwen3.adapters if config.tts_model_type == "base" else 0, qwen3.adapter_rank),
             architecture=architecture,
         )
         for paged in (False, True)

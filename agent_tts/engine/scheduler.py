@@ -461,23 +461,26 @@ class Scheduler:
 
     def _fill(self, now: float) -> None:
         """Give slots to requests that wait: free ones, then those that may be taken back."""
-        admitted = taken_back = 0
-        while self._waiting:
-            if self._free:
-                if admitted == MAX_ADMITTED:
-                    return
-                request = self._first_waiting()
-                admitted += 1
-            elif now < self._take_back_at or taken_back == MAX_TAKEN_BACK or (taker := self._take_back(now)) is None:
-                return
+        # Owners who wait, a heap: of those with the fewest slots, the one whose turn is next comes first.
+        owners = [
+            (self._held.get(owner, 0), turn, owner) for turn, owner in enumerate(self._waiting if self._free else ())
+        ]
+        heapq.heapify(owners)
+        for last_turn in range(len(owners), len(owners) + min(MAX_ADMITTED, len(self._free), self.queued)):
+            held, _, owner = owners[0]
+            self._admit(self._waiting[owner][0], now)
+            if owner in self._waiting:
+                heapq.heapreplace(owners, (held + 1, last_turn, owner))
             else:
-                request = taker
-                taken_back += 1
-            self._leave_queue(request)
-            if (others := self._waiting.pop(request.owner, None)) is not None:
-                self._waiting[request.owner] = others
-            self._admit(request, now)
-        self._short_since.clear()
+                heapq.heappop(owners)
+        taken_back = 0
+        while self._waiting and not self._free:
+            if now < self._take_back_at or taken_back == MAX_TAKEN_BACK or (taker := self._take_back(now)) is None:
+                return
+            self._admit(taker, now)
+            taken_back += 1
+        if not self._waiting:
+            self._short_since.clear()
 
     def _take_back(self, now: float) -> Request | None:
         """Free a slot for a waiting request and return that; if none may have one yet, set `_take_back_at`."""
@@ -569,6 +572,10 @@ class Scheduler:
             self._finish(victim, "error", "starved", why, gave_way=True)
 
     def _admit(self, request: Request, now: float) -> None:
+        """Give a free slot to a request that waits; its owner's turn comes last now."""
+        self._leave_queue(request)
+        if (others := self._waiting.pop(request.owner, None)) is not None:
+            self._waiting[request.owner] = others
         slot = heapq.heappop(self._free)
         request.slot, request.admitted_at, request.spoke_at = slot, now, now
         if not request.started:

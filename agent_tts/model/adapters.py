@@ -1,14 +1,16 @@
 """LoRA adapters of the talker: rows with different ones, or none, in one batch.
 
 The low-rank matrices of all loaded adapters lie side by side, so a linear layer computes those of all rows in two
-products, and a mask keeps of each row what is its own. A row without an adapter is what it is without this module, bit
-for bit. R is the columns of all adapters: their number times the largest rank.
+products, and a mask keeps of each row what is its own. A row without an adapter is what it is without adapters, bit for
+bit. R is the columns of all adapters: their number times the largest rank.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from threading import Lock
+from typing import NamedTuple
 from weakref import WeakValueDictionary
 
 import torch
@@ -32,28 +34,72 @@ class Adapter:
         self.place = place
 
 
+# Layers whose products are one product of fused kernels, in the order of their outputs.
+PARALLEL = (
+    ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    ("self_attn.o_proj",),
+    ("mlp.gate_proj", "mlp.up_proj"),
+    ("mlp.down_proj",),
+)
+
+
+class LowRank(NamedTuple):
+    """The matrices of all places, for G parallel layers with N outputs in all."""
+
+    down: Tensor  # [G R, inputs]
+    up: Tensor  # [N, R]
+    groups: tuple[int, ...]  # outputs of each layer
+
+    @staticmethod
+    def empty(shapes: Sequence[tuple[int, int]], columns: int, like: Tensor) -> LowRank:
+        """Zeros, for layers with these outputs and inputs."""
+        groups, (inputs, *_) = zip(*shapes, strict=True)
+        return LowRank(like.new_zeros(len(groups) * columns, inputs), like.new_zeros(sum(groups), columns), groups)
+
+    def parts(self) -> list[tuple[Tensor, Tensor]]:
+        """For each layer, views of its own [R, inputs] and [outputs, R]."""
+        return list(zip(self.down.chunk(len(self.groups)), torch.split(self.up, list(self.groups)), strict=True))
+
+
 class AdapterBank:
-    """Makes a loaded model of modules run adapters: `count` at once, each of rank `rank` at most."""
+    """The adapters of a loaded model's rows: `count` at once, each of rank `rank` at most.
+
+    `adapt` makes modules run them; `fused.fuse` makes kernels.
+    """
 
     def __init__(self, model: FrameModel, rows: int, count: int, rank: int) -> None:
         self.rank = rank
         self._count = count
-        self._talker = model.talker
-        weight = model.talker.norm.weight
-        # [rows, 1, R]: 1 in the columns of the row's adapter.
-        self._columns = weight.new_zeros(rows, 1, count * rank)
-        # [B, 1, R]: the same of the rows of the present call.
-        self.now = self._columns
+        self._model = model
+        weight, shapes = model.talker.norm.weight, linear_shapes(model.config.talker)
+        # int64[rows]: the place of the row's adapter; -1 is none.
+        self.places = torch.full((rows,), -1, dtype=torch.int64, device=weight.device)
+        # The place that a column belongs to: int64[R].
+        self._place_of_column = torch.arange(count, device=weight.device).repeat_interleave(rank)
+        # [B, 1, R]: 1 in the columns of the adapters of the rows of the present call of modules.
+        self.now = weight.new_zeros(rows, 1, count * rank)
         self._loaded: WeakValueDictionary[object, Adapter] = WeakValueDictionary()
         # Held while a place is taken.
         self._lock = Lock()
-        self._linears: dict[tuple[int, str], AdaptedLinear] = {}
-        for layer, block in enumerate(model.talker.layers):
-            for name in linear_shapes(model.config.talker):
-                owner, _, attribute = name.rpartition(".")
-                adapted = AdaptedLinear(block.get_submodule(name), self, count * rank)
-                setattr(block.get_submodule(owner), attribute, adapted)
-                self._linears[layer, name] = adapted
+        # Of each layer, in the order of `PARALLEL`.
+        self.layers = [
+            [LowRank.empty([shapes[name] for name in names], count * rank, weight) for names in PARALLEL]
+            for _ in model.talker.layers
+        ]
+        self._views = {
+            (layer, name): part
+            for layer, several in enumerate(self.layers)
+            for names, low in zip(PARALLEL, several, strict=True)
+            for name, part in zip(names, low.parts(), strict=True)
+        }
+
+    def adapt(self) -> None:
+        """Make the model's modules run adapters."""
+        model = self._model
+        for (layer, name), (down, up) in self._views.items():
+            owner, _, attribute = name.rpartition(".")
+            block = model.talker.layers[layer]
+            setattr(block.get_submodule(owner), attribute, AdaptedLinear(block.get_submodule(name), down, up, self))
         model.ops = replace(model.ops, talk=self.step, prefill=self.prefill)
 
     @staticmethod
@@ -85,8 +131,8 @@ class AdapterBank:
     def _write(self, file: AdapterFile, place: int) -> None:
         columns = slice(place * self.rank, (place + 1) * self.rank)
         with safe_open(file.weights, "pt") as tensors:
-            for at, linear in self._linears.items():
-                down, up = linear.down[columns], linear.up[:, columns]
+            for at, (all_down, all_up) in self._views.items():
+                down, up = all_down[columns], all_up[:, columns]
                 down.zero_()
                 up.zero_()
                 if at in file.pairs:
@@ -100,32 +146,30 @@ class AdapterBank:
     def assign(self, row: int, adapter: Adapter | None) -> None:
         """The adapter of a row, for all steps that are launched from now on."""
         with torch.inference_mode():
-            self._columns[row] = 0
-            if adapter is not None:
-                self._columns[row, :, adapter.place * self.rank : (adapter.place + 1) * self.rank] = 1
+            self.places[row] = -1 if adapter is None else adapter.place
 
     def step(
         self, x: Tensor, positions: Tensor, cache: Cache, rows: Tensor | None, prompts: PromptPositions | None
     ) -> Tensor:
         """As `Talker.step`."""
-        self.now = self._columns if rows is None else self._columns[rows]
-        return self._talker.step(x, positions, cache, rows, prompts)
+        self._choose(self.places if rows is None else self.places[rows])
+        return self._model.talker.step(x, positions, cache, rows, prompts)
 
     def prefill(self, prompt: PromptPositions, cache: Cache, span: int | None) -> None:
         """As `Talker.prefill`."""
-        self.now = self._columns[prompt.rows[:1]]
-        self._talker.prefill(prompt, cache, span)
+        self._choose(self.places[prompt.rows[:1]])
+        self._model.talker.prefill(prompt, cache, span)
+
+    def _choose(self, places: Tensor) -> None:
+        self.now = (places[:, None, None] == self._place_of_column).to(self.now.dtype)
 
 
 class AdaptedLinear(nn.Module):
     """[B, T, inputs] -> [B, T, outputs]: a linear layer with the adapters of the rows."""
 
-    def __init__(self, linear: nn.Module, bank: AdapterBank, columns: int) -> None:
+    def __init__(self, linear: nn.Module, down: Tensor, up: Tensor, bank: AdapterBank) -> None:
         super().__init__()
-        weight = linear.get_parameter("weight")
-        self.linear = linear
-        self.down = weight.new_zeros(columns, weight.shape[1])
-        self.up = weight.new_zeros(weight.shape[0], columns)
+        self.linear, self.down, self.up = linear, down, up
         self._bank = bank
 
     def forward(self, x: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ MODEL_TYPE = "qwen3_tts"
 TOKENIZER_TYPE = "qwen3_tts_tokenizer_12hz"
 SAMPLE_RATE = 24_000
 FRAME_SAMPLES = 1_920
+PEAK = 32_767  # of a sample of int16
 
 ModelType = Literal["custom_voice", "voice_design", "base"]
 T = TypeVar("T", bound="TransformerConfig")

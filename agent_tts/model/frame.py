@@ -44,6 +44,9 @@ class StepOps:
     complete: Callable[[PredictorState, Tensor, Tensor, Choose], tuple[Tensor, Tensor]]  # as Predictor.forward
     draw: Callable[[Tensor, Warp, Tensor, Tensor, int], Tensor]  # as sampling.draw
     mixes: bool  # False: every prompt is computed alone
+    cache_dtype: torch.dtype | None = None  # of the talker; None: that of the weights
+    # As FrameModel.step with its draws: state, who runs, rows, prompts. None: it is composed of the parts above.
+    step: Callable[[FrameState, Tensor, Tensor | None, PromptPositions | None], Frame] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +112,9 @@ class FrameModel(Loadable):
         talker, weight = self.config.talker, self.talker.codec_head.weight
         device, dtype = weight.device, weight.dtype
         if blocks is None:
-            cache = Cache.empty(talker, rows, max_model_len + 1, weight)
+            cache = Cache.empty(talker, rows, max_model_len + 1, weight, self.ops.cache_dtype)
         else:
-            cache = Cache.paged(talker, rows, max_model_len, blocks, block_size, weight)
+            cache = Cache.paged(talker, rows, max_model_len, blocks, block_size, weight, self.ops.cache_dtype)
 
         def block(size: int, dtype: torch.dtype) -> Tensor:
             """Zeros [size, B], each line at a multiple of 16 bytes: kernels are compiled for such addresses."""
@@ -207,6 +210,8 @@ class FrameModel(Loadable):
             choose: replaces the draw, for a comparison that reads the logits and forces the codes.
             prompts: are computed in the same batch, where the `ops` mix.
         """
+        if choose is None and self.ops.step is not None:
+            return self.ops.step(state, run, rows, prompts)
         batch = torch.arange(len(run), device=run.device) if rows is None else rows
         now = state.of(batch)
         run = run & ~now.ended

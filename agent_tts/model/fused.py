@@ -14,56 +14,146 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from agent_tts.model.frame import FrameModel, StepOps
+from agent_tts.model.adapters import AdapterBank
+from agent_tts.model.frame import CONTROL_CODES, Frame, FrameModel, StepOps
+from agent_tts.model.frame_state import FrameState
+from agent_tts.model.kernels import frame as kernels
 from agent_tts.model.kernels.attention import TOGETHER, Heads, Queries, Scratch, attend, attend_in_frame
-from agent_tts.model.kernels.linear import linear, rms_norm
-from agent_tts.model.kernels.sampling import draw
+from agent_tts.model.kernels.linear import gate, linear, rms_norm
+from agent_tts.model.kernels.low_rank import add_low_rank
+from agent_tts.model.kernels.sampling import draw, draw_following
 from agent_tts.model.layers import Cache, Transformer, TransformerLayer
 from agent_tts.model.predictor import Choose, PredictorState
+from agent_tts.model.quantised import E4M3, NOTHING, EightBits, Quantised
 from agent_tts.model.talker import PromptPositions
 
+LayOut = Callable[..., Tensor | Quantised]  # the weights of modules as one matrix
 
-def fuse(model: FrameModel) -> None:
-    """Makes a loaded model run on the kernels: on a GPU, in bfloat16."""
-    talker = FusedTalker(model)
-    model.ops = StepOps(talker.step, talker.prefill, FusedPredictor(model).step, draw, mixes=True)
+_PROJECTED = 4_096  # tokens at a time
+
+
+def fuse(model: FrameModel, adapters: AdapterBank | None = None, eight: EightBits = NOTHING) -> None:
+    """Makes a loaded model run on the kernels: on a GPU, in bfloat16, and in e4m3 what `eight` says.
+
+    With the adapters of its rows, if any.
+    """
+    project_text(model)
+    lay_out = quantised if eight.weights else joined
+    talker, predictor = FusedTalker(model, adapters, lay_out), FusedPredictor(model, lay_out)
+    step = FusedStep(model, talker, predictor).step
+    dtype = torch.uint8 if eight.cache else None
+    model.ops = StepOps(
+        talker.step, talker.prefill, predictor.step, draw, mixes=True, cache_dtype=dtype, step=step,
+    )  # fmt: skip
+
+
+@torch.inference_mode()
+def project_text(model: FrameModel) -> None:
+    """Replaces the embedding of text by its projection, computed once for each token: a look-up has no product."""
+    embedding, project = model.talker.text_embedding, model.talker.text_projection
+    weight = embedding.get_parameter("weight")
+    table = weight.new_empty(len(weight), model.config.talker.hidden_size)
+    for tokens, sides in zip(torch.split(weight, _PROJECTED), torch.split(table, _PROJECTED), strict=True):
+        sides.copy_(project(tokens))
+    embedding.weight = nn.Parameter(table, requires_grad=False)
+    model.talker.text_projection = nn.Identity()
+
+
+class FusedStep:
+    """`FrameModel.step` that draws its codes: the state of the rows is read and written in place."""
+
+    def __init__(self, model: FrameModel, talker: FusedTalker, predictor: FusedPredictor) -> None:
+        self._talker, self._predictor = talker, predictor
+        self._text = model.talker.text_embedding.get_parameter("weight")  # [tokens, H]: the text side
+        self._head = model.talker.codec_head.get_parameter("weight")
+        self._embedding = model.talker.codec_embedding.get_parameter("weight")
+        self._pad, self._end = model.config.tts_pad_token_id, model.config.talker.codec_eos_token_id
+        self._control = model.config.talker.vocab_size - CONTROL_CODES
+        self._codebooks = model.config.talker.num_code_groups
+
+    def step(self, state: FrameState, run: Tensor, rows: Tensor | None, prompts: PromptPositions | None) -> Frame:
+        begun = kernels.begin(state, run, rows, self._text, self._pad)
+        hidden = self._talker.mixed(begun.x, begun.positions, begun.block_table, state.cache, rows, prompts)
+        codes = begun.positions.new_empty(len(run), self._codebooks)
+        predictor, how = self._predictor, state.sampling.predictor
+        x, finite = kernels.draw_first(
+            state, begun, rows, linear(hidden, self._head), hidden, predictor.enter(hidden), predictor.firsts, codes,
+            self._end, self._control,
+        )  # fmt: skip
+
+        def follow(logits: Tensor, codebook: int, table: Tensor | None) -> Tensor:
+            seed = state.sampling.seed
+            return draw_following(logits, how, seed, state.frame, codebook, rows, codes, codebook, table)
+
+        predictor.complete(state.scratch.first(len(run)), x, follow)
+        spoke, ended = kernels.end(state, begun, rows, codes, self._embedding, predictor.embedding, self._end)
+        return Frame(codes, spoke, finite, ended, begun.starved, begun.full)
+
+
+# Adds what the rows' adapters add to each of a layer's four products, given its input, its result, and what is added
+# last, if anything: [M, ...].
+Adapted = Sequence[Callable[..., Tensor]]
 
 
 class FusedLayer:
     """The weights of a `layers.TransformerLayer`, concatenated."""
 
-    def __init__(self, layer: TransformerLayer) -> None:
+    def __init__(self, layer: TransformerLayer, lay_out: LayOut) -> None:
         attention, mlp = layer.self_attn, layer.mlp
         self.input_norm, self.mlp_norm = layer.input_layernorm, layer.post_attention_layernorm
         self.q_norm, self.k_norm = attention.q_norm.weight, attention.k_norm.weight
-        self.qkv = joined(attention.q_proj, attention.k_proj, attention.v_proj)  # [(queries + 2 pairs) dim, H]
-        self.out = attention.o_proj.weight  # [H, queries dim]
-        self.gate_up = joined(mlp.gate_proj, mlp.up_proj)  # [2 I, H]
-        self.down = mlp.down_proj.weight  # [H, I]
+        self.qkv = lay_out(attention.q_proj, attention.k_proj, attention.v_proj)  # [(queries + 2 pairs) dim, H]
+        self.out = lay_out(attention.o_proj)  # [H, queries dim]
+        self.gate_up = lay_out(mlp.gate_proj, mlp.up_proj)  # [2 I, H]
+        self.down = lay_out(mlp.down_proj)  # [H, I]
 
-    def run(self, x: Tensor, attend: Callable[[Tensor], Tensor]) -> Tensor:
+    def run(self, x: Tensor, attend: Callable[[Tensor], Tensor], adapted: Adapted | None = None) -> Tensor:
         """[M, H] -> [M, H]; `attend` maps queries, keys and values to the attention's result."""
+        if adapted is not None:
+            return self._run_adapted(x, attend, adapted)
         mixed = attend(linear(x, self.qkv, norm=self.input_norm))
         x = linear(mixed, self.out, residual=x)
         hidden = linear(x, self.gate_up, norm=self.mlp_norm, gated=True)
         return linear(hidden, self.down, residual=x)
 
+    def _run_adapted(self, x: Tensor, attend: Callable[[Tensor], Tensor], adapted: Adapted) -> Tensor:
+        """The same, where adapters add to each product before what follows it."""
+        qkv, out, gate_up, down = adapted
+        normed = rms_norm(x, self.input_norm)
+        mixed = attend(qkv(normed, linear(normed, self.qkv)))
+        x = out(mixed, linear(mixed, self.out), x)
+        normed = rms_norm(x, self.mlp_norm)
+        hidden = gate(gate_up(normed, linear(normed, self.gate_up)))
+        return down(hidden, linear(hidden, self.down), x)
+
 
 def joined(*modules: nn.Module) -> Tensor:
     """The weights of layers or embeddings of equal width as one [sum of lengths, width], which they become views of."""
-    weights = [module.get_parameter("weight") for module in modules]
-    whole = torch.cat([weight.detach() for weight in weights])
-    for module, part in zip(modules, torch.split(whole, [len(weight) for weight in weights]), strict=True):
-        module.weight = nn.Parameter(part, requires_grad=False)
+    whole = torch.cat([module.get_parameter("weight").detach() for module in modules])
+    _share(whole, modules)
     return whole
+
+
+def quantised(*modules: nn.Module) -> Quantised:
+    """As `joined`, of linear layers, which then hold the `values` and cannot run."""
+    whole = Quantised.of(torch.cat([module.get_parameter("weight").detach() for module in modules]))
+    _share(whole.values, modules)
+    return whole
+
+
+def _share(whole: Tensor, modules: Sequence[nn.Module]) -> None:
+    sizes = [len(module.get_parameter("weight")) for module in modules]
+    for module, part in zip(modules, torch.split(whole, sizes), strict=True):
+        module.weight = nn.Parameter(part, requires_grad=False)
 
 
 class FusedTalker:
     """`Talker.step` and `Talker.prefill`, one after the other or both at once."""
 
-    def __init__(self, model: FrameModel) -> None:
+    def __init__(self, model: FrameModel, adapters: AdapterBank | None = None, lay_out: LayOut = joined) -> None:
         talker = model.talker
-        self.layers = [FusedLayer(cast(TransformerLayer, layer)) for layer in talker.layers]
+        self._adapters = adapters
+        self.layers = [FusedLayer(cast(TransformerLayer, layer), lay_out) for layer in talker.layers]
         self._norm = talker.norm
         self.heads = _heads(talker, model.config.talker.max_position_embeddings)
         # By the number of positions, and whether several may belong to one row.
@@ -73,29 +163,57 @@ class FusedTalker:
         self, x: Tensor, positions: Tensor, cache: Cache, rows: Tensor | None, prompts: PromptPositions | None
     ) -> Tensor:
         """As `Talker.step`, and with `prompts` a mixed batch. No row is in both parts."""
-        queries = [self._queries(positions, cache, rows, together=False)]
+        block_table = cache.block_table if rows is None else cache.block_table[rows]
+        return self.mixed(x, positions, block_table, cache, rows, prompts)
+
+    def mixed(
+        self,
+        x: Tensor,
+        positions: Tensor,
+        block_table: Tensor,
+        cache: Cache,
+        rows: Tensor | None,
+        prompts: PromptPositions | None,
+    ) -> Tensor:
+        """The same, with the block table of the rows."""
+        queries = [self._queries(positions, block_table, cache, together=False)]
         if prompts is None:
-            return self._run(x, cache, queries)
-        queries.append(self._queries(prompts.positions, cache, prompts.rows, together=True))
-        return self._run(torch.cat((x, prompts.x)), cache, queries)[: len(x)]
+            return self._run(x, cache, queries, rows)
+        queries.append(self._queries(prompts.positions, cache.block_table[prompts.rows], cache, together=True))
+        if self._adapters is not None:
+            everyone = torch.arange(len(x), device=x.device) if rows is None else rows
+            rows = torch.cat((everyone, prompts.rows))
+        return self._run(torch.cat((x, prompts.x)), cache, queries, rows)[: len(x)]
 
     def prefill(self, prompts: PromptPositions, cache: Cache, span: int | None) -> None:
         """Of any rows; each position reads those before it, so `span` is ignored."""
-        queries = self._queries(prompts.positions, cache, prompts.rows, together=True)
-        self._run(prompts.x.clone(), cache, [queries])
+        queries = self._queries(prompts.positions, cache.block_table[prompts.rows], cache, together=True)
+        self._run(prompts.x.clone(), cache, [queries], prompts.rows)
 
-    def _queries(self, positions: Tensor, cache: Cache, rows: Tensor | None, *, together: bool) -> Queries:
+    def _queries(self, positions: Tensor, block_table: Tensor, cache: Cache, *, together: bool) -> Queries:
         kind, longest = (len(positions), together), cache.padding_position + 1
         if kind not in self._scratch:
             split = TOGETHER if together else None
             self._scratch[kind] = Scratch.empty(len(positions), longest, self.heads, positions.device, split)
-        block_table = cache.block_table if rows is None else cache.block_table[rows]
         return Queries(positions, block_table, cache.padding_position, self._scratch[kind], together)
 
-    def _run(self, x: Tensor, cache: Cache, queries: Sequence[Queries]) -> Tensor:
-        for layer, keys, values in zip(self.layers, cache.keys, cache.values, strict=True):
-            x = layer.run(x, partial(self._attend, layer, keys, values, queries))
+    def _run(self, x: Tensor, cache: Cache, queries: Sequence[Queries], rows: Tensor | None) -> Tensor:
+        adapted = self._adapted(rows)
+        both = (part.view(E4M3) if part.dtype == torch.uint8 else part for part in (cache.keys, cache.values))
+        for layer, keys, values, its in zip(self.layers, *both, adapted, strict=True):
+            x = layer.run(x, partial(self._attend, layer, keys, values, queries), its)
         return rms_norm(x, self._norm)
+
+    def _adapted(self, rows: Tensor | None) -> Sequence[Adapted | None]:
+        """What adapters add in each layer to the products of these rows; None is all."""
+        if self._adapters is None:
+            return [None] * len(self.layers)
+        rank, places = self._adapters.rank, self._adapters.places
+        places = places if rows is None else places[rows]
+        return [
+            [partial(add_low_rank, low=low, rank=rank, places=places) for low in several]
+            for several in self._adapters.layers
+        ]
 
     def _attend(
         self, layer: FusedLayer, keys: Tensor, values: Tensor, queries: Sequence[Queries], qkv: Tensor
@@ -108,38 +226,58 @@ class FusedTalker:
 
 
 class FusedPredictor:
-    """`Predictor.forward`."""
+    """The code predictor."""
 
-    def __init__(self, model: FrameModel) -> None:
+    def __init__(self, model: FrameModel, lay_out: LayOut) -> None:
         predictor = model.predictor
-        self.layers = [FusedLayer(cast(TransformerLayer, layer)) for layer in predictor.layers]
+        self.layers = [FusedLayer(cast(TransformerLayer, layer), lay_out) for layer in predictor.layers]
         self._norm = predictor.norm
         self.heads = _heads(predictor, predictor.codebooks)
         self._lm_heads = [head.get_parameter("weight") for head in predictor.lm_head]
-        self._embedding = joined(*predictor.codec_embedding)  # [15 * codes, H]
-        self._starts = torch.arange(len(self._lm_heads), device=self._embedding.device) * len(self._lm_heads[0])
+        self.embedding = joined(*predictor.codec_embedding)  # [15 * codes, H]
         self._projection = predictor.small_to_mtp_projection
-        # The inputs of positions 2 and up for every code, projected ahead.
+        # The inputs behind the hidden state for every code, projected ahead.
         with torch.inference_mode():
-            self._inputs = [
-                self._projection(embedding.get_parameter("weight")) for embedding in predictor.codec_embedding
-            ]
+            self.firsts, *self.inputs = (
+                self._projection(embedding.get_parameter("weight"))
+                for embedding in (model.talker.codec_embedding, *predictor.codec_embedding)
+            )
 
-    def step(self, state: PredictorState, hidden: Tensor, first: Tensor, choose: Choose) -> tuple[Tensor, Tensor]:
-        rows = len(hidden)
-        codes: list[Tensor] = []
-        x = self._projection(torch.stack((hidden, first), dim=1).flatten(0, 1))
+    def enter(self, hidden: Tensor) -> Tensor:
+        """The talker's hidden state [B, H] as an input of the predictor, [B, W]."""
+        if isinstance(self._projection, nn.Linear):
+            return linear(hidden, self._projection.weight, bias=self._projection.bias)
+        return hidden
+
+    def complete(
+        self, state: PredictorState, x: Tensor, follow: Callable[[Tensor, int, Tensor | None], Tensor]
+    ) -> None:
+        """Draws all codes of a frame but the first, given the inputs [2 B, W] of hidden state and first code.
+
+        `follow` draws from the logits [B, V] of a codebook and gives the row of the table [V, W] at each code: the next
+        input. There is no table behind the last code.
+        """
+        rows = len(x) // 2
         for index, lm_head in enumerate(self._lm_heads):
-            if index:
-                x = F.embedding(codes[-1], self._inputs[index - 1])
             tokens, position = len(x) // rows, index + 1
             for layer, keys, values in zip(self.layers, state.cache.keys, state.cache.values, strict=True):
                 norms = layer.q_norm, layer.k_norm
                 x = layer.run(x, partial(attend_in_frame, *norms, self.heads, keys, values, tokens, position))
-            last = x.view(rows, -1, x.shape[1])[:, -1].contiguous()
-            codes.append(choose(linear(last, lm_head, norm=self._norm), index + 1))
+            table = self.inputs[index] if position < len(self._lm_heads) else None
+            x = follow(linear(x[-rows:], lm_head, norm=self._norm), position, table)
+
+    def step(self, state: PredictorState, hidden: Tensor, first: Tensor, choose: Choose) -> tuple[Tensor, Tensor]:
+        """`Predictor.forward`, for codes that are not drawn."""
+        codes: list[Tensor] = []
+
+        def follow(logits: Tensor, codebook: int, table: Tensor | None) -> Tensor:
+            codes.append(choose(logits, codebook))
+            return logits if table is None else F.embedding(codes[-1], table)
+
+        self.complete(state, torch.cat((self.enter(hidden), self._projection(first))), follow)
         others = torch.stack(codes, dim=1)
-        embedded = F.embedding(others + self._starts, self._embedding)
+        starts = torch.arange(len(codes), device=others.device) * len(self._lm_heads[0])
+        embedded = F.embedding(others + starts, self.embedding)
         return others, torch.cat((first[:, None], embedded), dim=1)
 
 

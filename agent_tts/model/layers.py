@@ -28,32 +28,43 @@ class Cache:
     owner of the block left behind.
     """
 
-    keys: Tensor  # [layers, blocks, size, key/value heads, head_dim], rotated
+    keys: Tensor  # [layers, blocks, size, key/value heads, head_dim], rotated; uint8 is the bits of e4m3
     values: Tensor  # same shape
     block_table: Tensor  # int64[B, blocks of a row]
     contiguous: bool  # block r is row r, all of it
 
     @staticmethod
-    def empty(shape: TransformerConfig, rows: int, positions: int, like: Tensor) -> Cache:
+    def empty(
+        shape: TransformerConfig, rows: int, positions: int, like: Tensor, dtype: torch.dtype | None = None
+    ) -> Cache:
         """A block for each row, as long as the row, the padding position included."""
         block_table = torch.arange(rows, device=like.device)[:, None]
-        return Cache._of(shape, block_table, rows, positions, like, contiguous=True)
+        return Cache._of(shape, block_table, rows, positions, dtype or like.dtype, contiguous=True)
 
     @staticmethod
-    def paged(shape: TransformerConfig, rows: int, max_model_len: int, blocks: int, size: int, like: Tensor) -> Cache:
+    def paged(
+        shape: TransformerConfig,
+        rows: int,
+        max_model_len: int,
+        blocks: int,
+        size: int,
+        like: Tensor,
+        dtype: torch.dtype | None = None,
+    ) -> Cache:
         """`blocks` blocks of `size` positions, which rows of at least `max_model_len` are given and give back.
 
         Block 0 belongs to no row: it has the padding position, and stands for all blocks that a row has not been given.
         """
         block_table = torch.zeros(rows, -(-max_model_len // size) + 1, dtype=torch.int64, device=like.device)
-        return Cache._of(shape, block_table, blocks, size, like, contiguous=False)
+        return Cache._of(shape, block_table, blocks, size, dtype or like.dtype, contiguous=False)
 
     @staticmethod
     def _of(
-        shape: TransformerConfig, block_table: Tensor, blocks: int, size: int, like: Tensor, *, contiguous: bool
+        shape: TransformerConfig, block_table: Tensor, blocks: int, size: int, dtype: torch.dtype, *, contiguous: bool
     ) -> Cache:
         extent = (shape.num_hidden_layers, blocks, size, shape.num_key_value_heads, shape.head_dim)
-        return Cache(like.new_zeros(extent), like.new_zeros(extent), block_table, contiguous)
+        keys, values = (torch.zeros(extent, dtype=dtype, device=block_table.device) for _ in range(2))
+        return Cache(keys, values, block_table, contiguous)
 
     @property
     def block_size(self) -> int:

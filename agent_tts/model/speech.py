@@ -9,14 +9,15 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
+from agent_tts.model.adapters import AdapterBank
 from agent_tts.model.codec import Codec, CodecState
+from agent_tts.model.config import PEAK
 from agent_tts.model.frame import Frame, FrameModel
 from agent_tts.model.frame_state import FrameState
-from agent_tts.model.kernels.architectures import OLDEST, of_nvidia
+from agent_tts.model.kernels.architectures import OLDEST, OLDEST_E4M3, of_nvidia
+from agent_tts.model.quantised import NOTHING, EightBits
 from agent_tts.model.talker import PromptPositions
 from agent_tts.model.watermark import Watermark
-
-PEAK = 32_767  # of int16
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +35,16 @@ class SpeechState:
             self.watermark.reset(rows)
 
 
-@dataclass(frozen=True, slots=True)
-class SpeechFrame(Frame):
-    """80 ms of every row; where it is `finite`, its samples are finite, too."""
+def pack(frame: Frame, sound: Tensor) -> Tensor:
+    """What the host needs of 80 ms of every row, for one copy: int16[B, K + 1922].
 
-    pcm: Tensor  # int16[B, 1920]; zeros unless `spoke`
+    K codes; 1920 samples of the sound [B, 1920], zeros unless the row spoke; whether it ended; whether it is finite.
+    Where a row is finite, its samples were, too.
+    """
+    finite = frame.finite & sound.isfinite().all(-1)
+    pcm = (sound.nan_to_num().clamp(-1, 1) * PEAK).round().to(torch.int16)
+    masks = torch.stack((frame.ended, finite), dim=1)
+    return torch.cat((frame.codes.to(torch.int16), pcm, masks.to(torch.int16)), dim=1)
 
 
 class SpeechModel:
@@ -52,6 +58,8 @@ class SpeechModel:
         self.decode: Callable[[CodecState, Tensor, Tensor, Tensor | None], Tensor] = codec.step
         # As Watermark.step, likewise. None without a watermark.
         self.mark = watermark.step if watermark else None
+        # As `pack`, likewise.
+        self.pack: Callable[[Frame, Tensor], Tensor] = pack
 
     def init_state(self, rows: int, max_model_len: int, blocks: int | None = None) -> SpeechState:
         """Empty rows; see `FrameModel.init_state`."""
@@ -63,15 +71,13 @@ class SpeechModel:
     @torch.inference_mode()
     def step(
         self, state: SpeechState, run: Tensor, rows: Tensor | None = None, prompts: PromptPositions | None = None
-    ) -> SpeechFrame:
-        """One frame for the rows of a mask bool[B], with samples; see `FrameModel.step`."""
+    ) -> Tensor:
+        """One frame for the rows of a mask bool[B], with samples, as `pack` gives it; see `FrameModel.step`."""
         frame = self.frame.step(state.frame, run, rows=rows, prompts=prompts)
         sound = self.decode(state.codec, frame.codes, frame.spoke, rows)
         if self.mark is not None and state.watermark is not None:
             sound = sound + self.mark(state.watermark, sound, frame.spoke, rows)
-        finite = frame.finite & sound.isfinite().all(-1)
-        pcm = (sound.nan_to_num().clamp(-1, 1) * PEAK).round().to(torch.int16)
-        return SpeechFrame(frame.codes, frame.spoke, finite, frame.ended, frame.starved, frame.full, pcm)
+        return self.pack(frame, sound)
 
 
 def can_fuse(device: torch.device, dtype: torch.dtype) -> bool:
@@ -98,20 +104,33 @@ def why_not_fused(device: torch.device, dtype: torch.dtype) -> str | None:
     return None if find_spec("triton") else "triton is not installed"
 
 
-def accelerate(model: SpeechModel) -> bool:
+def why_not_e4m3(device: torch.device, dtype: torch.dtype) -> str | None:
+    """Why nothing can be in e4m3. None where it can. Modules would convert a matrix, or a cache, at each use."""
+    if why := why_not_fused(device, dtype):
+        return why
+    if torch.cuda.is_available():
+        known = of_nvidia(torch.cuda.get_device_capability(device))
+        if (known.capability or 0) < OLDEST_E4M3:
+            return f"a GPU from sm_{OLDEST_E4M3} on converts such numbers, not {known.name}"
+    return None
+
+
+def accelerate(model: SpeechModel, adapters: AdapterBank | None = None, eight: EightBits = NOTHING) -> bool:
     """Replaces modules by fused kernels where these can run; whether they can. The codec's copy its weights."""
     weight = model.frame.talker.codec_head.weight
     if can_fuse(weight.device, weight.dtype):
-        put_kernels(model)
+        put_kernels(model, adapters, eight)
         return True
     return False
 
 
-def put_kernels(model: SpeechModel) -> None:
+def put_kernels(model: SpeechModel, adapters: AdapterBank | None = None, eight: EightBits = NOTHING) -> None:
     """As `accelerate`, on any device: on the meta device, to compile the kernels ahead."""
     from agent_tts.model.fused import fuse
+    from agent_tts.model.kernels.frame import pack
 
-    fuse(model.frame)
+    fuse(model.frame, adapters, eight)
+    model.pack = pack
     if next(model.codec.parameters()).dtype != torch.float32:  # the codec's tiles are for 16-bit numbers
         from agent_tts.model.codec_fast import FastCodec
 

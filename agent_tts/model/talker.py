@@ -43,7 +43,7 @@ class Talker(Transformer):
         super().__init__(config)
         self.codec_embedding = nn.Embedding(config.vocab_size, config.hidden_size)
         self.text_embedding = nn.Embedding(config.text_vocab_size, config.text_hidden_size)
-        self.text_projection = TextProjection(config.text_hidden_size, config.hidden_size)
+        self.text_projection: nn.Module = TextProjection(config.text_hidden_size, config.hidden_size)
         self.codec_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
 
     def embed_text(self, ids: Tensor) -> Tensor:

@@ -64,9 +64,14 @@ def hollow(module: Loadable, dtype: torch.dtype) -> None:
 
 
 class _NoMemory(TorchFunctionMode):
-    """Makes `torch.empty`, which allocates the parameters of torch's layers, give meta tensors."""
+    """Makes `torch.empty`, which allocates the parameters of torch's layers, give meta tensors, and leaves them so.
+
+    To draw the values of a meta tensor, torch would import its compiler, for 1.7 s.
+    """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(func, "__module__", None) == nn.init.__name__:
+            return kwargs["tensor"]
         device = {"device": "meta"} if func is torch.empty else {}
         return func(*args, **(kwargs or {}) | device)
 

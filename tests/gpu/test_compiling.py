@@ -28,8 +28,9 @@ def counted(compilation, progress):
     before.update(cache.iterdir())
 
 Compilation.wait = counted
-folder, paged = sys.argv[1], sys.argv[2] == "paged"
-qwen3 = Qwen3(models=(Checkpoint(source=folder),), max_model_len=4_096, memory=0.08 if paged else 0.85)
+folder, paged, weights = sys.argv[1], sys.argv[2] == "paged", sys.argv[3]
+models = (Checkpoint(source=folder),)
+qwen3 = Qwen3(models=models, max_model_len=4_096, memory=0.08 if paged else 0.85, weights=weights, kv_cache=weights)
 engine = Qwen3Engine(Settings(qwen3=qwen3, voices=Voices(folder=folder + "/voices")), 32)
 assert any(model.blocks for model in engine._models) == paged
 engine.close()
@@ -38,11 +39,11 @@ print(len(before), *(file.name for kernel in set(cache.iterdir()) - before for f
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("memory", ["contiguous", "paged"])
-def test_a_first_start_finds_all_its_kernels_compiled(tmp_path: Path, memory: str) -> None:
+@pytest.mark.parametrize(("memory", "weights"), [("contiguous", "bfloat16"), ("paged", "fp8")])
+def test_a_first_start_finds_all_its_kernels_compiled(tmp_path: Path, memory: str, weights: str) -> None:
     write(tmp_path / "0.6B", size="0.6B")
     environment = os.environ | {"TRITON_CACHE_DIR": str(tmp_path / "cache")}
-    command = [sys.executable, "-c", PROGRAM, str(tmp_path / "0.6B"), memory]
+    command = [sys.executable, "-c", PROGRAM, str(tmp_path / "0.6B"), memory, weights]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=380)
     print(done.stderr)
     compiled, *added = done.stdout.split()

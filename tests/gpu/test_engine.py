@@ -62,8 +62,10 @@ def test_float32_gives_the_audio_of_the_cpu(folder: Path) -> None:
     assert np.abs(ours - theirs).max() < 33  # of 32 768
 
 
-def test_captured_steps_equal_uncaptured_ones(folder: Path) -> None:
-    with engine(folder, device="cuda") as captured, engine(folder, device="cuda", cuda_graphs=False) as parts:
+@pytest.mark.parametrize("weights", ["bfloat16", "fp8"])
+def test_captured_steps_equal_uncaptured_ones(folder: Path, weights: str) -> None:
+    given: dict[str, Any] = {"device": "cuda", "weights": weights, "kv_cache": weights}
+    with engine(folder, **given) as captured, engine(folder, **given, cuda_graphs=False) as parts:
         for slots in ((0,), (1, 0), (3, 2, 1, 0)):
             assert np.array_equal(sound(captured, *slots), sound(parts, *slots))
 

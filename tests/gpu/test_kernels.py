@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from agent_tts.model import sampling
 from agent_tts.model.layers import Cache, RMSNorm, TransformerLayer
+from agent_tts.model.quantised import Quantised
 from agent_tts.model.speech import SpeechModel
 
 ROUNDING = 4e-3  # relative error of bfloat16 results with equal rounding and sums in another order
@@ -47,6 +48,7 @@ def linear_reference(
     return out if residual is None else residual + out
 
 
+@pytest.mark.parametrize("e4m3", [False, True])
 @pytest.mark.parametrize("rows", [1, 2, 3, 16, 33, 64, 100, 256])
 @pytest.mark.parametrize(
     ("outputs", "inputs", "normed", "gated", "residual"),
@@ -61,17 +63,20 @@ def linear_reference(
         (1024, 3072, False, False, True),
     ],
 )
-def test_linear(rows: int, outputs: int, inputs: int, normed: bool, gated: bool, residual: bool) -> None:
+def test_linear(rows: int, outputs: int, inputs: int, normed: bool, gated: bool, residual: bool, e4m3: bool) -> None:
     from agent_tts.model.kernels.linear import linear
 
     x, weight = noise(rows, inputs), noise(outputs * (1 + gated), inputs, scale=inputs**-0.5)
+    matrix = Quantised.of(weight) if e4m3 else weight
+    if isinstance(matrix, Quantised):
+        weight = matrix.dequantised(torch.bfloat16)
     norm = RMSNorm(inputs, 1e-6) if normed else None
     if norm is not None:
         norm.weight = nn.Parameter(noise(inputs), requires_grad=False)
     before = noise(rows, outputs) if residual else None
     expected = linear_reference(x, weight, norm=norm, residual=before, gated=gated)
     for _ in range(2):  # the second run must not depend on what the first leaves behind
-        found = linear(x, weight, norm=norm, residual=None if before is None else before.clone(), gated=gated)
+        found = linear(x, matrix, norm=norm, residual=None if before is None else before.clone(), gated=gated)
         assert error(found, expected) < ROUNDING
 
 
@@ -99,7 +104,7 @@ def test_a_talker_layers_attention_over_blocks(model: SpeechModel) -> None:
     fused = FusedTalker(model.frame)
     layer, module, heads = fused.layers[0], cast(TransformerLayer, talker.layers[0]).self_attn, fused.heads
     x = noise(rows, config.hidden_size)
-    qkv = x @ layer.qkv.T
+    qkv = x @ cast(Tensor, layer.qkv).T
     seen: list[Tensor] = []
     hook = module.o_proj.register_forward_pre_hook(lambda _, args: seen.append(args[0][:, 0]))
     module(

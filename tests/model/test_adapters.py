@@ -39,6 +39,12 @@ def admit(model: FrameModel, state: FrameState, row: int) -> None:
     model.admit(state, row, prompt, SamplingParams(), tiny.speaker_vector())
 
 
+def adapting(model: FrameModel, rows: int, count: int, rank: int) -> AdapterBank:
+    bank = AdapterBank(model, rows, count, rank)
+    bank.adapt()
+    return bank
+
+
 def forced(model: FrameModel, state: FrameState, rows: int) -> Tensor:
     """Logits of frames whose codes are given: [FRAMES, 16, rows, 2048]."""
     codes, found = torch.randint(2048, (FRAMES, 16), generator=torch.Generator().manual_seed(7)), []
@@ -75,7 +81,7 @@ def test_rows_with_different_adapters_are_rows_of_the_merged_checkpoints(
     base: Path, folders: list[Path], tmp_path: Path
 ) -> None:
     model = loaded(base)
-    bank = AdapterBank(model, rows=5, count=3, rank=8)
+    bank = adapting(model, rows=5, count=3, rank=8)
     adapters = [bank.load(folder, AdapterFile.read(folder)) for folder in folders]
     state = model.init_state(5, MODEL_LEN)
     for row, adapter in enumerate([None, *adapters, adapters[0]]):
@@ -99,7 +105,7 @@ def test_a_row_without_an_adapter_is_bit_for_bit_what_it_is_without_the_bank(bas
     for row in range(2):
         admit(model, state, row)
     expected = forced(model, state, 2)
-    bank = AdapterBank(model, rows=2, count=1, rank=4)
+    bank = adapting(model, rows=2, count=1, rank=4)
     state = model.init_state(2, MODEL_LEN)
     bank.assign(1, bank.load("a", AdapterFile.read(folders[0])))
     for row in range(2):
@@ -115,7 +121,7 @@ def test_a_place_is_free_when_nothing_refers_to_its_adapter_and_keeps_nothing_of
     """Mutation: a smaller adapter that follows a larger one in its place would keep some of its columns."""
     first, second, third = (AdapterFile.read(folder) for folder in folders)
     model = loaded(base)
-    bank = AdapterBank(model, rows=1, count=1, rank=8)
+    bank = adapting(model, rows=1, count=1, rank=8)
     large = bank.load("large", second)
     assert bank.load("large", second) is large
     with pytest.raises(AtCapacity, match="takes 1 LoRA adapters at once"):
@@ -128,7 +134,7 @@ def test_a_place_is_free_when_nothing_refers_to_its_adapter_and_keeps_nothing_of
     reused = forced(model, state, 1)
 
     model = loaded(base)
-    bank = AdapterBank(model, rows=1, count=1, rank=8)
+    bank = adapting(model, rows=1, count=1, rank=8)
     state = model.init_state(1, MODEL_LEN)
     adapter = bank.load("small", third)
     bank.assign(0, adapter)
@@ -139,7 +145,7 @@ def test_a_place_is_free_when_nothing_refers_to_its_adapter_and_keeps_nothing_of
 def test_the_memory_of_the_places_is_known_ahead(base: Path) -> None:
     model = loaded(base)
     bank = AdapterBank(model, rows=1, count=3, rank=8)
-    held = sum(linear.down.nbytes + linear.up.nbytes for linear in bank._linears.values())
+    held = sum(low.down.nbytes + low.up.nbytes for layer in bank.layers for low in layer)
     assert AdapterBank.nbytes(model.config.talker, 3, 8, torch.float32) == held
 
 

@@ -17,7 +17,6 @@ pytest.importorskip("triton", reason="the kernels need triton, which comes with 
 from agent_tts.model.codec import Codec, CodecState
 from agent_tts.model.codec_fast import FastCodec
 from agent_tts.model.kernels import tiles
-from tests.model.codec_noise import signal_to_noise, synthetic_codec
 from tests.model.test_codec import NO_CODE, config, fill, relative_error
 
 GPU = torch.cuda.is_available()
@@ -125,29 +124,3 @@ def test_a_tile_fits_every_layer(rows: int) -> None:
         assert channels % tile.inputs == 0
         assert tile.outputs // 2 < outputs
         assert 2 * tile.stages * tile.inputs * (tile.rows + tile.outputs) <= 227 << 10
-
-
-# --- on the device
-
-
-@pytest.mark.gpu
-def test_the_waveform_is_as_near_to_float32_as_that_of_torch() -> None:
-    exact, rounded = synthetic_codec(DEVICE, torch.float32), synthetic_codec(DEVICE, torch.bfloat16)
-    torchs = signal_to_noise(exact, rounded, rounded.step, torch.bfloat16)
-    assert signal_to_noise(exact, rounded, FastCodec(rounded).step, torch.bfloat16) > torchs - 1
-
-
-@pytest.mark.gpu
-def test_a_row_sounds_the_same_in_every_batch() -> None:
-    """To the rounding of bfloat16: another batch has other tiles."""
-    codec = synthetic_codec(DEVICE, torch.bfloat16)
-    fast, codes = FastCodec(codec), torch.randint(0, 2048, (12, 1, 16), device=DEVICE)
-    waves = {}
-    for rows in (1, 2, 8, 64, 256):
-        state = codec.init_state(rows, DEVICE, torch.bfloat16)
-        run = torch.ones(rows, dtype=torch.bool, device=DEVICE)
-        frames = [fast.step(state, one.expand(rows, -1).contiguous(), run) for one in codes]
-        waves[rows] = torch.cat(frames, 1)
-        assert torch.equal(waves[rows][:1].expand(rows, -1), waves[rows])
-    for rows, wave in waves.items():
-        assert relative_error(wave[0], waves[1][0]) < 0.1, rows

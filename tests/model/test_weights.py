@@ -73,6 +73,20 @@ def test_a_built_module_takes_no_memory_but_has_its_buffers() -> None:
     assert not torch.empty(1).is_meta
 
 
+def test_parameters_are_not_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They come from a file, and torch imports its compiler to draw those of an embedding on the meta device."""
+
+    def draw(*_: object) -> None:
+        raise AssertionError("a parameter was drawn")
+
+    for name in ("_no_grad_normal_", "_no_grad_uniform_"):
+        monkeypatch.setattr(nn.init, name, draw)
+    with pytest.raises(AssertionError):
+        nn.Embedding(3, 4)
+    assert build(nn.Embedding, 3, 4).weight.is_meta
+    assert build(Toy).first.weight.is_meta
+
+
 def test_every_parameter_comes_from_the_file(tensors: dict[str, Tensor], tmp_path: Path) -> None:
     toy = build(Toy)
     plan(toy, saved(tmp_path, tensors), MODEL, torch.float32).load("cpu")

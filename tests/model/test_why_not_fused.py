@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from agent_tts.model.speech import can_fuse, why_not_fused
+from agent_tts.model.speech import can_fuse, why_not_e4m3, why_not_fused
 
 pytest.importorskip("triton", reason="without it the reason is another one")
 CUDA = torch.device("cuda:0")
@@ -35,6 +35,18 @@ def test_a_gpu_of_amd_is_no_gpu_of_nvidia_with_its_capability(gpu: None) -> None
 @pytest.mark.parametrize("gpu", [((7, 5), None)], indirect=True)
 def test_an_older_gpu(gpu: None) -> None:
     assert why_not_fused(CUDA, torch.bfloat16) == "fused kernels need a GPU from sm_80 on, not sm_75"
+
+
+@pytest.mark.parametrize("gpu", [((8, 6), None)], indirect=True)
+def test_weights_in_e4m3_need_a_newer_gpu(gpu: None) -> None:
+    said = "a GPU from sm_89 on converts such numbers, not sm_86"
+    assert (why_not_fused(CUDA, torch.bfloat16), why_not_e4m3(CUDA, torch.bfloat16)) == (None, said)
+
+
+@pytest.mark.parametrize("gpu", [((8, 9), None), ((9, 0), None)], indirect=True)
+def test_weights_in_e4m3_need_what_fused_kernels_need(gpu: None) -> None:
+    assert why_not_e4m3(CUDA, torch.bfloat16) is None
+    assert why_not_e4m3(CUDA, torch.float32) == "fused kernels compute in bfloat16, not float32"
 
 
 @pytest.mark.parametrize("name", ["cpu", "mps"])

@@ -56,11 +56,17 @@ class Steps:
     sizes: tuple[int, ...]  # batches
     mixed: bool  # a batch may have prompts beside its frames
     watermark: bool  # of the released sizes
+    fp8_weights: bool
+    fp8_cache: bool
+    adapters: tuple[int, int]  # at once, and their largest rank
     architecture: str  # of the GPU: a key of `kernels.architectures`, or another name
 
     @staticmethod
     def all_from_json(text: str) -> list[Steps]:
-        return [Steps(**values | {"sizes": tuple(values["sizes"])}) for values in json.loads(text)]
+        return [
+            Steps(**values | {name: tuple(values[name]) for name in ("sizes", "adapters")})
+            for values in json.loads(text)
+        ]
 
     @property
     def stamp(self) -> Path:
@@ -157,10 +163,12 @@ def rehearse(several: Sequence[Steps]) -> list[Launch]:
 def _rehearse(steps: Steps, rehearsal: Rehearsal) -> None:
     import torch
 
+    from agent_tts.model.adapters import AdapterBank
     from agent_tts.model.codec import Codec
     from agent_tts.model.config import ModelConfig
     from agent_tts.model.frame import PROMPT_ENTRIES, FrameModel, PromptEntries
     from agent_tts.model.kernels.launch import unmade
+    from agent_tts.model.quantised import EightBits
     from agent_tts.model.speech import SpeechModel, put_kernels
     from agent_tts.model.watermark import Watermark
     from agent_tts.model.weights import build, hollow
@@ -171,8 +179,9 @@ def _rehearse(steps: Steps, rehearsal: Rehearsal) -> None:
     hollow(model.frame, getattr(torch, steps.dtype))
     for part in filter(None, (model.codec, watermark)):
         hollow(part, getattr(torch, steps.codec_dtype))
-    put_kernels(model)
     rows = max(steps.sizes)
+    adapters = AdapterBank(model.frame, rows, *steps.adapters) if steps.adapters[0] else None
+    put_kernels(model, adapters, EightBits(steps.fp8_weights, steps.fp8_cache))
     state = model.init_state(rows, steps.max_model_len, rows if steps.paged else None)
     run, who = (torch.empty(rows, dtype=dtype, device="meta") for dtype in (torch.bool, torch.int64))
     numbers = partial(torch.empty, dtype=torch.int64, device="meta")

@@ -29,7 +29,7 @@ from agent_tts.model.device import queues
 from agent_tts.model.frame import PROMPT_ENTRIES, PromptEntries
 from agent_tts.model.frame_state import FrameState
 from agent_tts.model.prompt import VECTOR
-from agent_tts.model.speech import SpeechFrame, SpeechModel, SpeechState
+from agent_tts.model.speech import SpeechModel, SpeechState
 from agent_tts.model.upload import staged
 
 BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -77,7 +77,7 @@ class ChunkInputs:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What the host needs of a `SpeechFrame`, for the n rows of a step; overwritten by the second launch after it."""
+    """What `speech.pack` gives, for the n rows of a step; overwritten by the second launch after it."""
 
     codes: NDArray[np.int16]  # [n, 16]
     pcm: NDArray[np.int16]  # [n, 1920]
@@ -214,7 +214,7 @@ class FrameGraphs:
     def _frame_at_once(self, rows: Sequence[int]) -> LaunchedStep:
         self._who.zero_()
         self._who[list(rows)] = True
-        packed = _pack(self._model.step(self._state, self._who)).cpu()
+        packed = self._model.step(self._state, self._who).cpu()
         return LaunchedStep(len(packed), packed.numpy()[list(rows)], None)
 
     def _run(self, size: int, *, prompts: bool) -> _DeviceOutput:
@@ -235,7 +235,7 @@ class FrameGraphs:
             assert embedded is not None
             frame.ops.prefill(embedded, self._state.frame.cache, None)
             return _DeviceOutput(embedded.x[:0], embedded.x)
-        packed = _pack(self._model.step(self._state, self._all[:size], self._who[:size], embedded))
+        packed = self._model.step(self._state, self._all[:size], self._who[:size], embedded)
         return _DeviceOutput(packed, embedded.x if embedded else packed[:0])
 
     def _capture(self, progress: Progress) -> None:
@@ -311,9 +311,3 @@ class _HostBuffers:
 
 def _timer() -> torch.cuda.Event:
     return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-
-
-def _pack(frame: SpeechFrame) -> Tensor:
-    """What the host needs in one tensor, for one copy: int16[B, _WIDTH]."""
-    masks = torch.stack((frame.ended, frame.finite), dim=1)
-    return torch.cat((frame.codes.to(torch.int16), frame.pcm, masks.to(torch.int16)), dim=1)

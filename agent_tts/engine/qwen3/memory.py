@@ -28,6 +28,7 @@ class ModelNeeds:
 
     name: str
     weights: int  # and the copies that kernels keep
+    loading: int  # more than that, before there is anything else of the model
     position: int  # of the cache, in all layers
     row: int  # of the state of codec and watermark
     work: int  # of a row of a step, while it is computed
@@ -112,7 +113,7 @@ class DeviceMemory:
         return min(max(self.share, USUAL_SHARE) * self.free, self.share * self.total) - self.libraries
 
     def fit(self, models: Sequence[ModelNeeds], slots: int, positions: int) -> MemoryPlan | None:
-        """The plan with so many slots. None: no blocks are left for two contexts of all positions."""
+        """The plan with so many slots. None: no room to load, or no blocks for two contexts of all positions."""
         left = self.budget - sum(model.fixed(slots) for model in models)
         whole = left >= sum(model.whole_cache(slots, positions) for model in models)
         parts, streams = [], slots
@@ -124,8 +125,11 @@ class DeviceMemory:
                     return None
                 cache = blocks * BLOCK_SIZE * model.position
                 streams = min(streams, blocks * BLOCK_SIZE // min(STREAM_POSITIONS, positions))
-            state, scratch = model.state(slots), model.scratch(slots)
+            state = model.state(slots)
+            scratch = max(model.scratch(slots), model.loading - state - cache)
             parts.append(ModelMemory(model.name, model.weights, state, scratch, cache, blocks))
+        if sum(part.weights + part.state + part.scratch + part.cache for part in parts) > self.budget:
+            return None
         return MemoryPlan(slots, positions, streams, tuple(parts), self.libraries, self.free)
 
     def plan(self, models: Sequence[ModelNeeds], slots: int, positions: int, *, exact: bool) -> MemoryPlan:

@@ -32,8 +32,9 @@ from agent_tts.model.entries import CheckpointError
 from agent_tts.model.frame import FrameModel
 from agent_tts.model.kernels.architectures import of_nvidia
 from agent_tts.model.prompt import PromptVoice, Reference, SpeakerPlace, takes_instructions
+from agent_tts.model.quantised import EightBits, check, saved_bytes
 from agent_tts.model.sampling import SamplingParams
-from agent_tts.model.speech import SpeechModel, can_fuse, put_kernels, why_not_fused
+from agent_tts.model.speech import SpeechModel, can_fuse, put_kernels, why_not_e4m3, why_not_fused
 from agent_tts.model.watermark import Watermark
 from agent_tts.model.watermark_weights import load_watermark
 from agent_tts.model.weights import CODEC, MODEL, build, plan
@@ -44,6 +45,7 @@ from agent_tts.voices import LANGUAGES
 # Measured on the meta device (tests/engine/qwen3/test_memory.py): what a row's step has at once, in its widest layers.
 FUSED_WORK, MODULE_WORK = 3, 6
 MOST_SLOTS = 65_535  # of the settings
+CHECK = 512 << 20  # bytes: of what e4m3 changes, predictions and a layer in float32
 GRAPH = 16 << 20  # bytes of a captured one: the nodes, and what the host reads
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 KINDS: dict[ModelType, VoiceKind] = {"custom_voice": "named", "voice_design": "designed", "base": "cloned"}
@@ -79,10 +81,11 @@ class Qwen3Model:
         self.dtype = DTYPES.get(settings.dtype, torch.bfloat16 if queues(device) else torch.float32)
         # Adapters at once, and their largest rank. Only clones have some.
         self._adapters = (settings.adapters if self.kind == "cloned" else 0), settings.adapter_rank
-        if self._adapters[0] and queues(device) and settings.cuda_graphs:
-            raise CheckpointError("fused kernels run no adapters: qwen3.cuda_graphs: false, or qwen3.adapters: 0")
         # Whether its steps are fused kernels.
-        self._fused = can_fuse(device, self.dtype) and not self._adapters[0]
+        self._fused = can_fuse(device, self.dtype)
+        self._eight = EightBits(settings.weights == "fp8", settings.kv_cache == "fp8")
+        if self._eight and (why := why_not_e4m3(device, self.dtype)):
+            raise CheckpointError(f"{self._eight} is for fused kernels alone: {why}; use bfloat16")
         # float16: its signal-to-noise ratio is 20 dB better than that of bfloat16.
         codec_dtype = torch.float16 if self._fused else torch.float32
         self._codec_dtype = DTYPES.get(settings.codec_dtype, codec_dtype)
@@ -140,6 +143,7 @@ class Qwen3Model:
         """The memory that it takes."""
         talker, codec = self.config.talker, self.config.codec
         adapters = AdapterBank.nbytes(talker, *self._adapters, self.dtype)
+        saved = saved_bytes(self._frame, self.dtype) if self._eight.weights else 0
         weights = sum(plan.nbytes for plan in self._plans) + adapters
         states = [self._codec.init_state(1, "meta", self._codec_dtype)]
         copied = self._plans[1].nbytes if self._fused else 0
@@ -147,7 +151,8 @@ class Qwen3Model:
             marks = sum(weight.numel() for weight in self.watermark.parameters()) * self._codec_dtype.itemsize
             weights, copied = weights + marks, copied + marks * self._fused
             states.append(self.watermark.init_state(1, "meta", self._codec_dtype))
-        position = 2 * talker.num_hidden_layers * talker.num_key_value_heads * talker.head_dim * self.dtype.itemsize
+        width = 1 if self._eight.cache else self.dtype.itemsize
+        position = 2 * talker.num_hidden_layers * talker.num_key_value_heads * talker.head_dim * width
         # Of the widest layer, the codec's last.
         samples = FRAME_SAMPLES * (codec.decoder_dim >> len(codec.upsample_rates)) * self._codec_dtype.itemsize
         if self._fused:
@@ -160,7 +165,8 @@ class Qwen3Model:
             work = MODULE_WORK * samples + repeats * self.max_model_len * position // talker.num_hidden_layers
         return ModelNeeds(
             name=self.name,
-            weights=weights + copied,
+            weights=weights + copied - saved,
+            loading=saved + CHECK if self._eight else 0,
             position=position,
             row=sum(t.nbytes for state in states for t in (state.keys, state.values, *state.histories)),
             work=work,
@@ -177,13 +183,18 @@ class Qwen3Model:
                 part.load(self.device)
             logger.info("{}: loaded on {} as {}", self.name, self.device, _name_of(self.dtype))
             laps.end("weights")
+            if self._eight:
+                logger.info("{}: {}: {}", self.name, self._eight, check(self._frame, self._eight))
+                laps.end("check of fp8")
             watermark = self.watermark.to(self.device, self._codec_dtype) if self.watermark else None
             model = SpeechModel(self._frame, self._codec, watermark)
             rows = rows_of_state(self.rows, self.device)
             adapters = AdapterBank(self._frame, rows, *self._adapters) if self._adapters[0] else None
             if self._fused:
-                put_kernels(model)
+                put_kernels(model, adapters, self._eight)
                 Device.of(self.device).trim()  # weights that kernels have concatenated
+            elif adapters:
+                adapters.adapt()
             state = model.init_state(rows, self.max_model_len, self.blocks)
             laps.end("layout and state")
             if why := compilation.wait(partial(self._tell, "kernels compiled")):
@@ -221,6 +232,9 @@ class Qwen3Model:
             sizes=self.sizes,
             mixed=not self._one_size,
             watermark=self.watermark is not None,
+            fp8_weights=self._eight.weights,
+            fp8_cache=self._eight.cache,
+            adapters=self._adapters,
             architecture=of_nvidia(torch.cuda.get_device_capability(self.device)).name,
         )
         return [steps]

@@ -32,6 +32,7 @@ from agent_tts.engine.qwen3.graphs import StepResult
 from agent_tts.engine.qwen3.model import Qwen3Model
 from agent_tts.engine.qwen3.runaway import (
     LEAST_FRAMES_PER_TOKEN,
+    MOST_HELD,
     SHORT,
     Paces,
     RunawayDetector,
@@ -460,14 +461,20 @@ class Row:
         """Keep a frame back. From now on the row has an outlet, which hands out a frame a step if they are good."""
         self._shape(always=True)
         self._held.append(frame)
+        if len(self._held) > MOST_HELD:
+            self._speak([self._held.pop(0)])
 
     def _write(self, frames: Sequence[bytes]) -> None:
         """Give frames to the outlet, if there are any; none are held back any more."""
+        self._speak(frames)
+        self._held.clear()
+
+    def _speak(self, frames: Sequence[bytes]) -> None:
+        """Give frames to the outlet, if there are any."""
         if frames:
             assert self.outlet is not None
             segment = self.feed.segments[0]
             self.outlet.speak(frames, segment.manner, seam=segment.seam)
-        self._held.clear()
 
     def _shape(self, *, always: bool = False) -> None:
         """Make the outlet where the model's frames are not handed out as such: from the present segment on."""

@@ -25,6 +25,8 @@ LOOP_HELD, LOOP_FRAMES = 6, 30
 LOOP_PERIODS = 16  # frames of the longest loop that is detected
 # Frames of a text that takes n frames at the voice's pace: 1 s and half of it more, 2 s and 1.5 times of it more.
 TEXT_HELD, TEXT_FRAMES = (12, 1.5), (25, 2.5)
+# Frames that are held at most, so that the listener need not wait: 0.4 s at 64 rows on an H200, of 1 s of audio ahead.
+MOST_HELD = 64
 # Frames of a text are at least so many a token, whatever is known of its signs.
 LEAST_FRAMES_PER_TOKEN = 1.0
 # What may be said letter by letter, sign by sign, or drawn out: a letter alone, capitals, letters without a vowel,

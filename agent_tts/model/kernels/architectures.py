@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 OLDEST = 80  # of NVIDIA, 10 * major + minor: those before it have no tensor cores for bfloat16
+OLDEST_E4M3 = 89  # of NVIDIA: triton converts numbers in e4m3 for these
 TENSOR_MEMORY = 512  # columns of a block, where there is such memory
 
 

@@ -16,20 +16,30 @@ from torch import Tensor
 from agent_tts.model.kernels.launch import launch, overlap, power_of_2, wait
 
 _TILE = 64  # positions that a program reads at a time
+_MERGED = 8  # parts of a row that are put together at a time
 TOGETHER = 1_024  # positions of a program that reads what the kernel before it writes
 
 
 @triton.jit
-def _turned(x, heads, weight, cos, sin, eps, DIM: tl.constexpr):
+def _halves(values, DIM: tl.constexpr):
+    """Both halves of DIM values."""
+    half = tl.arange(0, DIM // 2)
+    return tl.load(values + half), tl.load(values + DIM // 2 + half)
+
+
+@triton.jit
+def _turned(x, heads, norm, angles, eps, DIM: tl.constexpr):
     """Norm and rope of these heads: both halves, [heads, DIM / 2], rounded as the modules round."""
     HALF: tl.constexpr = DIM // 2
+    norm_low, norm_high = norm
+    cos, sin = angles
     kind = cos.dtype
     d = tl.arange(0, HALF)
     at = heads[:, None] * DIM + d[None, :]
     low, high = tl.load(x + at).to(tl.float32), tl.load(x + at + HALF).to(tl.float32)
     scale = tl.rsqrt((tl.sum(low * low, 1) + tl.sum(high * high, 1)) / DIM + eps)[:, None]
-    low = (low * scale).to(kind).to(tl.float32) * tl.load(weight + d).to(tl.float32)[None, :]
-    high = (high * scale).to(kind).to(tl.float32) * tl.load(weight + HALF + d).to(tl.float32)[None, :]
+    low = (low * scale).to(kind).to(tl.float32) * norm_low.to(tl.float32)[None, :]
+    high = (high * scale).to(kind).to(tl.float32) * norm_high.to(tl.float32)[None, :]
     low, high = low.to(kind).to(tl.float32), high.to(kind).to(tl.float32)
     c, s = cos.to(tl.float32)[None, :], sin.to(tl.float32)[None, :]
     new_low = (low * c).to(kind).to(tl.float32) + (-high * s).to(kind).to(tl.float32)
@@ -45,28 +55,19 @@ def _places(blocks, positions, end, block_stride, stride, SIZE: tl.constexpr):
 
 
 @triton.jit
-def _angles(rope, position, DIM: tl.constexpr):
-    """Cosine and sine of a position, [DIM / 2]."""
-    half = tl.arange(0, DIM // 2)
-    return tl.load(rope + position * DIM + half), tl.load(rope + position * DIM + DIM // 2 + half)
-
-
-@triton.jit
-def _read(keys, values, at, ok, DIM: tl.constexpr):
-    """Both halves of the keys, and the values, at these offsets; `at` and `ok` are [positions, 1]."""
+def _read(keys, values, at, ok, kind, DIM: tl.constexpr):
+    """Both halves of the keys, and the values, at these offsets, as `kind`; `at` and `ok` are [positions, 1]."""
     d, half = tl.arange(0, DIM), tl.arange(0, DIM // 2)
-    low = tl.load(keys + at + half[None, :], mask=ok, other=0)
-    high = tl.load(keys + at + DIM // 2 + half[None, :], mask=ok, other=0)
-    return low, high, tl.load(values + at + d[None, :], mask=ok, other=0)
+    low = tl.load(keys + at + half[None, :], mask=ok, other=0.0)
+    high = tl.load(keys + at + DIM // 2 + half[None, :], mask=ok, other=0.0)
+    return low.to(kind), high.to(kind), tl.load(values + at + d[None, :], mask=ok, other=0.0).to(kind)
 
 
 @triton.jit
-def _keep(
-    x, to, keys, values, k_norm, cos, sin, eps, pair, HEADS: tl.constexpr, PAIRS: tl.constexpr, DIM: tl.constexpr
-):
+def _keep(x, to, keys, values, norm, angles, eps, pair, HEADS: tl.constexpr, PAIRS: tl.constexpr, DIM: tl.constexpr):
     """Writes key and value of a new position at offset `to` [1, 1]; gives both halves of the key, and the value."""
     d, half = tl.arange(0, DIM), tl.arange(0, DIM // 2)
-    low, high = _turned(x, HEADS + pair + tl.arange(0, 1), k_norm, cos, sin, eps, DIM)
+    low, high = _turned(x, HEADS + pair + tl.arange(0, 1), norm, angles, eps, DIM)
     value = tl.load(x + (HEADS + PAIRS + pair) * DIM + d)[None, :]
     tl.store(keys + to + half[None, :], low)
     tl.store(keys + to + DIM // 2 + half[None, :], high)
@@ -80,7 +81,7 @@ def _write(
     k_norm,  # [DIM]
     rope,  # [S, 2, DIM / 2]: cosine and sine
     positions,  # int64[B]; the padding position is not written
-    keys,  # [blocks, SIZE, PAIRS, DIM]
+    keys,  # [blocks, SIZE, PAIRS, DIM], in the dtype of qkv, or in e4m3
     values,
     block_table,  # int64[B, BLOCKS]
     eps,
@@ -95,14 +96,15 @@ def _write(
 ):
     row, pair = tl.program_id(0), tl.program_id(1)
     position = tl.load(positions + row)
-    wait(OVERLAP)
     if position >= padding_position:
+        wait(OVERLAP)
         return
-    cos, sin = _angles(rope, position, DIM)
-    x = qkv + row * (HEADS + 2 * PAIRS) * DIM
+    angles, k_scale = _halves(rope + position * DIM, DIM), _halves(k_norm, DIM)
     blocks, new = block_table + row * BLOCKS, position + tl.arange(0, 1)
     to = pair * DIM + _places(blocks, new, padding_position, block_stride, PAIRS * DIM, SIZE)
-    _keep(x, to[:, None], keys, values, k_norm, cos, sin, eps, pair, HEADS, PAIRS, DIM)
+    wait(OVERLAP)
+    x = qkv + row * (HEADS + 2 * PAIRS) * DIM
+    _keep(x, to[:, None], keys, values, k_scale, angles, eps, pair, HEADS, PAIRS, DIM)
 
 
 @triton.jit
@@ -112,7 +114,7 @@ def _attend(
     k_norm,  # [DIM]
     rope,  # [S, 2, DIM / 2]: cosine and sine
     positions,  # int64[B]; the padding position for a row that pauses
-    keys,  # [blocks, SIZE, PAIRS, DIM]
+    keys,  # [blocks, SIZE, PAIRS, DIM], in the dtype of qkv, or in e4m3
     values,
     block_table,  # int64[B, BLOCKS]
     out,  # [B, HEADS DIM]
@@ -131,6 +133,7 @@ def _attend(
     SPLIT: tl.constexpr,  # positions
     SPLITS: tl.constexpr,  # as many as the longest row has
     TILE: tl.constexpr,
+    MERGED: tl.constexpr,  # parts that are put together at a time
     OVERLAP: tl.constexpr,
 ):
     row, pair, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
@@ -144,27 +147,26 @@ def _attend(
         return
     kind = qkv.dtype.element_ty
     d, tile = tl.arange(0, DIM), tl.arange(0, TILE)
-    cos, sin = _angles(rope, position, DIM)
-    cache = pair * DIM
+    angles, q_scale, k_scale = _halves(rope + position * DIM, DIM), _halves(q_norm, DIM), _halves(k_norm, DIM)
+    cache, blocks, new = pair * DIM, block_table + row * BLOCKS, position + tl.arange(0, 1)
+    place_of_new = cache + _places(blocks, new, padding_position, block_stride, PAIRS * DIM, SIZE)
     end = tl.minimum(begin + SPLIT, length)
     if SPLIT == TILE:  # read while the previous kernel still runs
-        at = cache + _places(block_table + row * BLOCKS, begin + tile, end, block_stride, PAIRS * DIM, SIZE)
-        k_low, k_high, value = _read(keys, values, at[:, None], (begin + tile < end)[:, None], DIM)
+        at = cache + _places(blocks, begin + tile, end, block_stride, PAIRS * DIM, SIZE)
+        k_low, k_high, value = _read(keys, values, at[:, None], (begin + tile < end)[:, None], kind, DIM)
     wait(OVERLAP)
 
     x = qkv + row * (HEADS + 2 * PAIRS) * DIM
     # The tensor cores take 16 queries: the group, repeated.
     group = tl.arange(0, 16)
     heads = pair * GROUP + group % GROUP
-    q_low, q_high = _turned(x, heads, q_norm, cos, sin, eps, DIM)
+    q_low, q_high = _turned(x, heads, q_scale, angles, eps, DIM)
     top = tl.full((16,), float("-inf"), tl.float32)
     total = tl.zeros((16,), tl.float32)
     acc = tl.zeros((16, DIM), tl.float32)
     if last:
-        new = position + tl.arange(0, 1)
-        to = cache + _places(block_table + row * BLOCKS, new, padding_position, block_stride, PAIRS * DIM, SIZE)
         new_low, new_high, new_value = _keep(
-            x, to[:, None], keys, values, k_norm, cos, sin, eps, pair, HEADS, PAIRS, DIM
+            x, place_of_new[:, None], keys, values, k_scale, angles, eps, pair, HEADS, PAIRS, DIM
         )
         top = tl.sum(q_low.to(tl.float32) * new_low.to(tl.float32), 1)
         top = (top + tl.sum(q_high.to(tl.float32) * new_high.to(tl.float32), 1)) * scale
@@ -173,8 +175,8 @@ def _attend(
     for start in range(begin, end, TILE):
         p = start + tile
         if SPLIT != TILE:
-            at = cache + _places(block_table + row * BLOCKS, p, end, block_stride, PAIRS * DIM, SIZE)
-            k_low, k_high, value = _read(keys, values, at[:, None], (p < end)[:, None], DIM)
+            at = cache + _places(blocks, p, end, block_stride, PAIRS * DIM, SIZE)
+            k_low, k_high, value = _read(keys, values, at[:, None], (p < end)[:, None], kind, DIM)
         logits = tl.dot(q_low, k_low.T, input_precision="ieee")
         logits = tl.dot(q_high, k_high.T, logits, input_precision="ieee") * scale
         logits = tl.where((p < end)[None, :], logits, float("-inf"))
@@ -199,32 +201,36 @@ def _attend(
         used = length // SPLIT + 1
         if tl.atomic_add(counters + place, 1, sem="acq_rel") == used - 1:
             tl.store(counters + place, 0)
-            top = tl.full((16,), float("-inf"), tl.float32)
-            total = tl.zeros((16,), tl.float32)
-            acc = tl.zeros((16, DIM), tl.float32)
-            for other in range(used):
-                its = (place * SPLITS + other) * GROUP + group % GROUP
+            member = tl.arange(0, GROUP)
+            high = tl.full((GROUP,), float("-inf"), tl.float32)
+            whole = tl.zeros((GROUP,), tl.float32)
+            mixed = tl.zeros((GROUP, DIM), tl.float32)
+            for start in range(0, used, MERGED):
+                other = start + tl.arange(0, MERGED)
+                its, there = (place * SPLITS + other)[:, None] * GROUP + member[None, :], (other < used)[:, None]
                 # Bypasses the first-level cache, which misses writes of other processors.
-                its_top = tl.load(tops + its * 2, cache_modifier=".cg")
-                its_total = tl.load(tops + its * 2 + 1, cache_modifier=".cg")
-                part = tl.load(parts + its[:, None] * DIM + d[None, :], cache_modifier=".cg")
-                highest = tl.maximum(top, its_top)
-                fade, weight = tl.exp(top - highest), tl.exp(its_top - highest)
-                total = total * fade + its_total * weight
-                acc = acc * fade[:, None] + part * weight[:, None]
-                top = highest
-            tl.store(to, (acc / total[:, None]).to(kind), mask=mine[:, None])
+                its_top = tl.load(tops + its * 2, mask=there, other=float("-inf"), cache_modifier=".cg")
+                its_total = tl.load(tops + its * 2 + 1, mask=there, other=0, cache_modifier=".cg")
+                sums = parts + its[:, :, None] * DIM + d[None, None, :]
+                part = tl.load(sums, mask=there[:, :, None], other=0, cache_modifier=".cg")
+                new_high = tl.maximum(high, tl.max(its_top, 0))
+                lower, weight = tl.exp(high - new_high), tl.exp(its_top - new_high[None, :])
+                whole = whole * lower + tl.sum(its_total * weight, 0)
+                mixed = mixed * lower[:, None] + tl.sum(part * weight[:, :, None], 0)
+                high = new_high
+            place_of_all = out + (row * HEADS + pair * GROUP + member)[:, None] * DIM + d[None, :]
+            tl.store(place_of_all, (mixed / whole[:, None]).to(kind))
 
 
 @triton.jit
 def _attend_in_frame(
-    qkv,  # [B, TOKENS, (HEADS + 2 PAIRS) DIM]
+    qkv,  # [TOKENS, B, (HEADS + 2 PAIRS) DIM]
     q_norm,  # [DIM]
     k_norm,  # [DIM]
     rope,  # [S, 2, DIM / 2]
     keys,  # [B, S, PAIRS, DIM]
     values,
-    out,  # [B, TOKENS, HEADS DIM]
+    out,  # [TOKENS, B, HEADS DIM]
     eps,
     scale,
     position,  # of the last token
@@ -244,15 +250,17 @@ def _attend_in_frame(
     heads = pair * GROUP + tl.arange(0, GROUP)
     cache = row * SIZE * PAIRS * DIM + pair * DIM
     at = cache + (p * PAIRS * DIM)[:, None]
-    k_low, k_high, value = _read(keys, values, at, (p <= position - TOKENS)[:, None], DIM)
+    k_low, k_high, value = _read(keys, values, at, (p <= position - TOKENS)[:, None], kind, DIM)
+    q_scale, k_scale, last = _halves(q_norm, DIM), _halves(k_norm, DIM), _halves(rope + position * DIM, DIM)
     wait(OVERLAP)
     for token in tl.static_range(TOKENS):
         here = position - (TOKENS - 1) + token
-        x = qkv + (row * TOKENS + token) * WIDTH
-        cos, sin = _angles(rope, here, DIM)
-        q_low, q_high = _turned(x, heads, q_norm, cos, sin, eps, DIM)
+        place = token * tl.num_programs(0) + row
+        x = qkv + place * WIDTH
+        angles = last if token == TOKENS - 1 else _halves(rope + here * DIM, DIM)
+        q_low, q_high = _turned(x, heads, q_scale, angles, eps, DIM)
         to = cache + here * PAIRS * DIM + tl.zeros((1, 1), tl.int32)
-        new_low, new_high, new_value = _keep(x, to, keys, values, k_norm, cos, sin, eps, pair, HEADS, PAIRS, DIM)
+        new_low, new_high, new_value = _keep(x, to, keys, values, k_scale, angles, eps, pair, HEADS, PAIRS, DIM)
         new = (p == here)[:, None]
         k_low, k_high = tl.where(new, new_low, k_low), tl.where(new, new_high, k_high)
         value = tl.where(new, new_value, value)
@@ -262,7 +270,7 @@ def _attend_in_frame(
         power = tl.exp(logits - tl.max(logits, 1)[:, None])
         power = (power / tl.sum(power, 1)[:, None]).to(kind).to(tl.float32)
         mixed = tl.sum(power[:, :, None] * value.to(tl.float32)[None, :, :], 1)
-        to = ((row * TOKENS + token) * HEADS + heads)[:, None] * DIM + d[None, :]
+        to = (place * HEADS + heads)[:, None] * DIM + d[None, :]
         tl.store(out + to, mixed.to(kind))
 
 
@@ -338,7 +346,7 @@ def attend(
     launch(
         _attend, (len(qkv), heads.pairs, splits),
         q_norm=q_norm, out=out, parts=scratch.parts, tops=scratch.tops, counters=scratch.counters,
-        scale=heads.dim**-0.5, SPLIT=scratch.split, SPLITS=splits, TILE=_TILE,
+        scale=heads.dim**-0.5, SPLIT=scratch.split, SPLITS=splits, TILE=_TILE, MERGED=_MERGED,
         num_warps=4 if few else 2, num_stages=3 if few else 2, **shared,  # the fastest measured on an H200
     )  # fmt: skip
 
@@ -346,8 +354,8 @@ def attend(
 def attend_in_frame(
     q_norm: Tensor, k_norm: Tensor, heads: Heads, keys: Tensor, values: Tensor, tokens: int, position: int, qkv: Tensor
 ) -> Tensor:
-    """The last `tokens` of a frame, one or two, the last at `position`: [B * tokens, (queries + 2 pairs) dim] -> [B *
-    tokens, queries dim].
+    """The last `tokens` of a frame, one or two, the last at `position`: [tokens * B, (queries + 2 pairs) dim] ->
+    [tokens * B, queries dim], all rows of a token together.
 
     Keys and values [B, S, pairs, dim], S a power of 2, are one layer of the frame's cache, and are written.
     """

@@ -1,7 +1,8 @@
 """Launches of kernels, each of which starts while the one before it still runs.
 
 Programmatic dependent launch (Hopper and newer) hides the start of a kernel and the reading of its weights behind the
-previous kernel. Before `wait`, a kernel may read only weights, and what earlier frames wrote.
+previous kernel. Before `wait`, which says why that is safe, a kernel may read only weights, and what was written long
+before.
 
 Tiles are those that are the fastest on an H200. A kernel that takes more memory of a block than the GPU has runs with
 fewer stages, steps of its sum that are read ahead: the same sums in the same order. All are launched once when a model
@@ -88,11 +89,22 @@ def unmade(listener: LaunchListener) -> Iterator[None]:
 
 
 @triton.jit
-def wait(OVERLAP: tl.constexpr):
-    """Waits until the previous kernels have written; lets the next kernel start."""
+def wait(OVERLAP: tl.constexpr, EARLY: tl.constexpr = False):
+    """Waits until the previous kernels have written; lets the next kernel start, if EARLY before they have.
+
+    Every program of every kernel waits, so a kernel ends after all that precede it. The next kernel starts when all
+    programs of this one let it: if they do so after the wait, everything before this kernel has ended by then. So what
+    a kernel reads ahead must be written before the last kernel in front of it that is not EARLY; that kernel, and
+    EARLY ones behind it, may still run. Products of one row are EARLY; attention is not, therefore what it reads ahead,
+    positions and the cache of its layer, is complete: the attention of another layer stands between it and the last
+    attention of its own layer. Blocks that wait take the room of those that work, so larger kernels are not EARLY.
+    """
     if OVERLAP:
+        if EARLY:
+            gdc_launch_dependents()
         gdc_wait()
-        gdc_launch_dependents()
+        if not EARLY:
+            gdc_launch_dependents()
 
 
 def overlap(device: torch.device) -> dict[str, Any]:

@@ -30,32 +30,18 @@ def _mix(x):
 
 
 @triton.jit
-def _draw(
-    logits,  # [B, SIZE]
-    temperatures,  # float32[B]
-    top_ks,  # int64[B]
-    top_ps,  # float32[B]
-    seeds,  # int64[B]
-    frames,  # int64[B]
-    out,  # int64[B]
-    codebook,
-    SIZE: tl.constexpr,
-    BLOCK: tl.constexpr,
-    OVERLAP: tl.constexpr,
-):
-    row = tl.program_id(0)
-    code = tl.arange(0, BLOCK)
-    ok = code < SIZE
-    temperature, top_k, top_p = tl.load(temperatures + row), tl.load(top_ks + row), tl.load(top_ps + row)
-    start = _mix(tl.load(seeds + row) + (tl.load(frames + row) * _FRAME_STRIDE + codebook + 1) * _GAMMA)
+def noise_of(seed, frame, codebook, code):
+    """Gumbel noise of these codes, float32."""
+    start = _mix(seed + (frame * _FRAME_STRIDE + codebook + 1) * _GAMMA)
     noise = (_shift(_mix(start + (code + 1).to(tl.int64) * _GAMMA), 41).to(tl.float32) + 0.5) / 8388608
-    noise = -tl.log(-tl.log(noise))
-    wait(OVERLAP)
-    raw = tl.load(logits + row * SIZE + code, mask=ok, other=float("-inf"))
-    x = raw.to(tl.float32)
+    return -tl.log(-tl.log(noise))
+
+
+@triton.jit
+def drawn(x, ok, noise, temperature, top_k, top_p, SIZE: tl.constexpr, BITS: tl.constexpr):
+    """The code drawn of logits: float32[BLOCK], -inf where not `ok`, of which the upper BITS may be set."""
     if temperature != 0:
         # Integers in the order of the floats, from 0; -0.0 counts as 0.0, as it does for floats.
-        BITS: tl.constexpr = raw.dtype.primitive_bitwidth
         bits = (x + 0.0).to(tl.int32, bitcast=True) >> (32 - BITS)
         HALF: tl.constexpr = 1 << (BITS - 1)
         key = (tl.where(bits < 0, bits ^ (HALF - 1), bits)).to(tl.int64) + HALF
@@ -83,16 +69,76 @@ def _draw(
                 below += tl.where(tl.sum(tl.where(key < below + unit, power, 0), 0) <= outside, unit, 0)
             x = tl.where((key >= below) | (key == tl.max(key, 0)), x, float("-inf"))
         x += noise
-    tl.store(out + row, tl.argmax(x, 0).to(tl.int64))
+    return tl.argmax(x, 0)
+
+
+@triton.jit(do_not_specialize=["codebook", "column"])
+def _draw(
+    logits,  # [B, SIZE]
+    rows,  # int64[B], of the parameters; None: 0 to B - 1
+    temperatures,  # float32[rows]
+    top_ks,  # int64[rows]
+    top_ps,  # float32[rows]
+    seeds,  # int64[rows]
+    frames,  # int64[rows]
+    out,  # int64[B, STRIDE], of which one column is written
+    column,
+    table,  # [SIZE, WIDTH], or None: nothing follows
+    following,  # [B, WIDTH]: of the table, at the codes drawn
+    codebook,
+    STRIDE: tl.constexpr,
+    SIZE: tl.constexpr,
+    BLOCK: tl.constexpr,
+    WIDTH: tl.constexpr,
+    WIDE: tl.constexpr,  # power of 2
+    OVERLAP: tl.constexpr,
+):
+    at = tl.program_id(0)
+    row = at if rows is None else tl.load(rows + at)
+    code = tl.arange(0, BLOCK)
+    ok = code < SIZE
+    temperature, top_k, top_p = tl.load(temperatures + row), tl.load(top_ks + row), tl.load(top_ps + row)
+    noise = noise_of(tl.load(seeds + row), tl.load(frames + row), codebook, code)
+    wait(OVERLAP)
+    raw = tl.load(logits + at * SIZE + code, mask=ok, other=float("-inf"))
+    BITS: tl.constexpr = raw.dtype.primitive_bitwidth
+    one = drawn(raw.to(tl.float32), ok, noise, temperature, top_k, top_p, SIZE, BITS)
+    tl.store(out + at * STRIDE + column, one.to(tl.int64))
+    if table is not None:
+        place = tl.arange(0, WIDE)
+        vector = tl.load(table + one * WIDTH + place, mask=place < WIDTH)
+        tl.store(following + at * WIDTH + place, vector, mask=place < WIDTH)
 
 
 def draw(logits: Tensor, how: Warp, seed: Tensor, frame: Tensor, codebook: int) -> Tensor:
     """`sampling.draw`: [B, V] -> int64[B]."""
-    out = seed.new_empty(len(logits))
-    size = logits.shape[1]
+    out = seed.new_empty(len(logits), 1)
+    draw_following(logits, how, seed, frame, codebook, None, out, 0, None)
+    return out[:, 0]
+
+
+def draw_following(
+    logits: Tensor,
+    how: Warp,
+    seed: Tensor,
+    frame: Tensor,
+    codebook: int,
+    rows: Tensor | None,
+    out: Tensor,
+    column: int,
+    table: Tensor | None,
+) -> Tensor:
+    """`sampling.draw` for rows int64[B], or all, into a column of int64[B, n]; gives the vectors of the codes.
+
+    These are of the table [V, H]: [B, H]; without a table, nothing of use.
+    """
+    size, width = logits.shape[1], 1 if table is None else table.shape[1]
+    following = logits.new_empty(0) if table is None else table.new_empty(len(logits), width)
     launch(
         _draw, (len(logits),),
-        logits=logits, temperatures=how.temperature, top_ks=how.top_k, top_ps=how.top_p, seeds=seed, frames=frame,
-        out=out, codebook=codebook, SIZE=size, BLOCK=power_of_2(size), num_warps=8, **overlap(logits.device),
+        logits=logits, rows=rows, temperatures=how.temperature, top_ks=how.top_k, top_ps=how.top_p, seeds=seed,
+        frames=frame, out=out, column=column, table=table, following=following, codebook=codebook,
+        STRIDE=out.shape[1], SIZE=size, BLOCK=power_of_2(size), WIDTH=width, WIDE=power_of_2(width),
+        num_warps=8, **overlap(logits.device),
     )  # fmt: skip
-    return out
+    return following

@@ -13,6 +13,8 @@ from agent_tts.model.kernels.launch import power_of_2
 VECTOR_ROWS = 2  # a product of at most so many rows multiplies them one by one
 TILE_ROWS = 64  # at most so many by the tensor cores of our kernel; more by cuBLAS
 
+BLOCKS = 264  # that an H200 runs at once: two on each of its multiprocessors
+
 # A unit of fewer steps is faster in two kernels; a tile of more channels does not fit the registers.
 UNIT_STEPS, UNIT_CHANNELS = 8192, 128
 
@@ -23,21 +25,40 @@ class Tile:
 
     rows: int  # 0: one by one
     outputs: int
-    inputs: int  # of one step of the sum
+    inputs: int  # of one step of the sum; weights of a sum of one step are read before the previous kernel has ended
     warps: int = 4
     stages: int = 4
     splits: int = 1  # programs that share the inputs
+    ahead: int = 0  # inputs whose weights the second-level cache reads before the previous kernel has ended
 
 
 def linear_tile(rows: int, outputs: int, inputs: int, gated: bool) -> Tile | None:
     """Of a layer of the talker or the predictor. None is cuBLAS."""
     wide = gated or outputs >= 4096
     if rows == 1 or (rows <= VECTOR_ROWS and not wide):
-        return Tile(0, 4 if gated or outputs < 4096 else 8, min(power_of_2(inputs), 2048))
-    if rows > TILE_ROWS or inputs % 1024 or (rows > 32 and outputs == 2048 and not gated):
+        return Tile(0, 2 if inputs > 2048 else 4 if gated or outputs < 4096 else 8, power_of_2(inputs))
+    if rows > TILE_ROWS or inputs % 1024:
         return None
     height = max(16, min(64, power_of_2(rows)))
-    return Tile(height, 32, 128) if wide else Tile(height, 32, 256, stages=3, splits=4)
+    if wide:
+        return Tile(height, 64 if height == 64 and outputs > 4096 else 32, 128)
+    if height == 64 and outputs > 1024:
+        return Tile(height, 64, 128, splits=4)
+    step = min(inputs // 4, 512) if inputs <= 2048 and height < 64 else 256
+    return Tile(height, 32, step, stages=3, splits=4)
+
+
+def e4m3_tile(rows: int, outputs: int, inputs: int, gated: bool) -> Tile:
+    """As `linear_tile`, of weights in e4m3, which cuBLAS does not multiply with numbers of 16 bits."""
+    known = linear_tile(rows, outputs, inputs, gated)
+    if known is not None:
+        return known
+    step = inputs & -inputs
+    if rows <= TILE_ROWS:
+        return Tile(64, 32, min(128, step))
+    programs = -(-rows // 128) * -(-outputs // 64)
+    splits = power_of_2(max(1, BLOCKS // programs) + 1) // 2  # the largest power of 2 that fits
+    return Tile(128, 64, min(64, step), warps=8, splits=min(8, splits, step // min(64, step)))
 
 
 def codec_tile(rows: int, outputs: int, channels: int) -> Tile:

@@ -1,4 +1,4 @@
-"""Tokenizers are shared by all tests' engines: loading one takes as long as ten frames."""
+"""What the tests of the engine share: tokenizers, and time to read texts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from agent_tts.text.tokens import Tokenizer
 
 @pytest.fixture(scope="session", autouse=True)
 def shared_tokenizers() -> Iterator[None]:
-    """`Tokenizer.load` loads equal files once."""
+    """`Tokenizer.load` loads equal files once: it takes as long as ten frames."""
     load, known = Tokenizer.load, dict[bytes, Tokenizer]()
 
     def once(folder: Path) -> Tokenizer:
@@ -25,4 +25,12 @@ def shared_tokenizers() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Tokenizer, "load", once)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def reads_all_texts_in_a_step() -> Iterator[None]:
+    """Also on a busy machine: which step reads a text would depend on it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("agent_tts.engine.qwen3.engine.READ_S", 60)
         yield

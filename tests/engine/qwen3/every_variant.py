@@ -11,7 +11,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from functools import cache
 from math import prod
@@ -20,40 +20,49 @@ from pathlib import Path
 from agent_tts.bench.checkpoint_config import SIZES, write_configuration
 from agent_tts.engine.qwen3.compiling import Steps, rehearse
 from agent_tts.engine.qwen3.graphs import BUCKETS
-from agent_tts.model.kernels.ahead import Launch, compile_all
-from agent_tts.model.kernels.architectures import ARCHITECTURES
+from agent_tts.model.kernels.ahead import Launch, Pointer, compile_all
+from agent_tts.model.kernels.architectures import ARCHITECTURES, OLDEST_E4M3
 
 LARGEST_OF = (1, 256)  # sizes of batches
 
 
 @cache
-def launches_of(sizes: tuple[int, ...], *, overlap: bool) -> list[Launch]:
+def launches_of(sizes: tuple[int, ...], *, overlap: bool, e4m3: bool) -> list[Launch]:
     """Architectures differ in nothing else."""
     with tempfile.TemporaryDirectory() as folder:
         write_configuration(Path(folder), SIZES["1.7B"], "custom_voice")
         steps = Steps(
             folder, "bfloat16", "float16", 2_048, paged=False, sizes=sizes, mixed=True, watermark=True,
-            architecture="sm_90" if overlap else "sm_80",
+            adapters=(8, 32), fp8_weights=False, fp8_cache=False, architecture="sm_90" if overlap else "sm_80",
         )  # fmt: skip
-        return rehearse([steps, replace(steps, paged=True)])
+        others = [replace(steps, paged=True, adapters=(0, 0))]
+        if e4m3:
+            others.append(replace(others[0], fp8_weights=True, fp8_cache=True))
+        return rehearse([steps, *others])
 
 
 def largest(launches: Sequence[Launch]) -> list[Launch]:
-    """Of each kernel, gated and not, the launch with the largest tile."""
+    """Of each kernel, gated, not gated, and with weights in e4m3, the launch with the largest tile."""
 
     def tile(launch: Launch) -> int:
         sides = ("BM", "BN", "BK", "BLOCK_M", "BLOCK_N", "BLOCK_K", "BLOCK")
-        return prod(launch.arguments.get(side, 1) for side in sides)
+        area: int = prod(launch.arguments.get(side, 1) for side in sides)
+        return area * (2 if launch.arguments.get("GATED") else 1)
 
-    found = {(launch.kernel, launch.arguments.get("GATED")): launch for launch in sorted(launches, key=tile)}
-    return list(found.values())
+    def kind(launch: Launch) -> Hashable:
+        given = launch.arguments
+        eight = any(isinstance(value, Pointer) and value.dtype.itemsize == 1 for value in given.values())
+        return launch.kernel, "e4m3" if eight else given.get("GATED")
+
+    return list({kind(launch): launch for launch in sorted(launches, key=tile)}.values())
 
 
 def main(names: Sequence[str], *, only_largest: bool) -> None:
     workers = 1 if only_largest else len(os.sched_getaffinity(0))
     for name in names:
         known = ARCHITECTURES[name]
-        launches = launches_of(LARGEST_OF if only_largest else BUCKETS, overlap=known.overlaps)
+        e4m3 = (known.capability or 0) >= OLDEST_E4M3
+        launches = launches_of(LARGEST_OF if only_largest else BUCKETS, overlap=known.overlaps, e4m3=e4m3)
         if only_largest:
             launches = largest(launches)
         failed = compile_all(launches, known, workers, lambda done, total: None)

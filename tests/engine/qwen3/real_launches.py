@@ -17,6 +17,7 @@ import triton
 
 from agent_tts.engine.qwen3.compiling import Steps
 from agent_tts.engine.qwen3.graphs import PromptInputs
+from agent_tts.model.adapters import AdapterBank
 from agent_tts.model.codec import Codec
 from agent_tts.model.config import ModelConfig
 from agent_tts.model.frame import PROMPT_ENTRIES, FrameModel
@@ -68,7 +69,8 @@ def main() -> None:
     triton.knobs.compilation.listener = listener
     triton.runtime.driver.set_active(CompileTarget(architecture(steps.architecture)))
     model = model_of(steps)
-    put_kernels(model)
+    adapters = AdapterBank(model.frame, max(steps.sizes), *steps.adapters) if steps.adapters[0] else None
+    put_kernels(model, adapters)
     state = model.init_state(max(steps.sizes), steps.max_model_len, max(steps.sizes) + 3 if steps.paged else None)
     with unmade(Compiler(steps)):
         prompts = PromptInputs(state.frame, PROMPT_ENTRIES, 16).entries

@@ -11,7 +11,7 @@ import torch
 from agent_tts.config.settings import Qwen3
 from agent_tts.engine.base import ReleaseSlot, StartRequest
 from agent_tts.engine.qwen3.model import Qwen3Model
-from agent_tts.errors import InvalidRequest, SettingsError
+from agent_tts.errors import InvalidRequest
 from agent_tts.events import SpeechOptions
 from agent_tts.voices.library import VoiceLibrary
 from tests.engine.driver import resolved
@@ -91,9 +91,12 @@ def test_an_adapter_that_does_not_fit_is_refused(base: Path, voices: Path, tmp_p
         speak(made, {0: "one"})
 
 
-def test_fused_kernels_and_adapters_exclude_each_other(base: Path) -> None:
-    on_gpu = torch.device("cuda")
-    with pytest.raises(SettingsError, match=r"fused kernels run no adapters: qwen3.cuda_graphs: false"):
-        Qwen3Model(base, "a-model", Qwen3(adapters=1), on_gpu, 1)
-    assert Qwen3Model(base, "a-model", Qwen3(adapters=1, cuda_graphs=False), on_gpu, 1)._steps() == []
-    Qwen3Model(tiny.checkpoint("custom_voice"), "named", Qwen3(adapters=1), on_gpu, 1)  # has no voices of the library
+def test_kernels_of_adapters_are_compiled_ahead_for_models_that_have_some(
+    base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
+    on_gpu, settings = torch.device("cuda"), Qwen3(adapters=3, adapter_rank=8)
+    (steps,) = Qwen3Model(base, "a-model", settings, on_gpu, 1)._steps()
+    assert steps.adapters == (3, 8)
+    (steps,) = Qwen3Model(tiny.checkpoint("custom_voice"), "named", settings, on_gpu, 1)._steps()
+    assert steps.adapters == (0, 8)

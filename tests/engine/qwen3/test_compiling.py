@@ -45,6 +45,9 @@ def steps(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         sizes=(1, 3),
         mixed=True,
         watermark=request.param == "float16",
+        fp8_weights=False,
+        fp8_cache=False,
+        adapters=(2, 4),
         architecture="sm_90",
     )
 
@@ -135,7 +138,14 @@ def test_a_stamp_makes_the_compiling_process_unnecessary(
 
 @pytest.mark.parametrize(
     "change",
-    [{"sizes": (1, 2)}, {"max_model_len": 65}, {"paged": False}, {"architecture": "sm_89"}, {"dtype": "float16"}],
+    [
+        {"sizes": (1, 2)},
+        {"max_model_len": 65},
+        {"paged": False},
+        {"architecture": "sm_89"},
+        {"dtype": "float16"},
+        {"fp8_cache": True},
+    ],
 )
 def test_other_steps_have_another_stamp(
     steps: Steps, cache: Path, compiled: tuple[Heard, Heard], change: dict[str, object]
@@ -170,6 +180,7 @@ def test_the_command_compiles_for_each_architecture_and_says_what_it_took(
         (("--arch", "sm_90", "--size", "3B"), "must be of 1.7B, 0.6B"),
         (("--arch", "sm_90", "--model", "/"), "config.json: missing"),
         (("--arch", "sm_90", "--set", "qwen3.dtype=float32"), "nothing to compile"),
+        (("--arch", "sm_86", "--set", "qwen3.weights=fp8"), "qwen3: fp8 needs a GPU from sm_89 on, not sm_86"),
     ],
 )
 def test_the_command_refuses_what_it_cannot_compile(given: tuple[str, ...], said: str) -> None:

@@ -41,10 +41,18 @@ from agent_tts.engine.loop import EngineLoop
 from agent_tts.engine.qwen3 import model as qwen3_model
 from agent_tts.engine.qwen3.engine import Qwen3Engine
 from agent_tts.engine.qwen3.graphs import ChunkInputs, LaunchedStep
-from agent_tts.engine.qwen3.runaway import LOOP_FRAMES, LOOP_HELD, SILENT_HELD, TEXT_HELD, nominal_frames
+from agent_tts.engine.qwen3.model import Qwen3Model
+from agent_tts.engine.qwen3.runaway import (
+    LOOP_FRAMES,
+    LOOP_HELD,
+    SILENT_HELD,
+    TEXT_FRAMES,
+    TEXT_HELD,
+    nominal_frames,
+)
 from agent_tts.engine.qwen3.runner import PromptChunk
 from agent_tts.engine.scheduler import Policy, Scheduler
-from agent_tts.engine.slots import READ_CHARS
+from agent_tts.engine.slots import READ_CHARS, READ_S
 from agent_tts.errors import SettingsError, UnknownVoice
 from agent_tts.events import DesignedVoice, EmbeddedVoice, NamedVoice, Pause, Sampling, SpeechOptions, TextMode
 from agent_tts.model.device import Device
@@ -447,8 +455,8 @@ class TestAVoiceThatIsDrawn:
             assert prompt.prefix == prompts[1].prefix
             speech.frame.admit(state.frame, 0, prompt, SamplingParams(temperature=0, predictor_temperature=0))
             expected = []
-            while (frame := speech.step(state, run)).spoke[0]:
-                expected.append(frame.pcm[0].numpy())
+            while not (packed := speech.step(state, run))[0, -2]:  # ended
+                expected.append(packed[0, -1_922:-2].numpy())
         found = both.pcm[len(first.pcm) :]
         assert np.abs(found.astype(np.int32) - np.concatenate(expected)).max() <= 4
 
@@ -919,6 +927,7 @@ def test_a_step_reads_texts_for_a_limited_time_and_all_rows_in_turn(
     clock = SimpleNamespace(perf_counter=lambda: next(now), monotonic=time.monotonic, sleep=time.sleep)
     with engine(checkpoint("custom_voice"), slots=8) as made:
         monkeypatch.setattr("agent_tts.engine.qwen3.engine.time", clock)
+        monkeypatch.setattr("agent_tts.engine.qwen3.engine.READ_S", READ_S)
         starts = [StartRequest(slot, slot + 1, RYAN) for slot in range(8)]
         texts = [AddText(slot, "\0" * 10 * READ_CHARS) for slot in range(7)]
         made.step([*starts, *texts, AddText(7, "Hello there. " * 20)], range(8))
@@ -1031,6 +1040,19 @@ class TestAPieceThatFails:
             spoken = speak(endless, FAULTY[0], options=RYAN)
         assert spoken.outputs[-1] == DoneOutput(0, 100, cut=("overrun",))
         assert len(spoken.frames) == held + 5
+
+    def test_so_much_is_held_that_nobody_has_to_wait(
+        self, checkpoint: Checkpoints, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Frames that were held for longer are heard, in order; the last ones are not."""
+        most = math.ceil(TEXT_FRAMES[0] + TEXT_FRAMES[1] * nominal_frames(FAULTY[0] or "", "en"))
+        with engine(checkpoint("custom_voice"), slots=1, max_model_len=1_024) as endless:
+            least = speak(endless, FAULTY[0], options=RYAN)
+            monkeypatch.setattr("agent_tts.engine.qwen3.row.MOST_HELD", 4)
+            spoken = speak(endless, FAULTY[0], options=RYAN)
+        assert spoken.outputs[-1] == least.outputs[-1] == DoneOutput(0, 100, cut=("overrun",))
+        assert spoken.frames[: len(least.frames) - 1] == least.frames[:-1]  # but the one that fades out
+        assert len(spoken.frames) == most - 1 - 4 + 1
 
     def test_no_text_takes_less_than_a_frame_a_token(self, checkpoint: Checkpoints) -> None:
         """Also of signs of which nobody knows how long they take."""
@@ -1331,6 +1353,20 @@ class TestRefuses:
         message = r"copy: speech_tokenizer/model.safetensors: not finite in float32: decoder.pre_conv.conv.bias"
         with pytest.raises(SettingsError, match=message), engine(tmp_path / "copy"):
             pass
+
+    @pytest.mark.parametrize(
+        ("device", "settings", "why"),
+        [
+            ("cpu", Qwen3(weights="fp8"), "fused kernels run on a GPU of NVIDIA, not on cpu"),
+            ("cuda:0", Qwen3(weights="fp8", dtype="float32"), "fused kernels compute in bfloat16, not float32"),
+        ],
+    )
+    def test_weights_in_fp8_without_kernels_for_them(
+        self, checkpoint: Checkpoints, device: str, settings: Qwen3, why: str
+    ) -> None:
+        said = f"^qwen3.weights: fp8 is for fused kernels alone: {why}; use bfloat16$"
+        with pytest.raises(SettingsError, match=said):
+            Qwen3Model(checkpoint("base"), "base", settings, torch.device(device), 1)
 
     def test_a_missing_device(self, checkpoint: Checkpoints) -> None:
         for device in ("cuda:99", "mps"):

@@ -8,6 +8,8 @@ import sys
 import weakref
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from torch.utils._pytree import tree_leaves
 from agent_tts.bench.checkpoint_config import SIZES, write_configuration
 from agent_tts.config.settings import Qwen3
 from agent_tts.engine.qwen3.memory import GIB, LIBRARIES, STREAM_POSITIONS, DeviceMemory, ModelNeeds
-from agent_tts.engine.qwen3.model import Qwen3Model
+from agent_tts.engine.qwen3.model import CHECK, Qwen3Model
 from agent_tts.errors import SettingsError
 from agent_tts.model.codec import Codec
 from agent_tts.model.frame import FrameModel
@@ -36,16 +38,16 @@ IN_USE = 0.6 * GIB  # by the context of CUDA and a display
 
 
 @pytest.fixture(scope="module")
-def needs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], ModelNeeds]:
-    """What a released size needs on a kind of device."""
-    known: dict[tuple[str, str], ModelNeeds] = {}
+def needs(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., ModelNeeds]:
+    """What a released size needs on a kind of device, with settings."""
+    folders: dict[str, Path] = {}
 
-    def get(size: str, device: str = "cuda:0") -> ModelNeeds:
-        if (size, device) not in known:
-            folder = tmp_path_factory.mktemp("model") / size
-            write_hollow(folder, size)
-            known[size, device] = Qwen3Model(folder, size, Qwen3(), torch.device(device), 64).needs
-        return known[size, device]
+    @cache
+    def get(size: str, device: str = "cuda:0", settings: Qwen3 = Qwen3()) -> ModelNeeds:  # noqa: B008 - it is frozen
+        if size not in folders:
+            folders[size] = tmp_path_factory.mktemp("model") / size
+            write_hollow(folders[size], size)
+        return Qwen3Model(folders[size], size, settings, torch.device(device), 64).needs
 
     return get
 
@@ -99,6 +101,31 @@ def test_slots_of_the_settings_are_kept_where_two_contexts_of_all_positions_fit(
 ) -> None:
     plan = card(8).plan([needs("1.7B")], 64, POSITIONS, exact=True)
     assert (plan.slots, plan.streams) == (64, 27)
+
+
+FP8 = Qwen3(weights="fp8")
+
+
+def test_weights_in_fp8_take_less_once_they_are_loaded(needs: Callable[..., ModelNeeds]) -> None:
+    plain, small = needs("1.7B"), needs("1.7B", settings=FP8)
+    saved = plain.weights - small.weights
+    assert 1.3 * GIB < saved < 1.4 * GIB  # of 2.7 in the layers
+    assert (plain.loading, small.loading) == (0, saved + CHECK)
+    assert card(8).most([small], POSITIONS, 64) > 1.5 * card(8).most([plain], POSITIONS, 64)
+
+
+def test_a_cache_in_fp8_has_room_for_twice_the_streams(needs: Callable[..., ModelNeeds]) -> None:
+    plain, small = needs("1.7B"), needs("1.7B", settings=Qwen3(kv_cache="fp8"))
+    assert (small.position, small.weights, small.loading) == (plain.position // 2, plain.weights, CHECK)
+
+
+def test_a_plan_has_room_for_the_weights_that_are_not_yet_in_fp8(needs: Callable[..., ModelNeeds]) -> None:
+    small = needs("1.7B", settings=FP8)
+    plan = card(24).plan([small], 1, 64, exact=True)
+    (part,) = plan.models
+    assert part.state + part.scratch + part.cache == small.loading
+    assert card(5.5).fit([small], 1, 64) is None
+    assert card(5.5).fit([replace(small, loading=0)], 1, 64) is not None
 
 
 def test_engines_of_one_card_split_it(needs: Callable[..., ModelNeeds]) -> None:
