@@ -1,25 +1,13 @@
 /** HTTP calls to the node that served this page. */
 
+import { ApiError } from "./client.js";
+
+export { ApiError };
+
 const STORED_KEY = "agent_tts.key";
 const TIMEOUT_MS = 10_000;
 const SPEECH_TIMEOUT_MS = 120_000; // the longest text on a node that keeps up with speech many times
 const CLONE_TIMEOUT_MS = 90_000; // a clip takes seconds, after at most four others
-
-/** An error answer of the node. */
-export class ApiError extends Error {
-  /**
-   * @param {number} status HTTP status; 0 when the node could not be reached
-   * @param {string} code code of the wire protocol, or "unreachable"
-   * @param {string} message
-   * @param {number | null} retryAfterMs
-   */
-  constructor(status, code, message, retryAfterMs = null) {
-    super(message);
-    this.status = status;
-    this.code = code;
-    this.retryAfterMs = retryAfterMs;
-  }
-}
 
 /**
  * @typedef {{name: string, languages: string[], description: string}} Voice
@@ -95,6 +83,16 @@ export class Api {
    */
   async hangUp(sessionId) {
     await this.#call(`v1/rtc/${encodeURIComponent(sessionId)}`, { method: "DELETE", keepalive: true }).catch(() => {});
+  }
+
+  /** Whether this page's key is an operator's, who may read the node's metrics. @returns {Promise<boolean>} */
+  async operates() {
+    return (await (await this.#call("api/operator")).json()).operator;
+  }
+
+  /** The node's metrics, in Prometheus' text format. */
+  async metrics() {
+    return (await this.#call("metrics")).text();
   }
 
   /** The node's agent; null where the node has none. @returns {Promise<Agent | null>} */

@@ -8,7 +8,9 @@ import { Composer } from "./composer.js";
 import { Connection } from "./connection.js";
 import { History } from "./history.js";
 import { Meters } from "./meters.js";
+import { NodeView } from "./node_view.js";
 import { Notices } from "./notices.js";
+import { OPUS } from "./opus.js";
 import { problemOf } from "./problems.js";
 import { SAMPLES } from "./samples.js";
 import { SNIPPETS } from "./snippets.js";
@@ -40,6 +42,13 @@ const CLONE = {
   actions: [{ label: "Close", run: () => {} }],
   calm: true,
 };
+const SLOW = OPUS
+  ? "PCM needs 400 kbit/s, which do not come through. From the next text on, the sound comes as Opus, which needs 40."
+  : "PCM needs 400 kbit/s, which do not come through. WebRTC needs 40.";
+const USE_WEBRTC = {
+  label: "Use WebRTC",
+  run: () => /** @type {HTMLElement} */ (document.querySelector("[name=transport][value=webrtc]")).click(),
+};
 const RETRY_MS = 1_000; // at least; the node may ask for more
 const MOST_RETRY_MS = 10_000;
 
@@ -69,6 +78,7 @@ const voices = new VoiceField(api, clip, {
 const connection = new Connection(api, at("remote"));
 const views = new Views(at("views"));
 const talk = new Talk(api, clip);
+const nodeView = new NodeView(api, at("node"));
 
 /** The last text, for another try. */
 let lastText = "";
@@ -90,6 +100,8 @@ let hasVoices = false;
 let cutBy = null;
 /** Why the last session was lost. @type {ApiError | null} */
 let lostBy = null;
+/** Whether the network has proved too slow for PCM. */
+let slow = false;
 /** What the user chose, here or the last time. @type {Record<string, any>} */
 const kept = recall("speak") ?? {};
 
@@ -97,6 +109,7 @@ const kept = recall("speak") ?? {};
 
 connection.ontraffic = (direction, what) => traffic.add(direction, what);
 connection.onopen = (session, sink) => {
+  session.encoding = slow && connection.transport === "websocket" ? OPUS : null;
   speaker.attach(session, sink);
   for (const kind of ["connection", "engine_lost"]) notices.close(kind);
   if (cutBy) showCut(cutBy);
@@ -111,9 +124,10 @@ connection.onopen = (session, sink) => {
   if (session.created.engine === "espeak") notices.show("robot", ROBOT);
   if (!hasVoices) loadVoices();
   if (!askedForAgent) findAgent();
+  nodeView.offer();
 };
 connection.onlost = (error) => {
-  lostBy = error;
+  lostBy = error && causeOf(error);
   speaker.detach();
 };
 connection.onstate = (state, { error, retryMs = 0 }) => {
@@ -123,10 +137,15 @@ connection.onstate = (state, { error, retryMs = 0 }) => {
     at("key").focus();
     if (api.key && error) showError({ code: "wrong_key", message: "" });
   } else if (state === "waiting") {
-    showWaiting(/** @type {ApiError} */ (error), retryMs);
+    showWaiting(causeOf(/** @type {ApiError} */ (error)), retryMs);
   }
   showButtons();
 };
+
+/** The node cuts a connection that takes too little, and cannot say so on it. @param {ApiError} error */
+function causeOf(error) {
+  return slow && error.code === "unreachable" ? new ApiError(0, "slow_consumer", "") : error;
+}
 
 /** What the sound travels by, or why it does not. */
 function showLink() {
@@ -149,6 +168,7 @@ talk.onstate = showLink;
  */
 function showWaiting(error, retryMs) {
   const known = error.code !== "unreachable";
+  notices.close("slow");
   notices.show("connection", {
     title: known ? problemOf(error).title : "The node does not answer",
     body: `Trying again in {s}.${known ? "" : " If it stays away, see whether “make serve” is still running."}`,
@@ -164,8 +184,12 @@ function showWaiting(error, retryMs) {
 function showCut(error) {
   notices.show("connection", {
     title: error.code === "unreachable" ? "The connection was lost" : problemOf(error).title,
-    body: "What had arrived was played to its end; the rest of the text was not spoken.",
-    actions: [{ label: "Speak again", run: () => composer.speak(lastText) }, { label: "Close", run: () => {} }],
+    body: `What had arrived was played to its end; the rest of the text was not spoken.${slow ? ` ${SLOW}` : ""}`,
+    actions: [
+      { label: "Speak again", run: () => composer.speak(lastText) },
+      ...(slow ? [USE_WEBRTC] : []),
+      { label: "Close", run: () => {} },
+    ],
   });
   cutBy = null;
 }
@@ -242,6 +266,13 @@ speaker.onerror = (error) => error.fatal || showError(error);
 speaker.onlost = () => {
   cutBy = lostBy;
   if (cutBy && connection.session) showCut(cutBy);
+};
+speaker.onslow = () => {
+  if (slow) return;
+  slow = true;
+  if (connection.session) connection.session.encoding = OPUS;
+  const actions = [USE_WEBRTC, { label: "Close", run: () => {} }];
+  notices.show("slow", { title: "The network is slow", body: SLOW, actions, calm: true });
 };
 speaker.onchange = showButtons;
 speaker.onsilence = (ms) => {
@@ -374,8 +405,10 @@ function showSettings() {
   const form = new FormData(settings);
   const arrival = /** @type {import("./composer.js").Arrival} */ (form.get("arrival"));
   // A sample is to be read, not typed.
-  const isSample = SAMPLES.some(({ text }) => text === composer.text);
-  if (arrival === "live" && composer.arrival !== "live" && isSample) composer.text = "";
+  const isLive = arrival === "live";
+  if (isLive && SAMPLES.some(({ text }) => text === composer.text)) composer.text = "";
+  if (!isLive && composer.arrival === "live" && !composer.text) composer.text = SAMPLES[0].text;
+  at("sample-field").hidden = isLive;
   composer.arrival = arrival;
   composer.rate = Number(/** @type {HTMLInputElement} */ (at("rate")).value);
   at("rate-field").hidden = arrival !== "stream";
@@ -383,7 +416,7 @@ function showSettings() {
   at("speed-out").textContent = `${choice().speed.toFixed(1)}×`;
   at("go").textContent = arrival === "live" ? "Say the rest" : "Speak";
   at("composer-hint").textContent =
-    arrival === "live" ? "Each word is sent as you finish it; Enter ends" : "Ctrl Enter speaks, Esc stops";
+    isLive ? "Each word is sent as you finish it; Enter ends" : "Ctrl Enter speaks, Esc stops";
   const name = new FormData(snippetForm).get("snippet");
   at("snippet").textContent = SNIPPETS[/** @type {string} */ (name)](choice());
   showButtons();

@@ -1,6 +1,8 @@
 /** The page's one AudioContext, and its clock. */
 
-export const SAMPLE_RATE = 24_000;
+import { SAMPLE_RATE } from "./client.js";
+
+export { SAMPLE_RATE };
 
 /** @type {Promise<AudioContext> | null} */
 let made = null;

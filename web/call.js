@@ -82,6 +82,16 @@ export class Call {
     }
   }
 
+  /**
+   * What the browser's buffer held back of the agent's voice since the call began: its samples, and the sum of their
+   * delays. The delay of now is the difference of two.
+   */
+  async buffered() {
+    const stats = [...(await this.#peer.getReceivers()[0].getStats()).values()];
+    const { jitterBufferDelay = 0, jitterBufferEmittedCount = 0 } = stats.find(({ type }) => type === "inbound-rtp") ?? {};
+    return { seconds: jitterBufferDelay, samples: jitterBufferEmittedCount };
+  }
+
   get muted() {
     return !this.microphone?.getAudioTracks().some((track) => track.enabled);
   }

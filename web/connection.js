@@ -2,15 +2,13 @@
 
 import { ApiError } from "./api.js";
 import { audioContext } from "./audio.js";
+import { Session } from "./client.js";
 import { Player } from "./player.js";
-import { Session } from "./protocol.js";
 import { RemoteAudio } from "./remote.js";
 import { WebRtcTransport } from "./transport_rtc.js";
-import { WebSocketTransport } from "./transport_ws.js";
 
 const FIRST_DELAY_MS = 500;
 const MOST_DELAY_MS = 10_000;
-const CREATED_TIMEOUT_MS = 5_000;
 
 /**
  * @typedef {import("./player.js").Sink} Sink
@@ -97,23 +95,12 @@ export class Connection {
    * @returns {Promise<[Session, Sink]>}
    */
   async #connect(signal) {
-    const transport =
-      this.transport === "webrtc"
-        ? await WebRtcTransport.open(this.#api, signal)
-        : await WebSocketTransport.open(this.#api, signal);
-    const session = new Session(transport);
+    const audio = await audioContext();
+    const rtc = this.transport === "webrtc" ? await WebRtcTransport.open(this.#api, signal) : null;
+    const session = rtc ? new Session(rtc) : await Session.open(await this.#api.socketUrl(), signal);
     session.ontraffic = (direction, what) => this.ontraffic(direction, what);
-    try {
-      await created(session);
-      const sink =
-        transport instanceof WebRtcTransport
-          ? new RemoteAudio(await audioContext(), transport.stream, this.#element)
-          : new Player(await audioContext());
-      return [session, sink];
-    } catch (error) {
-      session.close();
-      throw error;
-    }
+    await session.greeted(signal);
+    return [session, rtc ? new RemoteAudio(audio, rtc.stream, this.#element) : new Player(audio)];
   }
 
   /**
@@ -121,8 +108,7 @@ export class Connection {
    * @param {string} reason
    */
   #lost(code, reason) {
-    const parting = this.session?.parting;
-    const error = code === 1000 ? null : parting ? refused(parting) : closed(code, reason);
+    const error = this.session?.lost(code, reason) ?? null;
     this.session = null;
     this.onlost(error);
     if (error) this.#failed(error);
@@ -152,45 +138,4 @@ export class Connection {
     this.state = state;
     this.onstate(state, detail);
   }
-}
-
-/**
- * Wait for the node's greeting.
- * @param {Session} session
- * @returns {Promise<void>}
- */
-function created(session) {
-  return new Promise((resolve, reject) => {
-    const fail = (/** @type {ApiError} */ error) => {
-      clearTimeout(timer);
-      reject(error);
-    };
-    const timer = setTimeout(
-      () => fail(new ApiError(0, "unreachable", "The node does not greet.")),
-      CREATED_TIMEOUT_MS,
-    );
-    session.onclose = (code, reason) => fail(closed(code, reason));
-    session.onmessage = (message) => {
-      if (message.type === "error") fail(refused(message));
-      if (message.type !== "session.created") return;
-      clearTimeout(timer);
-      resolve();
-    };
-  });
-}
-
-/** @param {{code: string, message: string, retry_after_ms?: number}} error of the node */
-function refused({ code, message, retry_after_ms }) {
-  return new ApiError(code === "unauthorized" ? 401 : 503, code, message, retry_after_ms);
-}
-
-/**
- * @param {number} code of a WebSocket close
- * @param {string} reason
- */
-function closed(code, reason) {
-  if (code === 1008) return new ApiError(401, "unauthorized", reason);
-  if (code === 1013) return new ApiError(503, "at_capacity", reason, 2_000);
-  if (code === 1012) return new ApiError(503, "draining", reason, 2_000);
-  return new ApiError(0, "unreachable", reason);
 }

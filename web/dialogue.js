@@ -16,7 +16,7 @@ export class Dialogue {
   onchange = () => {};
   /** New figures of the time to an answer. @type {(turn: Turn, marks: Marks) => void} */
   onmarks = () => {};
-  /** An interrupted turn is silent, `ms` after the interruption. @type {(turn: Turn, ms: number) => void} */
+  /** An interrupted turn is silent here, `ms` after the interruption. @type {(turn: Turn, ms: number) => void} */
   onsilence = () => {};
   /** A message of the agent to the user. @type {(text: string) => void} */
   onnotice = () => {};
@@ -30,8 +30,6 @@ export class Dialogue {
   /** Number of the agent's last turn, and of its last turn with sound. */
   #number = 0;
   #heard = 0;
-  /** The turn that is being interrupted, and the start of the interruption. @type {{turn: Turn, at: number} | null} */
-  #barged = null;
 
   /**
    * @param {import("./call.js").Call} call
@@ -42,14 +40,16 @@ export class Dialogue {
     this.#sound = sound;
     call.onmessage = (type, data) => this.#receive(type, data, performance.now());
     sound.onsound = (at) => this.#hear(at);
-    sound.onrest = (at) => this.#rest(at);
   }
 
-  /** A typed turn of the user. @param {string} text */
-  write(text) {
-    const at = performance.now();
-    this.#interrupt(at);
-    this.#clock.write(at);
+  /**
+   * A typed turn of the user.
+   * @param {string} text
+   * @param {number} since when it was sent, on performance.now's clock
+   */
+  write(text, since) {
+    this.#interrupt(since);
+    this.#clock.write(since);
     this.conversation.type(text);
     this.#call.write(text);
     this.onchange();
@@ -68,7 +68,10 @@ export class Dialogue {
    */
   #receive(type, data, at) {
     // The agent holds its answer at the first voice, and decides later whether it is an interruption.
-    if (type === "user-started-speaking" || type === "bot-interrupted") this.#interrupt(at);
+    if (type === "user-started-speaking" || type === "bot-interrupted") {
+      this.#interrupt(at);
+      this.#sound.release();
+    }
     this.conversation.receive(type, data);
     if (type === "bot-llm-started") this.#clock.answer();
     else if (type === "error" || type === "error-response") this.onerror(data.error);
@@ -77,12 +80,15 @@ export class Dialogue {
     this.onchange();
   }
 
-  /** @param {number} at */
-  #interrupt(at) {
+  /** @param {number} since */
+  #interrupt(since) {
     const turn = this.conversation.spoken;
-    if (!turn || turn.over || !this.#sound.lively) return;
-    this.#sound.hush();
-    this.#barged ??= { turn, at };
+    if (!turn || turn.over) return;
+    const wasHeard = this.#sound.lively;
+    const ms = this.#sound.hush() - since;
+    if (!wasHeard) return;
+    this.#call.tell("silent", { context: this.#number, ms: Math.round(ms) });
+    this.onsilence(turn, ms);
   }
 
   /** @param {number} at */
@@ -111,16 +117,5 @@ export class Dialogue {
     if (marks.heard === null || turn === this.#heard) return;
     this.#heard = turn;
     this.#call.tell("heard", { context: turn, ms: Math.round(marks.heard) });
-  }
-
-  /** @param {number} at */
-  #rest(at) {
-    if (!this.#barged) return;
-    const { turn, at: since } = this.#barged;
-    this.#barged = null;
-    const ms = at - since;
-    if (ms < 1) return; // it was silent before
-    this.#call.tell("silent", { context: this.#number, ms: Math.round(ms) });
-    this.onsilence(turn, ms);
   }
 }

@@ -129,5 +129,5 @@ function nameOf(text) {
 function save(file, name) {
   const url = URL.createObjectURL(file);
   Object.assign(document.createElement("a"), { href: url, download: name }).click();
-  URL.revokeObjectURL(url);
+  setTimeout(() => URL.revokeObjectURL(url), 60_000); // Safari reads it after the click
 }

@@ -13,8 +13,8 @@ const CALM_MS = 30_000; // without an underrun, after which the buffer shrinks
  * @property {AnalyserNode} analyser of what is heard
  * @property {number} underruns gaps in the sound while text was there
  * @property {boolean} columns whether `oncolumn` tells the waveform; else it is made of the PCM pushed
- * @property {(context: import("./protocol.js").Context) => void} begin a context whose sound will come
- * @property {(chunk: import("./transport_ws.js").Chunk) => void} push
+ * @property {(context: import("./client.js").Context) => void} begin a context whose sound will come
+ * @property {(chunk: import("./client.js").Chunk) => void} push
  * @property {(until: {wordsMs: number}) => {playedMs: number, bufferedMs: number} | null} position of the context that
  *   sounds; null when none does. `wordsMs`: end of the last word whose time is known
  * @property {() => Promise<number | null>} silence silent at once; resolves with the moment of silence (performance.now),
@@ -38,7 +38,7 @@ export class Player {
   #node;
   #startMs = START_MS;
   #lastDry = 0;
-  /** @type {import("./protocol.js").Context | null} */
+  /** @type {import("./client.js").Context | null} */
   #context = null;
   /** Last report of the worklet. @type {{no: number, played: number, buffered: number, time: number} | null} */
   #report = null;
@@ -55,7 +55,7 @@ export class Player {
     this.#setStart(START_MS);
   }
 
-  /** @param {import("./protocol.js").Context} context */
+  /** @param {import("./client.js").Context} context */
   begin(context) {
     this.#context = context;
     this.#report = null;
@@ -63,7 +63,7 @@ export class Player {
     if (performance.now() - this.#lastDry > CALM_MS) this.#setStart(START_MS);
   }
 
-  /** @param {import("./transport_ws.js").Chunk} chunk its memory is given away */
+  /** @param {import("./client.js").Chunk} chunk its memory is given away */
   push({ contextNo, flags, pcm }) {
     const last = Boolean(flags & 1);
     this.#node.port.postMessage({ type: "push", no: contextNo, pcm, last }, [pcm.buffer]);

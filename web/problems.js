@@ -28,8 +28,8 @@ const PROBLEMS = {
     retry: "button",
   },
   slow_consumer: {
-    title: "The audio was received too slowly",
-    body: "This browser or its network fell behind real time, so the node closed the connection. Close other heavy tabs, or use WebRTC.",
+    title: "The network is too slow",
+    body: "This browser or its network fell behind the speech, so the node closed the connection.",
     retry: "button",
   },
   starved: {

@@ -18,7 +18,7 @@ export class RemoteAudio {
   oncolumn = (/** @type {number} */ _peak, /** @type {number} */ _brightness) => {};
   #element;
   #probe;
-  /** @type {import("./protocol.js").Context | null} */
+  /** @type {import("./client.js").Context | null} */
   #context = null;
   #loud = false;
   #changedAt = 0;
@@ -52,7 +52,7 @@ export class RemoteAudio {
     this.analyser = this.#probe.analyser;
   }
 
-  /** @param {import("./protocol.js").Context} context */
+  /** @param {import("./client.js").Context} context */
   begin(context) {
     this.#context = context;
     this.#playedMs = null;

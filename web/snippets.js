@@ -35,7 +35,8 @@ function python(choice) {
   const args = Object.entries(fields(choice)).map(([name, value]) => `${name}=${JSON.stringify(value)}`);
   const key = locked ? ', api_key=os.environ["AGENT_TTS_KEY"]' : "";
   return `import asyncio
-${locked ? "import os\n" : ""}
+${locked ? "import os\n" : ""}import wave
+
 from agent_tts import connect
 
 
@@ -45,8 +46,10 @@ async def main() -> None:
         for token in ${JSON.stringify(short(text))}.split(" "):  # your LLM
             speech.write(token + " ")
         speech.end()
-        async for pcm in speech:  # 16-bit mono at 24 kHz, as it is made
-            ...
+        with wave.open("speech.wav", "wb") as file:
+            file.setparams((1, 2, 24_000, 0, "NONE", ""))
+            async for pcm in speech:  # 16-bit mono at 24 kHz, as it is made
+                file.writeframes(pcm)
 
 
 asyncio.run(main())
@@ -67,6 +70,8 @@ function javascript(choice) {
   const address = locked ? `\`${url}?token=\${token}\`` : JSON.stringify(String(url));
   return `${token}const node = new WebSocket(${address}, "agent_tts.v1");
 node.binaryType = "arraybuffer";
+const audio = new AudioContext({ sampleRate: 24_000 });
+let playedUntil = 0;
 const send = (message) => node.send(JSON.stringify({ context_id: "t1", ...message }));
 
 node.onopen = () => {
@@ -78,7 +83,16 @@ node.onopen = () => {
 };
 node.onmessage = ({ data }) => {
   if (typeof data === "string") return console.log(JSON.parse(data));
-  const pcm = new Int16Array(data, 16); // 24 kHz, mono
+  const pcm = Float32Array.from(new Int16Array(data, 16), (sample) => sample / 32_768);
+  if (!pcm.length) return; // the end
+  const buffer = audio.createBuffer(1, pcm.length, 24_000);
+  buffer.copyToChannel(pcm, 0);
+  const chunk = audio.createBufferSource();
+  chunk.buffer = buffer;
+  chunk.connect(audio.destination);
+  playedUntil = Math.max(playedUntil, audio.currentTime + 0.05);
+  chunk.start(playedUntil);
+  playedUntil += buffer.duration;
 };
 // Barge-in: send({ type: "context.cancel", played_ms: heardSoFar });
 `;

@@ -7,10 +7,13 @@ import { Transcript } from "./transcript.js";
 
 const ACK_MS = 250;
 const METER_MS = 200;
+// The node sends a second ahead. Where less is here, and a pong waits behind the rest, the network is slow.
+const LOW_MS = 300;
+const LATE_MS = 700;
 
 /**
- * @typedef {import("./protocol.js").Session} Session
- * @typedef {import("./protocol.js").Context} Context
+ * @typedef {import("./client.js").Session} Session
+ * @typedef {import("./client.js").Context} Context
  * @typedef {import("./player.js").Sink} Sink
  *
  * @typedef {object} Turn
@@ -23,6 +26,7 @@ const METER_MS = 200;
  * @property {number} playedMs
  * @property {boolean} sounded some of it was heard
  * @property {FirstSound} first
+ * @property {boolean} whole all of its sound has arrived
  * @property {boolean} lost its session was lost before the node had sent all of it
  * @property {boolean} over no more of it will be heard
  *
@@ -43,9 +47,11 @@ export class Speaker {
   /** A heard turn is complete, and the node has sent its last message about it. */
   onoutcome = (/** @type {Outcome} */ _outcome) => {};
   /** The node answered with an error. */
-  onerror = (/** @type {import("./protocol.js").ErrorMessage} */ _error) => {};
+  onerror = (/** @type {import("./client.js").ErrorMessage} */ _error) => {};
   /** The session was lost, and all that had arrived was heard: the rest is missing. */
   onlost = () => {};
+  /** The network brings the sound more slowly than it is spoken. */
+  onslow = () => {};
   /** After a stop during sound: ms until it was silent. */
   onsilence = (/** @type {number} */ _ms) => {};
   #said;
@@ -61,6 +67,8 @@ export class Speaker {
   #turns = new Map();
   #ackedAt = 0;
   #meteredAt = 0;
+  /** When the ping left that has no answer yet; 0: none. */
+  #pingedAt = 0;
   /** @type {ReturnType<typeof setInterval>} */
   #ticks = 0;
 
@@ -109,8 +117,11 @@ export class Speaker {
       }
       const turn = this.#turns.get(context);
       turn?.first.receive(chunk.pcm, chunk.firstSample, performance.now());
-      if (turn) this.#meterAudible(turn);
-      turn?.recording.add(chunk.pcm);
+      if (turn) {
+        this.#meterAudible(turn);
+        turn.whole = Boolean(chunk.flags & 1);
+        turn.recording.add(chunk.pcm);
+      }
       sink.push(chunk);
     };
     sink.onfirst = (at) => this.#heardFirst(at);
@@ -153,12 +164,14 @@ export class Speaker {
       playedMs: 0,
       sounded: false,
       first: new FirstSound(),
+      whole: false,
       lost: false,
       over: false,
     };
     this.#turn = turn;
     this.#turns.set(context, turn);
     this.#sink.begin(context);
+    this.#pingedAt = 0;
     this.#meters.reset();
     this.#wave.begin();
     // A timer besides animation frames: a hidden tab gets no frames, but plays.
@@ -243,10 +256,27 @@ export class Speaker {
       this.#meteredAt = now;
       this.#meters.set("bufferMs", sink.columns ? null : position.bufferedMs);
       this.#meters.set("underruns", sink.underruns);
+      if (!sink.columns) this.#watch(position.bufferedMs < LOW_MS && !turn.whole, now);
     }
     if (now - this.#ackedAt >= ACK_MS && !sink.columns) {
       this.#ackedAt = now;
       turn.context.acknowledge(position.playedMs);
+    }
+  }
+
+  /**
+   * Find out whether the network is why little sound is here.
+   * @param {boolean} isLow
+   * @param {number} now
+   */
+  #watch(isLow, now) {
+    if (!isLow) {
+      this.#pingedAt = 0;
+    } else if (!this.#pingedAt) {
+      this.#pingedAt = now;
+      this.#session?.send({ type: "ping", t: Math.round(now) });
+    } else if (now - this.#pingedAt > LATE_MS) {
+      this.onslow();
     }
   }
 
@@ -288,6 +318,7 @@ export class Speaker {
   #receive(message, context) {
     const turn = context && this.#turns.get(context);
     if (message.type === "error") this.#fail(message, turn);
+    if (message.type === "pong") this.#pingedAt = 0;
     if (!turn) return;
     if (message.type === "words" && !turn.over) {
       turn.transcript.time(message.words);
@@ -302,18 +333,15 @@ export class Speaker {
   }
 
   /**
-   * A context refused before it started gets no `context.done`. Text sent after the refusal may have opened it again
-   * with default settings: cancel that one.
-   * @param {import("./protocol.js").ErrorMessage} error
+   * @param {import("./client.js").ErrorMessage} error
    * @param {Turn | undefined} turn
    */
   #fail(error, turn) {
-    if (turn && turn.context.no === null && !turn.context.cancelled) {
-      turn.context.cancel(null);
-      turn.context.done = true;
-      if (!turn.over) this.#break(turn);
+    if (turn?.context.done) {
+      if (turn.over) this.#close(turn);
+      else this.#break(turn);
     } else if (error.code === "unknown_context") {
-      return; // the answer to that cancel
+      return; // the answer to the cancel of a refused one
     }
     this.onerror(error);
   }

@@ -76,7 +76,7 @@ export class Talk {
     at("talk-settings").addEventListener("submit", (event) => event.preventDefault());
     at("talk-composer").addEventListener("submit", (event) => {
       event.preventDefault();
-      this.#write();
+      this.#write(event.timeStamp);
     });
     bindSwitch(at("compact"), "compact", false, (on) => at("talk").toggleAttribute("data-compact", on));
     bindSwitch(at("subtitles"), "subtitles", true, (on) => (at("subtitle").hidden = !on));
@@ -109,7 +109,8 @@ export class Talk {
       if (!microphone) return;
       if (call !== this.#call) return stopMicrophone(microphone);
       await call.listen(microphone);
-      await this.#meter(microphone);
+      const audio = await audioContext();
+      if (call === this.#call) this.#level.watch(audio, microphone);
     }
     this.#show();
   }
@@ -155,9 +156,10 @@ export class Talk {
     const options = wanted === null ? {} : { voice: wanted };
     const { ice_servers } = /** @type {import("./api.js").Agent} */ (this.#parts.agent);
     try {
+      const audio = await audioContext();
       const call = await Call.open(this.#api, ice_servers, microphone, options, signal);
       if (signal.aborted) return call.close();
-      await this.#attach(call);
+      this.#attach(call, audio);
     } catch (error) {
       if (signal.aborted) return;
       this.#call?.close();
@@ -167,11 +169,13 @@ export class Talk {
     }
   }
 
-  /** @param {Call} call */
-  async #attach(call) {
-    const audio = await audioContext();
+  /**
+   * @param {Call} call
+   * @param {AudioContext} audio
+   */
+  #attach(call, audio) {
     this.#call = call;
-    this.sound = new AgentSound(audio, call.stream, at("agent-voice"));
+    this.sound = new AgentSound(audio, call, at("agent-voice"));
     this.sound.oncolumn = (peak, brightness) => this.strip.hear(peak, brightness);
     const dialogue = (this.#dialogue = new Dialogue(call, this.sound));
     this.#view.clear();
@@ -182,13 +186,8 @@ export class Talk {
     dialogue.onsilence = (turn, ms) => this.figures.silence(turn, ms);
     dialogue.onnotice = (body) => this.#notify("notice", "The agent says", body, true);
     dialogue.onerror = (body) => this.#notify("agent", "Something of the agent failed", body);
-    if (call.microphone) await this.#meter(call.microphone);
+    if (call.microphone) this.#level.watch(audio, call.microphone);
     this.#set("talking");
-  }
-
-  /** @param {MediaStream} microphone */
-  async #meter(microphone) {
-    this.#level.watch(await audioContext(), microphone);
   }
 
   #lost() {
@@ -228,11 +227,12 @@ export class Talk {
     });
   }
 
-  async #write() {
+  /** @param {number} since when it was sent, on performance.now's clock */
+  async #write(since) {
     const field = /** @type {HTMLInputElement} */ (at("talk-text"));
     const text = field.value.trim();
     if (!text || !isSecureContext || !(this.#dialogue || (await this.#begin(false)))) return;
-    this.#dialogue?.write(text);
+    this.#dialogue?.write(text, since);
     field.value = "";
   }
 

@@ -31,7 +31,7 @@ export class Traffic {
     if (type !== "playback.ack" && type !== "words") this.#audio = null;
   }
 
-  /** @param {import("./transport_ws.js").Chunk} chunk */
+  /** @param {import("./client.js").Chunk} chunk */
   #addAudio({ contextNo, pcm }) {
     if (this.#audio?.contextNo !== contextNo || !this.#audio.element.isConnected) {
       this.#audio = { contextNo, element: this.#entry("audio", "audio"), count: 0, samples: 0 };

@@ -13,7 +13,7 @@ const UNSPACED_MS = 220; // length of such a character until the node sends the 
 /**
  * A span of the page and the characters (code points, as the protocol counts) that it shows.
  * @typedef {{element: HTMLSpanElement, start: number, end: number, unspaced: boolean}} Piece
- * @typedef {import("./protocol.js").Word} Word
+ * @typedef {import("./client.js").Word} Word
  */
 
 export class Transcript {

@@ -7,13 +7,12 @@ const GATHER_MS = 1_000; // for ICE candidates; slower ones are left out
 const OPEN_TIMEOUT_MS = 10_000;
 const PING_MS = 1_000; // the node ends the session after four missing pings
 
-/** @typedef {import("./transport_ws.js").Transport} Transport */
+/** @typedef {import("./client.js").Transport} Transport */
 
 /** @implements {Transport} */
 export class WebRtcTransport {
-  name = /** @type {const} */ ("webrtc");
   onmessage = (/** @type {any} */ _message) => {};
-  onaudio = (/** @type {import("./transport_ws.js").Chunk} */ _chunk) => {};
+  onaudio = (/** @type {import("./client.js").Packet} */ _packet) => {};
   onclose = (/** @type {number} */ _code, /** @type {string} */ _reason) => {};
   /** The node's voice. @type {MediaStream} */
   stream;

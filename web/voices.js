@@ -10,7 +10,7 @@ const names = new Intl.DisplayNames(["en"], { type: "language", fallback: "none"
  * @param {Voice[]} voices a voice that is named by the code describes the language: espeak's "ca-va" is "Catalan (Valencian)"
  */
 export function languageName(code, voices) {
-  const own = voices.find((voice) => voice.name === code)?.description;
+  const own = voices.find(({ name, languages }) => name === code && languages.length === 1)?.description;
   try {
     return own || (names.of(code) ?? code);
   } catch {

@@ -23,7 +23,7 @@ const MOST_JITTER = 4; // columns
  * @property {number} at ms on the time line
  * @property {number[]} peaks 0..1 a column
  * @property {number[]} tones 0..TONES-1 a column
- * @property {import("./protocol.js").Word[]} words
+ * @property {import("./client.js").Word[]} words
  * @property {number | null} cutMs where it was cut, ms of the turn
  * @property {number} heardChars of its text, once it was cut
  * @property {number} cutAt when that was, on performance.now's clock
@@ -100,7 +100,7 @@ export class Wave {
     for (let i = from; i <= column; i++) setColumn(strip, i, peak, brightness);
   }
 
-  /** @param {import("./protocol.js").Word[]} words all words of the turn whose times are known */
+  /** @param {import("./client.js").Word[]} words all words of the turn whose times are known */
   time(words) {
     const strip = this.#strips.at(-1);
     if (strip) strip.words = words;
@@ -116,7 +116,7 @@ export class Wave {
    * Cut the turn at the playhead.
    * @param {number} heardChars of its text; another call corrects it
    */
-  cut(heardChars) {
+  cut(heardChars = 0) {
     const strip = this.#strips.at(-1);
     if (!strip) return;
     strip.heardChars = heardChars;

@@ -22,15 +22,22 @@ window.ear = {
     const at = performance.now();
     if (!analyser) return ear.heard.push({ at, rms: 0, arriving: 0, hz: 0 });
     const samples = new Float32Array(analyser.fftSize);
-    const levels = new Float32Array(analyser.frequencyBinCount);
     analyser.getFloatTimeDomainData(samples);
-    analyser.getFloatFrequencyData(levels);
     const recent = samples.subarray(-ear.WINDOW);
     const arriving = Math.sqrt(recent.reduce((sum, x) => sum + x * x, 0) / recent.length);
-    const loudest = levels.indexOf(Math.max(...levels));
-    // A media track plays through the page's audio element; the analyser is in front of it.
-    const rms = agentTts.transport === "webrtc" && document.querySelector("#remote").muted ? 0 : arriving;
-    ear.heard.push({ at, rms, arriving, hz: (loudest * analyser.context.sampleRate) / analyser.fftSize });
+    // A media track plays through an audio element; the analyser is in front of it.
+    const isMuted = [...document.querySelectorAll("audio")].some((audio) => audio.srcObject && audio.muted);
+    const rms = isMuted ? 0 : arriving;
+    ear.heard.push({ at, rms, arriving, hz: ear.pitch(recent) * analyser.context.sampleRate });
+  },
+
+  /** Frequency of a tone, cycles a sample: from its first upward crossing of zero to its last. @param {Float32Array} tone */
+  pitch(tone) {
+    const ups = [];
+    for (let i = 1; i < tone.length; i++) {
+      if (tone[i - 1] < 0 && tone[i] >= 0) ups.push(i - tone[i] / (tone[i] - tone[i - 1]));
+    }
+    return ups.length > 1 ? (ups.length - 1) / (ups.at(-1) - ups[0]) : 0;
   },
 
   get loud() {

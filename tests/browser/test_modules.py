@@ -144,30 +144,30 @@ async def test_long_texts_are_split_between_characters(page: Page) -> None:
     """A message holds at most as many characters as the node allows, and an emoji is not split."""
     body = """
       const sent = [];
-      const session = new m.Session({ name: "websocket", send: (message) => sent.push(message), close() {} });
+      const session = new m.Session({ send: (message) => sent.push(message), close() {} });
       session.created = { limits: { text_message_chars: 3 } };
       session.open({}).append("ab🎉🎉cd");
       return sent.filter(({ type }) => type === "text.append").map(({ text }) => text);
     """
-    assert await module(page, "protocol.js", body) == ["ab🎉", "🎉cd"]
+    assert await module(page, "client.js", body) == ["ab🎉", "🎉cd"]
 
 
 async def test_audio_of_a_cancelled_context_is_dropped(page: Page) -> None:
     """Audio that was in flight when the listener stopped."""
     body = """
-      const transport = { name: "websocket", send() {}, close() {} };
+      const transport = { send() {}, close() {} };
       const session = new m.Session(transport);
       const heard = [];
       session.onaudio = (chunk) => heard.push(chunk.firstSample);
       const context = session.open({});
       transport.onmessage({ type: "context.started", context_id: context.id, context_no: 7 });
-      const chunk = (firstSample) => ({ contextNo: 7, flags: 0, firstSample, pcm: new Int16Array(4) });
+      const chunk = (firstSample) => ({ contextNo: 7, flags: 0, firstSample, data: new Uint8Array(8) });
       transport.onaudio(chunk(0));
       context.cancel(0);
       transport.onaudio(chunk(4));
       return heard;
     """
-    assert await module(page, "protocol.js", body) == [0]
+    assert await module(page, "client.js", body) == [0]
 
 
 async def test_snippets_contain_the_choice_but_no_key(page: Page) -> None:
@@ -418,3 +418,37 @@ async def test_every_microphone_error_has_a_message(page: Page) -> None:
     assert len({problem["title"] for problem in problems}) >= 4
     assert "StrangeError" in problems[3]["body"]
     assert "localhost" in problems[4]["title"]
+
+
+async def test_the_figures_of_a_node_are_of_the_time_between_two_looks(page: Page) -> None:
+    """Counters that fell, as of a node that was started again, count from 0."""
+
+    def look(fast: int, slow: int, underrun: float, characters: int) -> str:
+        return f"""
+# HELP agent_tts_ttfa_seconds First text to first audio.
+agent_tts_ttfa_seconds_bucket{{carrier="http",le="0.05"}} {fast}
+agent_tts_ttfa_seconds_bucket{{carrier="http",le="0.1"}} {fast + slow}
+agent_tts_ttfa_seconds_bucket{{carrier="http",le="+Inf"}} {fast + slow}
+agent_tts_ttfa_seconds_bucket{{carrier="rtc",le="0.05"}} 0
+agent_tts_ttfa_seconds_bucket{{carrier="rtc",le="0.1"}} 0
+agent_tts_ttfa_seconds_bucket{{carrier="rtc",le="+Inf"}} 0
+agent_tts_underrun_seconds_total {underrun}
+agent_tts_slots 8
+agent_tts_slots_used 3
+agent_tts_engine_up{{engine="0"}} 1
+agent_tts_engine_up{{engine="1"}} 0
+agent_tts_engine_slots{{engine="0"}} 8
+agent_tts_engine_starts_total{{engine="1"}} 2
+agent_tts_key_sessions{{key="shop"}} 4
+agent_tts_key_characters_total{{key="shop"}} {characters}
+agent_tts_key_refused_total{{code="at_capacity",key="shop"}} 1
+agent_tts_key_refused_total{{code="rate_limited",key="shop"}} 2
+"""
+
+    body = "return m.figuresOf(m.parse(a[0]), m.parse(a[1]));"
+    found = await module(page, "node_view.js", body, look(100, 0, 7.0, 10), look(106, 4, 1.5, 1_000))
+    assert (found["streams"], found["slots"], found["underrunS"]) == (3, 8, 1.5)
+    assert (found["firstAudioMs"], found["slowAudioMs"]) == (50, 100)
+    assert found["engines"][1] == {"number": "1", "up": False, "used": 0, "slots": 0, "waiting": 0, "starts": 2}
+    assert found["keys"] == [{"name": "shop", "sessions": 4, "characters": 1_000, "seconds": 0, "refused": 3}]
+    assert (await module(page, "node_view.js", body, look(1, 0, 0, 0), look(1, 0, 0, 0)))["firstAudioMs"] is None

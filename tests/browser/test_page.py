@@ -8,6 +8,7 @@ import os
 import shlex
 import signal
 import sys
+import wave
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -148,11 +149,27 @@ async def test_a_turn_is_measured_and_its_figures_shown(browser: DevTools, trans
         assert "Good evening" in await page.js("document.querySelector('#log').innerText")
 
 
+# The words of the waveform by their colour, as they are drawn from now on.
+DRAWN = """void (window.drawn = {}, CanvasRenderingContext2D.prototype.fillText = function (word) {
+  drawn[word] = this.fillStyle; })"""
+LETTERS = "alpha bravo charlie delta echo foxtrot golf hotel india juliett kilo lima mike november oscar papa quebec"
+
+
 async def test_real_speech_arrives_with_its_words(browser: DevTools) -> None:
-    """The espeak engine: words are marked one after another, and a stop marks the rest as not heard."""
+    """espeak: words are marked one after another, and a stop marks the rest as not heard, in the waveform too.
+
+    The robot voice is named once, with the command of the neural one.
+    """
     async with open_page(browser, engine="espeak") as (page, running):
         await ready(page)
+        assert "--engine qwen3" in await page.js("document.querySelector('[data-kind=robot] code ~ code').textContent")
+        await page.click("[data-kind=robot] button")
+        await page.open(running.url + "/?again")
+        await page.js(EAR)
+        await ready(page)
+        assert await page.js("agentTts.notices") == []
         assert await page.js("document.querySelector('#engine').innerText") != ""
+        await write(page, LETTERS)
         await page.click("#go")
         await page.until("document.querySelectorAll('#said [data-is=heard]').length >= 4")
         assert await page.js("document.querySelectorAll('#said [data-is=coming]').length") > 0
@@ -161,6 +178,14 @@ async def test_real_speech_arrives_with_its_words(browser: DevTools) -> None:
         assert running.node.service.speaking == 0
         assert await page.js("document.querySelectorAll('#said [data-is=unsaid]').length") > 0
         assert await page.js("document.querySelector('#log li s').textContent.length") > 20
+        await page.js(DRAWN)
+        await page.prefer(prefers_color_scheme="dark", prefers_reduced_motion="reduce")
+        await page.until("Object.keys(drawn).length > 4")
+        drawn = await page.js("drawn")
+        heard = await page.js("[...document.querySelectorAll('#said [data-is=heard]')].map((word) => word.textContent)")
+        colours = [{drawn[word] for word in drawn if (word in heard) is was_heard} for was_heard in (True, False)]
+        assert [len(colour) for colour in colours] == [1, 1]
+        assert colours[0] != colours[1]
 
 
 # ---------------------------------------------------------------- text
@@ -184,7 +209,10 @@ async def test_words_are_spoken_as_they_are_typed(browser: DevTools) -> None:
     async with open_page(browser) as (page, _):
         await ready(page)
         await page.click("[name=arrival][value=live]")
-        await write(page, "")
+        # A sample is not typed.
+        assert await page.js("document.querySelector('#text').value") == ""
+        assert not await page.js("document.querySelector('#sample').checkVisibility()")
+        await page.js("document.querySelector('#text').focus()")
         await page.type("hello there wor")
         await page.until("ear.loud")
         assert await page.js("document.querySelector('#text').value") == "wor"
@@ -269,22 +297,6 @@ async def test_a_voice_is_heard_before_it_is_chosen(browser: DevTools) -> None:
         assert first != second
         await page.press("Escape")
         assert await page.js("document.querySelector('#voice').value") == before
-
-
-async def test_the_robot_voice_is_named_once(browser: DevTools) -> None:
-    """With the command of the neural one; a closed notice stays closed after a reload."""
-    async with open_page(browser, engine="espeak") as (page, running):
-        await ready(page)
-        assert "--engine qwen3" in await page.js("document.querySelector('[data-kind=robot] code ~ code').textContent")
-        await page.click("[data-kind=robot] button")
-        await page.open(running.url + "/?again")
-        await ready(page)
-        assert await page.js("agentTts.notices") == []
-
-
-async def test_a_node_that_cannot_clone_says_what_it_needs(browser: DevTools) -> None:
-    async with open_page(browser) as (page, _):
-        await ready(page)
         await page.click("#add-voice")
         assert "12Hz-1.7B-Base" in await page.js("document.querySelector('[data-kind=clone]').innerText")
 
@@ -349,23 +361,33 @@ async def test_a_right_to_left_text_is_set_from_the_right(browser: DevTools) -> 
 # ---------------------------------------------------------------- a connection that ends
 
 
+SOCKETS = "window.WebSocket = class extends WebSocket { constructor(...all) { super(...all); window.socket = this; } }"
+
+
+async def reopen(page: Page, running: RunningNode) -> None:
+    """The page again, whose sockets can be cut."""
+    await page.call("Page.addScriptToEvaluateOnNewDocument", source=SOCKETS)
+    await page.open(running.url + "/?again")
+    await page.js(EAR)
+    await ready(page)
+
+
+async def cut(page: Page, code: int) -> None:
+    """End the page's connection, as the page sees it, with a code of a WebSocket."""
+    await page.js("void (window.lostAt = performance.now(), window.lost = socket.onclose)")
+    await page.js("void (socket.onmessage = socket.onclose = null, socket.close())")
+    await page.js(f"lost(new CloseEvent('close', {{code: {code}}}))")
+
+
 async def test_sound_that_has_arrived_is_played_after_the_connection_is_lost(browser: DevTools) -> None:
     """Then the text is cut where the sound ended, and one notice says why."""
-    sockets = (
-        "window.WebSocket = class extends WebSocket { constructor(...all) { super(...all); window.socket = this; } }"
-    )
     async with open_page(browser) as (page, running):
-        await page.call("Page.addScriptToEvaluateOnNewDocument", source=sockets)
-        await page.open(running.url + "/?again")
-        await page.js(EAR)
-        await ready(page)
+        await reopen(page, running)
         await write(page, LONG)
         await page.click("[name=arrival][value=whole]")
         await speak(page)
         await page.until("agentTts.meters.bufferMs > 300")
-        await page.js("void (window.lostAt = performance.now(), window.lost = socket.onclose)")
-        await page.js("void (socket.onmessage = socket.onclose = null, socket.close())")
-        await page.js("lost(new CloseEvent('close', {code: 1012}))")
+        await cut(page, 1012)
         assert await page.js("agentTts.speaking")
         await page.until("!agentTts.speaking", 30)
         assert await page.js("ear.since(lostAt).length") > 10
@@ -375,11 +397,68 @@ async def test_sound_that_has_arrived_is_played_after_the_connection_is_lost(bro
         assert await page.js("document.querySelector('#log s').textContent") != ""
 
 
+async def test_a_slow_network_is_named_and_gets_opus(browser: DevTools) -> None:
+    """At 400 kbit/s: one notice, Opus from the next text on without a gap, and WebRTC by a button of the notice."""
+    async with open_page(browser) as (page, _):
+        await ready(page)
+        await page.throttle(400)
+        await page.click("[name=arrival][value=whole]")
+        await write(page, LONG)
+        await pick(page, "tone-660")
+        await speak(page)
+        await page.until("agentTts.notices.length", 20)
+        assert await page.js("agentTts.notices") == ["slow"]
+        assert "Opus" in await page.js("document.querySelector('#notices').innerText")
+        await page.press("Escape")
+        await page.until("document.querySelector('#log li') && !agentTts.contexts.length")
+        await speak(page)
+        await page.until("agentTts.meters.bufferMs > 400")
+        assert await page.js("agentTts.meters.underruns") == 0
+        await hear(page, 660)
+        assert '"encoding":"opus"' in await page.js("document.querySelector('#traffic-list').textContent")
+        await page.click("[data-kind=slow] button")
+        await page.until("agentTts.transport === 'webrtc' && agentTts.state === 'ready'")
+        assert await page.js("agentTts.notices") == []
+        await speak(page)
+        await hear(page, 660)
+
+
+async def test_a_slow_connection_that_is_lost_comes_back_with_opus(browser: DevTools) -> None:
+    """In Opus, too, what has arrived is played to its end; the notice says why and speaks the text again."""
+    async with open_page(browser) as (page, running):
+        await reopen(page, running)
+        await page.throttle(400)
+        await page.click("[name=arrival][value=whole]")
+        await write(page, LONG)
+        await pick(page, "tone-660")
+        await speak(page)
+        await page.until("agentTts.notices.length", 20)
+        for _ in range(2):
+            await cut(page, 1006)
+            await page.until("!agentTts.speaking", 30)
+            await page.until(
+                "agentTts.state === 'ready' && document.querySelector('[data-kind=connection] button')", 20
+            )
+            assert await page.js("agentTts.notices") == ["connection"]
+            assert "too slow" in await page.js("document.querySelector('#notices h2').innerText")
+            await page.click("#notices button")
+            await page.until("agentTts.meters.bufferMs > 400")
+            await hear(page, 660)
+        assert await page.js("agentTts.meters.underruns") == 0
+        asked = 'document.querySelector(\'#traffic-list\').textContent.match(/"encoding":"opus"/g).length'
+        assert await page.js(asked) == 2
+
+
 # ---------------------------------------------------------------- code examples
 
 
-async def test_the_code_examples_run(browser: DevTools) -> None:
-    """Python in its own process, JavaScript in a browser, and the request of the curl command."""
+# Begin and end of each sound that a page plays, in seconds of its context, and its loudest sample.
+PLAYED = """void (window.played = [], AudioBufferSourceNode.prototype.start = function (at) {
+  played.push([at, at + this.buffer.duration, Math.max(...this.buffer.getChannelData(0))]); })"""
+
+
+async def test_the_code_examples_speak(browser: DevTools, tmp_path: Path) -> None:
+    """Python in its own process, JavaScript in a browser without a gap, and the request of the curl command."""
     async with open_page(browser) as (page, running):
         await ready(page)
         await write(page, 'It\'s a "short" one.')
@@ -390,13 +469,22 @@ async def test_the_code_examples_run(browser: DevTools) -> None:
             await page.click(f"[name=snippet][value={name}]")
             shown[name] = await page.js("document.querySelector('#snippet').textContent")
 
-        process = await asyncio.create_subprocess_exec(sys.executable, "-c", shown["python"])
+        process = await asyncio.create_subprocess_exec(sys.executable, "-c", shown["python"], cwd=tmp_path)
         assert await process.wait() == 0
+        with wave.open(str(tmp_path / "speech.wav")) as file:
+            said = file.readframes(file.getnframes())
+        assert dominant_hz(said, file.getframerate()) == pytest.approx(880, abs=NEAR_HZ)
 
         await page.js("console.log = (message) => (window.told ??= []).push(message.type)")
+        await page.js(PLAYED)
         await page.js(f"(0, eval)({json.dumps(shown['javascript'])})")
         await page.until("window.told?.includes('context.done')")
         assert "error" not in await page.js("told")
+        await page.until("played.length")
+        starts, ends, loudest = zip(*await page.js("played"), strict=True)
+        assert starts[1:] == pytest.approx(ends[:-1], abs=1e-3)
+        assert ends[-1] - starts[0] == pytest.approx(len(said) / 48_000, abs=0.1)
+        assert max(loudest) > 0.1
 
         words = shlex.split(shown["curl"])
         url, body = words[2], words[words.index("-d") + 1]
@@ -422,7 +510,8 @@ async def test_a_full_node_is_shown_and_retried(browser: DevTools) -> None:
             assert await page.js("document.querySelector('#notices').innerText.includes('at capacity')")
             assert not await page.js("agentTts.speaking")
             assert await page.js("document.querySelector('#said').textContent") == ""
-        await page.until("ear.loud", 20)
+        await page.js("void (performance.now = ((now) => () => now() + 10_000)(performance.now.bind(performance)))")
+        await page.until("ear.loud")
         assert await page.js("agentTts.notices") == []
 
 
@@ -566,6 +655,19 @@ async def test_a_phone_has_no_horizontal_scroll(browser: DevTools, scheme: str) 
         assert await page.js(overflow) <= 0
 
 
+async def test_a_narrow_window_shows_every_control_whole(browser: DevTools) -> None:
+    """390 px without a phone's emulation, where keys are named."""
+    beyond = "[...document.querySelectorAll('button, select, input, textarea, a:not(.skip)')].filter((control) =>" \
+             "control.checkVisibility() && control.getBoundingClientRect().right > 390).map(({id}) => id)"  # fmt: skip
+    async with open_page(browser) as (page, _):
+        await page.resize(390, 844)
+        await ready(page)
+        for arrival in ("whole", "live"):
+            await page.click(f"[name=arrival][value={arrival}]")
+            assert await page.js(beyond) == []
+            assert await page.js("document.documentElement.scrollWidth") <= 390
+
+
 async def test_the_documentation_fits_a_phone_and_its_code_can_be_copied(browser: DevTools) -> None:
     async with open_page(browser) as (page, node):
         await page.resize(390, 844, phone=True)
@@ -613,3 +715,39 @@ async def test_voices_can_be_searched_and_are_grouped(browser: DevTools) -> None
         assert 0 < some < everything
         await page.press("Escape")
         assert await page.js("document.querySelector('#voice').value") == before
+
+
+# ---------------------------------------------------------------- the operator's view
+
+
+async def test_an_operator_sees_the_node_at_work(browser: DevTools) -> None:
+    """While another key speaks; figures and keys are of all clients, and no key itself is in the page."""
+    keys = {"shop": {"key": "sesame-shop"}, "desk": {"key": "sesame-desk", "operator": True}}
+    async with open_page(browser, auth={"keys": keys}, expected="401 (Unauthorized)") as (page, running):
+        await page.until("agentTts.state === 'locked'")
+        await page.type("sesame-desk")
+        await page.press("Enter")
+        await ready(page)
+        await page.until("!document.querySelector('#node').hidden")
+        await page.click("#node summary")
+        async with httpx.AsyncClient(base_url=running.url, headers={"X-API-Key": "sesame-shop"}) as http:
+            said = await http.post("/v1/audio/speech", json={"input": "Twelve chars"})
+            assert said.status_code == 200
+        row = "[...document.querySelector('[data-rows=keys]').rows].find((row) => row.textContent.startsWith('shop'))"
+        await page.until(f"{row}.cells[2].textContent === '12'")
+        shown = await page.js("document.querySelector('#node').innerText")
+        assert {"up", "desk", "unnamed"} <= set(shown.split())
+        assert "≤" in shown
+        assert "sesame" not in await page.js("document.documentElement.outerHTML")
+
+
+async def test_another_key_sees_its_own_work_alone(browser: DevTools) -> None:
+    async with open_page(browser, auth={"keys": {"shop": {"key": "s"}}}, expected="401 (Unauthorized)") as (page, _):
+        await page.until("agentTts.state === 'locked'")
+        await page.type("s")
+        await page.press("Enter")
+        await ready(page)
+        asked = "performance.getEntriesByType('resource').some((of) => of.name.endsWith('/api/operator'))"
+        await page.until(asked)
+        await page.js("new Promise((resolve) => setTimeout(resolve, 100))")
+        assert await page.js("document.querySelector('#node').hidden")

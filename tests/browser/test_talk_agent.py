@@ -28,6 +28,7 @@ LONG = (
     "Nobody knows who told them first, and nobody needs to know, as long as somebody tells them again."
 )
 NEAR_WORDS = 2
+SILENT_MS = 200  # from the key to silence
 
 
 async def microphone(agent: RunningAgent, path: Path) -> None:
@@ -97,18 +98,23 @@ async def test_an_answer_is_heard_interrupted_and_kept_in_the_context(tmp_path: 
 
 
 async def test_ten_typed_turns_leave_nothing_behind(tmp_path: Path) -> None:
-    """Each turn interrupts the answer before it, and every answer stands under its question."""
+    """Each turn interrupts the answer before it, is silent within 200 ms, and has its answer below it."""
     answers = [f"{LONG} That was story number {number}." for number in range(10)]
     async with talk(tmp_path / "microphone.wav", *answers) as (page, agent, llm):
         agents = "[...document.querySelectorAll('[data-who=agent]')]"
+        silences = []
         for number in range(10):
             await page.js("document.querySelector('#talk-text').focus()")
             await page.call("Input.insertText", text=f"Question {number}")
             await page.press("Enter")
+            silences.append(await page.js("agentTts.call.silenceMs"))
             await page.until(f"{agents}.length === {number + 1} && {agents}.at(-1).querySelector('[data-is=now]')", 20)
         who = "[...document.querySelectorAll('#conversation li')].map((li) => li.dataset.who)"
         assert await page.js(who) == ["user", "agent"] * 10
         assert len(llm.requests) == 10
+        await page.until("agentTts.call.heardMs !== null")
+        assert all(0 < ms < SILENT_MS for ms in silences if ms is not None)
+        assert len(silences) - silences.count(None) > 5
         assert await page.js(f"{agents}.filter((li) => li.querySelector('s')).length") == 9
         assert await page.js("agentTts.call.notices") == []
         await page.click("#call")

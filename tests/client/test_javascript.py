@@ -1,0 +1,126 @@
+"""The JavaScript client in Node, and its types."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from websockets.asyncio.server import ServerConnection, serve
+from websockets.typing import Subprotocol
+
+from agent_tts.config.loading import data_folder
+from tests.support import running_node, until
+
+WEB = data_folder("web")
+HERE = Path(__file__).parent / "javascript"
+PACKAGES = Path(sys.prefix) / "npm" / "node_modules"  # see the Makefile
+TSC = PACKAGES / ".bin" / "tsc"
+LIMIT_S = 60.0
+LIB = "es2024,dom,dom.iterable,dom.asynciterable"
+STRICT = ("--strict", "--target", "es2024", "--module", "esnext", "--moduleResolution", "bundler", "--lib", LIB)
+WORKLET = "player_worklet.js"  # its globals are not those of a page
+
+needs_node = pytest.mark.skipif(shutil.which("node") is None, reason="needs Node")
+needs_types = pytest.mark.skipif(not TSC.exists(), reason="needs TypeScript: npm was not there when .venv was made")
+
+
+def tsc(*arguments: str | Path) -> str:
+    """What the compiler says."""
+    done = subprocess.run([TSC, *STRICT, *arguments], capture_output=True, text=True, timeout=LIMIT_S)
+    return done.stdout + done.stderr
+
+
+@needs_types
+def test_the_pages_modules_and_programs_that_use_the_client_have_right_types() -> None:
+    modules = [path for path in WEB.glob("*.js") if path.name != WORKLET]
+    assert tsc("--noEmit", "--allowJs", "--checkJs", *modules) == ""
+    assert tsc("--noEmit", HERE / "usage.ts") == ""
+
+
+@needs_types
+def test_the_declarations_are_those_of_the_client(tmp_path: Path) -> None:
+    """After a change: tsc --allowJs --declaration --emitDeclarationOnly --outDir web web/client.js, and its options."""
+    made = tsc("--allowJs", "--declaration", "--emitDeclarationOnly", "--outDir", tmp_path, WEB / "client.js")
+    assert made == ""
+    assert (tmp_path / "client.d.ts").read_text() == (WEB / "client.d.ts").read_text()
+
+
+async def ran(script: str, *arguments: str) -> Any:
+    """What a script of Node found."""
+    flags = ["--experimental-websocket"] if (await told("--version")).startswith("v20.") else []
+    return json.loads(await told(*flags, str(HERE / script), *arguments))
+
+
+async def told(*arguments: str) -> str:
+    """What Node prints."""
+    process = await asyncio.create_subprocess_exec("node", *arguments, stdout=asyncio.subprocess.PIPE)
+    async with asyncio.timeout(LIMIT_S):
+        output, _ = await process.communicate()
+    assert process.returncode == 0
+    return output.decode()
+
+
+WS = pytest.param(
+    (str(PACKAGES / "ws"),), id="ws", marks=pytest.mark.skipif(not (PACKAGES / "ws").exists(), reason="needs ws")
+)
+
+
+@needs_node
+@pytest.mark.real_time
+@pytest.mark.parametrize("socket", [pytest.param((), id="global"), WS])
+async def test_a_conversation_in_node(socket: tuple[str, ...]) -> None:
+    key = "correct-horse-battery-staple"
+    async with running_node(engine="espeak", auth={"api_keys": [key]}) as node:
+        found = await ran("talk.mjs", node.url, key, *socket)
+        assert found["whole"]["words"] == ["Hello", "there,", "🎉", "you."]
+        assert found["whole"]["samples"] > 12_000
+        assert found["whole"]["reason"] == "end"
+        assert found["whole"]["kinds"][-1] == "context.done"
+        assert found["cut"]["reason"] == "cancelled"
+        assert "One two three four five six".startswith(found["cut"]["heard"].strip())
+        assert found["cut"]["heard"].strip()
+        assert found["refused"] == [True, "unknown_voice"]
+        assert (found["lost"], found["unreachable"]) == ("closed", "unreachable")
+
+
+@needs_node
+@pytest.mark.real_time
+@pytest.mark.parametrize("socket", [pytest.param((), id="global"), WS])
+@pytest.mark.parametrize("opens", [False, True], ids=["no handshake", "no greeting"])
+async def test_an_abort_ends_connecting_at_once(opens: bool, socket: tuple[str, ...]) -> None:
+    """With the signal's reason, whatever the node is silent about."""
+
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    async def mute(connection: ServerConnection) -> None:
+        await connection.wait_closed()
+
+    server = await (
+        serve(mute, "127.0.0.1", 0, subprotocols=[Subprotocol("agent_tts.v1")])
+        if opens
+        else asyncio.start_server(silent, "127.0.0.1", 0)
+    )
+    try:
+        port = next(iter(server.sockets)).getsockname()[1]
+        assert await ran("refused.mjs", f"http://127.0.0.1:{port}", "abort", *socket) is True
+    finally:
+        server.close()
+        await server.wait_closed()
+
+
+@needs_node
+@pytest.mark.real_time
+async def test_a_refused_context_is_cancelled_and_forgotten() -> None:
+    """Text already sent may have opened it again: nobody would hear that."""
+    async with running_node() as node:
+        found = await ran("refused.mjs", node.url, "refuse")
+        assert found == {"done": True, "cancelled": True, "left": 0, "closed": ["close"]}
+        await until(lambda: node.node.service.speaking == 0)
