@@ -1,4 +1,4 @@
-"""The voice agent on the telephone: 8 kHz over a WebSocket, as Twilio's media streams have it.
+"""The voice agent on the telephone: 8 kHz over a WebSocket, as the media streams of Twilio, Telnyx and Plivo have it.
 
     python pipelines/phone.py --config agent --set agent.stt.model=base.en
 
@@ -8,91 +8,210 @@ In Twilio, let the number answer with this (the parameter only if the node has k
       <Parameter name="key" value="one of auth.api_keys" />
     </Stream></Connect></Response>
 
-With TWILIO_ACCOUNT_SID and TWILIO_AUTH_TOKEN set, the agent hangs up when it ends. Other carriers differ in the
-serializer alone: Pipecat has those of Telnyx, Plivo, Exotel, Vonage and Genesys.
+In Plivo, with the key in the address:
+
+    <Response><Stream bidirectional="true" keepCallAlive="true" contentType="audio/x-mulaw;rate=8000">
+      wss://your.host/api/phone/plivo?key=one of auth.api_keys
+    </Stream></Response>
+
+In Telnyx, give `wss://your.host/api/phone/telnyx?key=...` as `stream_url`, with `stream_bidirectional_mode` rtp.
+
+With the carrier's credentials in the environment (see below), the agent hangs up when it ends, and refuses calls that
+Twilio or Plivo has not signed. Other carriers differ in `Carrier`: Pipecat has serializers for Exotel, Vonage, Genesys.
 """
 
 import argparse
 import asyncio
+import base64
 import contextlib
+import hmac
 import os
+import re
 import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from fastapi import FastAPI
+from pipecat.serializers.base_serializer import FrameSerializer
+from pipecat.serializers.plivo import PlivoFrameSerializer
+from pipecat.serializers.telnyx import TelnyxFrameSerializer
 from pipecat.serializers.twilio import TwilioFrameSerializer
 from pipecat.transports.websocket.fastapi import FastAPIWebsocketParams, FastAPIWebsocketTransport
+from starlette.requests import HTTPConnection
 from starlette.routing import WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from agent_tts.agent.server import AgentServer
 from agent_tts.config.loading import find_config, load_settings
 from agent_tts.errors import BadMessage, SettingsError, SpeechError
+from agent_tts.protocol.validation import parse
 from agent_tts.serve.node import Node
 from agent_tts.serve.run import run
+from agent_tts.serve.transports.websocket import CLOSE_CODES
 
 RATE = 8_000  # Hz
 START_S = 5.0  # for the carrier's first messages
-TRY_AGAIN_LATER, POLICY_VIOLATION = 1013, 1008
+CALL_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_:=+-]{0,255}")  # no part of it is a path
+
+
+Message = dict[str, Any]
+
+
+def _text(message: Message, *path: str) -> str:
+    """A text in a carrier's message; raises `BadMessage` without one."""
+    found: Any = message
+    for name in path:
+        found = found.get(name) if isinstance(found, dict) else None
+    if not isinstance(found, str) or not found:
+        raise BadMessage(f"the carrier's start has no {'.'.join(path)}")
+    return found
+
+
+def _call(message: Message, *path: str) -> str:
+    """A carrier's id of the call, which is a part of an address when the call is ended; raises `BadMessage`."""
+    found = _text(message, *path)
+    if not CALL_ID.fullmatch(found):
+        raise BadMessage(f"{'.'.join(path)} is no id of a call")
+    return found
+
+
+def twilio(message: Message) -> FrameSerializer:
+    sid, token = os.environ.get("TWILIO_ACCOUNT_SID"), os.environ.get("TWILIO_AUTH_TOKEN")
+    hangs_up = TwilioFrameSerializer.InputParams(auto_hang_up=bool(sid and token))
+    call = _call(message, "start", "callSid")
+    return TwilioFrameSerializer(_text(message, "start", "streamSid"), call, sid, token, params=hangs_up)
+
+
+def telnyx(message: Message) -> FrameSerializer:
+    key = os.environ.get("TELNYX_API_KEY")
+    hangs_up = TelnyxFrameSerializer.InputParams(auto_hang_up=bool(key))
+    encoding = _text(message, "start", "media_format", "encoding")
+    if encoding not in ("PCMU", "PCMA"):
+        raise BadMessage("media_format.encoding is PCMU or PCMA")
+    call = _call(message, "start", "call_control_id")
+    # What is sent has Telnyx's default, `stream_bidirectional_codec: PCMU`.
+    return TelnyxFrameSerializer(_text(message, "stream_id"), encoding, "PCMU", call, key, hangs_up)
+
+
+def plivo(message: Message) -> FrameSerializer:
+    name, token = os.environ.get("PLIVO_AUTH_ID"), os.environ.get("PLIVO_AUTH_TOKEN")
+    hangs_up = PlivoFrameSerializer.InputParams(auto_hang_up=bool(name and token))
+    call = _call(message, "start", "callId")
+    return PlivoFrameSerializer(_text(message, "start", "streamId"), call, name, token, hangs_up)
+
+
+def _addresses(handshake: HTTPConnection) -> Iterator[str]:
+    """The address that the carrier was given, as it may be: proxies change scheme and host. The signature decides."""
+    scope, headers = handshake.scope, handshake.headers
+    path = "?".join(filter(None, (scope["path"], scope["query_string"].decode("latin-1"))))
+    for host in filter(None, (headers.get("host"), headers.get("x-forwarded-host"))):
+        for scheme in ("wss", "https"):
+            yield f"{scheme}://{host}{path}"
+
+
+def _has(signatures: str | None, token: str, algorithm: str, texts: Iterator[str]) -> bool:
+    """Whether one of the signatures is that of one of the texts."""
+    right = [base64.b64encode(hmac.digest(token.encode(), text.encode(), algorithm)) for text in texts]
+    given = [each.strip().encode() for each in (signatures or "").split(",")]
+    return any(hmac.compare_digest(each, known) for each in given for known in right)
+
+
+def signed_by_twilio(handshake: HTTPConnection) -> bool:
+    """Whether `X-Twilio-Signature` is right; without `TWILIO_AUTH_TOKEN`, it is not checked."""
+    token = os.environ.get("TWILIO_AUTH_TOKEN")
+    texts = (f"{address}{end}" for address in _addresses(handshake) for end in ("", "/"))
+    return not token or _has(handshake.headers.get("x-twilio-signature"), token, "sha1", texts)
+
+
+def signed_by_plivo(handshake: HTTPConnection) -> bool:
+    """Whether `X-Plivo-Signature-V3` is right; without `PLIVO_AUTH_TOKEN`, it is not checked."""
+    token, headers = os.environ.get("PLIVO_AUTH_TOKEN"), handshake.headers
+    texts = (f"{address}.{headers.get('x-plivo-signature-v3-nonce', '')}" for address in _addresses(handshake))
+    return not token or _has(headers.get("x-plivo-signature-v3"), token, "sha256", texts)
+
+
+@dataclass(frozen=True, slots=True)
+class Carrier:
+    """How a carrier is spoken to."""
+
+    serializer: Callable[[Message], FrameSerializer]  # of a call, from its `start`; raises `BadMessage`
+    signed: Callable[[HTTPConnection], bool] = lambda _: True  # whether the handshake is the carrier's
+
+
+# By the last part of the path. Telnyx signs no handshakes.
+CARRIERS = {
+    "twilio": Carrier(twilio, signed_by_twilio),
+    "telnyx": Carrier(telnyx),
+    "plivo": Carrier(plivo, signed_by_plivo),
+}
 
 
 class PhoneServer(AgentServer):
-    """The agent's server, with a route for telephone calls."""
+    """The agent's server, with a route for the telephone calls of each carrier."""
 
     def install(self, app: FastAPI, node: Node) -> None:
         super().install(app, node)
         self.node = node
-        app.router.routes.append(WebSocketRoute("/api/phone/twilio", self.twilio))
+        for name, carrier in CARRIERS.items():
+            app.router.routes.append(WebSocketRoute(f"/api/phone/{name}", partial(self.converse, carrier)))
 
-    async def twilio(self, websocket: WebSocket) -> None:
+    async def converse(self, carrier: Carrier, websocket: WebSocket) -> None:
         """One call, from its first message to its last."""
-        await websocket.accept()
+        timeouts = self.node.settings.timeouts
+        code, why = 1000, None
         try:
+            if not carrier.signed(websocket):
+                async with asyncio.timeout(timeouts.write_s):
+                    await websocket.close()  # HTTP 403
+                return
+            async with asyncio.timeout(timeouts.handshake_s):
+                await websocket.accept()
             async with asyncio.timeout(START_S):
-                start = await _start(websocket)
-            parameters = start.get("customParameters")
-            key = parameters.get("key") if isinstance(parameters, dict) else None
-            headers = dict(websocket.headers) | ({"authorization": f"Bearer {key}"} if key else {})
-            client = self.node.guard.authorize(headers, {})
+                message = await _start(websocket)
+            client = await self.node.guard.identify(_with_key(websocket, message), key_query="key")
             params = FastAPIWebsocketParams(
-                audio_in_enabled=True, audio_out_enabled=True, audio_out_10ms_chunks=2, serializer=_serializer(start)
+                audio_in_enabled=True,
+                audio_out_enabled=True,
+                audio_out_10ms_chunks=2,
+                serializer=carrier.serializer(message),
             )
             transport = FastAPIWebsocketTransport(websocket, params)
             await self.calls.converse("phone", transport, RATE, client, lambda: _gone(websocket))
         except (TimeoutError, WebSocketDisconnect):
             pass
         except SpeechError as error:
-            code = TRY_AGAIN_LATER if error.status == 503 else POLICY_VIOLATION
-            await websocket.close(code, error.message[:120])
+            self.node.metrics.refused.labels(error.code).inc()
+            code, why = CLOSE_CODES.get(error.code, 1008), error.message[:120]
         finally:
             if _gone(websocket) is None and websocket.application_state is WebSocketState.CONNECTED:
-                with contextlib.suppress(WebSocketDisconnect):  # the caller hung up just now
-                    await websocket.close()
+                with contextlib.suppress(Exception):  # the caller hung up just now
+                    async with asyncio.timeout(timeouts.write_s):
+                        await websocket.close(code, why)
 
 
-async def _start(websocket: WebSocket) -> dict[str, Any]:
-    """The carrier's `start` message."""
+async def _start(websocket: WebSocket) -> Message:
+    """The carrier's message with its `start`: the first, or the second after `connected`."""
+    otherwise = "a call must begin with the carrier's `start`"
     for _ in range(2):
-        try:
-            message = await websocket.receive_json()
-        except ValueError:
-            break
-        start: Any = message.get("start") if isinstance(message, dict) else None
-        if isinstance(start, dict) and isinstance(start.get("streamSid"), str):
-            return start
-    raise BadMessage("a call must begin with Twilio's `connected` and `start`")
+        received = await websocket.receive()
+        if received["type"] == "websocket.disconnect":
+            raise WebSocketDisconnect(received["code"])
+        message = parse(received.get("text") or "", otherwise)
+        if isinstance(message.get("start"), dict):
+            return message
+    raise BadMessage(otherwise)
 
 
-def _serializer(start: dict[str, Any]) -> TwilioFrameSerializer:
-    sid, token = os.environ.get("TWILIO_ACCOUNT_SID"), os.environ.get("TWILIO_AUTH_TOKEN")
-    hangs_up = bool(sid and token and start.get("callSid"))
-    return TwilioFrameSerializer(
-        start["streamSid"],
-        start.get("callSid"),
-        sid if hangs_up else None,
-        token if hangs_up else None,
-        params=TwilioFrameSerializer.InputParams(auto_hang_up=hangs_up),
-    )
+def _with_key(websocket: WebSocket, message: Message) -> HTTPConnection:
+    """The handshake, with the key among Twilio's parameters, which allows none in the address."""
+    parameters = message["start"].get("customParameters")
+    key = parameters.get("key") if isinstance(parameters, dict) else None
+    if not isinstance(key, str):
+        return websocket
+    headers = [(b"authorization", f"Bearer {key}".encode()), *websocket.scope["headers"]]
+    return HTTPConnection(dict(websocket.scope) | {"headers": headers})
 
 
 def _gone(websocket: WebSocket) -> str | None:

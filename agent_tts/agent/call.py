@@ -64,7 +64,15 @@ def load_build(path: str | None) -> Build:
     return build
 
 
-async def run(call: Call, pipeline: Pipeline, out_rate: int, gone: Callable[[], str | None], *, page: bool) -> None:
+async def run(
+    call: Call,
+    pipeline: Pipeline,
+    out_rate: int,
+    gone: Callable[[], str | None],
+    *,
+    page: bool = False,
+    idle_s: float | None = None,
+) -> None:
     """Run until the pipeline ends, or `gone`, called every `CHECK_S`, gives a reason why the call must end.
 
     Cancelling it ends the pipeline within `END_S`.
@@ -72,6 +80,7 @@ async def run(call: Call, pipeline: Pipeline, out_rate: int, gone: Callable[[], 
     Args:
         out_rate: sample rate of the output, Hz.
         page: whether the caller is the node's page or another client that speaks RTVI on a data channel.
+        idle_s: the pipeline ends after so long without speech; None: `gone` tells.
     """
     worker = PipelineWorker(
         pipeline,
@@ -81,7 +90,7 @@ async def run(call: Call, pipeline: Pipeline, out_rate: int, gone: Callable[[], 
         observers=[call.turns],
         enable_rtvi=page,
         enable_turn_tracking=False,
-        idle_timeout_secs=call.settings.idle_s,
+        idle_timeout_secs=idle_s,
     )
     if page:
         _listen_to_page(call, worker)

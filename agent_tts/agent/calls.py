@@ -11,6 +11,7 @@ from typing import Any
 
 from aiortc.sdp import candidate_from_sdp
 from loguru import logger
+from pipecat.processors.frame_processor import FrameProcessor
 from pipecat.processors.frameworks.rtvi.models import ServerMessage
 from pipecat.transports.base_transport import BaseTransport, TransportParams
 from pipecat.transports.smallwebrtc.connection import SmallWebRTCConnection
@@ -55,7 +56,7 @@ class Calls:
         self._node = node
         self._settings = node.settings.agent
         self._stt = stt
-        self._llm = llm
+        self.llm = llm
         self._build = build
         self._metrics = AgentMetrics(node.metrics.registry)
         # Calls over WebRTC, by session id, which the caller gets as `pc_id`.
@@ -67,7 +68,7 @@ class Calls:
         """Begin a call: an answer with the node's candidates, as Pipecat's clients want it. Raises SpeechError."""
         offer = sdp.read_offer(offer_sdp, microphone=True)
         async with contextlib.AsyncExitStack() as resources:
-            owner = await resources.enter_async_context(self._admitted("webrtc", client))
+            owner = await resources.enter_async_context(self.admitted("webrtc", client))
             connection = SmallWebRTCConnection(ice_servers=ice.servers(self._node.settings))
             session_id = self._node.session_id()
             resources.callback(self._peers.pop, session_id, None)
@@ -147,6 +148,12 @@ class Calls:
 
     # ------------------------------------------------------------ any transport
 
+    @property
+    def deaf(self) -> str | None:
+        """Why a call that begins now hears no speech; None if it does."""
+        status = self._stt.status
+        return (status.message or "There is no speech recognition.") if status.kind == "none" else None
+
     async def converse(
         self,
         transport_name: str,
@@ -164,12 +171,12 @@ class Calls:
         Raises:
             AtCapacity, Draining: no call may begin now.
         """
-        async with self._admitted(transport_name, client) as owner:
+        async with self.admitted(transport_name, client) as owner:
             await self._run(transport, VoiceChoice(), owner, out_rate, gone, None)
 
     @contextlib.asynccontextmanager
-    async def _admitted(self, transport_name: str, client: Client) -> AsyncIterator[int]:
-        """Count one more call during the block; yields its owner."""
+    async def admitted(self, transport_name: str, client: Client) -> AsyncIterator[int]:
+        """Count one more call during the block; yields its owner. Raises `AtCapacity` and `Draining`."""
         if self._node.service.draining:
             raise Draining
         permit = await self._node.guard.admit(client, "calls")
@@ -192,23 +199,29 @@ class Calls:
         tell: Tell | None,
     ) -> None:
         """Run a call until it ends; `tell` sends messages to its page, and is None without one."""
+        call = self.parts(await self.llm.service(), transport, choice, owner, tell)
+        pipeline = await asyncio.to_thread(self._build, call)
+        await run(call, pipeline, out_rate, gone, page=tell is not None, idle_s=self._settings.idle_s)
+
+    def parts(
+        self, llm: FrameProcessor, transport: BaseTransport, choice: VoiceChoice, owner: int, tell: Tell | None = None
+    ) -> Call:
+        """What a call consists of."""
         voice = AgentTTSService.Settings(
             voice=choice.voice or self._settings.voice,
             language=choice.language or self._settings.language,
             instructions=choice.instructions,
         )
         call_id = secrets.token_hex(4)
-        call = Call(
+        return Call(
             id=call_id,
             settings=self._settings,
             transport=transport,
             stt=self._stt.service(),
-            llm=await self._llm.service(),
+            llm=llm,
             tts=AgentTTSService(speech=self._node.service, metrics=self._node.metrics, owner=owner, settings=voice),
             turns=Turns(call_id, self._metrics, tell or (lambda _: None)),
         )
-        pipeline = await asyncio.to_thread(self._build, call)
-        await run(call, pipeline, out_rate, gone, page=tell is not None)
 
 
 def _presence(connection: SmallWebRTCConnection, guard: PeerGuard) -> Callable[[], str | None]:

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 import httpx
+from openai import AsyncOpenAI, AsyncStream
+from openai.types.chat import ChatCompletionChunk
 from pipecat.frames.frames import (
+    DataFrame,
     Frame,
+    FunctionCallFromLLM,
     LLMContextFrame,
     LLMFullResponseEndFrame,
     LLMFullResponseStartFrame,
     LLMTextFrame,
 )
+from pipecat.processors.aggregators.llm_context import LLMContext
 from pipecat.processors.frame_processor import FrameDirection, FrameProcessor
 from pipecat.services.openai.llm import OpenAILLMService
 
@@ -40,17 +47,29 @@ class LanguageModel:
             self._found = (await self._probe(), self._clock() + FRESH_S)
         return self._found[0]
 
-    async def service(self) -> FrameProcessor:
-        """The processor for a new pipeline."""
+    async def service(self, *, for_client: bool = False) -> FrameProcessor:
+        """The processor for a new pipeline.
+
+        Args:
+            for_client: the instructions are in its contexts, and it leaves function calls to the client.
+        """
         status = await self.status()
         if status.kind == "builtin":
             return Responder()
         settings = OpenAILLMService.Settings(
             model=status.name,
-            system_instruction=self._settings.instructions,
+            system_instruction=None if for_client else self._settings.instructions,
             max_tokens=self._settings.max_tokens,
         )
-        return _LanguageModelService(base_url=self._settings.base_url, api_key=self._key or "none", settings=settings)
+        make = _ClientsFunctions if for_client else _LanguageModelService
+        # In a thread: a client reads the system's certificates, for 100 ms in which no call's audio would leave.
+        return await asyncio.to_thread(
+            make, base_url=self._settings.base_url, api_key=self._key or "none", settings=settings
+        )
+
+    async def start(self) -> None:
+        """Import what the first call needs, for 300 ms in which the audio of other calls would not leave."""
+        await asyncio.to_thread(_import_clients)
 
     @property
     def _key(self) -> str | None:
@@ -60,10 +79,15 @@ class LanguageModel:
         url = self._settings.base_url.rstrip("/")
         headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
         try:
-            async with httpx.AsyncClient(timeout=self._settings.look_s, headers=headers) as client:
+            async with await asyncio.to_thread(
+                httpx.AsyncClient, timeout=self._settings.look_s, headers=headers
+            ) as client:
                 answer = await client.get(f"{url}/models")
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            return _none(f"no language model answers at {url} ({type(error).__name__}): start one, or set agent.llm")
+            return _none(
+                f"no language model answers at {url} ({type(error).__name__}): start one (`ollama serve`), "
+                "or name another: `agent-tts agent --llm URL`"
+            )
         if not answer.is_success:
             return _none(f"the language model's server at {url} answers with HTTP {answer.status_code}")
         return self._choose(_names(answer), url)
@@ -71,7 +95,7 @@ class LanguageModel:
     def _choose(self, names: list[str], url: str) -> ComponentStatus:
         wanted = self._settings.model
         if wanted is None and not names:
-            return _none(f"the server at {url} has no model: fetch one (ollama pull llama3.2)")
+            return _none(f"the server at {url} has no model: fetch one: `ollama pull llama3.2`")
         if wanted is not None and names and wanted not in names and f"{wanted}:latest" not in names:
             return _none(f"the server at {url} has no model {wanted}; it has {', '.join(names[:8])}")
         return ComponentStatus("openai", wanted or names[0])
@@ -83,6 +107,49 @@ class _LanguageModelService(OpenAILLMService):
     async def cleanup(self) -> None:
         await super().cleanup()
         await self._client.close()
+
+
+@dataclass
+class FunctionCalls(DataFrame):
+    """The language model calls functions of the client."""
+
+    calls: Sequence[FunctionCallFromLLM]
+
+
+@dataclass
+class CutShort(DataFrame):
+    """The language model ends its answer early."""
+
+    reason: str  # in the words of OpenAI's Realtime API
+
+
+# By the reasons of chat completions.
+CUTS = {"length": "max_output_tokens", "content_filter": "content_filter"}
+
+
+class _ClientsFunctions(_LanguageModelService):
+    async def get_chat_completions(self, context: LLMContext) -> AsyncGenerator[ChatCompletionChunk]:
+        """The answer's chunks; pushes a `CutShort` with the one that says so."""
+        return self._watched(await super().get_chat_completions(context))
+
+    async def _watched(self, chunks: AsyncStream[ChatCompletionChunk]) -> AsyncGenerator[ChatCompletionChunk]:
+        async with chunks:
+            async for chunk in chunks:
+                reason = chunk.choices[0].finish_reason if chunk.choices else None
+                if reason in CUTS:
+                    await self.push_frame(CutShort(CUTS[reason]))
+                yield chunk
+
+    async def run_function_calls(self, function_calls: Sequence[FunctionCallFromLLM]) -> None:
+        """Push a `FunctionCalls` instead."""
+        await self.push_frame(FunctionCalls(function_calls))
+
+
+def _import_clients() -> None:
+    """Have httpx and openai import what they import when they are used."""
+    import_module("anyio._backends._asyncio")
+    httpx.AsyncClient()
+    _ = AsyncOpenAI(api_key="none").chat.completions
 
 
 def _names(answer: httpx.Response) -> list[str]:

@@ -6,13 +6,16 @@ import json
 from typing import Any
 
 from fastapi import FastAPI
+from starlette.routing import WebSocketRoute
+from starlette.websockets import WebSocket
 
-from agent_tts.agent.signalling import routes
+from agent_tts.agent.signalling import REALTIME, routes
 from agent_tts.config.settings import Settings
-from agent_tts.errors import BadMessage
+from agent_tts.errors import BadMessage, UnsupportedProtocol
 from agent_tts.ipc.front_messages import AddCandidates, BeginCall, DescribeAgent
 from agent_tts.serve.node import Node
 from agent_tts.serve.supervision import NO_SESSION, Supervision
+from agent_tts.serve.transports.websocket import deny
 
 
 class AgentRelay:
@@ -26,6 +29,13 @@ class AgentRelay:
         self._supervision.channel.handle(AddCandidates, _refuse)
         app.state.agent = self
         app.include_router(routes)
+        app.router.routes.append(WebSocketRoute(REALTIME, self._no_realtime))
+
+    async def _no_realtime(self, websocket: WebSocket) -> None:
+        """A WebSocket stays in the front that took it."""
+        node: Node = websocket.app.state.node
+        error = UnsupportedProtocol("this node has no realtime sessions: they need agent.processes: 0")
+        await deny(websocket, error, node.settings.timeouts.write_s)
 
     async def start(self) -> None:
         """Nothing runs here."""

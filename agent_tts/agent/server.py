@@ -7,11 +7,13 @@ from dataclasses import asdict
 from typing import Any
 
 from fastapi import FastAPI
+from starlette.routing import WebSocketRoute
 
 from agent_tts.agent.call import Build, load_build
 from agent_tts.agent.calls import Calls
 from agent_tts.agent.llm import LanguageModel
-from agent_tts.agent.signalling import VoiceChoice, routes
+from agent_tts.agent.realtime.endpoint import RealtimeEndpoint
+from agent_tts.agent.signalling import REALTIME, VoiceChoice, routes
 from agent_tts.agent.stt import SpeechToText
 from agent_tts.config.settings import Agent, Settings
 from agent_tts.ipc.front_messages import AddCandidates, BeginCall, DescribeAgent
@@ -44,9 +46,11 @@ class AgentServer:
             channel.handle(DescribeAgent, self._describe_to_others)
         app.state.agent = self
         app.include_router(routes)
+        app.router.routes.append(WebSocketRoute(REALTIME, RealtimeEndpoint(node, self.calls)))
 
     async def start(self) -> None:
         self.stt.start()
+        await self.llm.start()
 
     async def close(self) -> None:
         await self.calls.close()

@@ -32,7 +32,8 @@ class ComponentStatus:
 
     kind: str
     name: str
-    message: str | None = None  # one or two sentences on why another component is not used; None when all is well
+    # One or two sentences on why another component is not used, commands between backticks; None when all is well.
+    message: str | None = None
 
 
 class SpeechToText:
@@ -51,7 +52,8 @@ class SpeechToText:
     def status(self) -> ComponentStatus:
         """What recognises speech now."""
         if self._settings.kind == "none":
-            return ComponentStatus("none", "none", f"Speech recognition is turned off (agent.stt.kind). {TYPED}")
+            off = "Speech recognition is turned off: `agent-tts agent --set agent.stt.kind=whisper` turns it on."
+            return ComponentStatus("none", "none", f"{off} {TYPED}")
         if self._settings.kind == "scripted":
             said = f'All speech is taken for "{self._settings.words}" (agent.stt.kind).'
             return ComponentStatus("scripted", "a script", said)
@@ -185,6 +187,6 @@ def _reason(error: Exception, settings: AgentStt) -> str:
     if isinstance(error, OSError | RuntimeError) or type(error).__module__.startswith(("huggingface_hub", "httpx")):
         return (
             f"{type(error).__name__}; connect this machine to huggingface.co, "
-            "or set agent.stt.model to a folder with a model for faster-whisper"
+            "or name a folder with a model for faster-whisper: `agent-tts agent --whisper FOLDER`"
         )
     return f"{type(error).__name__}: {error}"

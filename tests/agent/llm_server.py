@@ -13,26 +13,32 @@ __all__ = ["MODEL"]
 
 
 class LlmServer:
-    """Answers each request with the next of `answers`, and repeats the last one."""
+    """Answers each request with the next of `answers`, and repeats the last one. A dict is the delta of a chunk."""
 
-    def __init__(self, *answers: str) -> None:
-        self.answers = deque(answers or ("All right.",))
+    def __init__(self, *answers: str | dict[str, Any]) -> None:
+        self.answers: deque[str | dict[str, Any]] = deque(answers or ("All right.",))
         # The messages of each request, in order.
         self.requests: list[list[dict[str, Any]]] = []
+        # Their tools.
+        self.tools: list[Any] = []
         self.url = ""
 
     def history(self) -> list[tuple[str, str]]:
         """(role, text) of the last request's messages, without the system message."""
-        return [(m["role"], m["content"]) for m in self.requests[-1] if m["role"] in ("user", "assistant")]
+        return [(m["role"], m.get("content", "")) for m in self.requests[-1] if m["role"] in ("user", "assistant")]
 
-    def answer(self, messages: list[dict[str, Any]]) -> str:
+    def answer(self, messages: list[dict[str, Any]]) -> str | dict[str, Any]:
         self.requests.append(messages)
         return self.answers.popleft() if len(self.answers) > 1 else self.answers[0]
 
 
 @asynccontextmanager
-async def running_llm(*answers: str, token_s: float = 0.01) -> AsyncIterator[LlmServer]:
+async def running_llm(*answers: str | dict[str, Any], token_s: float = 0.01) -> AsyncIterator[LlmServer]:
     """A running server."""
     llm = LlmServer(*answers)
-    async with running_chat(llm.answer, think_s=token_s, token_s=token_s) as llm.url:
+
+    def note(body: dict[str, Any]) -> None:
+        llm.tools.append(body.get("tools"))
+
+    async with running_chat(llm.answer, think_s=token_s, token_s=token_s, on_request=note) as llm.url:
         yield llm

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
+import sys
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pipecat.frames.frames import Frame, LLMContextFrame, LLMFullResponseEndFrame, LLMTextFrame
@@ -20,14 +24,25 @@ from agent_tts.errors import SettingsError
 from tests.agent.llm_server import MODEL, running_llm
 
 
-async def test_a_reachable_language_model_is_used_and_its_first_model_chosen() -> None:
+async def test_a_reachable_language_model_is_used_and_its_first_model_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Certificates are not read in the loop's thread, where that would silence the other calls."""
+    readers: list[str] = []
+
+    def read(*args: Any, **named: Any) -> ssl.SSLContext:
+        readers.append(threading.current_thread().name)
+        return create(*args, **named)
+
+    create = ssl.create_default_context
+    monkeypatch.setattr(ssl, "create_default_context", read)
     async with running_llm() as llm:
-        model = LanguageModel(AgentLlm(base_url=llm.url))
+        model = LanguageModel(AgentLlm(base_url=llm.url, look_s=30))
         status = await model.status()
         assert (status.kind, status.name, status.message) == ("openai", MODEL, None)
         service = await model.service()
         assert isinstance(service, OpenAILLMService)
         await service.cleanup()
+    assert len(readers) >= 2
+    assert threading.main_thread().name not in readers
 
 
 async def test_an_unknown_model_is_reported_with_the_models_of_the_server() -> None:
@@ -151,3 +166,35 @@ async def test_scripted_recognition_needs_no_weights_and_reports_its_kind() -> N
     assert "Go on." in str(stt.status.message)
     assert isinstance(stt.service(), ScriptedSTT)
     await stt.close()
+
+
+FIRST_CALL = """
+import asyncio, sys
+from pipecat.processors.aggregators.llm_context import LLMContext
+from agent_tts.agent.llm import LanguageModel
+from agent_tts.config.settings import AgentLlm
+
+async def main():
+    llm = LanguageModel(AgentLlm(base_url=sys.argv[1]))
+    await llm.start()
+    known = set(sys.modules)
+    service = await llm.service(for_client=True)
+    async for _ in await service.get_chat_completions(LLMContext([{"role": "user", "content": "Hello?"}])):
+        pass
+    await service._client.close()
+    print("new:", *sorted(set(sys.modules) - known))
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.node
+@pytest.mark.real_time
+async def test_the_first_call_imports_nothing() -> None:
+    """No audio leaves while the event loop imports."""
+    async with running_llm("Fine.") as llm:
+        child = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", FIRST_CALL, llm.url, stdout=asyncio.subprocess.PIPE
+        )
+        out, _ = await asyncio.wait_for(child.communicate(), 60)
+    assert out.decode().splitlines()[-1] == "new:"

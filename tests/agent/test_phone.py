@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import copy
+import hmac
 import importlib.util
 import json
 import time
@@ -30,7 +32,52 @@ pytestmark = pytest.mark.real_time  # speech recognition runs in threads of its 
 
 RATE = 8_000
 PIECE = RATE // 50
-START: dict[str, Any] = {"streamSid": "MZ1", "callSid": "CA1", "customParameters": {}}
+# What each carrier sends before its first audio, as published.
+OPENINGS: dict[str, list[dict[str, Any]]] = {
+    "twilio": [
+        {"event": "connected", "protocol": "Call", "version": "1.0.0"},
+        {
+            "event": "start",
+            "sequenceNumber": "1",
+            "streamSid": "MZ1",
+            "start": {
+                "accountSid": "AC1",
+                "streamSid": "MZ1",
+                "callSid": "CA1",
+                "tracks": ["inbound"],
+                "mediaFormat": {"encoding": "audio/x-mulaw", "sampleRate": 8_000, "channels": 1},
+                "customParameters": {},
+            },
+        },
+    ],
+    "telnyx": [
+        {"event": "connected", "version": "1.0.0"},
+        {
+            "event": "start",
+            "sequence_number": "1",
+            "stream_id": "MZ1",
+            "start": {
+                "user_id": "u",
+                "call_control_id": "v3:c",
+                "media_format": {"encoding": "PCMU", "sample_rate": 8_000, "channels": 1},
+            },
+        },
+    ],
+    "plivo": [
+        {
+            "event": "start",
+            "sequenceNumber": 0,
+            "start": {
+                "callId": "CA1",
+                "streamId": "MZ1",
+                "accountId": "1",
+                "tracks": ["inbound"],
+                "mediaFormat": {"encoding": "audio/x-mulaw", "sampleRate": 8_000},
+            },
+        },
+    ],
+}
+CARRIERS = tuple(OPENINGS)
 
 
 def phone_server(settings: Any, stt: Any = None) -> Any:
@@ -58,10 +105,12 @@ def linear(data: bytes) -> NDArray[np.int16]:
 
 
 class Telephone:
-    """Twilio's end of a call."""
+    """A carrier's end of a call."""
 
-    def __init__(self, socket: Any) -> None:
+    def __init__(self, socket: Any, carrier: str) -> None:
         self._socket = socket
+        # Fields that this carrier has in each message with audio.
+        self._fields = {"telnyx": {"stream_id": "MZ1"}, "plivo": {"streamId": "MZ1"}}.get(carrier, {"streamSid": "MZ1"})
         # Pieces of 20 ms, not sent yet.
         self._line: deque[bytes] = deque()
         # (arrival, samples) of the received audio.
@@ -74,6 +123,12 @@ class Telephone:
         coded = mulaw(np.pad(samples, (0, -len(samples) % PIECE)))
         self._line.extend(coded[at : at + PIECE] for at in range(0, len(coded), PIECE))
 
+    @property
+    def close_code(self) -> int | None:
+        """None while the call goes on."""
+        code: int | None = self._socket.close_code
+        return code
+
     def loud(self, since: float = 0.0) -> list[float]:
         """When loud audio arrived."""
         return [at for at, samples in self.heard if at >= since and rms(samples) > LOUD]
@@ -83,8 +138,8 @@ class Telephone:
         began, count = time.monotonic(), 0
         while True:
             payload = self._line.popleft() if self._line else b"\xff" * PIECE
-            media = {"payload": base64.b64encode(payload).decode()}
-            await self._socket.send(json.dumps({"event": "media", "streamSid": "MZ1", "media": media}))
+            media = {"track": "inbound", "payload": base64.b64encode(payload).decode()}
+            await self._socket.send(json.dumps({"event": "media", "media": media} | self._fields))
             count += 1
             await asyncio.sleep(max(0.0, began + count * 0.02 - time.monotonic()))
 
@@ -92,7 +147,7 @@ class Telephone:
         async for raw in self._socket:
             message = json.loads(raw)
             self.events.append(message["event"])
-            if message["event"] == "media":
+            if message["event"] in ("media", "playAudio"):
                 self.heard.append((time.monotonic(), linear(base64.b64decode(message["media"]["payload"]))))
 
 
@@ -106,13 +161,17 @@ async def running_phone(llm: str, **agent: Any) -> AsyncIterator[RunningAgent]:
 
 
 @asynccontextmanager
-async def telephoning(url: str, **parameters: str) -> AsyncIterator[Telephone]:
-    """A call that has started."""
-    async with websockets.connect(f"{url.replace('http', 'ws')}/api/phone/twilio") as socket:
-        await socket.send(json.dumps({"event": "connected", "protocol": "Call"}))
-        start = START | {"customParameters": parameters}
-        await socket.send(json.dumps({"event": "start", "streamSid": "MZ1", "start": start}))
-        phone = Telephone(socket)
+async def telephoning(
+    url: str, carrier: str = "twilio", query: str = "", **parameters: str
+) -> AsyncIterator[Telephone]:
+    """A call that has started; `parameters` are those of Twilio's stream."""
+    async with websockets.connect(f"{url.replace('http', 'ws')}/api/phone/{carrier}{query}") as socket:
+        *_, start = opening = copy.deepcopy(OPENINGS[carrier])
+        if carrier == "twilio":
+            start["start"]["customParameters"] = parameters
+        for message in opening:
+            await socket.send(json.dumps(message))
+        phone = Telephone(socket, carrier)
         tasks = [asyncio.create_task(phone.talk()), asyncio.create_task(phone.listen())]
         try:
             yield phone
@@ -156,3 +215,108 @@ async def test_a_carrier_without_a_start_message_is_refused() -> None:
             await socket.send("[]")
             await socket.wait_closed()
             assert socket.close_code == 1008
+
+
+@pytest.mark.parametrize("first", [b"\x00", "[" * 20_000, "{}" * 2, "x"], ids=["binary", "deep", "two", "text"])
+async def test_whatever_comes_first_is_refused(first: str | bytes) -> None:
+    async with running_phone("http://127.0.0.1:9/v1") as agent:
+        async with websockets.connect(f"{agent.url.replace('http', 'ws')}/api/phone/plivo") as socket:
+            await socket.send(first)
+            await socket.wait_closed()
+            assert socket.close_code == 1008
+
+
+TOKEN = "12345"
+
+
+def signature(text: str, algorithm: str) -> str:
+    return base64.b64encode(hmac.new(TOKEN.encode(), text.encode(), algorithm).digest()).decode()
+
+
+def signed(carrier: str, address: str) -> dict[str, str]:
+    """The headers of a carrier that was given this address."""
+    if carrier == "twilio":
+        return {"X-Twilio-Signature": signature(address, "sha1")}
+    return {"X-Plivo-Signature-V3": signature(f"{address}.7", "sha256"), "X-Plivo-Signature-V3-Nonce": "7"}
+
+
+@pytest.mark.parametrize("carrier", ["twilio", "plivo"])
+async def test_calls_are_signed_where_the_operator_has_set_the_token(
+    carrier: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(f"{carrier.upper()}_AUTH_TOKEN", TOKEN)
+    async with running_phone("http://127.0.0.1:9/v1") as agent:
+        address = f"{agent.url.replace('http', 'ws')}/api/phone/{carrier}"
+        host = agent.url.removeprefix("http://")
+        wrong = signed(carrier, f"wss://{host}/api/phone/other")
+        for headers in ({}, wrong, dict.fromkeys(wrong, "é")):
+            with pytest.raises(websockets.InvalidStatus) as caught:
+                await websockets.connect(address, additional_headers=headers)
+            assert caught.value.response.status_code == 403
+        proxied = {"X-Forwarded-Host": "phone.example"}
+        for headers in (
+            signed(carrier, f"wss://{host}/api/phone/{carrier}"),
+            proxied | signed(carrier, f"https://phone.example/api/phone/{carrier}"),
+        ):
+            async with websockets.connect(address, additional_headers=headers) as socket:
+                await socket.send("x")
+                await socket.wait_closed()
+                assert socket.close_code == 1008
+
+
+async def test_calls_are_requests_of_their_key() -> None:
+    settings = settings_of(
+        engine="espeak", agent={"stt": {"kind": "none"}}, auth={"api_keys": ["k" * 20]}, limits={"requests_per_s": 0.1}
+    )
+    async with running_app(create_app(settings, extension=phone_server(settings))) as node:
+        codes = []
+        for _ in range(2):
+            async with telephoning(node.url, "plivo", f"?key={'k' * 20}") as phone:
+                await asyncio.sleep(0.2)
+                codes.append(phone.close_code)
+        assert codes == [None, 1013]
+
+
+@pytest.mark.parametrize(
+    ("carrier", "name"), [("twilio", "callSid"), ("telnyx", "call_control_id"), ("plivo", "callId")]
+)
+async def test_the_id_of_a_call_is_no_path(carrier: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It becomes a part of the address that ends the call."""
+    monkeypatch.setitem(OPENINGS[carrier][-1]["start"], name, "../../Calls")
+    async with running_phone("http://127.0.0.1:9/v1") as agent:
+        async with telephoning(agent.url, carrier) as phone:
+            await until(lambda: phone.close_code == 1008)
+
+
+@pytest.mark.parametrize(("carrier", "clear"), [("telnyx", "clear"), ("plivo", "clearAudio")])
+async def test_other_carriers_are_spoken_to_in_their_own_messages(carrier: str, clear: str) -> None:
+    """A question is heard and answered, and an interruption clears what the carrier has not played."""
+    quick = {"turn_silence_s": 0.6, "resume_after_s": 1.5, "echo_guard_s": 0.0}
+    story = "Winter nights are long and cold, and so people have always told each other many stories by the fire."
+    async with running_llm(story) as llm, running_phone(llm.url, **quick) as agent:
+        question = await agent.speech("My train leaves at seven.")
+        async with telephoning(agent.url, carrier) as phone:
+            phone.say(question)
+            await until(lambda: bool(phone.loud()), 30)
+            assert llm.history() == [("user", "my train leaves at seven")]
+            phone.say(question)
+            await until(lambda: clear in phone.events, 30)
+        await until(lambda: agent.calls == 0)
+
+
+@pytest.mark.parametrize("carrier", CARRIERS)
+async def test_a_key_comes_with_the_call(carrier: str) -> None:
+    key = "correct-horse-battery-staple"
+    agent = {"llm": {"base_url": "http://127.0.0.1:9/v1"}, "stt": {"kind": "none"}}
+    settings = settings_of(engine="espeak", agent=agent, auth={"api_keys": [key]})
+    server = phone_server(settings)
+    async with running_app(create_app(settings, extension=server)) as node:
+        running = RunningAgent(node.url, node, server)
+        for wrong in ("", "wrong"):
+            given: dict[str, Any] = {"key": wrong} if carrier == "twilio" else {"query": f"?key={wrong}"}
+            async with telephoning(node.url, carrier, **given) as phone:
+                await until(lambda: phone.close_code == 1008)
+        given = {"key": key} if carrier == "twilio" else {"query": f"?key={key}"}
+        async with telephoning(node.url, carrier, **given):
+            await until(lambda: running.calls == 1)
+        await until(lambda: running.calls == 0)

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import httpx
 import pytest
+from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus
 
 from tests.agent.caller import Caller, calling
 from tests.node_process import RunningProcess, running_process
@@ -74,3 +76,9 @@ async def test_a_call_runs_in_a_process_that_runs_nothing_else_and_ends_with_it(
         page = (await http.get(f"{node.url}/metrics")).text
     assert 'agent_tts_front_starts_total{front="1"} 2.0' in page
     assert 'agent_tts_front_starts_total{front="0"} 1.0' in page
+
+
+async def test_a_realtime_session_is_refused_with_the_setting(node: RunningProcess) -> None:
+    with pytest.raises(InvalidStatus) as caught:
+        await connect(f"{node.url.replace('http', 'ws')}/v1/realtime")
+    assert b"agent.processes: 0" in (caught.value.response.body or b"")

@@ -112,6 +112,20 @@ TALK = {
             {"type": "Close"},
         )
     ],
+    "/v1/jambonz": [
+        _lines(
+            "\x02voice=tone-660&language=en-US&sampleRate=8000",
+            {"type": "stream", "text": "Hello there."},
+            {"type": "flush"},
+            T * 3,
+            {"type": "stream", "text": "More, that is"},
+            {"type": "stream", "text": "cut off."},
+            T * 2,
+            {"type": "stop"},
+            T * 2,
+            {"type": "keepalive"},
+        )
+    ],
     "/v1/text-to-speech/{voice_id}/stream-input": [_lines("\x02output_format=pcm_24000", *_ELEVENLABS)],
     "/v1/text-to-speech/{voice_id}/multi-stream-input": [_lines("\x02sync_alignment=true", *_ELEVENLABS)],
     "/v1/audio/speech/stream": [

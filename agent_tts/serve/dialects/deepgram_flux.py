@@ -15,11 +15,11 @@ from agent_tts.protocol.options import Lenient
 from agent_tts.protocol.validation import check_message
 from agent_tts.serve.dialects.deepgram import (
     DeepgramAdapter,
-    QueuedUtterance,
     SpeakMessage,
     cut_short_warning,
     described,
 )
+from agent_tts.serve.dialects.utterances import QueuedUtterance
 
 TYPES = ("Speak", "Flush", "Interrupt", "Configure", "Close")
 

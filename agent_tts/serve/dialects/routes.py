@@ -10,17 +10,26 @@ from agent_tts.serve.dialects import (
     deepgram_http,
     elevenlabs_dictionaries,
     elevenlabs_http,
+    platforms_http,
 )
 from agent_tts.serve.dialects.cartesia import CartesiaAdapter
 from agent_tts.serve.dialects.deepgram import AuraAdapter
 from agent_tts.serve.dialects.deepgram_flux import FluxAdapter
 from agent_tts.serve.dialects.elevenlabs import MultiStreamAdapter, StreamAdapter
+from agent_tts.serve.dialects.jambonz import JambonzAdapter
 from agent_tts.serve.dialects.vllm_omni import VllmOmniAdapter
 from agent_tts.serve.transports.websocket import Dialect
 
 # The HTTP routes of all dialects. Their node is `app.state.node`.
 routes = APIRouter()
-for dialect in (cartesia_http, cartesia_dictionaries, deepgram_http, elevenlabs_http, elevenlabs_dictionaries):
+for dialect in (
+    cartesia_http,
+    cartesia_dictionaries,
+    deepgram_http,
+    elevenlabs_http,
+    elevenlabs_dictionaries,
+    platforms_http,
+):
     routes.include_router(dialect.routes)
 
 # The dialect of each WebSocket path.
@@ -58,5 +67,6 @@ STREAMS: dict[str, Dialect] = {
         key_query="authorization",
         denies=True,
     ),
+    "/v1/jambonz": Dialect("jambonz", lambda client, _: JambonzAdapter(client.query_params), denies=True),
     "/v1/audio/speech/stream": Dialect("vllm_omni", lambda _, node: VllmOmniAdapter(node.settings.lead_ms)),
 }

@@ -21,6 +21,7 @@ from agent_tts.serve.dialects.cartesia import CartesiaAdapter
 from agent_tts.serve.dialects.deepgram import AuraAdapter
 from agent_tts.serve.dialects.deepgram_flux import FluxAdapter
 from agent_tts.serve.dialects.elevenlabs import MultiStreamAdapter, StreamAdapter
+from agent_tts.serve.dialects.jambonz import JambonzAdapter
 from agent_tts.serve.dialects.vllm_omni import VllmOmniAdapter
 from agent_tts.serve.guard import Guard
 from agent_tts.serve.node import Node
@@ -128,6 +129,9 @@ ELEVENLABS = st.fixed_dictionaries(
 DEEPGRAM = st.fixed_dictionaries(
     {"type": st.sampled_from(["Speak", "Speak", "Flush", "Clear", "Interrupt"]), "text": TEXTS},
 )
+JAMBONZ = st.fixed_dictionaries(
+    {"type": st.sampled_from(["stream", "stream", "flush", "stop", "keepalive"]), "text": TEXTS}
+)
 CONFIGURED = st.fixed_dictionaries(
     {"type": st.just("session.config"), "response_format": st.sampled_from(["pcm", "wav"])},
     optional={"stream_audio": FLAG, "word_timestamps": FLAG},
@@ -141,6 +145,7 @@ TIME = st.tuples(st.integers(0, 4), st.sampled_from([0.0, 0.08, 1.0, 4.0]), st.i
 ENDS: dict[str, list[dict[str, Any]]] = {
     "aura": [{"type": "Flush"}],
     "flux": [{"type": "Flush"}],
+    "jambonz": [{"type": "flush"}],
     "vllm-omni": [{"type": "input.cancel"}],
 }
 
@@ -169,6 +174,12 @@ KINDS: dict[str, tuple[Callable[[], ProtocolAdapter], st.SearchStrategy[Any], Le
         DEEPGRAM,
         lambda adapter: adapter._queue.speaking is not None,
         {"type": "Close"},
+    ),
+    "jambonz": (
+        lambda: JambonzAdapter({}),
+        JAMBONZ,
+        lambda adapter: adapter._queue.speaking is not None,
+        None,
     ),
     "vllm-omni": (
         lambda: VllmOmniAdapter(1_000),

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
-from agent_tts.client.connection import connect as node_at
+from agent_tts.client.moving import connect as node_at
 from agent_tts.config.settings import Limits
 from agent_tts.errors import BadMessage, SpeechError, TextTooLong, UnsupportedFormat
 from agent_tts.protocol import v1 as protocol

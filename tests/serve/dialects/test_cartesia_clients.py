@@ -15,7 +15,7 @@ from pipecat.frames.frames import LLMFullResponseEndFrame, TTSTextFrame
 from pipecat.services.cartesia.tts import CartesiaHttpTTSService, CartesiaTTSService
 from pipecat.services.tts_service import TextAggregationMode
 
-from agent_tts.client.connection import connect
+from agent_tts.client.moving import connect
 from tests.integrations.pipecat.pipeline import running
 from tests.serve.dialects import livekit_run, pipecat_run
 from tests.serve.dialects.hearing import FIRST, LONG, NEXT, SECOND, VOICE, check_spoken

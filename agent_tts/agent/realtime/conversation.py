@@ -1,0 +1,725 @@
+"""The rules of one conversation in OpenAI's Realtime API. Pure: it does no I/O and knows no clock.
+
+Each method appends messages for the client to `Conversation.events`, and what is to be done to `Conversation.orders`.
+"""
+
+from __future__ import annotations
+
+import base64
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from agent_tts.agent.realtime.shapes import (
+    OPENAI_VOICES,
+    Append,
+    AudioFormat,
+    CreateItem,
+    Event,
+    ItemId,
+    ItemReference,
+    NewItem,
+    RealtimeError,
+    ResponseExtras,
+    SemanticVad,
+    ServerVad,
+    Session,
+    Settings,
+    Truncate,
+    as_error,
+    audio_chars,
+    checked,
+    decoded,
+    from_beta,
+    item_from_beta,
+    merged,
+    to_beta,
+)
+from agent_tts.errors import SpeechError
+from agent_tts.integrations.pipecat.words import SpokenWord
+from agent_tts.protocol import v1 as protocol
+from agent_tts.speech.audio.pcm import Transcoder
+
+MIN_COMMIT_MS = 100  # OpenAI's
+MAX_ITEMS = 1_000  # of a conversation
+MAX_CHARS = 400_000  # of its texts; the oldest items are forgotten
+MAX_MESSAGE = 65_536  # characters of a message without audio: what it asks for may be echoed
+MAX_PENDING = 16  # turns whose words are being recognised
+
+Detection = ServerVad | SemanticVad
+
+
+@dataclass(frozen=True, slots=True)
+class Hear:
+    """More audio of the user."""
+
+    audio: bytes
+    format: AudioFormat
+
+
+@dataclass(frozen=True, slots=True)
+class Recognise:
+    """Recognise the words of a turn: of `audio`, or of all that was heard since the last turn."""
+
+    item_id: str
+    audio: Hear | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """Drop what was heard since the last turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Detect:
+    """How turns are detected from now on; None: the client commits them."""
+
+    detection: Detection | None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Have the language model answer, and speak the answer if `settings.speaks`."""
+
+    settings: Settings
+    instructions: str  # the system prompt
+    messages: list[dict[str, Any]]  # of chat completions
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Stop the answer; nothing of it is wanted any more."""
+
+
+Order = Hear | Recognise | Forget | Detect | Answer | Stop
+
+
+@dataclass(slots=True, eq=False)
+class Item:
+    """One entry of the conversation."""
+
+    id: str
+    type: str  # message, function_call, function_call_output
+    role: str | None = None
+    status: str = "completed"
+    part: str = "input_text"  # type of a message's content
+    text: str = ""  # or the transcript
+    is_pending: bool = False  # the user's words are being recognised
+    heard: Hear | None = None  # audio of the client whose recognition is not ordered yet
+    answers: bool = False  # the words, once they are recognised, begin a response
+    words: list[tuple[float, str]] = field(default_factory=list)  # of spoken text: when each begins, ms
+    audio_ms: float = 0.0  # sent to the client
+    call_id: str = ""
+    name: str = ""
+
+    @property
+    def is_audio(self) -> bool:
+        return self.part.endswith("_audio")
+
+    def content(self) -> dict[str, Any]:
+        if not self.is_audio:
+            return {"type": self.part, "text": self.text}
+        return {"type": self.part, "transcript": None if self.is_pending else self.text}
+
+    def wire(self, *, empty: bool = False) -> dict[str, Any]:
+        """The item as clients get it; `empty`: without what is still to come."""
+        found: dict[str, Any] = {"id": self.id, "object": "realtime.item", "type": self.type, "status": self.status}
+        match self.type:
+            case "message":
+                return found | {"role": self.role, "content": [] if empty else [self.content()]}
+            case "function_call":
+                return found | {"call_id": self.call_id, "name": self.name, "arguments": "" if empty else self.text}
+            case _:
+                return found | {"call_id": self.call_id, "output": self.text}
+
+
+@dataclass(slots=True, eq=False)
+class Response:
+    """An answer that is being made."""
+
+    id: str
+    settings: Settings
+    extras: ResponseExtras
+    input: list[Item] | None  # None: the conversation
+    output: list[Item] = field(default_factory=list)
+    message: Item | None = None  # the text or speech of it, once there is any
+    encoder: Transcoder | None = None
+    is_asked: bool = False  # the language model was asked
+    incomplete: str | None = None  # why the language model ended it early, in OpenAI's words; None if it did not
+
+
+class Conversation:
+    """One session.
+
+    Args:
+        session: its settings at the start.
+        check_voice: raises `SpeechError` for a voice that the node lacks.
+        deaf: why no speech is recognised; None if it is.
+        make_id: a new id that begins with its argument.
+        beta: speak the names of the API's beta.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        check_voice: Callable[[str], object],
+        deaf: str | None,
+        make_id: Callable[[str], str],
+        *,
+        beta: bool = False,
+    ) -> None:
+        self.session = session
+        self._check_voice = check_voice
+        self._deaf = deaf
+        self._make_id = make_id
+        self._beta = beta
+        # Messages for the client and things to do, oldest first; the caller takes them.
+        self.events: deque[Event] = deque()
+        self.orders: deque[Order] = deque()
+        # The conversation, in its order.
+        self._items: list[Item] = []
+        # The answer that is being made; None between answers.
+        self.response: Response | None = None
+        # Answers that were stopped.
+        self.stops = 0
+        # Audio since the last turn, ms.
+        self._heard_ms = 0.0
+        # The item of the turn that is being spoken, by the turn detector.
+        self._turn_id: str | None = None
+        # Whether the user's last words are to be answered when the turn that is being spoken ends.
+        self._is_asked = False
+        # Turns that are being recognised, those of deleted items included.
+        self._recognising = 0
+        # Whether the client was told that nothing is heard.
+        self._told_deaf = False
+        self._id = make_id("sess")
+        self._conversation_id = make_id("conv")
+        self._numbers = itertools.count()
+
+    def begin(self) -> None:
+        """The first messages."""
+        self._tell("session.created", session=self._described())
+        if self._beta:
+            self._tell(
+                "conversation.created", conversation={"id": self._conversation_id, "object": "realtime.conversation"}
+            )
+        self._detect()
+
+    # ------------------------------------------------------------ the client's side
+
+    def receive(self, data: str | bytes) -> None:
+        """Take one message of the client. What is wrong with it is an event."""
+        event_id: object = None
+        try:
+            try:
+                message = protocol.load(data)
+            except SpeechError as error:
+                raise RealtimeError("invalid_json", error.message) from None
+            event_id = message.get("event_id")
+            if len(data) > MAX_MESSAGE and len(data) - audio_chars(message) > MAX_MESSAGE:
+                raise RealtimeError("string_above_max_length", f"a message has at most {MAX_MESSAGE} characters")
+            self._receive(message)
+        except RealtimeError as error:
+            self._send(error.event(event_id))
+
+    def _receive(self, message: Event) -> None:
+        match message.get("type"):
+            case "session.update":
+                self._update(message.get("session"))
+            case "input_audio_buffer.append":
+                self._append(checked(Append, message).audio)
+            case "input_audio_buffer.commit":
+                self._commit()
+            case "input_audio_buffer.clear":
+                self._heard_ms, self._turn_id = 0.0, None
+                self.orders.append(Forget())
+                self._tell("input_audio_buffer.cleared")
+                self._answer_turn()
+            case "conversation.item.create":
+                self._create(message)
+            case "conversation.item.retrieve":
+                item = self._item(checked(ItemId, message).item_id, "item_retrieve_invalid_item_id")
+                self._tell("conversation.item.retrieved", item=item.wire())
+            case "conversation.item.delete":
+                self._delete(checked(ItemId, message).item_id)
+            case "conversation.item.truncate":
+                self._truncate(checked(Truncate, message))
+            case "response.create":
+                self._ask(message.get("response") or {})
+            case "response.cancel":
+                self._cancel_by_client(message.get("response_id"))
+            case "output_audio_buffer.clear":
+                raise RealtimeError("invalid_value", "output_audio_buffer.clear is for WebRTC", "type")
+            case kind:
+                raise RealtimeError("invalid_value", f"type: {str(kind)[:64]!r} is not known", "type")
+
+    def _update(self, given: object) -> None:
+        if not isinstance(given, dict):
+            raise RealtimeError("missing_required_parameter", "session: an object is needed", "session")
+        session: Session = merged(self.session, from_beta(given), "session")
+        self._check(session, "session")
+        # The model is that of the connection, if it names one.
+        self.session = session.model_copy(update={"model": self.session.model or session.model})
+        self._detect()
+        self._tell("session.updated", session=self._described())
+
+    def _check(self, settings: Settings, place: str) -> None:
+        voice = settings.audio.output.voice
+        if voice is None:
+            return
+        try:
+            self._check_voice(voice)
+        except SpeechError as error:
+            if voice not in OPENAI_VOICES:
+                raise as_error(error, f"{place}.audio.output.voice") from None
+
+    def _detect(self) -> None:
+        detection = None if self._deaf else self.session.audio.input.turn_detection
+        self.orders.append(Detect(detection))
+        if detection is None:
+            self._turn_id = None
+            self._answer_turn()
+
+    def _described(self) -> dict[str, Any]:
+        session = self.session
+        found = session.model_dump() | {"object": "realtime.session", "id": self._id}
+        for side in (found["audio"]["input"], found["audio"]["output"]):
+            if side["format"]["type"] != "audio/pcm":
+                del side["format"]["rate"]
+            else:
+                side["format"]["rate"] = 24_000
+        found["audio"]["input"]["noise_reduction"] = None
+        return found
+
+    # ------------------------------------------------------------ the user's speech
+
+    def _append(self, audio: str) -> None:
+        pcm = decoded(audio)
+        if self._deaf is not None:
+            if not self._told_deaf:
+                self._told_deaf = True
+                raise RealtimeError("speech_recognition_unavailable", self._deaf)
+            return
+        form = self.session.audio.input.format
+        self._heard_ms += form.ms(len(pcm))
+        self.orders.append(Hear(pcm, form))
+
+    def _commit(self) -> None:
+        if self._deaf is not None:
+            raise RealtimeError("speech_recognition_unavailable", self._deaf)
+        if self._heard_ms < MIN_COMMIT_MS:
+            raise RealtimeError(
+                "input_audio_buffer_commit_empty",
+                f"Error committing input audio buffer: buffer too small. Expected at least {MIN_COMMIT_MS}ms of audio, "
+                f"but buffer only has {self._heard_ms:.2f}ms of audio.",
+            )
+        self._turn(answers=False)
+
+    def _turn(self, *, answers: bool) -> None:
+        """What was heard is a turn of the user."""
+        self._check_recogniser(1)
+        item_id, self._turn_id, self._heard_ms = self._turn_id or self._make_id("item"), None, 0.0
+        item = Item(item_id, "message", "user", part="input_audio", is_pending=True, answers=answers)
+        self._tell("input_audio_buffer.committed", item_id=item_id, previous_item_id=self._last())
+        self._add(item)
+        self._recognise(item)
+
+    def _check_recogniser(self, more: int) -> None:
+        """Raises `RealtimeError`: so many turns more would be too many."""
+        if self._recognising + more > MAX_PENDING:
+            raise RealtimeError("rate_limit_exceeded", f"at most {MAX_PENDING} turns are recognised at a time")
+
+    def _recognise(self, item: Item) -> None:
+        """Order the recognition of an item that has been accepted. `recognised` tells its end."""
+        self._recognising += 1
+        self.orders.append(Recognise(item.id, item.heard))
+        item.heard = None
+
+    def speech_started(self, at_ms: float) -> None:
+        """The turn detector hears speech, which began at `at_ms` of the session's audio."""
+        detection = self.session.audio.input.turn_detection
+        if detection is None:  # turned off meanwhile
+            return
+        self._turn_id = self._make_id("item")
+        self._tell("input_audio_buffer.speech_started", audio_start_ms=round(at_ms), item_id=self._turn_id)
+        response = self.response
+        if response is not None and detection.interrupt_response and response.extras.conversation == "auto":
+            self._cancel("turn_detected")
+
+    def speech_stopped(self, at_ms: float) -> None:
+        """The turn that has started ends."""
+        detection = self.session.audio.input.turn_detection
+        if detection is None or self._turn_id is None:
+            return
+        self._tell("input_audio_buffer.speech_stopped", audio_end_ms=round(at_ms), item_id=self._turn_id)
+        try:
+            self._turn(answers=detection.create_response)
+        except RealtimeError as error:
+            self._turn_id = None
+            self.orders.append(Forget())
+            self._send(error.event(None))
+            self._answer_turn()
+
+    def recognised(self, item_id: str, text: str, why: str | None = None) -> None:
+        """The words of a turn; `why` they could not be recognised, None if they could."""
+        self._recognising -= 1
+        inputs = self._items if self.response is None else [*self._items, *(self.response.input or ())]
+        item = next((item for item in inputs if item.id == item_id), None)
+        if item is not None:  # neither deleted nor forgotten
+            self._understood(item, text, why)
+        self._answer_turn()
+        self._go_on()
+
+    def _understood(self, item: Item, text: str, why: str | None) -> None:
+        item.is_pending, item.text = False, text
+        place = {"item_id": item.id, "content_index": 0}
+        if why is not None:
+            error = {"type": "server_error", "code": "transcription_failed", "message": why, "param": None}
+            self._tell("conversation.item.input_audio_transcription.failed", **place, error=error)
+        elif self.session.audio.input.transcription is not None:
+            usage = {"type": "duration", "seconds": 0.0}
+            self._tell("conversation.item.input_audio_transcription.completed", **place, transcript=text, usage=usage)
+        if item.answers and text and self.response is None:
+            self._is_asked = True
+
+    def _answer_turn(self) -> None:
+        """Begin the response that the user's words ask for, unless he speaks on."""
+        if self._is_asked and self._turn_id is None and self.response is None:
+            self._respond(self.session, ResponseExtras(), None)
+            self._go_on()
+
+    # ------------------------------------------------------------ items
+
+    def _create(self, message: Event) -> None:
+        given = message.get("item")
+        if not isinstance(given, dict):
+            raise RealtimeError("missing_required_parameter", "item: an object is needed", "item")
+        wanted: CreateItem = checked(CreateItem, message | {"item": item_from_beta(given)})
+        item = self._made(wanted.item, "item")
+        if any(item.id == known.id for known in self._items):
+            raise RealtimeError("item_create_duplicate_item_id", f"there is an item {item.id} already", "item.id")
+        place = len(self._items)
+        if wanted.previous_item_id == "root":
+            place = 0
+        elif wanted.previous_item_id is not None:
+            before = self._item(wanted.previous_item_id, "item_create_invalid_previous_item_id", "previous_item_id")
+            place = self._items.index(before) + 1
+        self._check_recogniser(item.heard is not None)
+        self._add(item, place)
+        if item.heard is not None:
+            self._recognise(item)
+
+    def _made(self, given: NewItem, place: str) -> Item:
+        """An item of the client."""
+        item_id = given.id or self._make_id("item")
+        match given.type:
+            case "function_call":
+                call_id = given.call_id or self._make_id("call")
+                return Item(item_id, given.type, text=given.arguments or "{}", call_id=call_id, name=given.name or "")
+            case "function_call_output":
+                if given.call_id is None:
+                    raise RealtimeError("missing_required_parameter", f"{place}.call_id is needed", f"{place}.call_id")
+                return Item(item_id, given.type, text=given.output or "", call_id=given.call_id)
+        if given.role is None:
+            raise RealtimeError("missing_required_parameter", f"{place}.role is needed", f"{place}.role")
+        kinds = {part.type for part in given.content}
+        audio = [part.audio for part in given.content if part.audio is not None and part.transcript is None]
+        text = "\n".join(part.text or part.transcript or "" for part in given.content).strip("\n")
+        item = Item(item_id, "message", given.role, text=text)
+        item.part = "output_text" if given.role == "assistant" else "input_text"
+        if kinds == {"input_audio"} and audio and not text:
+            if self._deaf is not None:
+                raise RealtimeError("speech_recognition_unavailable", self._deaf, f"{place}.content")
+            heard = Hear(b"".join(map(decoded, audio)), self.session.audio.input.format)
+            item.part, item.is_pending, item.heard = "input_audio", True, heard
+        return item
+
+    def _add(self, item: Item, place: int | None = None) -> None:
+        """Add an item that is complete."""
+        self._insert(item, place)
+        self._tell("conversation.item.done", previous_item_id=self._before(item), item=item.wire())
+
+    def _insert(self, item: Item, place: int | None = None, *, empty: bool = False) -> None:
+        self._items.insert(len(self._items) if place is None else place, item)
+        self._tell("conversation.item.added", previous_item_id=self._before(item), item=item.wire(empty=empty))
+        while len(self._items) > 1 and (
+            len(self._items) > MAX_ITEMS or sum(len(item.text) for item in self._items) > MAX_CHARS
+        ):
+            del self._items[1 if self._items[0] is item else 0]  # never the new one
+
+    def _before(self, item: Item) -> str | None:
+        place = self._items.index(item)
+        return self._items[place - 1].id if place else None
+
+    def _last(self) -> str | None:
+        return self._items[-1].id if self._items else None
+
+    def _item(self, item_id: str, code: str, param: str = "item_id") -> Item:
+        for item in self._items:
+            if item.id == item_id:
+                return item
+        raise RealtimeError(code, f"there is no item {item_id[:64]!r}", param)
+
+    def _delete(self, item_id: str) -> None:
+        item = self._item(item_id, "item_delete_invalid_item_id")
+        self._items.remove(item)
+        self._tell("conversation.item.deleted", item_id=item_id)
+        self._go_on()
+
+    def _truncate(self, wanted: Truncate) -> None:
+        """Only the first `audio_end_ms` of an answer were heard: the rest of its words leave the conversation."""
+        item = self._item(wanted.item_id, "item_truncate_invalid_item_id")
+        if item.part != "output_audio" or wanted.content_index:
+            raise RealtimeError("invalid_value", "only the audio of an answer can be truncated", "content_index")
+        if wanted.audio_end_ms > item.audio_ms + 1:
+            raise RealtimeError(
+                "invalid_value",
+                f"Audio content of {item.audio_ms:.0f}ms is already shorter than {wanted.audio_end_ms}ms",
+                "audio_end_ms",
+            )
+        if self.response is not None and self.response.message is item:
+            self._cancel("client_cancelled")
+        item.words = [(at_ms, word) for at_ms, word in item.words if at_ms < wanted.audio_end_ms]
+        item.text = "".join(word for _, word in item.words)
+        item.audio_ms = wanted.audio_end_ms
+        self._tell("conversation.item.truncated", item_id=item.id, content_index=0, audio_end_ms=wanted.audio_end_ms)
+
+    # ------------------------------------------------------------ responses
+
+    def _ask(self, given: object) -> None:
+        if not isinstance(given, dict):
+            raise RealtimeError("invalid_value", "response: should be an object", "response")
+        if self.response is not None:
+            raise RealtimeError(
+                "conversation_already_has_active_response",
+                f"Conversation already has an active response in progress: {self.response.id}. "
+                "Wait until the response is finished before creating a new one.",
+            )
+        given = from_beta(given)
+        if isinstance(given.get("input"), list):
+            given["input"] = [item_from_beta(item) if isinstance(item, dict) else item for item in given["input"]]
+        extras: ResponseExtras = checked(ResponseExtras, {k: v for k, v in given.items() if v is not None}, "response")
+        settings: Settings = merged(self.session, given, "response")
+        self._check(settings, "response")
+        items = None if extras.input is None else list(self._input(extras.input))
+        heard = [item for item in items or () if item.heard is not None]
+        self._check_recogniser(len(heard))
+        self._respond(settings, extras, items)
+        for item in heard:
+            self._recognise(item)
+        self._go_on()
+
+    def _input(self, given: Sequence[NewItem | ItemReference]) -> Iterator[Item]:
+        for item in given:
+            if isinstance(item, ItemReference):
+                yield self._item(item.id, "invalid_value", "response.input")
+            else:
+                yield self._made(item, "response.input")
+
+    def _respond(self, settings: Settings, extras: ResponseExtras, items: list[Item] | None) -> None:
+        self._is_asked = self._is_asked and extras.conversation == "none"
+        self.response = Response(self._make_id("resp"), settings, extras, items)
+        self._tell("response.created", response=self._summary(self.response, "in_progress"))
+
+    def _go_on(self) -> None:
+        """Ask the language model, once all words before the response are recognised."""
+        response = self.response
+        if response is None or response.is_asked:
+            return
+        items = self._items if response.input is None else response.input
+        if any(item.is_pending for item in items):
+            return
+        response.is_asked = True
+        prompt = list(messages(items))
+        # System messages at the beginning belong to the instructions.
+        first = next((at for at, each in enumerate(prompt) if each["role"] != "system"), len(prompt))
+        instructions = [response.settings.instructions, *(each["content"] for each in prompt[:first])]
+        self.orders.append(Answer(response.settings, "\n\n".join(filter(None, instructions)), prompt[first:]))
+
+    def _cancel_by_client(self, response_id: object) -> None:
+        if self.response is None or response_id not in (None, self.response.id):
+            raise RealtimeError("response_cancel_not_active", "Cancellation failed: no active response found")
+        self._cancel("client_cancelled")
+
+    def _cancel(self, reason: str) -> None:
+        self._stop()
+        self._finish("cancelled", {"type": "cancelled", "reason": reason})
+
+    def _stop(self) -> None:
+        self.stops += 1
+        self.orders.append(Stop())
+
+    def failed(self, message: str) -> None:
+        """The answer cannot be made."""
+        if self.response is not None:
+            self._stop()
+            self.refused("server_error", message)
+
+    def refused(self, code: str, message: str) -> None:
+        """The answer is not begun."""
+        error = {"type": "server_error", "code": code, "message": message}
+        self._finish("failed", {"type": "failed", "error": error})
+
+    def cut(self, reason: str) -> None:
+        """The language model ends the answer before its end, for a reason that has OpenAI's name."""
+        if self.response is not None:
+            self.response.incomplete = reason
+
+    def written(self, text: str) -> None:
+        """More text of an answer that is not spoken."""
+        if self.response is not None:
+            message = self._message(self.response)
+            message.text += text
+            self._delta("response.output_text.delta", message, delta=text)
+
+    def spoken(self, words: Sequence[SpokenWord], pcm: bytes) -> None:
+        """More speech of an answer, 24 kHz pcm_s16le, and the words that begin in it."""
+        response = self.response
+        if response is None:
+            return
+        message = self._message(response)
+        for word in words:
+            text = word.text if word.joined or not message.text else f" {word.text}"
+            message.words.append((word.at_s * 1_000, text))
+            message.text += text
+            self._delta("response.output_audio_transcript.delta", message, delta=text, start_time=word.at_s)
+        if pcm:
+            if response.encoder is None:
+                form = response.settings.audio.output.format
+                response.encoder = Transcoder(form.encoding, form.hz)
+            self._audio(message, b"".join(payload for payload, _ in response.encoder.encode(pcm)))
+            message.audio_ms += len(pcm) / 48
+
+    def _audio(self, message: Item, audio: bytes) -> None:
+        if audio:
+            self._delta("response.output_audio.delta", message, delta=base64.b64encode(audio).decode())
+
+    def called(self, name: str, call_id: str, arguments: str) -> None:
+        """The language model calls a function of the client."""
+        response = self.response
+        if response is None:
+            return
+        item = Item(self._make_id("item"), "function_call", status="in_progress", text=arguments)
+        item.call_id, item.name = call_id or self._make_id("call"), name
+        self._open(response, item)
+        place = {"response_id": response.id, "item_id": item.id, "output_index": len(response.output) - 1}
+        place["call_id"] = item.call_id
+        self._tell("response.function_call_arguments.delta", **place, delta=arguments)
+        self._tell("response.function_call_arguments.done", **place, name=name, arguments=arguments)
+        self._close(response, item, "completed")
+
+    def answered(self) -> None:
+        """The answer has ended by itself."""
+        reason = None if self.response is None else self.response.incomplete
+        if reason is None:
+            self._finish("completed", None)
+        else:
+            self._finish("incomplete", {"type": "incomplete", "reason": reason})
+
+    def _message(self, response: Response) -> Item:
+        """The item of the text or speech of a response, which begins with the first of it."""
+        if response.message is None:
+            item = Item(self._make_id("item"), "message", "assistant", status="in_progress")
+            item.part = "output_audio" if response.settings.speaks else "output_text"
+            response.message = item
+            self._open(response, item)
+            self._delta("response.content_part.added", item, part=_part(item, empty=True))
+        return response.message
+
+    def _open(self, response: Response, item: Item) -> None:
+        response.output.append(item)
+        place = {"response_id": response.id, "output_index": len(response.output) - 1}
+        self._tell("response.output_item.added", **place, item=item.wire(empty=True))
+        if response.extras.conversation == "auto":
+            self._insert(item, empty=True)
+
+    def _close(self, response: Response, item: Item, status: str) -> None:
+        item.status = status
+        place = {"response_id": response.id, "output_index": response.output.index(item)}
+        self._tell("response.output_item.done", **place, item=item.wire())
+        if item in self._items:
+            self._tell("conversation.item.done", previous_item_id=self._before(item), item=item.wire())
+
+    def _finish(self, status: str, details: dict[str, Any] | None) -> None:
+        response, message = self.response, None if self.response is None else self.response.message
+        if response is None:
+            return
+        if message is not None:
+            if response.encoder is not None and status in ("completed", "incomplete"):
+                self._audio(message, b"".join(payload for payload, _ in response.encoder.flush()))
+            if message.is_audio:
+                self._delta("response.output_audio.done", message)
+                self._delta("response.output_audio_transcript.done", message, transcript=message.text)
+            else:
+                self._delta("response.output_text.done", message, text=message.text)
+            self._delta("response.content_part.done", message, part=_part(message))
+            self._close(response, message, "completed" if status == "completed" else "incomplete")
+        self.response = None
+        self._tell("response.done", response=self._summary(response, status) | {"status_details": details})
+        self._answer_turn()
+
+    def _summary(self, response: Response, status: str) -> dict[str, Any]:
+        output = response.settings.audio.output
+        return {
+            "id": response.id,
+            "object": "realtime.response",
+            "status": status,
+            "status_details": None,
+            "output": [item.wire() for item in response.output],
+            "conversation_id": self._conversation_id if response.extras.conversation == "auto" else None,
+            "output_modalities": response.settings.output_modalities,
+            "max_output_tokens": response.settings.max_output_tokens,
+            "audio": {
+                "output": {"format": {"type": output.format.type, "rate": output.format.hz}, "voice": output.voice}
+            },
+            "usage": None,
+            "metadata": response.extras.metadata,
+        }
+
+    # ------------------------------------------------------------ messages
+
+    def _delta(self, kind: str, item: Item, **fields: Any) -> None:
+        """A message about the content of an item of the response."""
+        response = self.response
+        assert response is not None
+        place = {"response_id": response.id, "item_id": item.id, "output_index": response.output.index(item)}
+        self._tell(kind, **place, content_index=0, **fields)
+
+    def _tell(self, kind: str, **fields: Any) -> None:
+        self._send({"type": kind} | fields)
+
+    def _send(self, event: Event) -> None:
+        for message in to_beta(event) if self._beta else (event,):
+            self.events.append({"event_id": f"event_{next(self._numbers)}"} | message)
+
+
+def _part(item: Item, *, empty: bool = False) -> dict[str, Any]:
+    text = "" if empty else item.text
+    return {"type": "audio", "transcript": text} if item.is_audio else {"type": "text", "text": text}
+
+
+def messages(items: Sequence[Item]) -> Iterator[dict[str, Any]]:
+    """The conversation in the form of chat completions, which want each result right behind its call.
+
+    A call without a result, a result without a call and a message without text are left out.
+    """
+    results = {item.call_id: item.text for item in items if item.type == "function_call_output"}
+    calls: list[Item] = []
+    for item in [*items, None]:
+        if item is not None and item.type == "function_call":
+            if item.call_id in results:
+                calls.append(item)
+            continue
+        if calls:
+            yield {"role": "assistant", "tool_calls": [_call(call) for call in calls]}
+            for call in calls:
+                yield {"role": "tool", "tool_call_id": call.call_id, "content": results[call.call_id]}
+            calls = []
+        if item is not None and item.type == "message" and item.text:
+            yield {"role": item.role, "content": item.text}
+
+
+def _call(item: Item) -> dict[str, Any]:
+    return {"id": item.call_id, "type": "function", "function": {"name": item.name, "arguments": item.text}}

@@ -1,0 +1,443 @@
+"""A realtime session: a WebSocket, a pipeline of the node's models, and the rules of `Conversation` between them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from secrets import token_hex
+from typing import Any, assert_never
+
+from loguru import logger
+from pipecat.adapters.llm.schemas.tools_schema import AdapterType, ToolsSchema
+from pipecat.frames.frames import (
+    ErrorFrame,
+    Frame,
+    InterruptionFrame,
+    LLMContextFrame,
+    LLMFullResponseEndFrame,
+    LLMFullResponseStartFrame,
+    LLMTextFrame,
+    LLMUpdateSettingsFrame,
+    StartFrame,
+    TranscriptionFrame,
+    TTSAudioRawFrame,
+    TTSStoppedFrame,
+    TTSUpdateSettingsFrame,
+    VADUserStoppedSpeakingFrame,
+)
+from pipecat.pipeline.pipeline import Pipeline
+from pipecat.processors.aggregators.llm_context import LLMContext
+from pipecat.processors.frame_processor import FrameDirection, FrameProcessor
+from pipecat.services.openai.llm import OpenAILLMService
+from pipecat.services.stt_service import STTService
+from pipecat.transports.base_transport import BaseTransport
+from pipecat.utils.time import time_now_iso8601
+from starlette.types import Send
+from starlette.websockets import WebSocket
+
+from agent_tts.agent.call import Call, run
+from agent_tts.agent.llm import CutShort, FunctionCalls
+from agent_tts.agent.realtime.conversation import (
+    Answer,
+    Conversation,
+    Detect,
+    Forget,
+    Hear,
+    Order,
+    Recognise,
+    Stop,
+)
+from agent_tts.agent.realtime.ear import Ear, Resampler
+from agent_tts.agent.realtime.shapes import OPENAI_VOICES, Session, Settings, Tool
+from agent_tts.agent.turns import Turns
+from agent_tts.errors import SlowConsumer, SpeechError, UnknownVoice
+from agent_tts.events import SAMPLE_RATE, SpeechOptions
+from agent_tts.integrations.pipecat.service import AgentTTSService
+from agent_tts.integrations.pipecat.words import SPOKEN
+from agent_tts.serve.connections import CONNECTION
+from agent_tts.serve.fair_queue import Flow
+from agent_tts.serve.guard import Client
+from agent_tts.serve.node import Node
+from agent_tts.serve.server import WebSocketProtocol
+from agent_tts.serve.token_bucket import TokenBucket
+from agent_tts.serve.transports.websocket import MESSAGES_BURST, MESSAGES_PER_S
+from agent_tts.serve.transports.writer import Writer
+
+MAX_AUDIO_MESSAGE = 1 << 20  # bytes: 16 s of audio
+# Answers of one session that are begun, cancelled ones included: each asks the language model.
+ANSWERS_PER_S = 4
+ANSWERS_BURST = 20
+ANSWER_FAILED = "the answer could not be made: see the node's log"
+RECOGNITION_FAILED = "speech recognition failed: see the node's log"
+MAX_EVENTS = 64  # messages that wait for the client; nothing is read or said meanwhile
+
+
+class Transport(BaseTransport):
+    """The ends of a session's pipeline: what the client asks for goes in, what it gets comes out."""
+
+    def __init__(self, session: RealtimeSession) -> None:
+        super().__init__()
+        self._input = Asks(session)
+        self._output = Speaks(session)
+
+    def input(self) -> Asks:
+        return self._input
+
+    def output(self) -> FrameProcessor:
+        return self._output
+
+
+class Asks(FrameProcessor):
+    """The first processor: the session pushes its frames from here."""
+
+    def __init__(self, session: RealtimeSession) -> None:
+        super().__init__()
+        self._session = session
+        # Set when the pipeline has started.
+        self.started = asyncio.Event()
+
+    async def process_frame(self, frame: Frame, direction: FrameDirection) -> None:
+        await super().process_frame(frame, direction)
+        if isinstance(frame, ErrorFrame):
+            # Other texts may tell of the servers behind the node; Pipecat has written them into its log.
+            is_for_client = isinstance(frame.exception, SpeechError)
+            await self._session.failed(frame.error if is_for_client else ANSWER_FAILED)
+        await self.push_frame(frame, direction)
+        if isinstance(frame, StartFrame):
+            self.started.set()
+
+
+class _OfAnswer(FrameProcessor):
+    """Sees the frames of the answer that is wanted now: those after its start, all interruptions having passed."""
+
+    def __init__(self, session: RealtimeSession) -> None:
+        super().__init__()
+        self._session = session
+        self._interruptions = 0
+        self._has_started = False
+
+    async def process_frame(self, frame: Frame, direction: FrameDirection) -> None:
+        await super().process_frame(frame, direction)
+        if isinstance(frame, InterruptionFrame):
+            self._interruptions += 1
+            self._has_started = False
+        elif isinstance(frame, LLMFullResponseStartFrame):
+            self._has_started = True
+        if not self._is_wanted() or direction is FrameDirection.UPSTREAM or not await self._take(frame):
+            await self.push_frame(frame, direction)
+
+    def _is_wanted(self) -> bool:
+        return self._has_started and self._interruptions == self._session.conversation.stops
+
+    async def _take(self, frame: Frame) -> bool:
+        """Handle a frame of the answer; returns whether it goes no further."""
+        raise NotImplementedError
+
+    async def _room(self) -> bool:
+        """Wait until there is room for more of the answer; returns whether it is still wanted."""
+        await self._session.room()
+        return self._is_wanted()
+
+
+class Writes(_OfAnswer):
+    """Its place: after the language model. Takes function calls, and answers that are not spoken."""
+
+    async def _take(self, frame: Frame) -> bool:
+        if not isinstance(
+            frame, CutShort | FunctionCalls | LLMTextFrame | LLMFullResponseStartFrame | LLMFullResponseEndFrame
+        ):
+            return False
+        conversation = self._session.conversation
+        if not await self._room() or conversation.response is None:
+            return True
+        if isinstance(frame, FunctionCalls):
+            for call in frame.calls:
+                conversation.called(call.function_name, call.tool_call_id, json.dumps(call.arguments))
+        elif isinstance(frame, CutShort):
+            conversation.cut(frame.reason)
+        elif conversation.response.settings.speaks:
+            return False
+        elif isinstance(frame, LLMTextFrame):
+            conversation.written(frame.text)
+        elif isinstance(frame, LLMFullResponseEndFrame):
+            conversation.answered()
+            self._session.turns.finished()
+        self._session.changed()
+        return True
+
+
+class Speaks(_OfAnswer):
+    """The last processor: takes speech, and its end."""
+
+    async def _take(self, frame: Frame) -> bool:
+        conversation, turns = self._session.conversation, self._session.turns
+        if isinstance(frame, TTSAudioRawFrame | TTSStoppedFrame) and await self._room():
+            words = frame.metadata.get(SPOKEN, ())
+            audio = frame.audio if isinstance(frame, TTSAudioRawFrame) else b""
+            if audio:
+                turns.sounded()
+            for word in words:
+                turns.heard(word.text if word.joined else f" {word.text}")
+            conversation.spoken(words, audio)
+        elif isinstance(frame, LLMFullResponseEndFrame):
+            conversation.answered()
+            turns.finished()
+        self._session.changed()
+        return False
+
+
+class RealtimeSession:
+    """One session, from the accepted WebSocket to its end."""
+
+    def __init__(
+        self, node: Node, websocket: WebSocket, send: Send, client: Client, deaf: str | None, *, beta: bool
+    ) -> None:
+        agent = node.settings.agent
+        self._node = node
+        self._websocket = websocket
+        self._writer = Writer(websocket.scope, send, node.settings.timeouts)
+        connection: WebSocketProtocol = websocket.scope["extensions"][CONNECTION]
+        connection.take_messages_of(max(MAX_AUDIO_MESSAGE, node.settings.limits.message_bytes))
+        self._flow = Flow(node.fair_queue.share(client.key_id))
+        self.transport = Transport(self)
+        self._asks = self.transport.input()
+        start = Session(instructions=agent.llm.instructions, model=websocket.query_params.get("model"))
+        self.conversation = Conversation(start, self._check_voice, deaf, _new_id, beta=beta)
+        self._ear = Ear(agent)
+        # Turns whose words are to be recognised: item and audio at 16 kHz; at most `MAX_PENDING`.
+        self._heard: asyncio.Queue[tuple[str, bytes]] = asyncio.Queue()
+        # Set when there is something to send, and when there may be room for more.
+        self._has_events = asyncio.Event()
+        self._has_room = asyncio.Event()
+        # Held while orders are carried out: they come from the reader, the recogniser and the pipeline.
+        self._obeying = asyncio.Lock()
+        # What the models have: voice and speed; instructions and most tokens.
+        self._voice: tuple[str | None, float] = (agent.voice, 1.0)
+        self._prompt: tuple[str, int] | None = None
+        # When the client or the models last did something, on the loop's clock.
+        self._loop = asyncio.get_running_loop()
+        self._active_at = self._loop.time()
+        self._answers = TokenBucket(ANSWERS_PER_S, ANSWERS_BURST, self._active_at)
+        self._tasks: list[asyncio.Task[None]] = []
+        # Of the WebSocket's end: an internal error until there is another reason.
+        self._close_code = 1011
+        self.turns: Turns
+
+    async def serve(self, call: Call) -> None:
+        """Converse until either side ends it. Cancelling it ends the conversation."""
+        self.turns = call.turns
+        parts = [self._asks, call.stt, call.llm, Writes(self), call.tts, self.transport.output()]
+        pipeline = Pipeline([part for part in parts if part is not None])
+        self.conversation.begin()
+        work = {"reader": self._read(), "writer": self._write()}
+        if call.stt is not None:
+            work["recogniser"] = self._recognise(call.stt)
+        self._tasks = [asyncio.create_task(task, name=f"{name} of call {call.id}") for name, task in work.items()]
+        self.changed()
+        try:
+            await run(call, pipeline, SAMPLE_RATE, self._gone)
+        finally:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await self._ear.close()
+            await self._close()
+
+    def _gone(self) -> str | None:
+        for task in self._tasks:
+            if task.done():
+                error = None if task.cancelled() else task.exception()
+                if error is None or isinstance(error, SlowConsumer):
+                    self._close_code = 1000
+                    return "the client has left" if error is None else "the client does not read"
+                logger.opt(exception=error).error("agent: the {} failed", task.get_name())
+                return "a fault of the node"
+        if self._loop.time() - self._active_at > self._node.settings.agent.idle_s:
+            self._close_code = 1000
+            return "nothing was said for too long"
+        if self._node.service.draining and self.conversation.response is None:
+            return "the node is shutting down"
+        return None
+
+    def _check_voice(self, voice: str) -> None:
+        self._node.service.resolve(SpeechOptions(voice))
+
+    # ------------------------------------------------------------ to the client
+
+    def changed(self) -> None:
+        """The conversation may have something to send."""
+        if self.conversation.events:
+            self._active_at = self._loop.time()
+            self._has_events.set()
+
+    async def room(self) -> None:
+        """Wait until little waits for the client."""
+        while len(self.conversation.events) >= MAX_EVENTS:
+            self._has_room.clear()
+            await self._has_room.wait()
+
+    async def _write(self) -> None:
+        """Send until the client has left, or does not read: `SlowConsumer`."""
+        events = self.conversation.events
+        try:
+            while True:
+                while events:
+                    text = json.dumps(events.popleft(), ensure_ascii=False, separators=(",", ":"))
+                    await self._writer.write({"type": "websocket.send", "text": text})
+                    self._has_room.set()
+                self._has_events.clear()
+                await self._has_events.wait()
+        except OSError:  # the client has left
+            return
+        except SlowConsumer:
+            self._node.metrics.refused.labels("slow_consumer").inc()
+            self._writer.cut()
+            raise
+
+    async def _close(self) -> None:
+        with contextlib.suppress(Exception):  # the client may be gone
+            async with asyncio.timeout(self._node.settings.timeouts.write_s):
+                await self._websocket.close(1012 if self._node.service.draining else self._close_code)
+
+    # ------------------------------------------------------------ from the client
+
+    async def _read(self) -> None:
+        """Take the client's messages until it leaves."""
+        clock = self._loop.time
+        allowed = TokenBucket(MESSAGES_PER_S, MESSAGES_BURST, clock())
+        while True:
+            await self.room()
+            message = await self._websocket.receive()
+            if message["type"] == "websocket.disconnect":
+                return
+            if (early_s := allowed.take(clock())) > 0:
+                await asyncio.sleep(early_s)
+            text = message.get("text")
+            async with self._flow:
+                self.conversation.receive(message["bytes"] if text is None else text)
+            await self._settle()
+
+    async def failed(self, message: str) -> None:
+        """A processor of the pipeline reports an error."""
+        self.conversation.failed(message)
+        await self._settle()
+
+    async def _settle(self) -> None:
+        """Send what the conversation has, and carry out what it orders."""
+        self.changed()
+        async with self._obeying:
+            await self._obey_all()
+
+    async def _obey_all(self) -> None:
+        orders = self.conversation.orders
+        while orders:
+            await self._obey(orders.popleft())
+            self.changed()
+
+    async def _obey(self, order: Order) -> None:
+        match order:
+            case Hear(audio, form):
+                async for starts, at_ms in self._ear.hear(audio, form):
+                    await self._turned(starts, at_ms)
+            case Detect(detection):
+                await self._ear.detect(detection)
+            case Forget():
+                self._ear.forget()
+            case Recognise(item_id, heard):
+                pcm = self._ear.take() if heard is None else Resampler(heard.format).push(heard.audio, last=True)
+                self._heard.put_nowait((item_id, pcm))
+            case Stop():
+                await self._asks.started.wait()
+                await self._asks.broadcast_interruption()
+            case Answer(settings, instructions, messages):
+                await self._asks.started.wait()
+                if self._may_ask():
+                    await self._set(settings, instructions)
+                    await self._asks.push_frame(LLMContextFrame(_context(settings, messages)))
+            case _:
+                assert_never(order)
+
+    def _may_ask(self) -> bool:
+        """Whether the language model may be asked once more now; otherwise the answer is refused."""
+        if self._answers.allows(self._loop.time()):
+            return True
+        self.conversation.refused("rate_limit_exceeded", f"at most {ANSWERS_PER_S} responses a second: try again")
+        return False
+
+    async def _turned(self, starts: bool, at_ms: float) -> None:
+        """The ear hears that a turn starts or ends."""
+        if starts:
+            self.conversation.speech_started(at_ms)
+        else:
+            detection = self.conversation.session.audio.input.turn_detection
+            silence_ms = getattr(detection, "silence_duration_ms", self._node.settings.agent.vad_stop_s * 1_000)
+            await self._asks.push_frame(VADUserStoppedSpeakingFrame(stop_secs=silence_ms / 1_000))
+            self.conversation.speech_stopped(at_ms)
+        self.changed()
+        await self._obey_all()
+
+    async def _set(self, settings: Settings, instructions: str) -> None:
+        """Tell the models what of this answer is not as in the last."""
+        agent, output = self._node.settings.agent, settings.audio.output
+        voice = output.voice or agent.voice
+        if voice in OPENAI_VOICES:
+            try:
+                self._check_voice(voice)
+            except UnknownVoice:
+                voice = agent.voice
+        if self._voice != (voice, output.speed):
+            self._voice = (voice, output.speed)
+            tts = AgentTTSService.Settings(voice=voice, speed=output.speed)
+            await self._asks.push_frame(TTSUpdateSettingsFrame(delta=tts))
+        most = settings.max_output_tokens
+        tokens = agent.llm.max_tokens if most == "inf" else min(most, agent.llm.max_tokens)
+        if self._prompt != (instructions, tokens):
+            self._prompt = (instructions, tokens)
+            llm = OpenAILLMService.Settings(system_instruction=instructions or None, max_tokens=tokens)
+            await self._asks.push_frame(LLMUpdateSettingsFrame(delta=llm))
+
+    async def _recognise(self, stt: STTService) -> None:
+        """Recognise the words of turns, one turn after another."""
+        await self._asks.started.wait()
+        while True:
+            item_id, pcm = await self._heard.get()
+            text, why = "", None
+            try:
+                async for frame in stt.run_stt(pcm):
+                    if isinstance(frame, TranscriptionFrame):
+                        text = f"{text} {frame.text}".strip()
+                    elif isinstance(frame, ErrorFrame):
+                        why = RECOGNITION_FAILED
+                        logger.error("agent: {}: {}", why, frame.error)
+            except Exception as error:  # noqa: BLE001 - whatever a recogniser raises, its turn alone has no words
+                why = RECOGNITION_FAILED
+                logger.opt(exception=error).error("agent: {}", why)
+            if text:
+                await self._asks.push_frame(TranscriptionFrame(text, "", time_now_iso8601()))
+            self.conversation.recognised(item_id, text, why)
+            await self._settle()
+
+
+def _context(settings: Settings, messages: list[dict[str, Any]]) -> LLMContext:
+    """What the language model is asked."""
+    context = LLMContext(list(messages))
+    if settings.tools:
+        # As custom tools: Pipecat's own schemas have no room for `$defs`, `additionalProperties` and the like.
+        context.set_tools(ToolsSchema([], {AdapterType.OPENAI: [_function(tool) for tool in settings.tools]}))
+        choice = settings.tool_choice
+        if isinstance(choice, dict):
+            choice = {"type": "function", "function": {"name": choice.get("name")}}
+        context.set_tool_choice(choice)
+    return context
+
+
+def _function(tool: Tool) -> dict[str, Any]:
+    """A tool in the form of chat completions."""
+    parameters = {"type": "object", "properties": {}} | tool.parameters
+    function = {"name": tool.name, "description": tool.description, "parameters": parameters}
+    return {"type": "function", "function": function}
+
+
+def _new_id(kind: str) -> str:
+    return f"{kind}_{token_hex(10)}"

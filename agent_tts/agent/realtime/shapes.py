@@ -1,0 +1,361 @@
+"""The messages of OpenAI's Realtime API: what clients send, checked; errors; the names of its beta. Pure."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from agent_tts.errors import SpeechError
+from agent_tts.protocol.validation import first_complaint
+from agent_tts.speech.audio.pcm import PcmEncoding
+
+Event = dict[str, Any]  # one message of either side
+
+OPENAI_VOICES = frozenset(
+    ("alloy", "ash", "ballad", "cedar", "coral", "echo", "fable", "marin", "nova", "onyx", "sage", "shimmer", "verse")
+)
+
+
+MAX_EVENT_ID = 512  # characters; a longer one is not told again
+
+
+class RealtimeError(Exception):
+    """A refusal in OpenAI's form; the session goes on.
+
+    Args:
+        code: OpenAI's where it has one.
+        param: the field that was wrong.
+    """
+
+    def __init__(self, code: str, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.code, self.message, self.param = code, message, param
+
+    def event(self, event_id: object) -> Event:
+        """The message that tells it; `event_id` is that of the client's message."""
+        error = {"type": "invalid_request_error", "code": self.code, "message": self.message, "param": self.param}
+        known = isinstance(event_id, str) and len(event_id) <= MAX_EVENT_ID
+        return {"type": "error", "error": error | {"event_id": event_id if known else None}}
+
+
+class Shape(BaseModel):
+    """Unknown fields are ignored: newer clients send them."""
+
+    model_config = ConfigDict(frozen=True, strict=True, allow_inf_nan=False)
+
+
+class AudioFormat(Shape):
+    """pcm_s16le at 24 kHz, or G.711 at 8 kHz, mono."""
+
+    type: Literal["audio/pcm", "audio/pcmu", "audio/pcma"] = "audio/pcm"
+    rate: int | None = None
+
+    @model_validator(mode="after")
+    def _has_one_rate(self) -> AudioFormat:
+        if self.rate not in (None, self.hz):
+            raise ValueError(f"{self.type} has a rate of {self.hz}")
+        return self
+
+    @property
+    def hz(self) -> int:
+        """Samples per second."""
+        return 24_000 if self.type == "audio/pcm" else 8_000
+
+    @property
+    def encoding(self) -> PcmEncoding:
+        """The node's name of it."""
+        return _ENCODINGS[self.type]
+
+    def ms(self, size: int) -> float:
+        """Milliseconds in `size` bytes."""
+        return size * 1_000 / (self.hz * 2 if self.type == "audio/pcm" else self.hz)
+
+
+_ENCODINGS: dict[str, PcmEncoding] = {"audio/pcm": "pcm_s16le", "audio/pcmu": "mulaw", "audio/pcma": "alaw"}
+
+
+class Transcription(Shape):
+    """Whether transcripts are sent. The node's own recogniser makes them, whatever is asked for."""
+
+    model: str | None = None
+    language: str | None = None
+    prompt: str | None = None
+
+
+class ServerVad(Shape):
+    """A turn ends after a silence."""
+
+    type: Literal["server_vad"]
+    threshold: float = Field(0.5, ge=0, le=1)
+    prefix_padding_ms: int = Field(300, ge=0, le=5_000)
+    silence_duration_ms: int = Field(500, ge=50, le=10_000)
+    create_response: bool = True
+    interrupt_response: bool = True
+    idle_timeout_ms: None = Field(None, description="not supported")
+
+
+class SemanticVad(Shape):
+    """A turn ends when it sounds complete."""
+
+    type: Literal["semantic_vad"]
+    eagerness: Literal["low", "medium", "high", "auto"] = "auto"
+    create_response: bool = True
+    interrupt_response: bool = True
+
+
+class AudioIn(Shape):
+    format: AudioFormat = AudioFormat()
+    transcription: Transcription | None = None
+    turn_detection: Annotated[ServerVad | SemanticVad, Field(discriminator="type")] | None = ServerVad(
+        type="server_vad"
+    )
+
+
+class AudioOut(Shape):
+    format: AudioFormat = AudioFormat()
+    voice: str | None = Field(None, max_length=200)
+    speed: float = Field(1.0, ge=0.25, le=4)
+
+    @field_validator("voice", mode="before")
+    @classmethod
+    def _by_id(cls, voice: object) -> object:
+        return voice["id"] if isinstance(voice, dict) and isinstance(voice.get("id"), str) else voice
+
+
+class Audio(Shape):
+    input: AudioIn = AudioIn()
+    output: AudioOut = AudioOut()
+
+
+class Tool(Shape):
+    type: Literal["function"]
+    name: str = Field(min_length=1, max_length=64)
+    description: str = ""
+    parameters: dict[str, Any] = {}
+
+
+class Settings(Shape):
+    """What a session and a response share; a response's fields go before those of its session."""
+
+    output_modalities: list[Literal["text", "audio"]] = Field(["audio"], min_length=1, max_length=2)
+    instructions: str = ""
+    tools: list[Tool] = Field([], max_length=128)
+    tool_choice: Literal["auto", "none", "required"] | dict[str, Any] = "auto"
+    max_output_tokens: Annotated[int, Field(ge=1)] | Literal["inf"] = "inf"
+    audio: Audio = Audio()
+
+    @property
+    def speaks(self) -> bool:
+        return "audio" in self.output_modalities
+
+
+class Session(Settings):
+    type: Literal["realtime"] = "realtime"
+    model: str | None = None
+
+
+class Content(Shape):
+    """One part of a message. A transcript stands for its audio."""
+
+    type: Literal["input_text", "input_audio", "output_text", "output_audio"]
+    text: str | None = None
+    transcript: str | None = None
+    audio: str | None = None
+
+
+class NewItem(Shape):
+    id: str | None = Field(None, min_length=1, max_length=64)
+    type: Literal["message", "function_call", "function_call_output"]
+    role: Literal["user", "assistant", "system"] | None = None
+    content: list[Content] = []
+    call_id: str | None = Field(None, max_length=64)
+    name: str | None = Field(None, max_length=64)
+    arguments: str | None = None
+    output: str | None = None
+
+
+class ItemReference(Shape):
+    type: Literal["item_reference"]
+    id: str
+
+
+class ResponseExtras(Shape):
+    """The fields of `response.create` that a session has not."""
+
+    conversation: Literal["auto", "none"] = "auto"
+    metadata: dict[str, str] | None = None
+    input: list[NewItem | ItemReference] | None = None
+
+
+class CreateItem(Shape):
+    item: NewItem
+    previous_item_id: str | None = None
+
+
+class ItemId(Shape):
+    """`conversation.item.delete`, `conversation.item.retrieve`."""
+
+    item_id: str
+
+
+class Truncate(ItemId):
+    content_index: int = Field(0, ge=0)
+    audio_end_ms: int = Field(ge=0)
+
+
+class Append(Shape):
+    audio: str
+
+
+def checked(shape: type[Shape], fields: object, field: str = "") -> Any:
+    """An instance of `shape`; raises `RealtimeError`, whose `param` is the path below `field`."""
+    try:
+        return shape.model_validate(fields)
+    except ValidationError as error:
+        complaint = first_complaint(error)
+        path = ".".join([*filter(None, [field]), *complaint.path])
+        missing = complaint.kind == "missing"
+        code = "missing_required_parameter" if missing else "invalid_value"
+        raise RealtimeError(code, f"{path or 'message'}: {complaint.reason}", path or None) from None
+
+
+# Fields whose null is a value. Elsewhere null is a field that is not given.
+_NULLABLE = frozenset({"turn_detection", "transcription"})
+# Objects that are merged; others are replaced.
+_MERGED = frozenset({"audio", "input", "output"})
+
+
+def merged(settings: Settings, given: Mapping[str, Any], field: str) -> Any:
+    """The settings with the fields that are given. Raises `RealtimeError`."""
+    return checked(type(settings), _merge(settings.model_dump(), given), field)
+
+
+def _merge(known: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    for name, value in given.items():
+        if value is None and name not in _NULLABLE:
+            continue
+        if name in _MERGED and isinstance(value, dict) and isinstance(known.get(name), dict):
+            value = _merge(known[name], value)
+        elif name == "turn_detection" and isinstance(value, dict):
+            value = {key: each for key, each in value.items() if each is not None}
+        known[name] = value
+    return known
+
+
+def decoded(audio: str, field: str = "audio") -> bytes:
+    """Audio from base64. Raises `RealtimeError`."""
+    try:
+        return base64.b64decode(audio, validate=True)
+    except (binascii.Error, ValueError):
+        raise RealtimeError("invalid_value", f"{field}: audio in base64", field) from None
+
+
+def as_error(error: SpeechError, param: str | None = None) -> RealtimeError:
+    """An error of the node in OpenAI's form."""
+    return RealtimeError(error.code, error.message, param)
+
+
+# ------------------------------------------------------------ the beta
+
+_BETA_PARTS = {"output_text": "text", "output_audio": "audio"}
+_GA_PARTS = {name: part for part, name in _BETA_PARTS.items()}
+_BETA_FORMATS = {"audio/pcm": "pcm16", "audio/pcmu": "g711_ulaw", "audio/pcma": "g711_alaw"}
+_GA_FORMATS = {name: {"type": kind} for kind, name in _BETA_FORMATS.items()}
+# Where a beta session's fields are.
+_PLACES = {
+    "modalities": ("output_modalities",),
+    "voice": ("audio", "output", "voice"),
+    "speed": ("audio", "output", "speed"),
+    "input_audio_format": ("audio", "input", "format"),
+    "output_audio_format": ("audio", "output", "format"),
+    "input_audio_transcription": ("audio", "input", "transcription"),
+    "turn_detection": ("audio", "input", "turn_detection"),
+    "max_response_output_tokens": ("max_output_tokens",),
+}
+
+
+def from_beta(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """A session or response with the beta's names as one of today; today's stay."""
+    found = {name: value for name, value in settings.items() if name not in _PLACES}
+    for name, place in _PLACES.items():
+        if name not in settings:
+            continue
+        value = settings[name]
+        if name.endswith("_format") and isinstance(value, str):
+            value = _GA_FORMATS.get(value, {"type": value})
+        below = found
+        for part in place[:-1]:
+            below = below.setdefault(part, {})
+            if not isinstance(below, dict):
+                raise RealtimeError("invalid_value", f"{part}: should be an object", part)
+        below[place[-1]] = value
+    return found
+
+
+def item_from_beta(item: Mapping[str, Any]) -> dict[str, Any]:
+    """An item whose parts have the beta's names as one of today."""
+    content = item.get("content")
+    if not isinstance(content, list):
+        return dict(item)
+    parts = [part | {"type": _GA_PARTS.get(str(part.get("type")), part.get("type"))} for part in map(_object, content)]
+    return dict(item) | {"content": parts}
+
+
+def _object(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {"type": value}
+
+
+def to_beta(event: Event) -> Iterator[Event]:
+    """The beta's messages for one of today."""
+    kind: str = event["type"]
+    if kind == "conversation.item.done":
+        return
+    if kind == "conversation.item.added":
+        kind = "conversation.item.created"
+    kind = kind.replace("response.output_audio", "response.audio").replace("response.output_text", "response.text")
+    event = event | {"type": kind}
+    if "session" in event:
+        event["session"] = _session_to_beta(event["session"])
+    if "item" in event:
+        event["item"] = _item_to_beta(event["item"])
+    if "response" in event:
+        response = event["response"]
+        modalities = ["audio", "text"] if "audio" in response["output_modalities"] else ["text"]
+        event["response"] = response | {
+            "modalities": modalities,
+            "output": [_item_to_beta(item) for item in response["output"]],
+        }
+    yield event
+
+
+def _session_to_beta(session: dict[str, Any]) -> dict[str, Any]:
+    flat = {name: value for name, value in session.items() if name not in ("audio", "output_modalities", "type")}
+    flat.pop("max_output_tokens")
+    for name, place in _PLACES.items():
+        value: Any = session
+        for part in place:
+            value = value[part]
+        flat[name] = _BETA_FORMATS[value["type"]] if name.endswith("_format") else value
+    return flat | {"modalities": ["audio", "text"] if "audio" in session["output_modalities"] else ["text"]}
+
+
+def _item_to_beta(item: dict[str, Any]) -> dict[str, Any]:
+    if "content" not in item:
+        return item
+    return item | {
+        "content": [part | {"type": _BETA_PARTS.get(part["type"], part["type"])} for part in item["content"]]
+    }
+
+
+def audio_chars(message: object) -> int:
+    """Characters of base64 in a message: of all texts under `audio`."""
+    if isinstance(message, dict):
+        return sum(
+            len(value) if name == "audio" and isinstance(value, str) else audio_chars(value)
+            for name, value in message.items()
+        )
+    return sum(map(audio_chars, message)) if isinstance(message, list) else 0

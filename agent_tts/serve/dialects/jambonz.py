@@ -1,0 +1,82 @@
+"""jambonz' streaming API for custom TTS vendors: text and flushes on one connection, for one call. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from pydantic import Field
+
+from agent_tts.errors import UnknownType
+from agent_tts.protocol import v1 as protocol
+from agent_tts.protocol.adapter import Message
+from agent_tts.protocol.options import Lenient, VoiceName, limits
+from agent_tts.protocol.validation import check_message
+from agent_tts.serve.dialects.utterances import UtterancesAdapter
+
+TYPES = ("stream", "flush", "stop", "keepalive")
+RATES = (8_000, 16_000, 24_000, 32_000, 48_000)  # Hz that jambonz takes; it resamples
+
+
+class JambonzVoice(Lenient):
+    """Who speaks. jambonz sends both names always; an empty one is the node's choice."""
+
+    voice: VoiceName | None = None
+    language: str | None = Field(None, **limits("language"))
+
+    def session(self) -> Message:
+        """As fields of a session."""
+        return {"voice": self.voice or None, "language": self.language or "auto"}
+
+
+class StreamMessage(Lenient):
+    text: str
+
+
+class JambonzAdapter(UtterancesAdapter):
+    """See `UtterancesAdapter`.
+
+    Args:
+        query: of the connection: voice, language, sampleRate.
+    """
+
+    def __init__(self, query: Mapping[str, str]) -> None:
+        super().__init__()
+        self._query = query
+        rate = query.get("sampleRate", "")
+        self._rate = int(rate) if rate in map(str, RATES) else 16_000
+
+    def begin(self) -> Iterator[Message]:
+        output = {"encoding": "pcm_s16le", "sample_rate": self._rate}
+        voice = check_message(JambonzVoice, self._query).session()
+        yield protocol.build("session.update", session=voice | {"timestamps": "none", "output": output})
+
+    def decode(self, data: str | bytes) -> Iterator[Message]:
+        message = protocol.load(data)
+        match message.get("type"):
+            case "stream":
+                # jambonz cuts the text between words and sends no space there.
+                yield from self._queue.write(f"{check_message(StreamMessage, message).text} ")
+            case "flush":
+                yield self._note()  # of an utterance that has starved there may be nothing else to come
+                yield from self._queue.flush()
+            case "stop":
+                dropped = self._queue.drop()
+                if dropped and dropped[0].context_id is not None:
+                    yield protocol.build("context.cancel", context_id=dropped[0].context_id)
+            case "keepalive":
+                pass
+            case _:
+                raise UnknownType(f"type is one of {', '.join(TYPES)}")
+
+    def _answers(self, item: Message) -> Iterator[Message]:
+        match item["type"]:
+            case "session.updated":
+                yield protocol.build("connect", data={"sample_rate": self._rate, "base64_encoding": False})
+            case "context.done":
+                self._queue.ended(item["context_id"], item["audio_ms"])
+            case "pong":
+                self._notes.popleft()
+            case "error" if self._closes(item["code"], item["code"]):
+                yield protocol.build("error", error=item["message"])
+        while self._queue.finish() is not None:
+            pass

@@ -1,0 +1,149 @@
+"""Protocols whose text is spoken up to a flush, one utterance after another: their queue and base. Pure."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from agent_tts.errors import BadMessage
+from agent_tts.protocol import v1 as protocol
+from agent_tts.protocol.adapter import Message, QueueingAdapter
+from agent_tts.protocol.context import AudioChunk
+from agent_tts.serve.dialects.text import WaitingBudget
+
+# Close codes after errors; others are POLICY_VIOLATION.
+CLOSE_CODES = {"at_capacity": 1013, "draining": 1012, "engine_lost": 1011, "internal": 1011, "slow_consumer": 1011}
+POLICY_VIOLATION = 1008
+
+MAX_FLUSHES = 1_000  # of one utterance
+
+
+@dataclass(slots=True, eq=False)
+class QueuedUtterance:
+    """A text up to its flush, spoken as one context, or as several if text comes too late for one."""
+
+    context_id: str | None = None  # of the context that speaks it; None while it waits for its turn or for more text
+    waiting: list[str] = field(default_factory=list)  # texts that no context has
+    chars: int = 0  # text so far
+    tail: str = ""  # its last character
+    flushes: int = 0  # sent by the client; the first one completes the text
+    audio_ms: int = 0  # of contexts that have ended
+
+
+class UtteranceQueue:
+    """The utterances of one connection, in their order. Only the first has a context."""
+
+    def __init__(self) -> None:
+        self._utterances: deque[QueuedUtterance] = deque()
+        self._budget = WaitingBudget("too much text waits for earlier turns to be spoken: send it when some have been")
+        # Number of the last context.
+        self._context_no = 0
+
+    @property
+    def speaking(self) -> QueuedUtterance | None:
+        return self._utterances[0] if self._utterances else None
+
+    @property
+    def writing(self) -> QueuedUtterance | None:
+        """The utterance that further text belongs to; None if further text begins one."""
+        return self._utterances[-1] if self._utterances and not self._utterances[-1].flushes else None
+
+    def of(self, context_id: str | None) -> QueuedUtterance | None:
+        """The utterance that a context speaks; None if it was dropped."""
+        first = self.speaking
+        return first if first is not None and context_id is not None and first.context_id == context_id else None
+
+    def write(self, text: str) -> list[Message]:
+        """Add text; raises `TextTooLong` when too much of it waits for earlier utterances."""
+        if not text:
+            return []
+        self._budget.add(len(text))
+        utterance = self.writing
+        if utterance is None:
+            utterance = QueuedUtterance()
+            self._utterances.append(utterance)
+        utterance.chars += len(text)
+        utterance.tail = text[-1]
+        utterance.waiting.append(text)
+        return self.follow()
+
+    def flush(self) -> list[Message]:
+        """Complete the last utterance, if there is one; raises `BadMessage` when too many flushes wait for it."""
+        if not self._utterances:
+            return []
+        utterance = self._utterances[-1]
+        if utterance.flushes >= MAX_FLUSHES:
+            raise BadMessage(f"{MAX_FLUSHES} flushes wait for the same audio")
+        utterance.flushes += 1
+        if utterance.flushes == 1 and utterance.context_id is not None:
+            return [protocol.build("context.end", context_id=utterance.context_id)]
+        return []
+
+    def drop(self) -> list[QueuedUtterance]:
+        """Forget all utterances; the caller cancels the first one's context."""
+        dropped = list(self._utterances)
+        self._utterances.clear()
+        self._budget.clear()
+        return dropped
+
+    def ended(self, context_id: str, audio_ms: int) -> None:
+        """A context has ended, for whatever reason."""
+        if (utterance := self.of(context_id)) is not None:
+            utterance.context_id = None
+            utterance.audio_ms += audio_ms
+
+    def finish(self) -> QueuedUtterance | None:
+        """Forget and return the first utterance if all of it has been spoken; otherwise None."""
+        first = self.speaking
+        if first is None or not first.flushes or first.context_id is not None or first.waiting:
+            return None
+        self._utterances.popleft()
+        return first
+
+    def follow(self) -> list[Message]:
+        """What to tell the session now: the texts of the first utterance."""
+        first = self.speaking
+        if first is None or not first.waiting:
+            return []
+        if first.context_id is None:
+            self._context_no += 1
+            first.context_id = str(self._context_no)
+        ready = [protocol.build("text.append", context_id=first.context_id, text=text) for text in first.waiting]
+        if first.flushes:
+            ready.append(protocol.build("context.end", context_id=first.context_id))
+        for text in first.waiting:
+            self._budget.remove(len(text))
+        first.waiting.clear()
+        return ready
+
+
+class UtterancesAdapter(QueueingAdapter):
+    """An adapter whose audio is binary messages without a header."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._queue = UtteranceQueue()
+
+    def follow(self) -> Iterable[Message]:
+        return self._queue.follow()
+
+    def encode(self, item: Message | AudioChunk) -> list[str | bytes]:
+        if isinstance(item, AudioChunk):
+            return [item.payload] if item.payload and self._queue.of(item.context_id) is not None else []
+        return [protocol.dump(message) for message in self._answers(item)]
+
+    def _answers(self, item: Message) -> Iterator[Message]:
+        """What the client is told of a message of the session."""
+        raise NotImplementedError
+
+    def _closes(self, code: str, reason: str) -> bool:
+        """Whether an error ends the connection; `closing` is set then.
+
+        After `starved` the utterance goes on with its next text; after `unknown_context` the context has ended while a
+        message for it was on its way.
+        """
+        if code in ("starved", "unknown_context"):
+            return False
+        self.closing = CLOSE_CODES.get(code, POLICY_VIOLATION), reason
+        return True

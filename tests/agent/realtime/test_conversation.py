@@ -1,0 +1,587 @@
+"""The rules of a realtime session, without I/O; its messages are checked by the SDK's own types."""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from openai.types.realtime.realtime_server_event import RealtimeServerEvent
+from pydantic import TypeAdapter
+
+from agent_tts.agent.realtime.conversation import (
+    MAX_ITEMS,
+    MAX_MESSAGE,
+    MAX_PENDING,
+    Answer,
+    Conversation,
+    Detect,
+    Recognise,
+    Stop,
+)
+from agent_tts.agent.realtime.shapes import Session
+from agent_tts.errors import UnknownVoice
+from agent_tts.integrations.pipecat.words import SpokenWord
+
+SERVER_EVENT: TypeAdapter[Any] = TypeAdapter(RealtimeServerEvent)
+SECOND = bytes(48_000)  # of 24 kHz pcm_s16le
+HALF_SECOND = base64.b64encode(SECOND[:24_000]).decode()
+
+
+def voices(name: str) -> None:
+    if name != "anna":
+        raise UnknownVoice(f"there is no voice {name}")
+
+
+class Talk:
+    """A conversation and what it has told."""
+
+    def __init__(self, *, deaf: str | None = None, beta: bool = False) -> None:
+        numbers = itertools.count()
+        self.rules = Conversation(Session(), voices, deaf, lambda kind: f"{kind}_{next(numbers)}", beta=beta)
+        self.all: list[dict[str, Any]] = []
+        self.rules.begin()
+        self.told()
+        self.rules.orders.clear()
+
+    def send(self, kind: str, **fields: Any) -> list[dict[str, Any]]:
+        self.rules.receive(json.dumps({"type": kind, "event_id": "mine"} | fields))
+        return self.told()
+
+    def told(self) -> list[dict[str, Any]]:
+        """Messages since the last call."""
+        found = list(self.rules.events)
+        self.rules.events.clear()
+        self.all += found
+        return found
+
+    def kinds(self) -> list[str]:
+        return [event["type"] for event in self.told()]
+
+    def orders(self) -> list[Any]:
+        found = list(self.rules.orders)
+        self.rules.orders.clear()
+        return found
+
+    def write(self, text: str, role: str = "user", **fields: Any) -> str:
+        part = "output_text" if role == "assistant" else "input_text"
+        item = {"type": "message", "role": role, "content": [{"type": part, "text": text}]}
+        told = self.send("conversation.item.create", item=item, **fields)
+        return str(told[0]["item"]["id"])
+
+    def prompt(self) -> list[tuple[str, str]]:
+        """What the next response asks the language model, which is then cancelled."""
+        self.send("response.create")
+        (asked,) = [order for order in self.orders() if isinstance(order, Answer)]
+        self.send("response.cancel")
+        self.orders()
+        return [(each["role"], each.get("content", "")) for each in asked.messages]
+
+    def answer(self, *words: str, finish: bool = True) -> str:
+        """A response of half a second for each word; returns the id of its item."""
+        self.send("response.create")
+        for at, word in enumerate(words):
+            self.rules.spoken([SpokenWord(word, at / 2, False)], SECOND[:24_000])
+        if finish:
+            self.rules.answered()
+        self.orders()
+        return str(next(e["item"]["id"] for e in self.told() if e["type"] == "response.output_item.added"))
+
+
+def error(told: list[dict[str, Any]]) -> dict[str, Any]:
+    (event,) = told
+    assert event["type"] == "error", event
+    found: dict[str, Any] = event["error"]
+    return found
+
+
+def test_a_typed_turn_is_spoken() -> None:
+    session = Talk()
+    session.write("Hello?")
+    session.send("response.create", response={"metadata": {"mine": "1"}})
+    (asked,) = session.orders()
+    assert asked.messages == [{"role": "user", "content": "Hello?"}]
+    session.rules.spoken([SpokenWord("Good", 0.0, False)], SECOND)
+    session.rules.spoken([SpokenWord("day.", 0.9, False)], b"")
+    session.rules.answered()
+    told = session.told()
+    assert [event["type"] for event in told] == [
+        "response.output_item.added",
+        "conversation.item.added",
+        "response.content_part.added",
+        "response.output_audio_transcript.delta",
+        "response.output_audio.delta",
+        "response.output_audio_transcript.delta",
+        "response.output_audio.done",
+        "response.output_audio_transcript.done",
+        "response.content_part.done",
+        "response.output_item.done",
+        "conversation.item.done",
+        "response.done",
+    ]
+    assert "".join(e["delta"] for e in told if e["type"].endswith("transcript.delta")) == "Good day."
+    assert told[-1]["response"]["status"] == "completed"
+    assert told[-1]["response"]["metadata"] == {"mine": "1"}
+    assert session.prompt() == [("user", "Hello?"), ("assistant", "Good day.")]
+
+
+def test_a_truncated_answer_keeps_the_words_that_were_heard() -> None:
+    session = Talk()
+    item = session.answer("One", "two", "three", "four.")
+    (told,) = session.send("conversation.item.truncate", item_id=item, content_index=0, audio_end_ms=1_100)
+    assert told == told | {"type": "conversation.item.truncated", "item_id": item, "audio_end_ms": 1_100}
+    (told,) = session.send("conversation.item.retrieve", item_id=item)
+    assert told["item"]["content"] == [{"type": "output_audio", "transcript": "One two three"}]
+    assert session.prompt() == [("assistant", "One two three")]
+    long = session.send("conversation.item.truncate", item_id=item, content_index=0, audio_end_ms=1_200)
+    assert error(long)["param"] == "audio_end_ms"
+    session.send("conversation.item.truncate", item_id=item, content_index=0, audio_end_ms=0)
+    assert session.prompt() == []
+
+
+def test_a_truncation_in_the_middle_of_the_answer_ends_it() -> None:
+    session = Talk()
+    item = session.answer("One", "two", finish=False)
+    kinds = [e["type"] for e in session.send("conversation.item.truncate", item_id=item, audio_end_ms=400)]
+    assert kinds[-2:] == ["response.done", "conversation.item.truncated"]
+    assert Stop() in session.orders()
+    assert session.prompt() == [("assistant", "One")]
+
+
+@pytest.mark.parametrize("interrupts", [True, False])
+def test_a_voice_interrupts_if_it_may(interrupts: bool) -> None:
+    session = Talk()
+    detection = {"type": "server_vad", "interrupt_response": interrupts}
+    session.send("session.update", session={"type": "realtime", "audio": {"input": {"turn_detection": detection}}})
+    session.answer("One", finish=False)
+    session.rules.speech_started(100)
+    told = session.told()
+    assert (Stop() in session.orders()) is interrupts
+    assert told[0] == told[0] | {"type": "input_audio_buffer.speech_started", "audio_start_ms": 100}
+    if interrupts:
+        assert told[-1]["response"]["status_details"] == {"type": "cancelled", "reason": "turn_detected"}
+    else:
+        assert len(told) == 1
+
+
+def test_a_detected_turn_is_answered_when_its_words_are_known() -> None:
+    session = Talk()
+    session.send("session.update", session={"audio": {"input": {"transcription": {"model": "whisper-1"}}}})
+    session.orders()
+    session.rules.speech_started(0)
+    session.rules.speech_stopped(700)
+    assert session.kinds() == [
+        "input_audio_buffer.speech_started",
+        "input_audio_buffer.speech_stopped",
+        "input_audio_buffer.committed",
+        "conversation.item.added",
+        "conversation.item.done",
+    ]
+    (heard,) = session.orders()
+    assert isinstance(heard, Recognise)
+    session.rules.recognised(heard.item_id, "Hello.")
+    assert session.kinds() == ["conversation.item.input_audio_transcription.completed", "response.created"]
+    (asked,) = session.orders()
+    assert asked.messages == [{"role": "user", "content": "Hello."}]
+
+
+def test_a_turn_beside_a_response_that_goes_on_is_not_answered() -> None:
+    session = Talk()
+    detection = {"type": "server_vad", "interrupt_response": False}
+    session.send("session.update", session={"audio": {"input": {"turn_detection": detection}}})
+    session.answer("One", finish=False)
+    session.rules.speech_started(0)
+    session.rules.speech_stopped(700)
+    (heard,) = session.orders()
+    session.rules.recognised(heard.item_id, "Hm.")
+    assert "response.created" not in session.kinds()
+
+
+def test_a_detected_turn_without_words_is_not_answered() -> None:
+    session = Talk()
+    session.rules.speech_started(0)
+    session.rules.speech_stopped(700)
+    (heard,) = session.orders()
+    session.rules.recognised(heard.item_id, "")
+    assert session.rules.response is None
+    assert session.orders() == []
+
+
+def test_a_manual_turn_is_answered_on_request_and_waits_for_its_words() -> None:
+    session = Talk()
+    session.send("session.update", session={"audio": {"input": {"turn_detection": None}}})
+    assert session.orders() == [Detect(None)]
+    assert error(session.send("input_audio_buffer.commit"))["code"] == "input_audio_buffer_commit_empty"
+    session.send("input_audio_buffer.append", audio=HALF_SECOND)
+    session.send("input_audio_buffer.clear")
+    assert error(session.send("input_audio_buffer.commit"))["code"] == "input_audio_buffer_commit_empty"
+    session.send("input_audio_buffer.append", audio=HALF_SECOND)
+    session.send("input_audio_buffer.commit")
+    session.send("response.create")
+    *_, heard = session.orders()
+    assert isinstance(heard, Recognise)
+    session.rules.recognised(heard.item_id, "Hello.")
+    (asked,) = session.orders()
+    assert asked.messages == [{"role": "user", "content": "Hello."}]
+    assert session.kinds() == []  # nobody asked for transcripts
+
+
+def test_functions_are_the_clients() -> None:
+    session = Talk()
+    tool = {"type": "function", "name": "door", "description": "Opens it.", "parameters": {"type": "object"}}
+    session.send("session.update", session={"tools": [tool]})
+    session.write("Open the door.")
+    session.send("response.create")
+    session.rules.called("door", "call_a", '{"wide":true}')
+    session.rules.called("door", "call_b", "{}")
+    session.rules.answered()
+    done = session.told()[-1]["response"]
+    assert [(item["name"], item["arguments"]) for item in done["output"]] == [("door", '{"wide":true}'), ("door", "{}")]
+    result = {"type": "function_call_output", "call_id": "call_a", "output": "open"}
+    session.send("conversation.item.create", item=result)
+    session.orders()
+    session.send("response.create")
+    (asked,) = session.orders()
+    assert [tool.name for tool in asked.settings.tools] == ["door"]
+    function = {"name": "door", "arguments": '{"wide":true}'}
+    assert asked.messages == [  # the call without a result is left out: chat completions refuse it
+        {"role": "user", "content": "Open the door."},
+        {"role": "assistant", "tool_calls": [{"id": "call_a", "type": "function", "function": function}]},
+        {"role": "tool", "tool_call_id": "call_a", "content": "open"},
+    ]
+
+
+def test_items_stand_where_the_client_puts_them() -> None:
+    session = Talk()
+    first = session.write("first")
+    session.write("third")
+    session.write("second", previous_item_id=first)
+    session.write("zeroth", previous_item_id="root")
+    session.write("Be brief.", role="system", previous_item_id="root")
+    assert [text for _, text in session.prompt()] == ["zeroth", "first", "second", "third"]
+    session.send("conversation.item.delete", item_id=first)
+    assert [text for _, text in session.prompt()] == ["zeroth", "second", "third"]
+    unknown = session.send("conversation.item.create", item={"type": "message", "role": "user"}, previous_item_id="x")
+    assert error(unknown)["code"] == "item_create_invalid_previous_item_id"
+
+
+def test_system_messages_at_the_beginning_are_instructions() -> None:
+    session = Talk()
+    session.send("session.update", session={"instructions": "Be brief."})
+    session.write("Be kind.", role="system")
+    session.write("Hello.")
+    session.write("Be quick.", role="system")
+    session.orders()
+    session.send("response.create")
+    (asked,) = session.orders()
+    assert asked.instructions == "Be brief.\n\nBe kind."
+    assert [each["role"] for each in asked.messages] == ["user", "system"]
+
+
+def test_a_response_beside_the_conversation_leaves_nothing_in_it() -> None:
+    session = Talk()
+    session.write("Hello.")
+    item = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Which mood?"}]}
+    settings = {"conversation": "none", "output_modalities": ["text"], "instructions": "Classify.", "input": [item]}
+    session.send("response.create", response=settings)
+    (asked,) = session.orders()
+    assert asked.instructions == "Classify."
+    assert not asked.settings.speaks
+    assert asked.messages == [{"role": "user", "content": "Which mood?"}]
+    session.rules.written("Good.")
+    session.rules.answered()
+    told = session.told()
+    assert "conversation.item.added" not in [event["type"] for event in told]
+    assert told[-1]["response"]["output"][0]["content"] == [{"type": "output_text", "text": "Good."}]
+    assert session.prompt() == [("user", "Hello.")]
+
+
+def test_what_is_not_supported_is_told_in_openais_form() -> None:
+    session = Talk(deaf="There is no speech recognition.")
+
+    def code(kind: str, **fields: Any) -> tuple[str, str | None]:
+        found = error(session.send(kind, **fields))
+        assert found["type"] == "invalid_request_error"
+        assert found["event_id"] == "mine"
+        return found["code"], found["param"]
+
+    image = {"type": "input_image", "image_url": "data:image/png;base64,"}
+    item = {"type": "message", "role": "user", "content": [image]}
+    assert code("conversation.item.create", item=item) == ("invalid_value", "item.content.0.type")
+    assert code("session.update", session={"type": "transcription"}) == ("invalid_value", "session.type")
+    assert code("session.update", session={"tools": [{"type": "mcp"}]})[1] == "session.tools.0.type"
+    assert code("session.update") == ("missing_required_parameter", "session")
+    voice = {"audio": {"output": {"voice": "berta"}}}
+    assert code("session.update", session=voice) == ("unknown_voice", "session.audio.output.voice")
+    assert code("response.cancel") == ("response_cancel_not_active", None)
+    assert code("input_audio_buffer.append", audio="&")[0] == "invalid_value"
+    assert code("input_audio_buffer.append", audio=HALF_SECOND)[0] == "speech_recognition_unavailable"
+    assert session.send("input_audio_buffer.append", audio=HALF_SECOND) == []  # once is enough
+    assert code("conversation.item.delete", item_id="x") == ("item_delete_invalid_item_id", "item_id")
+    assert code("transcription_session.update") == ("invalid_value", "type")
+    session.send("response.create")
+    assert code("response.create")[0] == "conversation_already_has_active_response"
+    assert code("session.update", session={"instructions": "x" * MAX_MESSAGE})[0] == "string_above_max_length"
+    session.rules.receive("[]")
+    assert error(session.told())["code"] == "invalid_json"
+
+
+@pytest.mark.parametrize("name", ["anna", "marin", None])
+def test_openais_voices_and_the_nodes_are_taken(name: str | None) -> None:
+    session = Talk()
+    (told,) = session.send("session.update", session={"audio": {"output": {"voice": name}}})
+    assert told["type"] == "session.updated"
+    assert told["session"]["audio"]["output"]["voice"] == name
+
+
+@pytest.mark.parametrize("kind", ["audio/pcmu", "audio/pcma"])
+def test_g711_has_a_byte_for_each_sample_at_8_khz(kind: str) -> None:
+    session = Talk()
+    form = {"type": kind}
+    session.send("session.update", session={"audio": {"output": {"format": form}, "input": {"format": form}}})
+    session.answer("One", "two")
+    audio = [base64.b64decode(e["delta"]) for e in session.all if e["type"] == "response.output_audio.delta"]
+    assert len(b"".join(audio)) == pytest.approx(8_000, abs=16)
+
+
+def test_old_items_are_forgotten() -> None:
+    session = Talk()
+    for number in range(MAX_ITEMS + 5):
+        session.write(str(number))
+    prompt = session.prompt()
+    assert len(prompt) == MAX_ITEMS
+    assert prompt[0] == ("user", "5")
+
+
+def test_the_beta_has_its_own_names() -> None:
+    session = Talk(beta=True)
+    assert [event["type"] for event in session.all] == ["session.created", "conversation.created"]
+    flat = {"modalities": ["text", "audio"], "voice": "anna", "input_audio_format": "g711_ulaw", "turn_detection": None}
+    (told,) = session.send("session.update", session=flat)
+    assert told["session"] == told["session"] | flat | {"modalities": ["audio", "text"]}
+    assert told["session"]["output_audio_format"] == "pcm16"
+    item = {"type": "message", "role": "assistant", "content": [{"type": "text", "text": "Yes."}]}
+    (told,) = session.send("conversation.item.create", item=item)
+    assert told["type"] == "conversation.item.created"
+    assert told["item"]["content"] == [{"type": "text", "text": "Yes."}]
+    session.answer("One")
+    kinds = {event["type"] for event in session.all}
+    assert {"response.audio.delta", "response.audio_transcript.delta", "response.audio.done"} <= kinds
+    assert not any("output_audio." in kind for kind in kinds)
+
+
+# ------------------------------------------------------------ any order of messages
+
+TEXT = st.text(max_size=8)
+IDS = st.sampled_from([f"item_{number}" for number in range(1, 8)])
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-5, 5) | TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
+    max_leaves=6,
+)
+DETECTION = st.sampled_from(
+    [None, {"type": "server_vad"}, {"type": "semantic_vad"}, {"type": "server_vad", "create_response": False}]
+)
+MESSAGES: st.SearchStrategy[dict[str, Any]] = st.one_of(
+    st.builds(lambda d: {"type": "session.update", "session": {"audio": {"input": {"turn_detection": d}}}}, DETECTION),
+    st.builds(lambda v: {"type": "session.update", "session": v}, JSON),
+    st.just({"type": "input_audio_buffer.append", "audio": HALF_SECOND}),
+    st.sampled_from(["input_audio_buffer.commit", "input_audio_buffer.clear", "response.cancel"]).map(
+        lambda kind: {"type": kind}
+    ),
+    st.builds(
+        lambda text, role, before: {
+            "type": "conversation.item.create",
+            "item": {"type": "message", "role": role, "content": [{"type": "input_text", "text": text}]},
+            "previous_item_id": before,
+        },
+        TEXT,
+        st.sampled_from(["user", "assistant", "system"]),
+        st.none() | IDS,
+    ),
+    st.builds(lambda v: {"type": "conversation.item.create", "item": v}, JSON),
+    st.builds(lambda i: {"type": "conversation.item.delete", "item_id": i}, IDS),
+    st.builds(lambda i: {"type": "conversation.item.retrieve", "item_id": i}, IDS),
+    st.builds(
+        lambda i, ms: {"type": "conversation.item.truncate", "item_id": i, "content_index": 0, "audio_end_ms": ms},
+        IDS,
+        st.integers(0, 3_000),
+    ),
+    st.sampled_from([{}, {"output_modalities": ["text"]}, {"conversation": "none"}, {"input": []}]).map(
+        lambda response: {"type": "response.create", "response": response}
+    ),
+    st.builds(lambda v: {"type": "response.create", "response": v}, JSON),
+    JSON.map(lambda v: {"type": v}),
+)
+Step = Callable[[Conversation], None]
+STEPS: st.SearchStrategy[Step] = st.one_of(
+    MESSAGES.map(lambda message: lambda rules: rules.receive(json.dumps(message))),
+    st.builds(lambda word: lambda rules: rules.spoken([SpokenWord(word, 0.1, False)], SECOND[:9_600]), TEXT),
+    TEXT.map(lambda text: lambda rules: rules.written(text)),
+    st.just(lambda rules: rules.called("door", "call_1", "{}")),
+    st.just(lambda rules: rules.answered()),
+    TEXT.map(lambda text: lambda rules: rules.failed(text)),
+    st.just(lambda rules: rules.speech_started(10)),
+    st.just(lambda rules: rules.speech_stopped(20)),
+    st.builds(lambda i, text: lambda rules: rules.recognised(i, text), IDS, TEXT),
+)
+
+
+@given(st.lists(STEPS, max_size=25), st.booleans())
+def test_whatever_comes_the_messages_are_openais_and_each_response_ends_once(steps: list[Step], is_deaf: bool) -> None:
+    numbers = itertools.count(1)
+    rules = Conversation(Session(), voices, "None." if is_deaf else None, lambda kind: f"{kind}_{next(numbers)}")
+    rules.begin()
+    for step in steps:
+        step(rules)
+    rules.answered()
+    active: str | None = None
+    ids: set[str] = set()
+    for event in rules.events:
+        SERVER_EVENT.validate_json(json.dumps(event))
+        assert event["event_id"] not in ids
+        ids.add(event["event_id"])
+        if event["type"] == "response.created":
+            assert active is None
+            active = event["response"]["id"]
+        elif event["type"] == "response.done":
+            assert event["response"]["id"] == active
+            active = None
+        elif event["type"].startswith("response."):
+            assert event["response_id"] == active
+    assert active is None
+    assert sum(isinstance(order, Stop | Answer) for order in rules.orders) <= 2 * len(steps)
+
+
+def spoken(item_id: str, audio: str = HALF_SECOND) -> dict[str, Any]:
+    content = [{"type": "input_audio", "audio": audio}]
+    return {"id": item_id, "type": "message", "role": "user", "content": content}
+
+
+def test_as_many_turns_are_recognised_as_may_wait_whatever_becomes_of_their_items() -> None:
+    talk = Talk()
+    for number in range(40):
+        talk.send("conversation.item.create", item=spoken(f"item_{number}"))
+        talk.send("conversation.item.delete", item_id=f"item_{number}")
+    assert sum(isinstance(order, Recognise) for order in talk.orders()) == MAX_PENDING
+    talk.rules.recognised("item_0", "Hello.")
+    (told,) = talk.send("response.create", response={"input": [spoken("a"), spoken("b")]})
+    assert told["error"]["code"] == "rate_limit_exceeded"
+    assert talk.orders() == []
+    talk.send("conversation.item.create", item=spoken("c"))
+    assert [order.item_id for order in talk.orders()] == ["c"]
+
+
+def test_a_refused_item_is_not_recognised() -> None:
+    """Its words would be those of the item that has its id."""
+    talk = Talk()
+    talk.send("conversation.item.create", item=spoken("mine"))
+    talk.orders()
+    (told,) = talk.send("conversation.item.create", item=spoken("mine"))
+    assert told["error"]["code"] == "item_create_duplicate_item_id"
+    assert talk.orders() == []
+
+
+def test_a_message_may_have_more_audio_than_text() -> None:
+    talk = Talk()
+    long = base64.b64encode(3 * SECOND).decode()
+    assert talk.send("conversation.item.create", item=spoken("long", long))[0]["type"] == "conversation.item.added"
+    (told,) = talk.send("conversation.item.create", item=spoken("x" * MAX_MESSAGE, long))
+    assert told["error"]["code"] == "string_above_max_length"
+
+
+def test_an_item_at_the_beginning_of_a_full_conversation_stays() -> None:
+    talk = Talk()
+    items = [talk.write("Hello.") for _ in range(MAX_ITEMS)]
+    first = talk.write("First.", previous_item_id="root")
+    assert talk.send("conversation.item.retrieve", item_id=first)[0]["type"] == "conversation.item.retrieved"
+    assert talk.send("conversation.item.retrieve", item_id=items[0])[0]["type"] == "error"
+
+
+def test_ids_have_a_length() -> None:
+    talk = Talk()
+    item = {"type": "function_call_output", "call_id": "c" * 65, "output": "1"}
+    (told,) = talk.send("conversation.item.create", item=item, event_id="e" * 513)
+    assert (told["type"], told["error"]["event_id"]) == ("error", None)
+
+
+def test_a_user_who_speaks_on_is_not_talked_over() -> None:
+    """His last words are recognised when the next have begun; both are answered once, after the next."""
+    talk = Talk()
+    talk.rules.speech_started(0)
+    talk.rules.speech_stopped(900)
+    talk.rules.speech_started(1_000)
+    first, *_ = talk.orders()
+    talk.rules.recognised(first.item_id, "My train")
+    assert talk.rules.response is None
+    talk.rules.speech_stopped(1_900)
+    (second,) = talk.orders()
+    talk.rules.recognised(second.item_id, "leaves at seven.")
+    (asked,) = talk.orders()
+    assert [each["content"] for each in asked.messages] == ["My train", "leaves at seven."]
+    assert talk.kinds().count("response.created") == 1
+
+
+@pytest.mark.parametrize("end", ["cough", "clear", "no detection"])
+def test_words_are_answered_if_nothing_follows_them(end: str) -> None:
+    talk = Talk()
+    talk.rules.speech_started(0)
+    talk.rules.speech_stopped(900)
+    talk.rules.speech_started(1_000)
+    first, *_ = talk.orders()
+    talk.rules.recognised(first.item_id, "Hello?")
+    if end == "clear":
+        talk.send("input_audio_buffer.clear")
+    elif end == "no detection":
+        talk.send("session.update", session={"audio": {"input": {"turn_detection": None}}})
+    else:
+        talk.rules.speech_stopped(1_900)
+        (second,) = talk.orders()
+        talk.rules.recognised(second.item_id, "")
+    asked = talk.orders()[-1]
+    assert isinstance(asked, Answer)
+    assert asked.messages == [{"role": "user", "content": "Hello?"}]
+
+
+def test_a_response_does_not_wait_for_words_that_were_forgotten() -> None:
+    talk = Talk()
+    talk.send("conversation.item.create", item=spoken("old"))
+    talk.orders()
+    talk.send("response.create")
+    for _ in range(MAX_ITEMS):
+        talk.write("Hm.")
+    talk.rules.recognised("old", "Hello.")
+    (asked,) = talk.orders()
+    assert isinstance(asked, Answer)
+
+
+def test_an_answer_that_is_cut_short_is_incomplete() -> None:
+    talk = Talk()
+    talk.answer("One", finish=False)
+    talk.rules.cut("max_output_tokens")
+    talk.rules.answered()
+    done = SERVER_EVENT.validate_python(talk.told()[-1]).response
+    assert (done.status, done.status_details.reason) == ("incomplete", "max_output_tokens")
+    assert done.output[0].status == "incomplete"
+
+
+def test_words_are_answered_after_a_response_beside_the_conversation() -> None:
+    talk = Talk()
+    talk.rules.speech_started(0)
+    talk.rules.speech_stopped(900)
+    talk.rules.speech_started(1_000)
+    first, *_ = talk.orders()
+    talk.rules.recognised(first.item_id, "Hello?")
+    talk.send("response.create", response={"conversation": "none"})
+    talk.rules.speech_stopped(1_900)
+    second = talk.orders()[-1]
+    talk.rules.recognised(second.item_id, "")
+    assert talk.orders() == []
+    talk.rules.answered()
+    (asked,) = talk.orders()
+    assert isinstance(asked, Answer)

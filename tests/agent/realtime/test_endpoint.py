@@ -1,0 +1,285 @@
+"""Who gets a realtime session, and how one ends."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import json
+import logging
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from loguru import logger
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.typing import Subprotocol
+
+from agent_tts.agent.realtime.conversation import Conversation
+from agent_tts.agent.realtime.session import ANSWER_FAILED, ANSWERS_BURST, MAX_EVENTS
+from agent_tts.agent.server import AgentServer
+from agent_tts.errors import AtCapacity
+from agent_tts.serve.app import create_app
+from tests.agent.llm_server import running_llm
+from tests.agent.node import RunningAgent, running_agent
+from tests.support import running_app, settings_of, until
+
+pytestmark = pytest.mark.real_time
+
+KEY = "correct-horse-battery-staple"
+LIMIT_S = 20.0
+
+
+@pytest.fixture
+def logged() -> Iterator[list[str]]:
+    """Errors in the log."""
+    lines: list[str] = []
+    sink = logger.add(lines.append, level="ERROR")
+    yield lines
+    logger.remove(sink)
+
+
+@asynccontextmanager
+async def session(agent: RunningAgent, **options: Any) -> AsyncIterator[ClientConnection]:
+    """A session that has begun."""
+    async with connect(f"{agent.url.replace('http', 'ws')}/v1/realtime?model=x", **options) as socket:
+        assert json.loads(await socket.recv())["type"] == "session.created"
+        yield socket
+
+
+async def until_type(socket: ClientConnection, kind: str) -> dict[str, Any]:
+    async with asyncio.timeout(LIMIT_S):
+        while (message := json.loads(await socket.recv()))["type"] != kind:
+            pass
+    found: dict[str, Any] = message
+    return found
+
+
+async def refused(agent: RunningAgent, **options: Any) -> tuple[int, str]:
+    """HTTP status and OpenAI's code of a refusal."""
+    with pytest.raises(InvalidStatus) as caught:
+        async with session(agent, **options):
+            pass
+    response = caught.value.response
+    return response.status_code, json.loads(response.body or b"")["error"]["code"]
+
+
+@asynccontextmanager
+async def running(**settings: Any) -> AsyncIterator[RunningAgent]:
+    """An agent with one place and these settings of its node."""
+    agent = {"llm": {"base_url": "http://127.0.0.1:9/v1"}, "stt": {"kind": "none"}, "calls": 1}
+    made = settings_of(engine="espeak", agent=agent, **settings)
+    server = AgentServer(made.agent)
+    async with running_app(create_app(made, extension=server)) as node:
+        yield RunningAgent(node.url, node, server)
+
+
+async def test_a_key_comes_in_a_header_or_as_browsers_send_it() -> None:
+    async with running(auth={"api_keys": [KEY]}) as agent:
+        assert await refused(agent) == (401, "unauthorized")
+        wrong = [Subprotocol("realtime"), Subprotocol("openai-insecure-api-key.wrong")]
+        assert await refused(agent, subprotocols=wrong) == (401, "unauthorized")
+        right = [Subprotocol("realtime"), Subprotocol(f"openai-insecure-api-key.{KEY}")]
+        async with session(agent, subprotocols=right) as socket:
+            assert socket.subprotocol == "realtime"
+            headers = {"Authorization": f"Bearer {KEY}"}
+            assert (await refused(agent, additional_headers=headers))[1] == "at_capacity"
+        await until(lambda: agent.calls == 0)
+        async with session(agent, additional_headers=headers):
+            assert agent.calls == 1
+
+
+async def test_an_idle_session_ends() -> None:
+    async with running_agent(idle_s=0.2) as agent, session(agent) as socket:
+        silence = {"type": "input_audio_buffer.append", "audio": base64.b64encode(bytes(4_800)).decode()}
+        with contextlib.suppress(ConnectionClosed):
+            async with asyncio.timeout(LIMIT_S):
+                while True:  # what nobody hears is no sign of life
+                    await socket.send(json.dumps(silence))
+                    await asyncio.sleep(0.05)
+        assert socket.close_code == 1000
+
+
+async def test_a_session_ends_with_the_node_after_its_answer() -> None:
+    async with running_llm("The library closes on sunday.") as llm, running_agent(llm.url) as agent:
+        async with session(agent) as socket:
+            await socket.send('{"type":"response.create"}')
+            await until_type(socket, "response.output_audio.delta")
+            agent.node.server.drain()
+            assert (await until_type(socket, "response.done"))["response"]["status"] == "completed"
+            await asyncio.wait_for(socket.wait_closed(), LIMIT_S)
+            assert socket.close_code == 1012
+
+
+async def test_without_speech_recognition_audio_is_refused_once() -> None:
+    async with running_agent() as agent, session(agent) as socket:
+        audio = base64.b64encode(bytes(48_000 * 8)).decode()  # a message larger than the native protocol's
+        for _ in range(2):
+            await socket.send(json.dumps({"type": "input_audio_buffer.append", "audio": audio}))
+        assert (await until_type(socket, "error"))["error"]["code"] == "speech_recognition_unavailable"
+        await socket.send('{"type":"input_audio_buffer.clear"}')
+        assert json.loads(await socket.recv())["type"] == "input_audio_buffer.cleared"
+
+
+async def test_a_failing_language_model_fails_the_response_and_not_the_session() -> None:
+    async with running_llm({"content": 5}, "Fine.") as llm, running_agent(llm.url) as agent, session(agent) as socket:
+        await socket.send('{"type":"response.create"}')
+        failed = (await until_type(socket, "response.done"))["response"]
+        assert failed["status"] == "failed"
+        assert failed["status_details"]["error"]["message"]
+        await socket.send('{"type":"response.create"}')
+        assert (await until_type(socket, "response.done"))["response"]["status"] == "completed"
+
+
+async def test_nothing_of_a_cancelled_answer_comes_in_the_next_one() -> None:
+    """The next one is asked for in the same moment.
+
+    Mutation: `_OfAnswer` takes all frames after a start.
+    """
+    names = ("one", "two", "three", "four", "five", "six")
+    answers = [f"{name}, {name}, {name}, {name}, {name}, {name}" for name in names]
+    async with running_llm(*answers, token_s=0.0) as llm, running_agent(llm.url) as agent, session(agent) as socket:
+        await socket.send('{"type":"response.create"}')
+        for name in names:
+            await until_type(socket, "response.output_audio.delta")
+            await socket.send('{"type":"response.cancel"}')
+            await socket.send('{"type":"response.create"}')
+            told = (await until_type(socket, "response.done"))["response"]["output"][0]["content"][0]["transcript"]
+            assert set(told.replace(",", " ").split()) == {name}
+
+
+async def test_a_client_that_does_not_read_is_cut() -> None:
+    """What it asks for waits in its socket, not in the node.
+
+    Mutation: the reader does not wait for room; then all messages are answered in memory.
+    """
+    async with running(timeouts={"write_s": 0.5}) as agent, session(agent) as socket:
+        socket.transport.pause_reading()
+        long = json.dumps({"type": "session.update", "session": {"instructions": "x" * 60_000}})
+        sent = 0
+        with contextlib.suppress(ConnectionClosed):
+            async with asyncio.timeout(LIMIT_S):
+                for sent in range(8 * MAX_EVENTS):  # noqa: B007
+                    await socket.send(long)
+        assert sent < 4 * MAX_EVENTS
+        await until(lambda: agent.calls == 0, LIMIT_S)
+        socket.transport.abort()
+        assert await agent.metric("agent_tts_refused_total") == 1
+
+
+async def test_what_the_language_models_server_says_is_not_for_the_client() -> None:
+    async with running_llm({"content": 5}) as llm, running_agent(llm.url) as agent, session(agent) as socket:
+        await socket.send('{"type":"response.create"}')
+        failed = (await until_type(socket, "response.done"))["response"]
+        assert failed["status_details"]["error"]["message"] == ANSWER_FAILED
+
+
+async def test_a_schema_of_a_function_reaches_the_language_model_as_it_is() -> None:
+    schema = {
+        "type": "object",
+        "properties": {"door": {"$ref": "#/$defs/door"}},
+        "required": ["door"],
+        "additionalProperties": False,
+        "$defs": {"door": {"enum": ["front", "back"]}},
+    }
+    tool = {"type": "function", "name": "open", "description": "Opens it.", "parameters": schema}
+    async with running_llm("Fine.") as llm, running_agent(llm.url) as agent, session(agent) as socket:
+        response = {"tools": [tool], "output_modalities": ["text"]}
+        await socket.send(json.dumps({"type": "response.create", "response": response}))
+        await until_type(socket, "response.done")
+        function = {name: value for name, value in tool.items() if name != "type"}
+        assert llm.tools == [[{"type": "function", "function": function}]]
+
+
+@pytest.mark.parametrize("modality", ["text", "audio"])
+async def test_an_answer_of_too_many_tokens_is_incomplete(modality: str) -> None:
+    answer = {"content": "Winter nights are", "finish_reason": "length"}
+    async with running_llm(answer) as llm, running_agent(llm.url) as agent, session(agent) as socket:
+        response = {"max_output_tokens": 3, "output_modalities": [modality]}
+        await socket.send(json.dumps({"type": "response.create", "response": response}))
+        done = (await until_type(socket, "response.done"))["response"]
+        assert (done["status"], done["status_details"]["reason"]) == ("incomplete", "max_output_tokens")
+        assert "Winter nights are" in json.dumps(done["output"])
+
+
+async def test_a_client_cannot_ask_the_language_model_as_often_as_it_sends_messages() -> None:
+    async with running_llm("Fine.") as llm, running_agent(llm.url) as agent, session(agent) as socket:
+        for _ in range(5 * ANSWERS_BURST):
+            await socket.send('{"type":"response.create","response":{"output_modalities":["text"]}}')
+            await socket.send('{"type":"response.cancel"}')
+        await socket.send('{"type":"input_audio_buffer.clear"}')
+        codes = []
+        async with asyncio.timeout(LIMIT_S):
+            while (message := json.loads(await socket.recv()))["type"] != "input_audio_buffer.cleared":
+                if message["type"] == "response.done" and message["response"]["status"] == "failed":
+                    codes.append(message["response"]["status_details"]["error"]["code"])
+        assert set(codes) == {"rate_limit_exceeded"}
+        assert len(llm.requests) < 3 * ANSWERS_BURST
+
+
+async def test_a_fault_of_the_node_is_told_by_the_close_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError
+
+    async with running_agent() as agent, session(agent) as socket:
+        monkeypatch.setattr(Conversation, "receive", fail)
+        await socket.send("{}")
+        await asyncio.wait_for(socket.wait_closed(), LIMIT_S)
+        assert socket.close_code == 1011
+
+
+async def test_a_session_that_cannot_begin_after_the_handshake_is_closed_in_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def none(*_: object, **__: object) -> None:
+        raise AtCapacity("none is free")
+
+    async with running_agent() as agent:
+        monkeypatch.setattr(agent.server.llm, "service", none)
+        with pytest.raises(ConnectionClosed) as caught:
+            async with session(agent):
+                pass
+        assert caught.value.rcvd is not None
+        assert (caught.value.rcvd.code, caught.value.rcvd.reason) == (1013, "none is free")
+        await until(lambda: agent.calls == 0)
+
+
+# What a client does before it vanishes: the messages it has sent, and the type of the last one that it got.
+ASK = '{"type":"response.create"}'
+MANUAL = '{"type":"session.update","session":{"audio":{"input":{"turn_detection":null}}}}'
+STATES: dict[str, tuple[list[str], str | None]] = {
+    "begun": ([], None),
+    "asked": ([ASK], None),
+    "writing": ([ASK], "response.created"),
+    "speaking": ([ASK], "response.output_audio.delta"),
+    "recognising": ([MANUAL, "AUDIO", '{"type":"input_audio_buffer.commit"}'], "input_audio_buffer.committed"),
+    "flooding": (['{"type":"conversation.item.delete","item_id":"x"}'] * 200, None),
+}
+
+
+async def test_thirty_clients_vanish_at_once_in_any_state_and_leave_nothing(
+    logged: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Their connections are reset. Tasks, threads and files that are left fail each test."""
+    async with running_llm("one two three " * 40) as llm, running_agent(llm.url, hears=True, calls=30) as agent:
+        speech = base64.b64encode(await agent.speech("My train leaves at seven.")).decode()
+        audio = json.dumps({"type": "input_audio_buffer.append", "audio": speech})
+
+        async def begin(state: str) -> ClientConnection:
+            socket = await connect(f"{agent.url.replace('http', 'ws')}/v1/realtime", open_timeout=LIMIT_S)
+            messages, last = STATES[state]
+            for message in messages:
+                await socket.send(audio if message == "AUDIO" else message)
+            if last is not None:
+                await until_type(socket, last)
+            return socket
+
+        sockets = await asyncio.gather(*(begin(state) for state in STATES for _ in range(5)))
+        assert agent.calls == 30
+        for socket in sockets:
+            socket.transport.abort()
+        await until(lambda: agent.calls == 0, LIMIT_S)
+    assert not logged
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
