@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 from agent_tts.renamed import NAMES, Finder
 
 if TYPE_CHECKING:
-    from agent_tts.client.connection import ConnectionLost, NodeConnection, connect
+    from agent_tts.client.connection import ConnectionLost, NodeConnection
+    from agent_tts.client.moving import MovingConnection, connect
+    from agent_tts.client.resuming import ResumableUtterance
     from agent_tts.client.utterance import Audio, Cancelled, Done, Flushed, Mark, RemoteUtterance, Word, Words
     from agent_tts.errors import SpeechError
 
@@ -27,8 +29,10 @@ __all__ = [
     "Done",
     "Flushed",
     "Mark",
+    "MovingConnection",
     "NodeConnection",
     "RemoteUtterance",
+    "ResumableUtterance",
     "SpeechError",
     "Word",
     "Words",
@@ -37,7 +41,14 @@ __all__ = [
 ]
 
 # The module of each name that is not in `client.utterance`.
-_HOMES = dict.fromkeys(("ConnectionLost", "NodeConnection", "connect"), "client.connection") | {"SpeechError": "errors"}
+_HOMES = {
+    "ConnectionLost": "client.connection",
+    "MovingConnection": "client.moving",
+    "NodeConnection": "client.connection",
+    "ResumableUtterance": "client.resuming",
+    "SpeechError": "errors",
+    "connect": "client.moving",
+}
 
 sys.meta_path.append(Finder())
 

@@ -147,9 +147,10 @@ class Draining(SpeechError):
         super().__init__(message, **options)
 
 
-def at_capacity(what: str, limit: int) -> AtCapacity:
-    """The refusal when `limit` of something are in use."""
-    return AtCapacity(f"this node takes {limit} {what} at once: try again", retry_after_ms=RETRY_MS)
+def at_capacity(what: str, limit: int, setting: str | None = None) -> AtCapacity:
+    """The refusal when `limit` of something are in use, and the setting that says so."""
+    why = "" if setting is None else f" ({setting})"
+    return AtCapacity(f"this node takes {limit} {what} at once{why}: try again", retry_after_ms=RETRY_MS)
 
 
 def from_code(code: str, message: str, retry_after_ms: int | None = None) -> SpeechError:

@@ -364,6 +364,10 @@ def soak(
     hold("soak", node, loads, voice, json, contexts / rate + scenario.TAIL_S)
 
 
+# What `bench frame` has in 8 bits: weights, cache.
+FP8 = {"nothing": (False, False), "cache": (False, True), "weights": (True, False), "both": (True, True)}
+
+
 @bench.command()
 @command
 def frame(
@@ -372,6 +376,9 @@ def frame(
     batches: Annotated[str, typer.Option(help="Rows of a frame, one run for each.")] = "1,2,4,8,16,32,64,128,256",
     context: Annotated[int, typer.Option(min=0, max=2_000, help="Positions before the frame.")] = 300,
     fused: Annotated[bool, typer.Option(help="Fused kernels, or the modules as they are.")] = True,
+    fp8: Annotated[
+        str, typer.Option(help="What is in 8 bits, one run for each: nothing,cache,weights,both.")
+    ] = "nothing",
     json: Json = None,
 ) -> None:
     """Time of one 80 ms frame on the GPU, whole and by its parts (needs agent-tts\\[qwen])."""
@@ -380,16 +387,23 @@ def frame(
 
     if (synthetic is None) == (model is None):
         raise SettingsError("--synthetic 1.7B and --model FOLDER are two ways to have a model: choose one")
+    kinds = fp8.split(",")
+    if kinds != [kind for kind in FP8 if kind in kinds]:  # weights in 8 bits replace the others
+        raise SettingsError(f"--fp8 {fp8}: must be of {','.join(FP8)}, in this order")
+    if kinds != ["nothing"] and not fused:
+        raise SettingsError("--fp8 is for fused kernels alone: leave --no-fused out")
     sizes, outputs = counts("--batches", batches), Outputs(json=json)
     try:
         from agent_tts.bench import frame
+        from agent_tts.model.quantised import EightBits
     except ImportError as error:
         raise missing_package(error) from error
     speech = frame.synthetic(synthetic) if synthetic is not None else frame.load(model or Path())
-    runs = list(frame.measure(speech, sizes, context, fused=fused))
+    runs = [run for kind in kinds for run in frame.measure(speech, sizes, context, EightBits(*FP8[kind]), fused=fused)]
     versions = frame.versions()
     rows = [
         (
+            " ".join(run["fp8"]),
             run["batch"],
             *(f"{run['ms'][part]:.2f}" if part in run["ms"] else None for part in frame.PARTS),
             run["audio_s_per_s"],
@@ -397,7 +411,7 @@ def frame(
         for run in runs
     ]
     title = f"{versions['gpu']}, torch {versions['torch']}: ms a frame, context {context}"
-    report.table(title, ("batch", *frame.PARTS, "audio s/s"), rows)
+    report.table(title, ("fp8", "batch", *frame.PARTS, "audio s/s"), rows)
     name = f"synthetic {synthetic}" if synthetic is not None else "checkpoint"
     outputs.write("frame", {"model": name, **versions}, runs)
 

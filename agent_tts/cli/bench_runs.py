@@ -36,9 +36,9 @@ from agent_tts.cli.bench_options import (
 )
 from agent_tts.cli.options import TERMINATED, complain
 from agent_tts.client.connection import http_url, stream_url
-from agent_tts.config.settings import Limits
 from agent_tts.doctor.gpu import gpus
 from agent_tts.errors import SettingsError
+from agent_tts.serve.fronts import FEWEST_CONNECTIONS
 
 if TYPE_CHECKING:
     from agent_tts.model.config import ModelConfig, ModelType
@@ -205,7 +205,7 @@ def measured(
 def limits(connections: int, frames: int | None = None) -> dict[str, object]:
     """Settings of a node that is started: room for so many connections, some to spare, and all their handshakes."""
     settings: dict[str, object] = {
-        "limits__connections": max(Limits().connections, connections + SPARE_CONNECTIONS),
+        "limits__connections": max(FEWEST_CONNECTIONS, connections + SPARE_CONNECTIONS),
         "limits__requests_per_s": REQUESTS_PER_S,
     }
     return settings if frames is None else settings | {"limits__max_frames": frames}

@@ -46,7 +46,7 @@ def refuse_engine_flags(flags: dict[str, Any]) -> None:
 @asynccontextmanager
 async def remote(url: str, key: str | None, options: SpeechOptions) -> AsyncIterator[Speaker]:
     """Connect to a running node. Raises SpeechError: it cannot be reached or refuses the options."""
-    from agent_tts.client.connection import connect
+    from agent_tts.client.moving import connect
 
     session = {name: getattr(options, name) for name in declared(SpeechOptions)}
     session["sampling"] = dataclasses.asdict(options.sampling)

@@ -42,11 +42,9 @@ def serve(config: str | None, flags: dict[str, Any], print_config: bool, extensi
         from agent_tts.serve.supervisor import supervise
 
         return supervise(settings, parts, lambda url: welcome(settings, url), lambda: read().settings)
-    from agent_tts.serve.app import extension_of
     from agent_tts.serve.run import run
 
-    made = extension_of(settings, extension)
-    return run(settings, lambda url: welcome(settings, url), made, lambda: read().settings)
+    return run(settings, lambda url: welcome(settings, url), extension, lambda: read().settings)
 
 
 def welcome(settings: Settings, url: str) -> None:
@@ -55,19 +53,25 @@ def welcome(settings: Settings, url: str) -> None:
     if not console.is_terminal:
         console.print(f"agent-tts: {url}", soft_wrap=True)
         return
-    locked = bool(settings.auth.api_keys)
+    locked = settings.auth.locked
     header = '-H "Authorization: Bearer $AGENT_TTS_KEY" ' if locked else ""
     body = '{"model": "tts-1", "input": "Hello there.", "voice": "nova", "response_format": "wav"}'
     rows = Table.grid(padding=(0, 2))
     rows.add_column(style="dim")
     rows.add_column(overflow="fold")
     rows.add_row("page", f"{url}/" if settings.web else "off")
+    rows.add_row("docs", f"{url}/docs/" if settings.web else "off")
     engines = len(engine_settings(settings))
     rows.add_row("engine", chosen_engine(settings) + (f", {engines} processes" if engines > 1 else ""))
     if (fronts := front_count(settings)) > 1:
         rows.add_row("fronts", f"{fronts} processes")
-    rows.add_row("voices", f"agent-tts voices --url {url}")
-    rows.add_row("keys", f"{len(settings.auth.api_keys)} accepted" if locked else "none needed: this machine only")
-    rows.add_row("say", f'agent-tts say --url {url} "Hello there."')
-    rows.add_row("curl", f"curl {url}/v1/audio/speech {header}--json '{body}' -o hello.wav")
+    keys = len([*settings.auth.accepted()])
+    rows.add_row("keys", f"{keys} accepted" if locked else "none needed: this machine only")
     console.print(Panel(rows, title="agent-tts", title_align="left", border_style="green", expand=False))
+    # Without a frame, and in one line each, to be copied.
+    for command in (
+        f"agent-tts voices --url {url}",
+        f'agent-tts say --url {url} "Hello there."',
+        f"curl {url}/v1/audio/speech {header}--json '{body}' -o hello.wav",
+    ):
+        console.print(command, soft_wrap=True, markup=False, highlight=False)

@@ -122,7 +122,7 @@ def show(name: str, url: str | None, key: str | None, *, as_json: bool) -> None:
     if url:
         found = answer_of(VoiceDetails, request("GET", url, key, _place(name)))
     else:
-        found = VoiceDetails.of(VoiceLibrary.of(load_settings().voices).get(name), [])
+        found = VoiceDetails.of(_of_store(load_settings()).get(name), [])
     if as_json:
         print(found.model_dump_json(indent=2))
         return
@@ -136,7 +136,7 @@ def delete(name: str, url: str | None, key: str | None) -> None:
         request("DELETE", url, key, _place(name))
     else:
         check_free(name)
-        VoiceLibrary.of(load_settings().voices).delete(name)
+        _of_store(load_settings()).delete(name)
     _console().print(f"agent-tts: {name} is deleted")
 
 
@@ -152,7 +152,7 @@ def lexicon(name: str, file: Path | None, *, clear: bool, url: str | None, key: 
     if url:
         request("PUT", url, key, f"{_place(name)}/lexicon", json=new.mapping())
     else:
-        VoiceLibrary.of(load_settings().voices).set_lexicon(name, new)
+        _of_store(load_settings()).set_lexicon(name, new)
     _console().print(f"agent-tts: {name} has a lexicon of {len(new)} words" if new else f"agent-tts: {name} has none")
 
 
@@ -160,14 +160,14 @@ def adapter(name: str, folder: Path | None, *, clear: bool) -> None:
     """Set the LoRA adapter of a voice in the library of this machine, or remove it."""
     if (folder is None) != clear:
         raise SettingsError("give either the FOLDER of an adapter, or --clear")
-    VoiceLibrary.of(load_settings().voices).set_adapter(name, folder)
+    _of_store(load_settings()).set_adapter(name, folder)
     _console().print(f"agent-tts: {name} has {'no' if clear else 'an'} adapter")
 
 
 def _lexicon_of(name: str, url: str | None, key: str | None) -> object:
     if url:
         return json.loads(request("GET", url, key, f"{_place(name)}/lexicon"))
-    found = VoiceLibrary.of(load_settings().voices).get(name).lexicon
+    found = _of_store(load_settings()).get(name).lexicon
     return {} if found is None else found.mapping()
 
 
@@ -187,8 +187,15 @@ def _speaks(code: str, language: str) -> bool:
 def _library(settings: Settings, name: str) -> VoiceLibrary:
     """The library of this machine; raises an error if it cannot add a voice of this name."""
     check_free(name)
-    library = VoiceLibrary.of(settings.voices)
+    library = _of_store(settings)
     library.check_room(name)
+    return library
+
+
+def _of_store(settings: Settings) -> VoiceLibrary:
+    """The library of this machine, with all that others have changed in its store."""
+    library = VoiceLibrary.of(settings.voices)
+    library.refresh()
     return library
 
 

@@ -8,8 +8,8 @@
         async for pcm in utterance:  # 16-bit mono at 24 kHz
             player.write(pcm)
 
-It never reconnects by itself: when a connection is lost, all utterances on it fail with `ConnectionLost`, and the
-caller connects again.
+When a connection is lost, all utterances on it fail with `ConnectionLost`, and the caller connects again; with
+`moves=True` it goes on at another node by itself.
 """
 
 from __future__ import annotations
@@ -22,8 +22,6 @@ import itertools
 import json
 import struct
 from collections import deque
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 from urllib.parse import urlsplit, urlunsplit
@@ -82,7 +80,7 @@ class NodeInfo:
 
 
 class NodeConnection:
-    """A connection to a node, with any number of contexts on it. Made by `connect`."""
+    """A connection to a node, with any number of contexts on it. Made by `connect` and `open_connection`."""
 
     def __init__(self, websocket: ClientConnection, info: NodeInfo, buffer_bytes: int) -> None:
         self.info = info
@@ -102,8 +100,13 @@ class NodeConnection:
         # The fatal error that the node sent before it closed the connection, or None.
         self._last_words: SpeechError | None = None
         self.lost: SpeechError | None = None
-        # Whether the node drains: open contexts may finish, new ones are refused.
+        # Whether the node has asked to move: it drains, so that new contexts are refused, or it is full. And where to.
         self.draining = False
+        self.address: str | None = None
+        # Set when it is lost or is to be left.
+        self.parting = asyncio.Event()
+        # The options that `update` has set.
+        self.session: dict[str, Any] = {}
         # The only receiver and the only sender. Cancelled and awaited by `close`.
         self._tasks = [
             asyncio.create_task(self._receive(), name="receiver of a node connection"),
@@ -175,6 +178,7 @@ class NodeConnection:
         self.send("session.update", session=session)
         async with asyncio.timeout(OPEN_S):
             await answer
+        self.session |= session
 
     async def cancel_all(self) -> None:
         """Stop every context at once. Cancelling it is safe: they stop anyway."""
@@ -182,6 +186,13 @@ class NodeConnection:
         for utterance in utterances:
             utterance.stop()
         await asyncio.gather(*(utterance.cancel() for utterance in utterances))
+
+    async def retire(self) -> None:
+        """Close it when its last context has ended. Cancelling it closes it at once."""
+        try:
+            await asyncio.gather(*(utterance.wait_closed() for utterance in self._utterances.values()))
+        finally:
+            await self.close()
 
     async def close(self) -> None:
         """Stop all contexts and close the connection, within 2 s. Idempotent; cancelling it aborts the connection."""
@@ -237,6 +248,7 @@ class NodeConnection:
         if self.lost is not None:
             return
         self.lost = error
+        self.parting.set()
         for utterance in self._utterances.values():
             utterance.close(error)
         self._utterances.clear()
@@ -292,7 +304,8 @@ class NodeConnection:
             case "session.updated" if self._updates:
                 _complete(self._updates.popleft())
             case "session.draining":
-                self.draining = True
+                self.draining, self.address = True, fields.get("address")
+                self.parting.set()
             case "warning":
                 logger.warning("the node says of {}: {}", ", ".join(fields.get("fields", ())), fields["message"])
             case "error":
@@ -334,38 +347,10 @@ def _complete(answer: asyncio.Future[None], error: SpeechError | None = None) ->
 # ---------------------------------------------------------------- connecting
 
 
-@asynccontextmanager
-async def connect(
-    url: str = DEFAULT_URL, *, api_key: str | None = None, buffer_bytes: int = BUFFER_BYTES, **session: Any
-) -> AsyncIterator[NodeConnection]:
-    """A connection to a node, for an `async with` block; leaving the block stops all speech on it.
-
-    Args:
-        url: `http(s)://`, `ws(s)://`, or `host:port`; a path before `/v1/tts/stream` is kept.
-        api_key: sent as `Authorization: Bearer`.
-        buffer_bytes: limit of unread audio of one context; see `RemoteUtterance`.
-        session: options of all contexts; see `NodeConnection.open`.
-
-    Raises:
-        Unauthorized, AtCapacity, Draining: the node refused the connection.
-        SpeechError: the node refused the session; the message says what is allowed.
-        ConnectionLost: no node answers at `url`.
-        SettingsError: `url` is not the address of a node.
-        TimeoutError: it did not answer within 10 s.
-    """
-    node = await open_connection(url, api_key=api_key, buffer_bytes=buffer_bytes)
-    try:
-        if session:
-            await node.update(**session)
-        yield node
-    finally:
-        await node.close()
-
-
 async def open_connection(
     url: str = DEFAULT_URL, *, api_key: str | None = None, buffer_bytes: int = BUFFER_BYTES
 ) -> NodeConnection:
-    """Like `connect`, for a caller that closes the connection itself. Cancelling it leaves no connection."""
+    """Like `moving.connect`, for a caller that closes the connection itself. Cancelling it leaves no connection."""
     websocket = await _dial(stream_url(url), api_key)
     try:
         async with asyncio.timeout(OPEN_S):

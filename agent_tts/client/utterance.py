@@ -197,6 +197,10 @@ class RemoteUtterance(AnyUtterance):
         self.stop()
         self.close(SlowConsumer("the audio of this context was not read in time: raise buffer_bytes, or read it"))
 
+    async def wait_closed(self) -> None:
+        """Wait until no more events come. Cancelling it is safe."""
+        await self._closed.wait()
+
     async def room(self, limit: int) -> None:
         """Wait until at most `limit` bytes of audio wait for the reader. Cancelling it is safe."""
         while self._buffered > limit:
@@ -219,11 +223,11 @@ class RemoteUtterance(AnyUtterance):
         # Estimates are made before the audio; now its true length is known.
         scale = 1.0 if self._aligned or not words or not audio_ms else audio_ms / max(1, words[-1].end_ms)
         heard = sum((word.start_ms + word.end_ms) / 2 * scale <= played_ms for word in words)
-        parts = _without_tags("".join(self._text), words)
+        parts = without_tags("".join(self._text), words)
         return Cancelled(round(played_ms), audio_ms, "".join(parts[:heard]), "".join(parts[heard:]))
 
 
-def _without_tags(text: str, words: Sequence[Word]) -> list[str]:
+def without_tags(text: str, words: Sequence[Word]) -> list[str]:
     """The text in parts: each word with what is before it, and the rest. Tags, which are in no word, are left out."""
     parts, end = [], 0
     for word in words:

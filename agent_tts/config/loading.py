@@ -234,7 +234,7 @@ def _value_errors(error: ValidationError, strongest: Mapping[str, _Entry]) -> It
 
 def _is_secret(key: str) -> bool:
     """Whether a value under `key` may be a secret, or hold one."""
-    return key == "ice_servers" or SecretStr in get_args(FIELDS[key].annotation)
+    return key in ("ice_servers", "auth.keys") or SecretStr in get_args(FIELDS[key].annotation)
 
 
 # ---------------------------------------------------------------- to YAML

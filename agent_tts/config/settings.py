@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import json
 import re
+from collections.abc import Iterator
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
@@ -17,6 +18,9 @@ HUB_REVISION = re.compile(r"([^/@\s]+/[^/@\s]+)@([^/@\s]+)")
 DEVICES = r"^(auto|mps|(cpu|cuda(:\d+)?)(\s*,\s*(cpu|cuda(:\d+)?))*)$"
 
 MAX_FRONTS = 64
+MAX_KEYS = 1_000  # with names; every request is compared with all
+KEY_NAME = re.compile(r"[A-Za-z0-9_-]{1,32}")
+UNNAMED = "unnamed"  # what metrics call keys without a name, and clients without a key
 MAX_LEXICON = 512 * 1_024  # bytes of `lexicon`, as JSON
 
 
@@ -33,16 +37,27 @@ class Limits(Section):
     message_bytes: int = Field(65_536, ge=1_024, description="one message of a client, or HTTP body without a file")
     contexts_per_session: int = Field(16, ge=1, description="contexts open at the same time on one connection")
     session_idle_s: float = Field(300.0, gt=0, description="longest time of a connection without messages and speech")
-    sessions_per_key: int = Field(4, ge=1, description="simultaneous connections and HTTP requests with one API key")
+    sessions_per_key: int | None = Field(
+        None, ge=1, description="simultaneous connections and HTTP requests with one API key; null: limits.connections"
+    )
     token_sessions_per_key: int | None = Field(
-        32, ge=1, description="the same opened with tokens of one key; null: they count in sessions_per_key"
+        None, ge=1, description="the same opened with tokens of one key; null: they count in sessions_per_key"
     )
     requests_per_s: float = Field(
         200.0, gt=0, description="HTTP requests and handshakes with one API key, of 5 s at once; then `rate_limited`"
     )
-    connections: int = Field(512, ge=1, description="simultaneous sessions of all clients")
-    rtc_peers: int = Field(
-        48, ge=0, description="simultaneous WebRTC peers; 0 turns WebRTC off; a core speaks to about 50"
+    connections: int | None = Field(
+        None, ge=1, description="simultaneous sessions of all clients; default: 3 x slots of all engines, 512 at least"
+    )
+    ready_share: float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        description="share of all slots in use from which /ready answers 503, so that new callers go to other nodes;"
+        " 1: never",
+    )
+    rtc_peers: int | None = Field(
+        None, ge=0, description="simultaneous WebRTC peers; 0 turns WebRTC off; default: 48 for each front"
     )
     text_idle_s: float = Field(
         15.0, gt=0, description="longest wait of an open context for text, then `starved`; 1 s while others wait"
@@ -70,10 +85,24 @@ class Timeouts(Section):
     tcp_user_s: float = Field(5.0, gt=0, description="longest silence of a client's machine while data waits for it")
 
 
+class Key(Section):
+    """An API key with a name, and what its holder may use."""
+
+    key: SecretStr
+    sessions: int | None = Field(None, ge=1)  # at once, those of its tokens included; None: as limits has it
+    characters_per_minute: int | None = Field(None, ge=1)  # of text to speak; None: no limit
+    operator: bool = False  # may see the node's figures on the page
+
+
 class Auth(Section):
     """Who may use the node. Without keys it listens on loopback only."""
 
-    api_keys: tuple[SecretStr, ...] = Field((), description="accepted API keys; empty turns authentication off")
+    api_keys: tuple[SecretStr, ...] = Field((), description="accepted API keys; without any, no key is asked for")
+    keys: dict[str, Key] = Field(
+        {},
+        max_length=MAX_KEYS,
+        description="more of them by name: shop: {key: K, sessions: 8, characters_per_minute: 60000, operator: false}",
+    )
     allowed_origins: tuple[str, ...] = Field((), description="browser origins besides the node's own page")
     token_ttl_s: float = Field(60.0, gt=0, description="lifetime of a one-time browser token")
 
@@ -86,6 +115,64 @@ class Auth(Section):
             if not text or not all("!" <= character <= "~" for character in text):
                 raise ValueError("a key has one or more visible ASCII characters and no spaces")
         return keys
+
+    @field_validator("keys")
+    @classmethod
+    def _named(cls, keys: dict[str, Key]) -> dict[str, Key]:
+        """Refuse names that are no labels, keys as `_usable` does, and one key with two names."""
+        if not all(KEY_NAME.fullmatch(name) and name != UNNAMED for name in keys):
+            raise ValueError(f"a name has 1 to 32 of a-z, A-Z, 0-9, _ and -, and is not {UNNAMED}")
+        secrets = cls._usable(tuple(key.key for key in keys.values()))
+        if len(set(secrets)) < len(secrets):
+            raise ValueError("two names have the same key")
+        return keys
+
+    @model_validator(mode="after")
+    def _listed_once(self) -> Auth:
+        if twice := [name for name, key in self.keys.items() if key.key in self.api_keys]:
+            raise ValueError(f"the key of auth.keys.{twice[0]} is in auth.api_keys, too: leave it out there")
+        return self
+
+    def accepted(self) -> Iterator[tuple[str, Key]]:
+        """All keys with their names; those of `api_keys` share the name `UNNAMED`, and may do all."""
+        yield from self.keys.items()
+        yield from ((UNNAMED, Key(key=key, operator=True)) for key in self.api_keys)
+
+    @property
+    def locked(self) -> bool:
+        """Whether a client needs a key."""
+        return bool(self.api_keys or self.keys)
+
+
+class Fleet(Section):
+    """What several nodes behind one address share."""
+
+    secret: SecretStr | None = Field(
+        None,
+        min_length=32,
+        description="signs the tokens of all nodes, 32 characters or more; default: each node its own",
+    )
+    ledger: SecretStr | None = Field(
+        None,
+        description="where tokens are used up and keys are counted for all nodes: redis://HOST:6379/0; "
+        "needs agent-tts[redis] and fleet.secret",
+    )
+    ledger_failure: Literal["open", "closed"] = Field(
+        "open", description="while it is away, open: each node counts for itself; closed: what has a limit is refused"
+    )
+
+    @field_validator("ledger")
+    @classmethod
+    def _known(cls, ledger: SecretStr | None) -> SecretStr | None:
+        if ledger is not None and not re.match("(redis|rediss|unix)://", ledger.get_secret_value()):
+            raise ValueError("has to start with redis://, rediss:// or unix://")
+        return ledger
+
+    @model_validator(mode="after")
+    def _shares_a_secret(self) -> Fleet:
+        if self.ledger is not None and self.secret is None:
+            raise ValueError("fleet.ledger needs fleet.secret, the same on all nodes")
+        return self
 
 
 class Tls(Section):
@@ -175,6 +262,12 @@ class Qwen3(Section):
         description="auto, cpu, mps, cuda or cuda:N; several with commas: an engine each",
     )
     dtype: Literal["auto", "float32", "bfloat16"] = Field("auto", description="auto is bfloat16 on a GPU")
+    weights: Literal["bfloat16", "fp8"] = Field(
+        "bfloat16",
+        description="fp8: linear layers of talker and predictor in 8 bits, on a GPU from sm_89 on; refused where "
+        "they change the model too much",
+    )
+    kv_cache: Literal["bfloat16", "fp8"] = Field("bfloat16", description="fp8: the talker's cache likewise in 8 bits")
     codec_dtype: Literal["auto", "float32", "float16", "bfloat16"] = Field(
         "auto", description="auto is float16 with fused kernels on a GPU, otherwise float32"
     )
@@ -190,9 +283,7 @@ class Qwen3(Section):
     cuda_graphs: bool = Field(True, description="on a GPU, a frame is one captured graph; false runs it in parts")
     reproducible: bool = Field(False, description="on a GPU, the audio of a seed does not depend on other requests")
     cached_voices: int = Field(64, ge=1, description="prompts of cloned voices kept in memory")
-    adapters: int = Field(
-        0, ge=0, le=64, description="LoRA adapters of voices in memory at once; on a GPU with cuda_graphs: false alone"
-    )
+    adapters: int = Field(0, ge=0, le=64, description="LoRA adapters of voices in memory at once")
     adapter_rank: int = Field(32, ge=1, le=256, description="largest rank of an adapter")
 
 
@@ -211,7 +302,11 @@ class Audioseal(Section):
 class Voices(Section):
     """The library of cloned and designed voices."""
 
-    folder: str | None = Field(None, description="its folder; default: agent-tts/voices in the user's data folder")
+    folder: str | None = Field(
+        None,
+        description="its folder, or what nodes share: s3://BUCKET/voices; default: agent-tts/voices in the user's "
+        "data folder",
+    )
     limit: int = Field(1_000, ge=0, description="most voices in the library; 0 allows none")
     clip_bytes: int = Field(10 << 20, ge=1_024, description="bytes of an uploaded clip")
     clip_s: float = Field(60.0, ge=1, le=600, description="longest clip, in seconds")
@@ -285,6 +380,12 @@ class Settings(Section):
 
     host: str = Field("127.0.0.1", description="address to listen on")
     port: int = Field(8100, ge=0, le=65_535, description="port to listen on; 0 picks a free one")
+    public_url: str | None = Field(
+        None,
+        pattern=r"^(https?|wss?)://",
+        description="address that clients go to when a full or draining node asks them to move: that of a load "
+        "balancer; default: the one they used",
+    )
     engine: Literal["auto", "qwen3", "espeak", "tone"] = Field("auto", description="auto: qwen3 if it has a model")
     engines: int | None = Field(
         None, ge=1, le=64, description="engine processes; default: one for each device of qwen3, otherwise 1"
@@ -312,6 +413,7 @@ class Settings(Section):
     )
     tls: Tls = Tls()
     auth: Auth = Auth()
+    fleet: Fleet = Fleet()
     limits: Limits = Limits()
     timeouts: Timeouts = Timeouts()
     voice_aliases: dict[str, str] = Field(
@@ -345,7 +447,7 @@ class Settings(Section):
 
     @model_validator(mode="after")
     def _needs_keys_unless_loopback(self) -> Settings:
-        if not self.auth.api_keys and not is_loopback(self.host):
+        if not self.auth.locked and not is_loopback(self.host):
             raise ValueError(
                 f"host {self.host} can be reached from other machines and needs auth.api_keys "
                 f"({ENV_PREFIX}AUTH__API_KEYS=KEY1,KEY2); or listen on 127.0.0.1"

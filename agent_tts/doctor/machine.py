@@ -17,6 +17,7 @@ from agent_tts import open_files
 from agent_tts.config.settings import Settings
 from agent_tts.doctor.finding import Finding, bad, good, note
 from agent_tts.errors import SettingsError, SpeechError
+from agent_tts.serve.fronts import connections, rtc_peers
 from agent_tts.voices.library import default_folder
 
 ENCODERS = {"mp3": "libmp3lame", "opus": "libopus", "aac": "aac", "flac": "flac"}
@@ -110,11 +111,11 @@ async def _speak() -> tuple[int, float]:
 
 def file_limit(settings: Settings) -> list[Finding]:
     """The limit of file descriptors that a node may set itself, against the need of all clients of the settings."""
-    limits = settings.limits
-    needed, limit = open_files.needed(limits.connections, limits.rtc_peers), open_files.allowed()
+    clients, peers = connections(settings), rtc_peers(settings)
+    needed, limit = open_files.needed(clients, peers), open_files.allowed()
     if limit < needed:
         advice = (
-            f"{limits.connections} connections and {limits.rtc_peers} WebRTC peers need {needed}: raise the hard limit "
+            f"{clients} connections and {peers} WebRTC peers need {needed}: raise the hard limit "
             "(ulimit -Hn, systemd's LimitNOFILE, docker's --ulimit nofile)"
         )
         return [note("open files", f"at most {limit}", advice)]

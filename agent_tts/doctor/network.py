@@ -94,7 +94,7 @@ def _certificate(path: Path) -> Finding:
 
 def webrtc(settings: Settings) -> Iterator[Finding]:
     """Addresses for callers, UDP, and each STUN and TURN server of the settings."""
-    if not settings.limits.rtc_peers:
+    if settings.limits.rtc_peers == 0:
         yield good("webrtc", "turned off (limits.rtc_peers)")
         return
     yield _addresses()

@@ -85,6 +85,14 @@ class Beat(Question[None]):
 
 
 @dataclass(frozen=True, slots=True)
+class FreeAt:
+    """From when on, on the machine's monotonic clock, a key has characters left: it has used up what it may."""
+
+    key_id: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
 class FrontPage(Question[str]):
     """The answer: the front's metrics, as `agent_tts/serve/telemetry/pages.py` writes them."""
 
@@ -141,7 +149,9 @@ class DescribeAgent(Question[str]):
 
 
 ForCalls = BeginCall | DescribeAgent
-ToFront = FrontSetup | EngineUp | EngineIs | Serve | Drain | UseSettings | Beat | FrontPage | ForOwner | ForCalls
+ToFront = (
+    FreeAt | FrontSetup | EngineUp | EngineIs | Serve | Drain | UseSettings | Beat | FrontPage | ForOwner | ForCalls
+)
 
 # ---------------------------------------------------------------- front -> supervisor
 
@@ -189,8 +199,16 @@ class TakeRequests(Question[int]):
 
 
 @dataclass(frozen=True, slots=True)
+class Spend:
+    """Characters that a key has had spoken through this front."""
+
+    key_id: str
+    characters: int
+
+
+@dataclass(frozen=True, slots=True)
 class NodePage(Question[str]):
     """The answer: the metrics of the node, as Prometheus reads them."""
 
 
-ToSupervisor = FrontReady | LinkLost | Claim | Release | TakeRequests | NodePage | ForOwner | ForCalls
+ToSupervisor = FrontReady | LinkLost | Claim | Release | TakeRequests | Spend | NodePage | ForOwner | ForCalls

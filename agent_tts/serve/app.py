@@ -14,6 +14,7 @@ from functools import partial
 from typing import Protocol
 
 from fastapi import FastAPI
+from loguru import logger
 from starlette.datastructures import Headers
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
@@ -23,16 +24,16 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 import agent_tts
-from agent_tts.config.lexicon import node_lexicon
 from agent_tts.config.loading import data_folder
 from agent_tts.config.settings import Settings
-from agent_tts.errors import EngineLost, SettingsError
-from agent_tts.ipc.engine_process import engine_processes
+from agent_tts.errors import EngineLost, SettingsError, SpeechError
 from agent_tts.ipc.front_messages import ClosePeer, FrontPage
 from agent_tts.serve.dialects import routes as dialects
 from agent_tts.serve.fair_queue import Flow
 from agent_tts.serve.guard import Guard
+from agent_tts.serve.ledger_client import OwnLedger
 from agent_tts.serve.node import Node
+from agent_tts.serve.own_engine import service_of
 from agent_tts.serve.routes import detect, http, rtc, voices
 from agent_tts.serve.routes.docs import Docs
 from agent_tts.serve.supervision import Supervision
@@ -47,6 +48,7 @@ from agent_tts.speech.service import SpeechService
 from agent_tts.voices.library import VoiceLibrary
 
 LAG_PROBE_S = 0.5
+STORE_POLL_S = 1.0  # between two looks for what other nodes have changed in the store of voices
 REQUEST_S = 0.0005  # what a request counts; most take less
 STRANGERS = "strangers"  # name of the flow of requests that show no key
 MAX_PAGE_PATH = 200  # characters; the system looks up each part of a path
@@ -96,6 +98,7 @@ def create_app(
     extension: Extension | None = None,
     supervision: Supervision | None = None,
     links: Sequence[EngineClientFactory] | None = None,
+    service: SpeechService | None = None,
 ) -> FastAPI:
     """A node as an application; its engines start with the lifespan.
 
@@ -105,6 +108,7 @@ def create_app(
         make_client: makes the client of its only engine; None starts engine processes as set.
         supervision: what it is a front of; None: it is the only one.
         links: make the links to engines that others start and try, in place of clients of its own engines.
+        service: of engines that start already, in place of one that is made here.
 
     Raises:
         SettingsError: the voice library, the lexicon or telemetry cannot be set up with these settings.
@@ -112,18 +116,11 @@ def create_app(
     front = None if supervision is None else supervision.number
     spans = spans_of(settings.telemetry, front=front)
     metrics = Metrics(spans, front or 0)
-    make_clients = links or ([make_client] if make_client is not None else engine_processes(settings))
-    engines = EngineMetrics(metrics.registry) if supervision is None else None
-    library = VoiceLibrary.of(settings.voices)
-    service = SpeechService(
-        make_clients,
-        library,
-        engines,
-        settings.voice_aliases,
-        node_lexicon(settings),
-        tries=links is None,
-        prefers=front or 0,
-    )
+    if service is None:
+        clients = links or (None if make_client is None else [make_client])
+        service = service_of(settings, clients, tries=links is None, prefers=front or 0)
+    if supervision is None:
+        service.observe(EngineMetrics(metrics.registry))
     node = Node(settings, service, Guard(settings, metrics, ledger=supervision), metrics, supervision)
     node.signer = signer_of(settings.c2pa.certificate, settings.c2pa.key)
     if supervision is not None:
@@ -146,6 +143,13 @@ def create_app(
                 closing.push_async_callback(extension.close)
                 await extension.start()
             closing.callback(asyncio.create_task(_probe_lag(node), name="loop lag probe").cancel)
+            if isinstance(own := node.guard.ledger, OwnLedger) and own.fleet is not None:
+                own.fleet.show(metrics.registry)
+                closing.push_async_callback(_ended, asyncio.create_task(own.fleet.run(), name="fleet"))
+            if service.library is not None and (store := service.library.store) is not None:
+                lost = await _copy_voices(service.library)
+                closing.callback(store.close)
+                closing.callback(asyncio.create_task(_follow_store(service.library, lost), name="voice store").cancel)
             yield
 
     app = FastAPI(
@@ -252,6 +256,31 @@ def _add_page(app: FastAPI) -> None:
     docs = Docs(folder / "docs", PAGE_HEADERS)
     app.router.routes += [Route("/", index), Route("/docs", docs.serve), Route("/docs/{name:path}", docs.serve)]
     app.mount("/web", _Page(directory=folder))
+
+
+async def _ended(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.wait([task])
+
+
+async def _follow_store(library: VoiceLibrary, lost: str | None) -> None:
+    """Keep the folder of a library the copy of its store; `lost` is why it is not now."""
+    while True:
+        await asyncio.sleep(STORE_POLL_S)
+        lost = await _copy_voices(library, lost)
+
+
+async def _copy_voices(library: VoiceLibrary, lost: str | None = None) -> str | None:
+    """Bring the changes of other nodes; the fronts do it in turn. Returns why that is impossible, and logs it once."""
+    try:
+        await asyncio.to_thread(library.refresh, max_age_s=STORE_POLL_S / 2)
+    except SpeechError as error:
+        if error.message != lost:
+            logger.error("{}; the voices that were copied can be used", error.message)
+        return error.message
+    if lost is not None:
+        logger.info("the voice store answers again")
+    return None
 
 
 async def _probe_lag(node: Node) -> None:

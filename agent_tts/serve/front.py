@@ -96,7 +96,7 @@ class Front:
         """Make all that can be made before the engines have started."""
         settings = Settings.model_validate_json(setup.settings)
         log = log_to_stderr(settings.log_level, settings.log_format, front=setup.number, fd=self._log)
-        raise_limit_of_files(settings.limits, warn=FrontServer.warns)
+        raise_limit_of_files(settings, warn=FrontServer.warns)
         try:
             listeners = [] if setup.port is None else [share(settings, setup.port)]
             app = create_app(

@@ -17,6 +17,8 @@ from agent_tts.ipc.engine_process import engine_settings
 CALLERS_A_CORE = 250  # over WebSocket or HTTP, so that a front is half busy
 PEERS_A_CORE = 50  # over WebRTC, whose audio is encoded and encrypted
 CALLERS_AN_ENGINE = 1_000  # more than a GPU speaks for at once
+PEERS_A_FRONT = 48  # the default of limits.rtc_peers
+FEWEST_CONNECTIONS = 512  # of the default of limits.connections
 FEWEST_CORES = 4
 
 # The extension of `agent-tts agent`, and that of its fronts where calls run in other processes.
@@ -59,12 +61,25 @@ def automatic(settings: Settings, cores: float) -> int:
     """What `auto` gives on a machine with so many cores. Pure."""
     if cores < FEWEST_CORES:
         return 1
-    engines, limits = len(engine_settings(settings)), settings.limits
-    callers = min(limits.connections, CALLERS_AN_ENGINE * engines)
-    wanted = callers / CALLERS_A_CORE + limits.rtc_peers / PEERS_A_CORE
+    engines, peers = len(engine_settings(settings)), settings.limits.rtc_peers
+    callers = min(connections(settings), CALLERS_AN_ENGINE * engines)
+    wanted = callers / CALLERS_A_CORE + (PEERS_A_FRONT if peers is None else peers) / PEERS_A_CORE
     # Connections are spread by chance: some fronts have a quarter more than the mean. A core is left to each engine,
     # and a quarter of the rest to the system.
     return max(1, min(math.ceil(1.25 * wanted), int(0.75 * (cores - engines)), MAX_FRONTS))
+
+
+def connections(settings: Settings) -> int:
+    """`limits.connections`; by default the slots of all engines and twice as many that wait for one."""
+    if settings.limits.connections is not None:
+        return settings.limits.connections
+    return max(FEWEST_CONNECTIONS, 3 * (settings.slots or 0) * len(engine_settings(settings)))
+
+
+def rtc_peers(settings: Settings) -> int:
+    """`limits.rtc_peers`; by default what the fronts of this machine serve in time."""
+    peers = settings.limits.rtc_peers
+    return PEERS_A_FRONT * front_count(settings) if peers is None else peers
 
 
 def cores() -> float:

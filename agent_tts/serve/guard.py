@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import itertools
+import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from functools import partial
 from urllib.parse import urlsplit
 
 from starlette.requests import HTTPConnection
 
 from agent_tts.config.settings import Settings, is_loopback
-from agent_tts.errors import SpeechError, Unauthorized
+from agent_tts.errors import RateLimited, SpeechError, Unauthorized
 from agent_tts.ipc.front_messages import Claim, Place, Token
 from agent_tts.serve.connections import CONNECTION
+from agent_tts.serve.keys import Keys
 from agent_tts.serve.ledger import NO_TOKEN, Ledger
 from agent_tts.serve.ledger_client import LedgerClient, OwnLedger
 from agent_tts.serve.telemetry.metrics import Metrics
@@ -69,21 +70,25 @@ class Guard:
         ledger: LedgerClient | None = None,
     ) -> None:
         self._metrics = metrics
-        self.ledger: LedgerClient = ledger or OwnLedger(Ledger(settings), clock)
+        self.ledger: LedgerClient = ledger or OwnLedger(Ledger(settings), clock, settings.fleet)
         self._clock = clock
         # Of claims, which are never used again.
         self._numbers = itertools.count()
         # Sessions and requests that this front has admitted.
         self.sessions = 0
+        # The key of each owner that has one.
+        self._key_of: dict[int, str] = {}
+        metrics.usage.budget = self
         self.configure(settings)
 
     def configure(self, settings: Settings) -> None:
         """Take the keys, origins and limits of these settings. Sessions of other keys go on; their tokens are void."""
-        # Digests of the keys: of one length, so that the time to compare them does not tell theirs.
-        self._keys = [_digest(key.get_secret_value()) for key in settings.auth.api_keys]
+        self._keys = Keys(settings.auth)
+        for name in settings.auth.keys:
+            self._metrics.usage.show(name)
         self._origins = {origin.rstrip("/").lower() for origin in settings.auth.allowed_origins}
         self._token_ttl_s = settings.auth.token_ttl_s
-        self._tokens = Tokens(self.ledger.secret, map(_id_of, self._keys))
+        self._tokens = Tokens(self.ledger.secret, self._keys.ids)
         self.ledger.configure(settings)
 
     def authorize(
@@ -123,6 +128,7 @@ class Guard:
         try:
             await self.ledger.request(client.key_id)
         except SpeechError as error:
+            self._metrics.usage.refused.labels(self._keys.name(client.key_id), error.code).inc()
             if connection.scope["type"] == "http":  # a WebSocket's route counts its refusals
                 self._metrics.refused.labels(error.code).inc()
             raise
@@ -133,7 +139,14 @@ class Guard:
 
     def issue_token(self, client: Client) -> tuple[str, float]:
         """A one-time token for a browser, and its lifetime in seconds."""
-        return self._tokens.issue(client.key_id, self._clock(), self._token_ttl_s), self._token_ttl_s
+        return self._tokens.issue(client.key_id, self._clock() + _epoch(), self._token_ttl_s), self._token_ttl_s
+
+    def operates(self, client: Client) -> bool:
+        """Whether a client may see what all clients do.
+
+        It may with a key whose name has `operator`, with one without a name, and where the node has no keys.
+        """
+        return client.key_id is None or self._keys.quota(client.key_id).operator
 
     async def redeem(self, client: Client) -> None:
         """Use up the token that a client has given, if any, for no session.
@@ -144,34 +157,32 @@ class Guard:
             (await self._take(Claim(next(self._numbers), client.key_id, client.token, session=False))).close()
 
     def _check_token(self, token: str) -> Client:
-        found = self._tokens.check(token, self._clock())
+        epoch = _epoch()
+        found = self._tokens.check(token, self._clock() + epoch)
         if found is None:
             raise Unauthorized(NO_TOKEN)
-        return Client(*found)
+        key_id, checked = found
+        return Client(key_id, replace(checked, expires_at=checked.expires_at - epoch))
 
     def key_of(self, headers: Mapping[str, str]) -> str | None:
         """The digest of the API key in a request's headers; None without one that is right."""
-        return self._known(_key_in(headers))
+        return self._keys.find(_key_in(headers))
 
     def _check_key(self, given: str) -> Client:
-        key_id = self._known(given)
+        key_id = self._keys.find(given)
         if not given:
             raise Unauthorized("an API key is required: Authorization: Bearer KEY, or X-API-Key")
         if key_id is None:
             raise Unauthorized("the API key is wrong")
         return Client(key_id)
 
-    def _known(self, given: str) -> str | None:
-        # Every key is compared, so that timing does not tell which one was nearly right.
-        digest = _digest(given)
-        matches = [hmac.compare_digest(key, digest) for key in self._keys]
-        return _id_of(digest) if any(matches) else None
-
     def _check_host_and_origin(self, headers: Mapping[str, str]) -> None:
         host = headers.get("host", "").lower()
         if not self._keys and not self._is_known_host(host):
             # DNS rebinding: a foreign name that resolves to loopback gives any web page the same origin.
-            raise Unauthorized("without API keys the node answers requests to localhost only: set auth.api_keys")
+            raise Unauthorized(
+                "without API keys the node answers requests to localhost only: set auth.api_keys or auth.keys"
+            )
         origin = headers.get("origin")
         if origin is None:
             return
@@ -199,10 +210,40 @@ class Guard:
             Unauthorized: the token was used meanwhile.
         """
         claim = Claim(next(self._numbers), client.key_id, client.token, place)
-        owner = await self.ledger.admit(claim)
+        name = self._keys.name(client.key_id)
+        try:
+            owner = await self.ledger.admit(claim)
+        except SpeechError as error:
+            self._metrics.usage.refused.labels(name, error.code).inc()
+            raise
+        if client.key_id is not None:
+            self._key_of[owner] = client.key_id
         self.sessions += 1
         self._metrics.sessions.inc()
-        return Permit(owner, partial(self._end, claim.number))
+        self._metrics.usage.sessions.labels(name).inc()
+        return Permit(owner, partial(self._end, claim.number, name))
+
+    def name(self, owner: int) -> str:
+        """The name of an owner's key."""
+        return self._keys.name(self._key_of.get(owner))
+
+    def check(self, owner: int) -> None:
+        """Raise `RateLimited` if the owner's key has no characters left."""
+        key_id = self._key_of.get(owner)
+        most = self._keys.quota(key_id).characters_per_minute
+        if key_id is None or most is None:
+            return
+        wait_s = self.ledger.free_at(key_id) - self._clock()
+        if wait_s > 0:
+            setting = f"auth.keys.{self.name(owner)}.characters_per_minute"
+            why = f"this key has used its {most} characters a minute ({setting}): try again in {math.ceil(wait_s)} s"
+            raise RateLimited(why, retry_after_ms=math.ceil(wait_s * 1_000))
+
+    def spend(self, owner: int, characters: int) -> None:
+        """Count text that is spoken for an owner, where its key has a limit."""
+        key_id = self._key_of.get(owner)
+        if key_id is not None and self._keys.quota(key_id).characters_per_minute is not None:
+            self.ledger.spend(key_id, characters)
 
     async def place(self, place: Place) -> Permit:
         """Take a place of this kind, without a session. Raises `AtCapacity`. Cancelling it is safe."""
@@ -211,9 +252,10 @@ class Guard:
     async def _take(self, claim: Claim) -> Permit:
         return Permit(await self.ledger.admit(claim), partial(self.ledger.release, claim.number))
 
-    def _end(self, number: int) -> None:
+    def _end(self, number: int, name: str) -> None:
         self.sessions -= 1
         self._metrics.sessions.dec()
+        self._metrics.usage.sessions.labels(name).dec()
         self.ledger.release(number)
 
 
@@ -223,12 +265,17 @@ async def authorized(connection: HTTPConnection) -> Client:
     return await guard.identify(connection)
 
 
+def _epoch() -> float:
+    """The time of day less the machine's monotonic clock, s: tokens expire by what all nodes have."""
+    return datetime.now(UTC).timestamp() - time.monotonic()
+
+
 def _key_in(headers: Mapping[str, str]) -> str:
-    """The API key in OpenAI's, Deepgram's, Cartesia's or ElevenLabs' header; empty without one."""
+    """The API key in OpenAI's, Deepgram's, Cartesia's, ElevenLabs' or Vapi's header; empty without one."""
     scheme, _, credentials = headers.get("authorization", "").partition(" ")
     if scheme.lower() in ("bearer", "token"):
         return credentials.strip()
-    return headers.get("x-api-key") or headers.get("xi-api-key", "")
+    return next((headers[name] for name in ("x-api-key", "xi-api-key", "x-vapi-secret") if headers.get(name)), "")
 
 
 def _netloc(origin: str) -> str | None:
@@ -237,12 +284,3 @@ def _netloc(origin: str) -> str | None:
         return urlsplit(origin).netloc or None
     except ValueError:
         return None
-
-
-def _digest(secret: str) -> bytes:
-    return hashlib.sha256(secret.encode(errors="replace")).digest()
-
-
-def _id_of(digest: bytes) -> str:
-    """What `Client.key_id` is for the key with this digest."""
-    return digest.hex()[:16]

@@ -10,6 +10,8 @@ from agent_tts.config.settings import Settings
 from agent_tts.errors import AtCapacity, RateLimited, Unauthorized, at_capacity
 from agent_tts.forecast import Forecast, retry_ms
 from agent_tts.ipc.front_messages import Claim, Place, Token
+from agent_tts.serve.fronts import connections, rtc_peers
+from agent_tts.serve.keys import Keys
 from agent_tts.serve.token_bucket import TokenBucket
 
 MAX_UPLOADS = 4  # bodies with a new voice, received at once; each is kept in memory
@@ -47,20 +49,42 @@ class Ledger:
         # Numbers of keys, for the engine, which gets no key; and of sessions without one.
         self._owners: dict[str, int] = {}
         self._numbers = itertools.count(1)
-        # Of requests, by key.
+        # Of requests, and of characters where they are limited, by key.
         self._requests: dict[str | None, TokenBucket] = {}
+        self._characters: dict[str | None, TokenBucket] = {}
         self.configure(settings)
 
     def configure(self, settings: Settings) -> None:
         """Take the limits of these settings. What is open stays open."""
         self._limits = settings.limits
-        self._most: dict[Place, int] = {
-            "WebRTC peers": settings.limits.rtc_peers,
-            "calls": settings.agent.calls,
-            "new voices": MAX_UPLOADS,
-            "clips": MAX_CLIPS,
+        self._keys = Keys(settings.auth)
+        self._connections = connections(settings)
+        # And the setting that says so.
+        self._most: dict[Place, tuple[int, str | None]] = {
+            "WebRTC peers": (rtc_peers(settings), "limits.rtc_peers"),
+            "calls": (settings.agent.calls, "agent.calls"),
+            "new voices": (MAX_UPLOADS, None),
+            "clips": (MAX_CLIPS, None),
         }
         self._requests.clear()
+        self._characters.clear()
+
+    def shared(self, front: int, number: int) -> tuple[str, int] | None:
+        """The group of a session that was granted, and how many it may have; None where that has no limit."""
+        _, group = self._granted[front].get(number, (None, None))
+        if group is None or (most := self._limit(group)[0]) is None:
+            return None
+        return _name(group), most
+
+    def shared_sessions(self) -> dict[str, int]:
+        """Open sessions of each group that has a limit."""
+        return {
+            _name(group): len(sessions) for group, sessions in self._open.items() if self._limit(group)[0] is not None
+        }
+
+    def has(self, front: int, number: int) -> bool:
+        """Whether a claim is granted now."""
+        return number in self._granted[front]
 
     def taken(self, place: Place, front: int | None = None) -> int:
         """Places of a kind that are taken now, by one front or by all."""
@@ -77,8 +101,8 @@ class Ledger:
             AtCapacity: at a limit of the key or the node; the token stays good.
             Unauthorized: the token was used meanwhile.
         """
-        if claim.place is not None and self._places[claim.place] >= self._most[claim.place]:
-            raise at_capacity(claim.place, self._most[claim.place])
+        if claim.place is not None and self._places[claim.place] >= self._most[claim.place][0]:
+            raise at_capacity(claim.place, *self._most[claim.place])
         group = self._group_with_room(claim, now) if claim.session else None
         if claim.token is not None:
             self._use(claim.token, now)
@@ -121,24 +145,50 @@ class Ledger:
             bucket = self._requests[key_id] = TokenBucket(rate, max(1.0, rate * REQUESTS_BURST_S), now)
         count = max(1, int(bucket.left(now)) // ALLOWANCE) if several else 1
         if not bucket.allows(now, count):
-            raise RateLimited(f"at most {rate:g} requests a second: try again", retry_after_ms=REQUESTS_RETRY_MS)
+            why = f"at most {rate:g} requests a second (limits.requests_per_s): try again"
+            raise RateLimited(why, retry_after_ms=REQUESTS_RETRY_MS)
         return count
+
+    def spend(self, key_id: str | None, characters: int, now: float) -> float:
+        """Count characters of a key. Returns when it has some left again; `now` if it has, or no limit.
+
+        Text that has begun is taken whole. What it takes beyond the limit is waited for, so that the mean is exact.
+        """
+        most = self.characters_per_minute(key_id)
+        if most is None:
+            return now
+        bucket = self._characters.get(key_id)
+        if bucket is None:
+            bucket = self._characters[key_id] = TokenBucket(most / 60, most, now)
+        return now + bucket.take(now, characters)
+
+    def characters_per_minute(self, key_id: str | None) -> int | None:
+        """The limit of a key, if it has one."""
+        return self._keys.quota(key_id).characters_per_minute
 
     def _group_with_room(self, claim: Claim, now: float) -> _Group:
         """The group of a new session; raises `AtCapacity` if it, or the node, has no room."""
-        limits, group = self._limits, (claim.key_id, claim.token is not None)
-        if self.sessions >= limits.connections:
-            everyone = self._open.values()
-            raise self._at_capacity(f"{limits.connections} sessions are open on this node", everyone, now)
-        most, what = limits.sessions_per_key, "with this key: close one"
-        if claim.token is not None:
-            if limits.token_sessions_per_key is None:
-                group = (claim.key_id, False)
-            else:
-                most, what = limits.token_sessions_per_key, "with tokens of one key"
-        if claim.key_id is not None and len(self._open[group]) >= most:
+        if self.sessions >= self._connections:
+            what = f"{self._connections} sessions are open on this node (limits.connections)"
+            raise self._at_capacity(what, self._open.values(), now)
+        own = self._keys.quota(claim.key_id).sessions
+        by_token = claim.token is not None and own is None and self._limits.token_sessions_per_key is not None
+        group = (claim.key_id, by_token)
+        most, what = self._limit(group)
+        if most is not None and len(self._open[group]) >= most:
             raise self._at_capacity(f"{most} sessions are open {what}", [self._open[group]], now)
         return group
+
+    def _limit(self, group: _Group) -> tuple[int | None, str]:
+        """How many sessions a group may have, if there is a limit, and of what that is one."""
+        key_id, by_token = group
+        if key_id is None:
+            return None, ""
+        if (own := self._keys.quota(key_id).sessions) is not None:
+            return own, f"with this key (auth.keys.{self._keys.name(key_id)}.sessions): close one"
+        if by_token:
+            return self._limits.token_sessions_per_key, "with tokens of one key (limits.token_sessions_per_key)"
+        return self._limits.sessions_per_key, "with this key (limits.sessions_per_key): close one"
 
     def _at_capacity(self, what: str, in_the_way: Iterable[dict[tuple[int, int], float]], now: float) -> AtCapacity:
         """A refusal, and when the first session that is in the way ends."""
@@ -168,3 +218,8 @@ class Ledger:
             return None
         self.sessions -= 1
         return self._open[group].pop((front, claim.number))
+
+
+def _name(group: _Group) -> str:
+    """A group's name for other nodes."""
+    return f"{group[0]}:tokens" if group[1] else f"{group[0]}"

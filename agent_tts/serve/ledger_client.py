@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Callable
 from typing import Protocol
 
+from agent_tts.config.settings import Fleet as FleetSettings
 from agent_tts.config.settings import Settings
 from agent_tts.ipc.front_messages import Claim
+from agent_tts.serve.fleet import fleet_of, secret_of
 from agent_tts.serve.ledger import Ledger
-from agent_tts.serve.tokens import SECRET_BYTES
+
+NO_FLEET = FleetSettings()
 
 
 class LedgerClient(Protocol):
@@ -33,22 +35,45 @@ class LedgerClient(Protocol):
     async def request(self, key_id: str | None) -> None:
         """Count a request of a key. Raises `RateLimited`, and `AtCapacity` without an answer. Cancelling it is safe."""
 
+    def spend(self, key_id: str, characters: int) -> None:
+        """Count characters of a key that has a limit."""
+
+    def free_at(self, key_id: str) -> float:
+        """From when on, in seconds, a key has characters left; the past if it has some now."""
+
 
 class OwnLedger:
     """The ledger of a node with one front."""
 
-    def __init__(self, ledger: Ledger, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, ledger: Ledger, clock: Callable[[], float] = time.monotonic, fleet: FleetSettings = NO_FLEET
+    ) -> None:
         self.ledger = ledger
-        self.secret = secrets.token_bytes(SECRET_BYTES)
+        self.secret = secret_of(fleet)
+        self.fleet = fleet_of(fleet, ledger, clock)
         self._clock = clock
 
     def configure(self, settings: Settings) -> None:
         self.ledger.configure(settings)
 
+    def spend(self, key_id: str, characters: int) -> None:
+        self.ledger.spend(key_id, characters, self._clock())
+        if self.fleet is not None:
+            self.fleet.spend(key_id, characters)
+
+    def free_at(self, key_id: str) -> float:
+        own = self.ledger.spend(key_id, 0, self._clock())
+        return own if self.fleet is None else max(own, self.fleet.free_at(key_id))
+
     async def admit(self, claim: Claim) -> int:
-        return self.ledger.admit(0, claim, self._clock())
+        owner = self.ledger.admit(0, claim, self._clock())
+        if self.fleet is not None:
+            await self.fleet.admit(0, claim)
+        return owner
 
     def release(self, number: int) -> None:
+        if self.fleet is not None:
+            self.fleet.release(0, number)
         self.ledger.release(0, number, self._clock())
 
     async def request(self, key_id: str | None) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import heapq
+import time
 from dataclasses import dataclass, field
+from operator import itemgetter
 from secrets import token_hex
 from typing import Protocol
 
@@ -10,6 +13,7 @@ from agent_tts.config.settings import Settings
 from agent_tts.serve.dictionaries import Dictionaries
 from agent_tts.serve.fair_queue import FairQueue
 from agent_tts.serve.guard import Client, Guard
+from agent_tts.serve.high_water import HighWater
 from agent_tts.serve.supervision import Supervision
 from agent_tts.serve.telemetry.metrics import Metrics
 from agent_tts.serve.transports.packet_clock import PacketClock
@@ -17,12 +21,22 @@ from agent_tts.speech.audio.manifest import ManifestSigner
 from agent_tts.speech.service import SpeechService
 from agent_tts.voices.enroll import Enrolment
 
+RELIEF_S = 1.0
+RELIEVED_SHARE = 20
+
 
 class OpenSession(Protocol):
     """A protocol session, as the node sees it."""
 
     def drain(self) -> None:
         """Refuse new contexts; ask to be closed when the open ones have finished."""
+
+    @property
+    def idle_since(self) -> float | None:
+        """Monotonic time from which on it may be asked to move; None if it speaks, or is not to be asked."""
+
+    def relieve(self) -> None:
+        """Ask the client to go to another node."""
 
 
 class OpenPeer(Protocol):
@@ -59,10 +73,28 @@ class Node:
     # Makes voices for the library; None before the first voice. Owned by `routes.voices`.
     enrolment: Enrolment | None = None
     dictionaries: Dictionaries = field(init=False)
+    # When idle sessions may be asked to move again.
+    _relief_at: float = 0.0
+    high_water: HighWater = field(default_factory=HighWater)
 
     def __post_init__(self) -> None:
         """Raises `SettingsError` if its dictionaries have no folder."""
         self.dictionaries = Dictionaries.of(self.settings.dictionaries)
+
+    def is_full(self) -> bool:
+        """Whether it is above `limits.ready_share`; then it asks idle sessions to move, the longest idle first.
+
+        It asks one in `RELIEVED_SHARE` of all at most, once in `RELIEF_S`: other nodes get no wave of connections.
+        """
+        full = self.high_water.over(self.service.used, self.settings.limits.ready_share)
+        now = time.monotonic()
+        if full and now >= self._relief_at:
+            self._relief_at = now + RELIEF_S
+            idle = [(since, session) for session in self.sessions if (since := session.idle_since) is not None]
+            most = max(1, len(self.sessions) // RELIEVED_SHARE)
+            for _, session in heapq.nsmallest(most, idle, key=itemgetter(0)):
+                session.relieve()
+        return full
 
     def session_id(self) -> str:
         """A new id, which nobody can guess and which tells other fronts whose the session is."""

@@ -1,8 +1,9 @@
-"""An engine process for one command, without a node."""
+"""The engines of a process as its settings say, and an engine process for one command, without a node."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from loguru import logger
@@ -11,8 +12,27 @@ from agent_tts.config.lexicon import node_lexicon
 from agent_tts.config.settings import Settings
 from agent_tts.events import EngineInfo
 from agent_tts.ipc.engine_process import engine_processes
+from agent_tts.speech.engine_handle import EngineClientFactory
 from agent_tts.speech.service import SpeechService
 from agent_tts.voices.library import VoiceLibrary
+
+
+def service_of(
+    settings: Settings, clients: Sequence[EngineClientFactory] | None = None, *, tries: bool = True, prefers: int = 0
+) -> SpeechService:
+    """The engines of these settings, not started; `clients` in place of processes. See `SpeechService`.
+
+    Raises:
+        SettingsError: the voice library or the lexicon cannot be read.
+    """
+    return SpeechService(
+        clients or engine_processes(settings),
+        VoiceLibrary.of(settings.voices),
+        aliases=settings.voice_aliases,
+        lexicon=node_lexicon(settings),
+        tries=tries,
+        prefers=prefers,
+    )
 
 
 @asynccontextmanager
@@ -21,9 +41,9 @@ async def engine(settings: Settings) -> AsyncIterator[tuple[SpeechService, Engin
     async with AsyncExitStack() as closing:
         logger.disable("agent_tts")
         closing.callback(logger.enable, "agent_tts")
-        library = VoiceLibrary.of(settings.voices)
-        processes = engine_processes(settings.model_copy(update={"engines": 1}))
-        service = SpeechService(processes, library, lexicon=node_lexicon(settings))
+        service = service_of(settings.model_copy(update={"engines": 1}))
+        assert service.library is not None
+        await asyncio.to_thread(service.library.refresh)
         closing.push_async_callback(service.close)
         await service.start()
         assert service.info is not None

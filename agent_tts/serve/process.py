@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 from loguru import logger
 
 from agent_tts import open_files
-from agent_tts.config.settings import Limits
+from agent_tts.config.settings import Settings
 from agent_tts.in_child import settle
+from agent_tts.serve.fronts import connections, rtc_peers
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -23,15 +24,16 @@ def warm_up(app: FastAPI) -> None:
     settle()
 
 
-def raise_limit_of_files(limits: Limits, *, warn: bool = True) -> None:
+def raise_limit_of_files(settings: Settings, *, warn: bool = True) -> None:
     """Allow this process the file descriptors that its clients need, or warn that it may not open so many."""
-    needed, limit = open_files.needed(limits.connections, limits.rtc_peers), open_files.allowed()
+    most = connections(settings), rtc_peers(settings)
+    needed, limit = open_files.needed(*most), open_files.allowed()
     open_files.raise_limit(needed)
     if warn and limit < needed:
         logger.warning(
             "{} connections and {} WebRTC peers need {} open files, and this process may open {}: connections give way "
             "before their limit; raise the hard limit (ulimit -Hn, LimitNOFILE)",
-            *(limits.connections, limits.rtc_peers, needed, limit),
+            *(*most, needed, limit),
         )
 
 

@@ -31,6 +31,7 @@ from agent_tts.lexicon import Lexicon
 from agent_tts.serve import tcp
 from agent_tts.serve.connections import CONNECTION, ConnectionTable, Standing
 from agent_tts.serve.fair_queue import Flow
+from agent_tts.serve.fronts import connections
 from agent_tts.serve.listener import CONNECTION_BACKLOG, url_of
 from agent_tts.serve.node import Node
 from agent_tts.serve.process import raise_limit_of_files
@@ -380,6 +381,10 @@ class WebSocketProtocol(PlayerConnection, WebSocketsSansIOProtocol):
     def recognise(self) -> None:
         self.config.recognise(self.transport)
 
+    def take_messages_of(self, size: int) -> None:
+        """Take messages of up to `size` bytes from now on, in place of `limits.message_bytes`."""
+        self.conn.max_message_size = size
+
     @property
     def is_full(self) -> bool:
         return not self.writable.is_set()
@@ -431,9 +436,7 @@ class NodeConfig(uvicorn.Config):
             server_header=False,
         )
         self.settings = settings
-        self.table: ConnectionTable[asyncio.Transport] = ConnectionTable(
-            settings.limits.connections + SPARE_CONNECTIONS
-        )
+        self.table: ConnectionTable[asyncio.Transport] = ConnectionTable(connections(settings) + SPARE_CONNECTIONS)
         # File descriptors that may be open, and those of them that are no connection's, as of the last count.
         self._room_for_files = open_files.room()
         self._other_files = 0
@@ -444,7 +447,7 @@ class NodeConfig(uvicorn.Config):
         self.settings, self.tls = settings, tls
         self.ws_max_size = settings.limits.message_bytes
         self.ws_ping_interval = self.ws_ping_timeout = settings.timeouts.ping_s
-        self.table.room = settings.limits.connections + SPARE_CONNECTIONS
+        self.table.room = connections(settings) + SPARE_CONNECTIONS
         self._room_for_files = open_files.room()
 
     def count_files(self) -> None:
@@ -529,7 +532,7 @@ class NodeServer(uvicorn.Server):
         Raises `SettingsError` for a certificate that cannot be used; all is as before.
         """
         tls = server_context(settings.tls)
-        raise_limit_of_files(settings.limits, warn=self.warns)
+        raise_limit_of_files(settings, warn=self.warns)
         self._node.settings = settings
         self._node.service.lexicon = lexicon
         self._node.guard.configure(settings)
@@ -596,6 +599,7 @@ class NodeServer(uvicorn.Server):
     async def _drain_then_exit(self) -> None:
         timeout_s = self._node.settings.timeouts.drain_s
         self._node.service.draining = True
+        self._node.metrics.draining.set(1)
         for session in list(self._node.sessions):
             session.drain()
         try:

@@ -90,6 +90,8 @@ class Session:
         self.closing: tuple[int, str] | None = None
         # Called when `poll` may have an event; set by the transport. Must not block.
         self.waker: Callable[[], None] = _nobody
+        # Who comes to a node that is full already has found no better one, and is not sent on.
+        self._may_be_asked = not node.high_water.was_over
         node.sessions.add(self)
         self._greet()
         if node.service.draining:  # since the client was admitted
@@ -148,8 +150,22 @@ class Session:
     def drain(self) -> None:
         """Announce the node's shutdown. Open contexts may finish, then `closing` is set."""
         self._leaving = (1012, "the node is going away")
-        deadline_ms = round(self._node.settings.timeouts.drain_s * 1_000)
-        self._reply(protocol.build("session.draining", deadline_ms=deadline_ms))
+        self._ask_to_move("shutdown", self._node.settings.timeouts.drain_s)
+
+    @property
+    def idle_since(self) -> float | None:
+        """Since when a session that may be asked to move is idle; see `relieve`."""
+        idle = self._may_be_asked and self._leaving is None and not self._contexts
+        return self._active_at if idle else None
+
+    def relieve(self) -> None:
+        """Ask the client of an idle session on a full node to move, once; it may also stay."""
+        self._ask_to_move("full", self._limits.session_idle_s)
+
+    def _ask_to_move(self, reason: str, within_s: float) -> None:
+        self._may_be_asked = False
+        fields = {"deadline_ms": round(within_s * 1_000), "reason": reason, "address": self._node.settings.public_url}
+        self._reply(protocol.build("session.draining", **fields))
 
     def expire(self) -> float:
         """Set `closing` after `session_idle_s` without activity. Returns the seconds until the next check."""
@@ -234,6 +250,7 @@ class Session:
             raise Draining(f"no new context: {self._leaving[1]}")
         if len(self._contexts) >= self._limits.contexts_per_session:
             raise ContextLimit(f"{self._limits.contexts_per_session} contexts are open: end or cancel one first")
+        self._node.metrics.usage.check(self._owner)
         options, service = config.options(), self._node.service
         request = service.open(options, self._owner)
         self._context_no += 1
@@ -246,7 +263,7 @@ class Session:
             words="told" if config.timestamps == "word" else "kept",
             paces=self._paces,
             lexicons=service.lexicons(options),
-            meter=self._node.metrics.context(self._transport, self._clock, about),
+            meter=self._node.metrics.context(self._transport, self._clock, about, self._owner),
             context_id=context_id,
             context_no=self._context_no,
             clock=self._clock,

@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import TypeVar
 
 from agent_tts.config.settings import Settings
 from agent_tts.errors import RETRY_MS, RateLimited, SpeechError
 from agent_tts.ipc.channel import Channel, NoAnswer
-from agent_tts.ipc.front_messages import Claim, NodePage, Question, Release, TakeRequests
+from agent_tts.ipc.front_messages import Claim, FreeAt, NodePage, Question, Release, Spend, TakeRequests
 from agent_tts.serve.ledger import REQUESTS_RETRY_MS
 
 ANSWER_S = 1.0  # longest wait for a count; while there is no answer, one question in this time is asked
 REFUSED_S = 0.05  # for which a key that sends too many requests is refused without a question
+SPEND_S = 0.05  # for which characters are counted before the ledger is told
 PAGE_S = 5.0  # longest wait for the node's metrics
 OTHERS_S = 10.0  # and for what another front does, such as closing a peer
 
@@ -43,6 +45,10 @@ class Supervision:
         self._allowed: dict[str | None, int] = {}
         # Keys that send too many: until when they are refused without a question, and how.
         self._refused: dict[str | None, tuple[float, str]] = {}
+        # Characters of keys that the ledger does not know yet; and from when on keys have some again, if they had none.
+        self._spent: Counter[str] = Counter()
+        self._free_at: dict[str, float] = {}
+        channel.handle(FreeAt, self._note_free_at)
         # Whether the last question was not answered, and when the next is asked then: others would only wait in line.
         self._silent = False
         self._ask_at = 0.0
@@ -50,6 +56,23 @@ class Supervision:
     def configure(self, settings: Settings) -> None:
         self._allowed.clear()
         self._refused.clear()
+        self._free_at.clear()
+
+    def spend(self, key_id: str, characters: int) -> None:
+        if not self._spent:
+            asyncio.get_running_loop().call_later(SPEND_S, self._tell_spent)
+        self._spent[key_id] += characters
+
+    def free_at(self, key_id: str) -> float:
+        return self._free_at.get(key_id, 0.0)
+
+    def _tell_spent(self) -> None:
+        for key_id, characters in self._spent.items():
+            self.channel.tell(Spend(key_id, characters))
+        self._spent.clear()
+
+    def _note_free_at(self, told: FreeAt) -> None:
+        self._free_at[told.key_id] = told.at
 
     async def admit(self, claim: Claim) -> int:
         self._check_silence()

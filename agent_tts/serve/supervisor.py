@@ -63,7 +63,7 @@ def supervise(
     log_to_stderr(settings.log_level, settings.log_format)
     with contextlib.ExitStack() as closing:
         closing.callback(logger.remove)
-        raise_limit_of_files(settings.limits)
+        raise_limit_of_files(settings)
         reload = None if read_again is None else Reload(read_again, settings)
         settings = with_local_models(settings)
         server_context(settings.tls)  # its errors come before anything has started
@@ -121,6 +121,8 @@ class Supervisor(EngineObserver):
             asyncio.create_task(self._run_engines(), name="engines"),
             asyncio.create_task(self._run_fronts(), name="fronts"),
         ]
+        if self._whole.fleet is not None:
+            tasks.append(asyncio.create_task(self._whole.fleet.run(), name="fleet"))
         for task in tasks:
             task.add_done_callback(self._done)
         try:
@@ -172,7 +174,7 @@ class Supervisor(EngineObserver):
         """Use settings that were read again. Raises `SettingsError`; all is as before."""
         settings = change.apply(self._settings)
         server_context(settings.tls)
-        raise_limit_of_files(settings.limits)
+        raise_limit_of_files(settings)
         self._settings = settings
         self._whole.configure(settings)
         for front in self._fronts.values():

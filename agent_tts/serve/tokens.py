@@ -1,4 +1,4 @@
-"""One-time tokens of browsers: signed, so that any front can issue and check them without asking. Pure.
+"""One-time tokens of browsers: signed, so that any front of any node with the secret can issue and check them. Pure.
 
 That a token opens one session only is for the ledger to say, which keeps those that were used until they expire.
 """
@@ -16,13 +16,13 @@ from agent_tts.ipc.front_messages import Token
 
 SECRET_BYTES = 32
 
-# Tag of the key, expiry in seconds of the machine's monotonic clock, a random id.
+# Tag of the key, expiry in seconds of the time of day, a random id.
 _BODY = struct.Struct("!8sd16s")
 _MAC_BYTES = 16
 
 
 class Tokens:
-    """Issues and checks tokens of the keys with these ids; `secret` is the same on all fronts of a node.
+    """Issues and checks tokens of the keys with these ids; `secret` is the same on all fronts of a node, or of a fleet.
 
     A token tells nothing about its key but which other tokens have the same.
     """

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
@@ -22,17 +21,19 @@ from agent_tts.ipc.front_messages import (
     ClosePeer,
     DescribeAgent,
     ForOwner,
+    FreeAt,
     FrontPage,
     NodePage,
     Question,
     Release,
+    Spend,
     TakeRequests,
 )
+from agent_tts.serve.fleet import Fleet, fleet_of, secret_of
 from agent_tts.serve.ledger import Ledger
 from agent_tts.serve.supervision import NO_SESSION, OTHERS_S, PAGE_S, front_of
 from agent_tts.serve.telemetry.engine_metrics import EngineMetrics
 from agent_tts.serve.telemetry.pages import NodePages
-from agent_tts.serve.tokens import SECRET_BYTES
 
 A = TypeVar("A")
 
@@ -50,7 +51,8 @@ class Whole:
         self._clock = clock
         self._ledger = Ledger(settings)
         # Of the node's one-time tokens, in hex; for each front.
-        self.token_secret = secrets.token_hex(SECRET_BYTES)
+        self.token_secret = secret_of(settings.fleet).hex()
+        self.fleet = fleet_of(settings.fleet, self._ledger, clock, self._tell_free_at)
         # Of the fronts that run, by number.
         self._channels: dict[int, Channel] = {}
         self._for_calls: set[int] = set()  # of them, those that run calls for others
@@ -60,6 +62,8 @@ class Whole:
         up = "Whether it answers; if not, its last metrics count."
         self._up = Gauge("agent_tts_front_up", up, ["front"], registry=registry)
         self._starts = Counter("agent_tts_front_starts", "Front processes started.", ["front"], registry=registry)
+        if self.fleet is not None:
+            self.fleet.show(registry)
         self._pages = NodePages()
         # Held while a page is made.
         self._making = asyncio.Lock()
@@ -81,6 +85,7 @@ class Whole:
         channel.handle(Claim, partial(self._admit, front))
         channel.handle(Release, partial(self._release, front))
         channel.handle(TakeRequests, self._take_requests)
+        channel.handle(Spend, self._spend)
         channel.handle(NodePage, self._page)
         channel.handle(ClosePeer, self._at_owner)
         channel.handle(AddCandidates, self._at_owner)
@@ -96,17 +101,40 @@ class Whole:
         self._for_calls.discard(front)
         if self._channels.pop(front, None) is not None:
             self._ledger.lose(front)
+            if self.fleet is not None:
+                self.fleet.lose(front)
             self._pages.lose(front)
             self._up.labels(front).set(0)
 
-    def _admit(self, front: int, claim: Claim) -> int:
-        return self._ledger.admit(front, claim, self._clock())
+    def _admit(self, front: int, claim: Claim) -> int | Coroutine[Any, Any, int]:
+        owner = self._ledger.admit(front, claim, self._clock())
+        return owner if self.fleet is None else self._admit_in(self.fleet, front, claim, owner)
+
+    async def _admit_in(self, fleet: Fleet, front: int, claim: Claim, owner: int) -> int:
+        await fleet.admit(front, claim)
+        return owner
 
     def _release(self, front: int, message: Release) -> None:
+        if self.fleet is not None:
+            self.fleet.release(front, message.number, unused=message.unused)
         self._ledger.release(front, message.number, self._clock(), unused=message.unused)
 
     def _take_requests(self, message: TakeRequests) -> int:
         return self._ledger.requests(message.key_id, self._clock(), several=True)
+
+    def _spend(self, message: Spend) -> None:
+        """Count characters; all fronts are told when that uses up what the key may."""
+        now = self._clock()
+        if (at := self._ledger.spend(message.key_id, message.characters, now)) > now:
+            self._tell_free_at(message.key_id, at)
+        if self.fleet is not None:
+            self.fleet.spend(message.key_id, message.characters)
+
+    def _tell_free_at(self, key_id: str, at: float) -> None:
+        if self.fleet is not None:
+            at = max(at, self.fleet.free_at(key_id))
+        for channel in self._channels.values():
+            channel.tell(FreeAt(key_id, at))
 
     async def _at_owner(self, question: ForOwner) -> None:
         front = front_of(question.session_id)

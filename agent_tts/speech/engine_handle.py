@@ -158,18 +158,19 @@ class EngineHandle:
     def load(self) -> tuple[bool, float]:
         """See `load`. Own requests are counted here: current without a heartbeat."""
         others = 0 if self._told is None else self._told.others
-        return load(len(self._open) + others, self._slots, self._queue)
+        return load(len(self._open) + others, self.slots, self._queue)
 
     @property
     def free(self) -> int:
         """Slots that nobody has or waits for, as far as is known."""
         if self._told is None:
-            return self._slots - len(self._open)
+            return self.slots - len(self._open)
         unstarted = sum(not receiver.started for receiver in self._open.values())
-        return self._slots - self._told.speaking - self._told.queued - unstarted
+        return self.slots - self._told.speaking - self._told.queued - unstarted
 
     @property
-    def _slots(self) -> int:
+    def slots(self) -> int:
+        """How many requests it speaks at once; 1 before its first start."""
         return 1 if self.info is None else self.info.slots
 
     def owners(self) -> list[int]:
@@ -197,6 +198,12 @@ class EngineHandle:
         """Have `request` get the events of this id, and send its commands here."""
         self._open[request_id] = request
         request.settle(request_id, self.number, self.client.send)
+
+    def observe(self, observer: EngineObserver) -> None:
+        """Tell `observer` of the changes from now on, and that the engine has started if it runs."""
+        self._observer = observer
+        if self.alive and self.info is not None:
+            observer.started(self.number, self.info)
 
     def tell(self, state: EngineState) -> None:
         """Take over the state from the engine's owner, which has tried it."""

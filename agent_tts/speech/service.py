@@ -51,6 +51,8 @@ class SpeechService:
         self._routing: Routing | None = None
         # True while the node shuts down: new utterances are refused.
         self.draining = False
+        # Starts the engines; None before `begin`.
+        self._start: asyncio.Task[None] | None = None
 
     @property
     def info(self) -> EngineInfo | None:
@@ -68,6 +70,13 @@ class SpeechService:
         return any(engine.ready for engine in self.engines)
 
     @property
+    def used(self) -> float:
+        """Open utterances of all fronts, those that wait included, for each slot of engines that run; 0 without one."""
+        up = [engine for engine in self.engines if engine.alive]
+        slots = sum(engine.slots for engine in up)
+        return sum(engine.load[1] * engine.slots for engine in up) / slots if slots else 0.0
+
+    @property
     def failed(self) -> bool:
         """Whether all engines have failed permanently."""
         return all(engine.failed for engine in self.engines)
@@ -77,8 +86,23 @@ class SpeechService:
         """Open utterances, waiting ones included."""
         return sum(engine.speaking for engine in self.engines)
 
+    def observe(self, observer: EngineObserver) -> None:
+        """Tell `observer`, and no other, of the engines, also that those run that do."""
+        for engine in self.engines:
+            engine.observe(observer)
+
+    def begin(self) -> None:
+        """Begin to start all engines; `start` is to follow, or `close`."""
+        self._start = asyncio.create_task(self._start_all(), name="start of the engines")
+
     async def start(self) -> None:
         """Start all engines; raises the errors of `EngineClient.start`. A failure or a cancel stops all of them."""
+        if self._start is None:
+            self.begin()
+        assert self._start is not None
+        await self._start
+
+    async def _start_all(self) -> None:
         try:
             async with asyncio.TaskGroup() as starts:
                 for engine in self.engines:
@@ -92,6 +116,9 @@ class SpeechService:
     async def close(self) -> None:
         """End every utterance and stop the engines. Idempotent."""
         self.draining = True
+        if self._start is not None:
+            self._start.cancel()
+            await asyncio.gather(self._start, return_exceptions=True)
         for engine in self.engines:
             engine.fail_all("draining", "the node is going away")
         await self._stop()

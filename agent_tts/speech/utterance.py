@@ -62,8 +62,8 @@ class Meter:
     def __init__(self) -> None:
         self.audio_ms = 0.0
 
-    def text(self) -> None:
-        """Text was appended."""
+    def text(self, characters: int) -> None:
+        """Text was appended: so many characters, tags included."""
 
     def submitted(self, read_at: float) -> None:
         """The first text is on its way to the engine. It was read from the transport at `read_at`, in seconds."""
@@ -178,7 +178,7 @@ class Utterance:
             return []
         self.chars += len(text)
         self._has_text = self._has_text or not text.isspace()
-        self._meter.text()
+        self._meter.text(len(text))
         items: list[Item] = [text] if self._markup is None else self._markup.read(text)
         if not items:
             self.request.write("")  # a long thought does not starve

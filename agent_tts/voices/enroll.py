@@ -101,7 +101,18 @@ class Enrolment:
             self._library.check_room(name)
             waveform = await decode(clip, max_s=self._max_s)
             arrays = await _encode(waveform, self._checkpoints.values(), reference=transcript is not None)
-        return self._library.add(voice, arrays)
+        return await self._add(voice, arrays)
+
+    async def _add(self, voice: StoredVoice, arrays: dict[str, NDArray[Any]]) -> StoredVoice:
+        """Store a voice in a thread; a cancellation takes it back."""
+        adding = asyncio.create_task(asyncio.to_thread(self._library.add, voice, arrays), name=f"storing {voice.name}")
+        try:
+            return await asyncio.shield(adding)
+        except asyncio.CancelledError:
+            await asyncio.wait([adding])
+            if adding.exception() is None:
+                await asyncio.to_thread(self._library.delete, voice.name)
+            raise
 
     def design(self, name: str, prompt: str, *, description: str = "") -> StoredVoice:
         """Store a voice that a text describes; raises the errors of `VoiceLibrary.add`, `InvalidRequest` for a text."""

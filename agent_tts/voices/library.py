@@ -6,11 +6,15 @@ size H, and, with a transcript, `codes` int16[T, 16], the frames of the clip. NA
 adapter of the model that speaks it.
 
 A rename adds or removes a whole folder, so any number of processes may share a library.
+
+With the address of a store (`store.py`) the folder is this machine's copy of it: what is read is always in the folder,
+what is changed is changed in the store first, and `refresh` brings what others have changed.
 """
 
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import re
@@ -19,7 +23,9 @@ import shutil
 import stat
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+import threading
+import time
+from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -34,6 +40,7 @@ from agent_tts.errors import Internal, SettingsError, StorageFull, UnknownVoice,
 from agent_tts.lexicon import Lexicon
 from agent_tts.model.adapter_file import CONFIG, WEIGHTS, AdapterFile
 from agent_tts.voices.names import checked_name, did_you_mean, is_name, library_name
+from agent_tts.voices.store import Files, StoreLost, VoiceStore
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -45,6 +52,12 @@ MAX_JSON_BYTES = 65_536
 MAX_LEXICON_BYTES = 16 << 20  # more than the longest one has
 
 _JSON, _ARRAYS, _LEXICON, _ADAPTER = "voice.json", "voice.safetensors", "lexicon.json", "adapter"
+# All files of a voice that a store keeps; and which state of the store's voice a folder has.
+_FILES = (_JSON, _ARRAYS, _LEXICON, f"{_ADAPTER}/{CONFIG}", f"{_ADAPTER}/{WEIGHTS}")
+_ORIGIN = "origin"
+# Held by the process that changes the store's voices or their copies; its modification time is that of the last copy.
+_LOCK = ".lock"
+LOCK_S = 10.0  # longest wait for it
 _VECTOR = re.compile(r"vector_([1-9][0-9]{0,4})")
 # Folders that are being added or deleted. One that is this old was left by a process that died.
 _TEMPORARY = ".temporary-"
@@ -100,11 +113,20 @@ class _Card(BaseModel):
 
 
 class VoiceLibrary:
-    """The voices in a folder, at most `limit`; the folder is made when the first one is added."""
+    """The voices in a folder, at most `limit`; the folder is made when the first one is added.
 
-    def __init__(self, folder: Path, limit: int) -> None:
+    Every method may be called in any thread. With a store, all that changes a voice takes up to a minute, and raises
+    `StoreLost` when it does not answer.
+    """
+
+    def __init__(self, folder: Path, limit: int, store: VoiceStore | None = None) -> None:
         self._folder = folder
         self._limit = limit
+        self.store = store  # whose copy the folder is; None: it is no copy
+        # States of the store's voices that were copied, or are damaged, by name.
+        self._origins: dict[str, str] = {}
+        # Held while the folder is read.
+        self._reading = threading.Lock()
         # Modification time of the folder when it was last read, ns; None: it must be read again.
         self._read_at: int | None = None
         # Entries with a valid name: (inode, modification time) when read, or None if it must be read again; and the
@@ -115,13 +137,17 @@ class VoiceLibrary:
 
     @classmethod
     def of(cls, settings: Voices) -> Self:
-        """The library of these settings. Raises `SettingsError` if there is no absolute folder."""
+        """The library of these settings. Raises `SettingsError` if there is no absolute folder, or no such store."""
+        address = settings.folder if settings.folder and VoiceStore.is_address(settings.folder) else None
         try:
+            if address is not None:
+                digest = hashlib.sha256(address.encode()).hexdigest()[:16]
+                return cls(default_folder().with_name("voice-copies") / digest, settings.limit, VoiceStore(address))
             folder = Path(settings.folder).expanduser() if settings.folder else default_folder()
         except RuntimeError as error:
             raise SettingsError("voices.folder: there is no home folder; set an absolute path") from error
         if not folder.is_absolute():
-            raise SettingsError("voices.folder: it has to be absolute or start with ~")
+            raise SettingsError("voices.folder: it has to be absolute, start with ~, or be an address such as s3://")
         return cls(folder, settings.limit)
 
     # ------------------------------------------------------------ reading
@@ -131,17 +157,18 @@ class VoiceLibrary:
 
         A damaged voice is left out and logged. Without changes, this takes two system calls.
         """
-        try:
-            modified = self._folder.stat().st_mtime_ns
-            if modified != self._read_at:
-                settled = _is_settled(modified)
-                self._scan()
-                self._read_at = modified if settled else None
-        except OSError as error:
-            self._read_at, self._entries, self._voices = None, {}, ()
-            if not isinstance(error, FileNotFoundError):
-                logger.error("the voice library cannot be read: {}", error.strerror)
-        return self._voices
+        with self._reading:
+            try:
+                modified = self._folder.stat().st_mtime_ns
+                if modified != self._read_at:
+                    settled = _is_settled(modified)
+                    self._scan()
+                    self._read_at = modified if settled else None
+            except OSError as error:
+                self._read_at, self._entries, self._voices = None, {}, ()
+                if not isinstance(error, FileNotFoundError):
+                    logger.error("the voice library cannot be read: {}", error.strerror)
+            return self._voices
 
     def get(self, name: str) -> StoredVoice:
         """The voice of a name, with or without `clone:`; raises `UnknownVoice` if there is none, or it is damaged."""
@@ -243,7 +270,7 @@ class VoiceLibrary:
         """
         self.check_room(voice.name)
         sizes, frames = _check(voice, arrays)
-        with self._changing("stored"):
+        with self._changing("stored"), self._alone():
             self._write(voice, arrays)
         self.voices()
         if len(self._entries) > self._limit:  # another process was as fast
@@ -256,15 +283,23 @@ class VoiceLibrary:
 
         Raises `UnknownVoice` if there is none of this name, `StorageFull` or `Internal` if the disk refuses.
         """
-        folder = self._path(self.get(name).name)
-        temporary = folder / f"{_TEMPORARY}{secrets.token_hex(8)}"
-        with self._changing("changed"):
-            if lexicon is None or not len(lexicon):
-                (folder / _LEXICON).unlink(missing_ok=True)
-            else:
-                _write_file(temporary, json.dumps(lexicon.mapping(), ensure_ascii=False, indent=1).encode())
-                temporary.replace(folder / _LEXICON)
-            os.utime(self._folder)  # for the other processes, which look at this alone
+        name, data = self.get(name).name, None
+        if lexicon is not None and len(lexicon):
+            data = json.dumps(lexicon.mapping(), ensure_ascii=False, indent=1).encode()
+        with self._changing("changed"), self._alone():
+            self._publish(name, self._path(name), {_LEXICON: data})
+            self._put(name, _LEXICON, data)
+
+    def _put(self, name: str, file: str, data: bytes | None) -> None:
+        """Replace a file of a voice, or remove it."""
+        folder = self._path(name)
+        if data is None:
+            (folder / file).unlink(missing_ok=True)
+        else:
+            temporary = folder / f"{_TEMPORARY}{secrets.token_hex(8)}"
+            _write_file(temporary, data)
+            temporary.replace(folder / file)
+        os.utime(self._folder)  # for the other processes, which look at this alone
 
     def set_adapter(self, name: str, source: Path | None) -> None:
         """Speak a cloned voice by the adapter in a folder from now on, which is copied; None: by the model as it is.
@@ -281,9 +316,8 @@ class VoiceLibrary:
             raise Unsupported(f"the voice {voice.name!r} is {voice.kind}: only cloned voices have adapters")
         if source is not None:
             AdapterFile.read(source)
-        target, doomed = self._path(voice.name), self._folder / f"{_TEMPORARY}{secrets.token_hex(8)}"
-        with self._changing("changed"), self._new_folder() as made:
-            for path in target.iterdir():
+        with self._changing("changed"), self._alone(), self._new_folder() as made:
+            for path in self._path(voice.name).iterdir():
                 if path.name in (_ARRAYS, _LEXICON):
                     _write_file(made / path.name, path.read_bytes())
             if source is not None:
@@ -291,12 +325,18 @@ class VoiceLibrary:
                 for file in (CONFIG, WEIGHTS):
                     shutil.copyfile(source / file, made / _ADAPTER / file)
             self._write_card(made, replace(voice, version=secrets.token_hex(16)))
-            target.rename(doomed)
-            try:
-                made.rename(target)
-            except BaseException:
-                doomed.rename(target)
-                raise
+            self._publish(voice.name, made)
+            self._swap(made, voice.name)
+
+    def _swap(self, made: Path, name: str) -> None:
+        """Put a finished folder in the place of a voice's."""
+        target, doomed = self._path(name), self._folder / f"{_TEMPORARY}{secrets.token_hex(8)}"
+        target.rename(doomed)
+        try:
+            made.rename(target)
+        except BaseException:
+            doomed.rename(target)
+            raise
         _remove(doomed)
 
     def delete(self, name: str) -> None:
@@ -304,17 +344,147 @@ class VoiceLibrary:
 
         Raises `InvalidRequest` or `UnknownVoice` if there is none of this name, `Internal` if the disk refuses.
         """
-        path = self._path(library_name(name))
+        name = checked_name(library_name(name))
+        with self._changing("deleted"), self._alone():
+            stored = self.store is not None and self.store.delete(name)
+            if not self._drop(name) and not stored:
+                raise self._unknown(name)
+
+    def _drop(self, name: str) -> bool:
+        """Remove a voice's folder; returns whether there was one."""
         doomed = self._folder / f"{_TEMPORARY}{secrets.token_hex(8)}"
-        with self._changing("deleted"):
-            try:
-                path.rename(doomed)
-            except FileNotFoundError:
-                raise self._unknown(path.name) from None
+        try:
+            self._path(name).rename(doomed)
+        except FileNotFoundError:
+            return False
         _remove(doomed)
+        return True
+
+    # ------------------------------------------------------------ the store
+
+    def refresh(self, max_age_s: float | None = None) -> None:
+        """Take over what others have changed in the store; nothing without one.
+
+        Args:
+            max_age_s: age of a copy that is good enough, and no wait for a process that makes one; None: a new one.
+
+        Raises `StoreLost` if the store does not answer: all voices of the folder stay.
+        """
+        if self.store is None:
+            return
+        with self._trying("copied"), self._alone(wait=max_age_s is None) as copied_at:
+            if copied_at is None or (max_age_s is not None and _now().timestamp() - copied_at < max_age_s):
+                return
+            found = self.store.contents()
+            self.voices()
+            if found is None:
+                if self._entries:
+                    raise StoreLost("the voice store (voices.folder) is empty, or is not mounted: see its folder")
+                found = {}
+            gone = self._entries.keys() - found.keys()
+            changed = {
+                name: size for name, (identity, size) in found.items() if self._origin(name, identity) != identity
+            }
+            if gone or changed:
+                with self._changing("copied"):
+                    self._take_over(gone, changed, found)
+            os.utime(self._folder / _LOCK)
+
+    def _take_over(self, gone: Set[str], changed: Mapping[str, int], found: Mapping[str, tuple[str, int]]) -> None:
+        for name in gone:
+            self._drop(name)
+        assert self.store is not None
+        for name, files in self.store.read(changed):
+            identity, _ = found[name]
+            if files is not None:
+                self._copy(name, files, identity)
+            elif name not in self._entries:
+                logger.warning("the voice {!r} in the store is damaged and left out", name)
+            self._origins[name] = identity
+
+    def _origin(self, name: str, wanted: str) -> str | None:
+        """Which state of the store's voice the folder has, read again unless it is the one that is wanted."""
+        if self._origins.get(name) != wanted:
+            try:
+                self._origins[name] = _regular(self._path(name) / _ORIGIN).read_text()
+            except (OSError, ValueError):
+                return None
+        return self._origins[name]
+
+    def _copy(self, name: str, files: Files, identity: str) -> None:
+        """Make a voice what the store has."""
+        card = files.get(_JSON, b"")
+        here = self._path(name)
+        if name in self._entries and _content(here / _JSON) == card:  # nothing else may differ
+            self._put(name, _LEXICON, files.get(_LEXICON))
+            self._put(name, _ORIGIN, identity.encode())
+            return
+        with self._new_folder() as made:
+            for file in _FILES:
+                if file in files:
+                    (made / file).parent.mkdir(mode=0o700, exist_ok=True)
+                    _write_file(made / file, files[file])
+            _write_file(made / _ORIGIN, identity.encode())
+            if os.path.lexists(here):
+                self._swap(made, name)
+            else:
+                self._claim(made, name)
+
+    def _publish(
+        self, name: str, folder: Path, changes: Mapping[str, bytes | None] | None = None, *, new: bool = False
+    ) -> None:
+        """Have the store keep the files of a folder, with some changed or left out."""
+        if self.store is None:
+            return
+        files = {file: _content(folder / file) for file in _FILES} | dict(changes or {})
+        try:
+            self.store.put(name, {file: data for file, data in files.items() if data is not None}, new=new)
+        except FileExistsError:
+            raise _exists(name) from None
+
+    @contextmanager
+    def _alone(self, *, wait: bool = True) -> Iterator[float | None]:
+        """Keep other processes of this machine from the store and its copies: the time of the last copy, in seconds.
+
+        None while another process has it, which without `wait` is no error. Without a store: 0, and nothing is kept.
+        """
+        if self.store is None:
+            yield 0.0
+            return
+        import fcntl
+
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        deadline = time.monotonic() + (LOCK_S if wait else 0)
+        with open(self._folder / _LOCK, "ab", opener=lambda path, flags: os.open(path, flags, 0o600)) as lock:
+            new = lock.tell() == 0
+            while True:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if not wait:
+                        yield None
+                        return
+                    if time.monotonic() > deadline:
+                        raise StoreLost("another process changes the voices: try again", retry_after_ms=1_000) from None
+                    time.sleep(0.02)
+            if new:  # there has been no copy
+                lock.write(b"\n")
+                lock.flush()
+                os.utime(lock.fileno(), (0, 0))
+            yield os.fstat(lock.fileno()).st_mtime
 
     @contextmanager
     def _changing(self, what: str) -> Iterator[None]:
+        try:
+            with self._trying(what):
+                yield
+        finally:
+            self._read_at = None
+
+    @contextmanager
+    def _trying(self, what: str) -> Iterator[None]:
+        """Raise `StorageFull` or `Internal` if the disk refuses."""
         try:
             yield
         except OSError as error:
@@ -322,8 +492,6 @@ class VoiceLibrary:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise StorageFull(f"the voice cannot be {what}: the node's disk is full") from error
             raise Internal(f"the voice cannot be {what}; the reason is in the node's log") from error
-        finally:
-            self._read_at = None
 
     def _write(self, voice: StoredVoice, arrays: Arrays) -> None:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -336,6 +504,7 @@ class VoiceLibrary:
                 # `save` writes the memory of an array as it is, which is wrong for a transposed one.
                 ordered = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
                 _write_file(temporary / _ARRAYS, save(ordered))
+            self._publish(voice.name, temporary, new=True)
             self._claim(temporary, voice.name)
 
     @contextmanager
@@ -455,6 +624,14 @@ def _shapes(path: Path) -> dict[str, tuple[int, ...]]:
             return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 - no mapping
     except SafetensorError as error:
         raise ValueError(str(error)) from None
+
+
+def _content(path: Path) -> bytes | None:
+    """The content of a file; None if there is none."""
+    try:
+        return _regular(path).read_bytes()
+    except FileNotFoundError:
+        return None
 
 
 def _regular(path: Path) -> Path:

@@ -15,6 +15,11 @@ from agent_tts.cli.app import app
         ([], "--synthetic 1.7B and --model FOLDER are two ways"),
         (["--synthetic", "1.7B", "--model", "somewhere"], "--synthetic 1.7B and --model FOLDER are two ways"),
         (["--synthetic", "7B"], "unknown size '7B'; known are tiny"),
+        (
+            ["--synthetic", "1.7B", "--fp8", "both,nothing"],
+            "must be of nothing,cache,weights,both, in this order",
+        ),
+        (["--synthetic", "1.7B", "--fp8", "weights", "--no-fused"], "--fp8 is for fused kernels alone"),
         (["--synthetic", "1.7B", "--batches", "0"], "--batches 0: must be whole numbers from 1"),
     ],
 )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import json
+import shlex
 import signal
 from pathlib import Path
 
@@ -81,11 +83,14 @@ def test_a_node_prints_its_address_serves_and_exits_on_sigterm() -> None:
 @pytest.mark.parametrize("locked", [False, True])
 def test_the_welcome_on_a_terminal_explains_how_to_use_the_node(monkeypatch: pytest.MonkeyPatch, locked: bool) -> None:
     out = io.StringIO()
-    monkeypatch.setattr(serve, "Console", lambda **_: Console(file=out, force_terminal=True, width=160, no_color=True))
+    monkeypatch.setattr(serve, "Console", lambda **_: Console(file=out, force_terminal=True, width=60, no_color=True))
     auth = {"api_keys": ["sesame"]} if locked else {}
     serve.welcome(Settings.model_validate({"engine": "tone", "engines": 2, "auth": auth}), "http://127.0.0.1:1")
     said = out.getvalue()
-    assert "http://127.0.0.1:1/v1/audio/speech" in said
+    *_, speak, curl = map(shlex.split, said.splitlines())  # to be copied: a line each
+    assert speak == ["agent-tts", "say", "--url", "http://127.0.0.1:1", "Hello there."]
+    assert curl[1] == "http://127.0.0.1:1/v1/audio/speech"
+    assert json.loads(curl[curl.index("--json") + 1])["input"] == "Hello there."
     assert "http://127.0.0.1:1/ " in said
     assert "tone, 2 processes" in said
     assert ("$AGENT_TTS_KEY" in said) is locked

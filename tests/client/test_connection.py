@@ -15,7 +15,8 @@ from websockets.http11 import Request, Response
 from websockets.typing import Subprotocol
 
 from agent_tts.client import connection as client
-from agent_tts.client.connection import ConnectionLost, NodeConnection, connect, http_url, stream_url
+from agent_tts.client.connection import ConnectionLost, NodeConnection, http_url, stream_url
+from agent_tts.client.moving import connect
 from agent_tts.client.utterance import Audio, Cancelled, Done, Flushed, Mark, RemoteUtterance, Words
 from agent_tts.errors import (
     AtCapacity,

@@ -129,6 +129,17 @@ def test_secrets_are_neither_in_errors_nor_in_the_yaml() -> None:
     assert "sesame" not in to_yaml(load(overrides={"auth.api_keys": "sesame-1"}, environ={}))
 
 
+def test_named_keys_come_from_a_variable_and_are_never_shown() -> None:
+    environ = {"AGENT_TTS_AUTH__KEYS": "{shop: {key: sesame-1, sessions: 8}, desk: {key: sesame-2, operator: true}}"}
+    loaded = load(environ=environ)
+    assert {name: key.sessions for name, key in loaded.settings.auth.keys.items()} == {"shop": 8, "desk": None}
+    assert "sesame" not in to_yaml(loaded) + repr(loaded.settings)
+    for wrong in ("shop: {key: sesame-1, sesions: 8}", "shop: sesame-1", "shop: {key: sesame-1, sessions: sesame-2}"):
+        with pytest.raises(SettingsError, match="AGENT_TTS_AUTH__KEYS, item shop") as caught:
+            load(environ={"AGENT_TTS_AUTH__KEYS": f"{{{wrong}}}"})
+        assert "sesame" not in str(caught.value)
+
+
 def test_a_node_reachable_from_other_machines_needs_a_key() -> None:
     with pytest.raises(SettingsError, match=r"host 0\.0\.0\.0 can be reached from other machines"):
         load_settings(overrides={"host": "0.0.0.0"}, environ={})
@@ -163,11 +174,23 @@ def test_printed_settings_load_as_the_same_settings(tmp_path: Path, config: Path
     path = tmp_path / "printed.yaml"
     path.write_text(to_yaml(loaded))
     assert load_settings(path, environ={}) == loaded.settings
-    assert "connections: 1  # simultaneous sessions of all clients [node.yaml]" in to_yaml(loaded)
+    assert "port: 1  # port to listen on; 0 picks a free one [node.yaml]" in to_yaml(loaded)
 
 
 def test_every_setting_has_a_description() -> None:
-    sections = {"tls", "auth", "limits", "timeouts", "telemetry", "espeak", "tone", "qwen3", "voices", "dictionaries"}
+    sections = {
+        "tls",
+        "auth",
+        "fleet",
+        "limits",
+        "timeouts",
+        "telemetry",
+        "espeak",
+        "tone",
+        "qwen3",
+        "voices",
+        "dictionaries",
+    }
     sections |= {"audioseal", "c2pa", "agent", "agent.stt", "agent.llm"}
     assert [key for key, field in FIELDS.items() if key not in sections and not field.description] == []
 

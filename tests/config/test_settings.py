@@ -43,3 +43,23 @@ def test_settings_round_trip_through_json() -> None:
 def test_settings_built_in_python_ignore_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AGENT_TTS_PORT", "1")
     assert Settings().port == 8100
+
+
+@pytest.mark.parametrize(
+    ("auth", "why"),
+    [
+        ({"keys": {"a b": {"key": "k"}}}, "a name has 1 to 32 of"),
+        ({"keys": {"unnamed": {"key": "k"}}}, "is not unnamed"),
+        ({"keys": {"a": {"key": ""}}}, "visible ASCII"),
+        ({"keys": {"a": {"key": "k"}, "b": {"key": "k"}}}, "two names have the same key"),
+        ({"keys": {"a": {"key": "k"}}, "api_keys": ["k"]}, "auth.keys.a is in auth.api_keys"),
+        ({"keys": {f"key-{number}": {"key": f"{number}"} for number in range(1_001)}}, "at most 1000"),
+    ],
+)
+def test_a_key_has_one_name_that_is_a_label(auth: dict[str, object], why: str) -> None:
+    with pytest.raises(ValidationError, match=why):
+        Settings.model_validate({"auth": auth})
+
+
+def test_a_named_key_opens_the_node_to_other_machines() -> None:
+    assert Settings.model_validate({"host": "0.0.0.0", "auth": {"keys": {"a": {"key": "k"}}}}).auth.locked

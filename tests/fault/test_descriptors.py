@@ -15,7 +15,7 @@ import pytest
 from loguru import logger
 
 from agent_tts import open_files
-from agent_tts.config.settings import Limits
+from agent_tts.config.settings import Settings
 from agent_tts.serve.process import raise_limit_of_files
 from tests.certificates import make_certificate
 from tests.cli.process import children_of
@@ -56,7 +56,7 @@ def test_a_node_that_may_open_too_few_files_says_so_at_its_start(monkeypatch: py
     try:
         for allowed in (2_560, 2_559):
             monkeypatch.setattr(open_files, "allowed", lambda allowed=allowed: allowed)
-            raise_limit_of_files(Limits())
+            raise_limit_of_files(Settings())
     finally:
         logger.remove(sink)
     assert len(lines) == 1

@@ -288,6 +288,9 @@ async def test_a_drain_while_one_front_starts_and_another_is_killed(tmp_path: Pa
                 pids = node.pids()
                 node.process.send_signal(signal.SIGTERM)
                 await peers["front 1"].until("session.draining")
+                async with httpx.AsyncClient() as client:
+                    page = (await client.get(f"{node.url}/metrics")).text
+                assert re.search(r"^agent_tts_draining [123]", page, re.M)
                 node.kill("front 1")
                 assert await cut(peers["front 1"]) < SOON_S
             assert await cut(peers["front 2"]) < SOON_S

@@ -23,8 +23,8 @@ from agent_tts.bench.statistics import lag_watched, percentiles, together
 from agent_tts.cli.bench_options import NodeOptions, Outputs, PacedVoiceOptions
 from agent_tts.cli.bench_runs import SPARE_CONNECTIONS, print_memory, progress, run, target
 from agent_tts.cli.options import command
-from agent_tts.config.settings import Limits
 from agent_tts.errors import SpeechError
+from agent_tts.serve.fronts import FEWEST_CONNECTIONS
 
 START_S = 60.0  # for all slots to speak
 ANSWER_S = 10.0  # for a cancel to have its effects
@@ -211,7 +211,7 @@ def main(
         "slots": streams,
         "queue": streams,
         "timeouts__queue_s": START_S,
-        "limits__connections": max(Limits().connections, streams + SPARE_CONNECTIONS),
+        "limits__connections": max(FEWEST_CONNECTIONS, streams + SPARE_CONNECTIONS),
         "limits__contexts_per_session": per_connection,
     }
 

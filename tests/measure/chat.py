@@ -27,7 +27,8 @@ ANSWER = (
 )
 START_S = 5.0
 
-Answer = Callable[[list[dict[str, Any]]], str]  # messages of a request -> text of the answer
+# Messages of a request -> text of the answer, or the delta of its only chunk; its `finish_reason` is the answer's.
+Answer = Callable[[list[dict[str, Any]]], str | dict[str, Any]]
 
 
 @asynccontextmanager
@@ -37,12 +38,14 @@ async def running_chat(
     think_s: float = THINK_S,
     token_s: float = TOKEN_S,
     on_first: Callable[[], None] = lambda: None,
+    on_request: Callable[[dict[str, Any]], None] = lambda body: None,
 ) -> AsyncIterator[str]:
     """Run the server; yields its base URL.
 
     Args:
         think_s: before the first token.
         token_s: between tokens.
+        on_request: called with the body of each request.
         on_first: called when the first token of an answer is sent.
     """
 
@@ -50,7 +53,9 @@ async def running_chat(
         return JSONResponse({"object": "list", "data": [{"id": MODEL, "object": "model"}]})
 
     async def completions(request: Request) -> Response:
-        text = answer((await request.json())["messages"])
+        body = await request.json()
+        on_request(body)
+        text = answer(body["messages"])
         return StreamingResponse(_tokens(text, think_s, token_s, on_first), media_type="text/event-stream")
 
     routes = [Route("/v1/models", models), Route("/v1/chat/completions", completions, methods=["POST"])]
@@ -72,17 +77,22 @@ async def running_chat(
             await task
 
 
-async def _tokens(text: str, think_s: float, token_s: float, on_first: Callable[[], None]) -> AsyncIterator[str]:
+async def _tokens(
+    text: str | dict[str, Any], think_s: float, token_s: float, on_first: Callable[[], None]
+) -> AsyncIterator[str]:
     await asyncio.sleep(think_s)
     on_first()
-    for token in re.findall(r"\S+\s*", text):
-        yield _chunk({"content": token}, None)
+    deltas = [text] if isinstance(text, dict) else [{"content": token} for token in re.findall(r"\S+\s*", text)]
+    reason = "stop"
+    for delta in deltas:
+        reason = delta.get("finish_reason", reason)
+        yield _chunk(delta, None)
         await asyncio.sleep(token_s)
-    yield _chunk({}, "stop")
+    yield _chunk({}, reason)
     yield "data: [DONE]\n\n"
 
 
-def _chunk(delta: dict[str, str], reason: str | None) -> str:
+def _chunk(delta: dict[str, Any], reason: str | None) -> str:
     choice = {"index": 0, "delta": delta, "finish_reason": reason}
     chunk = {"id": "1", "object": "chat.completion.chunk", "created": 0, "model": MODEL, "choices": [choice]}
     return f"data: {json.dumps(chunk)}\n\n"

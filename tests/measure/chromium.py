@@ -156,6 +156,11 @@ class Page:
         )
         await self.call("Emulation.setTouchEmulationEnabled", enabled=phone)
 
+    async def throttle(self, kbit_s: float) -> None:
+        """Limit what the page receives, over WebSockets too, but not over WebRTC; kbit/s."""
+        limits = {"offline": False, "latency": 0, "downloadThroughput": kbit_s * 125, "uploadThroughput": -1}
+        await self.call("Network.emulateNetworkConditions", **limits)
+
     async def prefer(self, **features: str) -> None:
         """Emulate media features, such as `prefers_color_scheme="dark"`."""
         named = [{"name": name.replace("_", "-"), "value": value} for name, value in features.items()]

@@ -51,6 +51,7 @@ class Listener:
     plays_until: float = 0.0  # when it will have played all audio so far
     heard_at: float | None = None  # when it will have played the last audible sample
     wait: float = 0.0  # the longest for want of audio
+    wait_at: float = 0.0  # how much of its audio was heard then
     gap: float = 0.0  # the longest time between two audible samples
     left: list[float] = field(default_factory=list)  # audio that it had when a piece ended
     done: events.RequestFinished | None = None
@@ -60,7 +61,8 @@ class Listener:
         if isinstance(event, events.RequestAudio):
             samples = np.frombuffer(event.pcm, "<i2").astype(np.int32)
             begins = max(self.plays_until, now)
-            self.wait = max(self.wait, begins - self.plays_until) if self.audio else 0.0
+            if self.audio and begins - self.plays_until > self.wait:
+                self.wait, self.wait_at = begins - self.plays_until, self.audio
             self.first = now if self.first is None else self.first
             heard = begins + np.flatnonzero(np.abs(samples) > AUDIBLE_PEAK) / SAMPLE_RATE
             if len(heard):
@@ -112,10 +114,12 @@ def told(listeners: Sequence[Listener]) -> str:
     audio = sorted(one.audio for one in listeners)
     first = max((one.first for one in listeners if one.first is not None), default=float("nan"))
     late = sum(one.done is None for one in listeners)
+    waited = max(listeners, key=lambda one: one.wait)
     return (
         f"x {len(listeners):>3}: cut {cuts}; audio {audio[0]:.2f} to {audio[-1]:.2f} s, first after "
-        f"{1_000 * first:.0f} ms at most; longest wait for audio {1_000 * max(one.wait for one in listeners):.0f} ms; "
-        f"longest gap {1_000 * max(one.gap for one in listeners):.0f} ms; least audio left at the end of a piece "
+        f"{1_000 * first:.0f} ms at most; longest wait for audio {1_000 * waited.wait:.0f} ms, after "
+        f"{waited.wait_at:.2f} s; longest gap {1_000 * max(one.gap for one in listeners):.0f} ms; "
+        f"least audio left at the end of a piece "
         f"{1_000 * min((left for one in listeners for left in one.left), default=float('nan')):.0f} ms"
         + (f"; {late} not done after {LIMIT_S:g} s" if late else "")
     )

@@ -39,7 +39,7 @@ def front(number: int, end: socket.socket) -> Supervision:
     metrics = Metrics(front=number)
     for transport in ("websocket", "rtc", "http"):
         meter = metrics.context(transport)
-        meter.text()
+        meter.text(1)
         meter.audio(80)
         meter.finished(RequestFinished(1, "end", busy_ms=1))
     supervision = Supervision(number, Channel(end, ToFront, lambda _: None), bytes(32).hex())

@@ -9,7 +9,7 @@ import pytest
 
 from agent_tts.config.settings import Agent, Limits, Qwen3, Settings
 from agent_tts.serve import fronts
-from agent_tts.serve.fronts import AGENT, RELAY, automatic, cores, front_count, roles
+from agent_tts.serve.fronts import AGENT, RELAY, automatic, connections, cores, front_count, roles, rtc_peers
 
 WEB_SOCKETS_ONLY = Limits(rtc_peers=0)
 GPUS = Qwen3(models=("folder",), device="cuda:0,cuda:1")
@@ -63,6 +63,22 @@ def test_a_quota_counts_as_cores(
     monkeypatch.setattr(fronts, "_QUOTAS", (file, "/no/such/file"))
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(8))
     assert cores() == (expected or 8)
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        (Settings(fronts=4), (512, 192)),  # 64 slots, and 128 that wait
+        (Settings(fronts=1, slots=300), (900, 48)),
+        (Settings(fronts=1, slots=300, engines=2), (1_800, 48)),
+        (Settings(fronts=4, limits=Limits(connections=7, rtc_peers=0)), (7, 0)),
+    ],
+)
+def test_limits_follow_the_engines_and_the_fronts(
+    monkeypatch: pytest.MonkeyPatch, settings: Settings, expected: tuple[int, int]
+) -> None:
+    monkeypatch.setattr(sys, "platform", "linux")
+    assert (connections(settings), rtc_peers(settings)) == expected
 
 
 def test_calls_may_have_processes_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,8 +12,8 @@ from starlette.requests import HTTPConnection
 
 from agent_tts.config.settings import Settings
 from agent_tts.errors import AtCapacity, RateLimited, Unauthorized
-from agent_tts.serve import guard as guard_module
 from agent_tts.serve.guard import Client, Guard
+from agent_tts.serve.keys import Keys
 from agent_tts.serve.ledger import MAX_UPLOADS
 from agent_tts.serve.telemetry.metrics import Metrics
 
@@ -80,7 +80,7 @@ def test_keys_have_different_labels_that_do_not_show_them() -> None:
 
 def test_keys_are_compared_in_constant_time() -> None:
     """Fails with `==` in place of `compare_digest`."""
-    tree = ast.parse(inspect.getsource(guard_module.Guard._known).lstrip().replace("\n    ", "\n"))
+    tree = ast.parse(inspect.getsource(Keys.find).lstrip().replace("\n    ", "\n"))
     calls = [ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)]
     assert "hmac.compare_digest" in calls
     compared = [node for node in ast.walk(tree) if isinstance(node, ast.Compare)]

@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from agent_tts.config.settings import Settings
 from agent_tts.errors import AtCapacity, RateLimited, Unauthorized
 from agent_tts.ipc.front_messages import Claim, Place, Token
+from agent_tts.serve.keys import Keys
 from agent_tts.serve.ledger import MAX_UPLOADS, Ledger
 
 FRONTS = 3
@@ -121,6 +122,45 @@ def test_all_fronts_together_give_a_key_its_rate_and_no_more() -> None:
         with contextlib.suppress(RateLimited):
             granted += ledger.requests("a", millisecond / 1_000, several=True)
     assert 1_490 <= granted <= 1_500  # 5 s at once, and 10 s
+
+
+def named(**values: Any) -> tuple[Ledger, str]:
+    """A ledger with one key, called shop, and its id."""
+    settings = Settings(auth={"keys": {"shop": {"key": "k", **values}}})
+    (key_id,) = Keys(settings.auth).ids
+    return Ledger(settings), key_id
+
+
+def test_a_key_may_have_all_sessions_unless_the_operator_says_otherwise() -> None:
+    ledger = make(limits={"connections": 20})
+    for number in range(20):
+        ledger.admit(0, Claim(number, "a", Token(str(number), 60.0) if number % 2 else None), 0.0)
+    with pytest.raises(AtCapacity, match=r"20 sessions are open on this node \(limits.connections\)"):
+        ledger.admit(0, Claim(20, "b"), 0.0)
+
+
+def test_a_named_key_has_its_own_number_of_sessions_those_of_its_tokens_included() -> None:
+    ledger, shop = named(sessions=2)
+    ledger.admit(0, Claim(1, shop), 0.0)
+    ledger.admit(1, Claim(1, shop, Token("t", 60.0)), 0.0)
+    with pytest.raises(AtCapacity, match=r"2 sessions are open with this key \(auth.keys.shop.sessions\)") as refused:
+        ledger.admit(2, Claim(1, shop), 0.0)
+    assert refused.value.retry_after_ms
+    ledger.release(1, 1, 1.0)
+    ledger.admit(2, Claim(2, shop), 1.0)
+
+
+def test_the_characters_of_a_key_are_exact_over_a_time() -> None:
+    """A text that is longer than what is left is waited for afterwards; the fronts need not know of one another."""
+    ledger, shop = named(characters_per_minute=600)
+    free_at, spoken, now = 0.0, 0, 0.0
+    while now < 600:
+        if now >= free_at:
+            free_at = ledger.spend(shop, 350, now)
+            spoken += 350
+        now += 0.05
+    assert 600 + 10 * 600 <= spoken <= 600 + 10 * 600 + 350
+    assert ledger.spend("another", 10**9, now) == now
 
 
 def test_new_limits_count_from_now_on() -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from agent_tts.config.settings import Auth, Limits, Settings, Timeouts, Tls
+from pydantic import SecretStr
+
+from agent_tts.config.settings import Auth, Key, Limits, Settings, Timeouts, Tls
 from agent_tts.errors import SettingsError
 from agent_tts.serve.reload import Change, Reload, change, with_secrets
 
@@ -84,16 +86,20 @@ async def test_the_file_of_a_lexicon_is_read_again_and_a_bad_one_changes_nothing
 
 
 def test_settings_with_secrets_come_back_equal() -> None:
-    settings = Settings(auth=Auth(api_keys=("one", "two")), fronts=3)
+    named = {"shop": Key(key=SecretStr("three"), sessions=8)}
+    settings = Settings(auth=Auth(api_keys=("one", "two"), keys=named), fronts=3)
     again = Settings.model_validate_json(with_secrets(settings))
     assert again == settings
     assert [key.get_secret_value() for key in again.auth.api_keys] == ["one", "two"]
+    assert again.auth.keys["shop"].key.get_secret_value() == "three"
 
 
 def test_secrets_are_never_in_the_line_about_a_change() -> None:
     found = change(Settings(), Settings(auth=Auth(api_keys=("sesame",))))
     assert "sesame" not in str(found)
     assert "auth.api_keys" in str(found)
+    found = change(Settings(), Settings(auth=Auth(keys={"shop": Key(key=SecretStr("sesame"))})))
+    assert str(found) == "changed: auth.keys"
 
 
 def test_nothing_changed_is_said() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from agent_tts.config.settings import Settings
 from agent_tts.engine.factory import create_loop
-from agent_tts.events import FRAME_SAMPLES
+from agent_tts.events import FRAME_SAMPLES, SpeechOptions
 from agent_tts.lexicon import Lexicon
 from agent_tts.protocol.context import AudioChunk, Word
 from agent_tts.protocol.v1 import MAX_UNKNOWN, NativeAdapter
@@ -737,13 +737,57 @@ async def test_draining_lets_open_contexts_finish_and_refuses_new_ones() -> None
     async with running() as peer:
         peer.send("text.append", context_id="t1", text="Hello world")
         peer.session.drain()
-        assert (await peer.until("session.draining"))["deadline_ms"] == 30_000
+        told = await peer.until("session.draining")
+        assert (told["deadline_ms"], told["reason"], told["address"]) == (30_000, "shutdown", None)
         peer.send("context.open", context_id="t2")
         assert (await peer.until("error"))["code"] == "draining"
         peer.send("context.end", context_id="t1")
         assert (await peer.until("context.done"))["reason"] == "end"
         peer.take()
         assert peer.session.closing == (1012, "the node is going away")
+
+
+async def test_an_idle_session_on_a_full_node_is_asked_once_to_move() -> None:
+    """It may stay: nothing is refused. One that speaks is asked when it is idle."""
+    async with running(slots=4, limits={"ready_share": 0.25}, public_url="wss://fleet.example") as peer:
+        node = peer.session._node
+        peer.send("text.append", context_id="t1", text="Hello world")
+        assert node.is_full()
+        peer.send("context.end", context_id="t1")
+        await peer.until("context.done")
+        assert not any(message["type"] == "session.draining" for message in peer.messages)
+        other = node.service.open(SpeechOptions())
+        node._relief_at = 0.0
+        assert node.is_full()
+        newcomer = Peer(Session(node, "test"))
+        node._relief_at = 0.0
+        assert node.is_full()
+        told = await peer.until("session.draining")
+        assert (told["reason"], told["address"], told["deadline_ms"]) == ("full", "wss://fleet.example", 300_000)
+        peer.send("text.append", context_id="t2", text="I stay.")
+        peer.send("context.end", context_id="t2")
+        assert (await peer.until("context.done"))["reason"] == "end"
+        newcomer.take()
+        newcomer.session.close()
+        other.stop()
+        assert not peer.of("session.draining") + newcomer.of("session.draining")
+
+
+async def test_a_full_node_asks_few_sessions_at_once() -> None:
+    """The longest idle first: 200 callers would all come to the next node together."""
+    async with running(slots=4, limits={"ready_share": 0.25}) as peer:
+        node = peer.session._node
+        peers = [Peer(Session(node, "test")) for _ in range(59)]
+        other = node.service.open(SpeechOptions())
+        for _ in range(3):
+            assert node.is_full()
+        for each in (peer, *peers):
+            each.take()
+        asked = [bool(each.of("session.draining")) for each in (peer, *peers)]
+        for each in peers:
+            each.session.close()
+        other.stop()
+        assert asked == [True] * 3 + [False] * 57
 
 
 async def test_an_idle_session_requests_the_close() -> None:

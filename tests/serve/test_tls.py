@@ -17,7 +17,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from agent_tts.client.connection import connect
+from agent_tts.client.moving import connect
 from agent_tts.config.settings import Settings, Tls
 from agent_tts.errors import SettingsError
 from agent_tts.serve.tls import MAX_HANDSHAKES, server_context

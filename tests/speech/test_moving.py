@@ -128,7 +128,7 @@ def say(speech: EngineRequest, *pieces: str) -> Hearing:
 async def occupy(service: SpeechService) -> list[EngineRequest]:
     """Take all slots, with speech for some seconds."""
     options = SpeechOptions(lead_ms=80)
-    held = [service.open(options) for engine in service.engines for _ in range(engine._slots)]
+    held = [service.open(options) for engine in service.engines for _ in range(engine.slots)]
     for speech in held:
         speech.write("word " * 100)
     await until(lambda: all(speech.started for speech in held))
@@ -410,7 +410,7 @@ async def test_no_request_waits_long_while_a_slot_is_free() -> None:
         clock = asyncio.get_running_loop().time
         while not all(hearing.task.done() for hearing in hearings):
             waiting = sum(not hearing.kinds for hearing in hearings)
-            free = sum(engine._slots - len(engine.owners()) for engine in service.engines)
+            free = sum(engine.slots - len(engine.owners()) for engine in service.engines)
             before = clock()
             await asyncio.sleep(0.01)
             idle_s = idle_s + clock() - before if waiting and free else 0.0

@@ -17,6 +17,7 @@ from agent_tts.engine.factory import create_loop
 from agent_tts.errors import Draining, EngineLost, UnknownVoice, UnsupportedLanguage
 from agent_tts.events import (
     EngineEvent,
+    EngineInfo,
     Model,
     RequestAudio,
     RequestFinished,
@@ -25,7 +26,7 @@ from agent_tts.events import (
     SpeechOptions,
 )
 from agent_tts.lexicon import Lexicon
-from agent_tts.speech.engine_handle import EngineClient, EngineClientFactory
+from agent_tts.speech.engine_handle import EngineClient, EngineClientFactory, EngineObserver
 from agent_tts.speech.engine_request import EngineRequest
 from agent_tts.speech.service import SpeechService
 from agent_tts.voices.library import StoredVoice, VoiceLibrary
@@ -55,6 +56,46 @@ async def test_ready_means_that_a_real_synthesis_succeeded() -> None:
     await until(lambda: service.ready)
     await service.close()
     assert not service.alive
+
+
+async def test_a_start_that_has_begun_is_waited_for_and_told_to_an_observer_that_comes_later() -> None:
+    """A node makes its application while its engines start; a fast engine is there first."""
+    seen: list[str] = []
+
+    class Observer(EngineObserver):
+        def started(self, engine: int, info: EngineInfo) -> None:
+            seen.append(info.engine)
+
+    settings = Settings(engine="tone")
+    for is_first in (True, False):
+        service = SpeechService([lambda events, lost: InProcessEngine(create_loop(settings), events, lost)])
+        service.begin()
+        if is_first:
+            await until(lambda service=service: service.ready)  # type: ignore[misc]
+        service.observe(Observer())
+        await service.start()
+        assert service.alive
+        await service.close()
+    assert seen == ["tone", "tone"]
+
+
+async def test_a_start_that_has_begun_ends_with_the_service() -> None:
+    closed = False
+
+    class Slow(InProcessEngine):
+        async def start(self) -> None:
+            await asyncio.Event().wait()
+
+        async def close(self) -> None:
+            nonlocal closed
+            closed = True
+            await super().close()
+
+    service = SpeechService([lambda events, lost: Slow(create_loop(Settings(engine="tone")), events, lost)])
+    service.begin()
+    await asyncio.sleep(0)
+    await service.close()
+    assert closed
 
 
 async def test_a_request_has_its_own_lexicon_before_its_voices_and_the_nodes(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from agent_tts.client.connection import OPEN_S, NodeConnection, NodeInfo, open_connection, stream_url
+from agent_tts.client.moving import MovingConnection
 from agent_tts.errors import SpeechError
 
 log = logging.getLogger(__name__)
@@ -16,7 +17,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False)
 class _PooledConnection:
-    node: NodeConnection
+    node: NodeConnection | MovingConnection
     users: int = 0  # contexts on it
 
 
@@ -26,11 +27,12 @@ class Pool:
     A connection that was lost, or whose node is draining, gets no new contexts; the next `connection` replaces it.
     """
 
-    def __init__(self, url: str, api_key: str | None) -> None:
+    def __init__(self, url: str, api_key: str | None, *, moves: bool = False) -> None:
         """Raises SettingsError for an invalid url. Connects to nothing yet."""
         stream_url(url)
         self._url = url
         self._api_key = api_key
+        self._moves = moves
         # Open connections, and dead ones that are not closed yet.
         self._connections: list[_PooledConnection] = []
         # Held while a connection is made or dead ones are closed.
@@ -41,7 +43,7 @@ class Pool:
         self.info: NodeInfo | None = None
 
     @asynccontextmanager
-    async def connection(self, timeout_s: float) -> AsyncIterator[tuple[NodeConnection, bool]]:
+    async def connection(self, timeout_s: float) -> AsyncIterator[tuple[NodeConnection | MovingConnection, bool]]:
         """A connection for one context while the block runs, and whether it existed before. Cancelling it is safe.
 
         Raises:
@@ -82,7 +84,8 @@ class Pool:
                     return pooled, True
             node = await open_connection(self._url, api_key=self._api_key)
             self.info = node.info
-            self._connections.append(pooled := _PooledConnection(node))
+            pooled = _PooledConnection(MovingConnection(node, self._url, self._api_key) if self._moves else node)
+            self._connections.append(pooled)
             return pooled, False
 
     async def _prewarm(self) -> None:

@@ -13,6 +13,8 @@ from livekit.agents import APIConnectionError, APIConnectOptions, APIStatusError
 from livekit.agents.types import DEFAULT_API_CONNECT_OPTIONS, TimedString
 
 from agent_tts.client.connection import DEFAULT_URL, ConnectionLost, NodeConnection
+from agent_tts.client.moving import MovingConnection
+from agent_tts.client.resuming import ResumableUtterance
 from agent_tts.client.utterance import Audio, Done, RemoteUtterance, Word, Words
 from agent_tts.errors import SettingsError, SpeechError, Starved
 from agent_tts.integrations.livekit.pool import Pool
@@ -22,6 +24,7 @@ from agent_tts.speech.words.due_words import DueWords
 Rate = Literal[8_000, 16_000, 24_000, 48_000]
 
 
+Speech = RemoteUtterance | ResumableUtterance
 Session = Mapping[str, Any]  # fields of the protocol's session
 
 MIME_TYPE = "audio/pcm"
@@ -77,7 +80,7 @@ class SynthesizeStream(tts.SynthesizeStream):
                     return text
         return ""
 
-    async def _write(self, text: str, speech: RemoteUtterance, transcript: Transcript, pause_s: float) -> bool:
+    async def _write(self, text: str, speech: Speech, transcript: Transcript, pause_s: float) -> bool:
         """Send text until a flush, the end of the input or a pause; True for a pause."""
         try:
             while True:
@@ -166,7 +169,9 @@ class Transcript:
 
 
 @asynccontextmanager
-async def _context(stream: SynthesizeStream | ChunkedStream) -> AsyncIterator[tuple[NodeConnection, RemoteUtterance]]:
+async def _context(
+    stream: SynthesizeStream | ChunkedStream,
+) -> AsyncIterator[tuple[NodeConnection | MovingConnection, Speech]]:
     """A context for a reply or a part of it, stopped at the end of the block; errors are raised as LiveKit's."""
     asked = time.perf_counter()
     with api_errors():
@@ -199,7 +204,7 @@ def api_errors() -> Iterator[None]:
 
 
 async def _listen(
-    speech: RemoteUtterance, emitter: tts.AudioEmitter, transcript: Transcript, rate: int, timeout_s: float
+    speech: Speech, emitter: tts.AudioEmitter, transcript: Transcript, rate: int, timeout_s: float
 ) -> tuple[int, bool]:
     """Push a context's audio, and each word with it, to its end; returns milliseconds of audio, and whether it starved.
 
@@ -241,13 +246,20 @@ class TTS(tts.TTS[Literal["metrics_collected"]]):
     """
 
     def __init__(
-        self, url: str = DEFAULT_URL, *, api_key: str | None = None, sample_rate: Rate = 24_000, **session: Any
+        self,
+        url: str = DEFAULT_URL,
+        *,
+        api_key: str | None = None,
+        moves: bool = False,
+        sample_rate: Rate = 24_000,
+        **session: Any,
     ) -> None:
         """Connects to nothing yet.
 
         Args:
             url: `http(s)://`, `ws(s)://`, or `host:port`.
             api_key: sent as `Authorization: Bearer`.
+            moves: as for `agent_tts.connect`; a reply then goes on at another node when its own is lost.
             sample_rate: Hz.
             session: how to speak: `model`, `voice`, `language`, `instructions`, `speed`, `pitch`, `seed`, `lead_ms`,
                 `timestamps`, `sampling={...}` and the other fields of protocol.md; the default is the node's choice.
@@ -261,7 +273,7 @@ class TTS(tts.TTS[Literal["metrics_collected"]]):
             sample_rate=sample_rate,
             num_channels=1,
         )
-        self._pool = Pool(url, api_key)
+        self._pool = Pool(url, api_key, moves=moves)
         # Session of new replies. Replaced, never changed: running replies keep theirs.
         self._session = session
         # Running replies; closed by `aclose`.

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from agent_tts.client.connection import ConnectionLost, NodeConnection, open_connection, stream_url
+from agent_tts.client.moving import MovingConnection
 from agent_tts.config.settings import Limits
 from agent_tts.errors import RETRY_MS, Draining, EngineLost
 from agent_tts.protocol.context import AnyUtterance
@@ -25,14 +26,15 @@ Session = Mapping[str, Any]  # fields of protocol.md's `session`
 class WebSocketNodeClient:
     """A node at a url. `connect` replaces a connection that was lost or whose node is draining."""
 
-    def __init__(self, url: str, api_key: str | None) -> None:
+    def __init__(self, url: str, api_key: str | None, *, moves: bool = False) -> None:
         stream_url(url)  # raises SettingsError for an invalid url
         self._url = url
         self._api_key = api_key
+        self._moves = moves
         # The connection for new contexts. None before the first.
-        self._node: NodeConnection | None = None
+        self._node: NodeConnection | MovingConnection | None = None
         # The connection before it, whose draining node lets its contexts finish; otherwise None.
-        self._draining: NodeConnection | None = None
+        self._draining: NodeConnection | MovingConnection | None = None
         # Held while a connection is made.
         self._connecting = asyncio.Lock()
 
@@ -47,9 +49,10 @@ class WebSocketNodeClient:
                 return False
             try:
                 async with asyncio.timeout(CONNECT_S):
-                    self._node = await open_connection(self._url, api_key=self._api_key)
+                    opened = await open_connection(self._url, api_key=self._api_key)
             except TimeoutError:
                 raise ConnectionLost(f"the node did not answer within {CONNECT_S:g} s") from None
+            self._node = MovingConnection(opened, self._url, self._api_key) if self._moves else opened
             left, self._draining = self._draining, node
             if left is not None:
                 await left.close()
@@ -78,7 +81,7 @@ class WebSocketNodeClient:
         return bool(nodes)
 
     @property
-    def _connected(self) -> NodeConnection:
+    def _connected(self) -> NodeConnection | MovingConnection:
         if self._node is None:
             raise ConnectionLost("there is no connection to the node")
         return self._node
@@ -107,8 +110,9 @@ class InProcessNodeClient:
     def begin(self, session: Session) -> AnyUtterance:
         config = _config(session)
         options, info = config.options(), self._service.info
+        self._metrics.usage.check(self._owner)
         request = self._service.open(options, self._owner)
-        meter = self._metrics.context(TRANSPORT)
+        meter = self._metrics.context(TRANSPORT, owner=self._owner)
         return LocalUtterance(
             Utterance(
                 request,

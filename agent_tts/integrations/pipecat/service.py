@@ -108,6 +108,7 @@ class AgentTTSService(TTSService):
         *,
         url: str = DEFAULT_URL,
         api_key: str | None = None,
+        moves: bool = False,
         speech: SpeechService | None = None,
         metrics: Metrics | None = None,
         owner: int = 0,
@@ -120,6 +121,7 @@ class AgentTTSService(TTSService):
         Args:
             url: of a node, as for `agent_tts.connect`.
             api_key: sent as `Authorization: Bearer`.
+            moves: as for `agent_tts.connect`; a turn then goes on at another node when its own is lost.
             speech: a node in this process, used instead of `url`; its owner starts and closes it.
             metrics: of that node; None does not count this service in them.
             owner: whose speech it is in that node; see `SpeechService.open`.
@@ -147,7 +149,7 @@ class AgentTTSService(TTSService):
             **options,
         )
         self._client: NodeClient = (
-            WebSocketNodeClient(url, api_key)
+            WebSocketNodeClient(url, api_key, moves=moves)
             if speech is None
             else InProcessNodeClient(speech, metrics or Metrics(), owner)
         )

@@ -16,7 +16,8 @@ from loguru import logger
 from pydantic import ValidationError
 
 from agent_tts import __version__
-from agent_tts.client.connection import ConnectionLost, connect, http_url
+from agent_tts.client.connection import ConnectionLost, http_url
+from agent_tts.client.moving import connect
 from agent_tts.client.utterance import RemoteUtterance
 from agent_tts.errors import BadMessage, SettingsError, SpeechError
 from agent_tts.events import SAMPLE_RATE

@@ -18,7 +18,16 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
-from agent_tts.errors import BadMessage, Internal, InvalidRequest, RequestTimeout, SpeechError, TextTooLong, Unsupported
+from agent_tts.errors import (
+    BadMessage,
+    Internal,
+    InvalidRequest,
+    RequestTimeout,
+    SpeechError,
+    TextTooLong,
+    Unauthorized,
+    Unsupported,
+)
 from agent_tts.protocol.validation import NOT_JSON, Complaint, body_error, check_body, parse
 from agent_tts.provenance import HEADERS
 from agent_tts.serve.guard import Client, authorized
@@ -37,6 +46,12 @@ class Token(BaseModel):
 
     token: str
     expires_in: float  # seconds
+
+
+class Operator(BaseModel):
+    """Whether a key is an operator's."""
+
+    operator: bool
 
 
 class Status(BaseModel):
@@ -152,18 +167,28 @@ async def health(request: Request) -> Response:
 
 @routes.get("/ready", response_model=Status, responses={503: {"model": Status}})
 async def ready(request: Request) -> Response:
-    """Whether to send requests here: an engine has spoken since it started, and new sessions can be counted."""
+    """Whether to send requests here: an engine has spoken since it started, there is room, new sessions are counted."""
     node = node_of(request)
     status = "draining" if node.service.draining else "ok" if node.service.ready else "starting"
+    if status == "ok" and node.is_full():
+        status = "full"
     if status == "ok" and node.supervision is not None and not await node.supervision.counts():
         status = "unsupervised"
     return JSONResponse({"status": status}, 200 if status == "ok" else 503)
 
 
+@routes.get("/api/operator", responses=ERRORS)
+async def operator(request: Request, client: Authorized) -> Operator:
+    """Whether this key is an operator's: `GET /metrics` is for it, and the page's view of the node at work."""
+    return Operator(operator=node_of(request).guard.operates(client))
+
+
 @routes.get("/metrics", response_class=Response, responses={200: _METRICS, **ERRORS})
 async def metrics(request: Request, client: Authorized) -> Response:
-    """Prometheus metrics of the node."""
+    """Prometheus metrics of the node, for operators: they tell what all keys use, by name."""
     node = node_of(request)
+    if not node.guard.operates(client):
+        raise Unauthorized("this key is no operator's (auth.keys.NAME.operator): it cannot read the metrics")
     page = generate_latest(node.metrics.registry) if node.supervision is None else await node.supervision.page()
     return Response(page, media_type=CONTENT_TYPE_LATEST)
 

@@ -60,7 +60,7 @@ async def offer(request: Request) -> dict[str, str]:
     except ValidationError:
         raise BadMessage(NOT_AN_OFFER) from None
     wanted = sdp.read_offer(body.sdp)
-    if not node.settings.limits.rtc_peers:
+    if node.settings.limits.rtc_peers == 0:
         raise HTTPException(404, "WebRTC is turned off on this node (limits.rtc_peers)")
     if node.service.draining:
         raise Draining

@@ -161,11 +161,12 @@ class SpeechResponse(Response):
         with contextlib.ExitStack() as admitted:
             try:
                 owner = admitted.enter_context(await self._node.guard.admit(self._client))
+                self._node.metrics.usage.check(owner)
                 request = self._node.service.open(self.options, owner)
             except SpeechError as error:
                 refused.labels(error.code).inc()
                 raise
-            meter = self._node.metrics.context(TRANSPORT)
+            meter = self._node.metrics.context(TRANSPORT, owner=owner)
             info, lexicons = self._node.service.info, self._node.service.lexicons(self.options)
             spoken = Utterance(request, info, self.options, words=self._words, lexicons=lexicons, meter=meter)
             utterance = LocalUtterance(spoken)

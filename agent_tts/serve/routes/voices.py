@@ -270,7 +270,7 @@ async def delete_voice(name: str, request: Request, client: Authorized) -> Voice
     try:
         if service.library is None:
             raise UnknownVoice("this node stores no voices")
-        service.library.delete(name)
+        await asyncio.to_thread(service.library.delete, name)
     except UnknownVoice as error:
         raise HTTPException(404, error.message) from None
     return VoiceDeleted(id=name)
@@ -296,7 +296,7 @@ async def put_lexicon(name: str, request: Request, client: Authorized) -> dict[s
     except ValueError as error:
         raise InvalidRequest(f"lexicon: {error}", "lexicon") from None
     assert node.service.library is not None
-    node.service.library.set_lexicon(name, lexicon)
+    await asyncio.to_thread(node.service.library.set_lexicon, name, lexicon)
     return lexicon.mapping()
 
 
@@ -346,9 +346,10 @@ async def _add(node: Node, enrolment: Enrolment, new: NewClone | NewDesign | New
                     description=new.description,
                 )
         case NewDesign():
-            return enrolment.design(new.name, new.prompt, description=new.description)
+            return await asyncio.to_thread(enrolment.design, new.name, new.prompt, description=new.description)
         case NewEmbedding():
-            return enrolment.embed(
+            return await asyncio.to_thread(
+                enrolment.embed,
                 new.name,
                 new.speaker_embedding,
                 consent=new.consent,

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from agent_tts import __version__
 from agent_tts.events import EngineInfo, EnginePong
 from agent_tts.speech.engine_handle import EngineObserver
 
@@ -19,6 +20,7 @@ class EngineMetrics(EngineObserver):
 
     def __init__(self, registry: CollectorRegistry) -> None:
         counter, gauge = partial(Counter, registry=registry), partial(Gauge, registry=registry)
+        gauge("agent_tts_version", "1, with the node's version as its label.", ["version"]).labels(__version__).set(1)
         # By the engine's number.
         self.engine_up = gauge("agent_tts_engine_up", "Whether it answers.", ["engine"])
         self.engine_starts = counter("agent_tts_engine_starts", "Engine processes started.", ["engine"])

@@ -13,6 +13,7 @@ from agent_tts.events import CutReason, RequestFinished, RequestStages
 from agent_tts.protocol.context import Done
 from agent_tts.serve.connections import Standing
 from agent_tts.serve.telemetry.engine_metrics import SECONDS
+from agent_tts.serve.telemetry.usage import Usage
 from agent_tts.speech.utterance import Meter
 
 if TYPE_CHECKING:
@@ -48,6 +49,8 @@ class Metrics:
         for why in get_args(CutReason):
             self.cut.labels(why)
         self.sessions = gauge("agent_tts_sessions", "Sessions and requests admitted now.")
+        self.draining = gauge("agent_tts_draining", "Fronts that let their sessions end and admit no others.")
+        self.usage = Usage(self.registry)
         self.connections_given_way = counter(
             "agent_tts_connections_given_way", "Connections closed to make room, by what they were.", ["standing"]
         )
@@ -69,22 +72,29 @@ class Metrics:
         transport: str,
         clock: Callable[[], float] = time.monotonic,
         about: Mapping[str, str | int] | None = None,
+        owner: int = 0,
     ) -> ContextMeter:
-        """The meter of a context that is opened now; `about` are ids of ours, attributes of its span."""
+        """The meter of a context that is opened now, for an owner; `about` are ids of ours, attributes of its span."""
         self.active.labels(transport).inc()
         span = None if self._spans is None else self._spans.context(transport, about or {})
-        return ContextMeter(self, transport, clock, span)
+        return ContextMeter(self, transport, clock, span, owner)
 
 
 class ContextMeter(Meter):
     """Measures one context."""
 
     def __init__(
-        self, metrics: Metrics, transport: str, clock: Callable[[], float], span: ContextSpan | None = None
+        self,
+        metrics: Metrics,
+        transport: str,
+        clock: Callable[[], float],
+        span: ContextSpan | None = None,
+        owner: int = 0,
     ) -> None:
         super().__init__()
         self._metrics = metrics
         self._transport = transport
+        self._owner = owner
         self._clock = clock
         self._span = span  # None where telemetry is off
         # When the first text came, and the seconds from then to the first audio; None before.
@@ -97,7 +107,8 @@ class ContextMeter(Meter):
         # When the cancel came, or None.
         self._cancelled_at: float | None = None
 
-    def text(self) -> None:
+    def text(self, characters: int) -> None:
+        self._metrics.usage.spend(self._owner, characters)
         if self._text_at is None:
             self._text_at = self._clock()
             if self._span is not None:
@@ -156,6 +167,7 @@ class ContextMeter(Meter):
         metrics.active.labels(self._transport).dec()
         metrics.finished.labels(self._transport, event.reason).inc()
         metrics.audio.labels(self._transport).inc(self.audio_ms / 1_000)
+        metrics.usage.audio.labels(metrics.usage.name(self._owner)).inc(self.audio_ms / 1_000)
         if event.code is not None:
             (metrics.gave_way if event.gave_way else metrics.refused).labels(event.code).inc()
         for why in event.cut:

@@ -111,6 +111,8 @@ class ContextSpan:
 
     def __init__(self, span: Span) -> None:
         self._span = span
+        # From the monotonic clock to that of the span. One for all events: a busy host would put them in another order.
+        self._offset_ns = time.time_ns() - time.monotonic_ns()
 
     def mark(self, what: str, at: float | None = None) -> None:
         """Record an event: received, text, submitted, started, first_audio or cancelled.
@@ -118,8 +120,8 @@ class ContextSpan:
         Args:
             at: in seconds on the monotonic clock; None is now.
         """
-        ago_s = 0.0 if at is None else time.monotonic() - at
-        self._span.add_event(what, timestamp=time.time_ns() - round(ago_s * 1e9))
+        at_ns = time.monotonic_ns() if at is None else round(at * 1e9)
+        self._span.add_event(what, timestamp=self._offset_ns + at_ns)
 
     def stages(self, stages: RequestStages) -> None:
         """Record an event for each stage of the engine, by the names of the fields."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from loguru import logger
@@ -75,7 +75,12 @@ class StreamEndpoint:
         except SpeechError as error:
             self._node.metrics.refused.labels(error.code).inc()
             if websocket.application_state is WebSocketState.CONNECTING:
-                await self._deny(websocket, error)
+                headers = {}
+                if dialect.subprotocol is not None:
+                    headers["Sec-WebSocket-Protocol"] = dialect.subprotocol  # what is spoken
+                if dialect.denial_header is not None:
+                    headers[dialect.denial_header] = error.message.encode("ascii", "replace").decode()
+                await deny(websocket, error, self._node.settings.timeouts.write_s, headers)
             else:
                 await self._refuse(websocket, adapter, error)
 
@@ -94,17 +99,6 @@ class StreamEndpoint:
         async with asyncio.timeout(self._node.settings.timeouts.handshake_s):
             await websocket.accept(subprotocol=ours if ours in offered else None)
 
-    async def _deny(self, websocket: WebSocket, error: SpeechError) -> None:
-        response = JSONResponse(openai.error_body(error), error.status, retry_headers(error))
-        if self._dialect.subprotocol is not None:
-            response.headers["Sec-WebSocket-Protocol"] = self._dialect.subprotocol  # what is spoken
-        if self._dialect.denial_header is not None:
-            response.headers[self._dialect.denial_header] = error.message.encode("ascii", "replace").decode()
-        with contextlib.suppress(Exception):  # the client may be gone
-            async with asyncio.timeout(self._node.settings.timeouts.write_s):
-                await websocket.receive()  # websocket.connect
-                await websocket.send_denial_response(response)
-
     async def _refuse(self, websocket: WebSocket, adapter: ProtocolAdapter, error: SpeechError) -> None:
         write_s = self._node.settings.timeouts.write_s
         asyncio.get_running_loop().call_later(write_s, websocket.scope["extensions"][CONNECTION].transport.abort)
@@ -114,6 +108,18 @@ class StreamEndpoint:
                     kind = "bytes" if isinstance(message, bytes) else "text"
                     await websocket.send({"type": "websocket.send", kind: message})
                 await websocket.close(CLOSE_CODES.get(error.code, 1011), error.message)
+
+
+async def deny(
+    websocket: WebSocket, error: SpeechError, write_s: float, headers: Mapping[str, str] | None = None
+) -> None:
+    """Answer an upgrade with the HTTP status of an error, within `write_s` seconds."""
+    response = JSONResponse(openai.error_body(error), error.status, retry_headers(error))
+    response.headers.update(headers or {})
+    with contextlib.suppress(Exception):  # the client may be gone
+        async with asyncio.timeout(write_s):
+            await websocket.receive()  # websocket.connect
+            await websocket.send_denial_response(response)
 
 
 class Connection:

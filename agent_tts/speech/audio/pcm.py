@@ -73,3 +73,13 @@ def _g711(encoding: str) -> NDArray[np.uint8]:
     codec.sample_rate, codec.format, codec.layout = SAMPLE_RATE, "s16", "mono"
     packets = codec.encode(audio_frame(np.arange(65_536, dtype="<u2").tobytes()))
     return np.frombuffer(b"".join(bytes(packet) for packet in packets), np.uint8)
+
+
+@functools.cache
+def g711_samples(encoding: str) -> NDArray[np.int16]:
+    """The sample of every G.711 code, int16 [256]."""
+    codec = av.CodecContext.create(f"pcm_{encoding}", "r")
+    assert isinstance(codec, av.AudioCodecContext)
+    codec.sample_rate, codec.layout = 8_000, "mono"
+    frames = codec.decode(av.Packet(bytes(range(256))))
+    return np.concatenate([frame.to_ndarray().reshape(-1) for frame in frames]).astype(np.int16)

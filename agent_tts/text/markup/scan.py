@@ -41,7 +41,7 @@ _PHONEMES_UNFINISHED = re.compile(r"<<[^<>\s\d]{0,128}>?")
 # `<function=get_weather>`: the name of a tool stands where an attribute would.
 _TOOL = re.compile(r"=[\w.-]{0,64}", re.ASCII)
 _TOKEN = re.compile(rf"<[|｜](?:([^<>|｜\s]{{1,40}})[|｜]|(\w{{1,40}}))>|<({'|'.join(CLOSING_TOKENS)})\|>", re.ASCII)
-_TOKEN_UNFINISHED = re.compile(rf"<[|｜][^<>|｜\s]{{0,40}}[|｜]?|<(?:{'|'.join(CLOSING_TOKENS)})\|")
+_TOKEN_UNFINISHED = re.compile(rf"<[|｜][^<>|｜\s]{{0,40}}[|｜]?|<(?:{'|'.join(CLOSING_TOKENS)})\|", re.ASCII)
 _CLOSING = Names(CLOSING_TOKENS)
 _ESCAPED = re.compile(r"\\\{([^{}\n]{1,384})\\\}")
 _ESCAPED_UNFINISHED = re.compile(r"\\(\{([\"p][^{}\n]{0,384})?)?")

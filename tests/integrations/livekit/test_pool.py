@@ -65,7 +65,7 @@ async def test_a_draining_node_gets_no_new_contexts(node: RunningNode) -> None:
         async with pool.connection(10) as (old, _):
             speech = await old.open()
             next(iter(node.node.sessions)).drain()
-            await until(lambda: old.draining)
+            await until(lambda: not old.is_usable)
             async with pool.connection(10) as (new, is_reused):
                 assert new is not old
                 assert not is_reused

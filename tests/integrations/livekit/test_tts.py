@@ -25,7 +25,7 @@ from livekit.agents.types import USERDATA_TIMED_TRANSCRIPT, TimedString
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.typing import Subprotocol
 
-from agent_tts.client.connection import connect
+from agent_tts.client.moving import MovingConnection, connect
 from agent_tts.errors import SettingsError
 from agent_tts.integrations.livekit.tts import TTS
 from agent_tts.protocol.v1 import SUBPROTOCOL
@@ -258,6 +258,22 @@ async def test_an_interruption_stops_only_its_reply(node: RunningNode) -> None:
         await say(speaker)
         assert len(node.node.sessions) == 1
     assert [each.connection_reused for each in measured][-1] is True
+
+
+async def test_a_reply_goes_on_when_its_node_is_lost(node: RunningNode) -> None:
+    """Each word is told once, in order, with its time in the reply."""
+    async with TTS(node.url, moves=True) as speaker:
+        heard: list[tts.SynthesizedAudio] = []
+        async with reply(speaker, ["one two three four ", "five six seven eight nine"]) as stream:
+            async for event in stream:
+                if not heard:
+                    moving = speaker._pool._connections[0].node
+                    assert isinstance(moving, MovingConnection)
+                    moving._node._websocket.transport.abort()
+                heard.append(event)
+    assert "".join(words(heard)).split() == ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
+    starts = [start for start, _ in spans(heard)]
+    assert starts == sorted(starts)
 
 
 async def test_options_apply_from_the_next_reply(node: RunningNode) -> None:

@@ -33,6 +33,8 @@ from pipecat.services.tts_service import TextAggregationMode
 from pipecat.tests.utils import run_test
 from pipecat.transcriptions.language import Language
 
+from agent_tts.client.connection import NodeConnection
+from agent_tts.client.moving import MovingConnection
 from agent_tts.errors import SettingsError
 from agent_tts.events import SpeechOptions
 from agent_tts.integrations.pipecat import service as service_module
@@ -369,6 +371,21 @@ async def test_a_connection_lost_between_turns_affects_none(node: RunningNode) -
         assert not pipeline.errors
 
 
+async def test_a_turn_goes_on_when_its_node_is_lost(node: RunningNode) -> None:
+    """Each word is told once, and nobody is told of an error."""
+    tts = AgentTTSService(url=node.url, moves=True)
+    async with running([tts]) as pipeline:
+        await pipeline.send(TTSSpeakFrame(TEXT))
+        await until(lambda: bool(pipeline.pcm()))
+        link = tts._client
+        assert isinstance(link, WebSocketNodeClient)
+        assert isinstance(link._node, MovingConnection)
+        link._node._node._websocket.transport.abort()
+        await until(lambda: len(pipeline.down(TTSStoppedFrame)) == 1, 10)
+        assert pipeline.words == TEXT.split()
+        assert not pipeline.errors
+
+
 async def test_a_draining_node_finishes_its_speech_while_another_turn_begins(node: RunningNode) -> None:
     tts = service(node, "socket")
     async with running([tts]) as pipeline:
@@ -405,7 +422,7 @@ def cut(tts: AgentTTSService) -> None:
     """Break the network connection."""
     link = tts._client
     assert isinstance(link, WebSocketNodeClient)
-    assert link._node is not None
+    assert isinstance(link._node, NodeConnection)
     link._node._websocket.transport.abort()
 
 

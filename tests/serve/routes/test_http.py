@@ -242,6 +242,20 @@ async def test_at_capacity_has_a_retry_time() -> None:
         assert (await speak(http)).status_code == 200
 
 
+async def test_a_node_above_its_high_water_mark_asks_for_no_new_callers() -> None:
+    """It speaks for those who come nevertheless."""
+    async with running_node(slots=4, limits={"ready_share": 0.5}) as node, client(node) as http:
+        async with http.stream("POST", "/v1/audio/speech", json={"input": LONG}):
+            assert (await http.get("/ready")).status_code == 200
+            async with http.stream("POST", "/v1/audio/speech", json={"input": LONG}):
+                answer = await http.get("/ready")
+                assert (answer.status_code, answer.json()) == (503, {"status": "full"})
+                assert (await http.get("/health")).status_code == 200
+                assert (await speak(http)).status_code == 200
+        await until(lambda: idle(node))
+        assert (await http.get("/ready")).json() == {"status": "ok"}
+
+
 async def test_draining_node_refuses(node: RunningNode) -> None:
     node.node.service.draining = True
     async with client(node) as http:
@@ -540,6 +554,7 @@ ROUTES = [
     ("DELETE", "/v1/audio/voices/bob", True),
     ("POST", "/v1/tokens", True),
     ("GET", "/metrics", True),
+    ("GET", "/api/operator", True),
     ("GET", "/health", False),
     ("GET", "/ready", False),
 ]
@@ -556,6 +571,21 @@ async def test_routes_that_want_a_key() -> None:
             if locked:
                 assert error_of(without)["type"] == "authentication_error"
                 assert without.headers["www-authenticate"] == "Bearer"
+
+
+async def test_the_metrics_of_all_keys_are_for_operators() -> None:
+    """A key without a name may use all of the node, as before keys had names; a token of any key sees nothing."""
+    keys = {"shop": {"key": "shop"}, "desk": {"key": "desk", "operator": True}}
+    async with running_node(auth={"api_keys": [KEY], "keys": keys}) as node, client(node) as http:
+        for key, operates in {"shop": False, "desk": True, KEY: True}.items():
+            headers = {"X-API-Key": key}
+            assert (await http.get("/api/operator", headers=headers)).json() == {"operator": operates}
+            assert (await http.get("/metrics", headers=headers)).status_code == (200 if operates else 401)
+            token = (await http.post("/v1/tokens", headers=headers)).json()["token"]
+            assert (await http.get(f"/metrics?token={token}")).status_code == 401
+    async with running_node() as node, client(node) as http:
+        assert (await http.get("/api/operator")).json() == {"operator": True}
+        assert (await http.get("/metrics")).status_code == 200
 
 
 async def test_requests_of_one_key_are_counted() -> None:

@@ -1,0 +1,231 @@
+"""Connecting to a node; and a connection that moves: to where its node asks, and to another when its own is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, Literal, overload
+
+from agent_tts.client.connection import (
+    BUFFER_BYTES,
+    DEFAULT_URL,
+    OPEN_S,
+    ConnectionLost,
+    NodeConnection,
+    NodeInfo,
+    open_connection,
+    stream_url,
+)
+from agent_tts.client.resuming import ResumableUtterance
+from agent_tts.errors import SettingsError, SpeechError
+
+RENEW_S = 3.0  # to find another node after one is lost
+RETRY_S = 0.05  # between two attempts at first; then twice as long each time
+MAX_RETRY_S = 1.0
+
+
+class MovingConnection:
+    """A `NodeConnection` and its successors, as one. Made by `connect(moves=True)`.
+
+    The next connection is open before the old one is left, whose contexts end where they are.
+    """
+
+    def __init__(self, node: NodeConnection, url: str, api_key: str | None, buffer_bytes: int = BUFFER_BYTES) -> None:
+        self._node = node
+        self._url = url
+        self._api_key = api_key
+        self._buffer_bytes = buffer_bytes
+        # For context_ids, which differ on all connections.
+        self._ids = itertools.count(1)
+        # Set, and replaced, when `_node` or `lost` has changed.
+        self._changed = asyncio.Event()
+        # Why it does not go on; None while it does.
+        self.lost: SpeechError | None = None
+        # Replaces `_node`; and those that wait for the end of old connections. Cancelled and awaited by `close`.
+        self._keeper = asyncio.create_task(self._keep(), name="keeper of a moving connection")
+        self._leaving: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> MovingConnection:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    @property
+    def info(self) -> NodeInfo:
+        """Of the present node."""
+        return self._node.info
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether new contexts may begin now."""
+        return self.lost is None and self._node.is_usable
+
+    async def open(self, *, context_id: str | None = None, **session: Any) -> ResumableUtterance:
+        """See `NodeConnection.open`. While another node is looked for, it waits."""
+        while self._node.lost is not None:
+            await self._next_node(self._node)
+        utterance = self.begin(context_id=context_id, **session)
+        try:
+            async with asyncio.timeout(OPEN_S):
+                await asyncio.shield(utterance.started)
+        except BaseException:
+            utterance.stop()
+            raise
+        return utterance
+
+    def begin(self, *, context_id: str | None = None, **session: Any) -> ResumableUtterance:
+        """See `NodeConnection.begin`. Without a seed it draws one, which the utterance keeps on every node."""
+        if self.lost is not None:
+            raise self.lost
+        if (self._node.session | session).get("seed") is None:
+            session["seed"] = secrets.randbits(32)
+        session["context_id"] = context_id or f"m{next(self._ids)}"
+        return ResumableUtterance(self._node, self._next_node, **session)
+
+    async def update(self, **session: Any) -> None:
+        """See `NodeConnection.update`; later connections have the same options."""
+        await self._node.update(**session)
+
+    async def cancel_all(self) -> None:
+        """See `NodeConnection.cancel_all`."""
+        await self._node.cancel_all()
+
+    async def close(self) -> None:
+        """Stop all contexts and close all connections, within 4 s. Idempotent."""
+        self._end(ConnectionLost("the connection was closed"))
+        tasks = [self._keeper, *self._leaving]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._node.close()
+
+    # ------------------------------------------------------------ inside
+
+    async def _keep(self) -> None:
+        while self.lost is None:
+            old = self._node
+            await old.parting.wait()
+            try:
+                new = await self._find(old)
+            except (SpeechError, TimeoutError) as error:
+                self._end(error if isinstance(error, SpeechError) else ConnectionLost("no other node answers in time"))
+                return
+            self._node = new
+            self._tell()
+            leaving = asyncio.create_task(old.retire(), name="end of an old node connection")
+            self._leaving.add(leaving)
+            leaving.add_done_callback(self._leaving.discard)
+
+    async def _find(self, old: NodeConnection) -> NodeConnection:
+        """Connect until it succeeds; for `RENEW_S` at most after `old` is lost."""
+        wait_s, left_s = RETRY_S, RENEW_S
+        while True:
+            try:
+                async with asyncio.timeout(RENEW_S):
+                    return await self._dial(old)
+            except (SpeechError, TimeoutError):
+                if left_s <= 0:
+                    raise
+            await asyncio.sleep(wait_s)
+            if old.lost is not None:
+                left_s -= wait_s
+            wait_s = min(2 * wait_s, MAX_RETRY_S)
+
+    async def _dial(self, old: NodeConnection) -> NodeConnection:
+        url = _allowed(old.address, self._url)
+        node = await open_connection(url, api_key=self._api_key, buffer_bytes=self._buffer_bytes)
+        try:
+            if old.session:
+                await node.update(**old.session)
+        except BaseException:
+            await node.close()
+            raise
+        return node
+
+    async def _next_node(self, old: NodeConnection) -> NodeConnection:
+        """The connection after `old`. Raises `SpeechError` if there is none. Cancelling it is safe."""
+        while self.lost is None and self._node is old:
+            await self._changed.wait()
+        if self.lost is not None:
+            raise self.lost
+        return self._node
+
+    def _end(self, error: SpeechError) -> None:
+        if self.lost is None:
+            self.lost = error
+        self._tell()
+
+    def _tell(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+
+def _allowed(address: str | None, url: str) -> str:
+    """Where a node asks to go, if that is an address and as private as `url`; otherwise `url`."""
+    if address is None:
+        return url
+    try:
+        there = stream_url(address)
+    except SettingsError:
+        return url
+    return url if stream_url(url).startswith("wss:") and not there.startswith("wss:") else address
+
+
+@overload
+def connect(
+    url: str = ...,
+    *,
+    api_key: str | None = ...,
+    buffer_bytes: int = ...,
+    moves: Literal[False] = ...,
+    **session: Any,
+) -> AbstractAsyncContextManager[NodeConnection]: ...
+
+
+@overload
+def connect(
+    url: str = ..., *, api_key: str | None = ..., buffer_bytes: int = ..., moves: Literal[True], **session: Any
+) -> AbstractAsyncContextManager[MovingConnection]: ...
+
+
+@asynccontextmanager
+async def connect(
+    url: str = DEFAULT_URL,
+    *,
+    api_key: str | None = None,
+    buffer_bytes: int = BUFFER_BYTES,
+    moves: bool = False,
+    **session: Any,
+) -> AsyncIterator[Any]:
+    """A connection to a node, for an `async with` block; leaving the block stops all speech on it.
+
+    Args:
+        url: `http(s)://`, `ws(s)://`, or `host:port`; a path before `/v1/tts/stream` is kept.
+        api_key: sent as `Authorization: Bearer`.
+        buffer_bytes: limit of unread audio of one context; see `RemoteUtterance`.
+        moves: it goes to another node when its node asks it to, or is lost: open utterances then go on from the first
+            word that has not come whole. `url` is that of a load balancer, or nodes tell theirs (`public_url`).
+        session: options of all contexts; see `NodeConnection.open`.
+
+    Raises:
+        Unauthorized, AtCapacity, Draining: the node refused the connection.
+        SpeechError: the node refused the session; the message says what is allowed.
+        ConnectionLost: no node answers at `url`.
+        SettingsError: `url` is not the address of a node.
+        TimeoutError: it did not answer within 10 s.
+    """
+    node = await open_connection(url, api_key=api_key, buffer_bytes=buffer_bytes)
+    try:
+        if session:
+            await node.update(**session)
+        if moves:
+            async with MovingConnection(node, url, api_key, buffer_bytes) as moving:
+                yield moving
+        else:
+            yield node
+    finally:
+        await node.close()

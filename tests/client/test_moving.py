@@ -1,0 +1,190 @@
+"""A connection that moves between nodes, behind a small load balancer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from agent_tts.client.connection import ConnectionLost
+from agent_tts.client.moving import _allowed, connect
+from agent_tts.client.utterance import Audio, Cancelled, Done, Flushed, Word, Words
+from tests.node_process import RunningProcess, running_process
+from tests.support import running_node, until
+
+TEXT = "One two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen."
+
+
+@asynccontextmanager
+async def balancer(*nodes: str) -> AsyncIterator[str]:
+    """The url of a port whose connections go to the first of these nodes that takes them."""
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while data := await reader.read(65_536):
+                writer.write(data)
+                await writer.drain()
+        except OSError:
+            pass
+        finally:
+            writer.close()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        tasks.add(task)
+        try:
+            for node in nodes:
+                host, port = node.rpartition("/")[2].split(":")
+                try:
+                    there, back = await asyncio.open_connection(host, int(port))
+                except OSError:
+                    continue
+                await asyncio.gather(copy(reader, back), copy(there, writer))
+                return
+        except asyncio.CancelledError:
+            pass
+        finally:
+            writer.close()
+            tasks.discard(task)
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
+        for task in list(tasks):
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@pytest.mark.node
+@pytest.mark.real_time
+async def test_a_sentence_goes_on_when_its_node_is_killed(tmp_path: Path) -> None:
+    """Each word is told and heard once, and all audio follows without a hole; so it is for a flush."""
+    folders = [tmp_path / "first", tmp_path / "second"]
+    for folder in folders:
+        folder.mkdir()
+    with running_process(folders[0]) as first, running_process(folders[1]) as second:
+        async with balancer(first.url, second.url) as url:
+            async with connect(url, moves=True, voice="tone-440", lead_ms=None) as connection:
+                whole = await connection.open()
+                whole.write(TEXT)
+                whole.end()
+                length = len(b"".join([pcm async for pcm in whole]))
+            async with connect(url, moves=True, voice="tone-440", lead_ms=400) as connection:
+                speech = await connection.open()
+                speech.write(TEXT)
+                speech.flush("f1")
+                speech.end()
+                audio, flushed = b"", []
+                words: list[Word] = []
+                async for event in speech.events():
+                    match event:
+                        case Audio(first_sample=at, payload=payload):
+                            assert at * 2 == len(audio)
+                            audio += payload
+                            if first.process.poll() is None and len(audio) > 96_000:
+                                kill(first)
+                        case Words(kind="aligned", words=some):
+                            words += some
+                        case Flushed(flush_id=name):
+                            flushed.append(name)
+                assert connection.is_usable
+    last = {word.char_start: word for word in words}
+    assert [last[place].word for place in sorted(last)] == TEXT.split()
+    assert speech.done == Done("end", len(audio) // 48, speech.done.ttfa_ms, speech.done.rtf)  # type: ignore[union-attr]
+    assert flushed == ["f1"]
+    assert abs(len(audio) - length) < 0.4 * 48_000  # of 6 s: no word is missing, none is there twice
+
+
+def kill(node: RunningProcess) -> None:
+    node.process.kill()
+    node.process.wait()
+
+
+@pytest.mark.node
+async def test_the_next_turn_is_on_the_node_that_was_asked_for() -> None:
+    """The sentence that is spoken meanwhile ends where it is; the old connection is closed behind it."""
+    async with running_node() as second, running_node(public_url=second.url) as first:
+        async with connect(first.url, moves=True, voice="tone-440") as connection:
+            old = await connection.open()
+            old.write("One two three")
+            for session in list(first.node.sessions):
+                session.drain()
+            await until(lambda: connection.is_usable and bool(second.node.sessions))
+            new = await connection.open()
+            new.write("four")
+            new.end()
+            old.end()
+            assert [len([pcm async for pcm in speech]) > 0 for speech in (old, new)] == [True, True]
+            await until(lambda: not first.node.sessions)
+            assert len(second.node.sessions) == 1
+
+
+@pytest.mark.node
+async def test_without_another_node_the_utterance_fails() -> None:
+    async with running_node() as node:
+        async with connect(node.url, moves=True) as connection:
+            speech = await connection.open()
+            speech.write(TEXT)
+            connection._url = "http://127.0.0.1:9"
+            connection._node._websocket.transport.abort()
+            with pytest.raises(ConnectionLost):
+                async for _ in speech:
+                    pass
+            assert not connection.is_usable
+            with pytest.raises(ConnectionLost):
+                await connection.open()
+
+
+@pytest.mark.node
+async def test_what_was_heard_counts_from_the_beginning() -> None:
+    async with running_node() as node:
+        async with connect(node.url, moves=True, lead_ms=None) as connection:
+            speech = await connection.open()
+            speech.write(TEXT)
+            speech.end()
+            async for event in speech.events():
+                if isinstance(event, Audio) and event.first_sample > 24_000:
+                    break
+            connection._node._websocket.transport.abort()
+            async for event in speech.events():
+                if isinstance(event, Audio) and event.first_sample > 40_000:
+                    break
+            cut = await speech.cancel(1_500)
+            assert isinstance(cut, Cancelled)
+            assert cut.heard_text + cut.unheard_text == TEXT
+            assert cut.played_ms == 1_500
+            assert cut.heard_text.startswith("One two three")
+
+
+@pytest.mark.node
+@pytest.mark.real_time
+async def test_no_part_of_a_word_is_heard_twice() -> None:
+    """The reader has only whole words, so the audio is no longer than without the loss, and shorter by pauses alone."""
+    async with running_node() as node:
+        lengths = []
+        for place in (None, 24_000, 27_000, 30_000, 33_000):
+            async with connect(node.url, moves=True, lead_ms=None, seed=1) as connection:
+                speech = await connection.open()
+                speech.write(f"{TEXT} " * 5)
+                speech.end()
+                samples = 0
+                async for pcm in speech:
+                    if place is not None and samples <= place < samples + len(pcm) // 2:
+                        connection._node._websocket.transport.abort()
+                    samples += len(pcm) // 2
+                assert speech._losses == (place is not None)
+                lengths.append(samples)
+        assert all(-3_840 <= length - lengths[0] <= 0 for length in lengths), lengths
+
+
+def test_an_address_is_not_less_private() -> None:
+    assert _allowed("ws://b", "wss://a") == "wss://a"
+    assert _allowed("wss://b", "ws://a") == "wss://b"
+    assert _allowed(None, "ws://a") == _allowed("ftp://b", "ws://a") == "ws://a"

@@ -1,0 +1,206 @@
+"""The store of voices: what one machine changes, others have; whole or not at all; and when it does not answer."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import fsspec
+import numpy as np
+import pytest
+
+from agent_tts.config.settings import Voices
+from agent_tts.errors import InvalidRequest, SettingsError, UnknownVoice, VoiceExists
+from agent_tts.lexicon import Lexicon
+from agent_tts.voices import store as store_module
+from agent_tts.voices.library import Consent, StoredVoice, VoiceLibrary
+from agent_tts.voices.store import StoreLost, VoiceStore
+
+VECTOR = {"vector_4": np.arange(4, dtype=np.float32)}
+
+
+def clone(name: str) -> StoredVoice:
+    return StoredVoice(name=name, kind="cloned", consent=Consent("yes"))
+
+
+def design(name: str, prompt: str = "calm") -> StoredVoice:
+    return StoredVoice(name=name, kind="designed", prompt=prompt)
+
+
+@pytest.fixture(params=["memory", "file"])
+def address(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    yield f"memory://bucket/{tmp_path.name}" if request.param == "memory" else f"file://{tmp_path}/shared/voices"
+    fsspec.filesystem("memory").store.clear()
+
+
+@pytest.fixture
+def here(address: str, tmp_path: Path) -> VoiceLibrary:
+    return VoiceLibrary(tmp_path / "here", 5, VoiceStore(address))
+
+
+@pytest.fixture
+def there(address: str, tmp_path: Path) -> VoiceLibrary:
+    return VoiceLibrary(tmp_path / "there", 5, VoiceStore(address))
+
+
+def names(library: VoiceLibrary) -> list[str]:
+    library.refresh()
+    return [voice.name for voice in library.voices()]
+
+
+def test_a_voice_is_added_changed_and_deleted_everywhere(here: VoiceLibrary, there: VoiceLibrary) -> None:
+    added = here.add(clone("bob"), VECTOR)
+    assert names(there) == names(here) == ["bob"]
+    assert there.get("bob") == added
+    np.testing.assert_array_equal(there.arrays("bob")["vector_4"], VECTOR["vector_4"])
+    there.set_lexicon("bob", Lexicon.of({"nginx": "engine x"}))
+    here.refresh()
+    assert (lexicon := here.get("bob").lexicon) is not None
+    assert lexicon.mapping() == {"nginx": "engine x"}
+    assert here.get("bob").version == added.version  # requests with it are not interrupted
+    here.delete("bob")
+    assert names(there) == names(here) == []
+    with pytest.raises(UnknownVoice):
+        there.delete("bob")
+    there.add(design("bob"), {})
+    assert names(here) == ["bob"]
+    assert here.get("bob").kind == "designed"
+
+
+def test_a_voice_that_is_not_copied_yet_can_be_deleted(here: VoiceLibrary, there: VoiceLibrary) -> None:
+    here.add(design("bob"), {})
+    there.delete("bob")
+    assert names(here) == []
+
+
+def test_of_many_writers_of_one_name_one_has_it(address: str, tmp_path: Path) -> None:
+    libraries = [VoiceLibrary(tmp_path / str(number), 5, VoiceStore(address)) for number in range(4)]
+    outcomes: list[str] = []
+    start = threading.Barrier(len(libraries))
+
+    def add(number: int) -> None:
+        start.wait()
+        try:
+            libraries[number].add(design("bob", f"as {number}"), {})
+            outcomes.append(f"as {number}")
+        except VoiceExists:
+            pass
+
+    threads = [threading.Thread(target=add, args=(number,)) for number in range(len(libraries))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(outcomes) == 1
+    for library in libraries:
+        assert names(library) == ["bob"]
+        assert library.get("bob").prompt == outcomes[0]
+
+
+def test_a_copy_is_not_made_again(
+    here: VoiceLibrary, there: VoiceLibrary, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here.add(clone("bob"), VECTOR)
+    there.refresh()
+    fetched: list[str] = []
+
+    def fetch(fs: object, root: str, names: list[str]) -> list[object]:
+        fetched.extend(names)
+        return []
+
+    monkeypatch.setattr(store_module, "_fetch", fetch)
+    there.refresh()
+    VoiceLibrary(tmp_path / "there", 5, VoiceStore(address)).refresh()  # after a restart
+    assert fetched == []
+
+
+@pytest.mark.parametrize("cut", [0, 1, 30, -1])
+def test_a_voice_that_is_not_whole_changes_nothing(here: VoiceLibrary, there: VoiceLibrary, cut: int) -> None:
+    here.add(clone("bob"), VECTOR)
+    there.refresh()
+    assert here.store is not None
+    fs, root = here.store._connected()
+    whole = fs.cat_file(f"{root}/bob.voice")
+    fs.pipe_file(f"{root}/bob.voice", whole[:cut])
+    fs.pipe_file(f"{root}/zoe.voice", whole[:cut])
+    assert names(there) == ["bob"]
+    there.arrays("bob")
+    fs.pipe_file(f"{root}/zoe.voice", whole)
+    assert names(there) == ["bob", "zoe"]
+
+
+def test_names_lead_nowhere_else(here: VoiceLibrary, there: VoiceLibrary, tmp_path: Path) -> None:
+    """Neither a user's name nor one in the store is part of a path unless it is a voice's."""
+    here.add(design("bob"), {})
+    assert here.store is not None
+    for name in ("../bob", "a/b", "..", "", "con"):
+        with pytest.raises(InvalidRequest):
+            here.delete(name)
+        with pytest.raises(InvalidRequest):
+            here.store.put(name, {}, new=True)
+    here.store.put("zoe", {"../../evil": b"x", "voice.json": b"{}", "/tmp/evil": b"x"}, new=True)
+    assert names(there) == ["bob"]
+    assert sorted(path.name for path in (tmp_path / "there" / "zoe").iterdir()) == ["origin", "voice.json"]
+
+
+def test_without_a_store_what_was_copied_can_be_used(
+    here: VoiceLibrary, there: VoiceLibrary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here.add(clone("bob"), VECTOR)
+    there.refresh()
+
+    def refuse(*_: object) -> None:
+        raise ConnectionError("no route")
+
+    monkeypatch.setattr(VoiceStore, "_connected", refuse)
+    for change in (there.refresh, lambda: there.delete("bob"), lambda: there.add(design("zoe"), {})):
+        with pytest.raises(StoreLost, match=r"voices\.folder"):
+            change()
+    assert [voice.name for voice in there.voices()] == ["bob"]
+    there.arrays("bob")
+
+
+def test_a_disk_that_is_not_mounted_deletes_nothing(tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    library = VoiceLibrary(tmp_path / "here", 5, VoiceStore(f"file://{shared}"))
+    assert names(library) == []
+    library.add(design("bob"), {})
+    shared.rename(tmp_path / "away")
+    for folder_is_there in (False, True):
+        if folder_is_there:
+            shared.mkdir()
+        with pytest.raises(StoreLost, match="mounted"):
+            library.refresh()
+        assert [voice.name for voice in library.voices()] == ["bob"]
+
+
+@pytest.mark.real_time
+def test_a_store_that_hangs_holds_one_thread_and_nobody(here: VoiceLibrary, monkeypatch: pytest.MonkeyPatch) -> None:
+    hang, calls = threading.Event(), []
+
+    def connect(_: VoiceStore) -> None:
+        calls.append(1)
+        hang.wait(20)
+        raise ConnectionError
+
+    monkeypatch.setattr(VoiceStore, "_connected", connect)
+    monkeypatch.setattr(store_module, "LIST_S", 0.05)
+    try:
+        for why in ("did not answer", "has not answered yet"):
+            before = time.monotonic()
+            with pytest.raises(StoreLost, match=why):
+                here.refresh()
+            assert time.monotonic() - before < 5
+        assert len(calls) == 1
+    finally:
+        hang.set()
+
+
+def test_a_setting_says_what_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    with pytest.raises(SettingsError, match="voices-remote"):
+        VoiceLibrary.of(Voices(folder="nowhere://voices"))
+    assert VoiceLibrary.of(Voices(folder="memory://voices")).store is not None
+    assert VoiceLibrary.of(Voices(folder=str(tmp_path))).store is None
