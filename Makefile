@@ -116,4 +116,5 @@ $(VENV)/fuzz: pyproject.toml configs/constraints.txt $(VENV)/dev
 $(VENV)/dev: pyproject.toml configs/constraints.txt | $(BIN)/python
 	$(PIP) --editable '.[dev]'
 	$(PIP) --no-deps qwen-tts==0.1.1  # the reference for the model's tests; see pyproject.toml
+	@! command -v npm >/dev/null || npm install --silent --prefix $(VENV)/npm typescript@7.0.2 ws@8.23.0  # tests of web/client.js
 	@touch $@ $(VENV)/base

@@ -123,6 +123,9 @@ CLIENTS = {
         *("pipecat.services.deepgram.tts", "pipecat.services.deepgram.flux.tts", "livekit.plugins.deepgram"),
         *("deepgram.client", "deepgram.environment"),
     ),
+    "web/docs/clients/openai-realtime.md": (
+        *("pipecat.services.openai.realtime.llm", "livekit.plugins.openai.realtime", "openai"),
+    ),
     "web/docs/clients/elevenlabs.md": (
         *("pipecat.services.elevenlabs.tts", "livekit.plugins.elevenlabs", "elevenlabs.client"),
     ),
@@ -134,7 +137,8 @@ async def test_the_clients_of_a_page_take_these_arguments(page: str, text: str) 
     scope: dict[str, object] = {"KEY": "k", "session": object()}
     for name in CLIENTS[page]:
         module = importlib.import_module(name)
-        scope = vars(module) | scope | ({name.rpartition(".")[2]: module} if name.startswith("livekit") else {})
+        by_name = name.startswith(("livekit", "openai"))
+        scope = vars(module) | scope | ({name.rpartition(".")[2]: module} if by_name else {})
     exec(text, scope)
 
 

@@ -14,7 +14,8 @@ import httpx
 import pytest
 from pipecat.processors.filters.identity_filter import IdentityFilter
 
-from tests.support import running_node
+from tests.integrations.pipecat.pipeline import running
+from tests.support import running_node, until
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -52,12 +53,17 @@ async def test_the_curl_example() -> None:
         assert reply.headers["content-type"] == "audio/mpeg"
 
 
-async def test_the_bot_is_a_pipeline() -> None:
+@pytest.mark.node
+async def test_the_bot_speaks_what_its_language_model_writes() -> None:
     scope: dict[str, Any] = {}
-    exec(block("python", "def bot("), scope)
     transport = SimpleNamespace(input=IdentityFilter, output=IdentityFilter)
-    pipeline = scope["bot"](transport, transport.input(), transport.input())
-    assert [type(part).__name__ for part in pipeline.processors].count("AgentTTSService") == 1
+    async with running_node() as node:
+        exec(block("python", "def bot(").replace("http://127.0.0.1:8100", node.url), scope)
+        bot = scope["bot"](transport, transport.input(), transport.input())
+        async with running([bot]) as pipeline:
+            await pipeline.begin("Hello", " there.")
+            await pipeline.end()
+            await until(lambda: len(pipeline.pcm()) > 10_000, 10)
 
 
 def test_the_readme_takes_two_minutes_to_read() -> None:

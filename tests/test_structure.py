@@ -28,7 +28,7 @@ LAYERS = {
     "speech": {"protocol", "text", "voices"},  # rules for numbers and abbreviations in text
     "serve": {"config", "protocol", "speech", "text", "ipc", "voices"},
     "integrations": {"client", "config", "protocol", "speech", "serve", "text"},
-    "agent": {"config", "integrations", "protocol", "serve", "ipc", "voices"},
+    "agent": {"config", "integrations", "protocol", "serve", "speech", "ipc", "voices"},
     "doctor": {"config", "serve", "speech", "voices"},
     "bench": {"client", "config", "doctor", "protocol", "speech", "ipc", "serve", "model", "voices"},
 }
@@ -114,14 +114,18 @@ def loaded_by(statement: str) -> set[str]:
 @pytest.mark.node
 def test_the_front_never_imports_torch() -> None:
     heavy = {"torch", "transformers", "qwen_tts", "matplotlib"}
-    assert not loaded_by("import agent_tts.serve.run") & heavy
+    assert not loaded_by("import agent_tts.serve.run, agent_tts.serve.app") & heavy
 
 
 @pytest.mark.node
 def test_the_supervisor_imports_no_server_and_no_engine() -> None:
-    """It carries no audio: its memory and its start are those of a few sockets."""
+    """It carries no audio: its memory and its start are those of a few sockets. With one front the engines are spawned
+    before the server is imported."""
     heavy = {"fastapi", "starlette", "uvicorn", "aiortc", "av", "torch", "transformers", "pipecat"}
-    assert not loaded_by("import agent_tts.cli.app, agent_tts.cli.serve, agent_tts.serve.supervisor") & heavy
+    assert (
+        not loaded_by("import agent_tts.cli.app, agent_tts.cli.serve, agent_tts.serve.supervisor, agent_tts.serve.run")
+        & heavy
+    )
 
 
 @pytest.mark.node

