@@ -9,6 +9,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import certifi
 import pytest
 from pipecat.frames.frames import Frame, LLMContextFrame, LLMFullResponseEndFrame, LLMTextFrame
 from pipecat.processors.aggregators.llm_context import LLMContext
@@ -34,6 +35,7 @@ async def test_a_reachable_language_model_is_used_and_its_first_model_chosen(mon
 
     create = ssl.create_default_context
     monkeypatch.setattr(ssl, "create_default_context", read)
+    monkeypatch.setenv("SSL_CERT_FILE", certifi.where())  # OpenAI's client reads the system's in another way
     async with running_llm() as llm:
         model = LanguageModel(AgentLlm(base_url=llm.url, look_s=30))
         status = await model.status()
@@ -118,6 +120,7 @@ async def test_missing_weights_give_a_message_and_typed_chat_works(model: str, t
     await stt.close()
 
 
+@pytest.mark.real_time
 async def test_invalid_weights_give_a_message(tmp_path: Path) -> None:
     """The model is really loaded, and the loader refuses the files."""
     (tmp_path / "config.json").write_text("{}")

@@ -730,6 +730,8 @@ async def test_an_operator_sees_the_node_at_work(browser: DevTools) -> None:
         await ready(page)
         await page.until("!document.querySelector('#node').hidden")
         await page.click("#node summary")
+        # First audio is of what comes after the first look.
+        await page.until("document.querySelector('[data-figure=streams]').textContent !== ''")
         async with httpx.AsyncClient(base_url=running.url, headers={"X-API-Key": "sesame-shop"}) as http:
             said = await http.post("/v1/audio/speech", json={"input": "Twelve chars"})
             assert said.status_code == 200
