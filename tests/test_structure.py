@@ -30,6 +30,7 @@ LAYERS = {
     "integrations": {"client", "config", "protocol", "speech", "serve", "text"},
     "agent": {"config", "integrations", "protocol", "serve", "speech", "ipc", "voices"},
     "doctor": {"config", "serve", "speech", "voices"},
+    "cluster": {"client", "config", "protocol"},
     "bench": {"client", "config", "doctor", "protocol", "speech", "ipc", "serve", "model", "voices"},
 }
 
