@@ -29,8 +29,8 @@ _LOST = _ERROR % ("the node is gone: try again", "engine_lost")
 def configuration(address: str, tls_pem: str | None = None, metrics_port: int | None = None) -> str:
     """The text of `haproxy.cfg`.
 
-    The listener is inherited, so a restarted HAProxy needs no free port, and callers wait meanwhile. Servers are no part
-    of it: the runtime API adds them, by the names of their nodes.
+    The listener is inherited, so a restarted HAProxy needs no free port, and callers wait meanwhile. Servers are no
+    part of it: the runtime API adds them, by the names of their nodes.
 
     Args:
         address: what the listener is bound to. Told only: a door that wants another one finds that this is not its own.
@@ -38,13 +38,17 @@ def configuration(address: str, tls_pem: str | None = None, metrics_port: int | 
         metrics_port: port on loopback for `/metrics` of HAProxy itself, where the build has them; None: no such port.
     """
     tls = "" if tls_pem is None else f" ssl crt {_quoted(tls_pem)} alpn http/1.1 ssl-min-ver TLSv1.2"
-    own = "" if metrics_port is None else f"""
+    own = (
+        ""
+        if metrics_port is None
+        else f"""
 .if feature(PROMEX)
 frontend own
   bind 127.0.0.1:{metrics_port}
   http-request use-service prometheus-exporter if {{ path /metrics }}
   http-request deny deny_status 404
 .endif"""
+    )
     return f"""# Of the door at {address}, which writes this file.
 .if !version_atleast(2.8)
 .alert "HAProxy 2.8 or newer is needed: servers are added while it runs"
@@ -81,7 +85,8 @@ defaults
 frontend callers
   bind "fd@${{{LISTENER}}}" tcp-ut {UNTAKEN_S}s{tls}
   acl ready path /ready
-  http-request return status 200 content-type application/json string '{{"status":"ok"}}' if ready {{ nbsrv(nodes) gt 0 }}
+  acl any nbsrv(nodes) gt 0
+  http-request return status 200 content-type application/json string '{{"status":"ok"}}' if ready any
   http-request return status 503 content-type application/json string '{{"status":"no_node"}}' if ready
   http-request deny deny_status 404 if {{ path /metrics }}
   http-request set-header X-Forwarded-For %[src]
@@ -111,8 +116,6 @@ def _quoted(text: str) -> str:
 
 # Asks for all servers; answered with what `servers` reads.
 LOOK = "show servers state nodes; show stat nodes 4 -1"
-# Answers of commands that did what they say; others are complaints.
-DONE = ("New server registered.", "Server deleted.", "IP changed", "port changed", "no need to change")
 
 # Bits of `srv_admin_state`: maintenance and drain, by command; others are inherited or by configuration.
 _MAINT, _DRAIN = 0x01, 0x08
@@ -158,8 +161,8 @@ def servers(answer: str) -> list[Server]:
 def commands(have: Iterable[Server], wanted: Sequence[NodeAddress], ready: Collection[str] = ()) -> list[str]:
     """What to say next, so that HAProxy has the wanted nodes; nothing when it has.
 
-    A server that is not wanted drains. It goes when it has no sessions and answers no checks: a node that still runs may
-    have WebRTC calls, whose signalling has to find it.
+    A server that is not wanted drains. It goes when it has no sessions and answers no checks: a node that still runs
+    may have WebRTC calls, whose signalling has to find it.
 
     Args:
         ready: names of nodes that get callers before their first check; others get none.
@@ -188,6 +191,15 @@ def commands(have: Iterable[Server], wanted: Sequence[NodeAddress], ready: Colle
         elif server.state == "maint":
             said.append(f"del server {path}" if server.sessions == 0 else f"set server {path} state drain")
     return said
+
+
+# Answers of commands that did what they say.
+_DONE = ("New server registered.", "Server deleted.", "IP changed", "port changed", "no need to change")
+
+
+def complaints(answer: str) -> list[str]:
+    """What an answer to `commands` has besides what is usual."""
+    return [line for line in answer.splitlines() if line.strip() and not line.startswith(_DONE)]
 
 
 def new_certificate(path: str, pem: str) -> list[str]:
