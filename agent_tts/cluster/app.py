@@ -55,7 +55,7 @@ class DirectoryActor:
 def directory() -> Any:
     """The actor, made if there is none. The caller is connected to Ray."""
     actor = ray.remote(DirectoryActor)
-    return actor.options(  # type: ignore[attr-defined]
+    return actor.options(
         name=NAME,
         namespace=NAMESPACE,
         lifetime="detached",
@@ -72,7 +72,7 @@ class Replica:
     def __init__(self, settings: str, host: str | None) -> None:
         context = ray.get_runtime_context()
         gpus = ",".join(context.get_accelerator_ids().get("GPU", []))
-        host = host or ray.util.get_node_ip_address()
+        host = host or str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
         self._ray_node = context.get_node_id()
         folder = Path(os.environ.get(FOLDER, DEFAULT_FOLDER)).expanduser()
         self._node = OwnNode(folder, Settings.model_validate_json(settings), host, gpus)
@@ -184,7 +184,9 @@ def build(options: dict[str, Any]) -> serve.Application:
             downscale_delay_s=options.get("down_s", DOWN_S),
             look_back_period_s=3,
             metrics_interval_s=1,
-            policy=AutoscalingPolicy(policy_function="agent_tts.cluster.scaling:decide"),
+            policy=AutoscalingPolicy(  # type: ignore[no-untyped-call]
+                policy_function="agent_tts.cluster.scaling:decide"
+            ),
         ),
     )(Replica)
     return deployment.bind(options["settings"], options["host"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -16,12 +16,12 @@ class Figures:
 
     def __init__(self) -> None:
         # Requests by the upper bound of their first audio, in seconds, as of the last page.
-        self._before: Counter[float] = Counter()
+        self._before: defaultdict[float, float] = defaultdict(float)
 
     def read(self, page: str) -> Load:
         """The load by a page in Prometheus' format; first audio is of the requests since the page before."""
-        sums: Counter[str] = Counter()
-        buckets: Counter[float] = Counter()
+        sums: defaultdict[str, float] = defaultdict(float)
+        buckets: defaultdict[float, float] = defaultdict(float)
         for family in text_string_to_metric_families(page):
             for sample in family.samples:
                 sums[sample.name] += sample.value
@@ -31,5 +31,5 @@ class Figures:
         self._before = buckets
         all_requests = max(grown.values(), default=0.0)
         p95 = next((bound for bound, count in grown.items() if count >= 0.95 * all_requests > 0), 0.0)
-        names = ("slots_used", "slots", "contexts_queued")
-        return Load(*(sums[f"agent_tts_{name}"] for name in names), first_audio_s=p95)
+        used, slots, waiting = (sums[f"agent_tts_{name}"] for name in ("slots_used", "slots", "contexts_queued"))
+        return Load(used, slots, waiting, p95)

@@ -157,14 +157,15 @@ class Machine:
             yield process
         finally:
             if process.returncode is None:
+                # Not by asyncio's own methods: they poll the process and so take its exit code from the watcher.
                 with contextlib.suppress(ProcessLookupError):
-                    process.terminate()
+                    os.kill(process.pid, signal.SIGTERM)
                 try:
                     async with asyncio.timeout(RAY_S):
                         await process.wait()
                 except TimeoutError:
                     with contextlib.suppress(ProcessLookupError):
-                        process.kill()
+                        os.kill(process.pid, signal.SIGKILL)
                     await process.wait()
 
     async def _end_nodes(self) -> None:

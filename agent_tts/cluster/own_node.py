@@ -17,7 +17,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -101,8 +101,9 @@ class OwnNode:
             SettingsError: it has ended or is not ready in time; the message has the end of its log.
         """
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        adopted = self._find(lambda found: found is not None and self._is_ours(found))
-        if not adopted and not self._find(lambda found: found is None):
+        known = sorted(int(path.stem) for path in self._folder.glob("*.json") if path.stem.isdecimal())
+        adopted = self._find(known, lambda found: found is not None and self._is_ours(found))
+        if not adopted and not self._find(range(PLACES), lambda found: found is None):
             raise SettingsError(f"{self._folder}: all {PLACES} places have a node")
         await before(self.counts_path)
         if not adopted:
@@ -153,9 +154,9 @@ class OwnNode:
     def _path(self, kind: str) -> Path:
         return self._folder / f"{self._place}.{kind}"
 
-    def _find(self, fits: Callable[[Record | None], bool]) -> bool:
-        """Take the first place that nobody looks after and whose living node, or None, fits."""
-        for place in range(PLACES):
+    def _find(self, places: Iterable[int], fits: Callable[[Record | None], bool]) -> bool:
+        """Take the first of these places that nobody looks after and whose living node, or None, fits."""
+        for place in places:
             lock = os.open(self._folder / f"{place}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -19,7 +19,7 @@ ANSWER_S = 5.0
 def main() -> None:
     ray.init(address=sys.argv[1], namespace=NAMESPACE, log_to_driver=False, configure_logging=False)
     while True:
-        nodes = ray.get(ray.get_actor(NAME, NAMESPACE).nodes.remote(), timeout=ANSWER_S)
+        nodes: list[object] = ray.get(ray.get_actor(NAME, NAMESPACE).nodes.remote(), timeout=ANSWER_S)
         print(json.dumps(nodes), flush=True)
         if "--once" in sys.argv:
             return
