@@ -68,8 +68,6 @@ class Door:
         self._metrics_port = metrics_port
         self.pid: int | None = None  # of HAProxy, while it runs
         self._nodes: tuple[NodeAddress, ...] | None = None  # None: an adopted HAProxy keeps its own
-        # Names of nodes that were servers of a HAProxy that has died.
-        self._known: frozenset[str] = frozenset()
         # Serialises what is said to HAProxy.
         self._talk = asyncio.Lock()
         self._answered_at = 0.0
@@ -139,22 +137,26 @@ class Door:
         except (OSError, TimeoutError, StopIteration):
             return False
         written = self._folder / "haproxy.cfg"
-        if written.exists() and written.read_text() == self._text() and "Stopping: 0" in info:
+        if written.exists() and written.read_text().startswith(self._text()) and "Stopping: 0" in info:
             logger.info("door: HAProxy {} lives, with its callers", pid)
             self._watch(pid)
             return True
         logger.info("door: HAProxy {} is another door's: it ends when its callers have gone", pid)
-        with contextlib.suppress(ProcessLookupError):
+        with contextlib.suppress(OSError, TimeoutError):
             os.kill(pid, signal.SIGUSR1)
+            async with asyncio.timeout(START_S):
+                while True:  # until it has left the port
+                    await self._ask("show info")
+                    await asyncio.sleep(0.01)
         return False
 
     async def _spawn(self) -> None:
         """Start a HAProxy and wait until it answers. Raises `SettingsError`."""
         try:
             if self._listener is None:
-                await self._listen()
-            assert self._listener is not None
-            (self._folder / "haproxy.cfg").write_text(self._text())
+                self._listener = self._files.enter_context(self._listen())
+                self.port = self._listener.getsockname()[1]
+            (self._folder / "haproxy.cfg").write_text(self._text() + haproxy.server_lines(self._nodes or ()))
             self._certificate = None if self._tls is None else self._tls.read_text()
             env = {name: value for name, value in os.environ.items() if name in ENVIRONMENT}
             fd = self._listener.fileno()
@@ -181,26 +183,18 @@ class Door:
         await self._end_process()
         raise SettingsError(f"HAProxy does not start: {self._process.tail}")
 
-    async def _listen(self) -> None:
-        """Bind the port, which an old HAProxy may be about to leave."""
+    def _listen(self) -> socket.socket:
         family = socket.AF_INET6 if ip_address(self.host).version == 6 else socket.AF_INET
-        deadline = time.monotonic() + START_S
-        while True:
-            listener = socket.socket(family, socket.SOCK_STREAM)
-            try:
-                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
-                listener.bind((self.host, self.port))
-                listener.listen(BACKLOG)
-            except OSError:
-                listener.close()
-                if time.monotonic() > deadline:
-                    raise
-                await asyncio.sleep(0.05)
-                continue
-            self._listener = self._files.enter_context(listener)
-            self.port = listener.getsockname()[1]
-            return
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
+            listener.bind((self.host, self.port))
+            listener.listen(BACKLOG)
+        except OSError:
+            listener.close()
+            raise
+        return listener
 
     def _text(self) -> str:
         tls = None if self._tls is None else str(self._tls)
@@ -285,13 +279,12 @@ class Door:
             nodes = self._nodes
             if nodes is None:
                 return
-            said = haproxy.commands(haproxy.servers(await self._ask(haproxy.LOOK)), nodes, self._known)
+            said = haproxy.commands(haproxy.servers(await self._ask(haproxy.LOOK)), nodes)
             if said:
                 complaints = haproxy.complaints(await self._ask("; ".join(said)))
                 if complaints and complaints != self._complaints:
                     logger.warning("door: HAProxy says {}", "; ".join(complaints))
                 self._complaints = complaints
-            self._known = frozenset(node.name for node in nodes)
 
     async def _renew(self) -> None:
         """Give HAProxy a certificate that has changed."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -18,19 +18,29 @@ LISTENER = "AGENT_TTS_DOOR"  # environment variable with the descriptor of the l
 UNTAKEN_S = 90
 SILENCE_S = 300
 TUNNEL_S = 3_600
-CHECK_MS = 500  # between two looks at /ready; one failure is enough, and so is one success
+
+# The looks at /ready: one failure is enough, and so is one success.
+_CHECK = "check inter 500ms fall 1 rise 1"
 
 # The body that a node gives, too.
 _ERROR = '{"error":{"message":"%s","type":"server_error","param":null,"code":"%s"}}'
 _FULL = _ERROR % ("no node takes new callers now: try again", "at_capacity")
 _LOST = _ERROR % ("the node is gone: try again", "engine_lost")
 
+_OWN = """.if feature(PROMEX)
+frontend own
+  bind 127.0.0.1:%d
+  http-request use-service prometheus-exporter if { path /metrics }
+  http-request deny deny_status 404
+.endif
+"""
+
 
 def configuration(address: str, tls_pem: str | None = None, metrics_port: int | None = None) -> str:
     """The text of `haproxy.cfg`.
 
-    The listener is inherited, so a restarted HAProxy needs no free port, and callers wait meanwhile. Servers are no
-    part of it: the runtime API adds them, by the names of their nodes.
+    The listener is inherited, so a restarted HAProxy needs no free port, and callers wait meanwhile. The runtime API
+    adds servers, by the names of their nodes; text of `server_lines` may follow for those that are known.
 
     Args:
         address: what the listener is bound to. Told only: a door that wants another one finds that this is not its own.
@@ -38,17 +48,7 @@ def configuration(address: str, tls_pem: str | None = None, metrics_port: int | 
         metrics_port: port on loopback for `/metrics` of HAProxy itself, where the build has them; None: no such port.
     """
     tls = "" if tls_pem is None else f" ssl crt {_quoted(tls_pem)} alpn http/1.1 ssl-min-ver TLSv1.2"
-    own = (
-        ""
-        if metrics_port is None
-        else f"""
-.if feature(PROMEX)
-frontend own
-  bind 127.0.0.1:{metrics_port}
-  http-request use-service prometheus-exporter if {{ path /metrics }}
-  http-request deny deny_status 404
-.endif"""
-    )
+    own = "" if metrics_port is None else _OWN % metrics_port
     return f"""# Of the door at {address}, which writes this file.
 .if !version_atleast(2.8)
 .alert "HAProxy 2.8 or newer is needed: servers are added while it runs"
@@ -96,13 +96,22 @@ frontend callers
   http-request wait-for-body time 5s if candidates {{ method PATCH }}
   http-request set-var(txn.call) req.body,json_query('$.pc_id') if candidates {{ method PATCH }}
   default_backend nodes
-backend nodes
+{own}backend nodes
   balance leastconn
   http-reuse never
   option httpchk GET /ready
   use-server %[var(txn.call),field(1,.)] if {{ var(txn.call) -m found }}
-  force-persist if {{ var(txn.call) -m found }}{own}
+  force-persist if {{ var(txn.call) -m found }}
 """
+
+
+def server_lines(nodes: Sequence[NodeAddress]) -> str:
+    """The end of a configuration: nodes that were servers before, and get callers at once."""
+    return "".join(f"  server {node.name} {_with_port(node)} {_CHECK}\n" for node in nodes)
+
+
+def _with_port(node: NodeAddress) -> str:
+    return f"[{node.host}]:{node.port}" if ":" in node.host else f"{node.host}:{node.port}"
 
 
 def _quoted(text: str) -> str:
@@ -136,13 +145,12 @@ class Server:
 
 def servers(answer: str) -> list[Server]:
     """All servers, from the answer to `LOOK`. Raises `ValueError` or `KeyError` for anything else."""
-    state, _, stat = answer.partition("# pxname")
-    stats = {row["svname"]: row for row in csv.DictReader(("pxname" + stat).splitlines())}
+    version, state, stat = answer.split("# ")
+    if version.strip() != "1":
+        raise ValueError(f"HAProxy says {version.strip()}")
+    stats = {row["svname"]: row for row in csv.DictReader(stat.splitlines())}
     found = []
-    lines = [line for line in state.splitlines() if line.strip()]
-    titles = next(line for line in lines if line.startswith("# ")).split()[1:]
-    for line in lines[lines.index("# " + " ".join(titles)) + 1 :]:
-        row = dict(zip(titles, line.split(), strict=False))
+    for row in csv.DictReader(state.strip().splitlines(), delimiter=" "):
         about, admin = stats[row["srv_name"]], int(row["srv_admin_state"])
         found.append(
             Server(
@@ -158,25 +166,19 @@ def servers(answer: str) -> list[Server]:
     return found
 
 
-def commands(have: Iterable[Server], wanted: Sequence[NodeAddress], ready: Collection[str] = ()) -> list[str]:
+def commands(have: Iterable[Server], wanted: Sequence[NodeAddress]) -> list[str]:
     """What to say next, so that HAProxy has the wanted nodes; nothing when it has.
 
-    A server that is not wanted drains. It goes when it has no sessions and answers no checks: a node that still runs
-    may have WebRTC calls, whose signalling has to find it.
-
-    Args:
-        ready: names of nodes that get callers before their first check; others get none.
+    A new one gets callers once its check is answered. One that is not wanted drains. It goes when it has no sessions
+    and answers no checks: a node that still runs may have WebRTC calls, whose signalling has to find it.
     """
     said: list[str] = []
     there = {server.name: server for server in have}
     for node in wanted:
         server, path = there.pop(node.name, None), f"nodes/{node.name}"
         if server is None:
-            host = f"[{node.host}]" if ":" in node.host else node.host
-            said += [f"add server {path} {host}:{node.port} check inter {CHECK_MS}ms fall 1 rise 1"]
-            said += [f"enable health {path}"]
-            said += [] if node.name in ready else [f"set server {path} health down"]
-            said += [f"set server {path} state ready"]
+            said += [f"add server {path} {_with_port(node)} {_CHECK}", f"enable health {path}"]
+            said += [f"set server {path} health down", f"set server {path} state ready"]
             continue
         if (server.host, server.port) != (node.host, node.port):
             said.append(f"set server {path} addr {node.host} port {node.port}")

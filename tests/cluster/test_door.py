@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import stat
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -15,20 +18,24 @@ import httpx
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
+from agent_tts.agent import server
 from agent_tts.cluster import haproxy
-from agent_tts.cluster.door import Door
+from agent_tts.cluster.door import LOOK_S, Door
 from agent_tts.cluster.nodes import NodeAddress
 from agent_tts.errors import SettingsError
+from agent_tts.serve.app import create_app
+from tests.agent.caller import Caller
 from tests.certificates import make_certificate
 from tests.cli.process import is_running
 from tests.node_process import running_process
 from tests.rtc_peer import connected
-from tests.support import RunningNode, running_node
+from tests.support import RunningNode, in_this_loop, running_app, running_node, settings_of, until
 from tests.wire import Wire, speak, wire
 
 pytestmark = [pytest.mark.node, pytest.mark.real_time]
 
 TEXT = "Every frame is counted."
+AGENT = {"stt": {"kind": "none"}, "llm": {"base_url": "http://127.0.0.1:9/v1"}}
 KEYS = {"auth": {"api_keys": ["one"]}, "fleet": {"secret": "a secret of all nodes, long enough"}}
 KEY = {"Authorization": "Bearer one"}
 
@@ -114,7 +121,7 @@ async def test_callers_are_spread_and_stay_while_their_node_drains(tmp_path: Pat
 
 
 async def test_requests_that_belong_together_find_their_node(tmp_path: Path) -> None:
-    """The end of a WebRTC call, also while its node drains; a token of one node on others; nothing of one node alone."""
+    """The end of a WebRTC call, also while its node drains; a token of one node on others."""
     async with fleet(tmp_path, 3, **KEYS) as (door, nodes), AsyncExitStack() as closing:
         http = await closing.enter_async_context(httpx.AsyncClient(base_url=url(door), headers=KEY))
         calls = [await closing.enter_async_context(connected(url(door), KEY)) for _ in range(3)]
@@ -136,6 +143,28 @@ async def test_requests_that_belong_together_find_their_node(tmp_path: Path) -> 
         assert (await http.get("/ready")).json() == {"status": "ok"}
         file = await http.post("/v1/audio/speech", json={"input": TEXT, "response_format": "pcm"})
         assert file.content == spoken[0]
+
+
+async def test_candidates_of_a_call_find_its_node(tmp_path: Path) -> None:
+    """They are told by a PATCH whose body names the call."""
+    async with AsyncExitStack() as closing:
+        nodes = {}
+        for name in ("one", "two"):
+            settings = settings_of(agent=AGENT, fleet={"node": name})
+            app = create_app(settings, in_this_loop(settings), server.extension(settings))
+            nodes[name] = await closing.enter_async_context(running_app(app))
+        door = await closing.enter_async_context(opened(tmp_path))
+        await door.update([address(name, node) for name, node in nodes.items()])
+        await until_up(door, *nodes)
+        caller = Caller()
+        closing.push_async_callback(caller.close)
+        async with httpx.AsyncClient(timeout=20) as http:
+            offer = {"sdp": await caller.offer(), "type": "offer"}
+            answer = (await http.post(f"{url(door)}/api/agent/offer", json=offer)).json()
+            candidate = "candidate:1 1 udp 2130706431 127.0.0.1 50000 typ host"
+            found = {"pc_id": answer["pc_id"], "candidates": [{"candidate": candidate}]}
+            for _ in nodes:
+                assert (await http.patch(f"{url(door)}/api/agent/offer", json=found)).status_code == 204
 
 
 async def test_a_node_without_room_gets_no_callers_and_keeps_its_own(tmp_path: Path) -> None:
@@ -164,11 +193,11 @@ async def test_a_node_without_room_gets_no_callers_and_keeps_its_own(tmp_path: P
 async def test_a_node_that_ends_and_one_that_is_killed(tmp_path: Path) -> None:
     """SIGTERM: callers hear all of what is spoken. SIGKILL: only its own callers notice."""
     async with AsyncExitStack() as closing:
-        nodes = {}
+        nodes: dict[str, Any] = {}
         for name in ("ends", "dies"):
             (tmp_path / name).mkdir()
             nodes[name] = closing.enter_context(running_process(tmp_path / name))
-        nodes["lives"] = await closing.enter_async_context(running_node())  # type: ignore[assignment]
+        nodes["lives"] = await closing.enter_async_context(running_node())
         door = await closing.enter_async_context(opened(tmp_path))
         whole = await speak(nodes["lives"].ws_url, TEXT)
         peers = {}
@@ -191,52 +220,85 @@ async def test_a_node_that_ends_and_one_that_is_killed(tmp_path: Path) -> None:
         await until_servers(door, lambda servers: [*servers] == ["lives"])
 
 
-async def test_haproxy_dies_and_its_door_dies(tmp_path: Path) -> None:
-    """A killed HAProxy is back with its servers; a door that is lost loses no caller: the next one adopts HAProxy."""
-    async with running_node() as node, AsyncExitStack() as closing:
-        lost = Door(port=0, host="127.0.0.1", folder=tmp_path / "door")
-        await lost.start()
-        await lost.update([address("one", node)])
-        await until_up(lost, "one")
-        pid = lost.pid
+@pytest.mark.parametrize("sig", [signal.SIGKILL, signal.SIGSTOP])
+async def test_a_haproxy_that_dies_or_hangs_is_back_with_its_servers(
+    sig: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agent_tts.cluster.door.HUNG_S", 0.3)
+    monkeypatch.setattr("agent_tts.cluster.door.ANSWER_S", 0.3)
+    async with fleet(tmp_path, 2) as (door, nodes):
+        pid, loop = door.pid, asyncio.get_running_loop()
         assert pid is not None
-        os.kill(pid, signal.SIGKILL)
-        loop = asyncio.get_running_loop()
+        os.kill(pid, sig)
+        await until(lambda: not runs(pid))
         died = loop.time()
-        async with asyncio.timeout(10):
-            while not await speaks(url(lost, "ws")):
-                await asyncio.sleep(0.02)
+        assert await speak(url(door, "ws"), TEXT) != b""  # it waits, and is not refused
         assert loop.time() - died < 2
-        assert lost.pid != pid
+        assert door.pid != pid
+        assert [*await have(door)] == [*nodes]
+        await door.update([NodeAddress("node-0", "127.0.0.1", 9), address("node-1", nodes["node-1"])])
+        await until_up(door, "node-1")
+        await door.update([])  # the other has nobody to wait for
+        await until_servers(door, lambda servers: [*servers] == ["node-1"])
 
-        peer = await closing.enter_async_context(wire(url(lost, "ws")))
+
+def runs(pid: int) -> bool:
+    """Whether a thread of a process is neither dead nor stopped."""
+    try:
+        return any(task.read_text().split()[2] not in "TXZ" for task in Path(f"/proc/{pid}/task").glob("*/stat"))
+    except OSError:  # it is just going
+        return True
+
+
+PROGRAM = """
+import asyncio, sys
+from pathlib import Path
+from agent_tts.cluster.door import Door
+from agent_tts.cluster.nodes import NodeAddress
+
+async def main(folder, port):
+    door = Door(port=0, host="127.0.0.1", folder=Path(folder))
+    await door.start()
+    await door.update([NodeAddress("one", "127.0.0.1", int(port))])
+    print(door.port, door.pid, flush=True)
+    await asyncio.sleep(60)
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+async def test_a_door_that_is_killed_loses_no_caller(tmp_path: Path) -> None:
+    """HAProxy goes on, and the next door adopts it; one that wants it otherwise leaves the old one its callers."""
+    async with running_node() as node, AsyncExitStack() as closing:
+        command = (sys.executable, "-c", PROGRAM, str(tmp_path / "door"), str(address("one", node).port))
+        process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
+        assert process.stdout is not None
+        port, pid = map(int, (await process.stdout.readline()).split())
         with pytest.raises(SettingsError, match="another door uses it"):
             await Door(port=0, host="127.0.0.1", folder=tmp_path / "door").start()
-        assert lost._task is not None
-        assert lost._process is not None
-        lost._task.cancel()  # as a process that is killed: it tells HAProxy nothing
-        await asyncio.gather(lost._task, return_exceptions=True)
-        loop.remove_reader(lost._pidfd)
-        os.close(lost._pidfd)
-        lost._files.close()
+        process.kill()
+        await process.wait()
 
-        door = await closing.enter_async_context(opened(tmp_path, port=lost.port))
-        assert door.pid == lost.pid
-        assert [*await have(door)] == ["one"]
-        await asyncio.sleep(2 * 0.5)  # without an update its servers stay
-        await door.update([address("one", node)])
-        await peer.say("t", TEXT)
-        assert await finished(peer) == await speak(url(door, "ws"), TEXT)
-        await door.close()
-        await lost._process.reap()
-        assert not is_running(pid)
-
-
-async def speaks(address: str) -> bool:
-    try:
-        return await speak(address, TEXT) != b""
-    except (OSError, ConnectionClosed, InvalidStatus):
-        return False
+        async with opened(tmp_path, port=port) as door:
+            assert door.pid == pid
+            peer = await closing.enter_async_context(wire(url(door, "ws")))
+            await peer.say("t", TEXT)
+            await asyncio.sleep(2 * LOOK_S)  # without an update its servers stay
+            assert (await have(door))["one"].state == "ready"
+            with socket.create_server(("127.0.0.1", 0)) as free:
+                metrics_port = free.getsockname()[1]
+            door._files.close()  # its lock
+            async with opened(tmp_path, port=port, metrics_port=metrics_port) as other:
+                assert other.pid != pid
+                await other.update([address("one", node)])
+                await until_up(other, "one")
+                assert await speak(url(other, "ws"), TEXT) == await finished(peer)
+                async with httpx.AsyncClient() as http:
+                    page = (await http.get(f"http://127.0.0.1:{metrics_port}/metrics")).text
+                assert 'haproxy_server_current_sessions{proxy="nodes",server="one"}' in page
+                assert is_running(pid)
+                await peer.socket.close()
+                await until(lambda: not is_running(pid))
 
 
 async def test_tls_whose_certificate_is_renewed(tmp_path: Path) -> None:
