@@ -114,11 +114,8 @@ async def until_nodes(machine: ClusterMachine, count: int, *but: str) -> dict[st
         async with asyncio.timeout(UP_S):
             while True:
                 found = await nodes(machine)
-                if (
-                    len(found) == count
-                    and not found.keys() & {*but}
-                    and all(n["state"] == "ok" for n in found.values())
-                ):
+                states = {each["state"] for each in found.values()}
+                if len(found) == count and not found.keys() & {*but} and states <= {"ok", "full"}:
                     return found
     except TimeoutError:
         raise AssertionError(f"there are {found}\n{machine.told()}") from None
