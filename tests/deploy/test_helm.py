@@ -1,4 +1,4 @@
-"""The Helm chart, rendered by Helm's own engine; its objects meet the schemas of Kubernetes, and our own of custom resources.
+"""The Helm chart, rendered by Helm's own engine; its objects meet schemas: Kubernetes', or our own of custom resources.
 
 Nothing here runs in a cluster.
 """
