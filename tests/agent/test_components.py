@@ -98,7 +98,8 @@ async def test_what_is_no_text_in_a_context_is_left_out() -> None:
         *({"role": "tool", "tool_call_id": "1", "content": [{"type": "text", "text": "ten"}]},),
         LLMSpecificMessage(llm="other", message=object()),
     ]
-    contexts = [LLMContext(messages) for messages in ([image], [image, sound], [url], tool, [{"role": "user"}])]
+    conversations: list[list[Any]] = [[image], [image, sound], [url], tool, [{"role": "user"}]]
+    contexts = [LLMContext(messages) for messages in conversations]
     told: list[dict[str, Any]] = []
     turns = Turns("call", AgentMetrics(CollectorRegistry()), told.append)
     frames = [frame for each in contexts for frame in (TranscriptionFrame("x", "", ""), LLMContextFrame(each))]
