@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import secrets
@@ -218,6 +217,8 @@ def _take_part(
     cpus: int | None,
     options: dict[str, Any] | None,
 ) -> None:
+    import asyncio
+
     from agent_tts.cluster.door import Door
     from agent_tts.cluster.machine import Machine
     from agent_tts.serve.telemetry.logs import log_to_stderr
