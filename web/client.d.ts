@@ -29,13 +29,13 @@ export type ConnectOptions = {
      */
     apiKey?: string;
     /**
-     * of `POST /v1/tokens`, good once; with `moves` a function
-     * that gets one for each connection
+     * of `POST /v1/tokens`, good once; with `moves` a
+     * function that gets one for each connection
      */
     token?: string | (() => string | Promise<string>);
     /**
-     * it goes to another node when its node asks it to, or is lost: open utterances then go on from
-     * the first word that has not come whole. `url` is that of a load balancer, or nodes tell theirs (`public_url`)
+     * it goes to another node when its node asks it to, or is lost: open utterances then go on
+     * from the first word that has not come whole. `url` is that of a load balancer, or nodes tell theirs (`public_url`)
      */
     moves?: boolean;
     /**
@@ -113,10 +113,10 @@ export type SpeechEvent = AudioEvent | WordsEvent | MarkEvent | StartedEvent | F
 /**
  * @typedef {object} ConnectOptions
  * @property {string} [apiKey] a key of the node; not for a browser: give it a token
- * @property {string | (() => string | Promise<string>)} [token] of `POST /v1/tokens`, good once; with `moves` a function
- *   that gets one for each connection
- * @property {boolean} [moves] it goes to another node when its node asks it to, or is lost: open utterances then go on from
- *   the first word that has not come whole. `url` is that of a load balancer, or nodes tell theirs (`public_url`)
+ * @property {string | (() => string | Promise<string>)} [token] of `POST /v1/tokens`, good once; with `moves` a
+ *   function that gets one for each connection
+ * @property {boolean} [moves] it goes to another node when its node asks it to, or is lost: open utterances then go on
+ *   from the first word that has not come whole. `url` is that of a load balancer, or nodes tell theirs (`public_url`)
  * @property {AbortSignal} [signal] gives up
  * @property {typeof WebSocket} [WebSocket] another class, for a runtime without one: that of the package `ws`
  *
@@ -459,8 +459,8 @@ export type Link = {
  * @property {[number, string] | null} end code and reason of its end; null while it lives
  */
 /**
- * A connection and its successors, as one. The next is made before the old one is left, whose contexts end where they are;
- * contexts of one that is lost go on at the next. Closed once none is found in time.
+ * A connection and its successors, as one. The next is made before the old one is left, whose contexts end where they
+ * are; contexts of one that is lost go on at the next. Closed once none is found in time.
  * @implements {Transport}
  */
 export declare class MovingTransport implements Transport {
@@ -479,9 +479,9 @@ export declare class MovingTransport implements Transport {
     close(): void;
 }
 /**
- * A context in parts on several nodes, as one on one node. The session gets a word's sound when all of it has come, unless
- * the listener would have to wait: the beginning of a word whose node is lost is then dropped, and the word is said from its
- * start by the next node.
+ * A context in parts on several nodes, as one on one node. The session gets a word's sound when all of it has come,
+ * unless the listener would have to wait: the beginning of a word whose node is lost is then dropped, and the word is said
+ * from its start by the next node.
  */
 declare class MovingContext {
     #private;

@@ -57,10 +57,10 @@ export class ApiError extends Error {
 /**
  * @typedef {object} ConnectOptions
  * @property {string} [apiKey] a key of the node; not for a browser: give it a token
- * @property {string | (() => string | Promise<string>)} [token] of `POST /v1/tokens`, good once; with `moves` a function
- *   that gets one for each connection
- * @property {boolean} [moves] it goes to another node when its node asks it to, or is lost: open utterances then go on from
- *   the first word that has not come whole. `url` is that of a load balancer, or nodes tell theirs (`public_url`)
+ * @property {string | (() => string | Promise<string>)} [token] of `POST /v1/tokens`, good once; with `moves` a
+ *   function that gets one for each connection
+ * @property {boolean} [moves] it goes to another node when its node asks it to, or is lost: open utterances then go on
+ *   from the first word that has not come whole. `url` is that of a load balancer, or nodes tell theirs (`public_url`)
  * @property {AbortSignal} [signal] gives up
  * @property {typeof WebSocket} [WebSocket] another class, for a runtime without one: that of the package `ws`
  *
@@ -558,11 +558,14 @@ export class Session {
     if (!context || context.cancelled) return;
     const { data, ...head } = packet;
     if (context.decoder) context.decoder.push(packet);
-    else if (data.byteLength % 2 === 0) this.#hear({ ...head, pcm: new Int16Array(data.buffer, data.byteOffset) }, context);
-    else {
-      this.transport.close();
-      this.transport.onclose(GARBLED, "");
-    }
+    else if (data.byteLength % 2) this.#leave();
+    else this.#hear({ ...head, pcm: new Int16Array(data.buffer, data.byteOffset) }, context);
+  }
+
+  /** The node does not speak the protocol. */
+  #leave() {
+    this.transport.close();
+    this.transport.onclose(GARBLED, "");
   }
 
   /**
@@ -671,7 +674,10 @@ export class WebSocketTransport {
   }
 }
 
-/** What has to be in a message, of the fields that this client computes with. @type {Record<string, (message: any) => boolean>} */
+/**
+ * What has to be in a message, of the fields that this client computes with.
+ * @type {Record<string, (message: any) => boolean>}
+ */
 const SHAPES = {
   "context.started": ({ context_no }) => Number.isInteger(context_no),
   words: ({ words }) => Array.isArray(words) && words.every(isWord),
@@ -744,8 +750,8 @@ function messagesOf(characters, created) {
  */
 
 /**
- * A connection and its successors, as one. The next is made before the old one is left, whose contexts end where they are;
- * contexts of one that is lost go on at the next. Closed once none is found in time.
+ * A connection and its successors, as one. The next is made before the old one is left, whose contexts end where they
+ * are; contexts of one that is lost go on at the next. Closed once none is found in time.
  * @implements {Transport}
  */
 export class MovingTransport {
@@ -846,7 +852,16 @@ export class MovingTransport {
    */
   #join({ transport, created, parting, closed }) {
     /** @type {Link} */
-    const link = { transport, created, since: performance.now(), byNo: new Map(), refuses: false, address: null, fatal: null, end: null };
+    const link = {
+      transport,
+      created,
+      since: performance.now(),
+      byNo: new Map(),
+      refuses: false,
+      address: null,
+      fatal: null,
+      end: null,
+    };
     const old = this.#link;
     this.#link = link;
     transport.onmessage = (message) => this.#receive(link, message);
@@ -961,13 +976,13 @@ export class MovingTransport {
   }
 }
 
-const CONNECTION_LOST = { code: "connection_lost", message: "The connection was lost, and this utterance cannot go on." };
+const CONNECTION_LOST = { code: "connection_lost", message: "The connection was lost; this utterance cannot go on." };
 const DRAINING = { code: "draining", message: "The node is shutting down, and no other answers." };
 
 /**
- * A context in parts on several nodes, as one on one node. The session gets a word's sound when all of it has come, unless
- * the listener would have to wait: the beginning of a word whose node is lost is then dropped, and the word is said from its
- * start by the next node.
+ * A context in parts on several nodes, as one on one node. The session gets a word's sound when all of it has come,
+ * unless the listener would have to wait: the beginning of a word whose node is lost is then dropped, and the word is said
+ * from its start by the next node.
  */
 class MovingContext {
   /** Where it is; null while it waits. @type {Link | null} */
@@ -1083,9 +1098,11 @@ class MovingContext {
       case "words":
         this.#learn(message);
         break;
-      case "mark":
-        this.#hold({ ...message, at_ms: message.at_ms + this.#firstMs, char_start: message.char_start + this.#firstChar });
+      case "mark": {
+        const { at_ms, char_start } = message;
+        this.#hold({ ...message, at_ms: at_ms + this.#firstMs, char_start: char_start + this.#firstChar });
         break;
+      }
       case "context.flushed":
         this.#hold({ ...message, audio_ms: message.audio_ms + this.#firstMs });
         break;
@@ -1099,7 +1116,7 @@ class MovingContext {
         break;
       case "error":
         this.#release(Infinity);
-        // Only the first part's refusal ends the session's context: told first, because the session cancels what it refuses.
+        // The session ends only a context that is refused before it began. Others need an end.
         if (!this.#hasBegun) this.#over(message);
         else {
           this.#tell.message(message);

@@ -1,6 +1,6 @@
 /**
- * Keeps one session: opened at once, reopened with growing delays when it is lost. Over WebSockets it goes on at another
- * node where that is found in time.
+ * Keeps one session: opened at once, reopened with growing delays when it is lost. Over WebSockets it goes on at
+ * another node where that is found in time.
  */
 
 import { ApiError } from "./api.js";

@@ -11,6 +11,7 @@ import sys
 import wave
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -19,7 +20,9 @@ import httpx
 import pytest
 from websockets.asyncio.client import connect
 
+from tests.client.test_moving import TEXT, balancer, kill
 from tests.measure.chromium import DevTools, Page
+from tests.node_process import running_process
 from tests.support import RunningNode, dominant_hz, running_node, running_node_with_process, until
 
 EAR = (Path(__file__).parent / "ear.js").read_text()
@@ -27,6 +30,8 @@ CONTRAST = (Path(__file__).parent / "contrast.js").read_text()
 
 # Promised time from the key press to silence.
 SILENT_MS = 150
+# And from the last sound of a node that is lost to the first of the next.
+MOST_SILENT_MS = 500
 # The analyser's bins are 12 Hz wide, and the browser's resampler is inexact.
 NEAR_HZ = 25
 TRANSPORTS = ("websocket", "webrtc")
@@ -361,7 +366,10 @@ async def test_a_right_to_left_text_is_set_from_the_right(browser: DevTools) -> 
 # ---------------------------------------------------------------- a connection that ends
 
 
-SOCKETS = "window.WebSocket = class extends WebSocket { constructor(...all) { super(...all); window.socket = this; } }"
+# The last socket, and, where `gone` is set, no node behind new ones.
+SOCKETS = """window.WebSocket = class extends WebSocket { constructor(url, ...all) {
+  super(window.gone ? String(url).replace("stream", "gone") : url, ...all); window.socket = this; } }"""
+NO_NODE = "WebSocket connection to"
 
 
 async def reopen(page: Page, running: RunningNode) -> None:
@@ -380,17 +388,20 @@ async def cut(page: Page, code: int) -> None:
 
 
 async def test_sound_that_has_arrived_is_played_after_the_connection_is_lost(browser: DevTools) -> None:
-    """Then the text is cut where the sound ended, and one notice says why."""
-    async with open_page(browser) as (page, running):
+    """And no other is found: then the text is cut where the sound ended, and one notice says why."""
+    async with open_page(browser, expected=NO_NODE) as (page, running):
         await reopen(page, running)
         await write(page, LONG)
         await page.click("[name=arrival][value=whole]")
         await speak(page)
         await page.until("agentTts.meters.bufferMs > 300")
+        await page.js("void (window.gone = true)")
         await cut(page, 1012)
         assert await page.js("agentTts.speaking")
         await page.until("!agentTts.speaking", 30)
         assert await page.js("ear.since(lostAt).length") > 10
+        await page.until("agentTts.state === 'waiting'")
+        await page.js("void (window.gone = false)")
         await page.until("agentTts.state === 'ready' && document.querySelector('[data-kind=connection] button')", 20)
         assert await page.js("agentTts.notices") == ["connection"]
         assert "shutting down" in await page.js("document.querySelector('#notices').innerText")
@@ -530,226 +541,53 @@ async def test_a_lost_engine_is_shown_and_can_be_retried(browser: DevTools) -> N
         assert await page.js("agentTts.notices") == []
 
 
-async def test_a_lost_node_is_shown_and_reconnected(browser: DevTools) -> None:
-    """The page shows the loss and reconnects by itself."""
-    async with open_page(browser) as (page, running):
-        await ready(page)
-        await page.js("void (window.lost = new Promise((resolve) => new MutationObserver(() => resolve(true)).observe("
-                      "document.querySelector('#link'), {attributes: true})))")  # fmt: skip
-        for session in list(running.node.sessions):
-            session.drain()
-        assert await page.js("lost")
-        await page.until("agentTts.state === 'ready' && agentTts.notices.length === 0", 20)
-        await speak(page)
-
-
-async def test_an_idle_session_reconnects_when_it_is_needed(browser: DevTools) -> None:
-    """The node closes it, the page shows no error, and Speak opens a new session."""
-    async with open_page(browser, limits={"session_idle_s": 0.5}) as (page, running):
-        await page.until("agentTts.state === 'resting'")
-        assert await page.js("agentTts.notices") == []
-        assert not running.node.sessions
-        await speak(page)
-
-
-async def test_a_node_with_keys_prompts_for_a_key(browser: DevTools) -> None:
-    """A wrong key is reported, a right one opens both transports, and no URL contains the key."""
-    async with open_page(browser, auth={"api_keys": ["open-sesame"]}, expected="401 (Unauthorized)") as (page, _):
-        await page.until("agentTts.state === 'locked' && document.activeElement.id === 'key'")
-        await page.type("wrong")
-        await page.press("Enter")
-        await page.until("agentTts.notices.includes('wrong_key')")
-        await page.type("open-sesame")
-        await page.press("Enter")
-        await ready(page)
-        await speak(page)
-        await page.press("Escape")
-        await use(page, "webrtc")
-        assert not [url for url in page.requests if "sesame" in url]
-
-
-async def test_the_transport_can_be_changed_during_speech(browser: DevTools) -> None:
-    """The old transport is silent and closed, on the node too; the new one speaks."""
-    async with open_page(browser) as (page, running):
-        await ready(page)
-        for transport in ("webrtc", "websocket", "webrtc"):
-            await speak(page)
-            await use(page, transport)
-            await page.until("!agentTts.speaking && !ear.loud")
-            await until(lambda: running.node.service.speaking == 0 and len(running.node.sessions) == 1)
-        await speak(page)
-
-
-@pytest.mark.parametrize("transport", TRANSPORTS)
-async def test_a_connection_outlives_its_connection_deadlines(browser: DevTools, transport: str) -> None:
-    """All deadlines that the page sets for connecting pass, and the session goes on."""
-    late = "window.late = []; AbortSignal.timeout = () => (late.push(new AbortController()), late.at(-1).signal);"
-    async with open_page(browser) as (page, running):
-        await page.call("Page.addScriptToEvaluateOnNewDocument", source=late)
-        await page.open(running.url + "/?again")
-        await page.js(EAR)
-        await use(page, transport)
-        before = set(running.node.sessions)
-        assert await page.js("late.length") > 0
-        await page.js("late.forEach((deadline) => deadline.abort())")
-        await speak(page)
-        assert before == running.node.sessions
-
-
-# ---------------------------------------------------------------- accessibility
-
-
-async def test_the_keyboard_alone_is_enough(browser: DevTools) -> None:
-    """Tab reaches every control with a visible focus; keys speak and stop; Space stops, unless text is typed."""
-    async with open_page(browser) as (page, _):
-        await ready(page)
-        seen: list[str] = []
-        for _step in range(40):
-            await page.press("Tab")
-            name = await page.js("document.activeElement.id || document.activeElement.name")
-            if name in seen or await page.js("document.activeElement === document.body"):
-                break
-            seen.append(name)
-            if name != "text":  # the frame around it shows the focus
-                shown = "const {outlineStyle, opacity} = getComputedStyle(document.activeElement);"
-                assert await page.js(f"(() => {{ {shown} return outlineStyle !== 'none' || opacity === '0'; }})()"), (
-                    name
+async def test_a_turn_goes_on_when_its_node_is_killed(browser: DevTools, tmp_path: Path) -> None:
+    """The sound goes on within 500 ms, and each word is heard once. The loss is shown where no node is left."""
+    folders = [tmp_path / "first", tmp_path / "second"]
+    for folder in folders:
+        folder.mkdir()
+    with running_process(folders[0]) as first, running_process(folders[1]) as second:
+        async with balancer(first.url, second.url) as url, browser.page() as page:
+            await page.open(url + "/")
+            await page.js(EAR)
+            await ready(page)
+            await write(page, TEXT)
+            await page.click("[name=arrival][value=whole]")
+            lengths = []
+            for node in (None, first):
+                since = await page.js("performance.now()")
+                await speak(page)
+                await page.until("agentTts.meters.bufferMs > 400")
+                if node is not None:
+                    kill(node)
+                await page.until("!agentTts.speaking", 20)
+                times = [
+                    moment["at"]
+                    for moment in await page.js(f"ear.heard.filter((m) => m.at > {since} && m.rms > ear.LOUD)")
+                ]
+                lengths.append(times[-1] - times[0])
+                assert max(later - at for at, later in pairwise(times)) <= MOST_SILENT_MS
+                assert await page.js("document.querySelector('#said').innerText") == TEXT
+                assert await page.js(
+                    "[...document.querySelectorAll('#said span')].every((e) => e.dataset.is === 'heard')"
                 )
-        for name in ("theme", "text", "sample", "go", "voice", "language", "speed", "arrival", "rate", "transport"):
-            assert name in seen
-
-        await page.js("document.querySelector('#text').focus()")
-        await page.press("Enter", "Control")
-        await page.until("ear.loud")
-        before = await page.js("document.querySelector('#text').value.length")
-        await page.press(" ")
-        assert not await page.js("agentTts.speaking")
-        assert await page.js("document.querySelector('#text').value.length") == before
-        await page.press("Enter", "Control")
-        await page.until("agentTts.speaking")
-        await page.type("a")
-        await page.press(" ")
-        assert await page.js("document.querySelector('#text').value.length") == before + 2
-        assert await page.js("agentTts.speaking")
-        assert await page.js("document.querySelector('#stop-key').textContent") == "Esc"
-        await page.press("Escape")
-        assert not await page.js("agentTts.speaking")
+            assert await page.js("document.querySelectorAll('#log li').length") == 2
+            assert not await page.js("document.querySelector('#log s')")
+            assert lengths[1] == pytest.approx(lengths[0], abs=400)  # of 5 s: no word is missing, none is there twice
+            assert (await page.js("agentTts.notices"), page.errors) == ([], [])
+            kill(second)
+            await page.until("agentTts.state === 'waiting' && agentTts.notices.includes('connection')")
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-async def test_a_phone_has_no_horizontal_scroll(browser: DevTools, scheme: str) -> None:
-    """360 px wide: idle, speaking, with a notice, and with everything expanded."""
-    async with open_page(browser) as (page, _):
-        await page.resize(360, 740, phone=True)
-        await page.prefer(prefers_color_scheme=scheme, prefers_reduced_motion="reduce")
+async def test_the_page_leaves_a_node_that_asks_it_to(browser: DevTools) -> None:
+    """Between two turns, unseen."""
+    async with open_page(browser) as (page, running):
         await ready(page)
-        assert not await page.js("document.querySelector('kbd').checkVisibility()")
-        overflow = "Math.max(document.documentElement.scrollWidth, document.body.scrollWidth) - 360"
-        assert await page.js(overflow) <= 0
-        await page.js("document.querySelectorAll('details').forEach((details) => (details.open = true))")
-        await write(page, "Donaudampfschifffahrtselektrizitätenhauptbetriebswerkbauunterbeamtengesellschaft. " * 3)
+        (old,) = running.node.sessions
+        await page.js("void (window.links = 0, new MutationObserver(() => links++).observe("
+                      "document.querySelector('#link'), {attributes: true}))")  # fmt: skip
+        old.drain()
+        await until(lambda: bool(running.node.sessions - {old}))
         await speak(page)
-        assert await page.js(overflow) <= 0
-        await page.click("#stop")
-        await page.until("document.querySelector('#log li')")
-        assert await page.js(overflow) <= 0
-
-
-async def test_a_narrow_window_shows_every_control_whole(browser: DevTools) -> None:
-    """390 px without a phone's emulation, where keys are named."""
-    beyond = "[...document.querySelectorAll('button, select, input, textarea, a:not(.skip)')].filter((control) =>" \
-             "control.checkVisibility() && control.getBoundingClientRect().right > 390).map(({id}) => id)"  # fmt: skip
-    async with open_page(browser) as (page, _):
-        await page.resize(390, 844)
-        await ready(page)
-        for arrival in ("whole", "live"):
-            await page.click(f"[name=arrival][value={arrival}]")
-            assert await page.js(beyond) == []
-            assert await page.js("document.documentElement.scrollWidth") <= 390
-
-
-async def test_the_documentation_fits_a_phone_and_its_code_can_be_copied(browser: DevTools) -> None:
-    async with open_page(browser) as (page, node):
-        await page.resize(390, 844, phone=True)
-        for name in ("", "markup.md", "performance.md", "clients/pipecat.md"):
-            await page.open(f"{node.url}/docs/{name}")
-            assert await page.js("document.documentElement.scrollWidth - 390") <= 0, name
-            buttons, blocks = await page.js(
-                "['button', 'pre'].map((kind) => document.querySelectorAll(`main ${kind}`).length)"
-            )
-            assert buttons == blocks
-            assert await page.js(CONTRAST) == []
-        await page.js("navigator.clipboard.writeText = async (text) => { window.copied = text; }")
-        await page.click("main button")
-        assert "AgentTTSService(" in await page.js("window.copied")
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-async def test_text_has_the_contrast_of_wcag_aa(browser: DevTools, scheme: str) -> None:
-    """4.5 to 1 for every visible text, against the first opaque background behind it."""
-    async with open_page(browser) as (page, _):
-        await page.prefer(prefers_color_scheme=scheme)
-        await ready(page)
-        await speak(page)
-        await page.press("Escape")
-        await page.until("document.querySelector('#log li')")
-        await page.js("document.querySelectorAll('details').forEach((details) => (details.open = true))")
-        weak = await page.js(CONTRAST)
-        assert weak == []
-
-
-async def test_voices_can_be_searched_and_are_grouped(browser: DevTools) -> None:
-    """Groups carry a language, typing narrows the list, and Escape keeps the choice."""
-    async with open_page(browser, engine="espeak") as (page, _):
-        await ready(page)
-        before = await page.js("document.querySelector('#voice').value")
-        await page.click("#voice")
-        everything = await page.js("document.querySelectorAll('#voice-list [role=option]').length")
-        groups = await page.js("[...document.querySelectorAll('#voice-list [role=group] p')].map((p) => p.textContent)")
-        assert {"English", "Catalan", "Russian", "Quenya"} <= set(groups)
-        assert len(groups) == len(set(groups))
-        languages = await page.js("[...document.querySelector('#language').options].map((option) => option.text)")
-        assert {"Catalan (Valencian)", "Russian (Classic)", "Bishnupriya Manipuri"} <= set(languages)
-        await page.type("german")
-        some = await page.js("document.querySelectorAll('#voice-list [role=option]').length")
-        assert 0 < some < everything
-        await page.press("Escape")
-        assert await page.js("document.querySelector('#voice').value") == before
-
-
-# ---------------------------------------------------------------- the operator's view
-
-
-async def test_an_operator_sees_the_node_at_work(browser: DevTools) -> None:
-    """While another key speaks; figures and keys are of all clients, and no key itself is in the page."""
-    keys = {"shop": {"key": "sesame-shop"}, "desk": {"key": "sesame-desk", "operator": True}}
-    async with open_page(browser, auth={"keys": keys}, expected="401 (Unauthorized)") as (page, running):
-        await page.until("agentTts.state === 'locked'")
-        await page.type("sesame-desk")
-        await page.press("Enter")
-        await ready(page)
-        await page.until("!document.querySelector('#node').hidden")
-        await page.click("#node summary")
-        # First audio is of what comes after the first look.
-        await page.until("document.querySelector('[data-figure=streams]').textContent !== ''")
-        async with httpx.AsyncClient(base_url=running.url, headers={"X-API-Key": "sesame-shop"}) as http:
-            said = await http.post("/v1/audio/speech", json={"input": "Twelve chars"})
-            assert said.status_code == 200
-        row = "[...document.querySelector('[data-rows=keys]').rows].find((row) => row.textContent.startsWith('shop'))"
-        await page.until(f"{row}.cells[2].textContent === '12'")
-        shown = await page.js("document.querySelector('#node').innerText")
-        assert {"up", "desk", "unnamed"} <= set(shown.split())
-        assert "≤" in shown
-        assert "sesame" not in await page.js("document.documentElement.outerHTML")
-
-
-async def test_another_key_sees_its_own_work_alone(browser: DevTools) -> None:
-    async with open_page(browser, auth={"keys": {"shop": {"key": "s"}}}, expected="401 (Unauthorized)") as (page, _):
-        await page.until("agentTts.state === 'locked'")
-        await page.type("s")
-        await page.press("Enter")
-        await ready(page)
-        asked = "performance.getEntriesByType('resource').some((of) => of.name.endsWith('/api/operator'))"
-        await page.until(asked)
-        await page.js("new Promise((resolve) => setTimeout(resolve, 100))")
-        assert await page.js("document.querySelector('#node').hidden")
+        assert old not in running.node.sessions
+        assert (await page.js("links"), await page.js("agentTts.notices")) == (0, [])

@@ -1,5 +1,5 @@
-// A connection that moves, to argv[2]; argv[3]: the process of its node, killed in the middle of a text, or "asked": it is
-// told to move by others. Prints what a listener hears.
+// A connection that moves, to argv[2]; argv[3]: the process of its node, killed in the middle of a text, or "asked": others
+// ask it to move. Prints what a listener hears.
 import { connect } from "../../../web/client.js";
 
 const TEXT = "One two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen.";
@@ -7,7 +7,7 @@ const [, , url, what] = process.argv;
 
 /** Read an utterance as one who plays it from the first sound on; `onsamples` sees how many have come. */
 async function heard(speech, onsamples = () => {}) {
-  const found = { samples: 0, waitedMs: 0, gaps: 0, words: {}, starts: {}, flushed: [], done: null };
+  const found = { samples: 0, waitedMs: 0, gaps: 0, words: {}, starts: {}, flushed: [], cut: null, done: null };
   let began = null;
   for await (const event of speech) {
     if (event.type === "words" && event.kind === "aligned") {
@@ -22,6 +22,7 @@ async function heard(speech, onsamples = () => {}) {
       found.samples += event.pcm.length;
       onsamples(found.samples);
     } else if (event.type === "context.flushed") found.flushed.push(event.flush_id);
+    else if (event.type === "context.cancelled") found.cut = event;
     else if (event.type === "context.done") found.done = event;
   }
   return found;
@@ -49,15 +50,14 @@ if (what === "asked") {
   console.log(JSON.stringify([(await heard(old)).done.reason, later.done.reason]));
 } else {
   const whole = await heard(say({ lead_ms: null }));
+  const other = say({ lead_ms: 400 });
+  const otherHeard = heard(other);
   let left = Number(what);
   const resumed = await heard(say({ lead_ms: 400 }), (samples) => {
-    if (samples > 48_000 && left) process.kill(left, "SIGKILL");
-    if (samples > 48_000) left = 0;
+    if (samples > 48_000 && left) left = process.kill(left, "SIGKILL") && 0;
+    if (samples > 84_000) other.cancel(2_600);
   });
-  const again = say({ lead_ms: 400 });
-  setTimeout(() => again.cancel(1_000), 1_500);
-  let cut = null;
-  for await (const event of again) if (event.type === "context.cancelled") cut = event;
-  console.log(JSON.stringify({ whole, resumed, cut }));
+  const { cut, done } = await otherHeard;
+  console.log(JSON.stringify({ whole, resumed, cut: { ...cut, ...done } }));
 }
 node.close();
