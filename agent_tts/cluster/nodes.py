@@ -13,7 +13,7 @@ NAME = re.compile(r"[a-z0-9-]{1,63}")
 class NodeAddress:
     """Where one node is reached from the other machines. Raises `ValueError` for what cannot be one."""
 
-    name: str  # unique, [a-z0-9-]{1,63}
+    name: str  # unique, [a-z0-9-]{1,63}; the node has it as its setting `fleet.node`
     host: str  # an IPv4 or IPv6 address, not a name: no machine may need a name server to reach a node
     port: int
     version: str = ""  # of agent_tts

@@ -145,8 +145,13 @@ class Auth(Section):
 
 
 class Fleet(Section):
-    """What several nodes behind one address share."""
+    """What several nodes behind one address share, and what one is called."""
 
+    node: str | None = Field(
+        None,
+        pattern=r"^[a-z0-9-]{1,63}$",
+        description="name of this node, which its session ids begin with: a load balancer finds the node of a call",
+    )
     secret: SecretStr | None = Field(
         None,
         min_length=32,
