@@ -29,7 +29,7 @@ const NEAR_LIMIT = 0.8; // of the limit of a turn's text, from which on it is to
 /** @type {import("./notices.js").Notice} */
 const ROBOT = {
   title: "This is the robot voice, for trying out",
-  body: "espeak-ng speaks here, on the CPU. The neural voices need a GPU: `make serve-qwen`, or `agent-tts serve --engine qwen3`.",
+  body: "espeak-ng speaks here, on the CPU. The neural voices need a GPU: `make serve-qwen`, or `agent-tts serve --config gpu`.",
   calm: true,
   once: true,
 };

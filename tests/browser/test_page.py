@@ -20,13 +20,14 @@ import httpx
 import pytest
 from websockets.asyncio.client import connect
 
+from agent_tts.config.loading import find_config, load_settings
 from tests.client.test_moving import TEXT, balancer, kill
 from tests.measure.chromium import DevTools, Page
 from tests.node_process import running_process
 from tests.support import RunningNode, dominant_hz, running_node, running_node_with_process, until
 
 EAR = (Path(__file__).parent / "ear.js").read_text()
-CONTRAST = (Path(__file__).parent / "contrast.js").read_text()
+READABLE = (Path(__file__).parent / "readable.js").read_text()
 
 # Promised time from the key press to silence.
 SILENT_MS = 150
@@ -167,7 +168,8 @@ async def test_real_speech_arrives_with_its_words(browser: DevTools) -> None:
     """
     async with open_page(browser, engine="espeak") as (page, running):
         await ready(page)
-        assert "--engine qwen3" in await page.js("document.querySelector('[data-kind=robot] code ~ code').textContent")
+        command = str(await page.js("document.querySelector('[data-kind=robot] code ~ code').textContent"))
+        assert load_settings(find_config(command.removeprefix("agent-tts serve --config "))).qwen3.models
         await page.click("[data-kind=robot] button")
         await page.open(running.url + "/?again")
         await page.js(EAR)
@@ -354,10 +356,13 @@ async def test_the_limit_of_text_is_told_before_it_is_sent(browser: DevTools) ->
 
 
 async def test_a_right_to_left_text_is_set_from_the_right(browser: DevTools) -> None:
-    async with open_page(browser) as (page, _):
+    """Field, transcript and history; on the waveform the comma stands left of its word."""
+    async with open_page(browser, engine="espeak") as (page, _):
         await ready(page)
-        await write(page, "שלום עולם, זה טקסט.")
-        await speak(page)
+        await page.js(DRAWN.replace("fillStyle", "direction"))
+        await write(page, "שלום עולם, Hamburg.")
+        await page.click("#go")
+        await page.until("drawn['עולם,'] === 'rtl' && drawn['Hamburg.'] === 'ltr'")
         await page.until("document.querySelector('#log li')", 20)
         for selector in ("#text", "#said", "#log summary p"):
             assert await page.js(f"getComputedStyle(document.querySelector('{selector}')).direction") == "rtl"
@@ -591,3 +596,210 @@ async def test_the_page_leaves_a_node_that_asks_it_to(browser: DevTools) -> None
         await speak(page)
         assert old not in running.node.sessions
         assert (await page.js("links"), await page.js("agentTts.notices")) == (0, [])
+
+
+async def test_an_idle_session_reconnects_when_it_is_needed(browser: DevTools) -> None:
+    """The node closes it, the page shows no error, and Speak opens a new session."""
+    async with open_page(browser, limits={"session_idle_s": 0.5}) as (page, running):
+        await page.until("agentTts.state === 'resting'")
+        assert await page.js("agentTts.notices") == []
+        assert not running.node.sessions
+        await speak(page)
+
+
+async def test_a_node_with_keys_prompts_for_a_key(browser: DevTools) -> None:
+    """A wrong key is reported, a right one opens both transports, and no URL contains the key."""
+    async with open_page(browser, auth={"api_keys": ["open-sesame"]}, expected="401 (Unauthorized)") as (page, _):
+        await page.until("agentTts.state === 'locked' && document.activeElement.id === 'key'")
+        await page.type("wrong")
+        await page.press("Enter")
+        await page.until("agentTts.notices.includes('wrong_key')")
+        await page.type("open-sesame")
+        await page.press("Enter")
+        await ready(page)
+        await speak(page)
+        await page.press("Escape")
+        await use(page, "webrtc")
+        assert not [url for url in page.requests if "sesame" in url]
+
+
+async def test_the_transport_can_be_changed_during_speech(browser: DevTools) -> None:
+    """The old transport is silent and closed, on the node too; the new one speaks."""
+    async with open_page(browser) as (page, running):
+        await ready(page)
+        for transport in ("webrtc", "websocket", "webrtc"):
+            await speak(page)
+            await use(page, transport)
+            await page.until("!agentTts.speaking && !ear.loud")
+            await until(lambda: running.node.service.speaking == 0 and len(running.node.sessions) == 1)
+        await speak(page)
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_a_connection_outlives_its_connection_deadlines(browser: DevTools, transport: str) -> None:
+    """All deadlines that the page sets for connecting pass, and the session goes on."""
+    late = "window.late = []; AbortSignal.timeout = () => (late.push(new AbortController()), late.at(-1).signal);"
+    async with open_page(browser) as (page, running):
+        await page.call("Page.addScriptToEvaluateOnNewDocument", source=late)
+        await page.open(running.url + "/?again")
+        await page.js(EAR)
+        await use(page, transport)
+        before = set(running.node.sessions)
+        assert await page.js("late.length") > 0
+        await page.js("late.forEach((deadline) => deadline.abort())")
+        await speak(page)
+        assert before == running.node.sessions
+
+
+# ---------------------------------------------------------------- accessibility
+
+
+async def test_the_keyboard_alone_is_enough(browser: DevTools) -> None:
+    """Tab reaches every control with a visible focus; keys speak and stop; Space stops, unless text is typed."""
+    async with open_page(browser) as (page, _):
+        await ready(page)
+        seen: list[str] = []
+        for _step in range(40):
+            await page.press("Tab")
+            name = await page.js("document.activeElement.id || document.activeElement.name")
+            if name in seen or await page.js("document.activeElement === document.body"):
+                break
+            seen.append(name)
+            if name != "text":  # the frame around it shows the focus
+                shown = "const {outlineStyle, opacity} = getComputedStyle(document.activeElement);"
+                assert await page.js(f"(() => {{ {shown} return outlineStyle !== 'none' || opacity === '0'; }})()"), (
+                    name
+                )
+        for name in ("theme", "text", "sample", "go", "voice", "language", "speed", "arrival", "rate", "transport"):
+            assert name in seen
+
+        await page.js("document.querySelector('#text').focus()")
+        await page.press("Enter", "Control")
+        await page.until("ear.loud")
+        before = await page.js("document.querySelector('#text').value.length")
+        await page.press(" ")
+        assert not await page.js("agentTts.speaking")
+        assert await page.js("document.querySelector('#text').value.length") == before
+        await page.press("Enter", "Control")
+        await page.until("agentTts.speaking")
+        await page.type("a")
+        await page.press(" ")
+        assert await page.js("document.querySelector('#text').value.length") == before + 2
+        assert await page.js("agentTts.speaking")
+        assert await page.js("document.querySelector('#stop-key').textContent") == "Esc"
+        await page.press("Escape")
+        assert not await page.js("agentTts.speaking")
+
+
+async def readable(page: Page, state: str) -> None:
+    """On phones of 360 and 390 px and on a desktop: enough contrast, nothing beyond the page, no overlap."""
+    for width, height in ((360, 740), (390, 844), (1280, 900)):
+        await page.resize(width, height, phone=width < 400)
+        assert await page.js(READABLE) == [], f"{state}, {width} px"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_the_page_is_readable(browser: DevTools, scheme: str) -> None:
+    """With a notice, while it speaks, after a stop, with everything open, and from right to left."""
+    async with open_page(browser, engine="espeak", limits={"text_context_chars": 600}) as (page, _):
+        await page.prefer(prefers_color_scheme=scheme, prefers_reduced_motion="reduce")
+        await ready(page)
+        await readable(page, "idle")
+        await page.resize(390, 844, phone=True)
+        assert not await page.js("document.querySelector('kbd').checkVisibility()")
+        await write(page, "Donaudampfschifffahrtselektrizitätenhauptbetriebswerkbauunterbeamtengesellschaft. " * 5)
+        await page.click("#go")
+        await page.until("document.querySelectorAll('#said [data-is=heard]').length")
+        await readable(page, "speaking")
+        await page.click("#stop")
+        await page.until("document.querySelector('#log li')")
+        await write(page, "שלום עולם, זה טקסט. " * 26)
+        await page.js("document.querySelectorAll('details').forEach((details) => (details.open = true))")
+        await readable(page, "all open")
+        await page.click("#voice")
+        await readable(page, "voices")
+
+
+async def test_a_narrow_window_shows_every_control_whole(browser: DevTools) -> None:
+    """390 px without a phone's emulation, where keys are named."""
+    beyond = "[...document.querySelectorAll('button, select, input, textarea, a:not(.skip)')].filter((control) =>" \
+             "control.checkVisibility() && control.getBoundingClientRect().right > 390).map(({id}) => id)"  # fmt: skip
+    async with open_page(browser) as (page, _):
+        await page.resize(390, 844)
+        await ready(page)
+        for arrival in ("whole", "live"):
+            await page.click(f"[name=arrival][value={arrival}]")
+            assert await page.js(beyond) == []
+            assert await page.js("document.documentElement.scrollWidth") <= 390
+
+
+async def test_the_documentation_fits_a_phone_and_its_code_can_be_copied(browser: DevTools) -> None:
+    async with open_page(browser) as (page, node):
+        await page.resize(390, 844, phone=True)
+        for name in ("", "markup.md", "performance.md", "clients/pipecat.md"):
+            await page.open(f"{node.url}/docs/{name}")
+            buttons, blocks = await page.js(
+                "['button', 'pre'].map((kind) => document.querySelectorAll(`main ${kind}`).length)"
+            )
+            assert buttons == blocks
+            assert await page.js(READABLE) == [], name
+        await page.js("navigator.clipboard.writeText = async (text) => { window.copied = text; }")
+        await page.click("main button")
+        assert "AgentTTSService(" in await page.js("window.copied")
+
+
+async def test_voices_can_be_searched_and_are_grouped(browser: DevTools) -> None:
+    """Groups carry a language, typing narrows the list, and Escape keeps the choice."""
+    async with open_page(browser, engine="espeak") as (page, _):
+        await ready(page)
+        before = await page.js("document.querySelector('#voice').value")
+        await page.click("#voice")
+        everything = await page.js("document.querySelectorAll('#voice-list [role=option]').length")
+        groups = await page.js("[...document.querySelectorAll('#voice-list [role=group] p')].map((p) => p.textContent)")
+        assert {"English", "Catalan", "Russian", "Quenya"} <= set(groups)
+        assert len(groups) == len(set(groups))
+        languages = await page.js("[...document.querySelector('#language').options].map((option) => option.text)")
+        assert {"Catalan (Valencian)", "Russian (Classic)", "Bishnupriya Manipuri"} <= set(languages)
+        await page.type("german")
+        some = await page.js("document.querySelectorAll('#voice-list [role=option]').length")
+        assert 0 < some < everything
+        await page.press("Escape")
+        assert await page.js("document.querySelector('#voice').value") == before
+
+
+# ---------------------------------------------------------------- the operator's view
+
+
+async def test_an_operator_sees_the_node_at_work(browser: DevTools) -> None:
+    """While another key speaks; figures and keys are of all clients, and no key itself is in the page."""
+    keys = {"shop": {"key": "sesame-shop"}, "desk": {"key": "sesame-desk", "operator": True}}
+    async with open_page(browser, auth={"keys": keys}, expected="401 (Unauthorized)") as (page, running):
+        await page.until("agentTts.state === 'locked'")
+        await page.type("sesame-desk")
+        await page.press("Enter")
+        await ready(page)
+        await page.until("!document.querySelector('#node').hidden")
+        await page.click("#node summary")
+        # First audio is of what comes after the first look.
+        await page.until("document.querySelector('[data-figure=streams]').textContent !== ''")
+        async with httpx.AsyncClient(base_url=running.url, headers={"X-API-Key": "sesame-shop"}) as http:
+            said = await http.post("/v1/audio/speech", json={"input": "Twelve chars"})
+            assert said.status_code == 200
+        row = "[...document.querySelector('[data-rows=keys]').rows].find((row) => row.textContent.startsWith('shop'))"
+        await page.until(f"{row}.cells[2].textContent === '12'")
+        shown = await page.js("document.querySelector('#node').innerText")
+        assert {"up", "desk", "unnamed"} <= set(shown.split())
+        assert "≤" in shown
+        assert "sesame" not in await page.js("document.documentElement.outerHTML")
+
+
+async def test_another_key_sees_its_own_work_alone(browser: DevTools) -> None:
+    async with open_page(browser, auth={"keys": {"shop": {"key": "s"}}}, expected="401 (Unauthorized)") as (page, _):
+        await page.until("agentTts.state === 'locked'")
+        await page.type("s")
+        await page.press("Enter")
+        await ready(page)
+        asked = "performance.getEntriesByType('resource').some((of) => of.name.endsWith('/api/operator'))"
+        await page.until(asked)
+        await page.js("new Promise((resolve) => setTimeout(resolve, 100))")
+        assert await page.js("document.querySelector('#node').hidden")
