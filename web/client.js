@@ -946,7 +946,7 @@ export class MovingTransport {
     for (let toAddress = true; !search.signal.aborted; toAddress = !toAddress) {
       try {
         await pause(this.#failures ? Math.min(RETRY_MS * 2 ** (this.#failures - 1), MOST_RETRY_MS) : 0, search.signal);
-        const giveUp = AbortSignal.any([search.signal, AbortSignal.timeout(RENEW_MS)]);
+        const giveUp = AbortSignal.any([search.signal, AbortSignal.timeout(RENEW_MS / 2)]);
         const session = await this.#dial(toAddress ? old.address : null, giveUp);
         if (search.signal.aborted) {
           session.close();

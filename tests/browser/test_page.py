@@ -21,10 +21,9 @@ import pytest
 from websockets.asyncio.client import connect
 
 from agent_tts.config.loading import find_config, load_settings
-from tests.client.test_moving import TEXT, balancer, kill
 from tests.measure.chromium import DevTools, Page
-from tests.node_process import running_process
 from tests.support import RunningNode, dominant_hz, running_node, running_node_with_process, until
+from tests.two_nodes import TEXT, kill, two_nodes
 
 EAR = (Path(__file__).parent / "ear.js").read_text()
 READABLE = (Path(__file__).parent / "readable.js").read_text()
@@ -548,40 +547,33 @@ async def test_a_lost_engine_is_shown_and_can_be_retried(browser: DevTools) -> N
 
 async def test_a_turn_goes_on_when_its_node_is_killed(browser: DevTools, tmp_path: Path) -> None:
     """The sound goes on within 500 ms, and each word is heard once. The loss is shown where no node is left."""
-    folders = [tmp_path / "first", tmp_path / "second"]
-    for folder in folders:
-        folder.mkdir()
-    with running_process(folders[0]) as first, running_process(folders[1]) as second:
-        async with balancer(first.url, second.url) as url, browser.page() as page:
-            await page.open(url + "/")
-            await page.js(EAR)
-            await ready(page)
-            await write(page, TEXT)
-            await page.click("[name=arrival][value=whole]")
-            lengths = []
-            for node in (None, first):
-                since = await page.js("performance.now()")
-                await speak(page)
-                await page.until("agentTts.meters.bufferMs > 400")
-                if node is not None:
-                    kill(node)
-                await page.until("!agentTts.speaking", 20)
-                times = [
-                    moment["at"]
-                    for moment in await page.js(f"ear.heard.filter((m) => m.at > {since} && m.rms > ear.LOUD)")
-                ]
-                lengths.append(times[-1] - times[0])
-                assert max(later - at for at, later in pairwise(times)) <= MOST_SILENT_MS
-                assert await page.js("document.querySelector('#said').innerText") == TEXT
-                assert await page.js(
-                    "[...document.querySelectorAll('#said span')].every((e) => e.dataset.is === 'heard')"
-                )
-            assert await page.js("document.querySelectorAll('#log li').length") == 2
-            assert not await page.js("document.querySelector('#log s')")
-            assert lengths[1] == pytest.approx(lengths[0], abs=400)  # of 5 s: no word is missing, none is there twice
-            assert (await page.js("agentTts.notices"), page.errors) == ([], [])
-            kill(second)
-            await page.until("agentTts.state === 'waiting' && agentTts.notices.includes('connection')")
+    async with two_nodes(tmp_path) as (first, second, url), browser.page() as page:
+        await page.open(url + "/")
+        await page.js(EAR)
+        await ready(page)
+        await write(page, TEXT)
+        await page.click("[name=arrival][value=whole]")
+        lengths = []
+        for node in (None, first):
+            since = await page.js("performance.now()")
+            await speak(page)
+            await page.until("agentTts.meters.bufferMs > 400")
+            if node is not None:
+                kill(node)
+            await page.until("!agentTts.speaking", 20)
+            times = [
+                moment["at"] for moment in await page.js(f"ear.heard.filter((m) => m.at > {since} && m.rms > ear.LOUD)")
+            ]
+            lengths.append(times[-1] - times[0])
+            assert max(later - at for at, later in pairwise(times)) <= MOST_SILENT_MS
+            assert await page.js("document.querySelector('#said').innerText") == TEXT
+            assert await page.js("[...document.querySelectorAll('#said span')].every((e) => e.dataset.is === 'heard')")
+        assert await page.js("document.querySelectorAll('#log li').length") == 2
+        assert not await page.js("document.querySelector('#log s')")
+        assert lengths[1] == pytest.approx(lengths[0], abs=400)  # of 5 s: no word is missing, none is there twice
+        assert (await page.js("agentTts.notices"), page.errors) == ([], [])
+        kill(second)
+        await page.until("agentTts.state === 'waiting' && agentTts.notices.includes('connection')")
 
 
 async def test_the_page_leaves_a_node_that_asks_it_to(browser: DevTools) -> None:

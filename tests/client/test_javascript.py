@@ -16,9 +16,8 @@ from websockets.typing import Subprotocol
 
 from agent_tts.config.loading import data_folder
 from agent_tts.protocol.v1 import HEADER
-from tests.client.test_moving import TEXT, balancer
-from tests.node_process import running_process
 from tests.support import running_node, until
+from tests.two_nodes import TEXT, two_nodes
 
 WEB = data_folder("web")
 HERE = Path(__file__).parent / "javascript"
@@ -134,12 +133,8 @@ async def test_a_refused_context_is_cancelled_and_forgotten() -> None:
 @pytest.mark.real_time
 async def test_a_sentence_goes_on_when_its_node_is_killed(tmp_path: Path) -> None:
     """The sound follows without a hole, each word is said once, and the listener waits for 500 ms at most."""
-    folders = [tmp_path / "first", tmp_path / "second"]
-    for folder in folders:
-        folder.mkdir()
-    with running_process(folders[0]) as first, running_process(folders[1]) as second:
-        async with balancer(first.url, second.url) as url:
-            found = await ran("moving.mjs", url, str(first.process.pid))
+    async with two_nodes(tmp_path) as (first, _, url):
+        found = await ran("moving.mjs", url, str(first.process.pid))
         assert first.process.wait() == -9
     whole, resumed, cut = found["whole"], found["resumed"], found["cut"]
     for heard in (whole, resumed):
@@ -148,7 +143,8 @@ async def test_a_sentence_goes_on_when_its_node_is_killed(tmp_path: Path) -> Non
     starts = [resumed["starts"][place] for place in sorted(resumed["starts"], key=int)]
     assert starts == sorted(starts)
     assert resumed["done"]["audio_ms"] == resumed["samples"] // 24
-    assert abs(resumed["samples"] - whole["samples"]) < 0.4 * 24_000  # of 6 s: no word is missing, none is there twice
+    # Of 5 s: no word is missing, and no part of one is there twice. A seam may shorten a pause.
+    assert -0.4 * 24_000 < resumed["samples"] - whole["samples"] <= 0
     assert resumed["waitedMs"] <= 500
     assert (cut["reason"], cut["played_ms"]) == ("cancelled", 2_600)
     assert cut["heard_text"] + cut["unheard_text"] == TEXT
