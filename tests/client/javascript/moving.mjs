@@ -1,5 +1,5 @@
-// A connection that moves, to argv[2]; argv[3]: the process of its node, killed in the middle of a text, or "asked": others
-// ask it to move. Prints what a listener hears.
+// A connection that moves, to argv[2]. argv[3]: the process of its node, killed in the middle of a text; "asked": others ask
+// it to move; "cut": it is cut at many places. Prints what a listener hears.
 import { connect } from "../../../web/client.js";
 
 const TEXT = "One two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen.";
@@ -28,10 +28,24 @@ async function heard(speech, onsamples = () => {}) {
   return found;
 }
 
-const node = await connect(url, { moves: true });
-const say = (options) => {
+let socket;
+class Cuttable extends WebSocket {
+  constructor(...all) {
+    super(...all);
+    socket = this;
+  }
+  cut() {
+    const { onclose } = this;
+    this.onmessage = this.onclose = null;
+    this.close();
+    onclose({ code: 1006, reason: "" });
+  }
+}
+
+const node = await connect(url, { moves: true, WebSocket: Cuttable });
+const say = (options, times = 1) => {
   const speech = node.open({ voice: "tone-440", ...options });
-  speech.write(TEXT);
+  speech.write(TEXT.repeat(times));
   speech.flush("f1");
   speech.end();
   return speech;
@@ -48,6 +62,17 @@ if (what === "asked") {
   const later = await heard(next);
   old.end();
   console.log(JSON.stringify([(await heard(old)).done.reason, later.done.reason]));
+} else if (what === "cut") {
+  const lengths = [];
+  for (let place of [Infinity, 24_000, 27_000, 30_000, 33_000]) {
+    const found = await heard(say({ lead_ms: null, seed: 1 }, 5), (samples) => {
+      if (samples <= place) return;
+      place = Infinity;
+      socket.cut();
+    });
+    lengths.push(found.samples);
+  }
+  console.log(JSON.stringify(lengths));
 } else {
   const whole = await heard(say({ lead_ms: null }));
   const other = say({ lead_ms: 400 });

@@ -285,8 +285,7 @@ async def test_a_reply_goes_on_when_its_node_is_killed(tmp_path: Path) -> None:
     assert "".join(words(heard)) == SENTENCE
     starts = [start for start, _ in spans(heard)]
     assert starts == sorted(starts)
-    # Of 5 s: no word is missing, and no part of one is there twice.
-    assert -0.4 * 48_000 < len(pcm(heard)) - len(whole) <= 0
+    assert -0.4 * 48_000 < len(pcm(heard)) - len(whole) < 3_840  # of 5 s: no word is missing or there twice
     assert waited_s <= 0.5
 
 
