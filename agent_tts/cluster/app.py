@@ -189,9 +189,9 @@ def build(options: dict[str, Any]) -> serve.Application:
     """The application of these options; `import_path` of a Serve config file, with the options as its `args`.
 
     Args:
-        options: `settings` of the nodes, JSON with secrets; or `config` and `set`, settings by dotted keys, and those of
-            each machine's environment. `host` (None: that of the machine in Ray), `gpus` (of a machine),
-            `nodes` (fewest), `max_nodes`, and `down_s` (see `DOWN_S`).
+        options: `settings` of the nodes, JSON with secrets; or `config` and `set`, settings by dotted keys, to which the
+            environment of each machine adds. `host` (None: that of the machine in Ray), `gpus` (of a machine), `nodes`
+            (fewest), `max_nodes`, and `down_s` (see `DOWN_S`).
     """
     drain_s = _settings(options, "127.0.0.1").timeouts.drain_s
     deployment = serve.deployment(
