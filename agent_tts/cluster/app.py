@@ -189,7 +189,7 @@ def build(options: dict[str, Any]) -> serve.Application:
     """The application of these options; `import_path` of a Serve config file, with the options as its `args`.
 
     Args:
-        options: `settings` of the nodes, JSON with secrets; or `config` and `set`, settings by dotted keys, to which the
+        options: `settings` of the nodes, JSON with secrets; or `config` and `set`, by dotted keys, to which the
             environment of each machine adds. `host` (None: that of the machine in Ray), `gpus` (of a machine), `nodes`
             (fewest), `max_nodes`, and `down_s` (see `DOWN_S`).
     """
