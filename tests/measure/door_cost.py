@@ -25,6 +25,7 @@ from tests.node_process import RunningProcess, running_process
 from tests.wire import wire
 
 TEXT = "A long story, told at its own pace. " * 100  # 60 ms a character: minutes
+SPREAD_S = 1.0  # in which they begin: their frames come at different times
 SETTLE_S = 3.0  # for the audio ahead to be made and sent
 PROBES = 4
 PROBE_PAUSE_S = 0.01
@@ -34,15 +35,16 @@ async def listen(url: str, callers: int) -> None:
     """Listen as so many callers; prints the frames that have come, for each line of stdin."""
     frames = 0
 
-    async def call() -> None:
+    async def call(number: int) -> None:
         nonlocal frames
         async with wire(url, ping_interval=None) as peer:
+            await asyncio.sleep(SPREAD_S * number / callers)
             await peer.say("t", TEXT)
             async for message in peer.socket:
                 frames += isinstance(message, bytes)
 
     async with asyncio.TaskGroup() as group:
-        calls = [group.create_task(call()) for _ in range(callers)]
+        calls = [group.create_task(call(number)) for number in range(callers)]
         while await asyncio.to_thread(sys.stdin.readline):
             print(frames, flush=True)
         for task in calls:
