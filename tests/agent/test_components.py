@@ -11,15 +11,24 @@ from typing import Any
 
 import certifi
 import pytest
-from pipecat.frames.frames import Frame, LLMContextFrame, LLMFullResponseEndFrame, LLMTextFrame
-from pipecat.processors.aggregators.llm_context import LLMContext
+from pipecat.frames.frames import (
+    AudioRawFrame,
+    Frame,
+    LLMContextFrame,
+    LLMFullResponseEndFrame,
+    LLMTextFrame,
+    TranscriptionFrame,
+)
+from pipecat.processors.aggregators.llm_context import LLMContext, LLMSpecificMessage
 from pipecat.processors.frame_processor import FrameDirection, FrameProcessor
 from pipecat.services.openai.llm import OpenAILLMService
+from pipecat.tests.utils import run_test
+from prometheus_client import CollectorRegistry
 
 from agent_tts.agent.call import load_build
 from agent_tts.agent.llm import MAX_WORDS, LanguageModel, Responder, answer
 from agent_tts.agent.stt import ScriptedSTT, SpeechToText
-from agent_tts.agent.turns import _after
+from agent_tts.agent.turns import AgentMetrics, Turns, _after
 from agent_tts.config.settings import AgentLlm, AgentStt
 from agent_tts.errors import SettingsError
 from tests.agent.llm_server import MODEL, running_llm
@@ -74,6 +83,33 @@ def test_the_responder_repeats_the_last_user_text() -> None:
     assert answer([first]).endswith("You said: Good morning.")
     messages = [first, {"role": "assistant", "content": "x"}, {"role": "user", "content": "And?"}]
     assert answer(messages) == "You said: And?"
+
+
+async def test_what_is_no_text_in_a_context_is_left_out() -> None:
+    """Images, sound and results of tools. The observer of the call, which ends with its first error, sees each turn."""
+    image = await LLMContext.create_image_message(
+        format="RGB", size=(2, 2), image=bytes(12), text="What is on this picture?"
+    )
+    sound = await LLMContext.create_audio_message(audio_frames=[AudioRawFrame(bytes(320), 16_000, 1)], text="Listen.")
+    url = LLMContext.create_image_url_message(url="https://example.com/a.png")
+    call = {"id": "1", "type": "function", "function": {"name": "clock", "arguments": "{}"}}
+    tool: list[Any] = [
+        *({"role": "user", "content": "And now?"}, {"role": "assistant", "content": None, "tool_calls": [call]}),
+        *({"role": "tool", "tool_call_id": "1", "content": [{"type": "text", "text": "ten"}]},),
+        LLMSpecificMessage(llm="other", message=object()),
+    ]
+    conversations: list[list[Any]] = [[image], [image, sound], [url], tool, [{"role": "user"}]]
+    contexts = [LLMContext(messages) for messages in conversations]
+    told: list[dict[str, Any]] = []
+    turns = Turns("call", AgentMetrics(CollectorRegistry()), told.append)
+    frames = [frame for each in contexts for frame in (TranscriptionFrame("x", "", ""), LLMContextFrame(each))]
+    down, _ = await run_test(Responder(), frames_to_send=frames, observers=[turns])
+    said = "".join(frame.text for frame in down if isinstance(frame, LLMTextFrame))
+    for words in ("You said: What is on this picture? ", "You said: Listen. ", "You said: And now? "):
+        assert words in said
+    assert said.count("no language model") == 4
+    assert "{" not in said
+    assert turns.count == len(contexts)
 
 
 async def test_the_responder_gives_way_after_each_word_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
