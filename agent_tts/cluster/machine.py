@@ -29,7 +29,12 @@ KEEP_S = 120.0  # after the directory last told of a node the door still asks it
 AGAIN_S = 2.0  # before a part is started again
 RAY_S = 60.0  # for Ray to start, or to end
 # Ray Serve learns the load of nodes each second, not every ten; nothing is sent to Ray's makers.
-ENVIRONMENT = {"RAY_SERVE_REPLICA_AUTOSCALING_METRIC_PUSH_INTERVAL_S": "1", "RAY_USAGE_STATS_ENABLED": "0"}
+ENVIRONMENT = {
+    "RAY_SERVE_REPLICA_AUTOSCALING_METRIC_PUSH_INTERVAL_S": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    # Ray lowers the priority of its workers by 15, and a node, which works in real time, would inherit it.
+    "RAY_worker_niceness": "0",
+}
 RAY = "ray.scripts.scripts"
 
 
