@@ -26,6 +26,7 @@ async def test_it_grows_under_callers_and_shrinks_when_they_have_gone(tmp_path: 
         async with callers(await head.url(), 4) as first:
             began = time.monotonic()
             two = await until_nodes(head, 2)
+            assert {os.getpriority(os.PRIO_PROCESS, pid) for pid in head.nodes().values()} == {os.getpriority(0, 0)}
             print(f"the second node takes callers after {time.monotonic() - began:.1f} s")
             assert {caller.node for caller in first} < set(two)
             async with callers(await other.url(), 2) as more:  # by the other machine's door
