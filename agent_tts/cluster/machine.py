@@ -13,6 +13,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from agent_tts.cluster.door import Door
 from agent_tts.cluster.nodes import NodeAddress
 from agent_tts.cluster.own_node import FOLDER, living, until_ended
 from agent_tts.errors import SettingsError
+from agent_tts.in_child import die_with
 from agent_tts.processes import module_command
 
 KEEP_S = 120.0  # after the directory last told of a node the door still asks it whether it takes callers
@@ -118,9 +120,9 @@ class Machine:
             async with self._running("agent_tts.cluster.watch", self._head, "--once") as process:
                 known = await process.wait() == 0
             if not known:
-                async with self._running(
-                    "agent_tts.cluster.app", self._head, input_=json.dumps(options).encode()
-                ) as process:
+                # As many nodes as may live on without a head: without a replica nobody would end them.
+                input_ = json.dumps(options | {"found": len(_read(self._folder / "nodes.json"))}).encode()
+                async with self._running("agent_tts.cluster.app", self._head, input_=input_) as process:
                     if await process.wait() == 0:
                         logger.info("the cluster is deployed")
             await asyncio.sleep(AGAIN_S)
@@ -153,6 +155,8 @@ class Machine:
                 stderr=log,
                 env=os.environ | ENVIRONMENT | {FOLDER: str(self._folder)},
                 start_new_session=True,
+                # Ray ends with this process, so a killed machine can be started again; its node and its door live on.
+                preexec_fn=partial(die_with, os.getpid()),
                 limit=1 << 20,
             )
         assert process.stdin is not None
