@@ -238,7 +238,7 @@ class ResumableUtterance(AnyUtterance):
             event = self._held[0]
             if isinstance(event, AudioChunk) and self._width:
                 room = (until - event.first_sample) * self._width
-                if room <= 0 and event.payload:
+                if room < 0 or (room == 0 and event.payload):
                     return
                 if room < len(event.payload):
                     self._held[0] = event._replace(first_sample=until, payload=event.payload[room:])

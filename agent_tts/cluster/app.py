@@ -205,6 +205,7 @@ def build(options: dict[str, Any]) -> serve.Application:
         user_config={},
         autoscaling_config=AutoscalingConfig(
             min_replicas=options["nodes"],
+            initial_replicas=min(max(options["nodes"], options.get("found", 0)), options["max_nodes"]),
             max_replicas=options["max_nodes"],
             upscale_delay_s=UP_S,
             downscale_delay_s=options.get("down_s", DOWN_S),

@@ -13,6 +13,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +24,19 @@ from agent_tts.cluster.door import Door
 from agent_tts.cluster.nodes import NodeAddress
 from agent_tts.cluster.own_node import FOLDER, living, until_ended
 from agent_tts.errors import SettingsError
+from agent_tts.in_child import die_with
 from agent_tts.processes import module_command
 
 KEEP_S = 120.0  # after the directory last told of a node the door still asks it whether it takes callers
 AGAIN_S = 2.0  # before a part is started again
 RAY_S = 60.0  # for Ray to start, or to end
 # Ray Serve learns the load of nodes each second, not every ten; nothing is sent to Ray's makers.
-ENVIRONMENT = {"RAY_SERVE_REPLICA_AUTOSCALING_METRIC_PUSH_INTERVAL_S": "1", "RAY_USAGE_STATS_ENABLED": "0"}
+ENVIRONMENT = {
+    "RAY_SERVE_REPLICA_AUTOSCALING_METRIC_PUSH_INTERVAL_S": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    # Ray lowers the priority of its workers by 15, and a node, which works in real time, would inherit it.
+    "RAY_worker_niceness": "0",
+}
 RAY = "ray.scripts.scripts"
 
 
@@ -113,9 +120,9 @@ class Machine:
             async with self._running("agent_tts.cluster.watch", self._head, "--once") as process:
                 known = await process.wait() == 0
             if not known:
-                async with self._running(
-                    "agent_tts.cluster.app", self._head, input_=json.dumps(options).encode()
-                ) as process:
+                # As many nodes as may live on without a head: without a replica nobody would end them.
+                input_ = json.dumps(options | {"found": len(_read(self._folder / "nodes.json"))}).encode()
+                async with self._running("agent_tts.cluster.app", self._head, input_=input_) as process:
                     if await process.wait() == 0:
                         logger.info("the cluster is deployed")
             await asyncio.sleep(AGAIN_S)
@@ -148,6 +155,8 @@ class Machine:
                 stderr=log,
                 env=os.environ | ENVIRONMENT | {FOLDER: str(self._folder)},
                 start_new_session=True,
+                # Ray ends with this process, so a killed machine can be started again; its node and its door live on.
+                preexec_fn=partial(die_with, os.getpid()),
                 limit=1 << 20,
             )
         assert process.stdin is not None

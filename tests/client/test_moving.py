@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -124,6 +125,21 @@ async def test_no_part_of_a_word_is_heard_twice() -> None:
                 assert speech._losses == (place is not None)
                 lengths.append(samples)
         assert all(-3_840 <= length - lengths[0] <= 0 for length in lengths), lengths
+
+
+@pytest.mark.node
+async def test_the_empty_frame_at_the_end_begins_where_the_audio_ends() -> None:
+    async with running_node(tone={"char_ms": 40}) as node:
+        async with connect(node.url, moves=True, lead_ms=None) as connection:
+            speech = await connection.open()
+            speech.write("one. ")
+            await asyncio.sleep(0.2)  # its audio comes, and its end behind it
+            speech.end()
+            samples = 0
+            async for event in speech.events():
+                if isinstance(event, Audio):
+                    assert event.first_sample == samples
+                    samples += len(event.payload) // 2
 
 
 def test_an_address_is_not_less_private() -> None:

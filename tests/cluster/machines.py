@@ -42,6 +42,11 @@ class ClusterMachine:
         with self.log.open("ab") as log:
             self.process = start("cluster", *self.arguments, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
+    def restart(self, port: int) -> None:
+        """Start it again, after its process has ended, with its door at this port."""
+        self.arguments = (*self.arguments, "--port", str(port))
+        self._start()
+
     async def url(self) -> str:
         """The address of its door."""
         async with asyncio.timeout(UP_S):

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from agent_tts.cluster.machine import is_taken
 from agent_tts.errors import AtCapacity
-from tests.cli.process import run
+from tests.cli.process import is_running, run
 from tests.cluster.machines import ARGUMENTS, Caller, callers, machines, nodes, until_nodes
 
 pytestmark = [pytest.mark.node, pytest.mark.real_time, pytest.mark.timeout(300)]
@@ -27,6 +28,7 @@ async def test_it_grows_under_callers_and_shrinks_when_they_have_gone(tmp_path: 
         async with callers(await head.url(), 4) as first:
             began = time.monotonic()
             two = await until_nodes(head, 2)
+            assert {os.getpriority(os.PRIO_PROCESS, pid) for pid in head.nodes().values()} == {os.getpriority(0, 0)}
             print(f"the second node takes callers after {time.monotonic() - began:.1f} s")
             assert {caller.node for caller in first} < set(two)
             async with callers(await other.url(), 2) as more:  # by the other machine's door
@@ -103,6 +105,43 @@ async def test_without_its_head_a_cluster_speaks_on_and_is_adopted_by_the_next(t
                     await caller.end()
             await until_nodes(head, 2)
             assert head.nodes() | other.nodes() == before
+
+
+@pytest.mark.cluster
+async def test_a_new_head_finds_nodes_that_no_caller_needs(tmp_path: Path) -> None:
+    async with machines(tmp_path, 1, SLOTS) as (head, other):
+        async with callers(await head.url(), 4) as spoken_to:
+            await until_nodes(head, 2)
+            for caller in spoken_to:
+                await caller.end()
+        before = head.nodes() | other.nodes()
+        for pid in head.ray("gcs_server"):
+            os.kill(pid, signal.SIGKILL)
+        async with asyncio.timeout(60):
+            while await nodes(head):
+                await asyncio.sleep(0.2)
+        await until_nodes(head, 2)
+        assert head.nodes() | other.nodes() == before
+
+
+@pytest.mark.cluster
+async def test_a_machine_whose_process_is_killed_is_started_again(tmp_path: Path) -> None:
+    async with machines(tmp_path, 0, SLOTS) as (head,):
+        url, before, doors = await head.url(), head.nodes(), head.ray("haproxy")
+        async with callers(url, 2) as spoken_to:
+            head.process.kill()
+            head.process.wait()
+            async with asyncio.timeout(10):
+                while is_taken("127.0.0.1", int(head.arguments[1].partition("=")[2])):
+                    await asyncio.sleep(0.1)
+            head.restart(port=int(url.rpartition(":")[2]))
+            async with asyncio.timeout(60):
+                while not await nodes(head):
+                    await asyncio.sleep(0.2)
+            assert head.nodes() == before
+            assert all(map(is_running, doors))
+            for caller in spoken_to:
+                await caller.end()
 
 
 @pytest.mark.cluster
