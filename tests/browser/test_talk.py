@@ -467,8 +467,8 @@ async def test_a_call_may_end_in_an_interruption(browser: DevTools) -> None:
         answer(call, "One two three.")
         await page.until("ear.loud")
         await page.js(
-            "void (window.over = new Promise((resolve) => document.querySelector('#agent-voice').onvolumechange = () => {"
-            "document.querySelector('#call').click(); setTimeout(resolve, 200); }))"
+            "void (window.over = new Promise((resolve) => { document.querySelector('#agent-voice').onvolumechange ="
+            "() => { document.querySelector('#call').click(); setTimeout(resolve, 200); }; }))"
         )
         call.say("user-started-speaking")
         await page.js("over")
