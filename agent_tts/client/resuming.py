@@ -72,8 +72,8 @@ class ResumableUtterance(AnyUtterance):
         # Events from the first audio on that waits for the end of its word; then those for the reader.
         self._held: deque[ContextEvent] = deque()
         self._events: deque[ContextEvent] = deque()
-        # Samples that have come, and that the reader got; when the first would be heard without pauses of the writer, by
-        # the loop's clock.
+        # Samples that have come, and that the reader got; when the first would be heard without pauses of the writer,
+        # by the loop's clock.
         self._received = self._given = 0
         self._heard_from: float | None = None
 
