@@ -125,7 +125,9 @@ async def _last_word(url: str, place: int | None) -> int:
     async with connect(url, moves=True, lead_ms=None, seed=1) as connection:
         speech = await connection.open()
         speech.write("Well, ")
-        asyncio.get_running_loop().call_later(PAUSE_S, lambda: (speech.write(f"{TEXT} " * 5), speech.end()))
+        loop = asyncio.get_running_loop()
+        loop.call_later(PAUSE_S, speech.write, f"{TEXT} " * 5)
+        loop.call_later(PAUSE_S + 0.01, speech.end)
         samples = 0
         async for pcm in speech:
             if place is not None and samples <= place < samples + len(pcm) // 2:
