@@ -1015,7 +1015,7 @@ class MovingContext {
   /** Samples that came, and that were given. */
   #received = 0;
   #given = 0;
-  /** When the first was given, on performance.now's clock. @type {number | null} */
+  /** When the first would be heard without pauses of the writer, on performance.now's clock. @type {number | null} */
   #heardFrom = null;
   #wasLast = false;
   /** What the listener has heard, as the caller says; null: it does not. @type {number | null} */
@@ -1283,7 +1283,9 @@ class MovingContext {
 
   /** @param {Packet} packet */
   #give(packet) {
-    if (packet.data.length) this.#heardFrom ??= performance.now();
+    // Later than before where the listener has played all and waits.
+    const heardFrom = performance.now() - msOf(packet.firstSample);
+    if (packet.data.length) this.#heardFrom = Math.max(this.#heardFrom ?? heardFrom, heardFrom);
     this.#given = packet.firstSample + packet.data.length / 2;
     this.#wasLast = Boolean(packet.flags & LAST);
     this.#tell.audio(packet);

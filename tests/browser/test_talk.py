@@ -454,6 +454,27 @@ async def test_a_full_agent_is_shown_and_retried(browser: DevTools) -> None:
         await page.until("agentTts.call.state === 'talking' && agentTts.call.notices.length === 0")
 
 
+# Of a closed connection; Chromium still names what it had.
+SPECIFIED = """void ((all) => RTCPeerConnection.prototype.getReceivers = function () {
+  return this.signalingState === "closed" ? [] : all.call(this); })(RTCPeerConnection.prototype.getReceivers)"""
+
+
+async def test_a_call_may_end_in_an_interruption(browser: DevTools) -> None:
+    """Its figures, which decide when the agent is heard again, are gone then: nothing is thrown."""
+    async with open_talk(browser) as (page, agent):
+        await page.js(SPECIFIED)
+        call = await start(page, agent)
+        answer(call, "One two three.")
+        await page.until("ear.loud")
+        await page.js(
+            "void (window.over = new Promise((resolve) => { document.querySelector('#agent-voice').onvolumechange ="
+            "() => { document.querySelector('#call').click(); setTimeout(resolve, 200); }; }))"
+        )
+        call.say("user-started-speaking")
+        await page.js("over")
+        assert await page.js("agentTts.call.state") == "idle"
+
+
 async def test_a_lost_call_is_shown_and_can_be_repeated(browser: DevTools) -> None:
     """The transcript stays, and the microphone is released."""
     async with open_talk(browser) as (page, agent):

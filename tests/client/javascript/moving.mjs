@@ -3,6 +3,7 @@
 import { connect } from "../../../web/client.js";
 
 const TEXT = "One two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen.";
+const PLACES = Array.from({ length: 8 }, (_, i) => 20_000 + 2_500 * i);
 const [, , url, what] = process.argv;
 
 /** Read an utterance as one who plays it from the first sound on; `onsamples` sees how many have come. */
@@ -28,24 +29,35 @@ async function heard(speech, onsamples = () => {}) {
   return found;
 }
 
-let socket;
-class Cuttable extends WebSocket {
-  constructor(...all) {
-    super(...all);
-    socket = this;
+/** When the last word of a text behind a pause of the writer is said, ms; the connection is cut at this sample. */
+async function lastWordOf(place) {
+  let cut = () => {};
+  class Cuttable extends WebSocket {
+    constructor(...all) {
+      super(...all);
+      cut = () => {
+        const { onclose } = this;
+        this.onmessage = this.onclose = null;
+        this.close();
+        onclose({ code: 1006, reason: "" });
+        cut = () => {};
+      };
+    }
   }
-  cut() {
-    const { onclose } = this;
-    this.onmessage = this.onclose = null;
-    this.close();
-    onclose({ code: 1006, reason: "" });
-  }
+  const node = await connect(url, { moves: true, WebSocket: Cuttable });
+  const speech = node.open({ voice: "tone-440", lead_ms: null, seed: 1 });
+  speech.write("Well, ");
+  setTimeout(() => (speech.write(`${TEXT} `.repeat(5)), speech.end()), 1_500);
+  let left = place;
+  const { starts } = await heard(speech, (come) => come > left && ((left = Infinity), cut()));
+  node.close();
+  return Object.values(starts).at(-1);
 }
 
-const node = await connect(url, { moves: true, WebSocket: Cuttable });
-const say = (options, times = 1) => {
+const node = await connect(url, { moves: true });
+const say = (options) => {
   const speech = node.open({ voice: "tone-440", ...options });
-  speech.write(TEXT.repeat(times));
+  speech.write(TEXT);
   speech.flush("f1");
   speech.end();
   return speech;
@@ -63,16 +75,7 @@ if (what === "asked") {
   old.end();
   console.log(JSON.stringify([(await heard(old)).done.reason, later.done.reason]));
 } else if (what === "cut") {
-  const lengths = [];
-  for (let place of [Infinity, 24_000, 27_000, 30_000, 33_000]) {
-    const found = await heard(say({ lead_ms: null, seed: 1 }, 5), (samples) => {
-      if (samples <= place) return;
-      place = Infinity;
-      socket.cut();
-    });
-    lengths.push(found.samples);
-  }
-  console.log(JSON.stringify(lengths));
+  console.log(JSON.stringify(await Promise.all([Infinity, ...PLACES].map(lastWordOf))));
 } else {
   const whole = await heard(say({ lead_ms: null }));
   const other = say({ lead_ms: 400 });
