@@ -349,6 +349,21 @@ async def test_a_caller_that_vanishes_is_noticed_by_the_node(tmp_path: Path) -> 
                 await asyncio.sleep(0.01)
 
 
+async def test_a_door_that_closes_waits_for_its_callers(tmp_path: Path) -> None:
+    async with fleet(tmp_path, 1) as (door, nodes), wire(url(door, "ws")) as peer:
+        whole = await speak(nodes["node-0"].ws_url, TEXT)
+        await peer.say("t", TEXT)
+        closing = asyncio.create_task(door.close(20))
+        async with asyncio.timeout(5), httpx.AsyncClient() as http:
+            while await answers(http, f"{url(door)}/ready"):
+                await asyncio.sleep(0.01)
+        assert await finished(peer) == whole
+        assert not closing.done()
+        await peer.socket.close()
+        async with asyncio.timeout(5):
+            await closing
+
+
 async def test_what_cannot_start_says_why(tmp_path: Path) -> None:
     (tmp_path / "bad.pem").write_text("no certificate")
     async with opened(tmp_path) as door:
