@@ -254,6 +254,8 @@ class Door:
                     os.kill(self.pid, signal.SIGKILL)
 
     async def _end(self, drain_s: float = 0.0) -> None:
+        if self._listener is not None:
+            self._listener.close()  # newcomers are refused, and do not wait
         await self._end_process(drain_s)
         self._files.close()
         self._listener = None

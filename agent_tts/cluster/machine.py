@@ -27,6 +27,7 @@ from agent_tts.errors import SettingsError
 from agent_tts.in_child import die_with
 from agent_tts.processes import module_command
 
+DOOR_DRAIN_S = 3_600.0  # longest wait for the callers of this door when its machine is taken out
 KEEP_S = 120.0  # after the directory last told of a node the door still asks it whether it takes callers
 AGAIN_S = 2.0  # before a part is started again
 RAY_S = 60.0  # for Ray to start, or to end
@@ -98,8 +99,8 @@ class Machine:
                 for task in tasks:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
-                await self._end_nodes()
-                await self._door.close()
+                # Callers of other machines' nodes may have come by this door.
+                await asyncio.gather(self._end_nodes(), self._door.close(DOOR_DRAIN_S))
 
     # ------------------------------------------------------------ parts
 

@@ -129,10 +129,13 @@ async def test_requests_that_belong_together_find_their_node(tmp_path: Path) -> 
         owners = [name for call in calls for name, node in nodes.items() if call.session_id in node.node.peers]
         assert [call.session_id.partition(".")[0] for call in calls] == owners
         await door.update([address(name, nodes[name]) for name in nodes if name != owners[0]])
+        nodes[owners[1]].node.service.draining = True
+        await until_servers(door, lambda servers: not servers[owners[1]].up)
         for call in calls:
             assert (await http.delete(f"/v1/rtc/{call.session_id}")).status_code == 204
             assert (await http.delete(f"/v1/rtc/{call.session_id}")).status_code == 404
         assert not any(node.node.peers for node in nodes.values())
+        nodes[owners[1]].node.service.draining = False
         assert (await http.delete("/v1/rtc/nobody.00112233")).status_code == 404
 
         spoken = []
@@ -333,8 +336,7 @@ async def test_a_caller_that_vanishes_is_noticed_by_the_node(tmp_path: Path) -> 
     async with fleet(tmp_path, 1, slots=1, queue=4, timeouts={"queue_s": 20}) as (door, nodes):
         (node,) = nodes.values()
         async with wire(url(door, "ws")) as peer:
-            await peer.send("context.open", context_id="t")
-            await peer.send("text.append", context_id="t", text=TEXT)
+            await peer.say("t", TEXT * 100)  # has the only slot
             await peer.until("context.started")
             async with httpx.AsyncClient() as http:
                 with pytest.raises(httpx.ReadTimeout):
@@ -345,6 +347,21 @@ async def test_a_caller_that_vanishes_is_noticed_by_the_node(tmp_path: Path) -> 
         async with asyncio.timeout(2):
             while node.node.sessions:
                 await asyncio.sleep(0.01)
+
+
+async def test_a_door_that_closes_waits_for_its_callers(tmp_path: Path) -> None:
+    async with fleet(tmp_path, 1) as (door, nodes), wire(url(door, "ws")) as peer:
+        whole = await speak(nodes["node-0"].ws_url, TEXT)
+        await peer.say("t", TEXT)
+        closing = asyncio.create_task(door.close(20))
+        async with asyncio.timeout(5), httpx.AsyncClient() as http:
+            while await answers(http, f"{url(door)}/ready"):
+                await asyncio.sleep(0.01)
+        assert await finished(peer) == whole
+        assert not closing.done()
+        await peer.socket.close()
+        async with asyncio.timeout(5):
+            await closing
 
 
 async def test_what_cannot_start_says_why(tmp_path: Path) -> None:
