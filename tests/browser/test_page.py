@@ -659,7 +659,7 @@ async def test_the_keyboard_alone_is_enough(browser: DevTools) -> None:
 
         await page.js("document.querySelector('#text').focus()")
         await page.press("Enter", "Control")
-        await page.until("ear.loud")
+        await page.until("document.querySelector('#said [data-is=heard]')")
         before = await page.js("document.querySelector('#text').value.length")
         await page.press(" ")
         assert not await page.js("agentTts.speaking")
@@ -673,6 +673,21 @@ async def test_the_keyboard_alone_is_enough(browser: DevTools) -> None:
         assert await page.js("document.querySelector('#stop-key').textContent") == "Esc"
         await page.press("Escape")
         assert not await page.js("agentTts.speaking")
+
+        await page.js("document.querySelector('#voice').focus()")
+        await page.press("ArrowDown")
+        await page.type("1320")
+        await page.press("Enter")
+        assert await page.js("document.querySelector('#voice').value") == "tone-1320"
+        await page.until("document.querySelector('#log button')")
+        await page.js("document.querySelector('#log button').focus()")
+        await page.press("Enter")
+        await page.until("document.activeElement.textContent === 'Stop'")
+        await page.js("document.querySelector('#code summary').focus()")
+        await page.press("Enter")
+        await page.press("Tab")
+        await page.press("ArrowDown")
+        assert await page.js("document.querySelector('[name=snippet]:checked').value") == "javascript"
 
 
 async def readable(page: Page, state: str) -> None:

@@ -9,6 +9,7 @@ import json
 import re
 import shutil
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +115,12 @@ def test_files_and_targets_named_in_contributing_exist() -> None:
         assert (ROOT / path).exists(), path
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.M))
     assert set(re.findall(r"make ([a-z]+)`", text)) - {"quick"} <= targets
+
+
+def test_the_index_has_every_part_that_can_be_installed() -> None:
+    parts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    rows = re.findall(r"^\| (`.*?) \|", (DOCS / "index.md").read_text(), re.M)
+    assert {part for row in rows for part in re.findall("`(.+?)`", row)} == parts.keys() - {"dev", "fuzz"}
 
 
 def test_the_index_links_every_page() -> None:
