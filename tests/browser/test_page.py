@@ -503,7 +503,9 @@ async def test_the_code_examples_speak(browser: DevTools, tmp_path: Path) -> Non
 
 
 PEER = "window.RTCPeerConnection = class extends RTCPeerConnection { constructor() { super(); window.peer = this; } }"
-ENERGY = "peer.getStats().then((stats) => [...stats.values()].find(({type}) => type === 'inbound-rtp').totalAudioEnergy)"
+ENERGY = (
+    "peer.getStats().then((stats) => [...stats.values()].find(({type}) => type === 'inbound-rtp').totalAudioEnergy)"
+)
 
 
 async def test_the_page_of_the_docs_speaks_where_its_origin_is_allowed(browser: DevTools) -> None:
