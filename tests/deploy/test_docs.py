@@ -100,6 +100,24 @@ async def test_the_node_serves_the_pages() -> None:
             assert (await client.get(f"/docs/{wrong}")).status_code == 404, wrong
 
 
+@pytest.mark.real_time  # files are read in threads, which virtual time does not cover
+async def test_files_of_the_page_are_packed_for_those_who_unpack_them() -> None:
+    """And are the same; a client that has one gets 304, a part of one is not packed."""
+    async with running_node() as running, httpx.AsyncClient(base_url=running.url) as client:
+        for path, file in {"/": "index.html", "/web/app.js": "app.js", "/web/style.css": "style.css"}.items():
+            plain, packed = [await client.get(path, headers={"Accept-Encoding": kind}) for kind in ("identity", "gzip")]
+            assert plain.content == packed.content == (DOCS.parent / file).read_bytes()
+            assert (plain.headers["vary"], "content-encoding" in plain.headers) == ("Accept-Encoding", False)
+            assert int(packed.headers["content-length"]) < len(plain.content) / 2
+            for reply in (plain, packed):
+                known = {"If-None-Match": reply.headers["etag"], "Accept-Encoding": "gzip"}
+                assert (await client.get(path, headers=known)).status_code == 304
+            head = await client.head(path, headers={"Accept-Encoding": "gzip"})
+            assert (head.headers["content-encoding"], head.content) == ("gzip", b"")
+            part = await client.get(path, headers={"Range": "bytes=0-9"})
+            assert (part.status_code, part.content) == (206, plain.content[:10])
+
+
 def test_text_of_a_page_is_no_markup(tmp_path: Path) -> None:
     (tmp_path / "index.md").write_text("# <b>A</b>\n\n<script>x</script> & [b](javascript:x)\n")
     page, _ = Docs(tmp_path, {})._page("index.md")
