@@ -9,6 +9,7 @@ import typer
 
 from agent_tts import __version__
 from agent_tts.cli.bench import bench
+from agent_tts.cli.cluster import cluster
 from agent_tts.cli.options import (
     AddFlags,
     Config,
@@ -54,6 +55,7 @@ app = typer.Typer(
 )
 voices = typer.Typer(invoke_without_command=True)
 app.add_typer(bench, name="bench")
+app.add_typer(cluster, name="cluster")
 app.add_typer(voices, name="voices")
 lexicon = typer.Typer(no_args_is_help=True, help="How words are said.")
 app.add_typer(lexicon, name="lexicon")

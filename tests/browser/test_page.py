@@ -12,6 +12,7 @@ import sys
 import wave
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -23,6 +24,7 @@ from websockets.asyncio.client import connect
 from agent_tts.config.loading import find_config, load_settings
 from tests.measure.chromium import DevTools, Page
 from tests.support import RunningNode, dominant_hz, running_node, running_node_with_process, until
+from tests.two_nodes import TEXT, kill, two_nodes
 
 EAR = (Path(__file__).parent / "ear.js").read_text()
 DOCS = Path(__file__).parents[2] / "web" / "docs"
@@ -30,6 +32,8 @@ READABLE = (Path(__file__).parent / "readable.js").read_text()
 
 # Promised time from the key press to silence.
 SILENT_MS = 150
+# And from the last sound of a node that is lost to the first of the next.
+MOST_SILENT_MS = 500
 # The analyser's bins are 12 Hz wide, and the browser's resampler is inexact.
 NEAR_HZ = 25
 TRANSPORTS = ("websocket", "webrtc")
@@ -368,7 +372,10 @@ async def test_a_right_to_left_text_is_set_from_the_right(browser: DevTools) -> 
 # ---------------------------------------------------------------- a connection that ends
 
 
-SOCKETS = "window.WebSocket = class extends WebSocket { constructor(...all) { super(...all); window.socket = this; } }"
+# The last socket, and, where `gone` is set, no node behind new ones.
+SOCKETS = """window.WebSocket = class extends WebSocket { constructor(url, ...all) {
+  super(window.gone ? String(url).replace("stream", "gone") : url, ...all); window.socket = this; } }"""
+NO_NODE = "WebSocket connection to"
 
 
 async def reopen(page: Page, running: RunningNode) -> None:
@@ -387,17 +394,20 @@ async def cut(page: Page, code: int) -> None:
 
 
 async def test_sound_that_has_arrived_is_played_after_the_connection_is_lost(browser: DevTools) -> None:
-    """Then the text is cut where the sound ended, and one notice says why."""
-    async with open_page(browser) as (page, running):
+    """And no other is found: then the text is cut where the sound ended, and one notice says why."""
+    async with open_page(browser, expected=NO_NODE) as (page, running):
         await reopen(page, running)
         await write(page, LONG)
         await page.click("[name=arrival][value=whole]")
         await speak(page)
         await page.until("agentTts.meters.bufferMs > 300")
+        await page.js("void (window.gone = true)")
         await cut(page, 1012)
         assert await page.js("agentTts.speaking")
         await page.until("!agentTts.speaking", 30)
         assert await page.js("ear.since(lostAt).length") > 10
+        await page.until("agentTts.state === 'waiting'")
+        await page.js("void (window.gone = false)")
         await page.until("agentTts.state === 'ready' && document.querySelector('[data-kind=connection] button')", 20)
         assert await page.js("agentTts.notices") == ["connection"]
         assert "shutting down" in await page.js("document.querySelector('#notices').innerText")
@@ -571,17 +581,49 @@ async def test_a_lost_engine_is_shown_and_can_be_retried(browser: DevTools) -> N
         assert await page.js("agentTts.notices") == []
 
 
-async def test_a_lost_node_is_shown_and_reconnected(browser: DevTools) -> None:
-    """The page shows the loss and reconnects by itself."""
+async def test_a_turn_goes_on_when_its_node_is_killed(browser: DevTools, tmp_path: Path) -> None:
+    """The sound goes on within 500 ms, and each word is heard once. The loss is shown where no node is left."""
+    async with two_nodes(tmp_path) as (first, second, url), browser.page() as page:
+        await page.open(url + "/")
+        await page.js(EAR)
+        await ready(page)
+        await write(page, TEXT)
+        await page.click("[name=arrival][value=whole]")
+        lengths = []
+        for node in (None, first):
+            since = await page.js("performance.now()")
+            await speak(page)
+            await page.until("agentTts.meters.bufferMs > 400")
+            if node is not None:
+                kill(node)
+            await page.until("!agentTts.speaking", 20)
+            times = [
+                moment["at"] for moment in await page.js(f"ear.heard.filter((m) => m.at > {since} && m.rms > ear.LOUD)")
+            ]
+            lengths.append(times[-1] - times[0])
+            assert max(later - at for at, later in pairwise(times)) <= MOST_SILENT_MS
+            assert await page.js("document.querySelector('#said').innerText") == TEXT
+            assert await page.js("[...document.querySelectorAll('#said span')].every((e) => e.dataset.is === 'heard')")
+        assert await page.js("document.querySelectorAll('#log li').length") == 2
+        assert not await page.js("document.querySelector('#log s')")
+        assert lengths[1] == pytest.approx(lengths[0], abs=400)  # of 5 s: no word is missing, none is there twice
+        assert (await page.js("agentTts.notices"), page.errors) == ([], [])
+        kill(second)
+        await page.until("agentTts.state === 'waiting' && agentTts.notices.includes('connection')")
+
+
+async def test_the_page_leaves_a_node_that_asks_it_to(browser: DevTools) -> None:
+    """Between two turns, unseen."""
     async with open_page(browser) as (page, running):
         await ready(page)
-        await page.js("void (window.lost = new Promise((resolve) => new MutationObserver(() => resolve(true)).observe("
-                      "document.querySelector('#link'), {attributes: true})))")  # fmt: skip
-        for session in list(running.node.sessions):
-            session.drain()
-        assert await page.js("lost")
-        await page.until("agentTts.state === 'ready' && agentTts.notices.length === 0", 20)
+        (old,) = running.node.sessions
+        await page.js("void (window.links = 0, new MutationObserver(() => links++).observe("
+                      "document.querySelector('#link'), {attributes: true}))")  # fmt: skip
+        old.drain()
+        await until(lambda: bool(running.node.sessions - {old}))
         await speak(page)
+        assert old not in running.node.sessions
+        assert (await page.js("links"), await page.js("agentTts.notices")) == (0, [])
 
 
 async def test_an_idle_session_reconnects_when_it_is_needed(browser: DevTools) -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -12,99 +9,44 @@ import pytest
 from agent_tts.client.connection import ConnectionLost
 from agent_tts.client.moving import _allowed, connect
 from agent_tts.client.utterance import Audio, Cancelled, Done, Flushed, Word, Words
-from tests.node_process import RunningProcess, running_process
 from tests.support import running_node, until
-
-TEXT = "One two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen."
-
-
-@asynccontextmanager
-async def balancer(*nodes: str) -> AsyncIterator[str]:
-    """The url of a port whose connections go to the first of these nodes that takes them."""
-    tasks: set[asyncio.Task[None]] = set()
-
-    async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            while data := await reader.read(65_536):
-                writer.write(data)
-                await writer.drain()
-        except OSError:
-            pass
-        finally:
-            writer.close()
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        tasks.add(task)
-        try:
-            for node in nodes:
-                host, port = node.rpartition("/")[2].split(":")
-                try:
-                    there, back = await asyncio.open_connection(host, int(port))
-                except OSError:
-                    continue
-                await asyncio.gather(copy(reader, back), copy(there, writer))
-                return
-        except asyncio.CancelledError:
-            pass
-        finally:
-            writer.close()
-            tasks.discard(task)
-
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    try:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    finally:
-        server.close()
-        for task in list(tasks):
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+from tests.two_nodes import TEXT, kill, two_nodes
 
 
 @pytest.mark.node
 @pytest.mark.real_time
 async def test_a_sentence_goes_on_when_its_node_is_killed(tmp_path: Path) -> None:
     """Each word is told and heard once, and all audio follows without a hole; so it is for a flush."""
-    folders = [tmp_path / "first", tmp_path / "second"]
-    for folder in folders:
-        folder.mkdir()
-    with running_process(folders[0]) as first, running_process(folders[1]) as second:
-        async with balancer(first.url, second.url) as url:
-            async with connect(url, moves=True, voice="tone-440", lead_ms=None) as connection:
-                whole = await connection.open()
-                whole.write(TEXT)
-                whole.end()
-                length = len(b"".join([pcm async for pcm in whole]))
-            async with connect(url, moves=True, voice="tone-440", lead_ms=400) as connection:
-                speech = await connection.open()
-                speech.write(TEXT)
-                speech.flush("f1")
-                speech.end()
-                audio, flushed = b"", []
-                words: list[Word] = []
-                async for event in speech.events():
-                    match event:
-                        case Audio(first_sample=at, payload=payload):
-                            assert at * 2 == len(audio)
-                            audio += payload
-                            if first.process.poll() is None and len(audio) > 96_000:
-                                kill(first)
-                        case Words(kind="aligned", words=some):
-                            words += some
-                        case Flushed(flush_id=name):
-                            flushed.append(name)
-                assert connection.is_usable
+    async with two_nodes(tmp_path) as (first, _, url):
+        async with connect(url, moves=True, voice="tone-440", lead_ms=None) as connection:
+            whole = await connection.open()
+            whole.write(TEXT)
+            whole.end()
+            length = len(b"".join([pcm async for pcm in whole]))
+        async with connect(url, moves=True, voice="tone-440", lead_ms=400) as connection:
+            speech = await connection.open()
+            speech.write(TEXT)
+            speech.flush("f1")
+            speech.end()
+            audio, flushed = b"", []
+            words: list[Word] = []
+            async for event in speech.events():
+                match event:
+                    case Audio(first_sample=at, payload=payload):
+                        assert at * 2 == len(audio)
+                        audio += payload
+                        if first.process.poll() is None and len(audio) > 96_000:
+                            kill(first)
+                    case Words(kind="aligned", words=some):
+                        words += some
+                    case Flushed(flush_id=name):
+                        flushed.append(name)
+            assert connection.is_usable
     last = {word.char_start: word for word in words}
     assert [last[place].word for place in sorted(last)] == TEXT.split()
     assert speech.done == Done("end", len(audio) // 48, speech.done.ttfa_ms, speech.done.rtf)  # type: ignore[union-attr]
     assert flushed == ["f1"]
     assert abs(len(audio) - length) < 0.4 * 48_000  # of 6 s: no word is missing, none is there twice
-
-
-def kill(node: RunningProcess) -> None:
-    node.process.kill()
-    node.process.wait()
 
 
 @pytest.mark.node

@@ -1,0 +1,205 @@
+"""The Ray Serve application: a replica looks after the node of its machine, and Ray Serve after the replicas.
+
+No caller's byte passes through Ray: HAProxy carries them (`door.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import sys
+import time
+from collections.abc import Awaitable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import ray
+from loguru import logger
+from ray import serve
+from ray.serve.config import AutoscalingConfig, AutoscalingPolicy
+
+from agent_tts import __version__
+from agent_tts.cluster.directory import NAME, NAMESPACE, TELL_S, Directory, NodeReport
+from agent_tts.cluster.own_node import DEFAULT_FOLDER, FOLDER, OwnNode
+from agent_tts.config.settings import Settings
+from agent_tts.serve.fleet_socket import CountsServer
+
+APP = "agent-tts"
+ANSWER_S = 2.0  # for the directory
+LOST_S = 15.0  # without an answer of the node: it is ended, and started anew
+UP_S, DOWN_S = 1.0, 300.0  # for which nodes have to be too few, or too many
+
+
+class DirectoryActor:
+    """`Directory`, with the clock. One in a cluster; when it starts anew it knows all within `TELL_S`."""
+
+    def __init__(self) -> None:
+        self._directory = Directory()
+
+    def tell(self, report: dict[str, Any]) -> None:
+        self._directory.tell(report, time.monotonic())
+
+    def leave(self, name: str) -> None:
+        self._directory.leave(name)
+
+    def nodes(self) -> list[dict[str, Any]]:
+        return self._directory.nodes(time.monotonic())
+
+    def exchange(self, batch: dict[str, Any]) -> tuple[list[int], list[int]]:
+        return self._directory.exchange(batch, time.monotonic())
+
+
+def directory() -> Any:
+    """The actor, made if there is none. The caller is connected to Ray."""
+    actor = ray.remote(DirectoryActor)
+    return actor.options(
+        name=NAME,
+        namespace=NAMESPACE,
+        lifetime="detached",
+        get_if_exists=True,
+        max_restarts=-1,
+        num_cpus=0,
+        max_concurrency=1,
+    ).remote()
+
+
+class Replica:
+    """Keeps one node alive. Ray Serve makes it, asks it for its health and its load, and ends it."""
+
+    def __init__(self, settings: str, host: str | None) -> None:
+        context = ray.get_runtime_context()
+        gpus = ",".join(context.get_accelerator_ids().get("GPU", []))
+        host = host or str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
+        self._ray_node = context.get_node_id()
+        folder = Path(os.environ.get(FOLDER, DEFAULT_FOLDER)).expanduser()
+        self._node = OwnNode(folder, Settings.model_validate_json(settings), host, gpus)
+        self._host = host
+        self._directory = directory()
+        self._counts: CountsServer | None = None
+        self._report: NodeReport | None = None
+        # When the node last answered, by the loop's clock.
+        self._answered_at = 0.0
+        # Starts the node, then tells of it. Cancelled and awaited when Ray Serve ends this replica.
+        self._keeper: asyncio.Task[None] | None = None
+        self._ready = asyncio.Event()
+
+    async def reconfigure(self, _: Any) -> None:
+        """Ray Serve waits for it before it counts the replica as running: the node takes callers then."""
+        if self._keeper is None:
+            self._keeper = asyncio.create_task(self._keep(), name="keeper of a node")
+            ready = asyncio.create_task(self._ready.wait())
+            await asyncio.wait([self._keeper, ready], return_when=asyncio.FIRST_COMPLETED)
+            ready.cancel()
+            if self._keeper.done():
+                self._keeper.result()
+
+    async def check_health(self) -> None:
+        """Raises `RuntimeError` if the node has ended or does not answer: Ray Serve replaces this replica."""
+        if self._keeper is not None and self._keeper.done():
+            raise RuntimeError("the node has ended")
+        if asyncio.get_running_loop().time() > self._answered_at + LOST_S:
+            raise RuntimeError(f"the node has not answered for {LOST_S:g} s")
+
+    def record_autoscaling_stats(self) -> dict[str, float]:
+        """The node's load, for `scaling.decide`."""
+        report = self._report
+        if report is None:
+            return {}
+        return {name: getattr(report, name) for name in ("used", "slots", "waiting", "first_audio_s")}
+
+    async def __call__(self) -> None:
+        """Nobody calls it: Ray Serve wants it."""
+
+    async def __del__(self) -> None:
+        """Ray Serve ends the replica: the node finishes its calls first, for `graceful_shutdown_timeout_s` at most."""
+        await self._drain()
+
+    # ------------------------------------------------------------ inside
+
+    async def _keep(self) -> None:
+        loop = asyncio.get_running_loop()
+        adopted = await self._node.start(self._serve_counts)
+        logger.info("the node of {} is {}", self._host, "adopted" if adopted else "started")
+        while self._node.is_alive:
+            state, load = await self._node.look()
+            if state != "lost":
+                self._answered_at = loop.time()
+            record = self._node.record
+            assert record is not None
+            self._report = NodeReport(
+                record.name, self._host, record.port, __version__, self._ray_node, state, **asdict(load)
+            )
+            self._ready.set()
+            with contextlib.suppress(Exception):  # the directory is away: it is told in the next second
+                await self._ask(self._directory.tell.remote(asdict(self._report)))
+            await asyncio.sleep(TELL_S)
+
+    async def _serve_counts(self, path: Path) -> None:
+        self._counts = CountsServer(path, lambda batch: self._ask(self._directory.exchange.remote(batch)))
+        await self._counts.start()
+
+    @staticmethod
+    async def _ask(answer: Awaitable[Any]) -> Any:
+        async with asyncio.timeout(ANSWER_S):
+            return await answer
+
+    async def _drain(self) -> None:
+        drain = asyncio.create_task(self._node.drain())
+        await drain
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.gather(self._keeper, return_exceptions=True)
+        if self._counts is not None:
+            await self._counts.close()
+        if self._report is not None:
+            with contextlib.suppress(Exception):
+                await self._ask(self._directory.leave.remote(self._report.name))
+        await self._node.release()
+
+
+def build(options: dict[str, Any]) -> serve.Application:
+    """The application of these options; `import_path` of a Serve config file, with the options as its `args`.
+
+    Args:
+        options: `settings` (of the nodes: JSON with secrets), `host` (None: that of the machine in Ray), `gpus` (of a
+            machine), `nodes` (fewest), `max_nodes`, and `down_s` (see `DOWN_S`).
+    """
+    settings = Settings.model_validate_json(options["settings"])
+    deployment = serve.deployment(
+        name="node",
+        max_replicas_per_node=1,
+        ray_actor_options={"num_gpus": options["gpus"], "num_cpus": 0 if options["gpus"] else 1},
+        graceful_shutdown_timeout_s=settings.timeouts.drain_s + 60,
+        graceful_shutdown_wait_loop_s=0.2,
+        health_check_period_s=1,
+        health_check_timeout_s=10,
+        user_config={},
+        autoscaling_config=AutoscalingConfig(
+            min_replicas=options["nodes"],
+            max_replicas=options["max_nodes"],
+            upscale_delay_s=UP_S,
+            downscale_delay_s=options.get("down_s", DOWN_S),
+            look_back_period_s=3,
+            metrics_interval_s=1,
+            policy=AutoscalingPolicy(  # type: ignore[no-untyped-call]
+                policy_function="agent_tts.cluster.scaling:decide"
+            ),
+        ),
+    )(Replica)
+    return deployment.bind(options["settings"], options["host"])
+
+
+def main() -> None:
+    """Deploy the application of the options, JSON on stdin, on the cluster of this head."""
+    options = json.load(sys.stdin)
+    ray.init(address=sys.argv[1], namespace=NAMESPACE, log_to_driver=False)
+    directory()
+    serve.start(proxy_location="Disabled")
+    serve.run(build(options), name=APP, route_prefix=None, blocking=False)
+
+
+if __name__ == "__main__":
+    main()
