@@ -33,6 +33,7 @@ NOT_HERE = {
     "agent-tts voices show bob": "needs the cloned voice",
     "curl localhost:8100/v1/audio/voices": "needs a Base model",
     "agent-tts compile": "takes minutes",
+    "agent-tts cluster": "runs until Ctrl+C, or asks a cluster: tests/cluster",
     "agent-tts detect": "needs released weights",
     "my-llm": "stands for the reader's program",
     'agent-tts say "Hello there." --engine qwen3': "needs released weights",

@@ -24,12 +24,16 @@ from ray.serve.config import AutoscalingConfig, AutoscalingPolicy
 from agent_tts import __version__
 from agent_tts.cluster.directory import NAME, NAMESPACE, TELL_S, Directory, NodeReport
 from agent_tts.cluster.own_node import DEFAULT_FOLDER, FOLDER, OwnNode
+from agent_tts.config.loading import find_config, load_settings
 from agent_tts.config.settings import Settings
+from agent_tts.errors import SettingsError
+from agent_tts.processes import Deaths
 from agent_tts.serve.fleet_socket import CountsServer
 
 APP = "agent-tts"
 ANSWER_S = 2.0  # for the directory
-LOST_S = 15.0  # without an answer of the node: it is ended, and started anew
+LOST_S = 15.0  # without an answer of the node: it hangs
+BACKOFF_S = (0.0, 1.0, 5.0)  # before a node that has ended is started again
 UP_S, DOWN_S = 1.0, 300.0  # for which nodes have to be too few, or too many
 
 
@@ -69,19 +73,17 @@ def directory() -> Any:
 class Replica:
     """Keeps one node alive. Ray Serve makes it, asks it for its health and its load, and ends it."""
 
-    def __init__(self, settings: str, host: str | None) -> None:
+    def __init__(self, options: dict[str, Any]) -> None:
         context = ray.get_runtime_context()
         gpus = ",".join(context.get_accelerator_ids().get("GPU", []))
-        host = host or str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
+        host = options["host"] or str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
         self._ray_node = context.get_node_id()
         folder = Path(os.environ.get(FOLDER, DEFAULT_FOLDER)).expanduser()
-        self._node = OwnNode(folder, Settings.model_validate_json(settings), host, gpus)
+        self._node = OwnNode(folder, _settings(options, host), host, gpus)
         self._host = host
         self._directory = directory()
         self._counts: CountsServer | None = None
         self._report: NodeReport | None = None
-        # When the node last answered, by the loop's clock.
-        self._answered_at = 0.0
         # Starts the node, then tells of it. Cancelled and awaited when Ray Serve ends this replica.
         self._keeper: asyncio.Task[None] | None = None
         self._ready = asyncio.Event()
@@ -97,11 +99,9 @@ class Replica:
                 self._keeper.result()
 
     async def check_health(self) -> None:
-        """Raises `RuntimeError` if the node has ended or does not answer: Ray Serve replaces this replica."""
+        """Raises `RuntimeError` if the node ends again and again: Ray Serve replaces this replica."""
         if self._keeper is not None and self._keeper.done():
-            raise RuntimeError("the node has ended")
-        if asyncio.get_running_loop().time() > self._answered_at + LOST_S:
-            raise RuntimeError(f"the node has not answered for {LOST_S:g} s")
+            raise RuntimeError("the node ends again and again")
 
     def record_autoscaling_stats(self) -> dict[str, float]:
         """The node's load, for `scaling.decide`."""
@@ -121,12 +121,29 @@ class Replica:
 
     async def _keep(self) -> None:
         loop = asyncio.get_running_loop()
+        deaths = Deaths(BACKOFF_S)
         adopted = await self._node.start(self._serve_counts)
         logger.info("the node of {} is {}", self._host, "adopted" if adopted else "started")
+        while True:
+            await self._look_after()
+            pause_s = deaths.pause_s(loop.time())
+            if pause_s is None:
+                raise SettingsError("the node ends again and again")
+            logger.error("the node of {} has ended: it is started again", self._host)
+            await asyncio.sleep(pause_s)
+            await self._node.restart()
+
+    async def _look_after(self) -> None:
+        """Tell of the node until it has ended; one that hangs is killed."""
+        loop = asyncio.get_running_loop()
+        answered_at = loop.time()
         while self._node.is_alive:
             state, load = await self._node.look()
             if state != "lost":
-                self._answered_at = loop.time()
+                answered_at = loop.time()
+            elif loop.time() > answered_at + LOST_S:
+                logger.error("the node of {} has not answered for {:g} s: it is killed", self._host, LOST_S)
+                self._node.kill()
             record = self._node.record
             assert record is not None
             self._report = NodeReport(
@@ -160,19 +177,28 @@ class Replica:
         await self._node.release()
 
 
+def _settings(options: dict[str, Any], host: str) -> Settings:
+    """The settings of a node that others reach at `host`. Raises `SettingsError`."""
+    if "settings" in options:
+        return Settings.model_validate_json(options["settings"])
+    config = options.get("config")
+    return load_settings(None if config is None else find_config(config), options.get("set", {}) | {"host": host})
+
+
 def build(options: dict[str, Any]) -> serve.Application:
     """The application of these options; `import_path` of a Serve config file, with the options as its `args`.
 
     Args:
-        options: `settings` (of the nodes: JSON with secrets), `host` (None: that of the machine in Ray), `gpus` (of a
-            machine), `nodes` (fewest), `max_nodes`, and `down_s` (see `DOWN_S`).
+        options: `settings` of the nodes, JSON with secrets; or `config` and `set`, by dotted keys, to which the
+            environment of each machine adds. `host` (None: that of the machine in Ray), `gpus` (of a machine), `nodes`
+            (fewest), `max_nodes`, and `down_s` (see `DOWN_S`).
     """
-    settings = Settings.model_validate_json(options["settings"])
+    drain_s = _settings(options, "127.0.0.1").timeouts.drain_s
     deployment = serve.deployment(
         name="node",
         max_replicas_per_node=1,
         ray_actor_options={"num_gpus": options["gpus"], "num_cpus": 0 if options["gpus"] else 1},
-        graceful_shutdown_timeout_s=settings.timeouts.drain_s + 60,
+        graceful_shutdown_timeout_s=drain_s + 60,
         graceful_shutdown_wait_loop_s=0.2,
         health_check_period_s=1,
         health_check_timeout_s=10,
@@ -189,7 +215,7 @@ def build(options: dict[str, Any]) -> serve.Application:
             ),
         ),
     )(Replica)
-    return deployment.bind(options["settings"], options["host"])
+    return deployment.bind(options)
 
 
 def main() -> None:

@@ -29,6 +29,7 @@ from agent_tts.processes import ENVIRONMENT, ChildProcess, Deaths
 START_S = 5.0  # for HAProxy to answer, and for an old one to leave the port
 ANSWER_S = 2.0  # longest wait for an answer of the runtime API
 HUNG_S = 10.0  # without an answer: it is killed
+LOST_S = 10.0  # in which a node takes no connection: its callers are told
 LOOK_S = 0.5  # between two looks at its servers
 BACKLOG = 4_096  # callers that wait while HAProxy restarts
 BACKOFF_S = (0.0, 0.1, 0.5, 1.0)  # before it is started again
@@ -71,6 +72,7 @@ class Door:
         # Serialises what is said to HAProxy.
         self._talk = asyncio.Lock()
         self._answered_at = 0.0
+        self._gone: dict[str, float] = {}  # servers that are gone, and since when
         self._complaints: list[str] = []  # of HAProxy, which were logged
         self._certificate: str | None = None  # that HAProxy has
         self._files = contextlib.ExitStack()  # the folder's lock and the listener
@@ -279,7 +281,10 @@ class Door:
             nodes = self._nodes
             if nodes is None:
                 return
-            said = haproxy.commands(haproxy.servers(await self._ask(haproxy.LOOK)), nodes)
+            servers, now = haproxy.servers(await self._ask(haproxy.LOOK)), time.monotonic()
+            self._gone = {server.name: self._gone.get(server.name, now) for server in servers if server.gone}
+            lost = [name for name, since in self._gone.items() if now - since > LOST_S]
+            said = haproxy.commands(servers, nodes, lost)
             if said:
                 complaints = haproxy.complaints(await self._ask("; ".join(said)))
                 if complaints and complaints != self._complaints:

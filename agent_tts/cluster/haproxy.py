@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -139,8 +139,13 @@ class Server:
     port: int
     state: Literal["ready", "drain", "maint"]  # as commanded
     up: bool  # its last check was answered with 200
-    answers: bool  # it was answered, with 503 for example
+    check: str  # how the last one ended: L7OK, L7STS (503 for example), L7TOUT, L4CON, L4TOUT ...
     sessions: int  # requests and WebSockets that are open
+
+    @property
+    def gone(self) -> bool:
+        """Whether nothing took the last connection to it."""
+        return self.check in ("L4CON", "L4TOUT")
 
 
 def servers(answer: str) -> list[Server]:
@@ -159,21 +164,25 @@ def servers(answer: str) -> list[Server]:
                 int(row["srv_port"]),
                 "maint" if admin & _MAINT else "drain" if admin & _DRAIN else "ready",
                 row["srv_op_state"] != "0",
-                about["check_status"].removeprefix("* ").startswith("L7"),
+                about["check_status"].removeprefix("* "),
                 int(about["scur"]),
             )
         )
     return found
 
 
-def commands(have: Iterable[Server], wanted: Sequence[NodeAddress]) -> list[str]:
+def commands(have: Iterable[Server], wanted: Sequence[NodeAddress], lost: Collection[str] = ()) -> list[str]:
     """What to say next, so that HAProxy has the wanted nodes; nothing when it has.
 
     A new one gets callers once its check is answered. One that is not wanted drains. It goes when it has no sessions
-    and answers no checks: a node that still runs may have WebRTC calls, whose signalling has to find it.
+    and is gone: a node that still runs may have WebRTC calls, whose signalling has to find it.
+
+    Args:
+        lost: names of servers that have been gone so long that their callers are told. The kernel keeps a connection to
+            a machine without power for a quarter of an hour, if it has something to send.
     """
-    said: list[str] = []
     there = {server.name: server for server in have}
+    said = [f"shutdown sessions server nodes/{name}" for name in lost if name in there and there[name].sessions]
     for node in wanted:
         server, path = there.pop(node.name, None), f"nodes/{node.name}"
         if server is None:
@@ -188,7 +197,7 @@ def commands(have: Iterable[Server], wanted: Sequence[NodeAddress]) -> list[str]
         path = f"nodes/{server.name}"
         if server.state == "ready":
             said.append(f"set server {path} state drain")
-        elif server.state == "drain" and server.sessions == 0 and not server.answers:
+        elif server.state == "drain" and server.sessions == 0 and server.gone:
             said.append(f"set server {path} state maint")
         elif server.state == "maint":
             said.append(f"del server {path}" if server.sessions == 0 else f"set server {path} state drain")

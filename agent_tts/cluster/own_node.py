@@ -106,18 +106,17 @@ class OwnNode:
         if not adopted and not self._find(range(PLACES), lambda found: found is None):
             raise SettingsError(f"{self._folder}: all {PLACES} places have a node")
         await before(self.counts_path)
-        if not adopted:
-            self.record = await asyncio.to_thread(self._launch)
-            self._path("json").write_text(json.dumps(asdict(self.record)))
-        try:
-            async with asyncio.timeout(START_S):
-                while (await self.look())[0] not in ("ok", "full", "draining"):
-                    if not self.is_alive:
-                        raise SettingsError(f"the node has ended: {self._tail()}")
-                    await asyncio.sleep(LOOK_S)
-        except TimeoutError:
-            raise SettingsError(f"the node is not ready after {START_S:g} s: {self._tail()}") from None
+        if adopted:
+            await self._until_ready()
+        else:
+            await self.restart()
         return adopted
+
+    async def restart(self) -> None:
+        """Start it in its place, where none lives any more. Raises `SettingsError`, as `start` does."""
+        self.record = await asyncio.to_thread(self._launch)
+        self._path("json").write_text(json.dumps(asdict(self.record)))
+        await self._until_ready()
 
     @property
     def is_alive(self) -> bool:
@@ -134,6 +133,11 @@ class OwnNode:
             return str(ready.json()["status"]), self._figures.read(page.raise_for_status().text)
         except (httpx.HTTPError, ValueError, KeyError):
             return "lost", Load(0, 0)
+
+    def kill(self) -> None:
+        """End it at once, with its callers."""
+        if self.is_alive and self.record is not None:
+            os.kill(self.record.pid, signal.SIGKILL)
 
     async def drain(self) -> None:
         """Let it finish its calls and end: no new ones come. Cancelling it leaves it draining."""
@@ -153,6 +157,16 @@ class OwnNode:
 
     def _path(self, kind: str) -> Path:
         return self._folder / f"{self._place}.{kind}"
+
+    async def _until_ready(self) -> None:
+        try:
+            async with asyncio.timeout(START_S):
+                while (await self.look())[0] not in ("ok", "full", "draining"):
+                    if not self.is_alive:
+                        raise SettingsError(f"the node has ended: {self._tail()}")
+                    await asyncio.sleep(LOOK_S)
+        except TimeoutError:
+            raise SettingsError(f"the node is not ready after {START_S:g} s: {self._tail()}") from None
 
     def _find(self, places: Iterable[int], fits: Callable[[Record | None], bool]) -> bool:
         """Take the first of these places that nobody looks after and whose living node, or None, fits."""

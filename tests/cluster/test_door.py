@@ -62,7 +62,8 @@ def address(name: str, of: Any) -> NodeAddress:
 
 async def have(door: Door) -> dict[str, haproxy.Server]:
     """The servers of its HAProxy, by name."""
-    return {server.name: server for server in haproxy.servers(await door._ask(haproxy.LOOK))}
+    async with door._talk:
+        return {server.name: server for server in haproxy.servers(await door._ask(haproxy.LOOK))}
 
 
 async def until_servers(door: Door, right: Callable[[dict[str, haproxy.Server]], bool]) -> None:

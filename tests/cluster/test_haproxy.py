@@ -33,16 +33,16 @@ nodes,c,0,0,,10.0.0.3:8102,
 nodes,d,0,0,* L4CON,10.0.0.4:8103,
 
 """
-A = Server("a", "10.0.0.1", 8100, "ready", True, True, 7)
+A = Server("a", "10.0.0.1", 8100, "ready", True, "L7OK", 7)
 NODE = NodeAddress("a", "10.0.0.1", 8100)
 
 
 def test_servers_are_read() -> None:
     assert servers(ANSWER) == [
         A,
-        Server("b", "::1", 8101, "drain", True, True, 1),
-        Server("c", "10.0.0.3", 8102, "maint", False, False, 0),
-        Server("d", "10.0.0.4", 8103, "drain", False, False, 0),
+        Server("b", "::1", 8101, "drain", True, "L7STS", 1),
+        Server("c", "10.0.0.3", 8102, "maint", False, "", 0),
+        Server("d", "10.0.0.4", 8103, "drain", False, "L4CON", 0),
     ]
 
 
@@ -64,8 +64,8 @@ def test_another_answer_is_an_error(answer: str) -> None:
         ({}, [], ["state drain"]),
         ({"state": "drain"}, [], []),
         ({"state": "drain", "sessions": 0}, [], []),
-        ({"state": "drain", "answers": False}, [], []),
-        ({"state": "drain", "sessions": 0, "answers": False}, [], ["state maint"]),
+        ({"state": "drain", "check": "L4TOUT"}, [], []),
+        ({"state": "drain", "sessions": 0, "check": "L4TOUT"}, [], ["state maint"]),
         ({"state": "maint"}, [], ["state drain"]),  # a caller came between
     ],
 )
@@ -74,10 +74,12 @@ def test_each_step_of_a_server(server: dict[str, Any], wanted: list[NodeAddress]
     assert commands(have, wanted) == [f"set server nodes/a {words}" for words in said]
 
 
-def test_the_first_and_the_last_step() -> None:
+def test_what_is_said_once() -> None:
     first, *rest = commands([], [NodeAddress("six", "::1", 8100)])
     assert first.startswith("add server nodes/six [::1]:8100 check ")
     assert rest == ["enable health nodes/six", "set server nodes/six health down", "set server nodes/six state ready"]
+    assert commands([A], [NODE], lost=["a", "b"]) == ["shutdown sessions server nodes/a"]
+    assert commands([dataclasses.replace(A, sessions=0)], [NODE], lost=["a"]) == []
     assert commands([dataclasses.replace(A, state="maint", sessions=0)], []) == ["del server nodes/a"]
     assert server_lines([NODE]).startswith("  server a 10.0.0.1:8100 check ")
 
