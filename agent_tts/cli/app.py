@@ -78,8 +78,8 @@ def serve(context: typer.Context, node: NodeFlags = NODE, configuration: ConfigF
     Flags override AGENT_TTS_* variables, which override the file, which overrides the defaults.
 
     \b
-    agent-tts serve --engine espeak --port 8200
-    agent-tts serve --config gpu --host 0.0.0.0 --api-key KEY --set limits.connections=2000
+    agent-tts serve --port 8200 --set limits.connections=2000
+    agent-tts serve --config gpu --host 0.0.0.0 --api-key KEY
     """
     from agent_tts.cli.serve import serve as run
 

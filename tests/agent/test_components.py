@@ -11,6 +11,7 @@ from typing import Any
 
 import certifi
 import pytest
+from huggingface_hub.errors import LocalEntryNotFoundError
 from pipecat.frames.frames import (
     AudioRawFrame,
     Frame,
@@ -27,7 +28,7 @@ from prometheus_client import CollectorRegistry
 
 from agent_tts.agent.call import load_build
 from agent_tts.agent.llm import MAX_WORDS, LanguageModel, Responder, answer
-from agent_tts.agent.stt import ScriptedSTT, SpeechToText
+from agent_tts.agent.stt import ScriptedSTT, SpeechToText, _reason
 from agent_tts.agent.turns import AgentMetrics, Turns, _after
 from agent_tts.config.settings import AgentLlm, AgentStt
 from agent_tts.errors import SettingsError
@@ -140,6 +141,11 @@ async def test_the_responder_gives_way_after_each_word_and_ends(monkeypatch: pyt
     words = [turn for turn, frame in pushed if isinstance(frame, LLMTextFrame)]
     assert len(set(words)) == len(words) == MAX_WORDS
     assert isinstance(pushed[-1][1], LLMFullResponseEndFrame)
+
+
+def test_weights_that_cannot_be_fetched_are_told_with_the_command() -> None:
+    """The hub's error is a `FileNotFoundError`, whose text has no advice."""
+    assert "`agent-tts agent --whisper FOLDER`" in _reason(LocalEntryNotFoundError("An error happened"), AgentStt())
 
 
 @pytest.mark.parametrize("model", ["/nowhere", "no-such-size"])

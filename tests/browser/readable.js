@@ -3,24 +3,39 @@
   const paint = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
   /** Red, green, blue and alpha, each 0..1. */
   const rgba = (colour) => {
+    if (colours.has(colour)) return colours.get(colour);
     paint.clearRect(0, 0, 1, 1);
     paint.fillStyle = colour;
     paint.fillRect(0, 0, 1, 1);
-    return [...paint.getImageData(0, 0, 1, 1).data].map((part) => part / 255);
+    const parts = [...paint.getImageData(0, 0, 1, 1).data].map((part) => part / 255);
+    colours.set(colour, parts);
+    return parts;
   };
+  const colours = new Map();
   const over = (above, below, alpha) => below.map((part, index) => above[index] * alpha + part * (1 - alpha));
   const light = (colour) => {
     const [x, y, z] = colour.map((c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4));
     return 0.2126 * x + 0.7152 * y + 0.0722 * z;
   };
   const ancestors = (element) => (element ? [element, ...ancestors(element.parentElement)] : []);
+  /** What the ancestors of an element, and itself, make of its place: colour behind it, opacity, whether it floats. */
+  const place = (element) => {
+    if (!element) return { below: [1, 1, 1], opacity: 1, floats: false };
+    if (places.has(element)) return places.get(element);
+    const { below, opacity, floats } = place(element.parentElement);
+    const style = getComputedStyle(element);
+    const [r, g, b, alpha] = rgba(style.backgroundColor);
+    const found = {
+      below: over([r, g, b], below, alpha),
+      opacity: opacity * style.opacity,
+      floats: floats || ["fixed", "sticky", "absolute"].includes(style.position),
+    };
+    places.set(element, found);
+    return found;
+  };
+  const places = new Map();
   const contrast = (element, colour) => {
-    let below = [1, 1, 1];
-    for (const each of ancestors(element).reverse()) {
-      const [r, g, b, alpha] = rgba(getComputedStyle(each).backgroundColor);
-      below = over([r, g, b], below, alpha);
-    }
-    const opacity = ancestors(element).reduce((product, each) => product * getComputedStyle(each).opacity, 1);
+    const { below, opacity } = place(element);
     const [r, g, b, alpha] = rgba(colour);
     const [one, two] = [light(over([r, g, b], below, alpha * opacity)), light(below)];
     return (Math.max(one, two) + 0.05) / (Math.min(one, two) + 0.05);
@@ -30,13 +45,12 @@
     let { left, top, right, bottom } = box;
     for (const each of ancestors(element.parentElement)) {
       if (getComputedStyle(each).overflowX === "visible" || each === document.documentElement) continue;
-      const place = each.getBoundingClientRect();
-      [left, top] = [Math.max(left, place.left), Math.max(top, place.top)];
-      [right, bottom] = [Math.min(right, place.right), Math.min(bottom, place.bottom)];
+      const outer = each.getBoundingClientRect();
+      [left, top] = [Math.max(left, outer.left), Math.max(top, outer.top)];
+      [right, bottom] = [Math.min(right, outer.right), Math.min(bottom, outer.bottom)];
     }
     return { left, top, right, bottom };
   };
-  const FLOATS = ["fixed", "sticky", "absolute"];
   const told = [];
   const boxes = [];
   for (const element of document.body.querySelectorAll("*")) {
@@ -50,8 +64,7 @@
     const empty = isField && !element.value;
     const ratio = contrast(element, empty ? getComputedStyle(element, "::placeholder").color : style.color);
     if (ratio < 4.5 && !element.closest(":disabled")) told.push(`${name}: contrast ${ratio.toFixed(2)}`);
-    if (ancestors(element).some((each) => FLOATS.includes(getComputedStyle(each).position) && each !== document.body))
-      continue; // made to lie above others
+    if (place(element).floats) continue; // made to lie above others
     const lines = isField ? [element.getBoundingClientRect()] : texts.flatMap((node) => {
       const range = document.createRange();
       range.selectNodeContents(node);

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import shlex
 import signal
 import sys
@@ -26,6 +27,7 @@ from tests.support import RunningNode, dominant_hz, running_node, running_node_w
 from tests.two_nodes import TEXT, kill, two_nodes
 
 EAR = (Path(__file__).parent / "ear.js").read_text()
+DOCS = Path(__file__).parents[2] / "web" / "docs"
 READABLE = (Path(__file__).parent / "readable.js").read_text()
 
 # Promised time from the key press to silence.
@@ -510,6 +512,40 @@ async def test_the_code_examples_speak(browser: DevTools, tmp_path: Path) -> Non
         await until(lambda: running.node.service.speaking == 0)
 
 
+PEER = "window.RTCPeerConnection = class extends RTCPeerConnection { constructor() { super(); window.peer = this; } }"
+ENERGY = (
+    "peer.getStats().then((stats) => [...stats.values()].find(({type}) => type === 'inbound-rtp').totalAudioEnergy)"
+)
+
+
+async def test_the_page_of_the_docs_speaks_where_its_origin_is_allowed(browser: DevTools) -> None:
+    """Its block of HTML as it is written, from another origin: speech, a stop, speech again. Else it is refused."""
+    (html,) = re.findall(r"^```html\n(.*?)^```", (DOCS / "clients" / "browser.md").read_text(), re.S | re.M)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        text = html.replace("http://127.0.0.1:8100", node.url)
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nConnection: close\r\n\r\n" + text.encode())
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        origin = f"http://localhost:{server.sockets[0].getsockname()[1]}"
+        async with running_node(engine="espeak") as node, browser.page() as page:
+            await page.open(origin + "/")
+            await until(lambda: any("CORS" in error for error in page.errors))
+        async with running_node(engine="espeak", auth={"allowed_origins": [origin]}) as node, browser.page() as page:
+            await page.call("Page.addScriptToEvaluateOnNewDocument", source=PEER)
+            await page.open(origin + "/")
+            await page.until("window.peer?.connectionState === 'connected' && document.querySelector('#stop').onclick")
+            await page.click("#speak")
+            await page.until(f"{ENERGY}.then((energy) => energy > 0.001)")
+            await page.click("#stop")
+            await page.until("/^Heard: .*[(]cancelled[)]$/.test(document.querySelector('#heard').textContent)")
+            await page.click("#speak")
+            await page.until("document.querySelector('#heard').textContent.endsWith('(end)')", 20)
+
+
 # ---------------------------------------------------------------- trouble
 
 
@@ -667,7 +703,7 @@ async def test_the_keyboard_alone_is_enough(browser: DevTools) -> None:
 
         await page.js("document.querySelector('#text').focus()")
         await page.press("Enter", "Control")
-        await page.until("ear.loud")
+        await page.until("document.querySelector('#said [data-is=heard]')")
         before = await page.js("document.querySelector('#text').value.length")
         await page.press(" ")
         assert not await page.js("agentTts.speaking")
@@ -681,6 +717,21 @@ async def test_the_keyboard_alone_is_enough(browser: DevTools) -> None:
         assert await page.js("document.querySelector('#stop-key').textContent") == "Esc"
         await page.press("Escape")
         assert not await page.js("agentTts.speaking")
+
+        await page.js("document.querySelector('#voice').focus()")
+        await page.press("ArrowDown")
+        await page.type("1320")
+        await page.press("Enter")
+        assert await page.js("document.querySelector('#voice').value") == "tone-1320"
+        await page.until("document.querySelector('#log button')")
+        await page.js("document.querySelector('#log button').focus()")
+        await page.press("Enter")
+        await page.until("document.activeElement.textContent === 'Stop'")
+        await page.js("document.querySelector('#code summary').focus()")
+        await page.press("Enter")
+        await page.press("Tab")
+        await page.press("ArrowDown")
+        assert await page.js("document.querySelector('[name=snippet]:checked').value") == "javascript"
 
 
 async def readable(page: Page, state: str) -> None:
