@@ -1015,7 +1015,7 @@ class MovingContext {
   /** Samples that came, and that were given. */
   #received = 0;
   #given = 0;
-  /** When the first would be heard without pauses of the writer, on performance.now's clock. @type {number | null} */
+  /** When the first is heard, but for pauses of the writer, on performance.now's clock. @type {number | null} */
   #heardFrom = null;
   #wasLast = false;
   /** What the listener has heard, as the caller says; null: it does not. @type {number | null} */
