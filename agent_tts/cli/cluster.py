@@ -175,7 +175,7 @@ def _secret(folder: Path) -> str:
     """The same at each start: nodes with other settings than they were started with are not adopted."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = folder / "secret"
-    if not path.exists():
+    if not path.exists() or not path.read_text():
         path.touch(0o600)
         path.write_text(secrets.token_urlsafe(32))
     return path.read_text()
