@@ -71,7 +71,7 @@ def start(
 
     host = host or _own_address()
     flags = {key: value for key, value in settings_of(context).items() if key != "port"} | {"host": host}
-    defaults = {"limits.ready_share": 0.9, "timeouts.drain_s": 3_600, "fleet.secret": secrets.token_urlsafe(32)}
+    defaults = {"limits.ready_share": 0.9, "timeouts.drain_s": 3_600, "fleet.secret": _secret(_folder(folder))}
     path = None if config is None else find_config(config)
     given = load_settings(path, flags)
     kept = {key: value for key, value in defaults.items() if not _is_set(given, key)}
@@ -169,6 +169,16 @@ def stop(folder: Folder = None) -> None:
 
 
 # ---------------------------------------------------------------- inside
+
+
+def _secret(folder: Path) -> str:
+    """The same at each start: nodes with other settings than they were started with are not adopted."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path = folder / "secret"
+    if not path.exists() or not path.read_text():
+        path.touch(0o600)
+        path.write_text(secrets.token_urlsafe(32))
+    return path.read_text()
 
 
 def _is_set(settings: Any, key: str) -> bool:
