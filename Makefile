@@ -13,7 +13,7 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --con
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help serve serve-qwen agent test quick check lint types all-tests quick-tests browser format fault attack fuzz atheris autobahn load soak slow compile-all bench clean
+.PHONY: help serve serve-qwen agent test quick check lint types all-tests quick-tests browser format fault attack fuzz atheris autobahn load soak slow compile-all bench cluster-test cluster-demo clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -81,6 +81,12 @@ compile-all: $(VENV)/dev ## all variants of all kernels for all GPUs, without a 
 
 autobahn: $(VENV)/dev ## Autobahn|Testsuite against the WebSocket stack, once per release (PYTHON2=python2.7)
 	$(BIN)/python -m tests.autobahn.run $(PYTHON2)
+
+cluster-test: $(VENV)/dev ## a cluster of machines, each a process here: machines, nodes, Ray and HAProxy killed (20 minutes on 2 cores)
+	$(BIN)/python -m pytest -v -m "cluster or not cluster" tests/cluster $(ARGS)
+
+cluster-demo: $(VENV)/dev ## four machines of a cluster on this one, under callers; says what it does (4 GB of memory, 3 minutes on 2 cores)
+	$(BIN)/python -m tests.cluster.demo
 
 load: $(VENV)/base ## load test against the promised figures (ARGS="--minutes 30 --engine tone")
 	$(BIN)/agent-tts bench load $(ARGS)

@@ -11,8 +11,9 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, Any, cast
 
 from loguru import logger
@@ -106,15 +107,20 @@ class ChildProcess(asyncio.SubprocessProtocol):
             OSError: it cannot be started.
         """
         env = {name: value for name, value in os.environ.items() if passes(name)}
+        return await self.spawn_program(module_command(module, *args), env=env, pass_fds=pass_fds)
+
+    async def spawn_program(
+        self, command: Sequence[str], *, env: Mapping[str, str], pass_fds: Sequence[int] = (), cwd: Path | None = None
+    ) -> asyncio.WriteTransport:
+        """Run any program, with this environment; see `spawn`."""
         # Ctrl-C does not reach it: its parent decides when it ends.
         detached: dict[str, Any] = {"start_new_session": True}
         if sys.platform == "win32":
             detached = {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}
         if pass_fds:
             detached["pass_fds"] = pass_fds
-        command = module_command(module, *args)
         with for_child():
-            transport, _ = await self._loop.subprocess_exec(lambda: self, *command, env=env, **detached)
+            transport, _ = await self._loop.subprocess_exec(lambda: self, *command, env=env, cwd=cwd, **detached)
         self._stdin = cast(asyncio.WriteTransport, transport.get_pipe_transport(0))
         return self._stdin
 

@@ -23,6 +23,7 @@ LIMIT_S = 60.0
 NOT_HERE = {
     "make ": "the tests of the Makefile's targets are .ci/run and the README's",
     "pip install": "installs packages",
+    "python3 -m http.server": "tests/browser/test_page.py serves the page",
     "python sft_12hz.py": "trains a model",
     "curl localhost:8100/v1/audio/speech -H 'Content-Type: application/json' -o signed.wav": "needs a certificate",
     'agent-tts say "Hello there." --url localhost:8100 --voice nina': "needs the trained model",
@@ -32,6 +33,7 @@ NOT_HERE = {
     "agent-tts voices show bob": "needs the cloned voice",
     "curl localhost:8100/v1/audio/voices": "needs a Base model",
     "agent-tts compile": "takes minutes",
+    "agent-tts cluster": "runs until Ctrl+C, or asks a cluster: tests/cluster",
     "agent-tts detect": "needs released weights",
     "my-llm": "stands for the reader's program",
     'agent-tts say "Hello there." --engine qwen3': "needs released weights",

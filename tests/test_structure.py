@@ -30,6 +30,7 @@ LAYERS = {
     "integrations": {"client", "config", "protocol", "speech", "serve", "text"},
     "agent": {"config", "integrations", "protocol", "serve", "speech", "ipc", "voices"},
     "doctor": {"config", "serve", "speech", "voices"},
+    "cluster": {"config", "serve"},  # `ray` is imported by nothing else
     "bench": {"client", "config", "doctor", "protocol", "speech", "ipc", "serve", "model", "voices"},
 }
 

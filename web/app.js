@@ -29,7 +29,7 @@ const NEAR_LIMIT = 0.8; // of the limit of a turn's text, from which on it is to
 /** @type {import("./notices.js").Notice} */
 const ROBOT = {
   title: "This is the robot voice, for trying out",
-  body: "espeak-ng speaks here, on the CPU. The neural voices need a GPU: `make serve-qwen`, or `agent-tts serve --engine qwen3`.",
+  body: "espeak-ng speaks here, on the CPU. The neural voices need a GPU: `make serve-qwen`, or `agent-tts serve --config gpu`.",
   calm: true,
   once: true,
 };
@@ -98,7 +98,7 @@ let mostChars = Infinity;
 let hasVoices = false;
 /** Why the session was lost before the last turn was complete; null if it was not. @type {ApiError | null} */
 let cutBy = null;
-/** Why the last session was lost. @type {ApiError | null} */
+/** Why the last session, or connection of a turn, was lost. @type {ApiError | null} */
 let lostBy = null;
 /** Whether the network has proved too slow for PCM. */
 let slow = false;
@@ -182,6 +182,7 @@ function showWaiting(error, retryMs) {
  * @param {ApiError} error
  */
 function showCut(error) {
+  notices.close("slow");
   notices.show("connection", {
     title: error.code === "unreachable" ? "The connection was lost" : problemOf(error).title,
     body: `What had arrived was played to its end; the rest of the text was not spoken.${slow ? ` ${SLOW}` : ""}`,
@@ -262,7 +263,10 @@ composer.onbegin = async () => {
 };
 
 // A fatal error ends the session, and is told as the reason of that.
-speaker.onerror = (error) => error.fatal || showError(error);
+speaker.onerror = (error) => {
+  if (error.code === "connection_lost") lostBy = causeOf(new ApiError(0, "unreachable", error.message));
+  else if (!error.fatal) showError(error);
+};
 speaker.onlost = () => {
   cutBy = lostBy;
   if (cutBy && connection.session) showCut(cutBy);
@@ -270,6 +274,7 @@ speaker.onlost = () => {
 speaker.onslow = () => {
   if (slow) return;
   slow = true;
+  connection.resumes = false; // it would be as slow from another node
   if (connection.session) connection.session.encoding = OPUS;
   const actions = [USE_WEBRTC, { label: "Close", run: () => {} }];
   notices.show("slow", { title: "The network is slow", body: SLOW, actions, calm: true });

@@ -84,9 +84,10 @@ export class Call {
 
   /**
    * What the browser's buffer held back of the agent's voice since the call began: its samples, and the sum of their
-   * delays. The delay of now is the difference of two.
+   * delays. The delay of now is the difference of two. An ended call holds nothing.
    */
   async buffered() {
+    if (!this.#open) return { seconds: 0, samples: 0 };
     const stats = [...(await this.#peer.getReceivers()[0].getStats()).values()];
     const { jitterBufferDelay = 0, jitterBufferEmittedCount = 0 } = stats.find(({ type }) => type === "inbound-rtp") ?? {};
     return { seconds: jitterBufferDelay, samples: jitterBufferEmittedCount };

@@ -29,9 +29,15 @@ export type ConnectOptions = {
      */
     apiKey?: string;
     /**
-     * of `POST /v1/tokens`, good once
+     * of `POST /v1/tokens`, good once; with `moves` a
+     * function that gets one for each connection
      */
-    token?: string;
+    token?: string | (() => string | Promise<string>);
+    /**
+     * it goes to another node when its node asks it to, or is lost: open utterances then go on
+     * from the first word that has not come whole. `url` is that of a load balancer, or nodes tell theirs (`public_url`)
+     */
+    moves?: boolean;
     /**
      * gives up
      */
@@ -107,7 +113,10 @@ export type SpeechEvent = AudioEvent | WordsEvent | MarkEvent | StartedEvent | F
 /**
  * @typedef {object} ConnectOptions
  * @property {string} [apiKey] a key of the node; not for a browser: give it a token
- * @property {string} [token] of `POST /v1/tokens`, good once
+ * @property {string | (() => string | Promise<string>)} [token] of `POST /v1/tokens`, good once; with `moves` a
+ *   function that gets one for each connection
+ * @property {boolean} [moves] it goes to another node when its node asks it to, or is lost: open utterances then go on
+ *   from the first word that has not come whole. `url` is that of a load balancer, or nodes tell theirs (`public_url`)
  * @property {AbortSignal} [signal] gives up
  * @property {typeof WebSocket} [WebSocket] another class, for a runtime without one: that of the package `ws`
  *
@@ -140,7 +149,7 @@ export type SpeechEvent = AudioEvent | WordsEvent | MarkEvent | StartedEvent | F
  * @returns {Promise<SpeechNode>}
  * @throws {ApiError} the node cannot be reached or refuses; the signal's reason where that aborts
  */
-export declare function connect(url: string | URL, { apiKey, token, signal, WebSocket: Socket }?: ConnectOptions): Promise<SpeechNode>;
+export declare function connect(url: string | URL, { apiKey, token, moves, signal, WebSocket: Socket }?: ConnectOptions): Promise<SpeechNode>;
 /** A connection to a node: any number of utterances, one after another or at once. Made by `connect`. */
 export declare class SpeechNode {
     #private;
@@ -263,7 +272,9 @@ export declare class Session {
         message: string;
         retry_after_ms?: number;
     } | null;
-    /** @param {Transport} transport open; used only here */
+    /** Open; used only here, and by who takes it over. */
+    transport: Transport;
+    /** @param {Transport} transport */
     constructor(transport: Transport);
     /**
      * Open a session over a WebSocket; `greeted` comes next.
@@ -377,7 +388,7 @@ export type Encoding = {
  * @property {object} output the field of `context.open` that asks for it
  * @property {(ondecoded: (chunk: Chunk) => void) => Decoder} decoder `ondecoded` is called in the order of the packets
  */
-/** @implements {Transport} */
+/** Closes a connection that is in use and silent, or that sends what is not of the protocol. @implements {Transport} */
 export declare class WebSocketTransport implements Transport {
     #private;
     onmessage: (/** @type {any} */ _message: any) => void;
@@ -389,3 +400,128 @@ export declare class WebSocketTransport implements Transport {
     send(message: object): void;
     close(): void;
 }
+/**
+ * A message of the node; null where it is none. Types of newer nodes pass.
+ * @param {string} text
+ */
+export declare function messageOf(text: string): any;
+export type Dial = (address: string | null, giveUp?: AbortSignal) => Promise<Session>;
+export type Link = {
+    transport: Transport;
+    /**
+     * its node's greeting
+     */
+    created: any;
+    /**
+     * when it was made, on performance.now's clock
+     */
+    since: number;
+    /**
+     * its open contexts by the node's number of them
+     */
+    byNo: Map<number, MovingContext>;
+    /**
+     * its node takes no new contexts
+     */
+    refuses: boolean;
+    /**
+     * where it asks to go
+     */
+    address: string | null;
+    /**
+     * why the node ends it, if it said so
+     */
+    fatal: {
+        code: string;
+        message: string;
+        retry_after_ms?: number;
+    } | null;
+    /**
+     * code and reason of its end; null while it lives
+     */
+    end: [number, string] | null;
+};
+/**
+ * Connect anew: to the address where a node asks to go, or the usual one.
+ * @callback Dial
+ * @param {string | null} address
+ * @param {AbortSignal} [giveUp]
+ * @returns {Promise<Session>} greeted; rejects with an `ApiError`, or the signal's reason
+ *
+ * @typedef {object} Link one connection of a `MovingTransport`
+ * @property {Transport} transport
+ * @property {any} created its node's greeting
+ * @property {number} since when it was made, on performance.now's clock
+ * @property {Map<number, MovingContext>} byNo its open contexts by the node's number of them
+ * @property {boolean} refuses its node takes no new contexts
+ * @property {string | null} address where it asks to go
+ * @property {{code: string, message: string, retry_after_ms?: number} | null} fatal why the node ends it, if it said so
+ * @property {[number, string] | null} end code and reason of its end; null while it lives
+ */
+/**
+ * A connection and its successors, as one. The next is made before the old one is left, whose contexts end where they
+ * are; contexts of one that is lost go on at the next. Closed once none is found in time.
+ * @implements {Transport}
+ */
+export declare class MovingTransport implements Transport {
+    #private;
+    onmessage: (/** @type {any} */ _message: any) => void;
+    onaudio: (/** @type {Packet} */ _packet: Packet) => void;
+    onclose: (/** @type {number} */ _code: number, /** @type {string} */ _reason: string) => void;
+    /**
+     * @param {Session} session greeted; its connection belongs to this one from now on
+     * @param {Dial} dial
+     * @param {() => boolean} resumes whether contexts of a lost connection go on
+     */
+    constructor(session: Session, dial: Dial, resumes?: () => boolean);
+    /** @param {any} message */
+    send(message: any): void;
+    close(): void;
+}
+/**
+ * A context in parts on several nodes, as one on one node. The session gets a word's sound when all of it has come,
+ * unless the listener would have to wait: the beginning of a word whose node is lost is then dropped, and the word is said
+ * from its start by the next node.
+ */
+declare class MovingContext {
+    #private;
+    /** Where it is; null while it waits. @type {Link | null} */
+    link: Link | null;
+    /**
+     * @param {any} open its first message
+     * @param {number} no its number for the session
+     * @param {Record<string, any>} defaults of the session
+     * @param {{message: (message: any) => void, audio: (packet: Packet) => void, over: () => void}} tell
+     */
+    constructor(open: any, no: number, defaults: Record<string, any>, tell: {
+        message: (message: any) => void;
+        audio: (packet: Packet) => void;
+        over: () => void;
+    });
+    get id(): any;
+    /**
+     * Speak on this connection what is left of it.
+     * @param {Link} link
+     */
+    begin(link: Link): void;
+    /** @param {any} message of the session */
+    send(message: any): void;
+    /** @param {any} message of the node */
+    receive(message: any): void;
+    /** @param {Packet} packet */
+    hear(packet: Packet): void;
+    /** Its connection is lost: it waits for another, or ends. */
+    lose(): void;
+    /**
+     * End it, here.
+     * @param {{code: string, message: string, retry_after_ms?: number}} error
+     */
+    fail({ code, message, retry_after_ms }: {
+        code: string;
+        message: string;
+        retry_after_ms?: number;
+    }): void;
+    /** Nothing more comes, or is wanted. */
+    close(): void;
+}
+export {};

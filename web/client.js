@@ -14,12 +14,29 @@ export const SAMPLE_RATE = 24_000;
 
 const PROTOCOL = "agent_tts.v1";
 const HEADER_BYTES = 16; // version u8, kind u8, flags u16, context_no u32, first_sample u64; little-endian
+const VERSION = 1;
 const KIND_AUDIO = 1;
 const LAST = 1; // flag of a context's last audio
 const OPEN = 1; // `readyState`
+const GARBLED = 1002; // code of a close: the other side does not speak the protocol
+const LOST = 1006; // and: without a word
 const OPEN_TIMEOUT_MS = 8_000;
 const GREETING_TIMEOUT_MS = 5_000;
 const REQUEST_TIMEOUT_MS = 10_000;
+
+// A browser cannot ping: the protocol's own ping asks a connection that is in use, and silent, whether it is alive.
+const TICK_MS = 1_000;
+const MOST_QUIET_TICKS = 5; // behind the one that asks; then it is lost
+const IN_USE_MS = 15_000; // since anything else was sent or came. An idle connection is not kept from its end
+const ALIVE = "alive"; // what these pings carry
+
+// Of a connection that moves.
+const RENEW_MS = 3_000; // to find another node after one is lost
+const RETRY_MS = 50; // before the second attempt; then twice as long each time
+const MOST_RETRY_MS = 1_000;
+const CALM_MS = 10_000; // a connection that has lived so long begins anew with attempts
+const MOST_LOSSES = 3; // of one utterance: a text that ends nodes does not go through the fleet
+const MARGIN_MS = 200; // of sound that the listener has left: then a word is given before all of it has come
 
 /** An error answer of the node. */
 export class ApiError extends Error {
@@ -40,7 +57,10 @@ export class ApiError extends Error {
 /**
  * @typedef {object} ConnectOptions
  * @property {string} [apiKey] a key of the node; not for a browser: give it a token
- * @property {string} [token] of `POST /v1/tokens`, good once
+ * @property {string | (() => string | Promise<string>)} [token] of `POST /v1/tokens`, good once; with `moves` a
+ *   function that gets one for each connection
+ * @property {boolean} [moves] it goes to another node when its node asks it to, or is lost: open utterances then go on
+ *   from the first word that has not come whole. `url` is that of a load balancer, or nodes tell theirs (`public_url`)
  * @property {AbortSignal} [signal] gives up
  * @property {typeof WebSocket} [WebSocket] another class, for a runtime without one: that of the package `ws`
  *
@@ -74,16 +94,48 @@ export class ApiError extends Error {
  * @returns {Promise<SpeechNode>}
  * @throws {ApiError} the node cannot be reached or refuses; the signal's reason where that aborts
  */
-export async function connect(url, { apiKey, token, signal, WebSocket: Socket = globalThis.WebSocket } = {}) {
-  const base = new URL(url);
-  if (!base.pathname.endsWith("/")) base.pathname += "/";
-  const socket = new URL("v1/tts/stream", base);
-  socket.protocol = socket.protocol.replace("http", "ws");
-  const pass = token ?? (apiKey && (await tokenFor(base, apiKey, signal)));
-  if (pass) socket.searchParams.set("token", pass);
-  const session = await Session.open(socket, signal, Socket);
-  await session.greeted(signal);
+export async function connect(
+  url,
+  { apiKey, token, moves = false, signal, WebSocket: Socket = globalThis.WebSocket } = {},
+) {
+  /** @type {Dial} */
+  const dial = async (address, giveUp) => {
+    const base = placeOf(address, url);
+    const socket = new URL("v1/tts/stream", base);
+    socket.protocol = socket.protocol.replace("http", "ws");
+    const given = typeof token === "function" ? await token() : token;
+    const pass = given ?? (apiKey && (await tokenFor(base, apiKey, giveUp)));
+    if (pass) socket.searchParams.set("token", pass);
+    const session = await Session.open(socket, giveUp, Socket);
+    await session.greeted(giveUp);
+    return session;
+  };
+  let session = await dial(null, signal);
+  if (moves) {
+    session = new Session(new MovingTransport(session, dial));
+    await session.greeted();
+  }
   return new SpeechNode(session);
+}
+
+/**
+ * Where a node asks to go, if that is an address and as private as `url`; otherwise `url`.
+ * @param {string | null} address
+ * @param {string | URL} url
+ */
+function placeOf(address, url) {
+  const home = httpUrl(url);
+  if (address === null || !URL.canParse(address)) return home;
+  const there = httpUrl(address);
+  return there.protocol === "https:" || there.protocol === home.protocol ? there : home;
+}
+
+/** @param {string | URL} url of a node */
+function httpUrl(url) {
+  const base = new URL(url);
+  base.protocol = base.protocol.replace("ws", "http");
+  if (!base.pathname.endsWith("/")) base.pathname += "/";
+  return base;
 }
 
 /**
@@ -349,11 +401,12 @@ export class Session {
   /** @type {Map<number, Context>} */
   #byNo = new Map();
   #opened = 0;
-  #transport;
+  /** Open; used only here, and by who takes it over. */
+  transport;
 
-  /** @param {Transport} transport open; used only here */
+  /** @param {Transport} transport */
   constructor(transport) {
-    this.#transport = transport;
+    this.transport = transport;
     transport.onmessage = (message) => this.#receive(message);
     transport.onaudio = (packet) => this.#audio(packet);
     transport.onclose = (code, reason) => {
@@ -446,14 +499,14 @@ export class Session {
   send(message) {
     if (this.closed) return;
     this.ontraffic("out", message);
-    this.#transport.send(message);
+    this.transport.send(message);
   }
 
   close() {
     if (this.closed) return;
     this.closed = true;
     for (const context of this.contexts.values()) context.decoder?.close();
-    this.#transport.close();
+    this.transport.close();
   }
 
   /**
@@ -461,11 +514,7 @@ export class Session {
    * @param {string} text
    */
   split(text) {
-    const most = this.created?.limits?.text_message_chars ?? 4_000;
-    const characters = [...text];
-    const parts = [];
-    for (let at = 0; at < characters.length; at += most) parts.push(characters.slice(at, at + most).join(""));
-    return parts;
+    return messagesOf([...text], this.created);
   }
 
   /** @param {any} message */
@@ -509,7 +558,14 @@ export class Session {
     if (!context || context.cancelled) return;
     const { data, ...head } = packet;
     if (context.decoder) context.decoder.push(packet);
+    else if (data.byteLength % 2) this.#leave();
     else this.#hear({ ...head, pcm: new Int16Array(data.buffer, data.byteOffset) }, context);
+  }
+
+  /** The node does not speak the protocol. */
+  #leave() {
+    this.transport.close();
+    this.transport.onclose(GARBLED, "");
   }
 
   /**
@@ -544,42 +600,745 @@ export class Session {
  * @property {(ondecoded: (chunk: Chunk) => void) => Decoder} decoder `ondecoded` is called in the order of the packets
  */
 
-/** @implements {Transport} */
+/** Closes a connection that is in use and silent, or that sends what is not of the protocol. @implements {Transport} */
 export class WebSocketTransport {
   onmessage = (/** @type {any} */ _message) => {};
   onaudio = (/** @type {Packet} */ _packet) => {};
   onclose = (/** @type {number} */ _code, /** @type {string} */ _reason) => {};
   /** @type {WebSocket} */
   #socket;
+  /** While it is in use. @type {ReturnType<typeof setInterval> | undefined} */
+  #ticks;
+  #usedAt = 0;
+  /** Ticks since anything came. */
+  #quiet = 0;
 
   /** @param {WebSocket} socket an open one */
   constructor(socket) {
     this.#socket = socket;
-    socket.onmessage = ({ data }) => (typeof data === "string" ? this.onmessage(JSON.parse(data)) : this.#audio(data));
-    socket.onclose = ({ code, reason }) => this.onclose(code, reason);
+    socket.onmessage = ({ data }) => this.#receive(data);
+    socket.onclose = ({ code, reason }) => {
+      clearInterval(this.#ticks);
+      this.onclose(code, reason);
+    };
   }
 
   /** @param {object} message */
   send(message) {
-    if (this.#socket.readyState === OPEN) this.#socket.send(JSON.stringify(message));
+    if (this.#socket.readyState !== OPEN) return;
+    this.#use();
+    this.#socket.send(JSON.stringify(message));
   }
 
   close() {
+    clearInterval(this.#ticks);
     this.#socket.onclose = this.#socket.onmessage = null;
     this.#socket.close(1000);
   }
 
-  /** @param {ArrayBuffer} buffer */
-  #audio(buffer) {
-    const header = new DataView(buffer, 0, HEADER_BYTES);
-    if (header.getUint8(0) !== 1 || header.getUint8(1) !== KIND_AUDIO) return;
-    this.onaudio({
-      flags: header.getUint16(2, true),
-      contextNo: header.getUint32(4, true),
-      firstSample: Number(header.getBigUint64(8, true)),
-      data: new Uint8Array(buffer, HEADER_BYTES),
-    });
+  #use() {
+    this.#usedAt = performance.now();
+    this.#ticks ??= setInterval(() => this.#tick(), TICK_MS);
   }
+
+  /** Ticks are counted, not time: where this program was held up, what came meanwhile is read before the next one. */
+  #tick() {
+    if (++this.#quiet > MOST_QUIET_TICKS) {
+      this.#lose(LOST, "The node does not answer.");
+    } else if (this.#quiet === 2) {
+      this.#socket.send(JSON.stringify({ type: "ping", t: ALIVE }));
+    } else if (this.#quiet < 2 && performance.now() - this.#usedAt > IN_USE_MS) {
+      clearInterval(this.#ticks);
+      this.#ticks = undefined;
+    }
+  }
+
+  /** @param {string | ArrayBuffer} data */
+  #receive(data) {
+    this.#quiet = 0;
+    const come = typeof data === "string" ? messageOf(data) : packetOf(data);
+    if (!come) return this.#lose(GARBLED, "");
+    if ("type" in come && come.type === "pong" && come.t === ALIVE) return;
+    this.#use();
+    if ("type" in come) this.onmessage(come);
+    else if (come.kind === KIND_AUDIO) this.onaudio(come.packet);
+  }
+
+  /**
+   * @param {number} code
+   * @param {string} reason
+   */
+  #lose(code, reason) {
+    this.close();
+    this.onclose(code, reason);
+  }
+}
+
+/**
+ * What has to be in a message, of the fields that this client computes with.
+ * @type {Record<string, (message: any) => boolean>}
+ */
+const SHAPES = {
+  "context.started": ({ context_no }) => Number.isInteger(context_no),
+  words: ({ words }) => Array.isArray(words) && words.every(isWord),
+};
+
+/** @param {any} word */
+function isWord(word) {
+  return [word?.start_ms, word?.end_ms, word?.char_start, word?.char_end].every(Number.isFinite);
+}
+
+/**
+ * A message of the node; null where it is none. Types of newer nodes pass.
+ * @param {string} text
+ */
+export function messageOf(text) {
+  try {
+    const message = JSON.parse(text);
+    return typeof message?.type === "string" && (SHAPES[message.type]?.(message) ?? true) ? message : null;
+  } catch {
+    return null;
+  }
+}
+
+/**
+ * A binary message of the node; null where it is none.
+ * @param {ArrayBuffer} buffer
+ * @returns {{kind: number, packet: Packet} | null} kinds of newer nodes pass
+ */
+function packetOf(buffer) {
+  if (buffer.byteLength < HEADER_BYTES) return null;
+  const header = new DataView(buffer, 0, HEADER_BYTES);
+  if (header.getUint8(0) !== VERSION) return null;
+  const packet = {
+    flags: header.getUint16(2, true),
+    contextNo: header.getUint32(4, true),
+    firstSample: Number(header.getBigUint64(8, true)),
+    data: new Uint8Array(buffer, HEADER_BYTES),
+  };
+  return { kind: header.getUint8(1), packet };
+}
+
+/**
+ * A text in parts within the node's limit for a message.
+ * @param {string[]} characters
+ * @param {any} created the node's greeting
+ */
+function messagesOf(characters, created) {
+  const most = created?.limits?.text_message_chars ?? 4_000;
+  const parts = [];
+  for (let at = 0; at < characters.length; at += most) parts.push(characters.slice(at, at + most).join(""));
+  return parts;
+}
+
+/**
+ * Connect anew: to the address where a node asks to go, or the usual one.
+ * @callback Dial
+ * @param {string | null} address
+ * @param {AbortSignal} [giveUp]
+ * @returns {Promise<Session>} greeted; rejects with an `ApiError`, or the signal's reason
+ *
+ * @typedef {object} Link one connection of a `MovingTransport`
+ * @property {Transport} transport
+ * @property {any} created its node's greeting
+ * @property {number} since when it was made, on performance.now's clock
+ * @property {Map<number, MovingContext>} byNo its open contexts by the node's number of them
+ * @property {boolean} refuses its node takes no new contexts
+ * @property {string | null} address where it asks to go
+ * @property {{code: string, message: string, retry_after_ms?: number} | null} fatal why the node ends it, if it said so
+ * @property {[number, string] | null} end code and reason of its end; null while it lives
+ */
+
+/**
+ * A connection and its successors, as one. The next is made before the old one is left, whose contexts end where they
+ * are; contexts of one that is lost go on at the next. Closed once none is found in time.
+ * @implements {Transport}
+ */
+export class MovingTransport {
+  onmessage = (/** @type {any} */ _message) => {};
+  onaudio = (/** @type {Packet} */ _packet) => {};
+  onclose = (/** @type {number} */ _code, /** @type {string} */ _reason) => {};
+  #dial;
+  #resumes;
+  /** For new contexts; alive, or the one that was lost last. @type {Link} */
+  #link;
+  /** Contexts that are not done. @type {Map<string, MovingContext>} */
+  #contexts = new Map();
+  #opened = 0;
+  /** What `session.update` has set. @type {Record<string, any>} */
+  #defaults = {};
+  /** Ends the search for another node; null while none is made. @type {AbortController | null} */
+  #search = null;
+  /** When contexts that wait for that have waited enough. @type {ReturnType<typeof setTimeout> | undefined} */
+  #deadline;
+  /** Attempts, and connections that were short, in a row. */
+  #failures = 0;
+  #closed = false;
+
+  /**
+   * @param {Session} session greeted; its connection belongs to this one from now on
+   * @param {Dial} dial
+   * @param {() => boolean} resumes whether contexts of a lost connection go on
+   */
+  constructor(session, dial, resumes = () => true) {
+    this.#dial = dial;
+    this.#resumes = resumes;
+    this.#link = this.#join(session);
+  }
+
+  /** @param {any} message */
+  send(message) {
+    if (message.type === "context.open") return this.#open(message);
+    if (message.type === "session.update") Object.assign(this.#defaults, message.session);
+    const context = this.#contexts.get(message.context_id);
+    if (context) context.send(message);
+    else if (!this.#link.end) this.#link.transport.send(message);
+  }
+
+  close() {
+    this.#shut();
+    for (const link of this.#links()) link.transport.close();
+    this.#contexts.clear();
+  }
+
+  /** Those that live. */
+  #links() {
+    const links = new Set([this.#link]);
+    for (const { link } of this.#contexts.values()) if (link) links.add(link);
+    return [...links].filter(({ end }) => !end);
+  }
+
+  #shut() {
+    this.#closed = true;
+    this.#search?.abort();
+    clearTimeout(this.#deadline);
+    for (const context of this.#contexts.values()) context.close();
+  }
+
+  /** @param {any} message `context.open` */
+  #open(message) {
+    // A seed of its own, so that the voice stays the same on every node.
+    const seed = message.seed ?? this.#defaults.seed ?? crypto.getRandomValues(new Uint32Array(1))[0];
+    const context = new MovingContext({ ...message, seed }, ++this.#opened, this.#defaults, {
+      message: (told) => this.onmessage(told),
+      audio: (packet) => this.onaudio(packet),
+      over: () => this.#over(context),
+    });
+    this.#contexts.set(message.context_id, context);
+    if (this.#link.end || this.#link.refuses) this.#hurry();
+    else context.begin(this.#link);
+  }
+
+  /** @param {MovingContext} context */
+  #over(context) {
+    this.#contexts.delete(context.id);
+    const { link } = context;
+    if (link && link !== this.#link) this.#retire(link);
+  }
+
+  /** Close one that was left, once its last context has ended. @param {Link} link */
+  #retire(link) {
+    if (!link.end && this.#on(link).length === 0) link.transport.close();
+  }
+
+  /** @param {Link | null} link its contexts; null: those that wait */
+  #on(link) {
+    return [...this.#contexts.values()].filter((context) => context.link === link);
+  }
+
+  /**
+   * Go on over this connection.
+   * @param {Session} session
+   */
+  #join({ transport, created, parting, closed }) {
+    /** @type {Link} */
+    const link = {
+      transport,
+      created,
+      since: performance.now(),
+      byNo: new Map(),
+      refuses: false,
+      address: null,
+      fatal: null,
+      end: null,
+    };
+    const old = this.#link;
+    this.#link = link;
+    transport.onmessage = (message) => this.#receive(link, message);
+    transport.onaudio = (packet) => link.byNo.get(packet.contextNo)?.hear(packet);
+    transport.onclose = (code, reason) => this.#lose(link, code, reason);
+    clearTimeout(this.#deadline);
+    // Not within the caller's call: the first greeting comes when it has set `onmessage`.
+    queueMicrotask(() => this.#closed || this.onmessage(created));
+    if (Object.keys(this.#defaults).length) transport.send({ type: "session.update", session: this.#defaults });
+    for (const context of this.#on(null)) context.begin(link);
+    if (old) this.#retire(old);
+    if (closed) this.#lose(link, LOST, "");
+    else if (parting) this.#leave(link, "shutdown", null);
+    return link;
+  }
+
+  /**
+   * @param {Link} link
+   * @param {any} message
+   */
+  #receive(link, message) {
+    const context = this.#contexts.get(message.context_id);
+    if (message.type === "session.draining") this.#leave(link, message.reason, message.address ?? null);
+    else if (message.type === "error" && message.fatal) link.fatal = message;
+    else if (context?.link === link) context.receive(message);
+    else this.onmessage(message);
+  }
+
+  /**
+   * The node asks to go.
+   * @param {Link} link
+   * @param {string | undefined} reason
+   * @param {string | null} address
+   */
+  #leave(link, reason, address) {
+    link.address = address;
+    link.refuses = reason !== "full";
+    if (link === this.#link) this.#find(link);
+  }
+
+  /**
+   * @param {Link} link
+   * @param {number} code
+   * @param {string} reason
+   */
+  #lose(link, code, reason) {
+    link.end = [code, reason];
+    const contexts = this.#on(link);
+    for (const context of contexts) {
+      if (link.fatal) context.fail(link.fatal);
+      else if (this.#resumes()) context.lose();
+      else context.fail(CONNECTION_LOST);
+    }
+    if (link !== this.#link) {
+      if (!this.#link.end) for (const context of this.#on(null)) context.begin(this.#link);
+    } else if (code === 1000 && !contexts.length && !this.#search) {
+      this.#end(null); // it was idle
+    } else {
+      this.#failures = performance.now() - link.since > CALM_MS ? 0 : this.#failures + 1;
+      this.#hurry();
+      this.#find(link);
+    }
+  }
+
+  /** Something waits for another node. */
+  #hurry() {
+    clearTimeout(this.#deadline);
+    this.#deadline = setTimeout(() => {
+      if (this.#link.end) this.#search?.abort();
+      else for (const context of this.#on(null)) context.fail(DRAINING);
+    }, RENEW_MS);
+  }
+
+  /**
+   * Find the connection after this one: while it lives, or until the deadline.
+   * @param {Link} old
+   */
+  async #find(old) {
+    if (this.#search || this.#closed) return;
+    const search = (this.#search = new AbortController());
+    let why = null;
+    for (let toAddress = true; !search.signal.aborted; toAddress = !toAddress) {
+      try {
+        await pause(this.#failures ? Math.min(RETRY_MS * 2 ** (this.#failures - 1), MOST_RETRY_MS) : 0, search.signal);
+        const giveUp = AbortSignal.any([search.signal, AbortSignal.timeout(RENEW_MS / 2)]);
+        const session = await this.#dial(toAddress ? old.address : null, giveUp);
+        if (search.signal.aborted) {
+          session.close();
+          break;
+        }
+        this.#search = null;
+        this.#join(session);
+        return;
+      } catch (error) {
+        if (error instanceof ApiError) why = error;
+        this.#failures++;
+      }
+    }
+    if (!this.#closed) this.#end(why);
+  }
+
+  /** It does not go on. @param {ApiError | null} why the last attempt failed */
+  #end(why) {
+    const { end, fatal } = this.#link;
+    this.#shut();
+    const known = why && why.code !== "unreachable";
+    const told = known ? { code: why.code, message: why.message, retry_after_ms: why.retryAfterMs ?? 0 } : fatal;
+    if (told) this.onmessage({ ...told, type: "error", fatal: true });
+    for (const link of this.#links()) link.transport.close();
+    const [code, reason] = end ?? [LOST, ""];
+    this.onclose(code, reason);
+  }
+}
+
+const CONNECTION_LOST = { code: "connection_lost", message: "The connection was lost; this utterance cannot go on." };
+const DRAINING = { code: "draining", message: "The node is shutting down, and no other answers." };
+
+/**
+ * A context in parts on several nodes, as one on one node. The session gets a word's sound when all of it has come,
+ * unless the listener would have to wait: the beginning of a word whose node is lost is then dropped, and the word is said
+ * from its start by the next node.
+ */
+class MovingContext {
+  /** Where it is; null while it waits. @type {Link | null} */
+  link = null;
+  #open;
+  #no;
+  #tell;
+  /** Where the part on `link` begins: in the text, characters; in the sound, samples. */
+  #firstChar = 0;
+  #firstSample = 0;
+  /** Without word times, and in other encodings, it cannot go on elsewhere. */
+  #canResume;
+  #losses = 0;
+  /** The node has started the context, and the part of it. */
+  #hasBegun = false;
+  #partHasBegun = false;
+  /** Of the whole: the text's characters, whether it ended, and unanswered flushes with their places in it. */
+  #text = /** @type {string[]} */ ([]);
+  #ended = false;
+  #cancelled = false;
+  #isOver = false;
+  #flushes = /** @type {{at: number, id: string}[]} */ ([]);
+  /** Words with their final times, and the latest of all by place. */
+  #aligned = /** @type {Word[]} */ ([]);
+  #words = /** @type {Map<number, Word>} */ (new Map());
+  /** Places of marks that were told. */
+  #marks = new Set();
+  /** What came from the first sound on that waits for the end of its word. @type {(Packet | {type: string})[]} */
+  #held = [];
+  /** Samples that came, and that were given. */
+  #received = 0;
+  #given = 0;
+  /** When the first is heard, but for pauses of the writer, on performance.now's clock. @type {number | null} */
+  #heardFrom = null;
+  #wasLast = false;
+  /** What the listener has heard, as the caller says; null: it does not. @type {number | null} */
+  #playedMs = null;
+  /** @type {ReturnType<typeof setTimeout> | undefined} */
+  #patience;
+
+  /**
+   * @param {any} open its first message
+   * @param {number} no its number for the session
+   * @param {Record<string, any>} defaults of the session
+   * @param {{message: (message: any) => void, audio: (packet: Packet) => void, over: () => void}} tell
+   */
+  constructor(open, no, defaults, tell) {
+    this.#open = open;
+    this.#no = no;
+    this.#tell = tell;
+    const { output, timestamps } = { ...defaults, ...open };
+    this.#canResume = !output && timestamps !== "none";
+  }
+
+  get id() {
+    return this.#open.context_id;
+  }
+
+  get #firstMs() {
+    return Math.round(msOf(this.#firstSample));
+  }
+
+  /**
+   * Speak on this connection what is left of it.
+   * @param {Link} link
+   */
+  begin(link) {
+    const rest = this.#text.slice(this.#firstChar);
+    if (this.#losses && this.#ended && !this.#flushes.length && !rest.join("").trim()) return this.#finish("end");
+    this.link = link;
+    this.#partHasBegun = false;
+    link.transport.send(this.#open);
+    let place = this.#firstChar;
+    const write = (/** @type {number} */ to) => {
+      const texts = messagesOf(this.#text.slice(place, to), link.created);
+      for (const text of texts) this.#say("text.append", { text });
+      place = Math.max(place, to);
+    };
+    for (const { at, id } of this.#flushes) {
+      write(at);
+      this.#say("context.flush", { flush_id: id });
+    }
+    write(this.#text.length);
+    if (this.#ended) this.#say("context.end");
+  }
+
+  /** @param {any} message of the session */
+  send(message) {
+    if (message.type === "text.append") {
+      for (const character of message.text) this.#text.push(character);
+    } else if (message.type === "context.flush") {
+      this.#flushes.push({ at: this.#text.length, id: message.flush_id });
+    } else if (message.type === "context.end") {
+      this.#ended = true;
+    } else if (message.type === "context.cancel" || message.type === "playback.ack") {
+      this.#playedMs = message.played_ms ?? this.#playedMs;
+      if (message.type === "context.cancel") return this.#cancel(message);
+      if (message.played_ms < this.#firstMs) return;
+      message = { ...message, played_ms: message.played_ms - this.#firstMs };
+    }
+    this.link?.transport.send(message);
+  }
+
+  /** @param {any} message of the node */
+  receive(message) {
+    switch (message.type) {
+      case "context.started":
+        this.link?.byNo.set(message.context_no, this);
+        this.#partHasBegun = true;
+        if (!this.#hasBegun) this.#tell.message({ ...message, context_no: this.#no });
+        this.#hasBegun = true;
+        break;
+      case "words":
+        this.#learn(message);
+        break;
+      case "mark": {
+        const { at_ms, char_start } = message;
+        this.#hold({ ...message, at_ms: at_ms + this.#firstMs, char_start: char_start + this.#firstChar });
+        break;
+      }
+      case "context.flushed":
+        this.#hold({ ...message, audio_ms: message.audio_ms + this.#firstMs });
+        break;
+      case "context.cancelled":
+        this.#tell.message(this.#firstSample ? this.#cut(message) : message);
+        break;
+      case "context.done":
+        this.link?.byNo.delete(message.context_no);
+        this.#release(Infinity);
+        this.#over({ ...message, context_no: this.#no, audio_ms: message.audio_ms + this.#firstMs });
+        break;
+      case "error":
+        this.#release(Infinity);
+        // The session ends only a context that is refused before it began. Others need an end.
+        if (!this.#hasBegun) this.#over(message);
+        else {
+          this.#tell.message(message);
+          if (!this.#partHasBegun) this.#finish("error");
+        }
+        break;
+      default:
+        this.#tell.message(message);
+    }
+  }
+
+  /** @param {Packet} packet */
+  hear(packet) {
+    const firstSample = packet.firstSample + this.#firstSample;
+    this.#received = firstSample + packet.data.length / 2;
+    this.#hold({ ...packet, contextNo: this.#no, firstSample });
+  }
+
+  /** Its connection is lost: it waits for another, or ends. */
+  lose() {
+    this.link = null;
+    if (this.#cancelled) return this.#finishCancelled();
+    if (!this.#canResume || this.#losses++ === MOST_LOSSES) return this.fail(CONNECTION_LOST);
+    clearTimeout(this.#patience);
+    this.#held = [];
+    this.#aligned = this.#aligned.filter(({ end_ms }) => samplesOf(end_ms) <= this.#received);
+    this.#firstChar = Math.max(0, ...this.#aligned.map(({ char_end }) => char_end));
+    this.#received = this.#firstSample = this.#given;
+  }
+
+  /**
+   * End it, here.
+   * @param {{code: string, message: string, retry_after_ms?: number}} error
+   */
+  fail({ code, message, retry_after_ms = 0 }) {
+    this.link = null;
+    this.#release(Infinity);
+    const error = { type: "error", code, message, context_id: this.id, fatal: false, retry_after_ms };
+    if (!this.#hasBegun) return this.#over(error);
+    this.#tell.message(error);
+    this.#finish("error");
+  }
+
+  /** Nothing more comes, or is wanted. */
+  close() {
+    clearTimeout(this.#patience);
+    this.#held = [];
+  }
+
+  /**
+   * @param {string} type
+   * @param {object} fields
+   */
+  #say(type, fields = {}) {
+    this.link?.transport.send({ type, context_id: this.id, ...fields });
+  }
+
+  /** @param {any} message */
+  #cancel(message) {
+    this.#cancelled = true;
+    this.close();
+    if (!this.link) return this.#finishCancelled();
+    const { played_ms } = message;
+    this.link.transport.send(played_ms ? { ...message, played_ms: Math.max(0, played_ms - this.#firstMs) } : message);
+  }
+
+  #finishCancelled() {
+    if (this.#isOver) return;
+    const generatedMs = Math.round(msOf(this.#given)) - this.#firstMs;
+    const playedMs = this.#heardFrom === null ? 0 : performance.now() - this.#heardFrom - this.#firstMs;
+    const part = { played_ms: Math.min(playedMs, generatedMs), generated_ms: generatedMs };
+    this.#tell.message(this.#cut({ type: "context.cancelled", context_id: this.id, ...part }));
+    this.#finish("cancelled");
+  }
+
+  /**
+   * What was heard of the whole.
+   * @param {any} message `context.cancelled` of this part
+   */
+  #cut(message) {
+    const playedMs = this.#playedMs ?? message.played_ms + this.#firstMs;
+    const words = [...this.#words.values()].sort((a, b) => a.char_start - b.char_start);
+    const heard = words.filter(({ start_ms, end_ms }) => (start_ms + end_ms) / 2 <= playedMs).length;
+    const parts = withoutTags(this.#text, words);
+    return {
+      ...message,
+      played_ms: Math.round(playedMs),
+      generated_ms: message.generated_ms + this.#firstMs,
+      heard_text: parts.slice(0, heard).join(""),
+      unheard_text: parts.slice(heard).join(""),
+    };
+  }
+
+  /** End it here, where no node does. @param {string} reason of `context.done` */
+  #finish(reason) {
+    if (reason === "end" && !this.#wasLast) {
+      this.#give({ contextNo: this.#no, flags: LAST, firstSample: this.#given, data: new Uint8Array(0) });
+    }
+    const told = { audio_ms: Math.round(msOf(this.#given)), ttfa_ms: null, rtf: null, cut: [] };
+    this.#over({ type: "context.done", context_id: this.id, context_no: this.#no, reason, ...told });
+  }
+
+  /** @param {any} message the last one */
+  #over(message) {
+    this.#isOver = true;
+    this.close();
+    this.#tell.message(message);
+    this.#tell.over();
+  }
+
+  /** @param {any} message `words` */
+  #learn(message) {
+    const words = message.words.map((/** @type {Word} */ word) => ({
+      ...word,
+      start_ms: word.start_ms + this.#firstMs,
+      end_ms: word.end_ms + this.#firstMs,
+      char_start: word.char_start + this.#firstChar,
+      char_end: word.char_end + this.#firstChar,
+    }));
+    for (const word of words) this.#words.set(word.char_start, word);
+    if (message.kind === "aligned") this.#aligned.push(...words);
+    this.#tell.message({ ...message, words });
+  }
+
+  /** @param {Packet | {type: string}} item */
+  #hold(item) {
+    if (this.#cancelled) return;
+    this.#held.push(item);
+    this.#settle();
+  }
+
+  /** Give what the listener may have now, and look again when the rest has waited enough. */
+  #settle() {
+    clearTimeout(this.#patience);
+    this.#release(this.#canResume ? this.#whole() : Infinity);
+    if (!this.#held.length) return;
+    const leftMs = this.#heardFrom === null ? 0 : this.#heardFrom + msOf(this.#given) - MARGIN_MS - performance.now();
+    if (leftMs <= 0) this.#release(this.#received);
+    else this.#patience = setTimeout(() => this.#settle(), leftMs);
+  }
+
+  /** The samples that came, without those of a word of which more is to come. */
+  #whole() {
+    const cut = this.#aligned.findLast(({ start_ms }) => samplesOf(start_ms) < this.#received);
+    return cut && samplesOf(cut.end_ms) > this.#received ? samplesOf(cut.start_ms) : this.#received;
+  }
+
+  /** Give what is held up to this sample, and what is not sound before and at it. @param {number} until */
+  #release(until) {
+    for (let item; (item = this.#held[0]); this.#held.shift()) {
+      if (!("data" in item)) {
+        this.#told(item);
+        continue;
+      }
+      const bytes = 2 * (until - item.firstSample);
+      if (bytes <= 0 && item.data.length) return;
+      if (bytes < item.data.length) {
+        this.#held[0] = { ...item, firstSample: until, data: item.data.slice(bytes) };
+        return this.#give({ ...item, flags: 0, data: item.data.slice(0, bytes) });
+      }
+      this.#give(item);
+    }
+  }
+
+  /** @param {Packet} packet */
+  #give(packet) {
+    // Later than before where the listener has played all and waits.
+    const heardFrom = performance.now() - msOf(packet.firstSample);
+    if (packet.data.length) this.#heardFrom = Math.max(this.#heardFrom ?? heardFrom, heardFrom);
+    this.#given = packet.firstSample + packet.data.length / 2;
+    this.#wasLast = Boolean(packet.flags & LAST);
+    this.#tell.audio(packet);
+  }
+
+  /** @param {any} message */
+  #told(message) {
+    if (message.type === "context.flushed") this.#flushes.shift();
+    else if (this.#marks.has(message.char_start)) return;
+    else this.#marks.add(message.char_start);
+    this.#tell.message(message);
+  }
+}
+
+/** @param {number} samples */
+function msOf(samples) {
+  return (samples / SAMPLE_RATE) * 1000;
+}
+
+/** @param {number} ms */
+function samplesOf(ms) {
+  return Math.round((ms * SAMPLE_RATE) / 1000);
+}
+
+/**
+ * The text in parts: each word with what is before it, and the rest. Tags, which are in no word, are left out.
+ * @param {string[]} text its characters
+ * @param {Word[]} words
+ */
+function withoutTags(text, words) {
+  const parts = [];
+  let end = 0;
+  for (const { word, char_start, char_end } of words) {
+    const gap = text.slice(end, char_start).join("");
+    parts.push((gap.trim() ? (end ? " " : "") : gap) + word);
+    end = char_end;
+  }
+  const rest = text.slice(end).join("");
+  return [...parts, words.length && rest.trim() ? "" : rest];
+}
+
+/**
+ * @param {number} ms about so long
+ * @param {AbortSignal} signal
+ * @returns {Promise<void>} rejects with the signal's reason
+ */
+function pause(ms, signal) {
+  return new Promise((resolve, reject) => {
+    const stop = () => reject(signal.reason);
+    if (signal.aborted) return stop();
+    const timer = setTimeout(() => resolve(signal.removeEventListener("abort", stop)), ms * (0.5 + Math.random()));
+    signal.addEventListener("abort", () => (clearTimeout(timer), stop()), { once: true });
+  });
 }
 
 /**
@@ -609,5 +1368,6 @@ function closed(code, reason) {
   if (code === 1008) return new ApiError(401, "unauthorized", reason || "The node asks for a key.");
   if (code === 1013) return new ApiError(503, "at_capacity", reason || "The node is at capacity.", 2_000);
   if (code === 1012) return new ApiError(503, "draining", reason || "The node is shutting down.", 2_000);
+  if (code === GARBLED) return new ApiError(502, "malformed", reason || `The node does not speak ${PROTOCOL}.`);
   return new ApiError(0, "unreachable", reason || "The node does not answer.");
 }

@@ -1,8 +1,11 @@
-/** Keeps one session with the node: opened at once, reopened with growing delays when it is lost. */
+/**
+ * Keeps one session: opened at once, reopened with growing delays when it is lost. Over WebSockets it goes on at
+ * another node where that is found in time.
+ */
 
 import { ApiError } from "./api.js";
 import { audioContext } from "./audio.js";
-import { Session } from "./client.js";
+import { MovingTransport, Session } from "./client.js";
 import { Player } from "./player.js";
 import { RemoteAudio } from "./remote.js";
 import { WebRtcTransport } from "./transport_rtc.js";
@@ -29,6 +32,8 @@ export class Connection {
   ontraffic = () => {};
   /** @type {"websocket" | "webrtc"} */
   transport = "websocket";
+  /** Whether a turn goes on at another node when its own is lost. */
+  resumes = true;
   /** @type {Session | null} */
   session = null;
   #api;
@@ -97,7 +102,13 @@ export class Connection {
   async #connect(signal) {
     const audio = await audioContext();
     const rtc = this.transport === "webrtc" ? await WebRtcTransport.open(this.#api, signal) : null;
-    const session = rtc ? new Session(rtc) : await Session.open(await this.#api.socketUrl(), signal);
+    // The address where a node asks to go may be none that serves this page: its own leads to the same nodes.
+    const dial = async (/** @type {string | null} */ _address, /** @type {AbortSignal} */ giveUp = signal) => {
+      const session = await Session.open(await this.#api.socketUrl(), giveUp);
+      await session.greeted(giveUp);
+      return session;
+    };
+    const session = new Session(rtc ?? new MovingTransport(await dial(null), dial, () => this.resumes));
     session.ontraffic = (direction, what) => this.ontraffic(direction, what);
     await session.greeted(signal);
     return [session, rtc ? new RemoteAudio(audio, rtc.stream, this.#element) : new Player(audio)];

@@ -38,7 +38,7 @@ export class Dialogue {
   constructor(call, sound) {
     this.#call = call;
     this.#sound = sound;
-    call.onmessage = (type, data) => this.#receive(type, data, performance.now());
+    call.onmessage = (type, data) => void this.#receive(type, data, performance.now());
     sound.onsound = (at) => this.#hear(at);
   }
 
@@ -66,11 +66,12 @@ export class Dialogue {
    * @param {any} data
    * @param {number} at
    */
-  #receive(type, data, at) {
+  async #receive(type, data, at) {
+    let released = null;
     // The agent holds its answer at the first voice, and decides later whether it is an interruption.
     if (type === "user-started-speaking" || type === "bot-interrupted") {
       this.#interrupt(at);
-      this.#sound.release();
+      released = this.#sound.release();
     }
     this.conversation.receive(type, data);
     if (type === "bot-llm-started") this.#clock.answer();
@@ -78,6 +79,7 @@ export class Dialogue {
     else if (type === "server-message" && data.kind === "notice") this.onnotice(data.text);
     else if (type === "server-message" && data.kind === "turn") this.#tell(data, at);
     this.onchange();
+    await released;
   }
 
   /** @param {number} since */

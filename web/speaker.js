@@ -27,7 +27,7 @@ const LATE_MS = 700;
  * @property {boolean} sounded some of it was heard
  * @property {FirstSound} first
  * @property {boolean} whole all of its sound has arrived
- * @property {boolean} lost its session was lost before the node had sent all of it
+ * @property {boolean} lost its connection was lost before the node had sent all of it
  * @property {boolean} over no more of it will be heard
  *
  * @typedef {{voice?: string, language?: string, speed?: number, instructions?: string}} Options
@@ -48,7 +48,7 @@ export class Speaker {
   onoutcome = (/** @type {Outcome} */ _outcome) => {};
   /** The node answered with an error. */
   onerror = (/** @type {import("./client.js").ErrorMessage} */ _error) => {};
-  /** The session was lost, and all that had arrived was heard: the rest is missing. */
+  /** The session, or the turn's connection, was lost, and all that had arrived was heard: the rest is missing. */
   onlost = () => {};
   /** The network brings the sound more slowly than it is spoken. */
   onslow = () => {};
@@ -69,6 +69,8 @@ export class Speaker {
   #meteredAt = 0;
   /** When the ping left that has no answer yet; 0: none. */
   #pingedAt = 0;
+  /** When the last sound came. */
+  #arrivedAt = 0;
   /** @type {ReturnType<typeof setInterval>} */
   #ticks = 0;
 
@@ -108,6 +110,7 @@ export class Speaker {
     this.#sink = sink;
     session.onmessage = (message, context) => this.#receive(message, context);
     session.onaudio = (chunk, context) => {
+      this.#arrivedAt = performance.now();
       this.#wave.push(chunk.pcm, chunk.firstSample);
       const readyMs = ((chunk.firstSample + chunk.pcm.length) / SAMPLE_RATE) * 1000;
       this.#turns.get(context)?.transcript.receive(readyMs);
@@ -265,7 +268,7 @@ export class Speaker {
   }
 
   /**
-   * Find out whether the network is why little sound is here.
+   * Find out whether the network is why little sound is here. Where none comes, it is lost, not slow.
    * @param {boolean} isLow
    * @param {number} now
    */
@@ -275,7 +278,7 @@ export class Speaker {
     } else if (!this.#pingedAt) {
       this.#pingedAt = now;
       this.#session?.send({ type: "ping", t: Math.round(now) });
-    } else if (now - this.#pingedAt > LATE_MS) {
+    } else if (now - this.#pingedAt > LATE_MS && this.#arrivedAt > this.#pingedAt) {
       this.onslow();
     }
   }
@@ -318,7 +321,8 @@ export class Speaker {
   #receive(message, context) {
     const turn = context && this.#turns.get(context);
     if (message.type === "error") this.#fail(message, turn);
-    if (message.type === "pong") this.#pingedAt = 0;
+    // A ping to a node that was lost has no answer.
+    if (message.type === "pong" || message.type === "session.created") this.#pingedAt = 0;
     if (!turn) return;
     if (message.type === "words" && !turn.over) {
       turn.transcript.time(message.words);
@@ -337,7 +341,11 @@ export class Speaker {
    * @param {Turn | undefined} turn
    */
   #fail(error, turn) {
-    if (turn?.context.done) {
+    if (error.code === "connection_lost" && turn && !turn.over) {
+      turn.source?.stop();
+      turn.lost = true;
+      turn.sink.finish();
+    } else if (turn?.context.done) {
       if (turn.over) this.#close(turn);
       else this.#break(turn);
     } else if (error.code === "unknown_context") {
@@ -357,6 +365,7 @@ export class Speaker {
       this.#meters.set("audioMs", done.audio_ms);
     }
     if (turn.over) return this.#close(turn);
+    if (turn.lost) return; // what is here is played to its end
     if (done.reason === "error" || done.reason === "cancelled") {
       turn.sink.silence();
       turn.sink.released();

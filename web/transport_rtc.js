@@ -1,6 +1,7 @@
 /** Messages over a WebRTC data channel; the audio is the peer's media track. */
 
 import { ApiError } from "./api.js";
+import { messageOf } from "./client.js";
 
 const CHANNEL = "agent_tts.v1";
 const GATHER_MS = 1_000; // for ICE candidates; slower ones are left out
@@ -36,7 +37,11 @@ export class WebRtcTransport {
     this.#channel = channel;
     this.#sessionId = sessionId;
     this.stream = new MediaStream(peer.getReceivers().map((receiver) => receiver.track));
-    channel.onmessage = ({ data }) => this.onmessage(JSON.parse(data));
+    channel.onmessage = ({ data }) => {
+      const message = typeof data === "string" ? messageOf(data) : null;
+      if (message) this.onmessage(message);
+      else this.#lost(1002);
+    };
     channel.onclose = () => this.#lost();
     peer.onconnectionstatechange = () => {
       if (peer.connectionState === "failed" || peer.connectionState === "closed") this.#lost();
@@ -83,10 +88,11 @@ export class WebRtcTransport {
     if (this.#shut()) this.#api.hangUp(this.#sessionId).finally(() => this.#peer.close());
   }
 
-  #lost() {
+  /** @param {number} code of a WebSocket's close */
+  #lost(code = 1006) {
     if (!this.#shut()) return;
     this.#peer.close();
-    this.onclose(1006, "");
+    this.onclose(code, "");
   }
 
   /** @returns {boolean} whether it was open */

@@ -17,6 +17,7 @@ const FALL_MS = 700; // fade-out of cut sound on the screen
 const TONES = 6; // shades between voice and hiss
 const MOST_TURNS = 12;
 const MOST_JITTER = 4; // columns
+const RIGHT_TO_LEFT = /\p{Script=Hebrew}|\p{Script=Arabic}|\p{Script=Syriac}|\p{Script=Thaana}|\p{Script=Nko}/u;
 
 /**
  * @typedef {object} Strip one turn
@@ -271,6 +272,7 @@ export class Wave {
     const start = origin + strip.at * PX_PER_MS;
     paint.font = `13px ${getComputedStyle(document.body).fontFamily}`;
     paint.textBaseline = "alphabetic";
+    paint.textAlign = "left";
     let free = -Infinity;
     for (const word of strip.words) {
       const x = start + word.start_ms * PX_PER_MS;
@@ -282,6 +284,7 @@ export class Wave {
       if (width > Math.max(140, 1.6 * (right - x))) continue;
       const isHeard = x <= head || strip.cutMs !== null;
       paint.fillStyle = isCut ? this.#colours.cut : isHeard ? this.#colours.ink : this.#colours.muted;
+      paint.direction = RIGHT_TO_LEFT.test(word.word) ? "rtl" : "ltr"; // decides the side of its punctuation
       paint.fillText(word.word, x, this.#height - 10);
       if (isCut) paint.fillRect(x, this.#height - 14.5, width, 1);
       if (isNow) paint.fillRect(x, this.#height - 4, width, 2);

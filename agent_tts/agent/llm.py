@@ -188,9 +188,18 @@ class Responder(FrameProcessor):
 def answer(messages: Sequence[Any]) -> str:
     """The answer to a conversation; it depends on the user's last message."""
     users = [message for message in messages if isinstance(message, dict) and message.get("role") == "user"]
-    said = str(users[-1].get("content", "")).strip() if users else ""
+    said = _text(users[-1].get("content")).strip() if users else ""
     if not said:
         return "Hello. There is no language model here, so I only repeat what you say."
     if len(users) == 1:
         return f"There is no language model here, so I only repeat what you say. You said: {said}"
     return f"You said: {said}"
+
+
+def _text(content: object) -> str:
+    """The text in the content of a message, which may also be None, or a list of parts with images and sound."""
+    if isinstance(content, str):
+        return content
+    parts = content if isinstance(content, list) else []
+    texts = [part.get("text") for part in parts if isinstance(part, dict)]
+    return " ".join(text for text in texts if isinstance(text, str))

@@ -19,6 +19,7 @@ from pipecat.services.whisper.stt import WhisperSTTService
 from pipecat.utils.time import time_now_iso8601
 
 from agent_tts.config.settings import AgentStt
+from agent_tts.errors import SettingsError
 from agent_tts.voices.library import default_folder
 
 PROGRESS_S = 1.0  # between two updates of a download's progress
@@ -152,7 +153,7 @@ def _loaded(settings: AgentStt) -> Any:
     folder = _local(settings)
     if folder is None:
         if settings.model.count("/") > 1 or settings.model.startswith((".", "/", "~")):
-            raise FileNotFoundError(f"{settings.model} is not a folder with a model (model.bin and config.json)")
+            raise SettingsError(f"{settings.model} is not a folder with a model (model.bin and config.json)")
         logger.info("agent: downloading Whisper {} once", settings.model)
         folder = Path(download_model(settings.model, output_dir=str(_folder(settings))))
     return WhisperModel(str(folder), device=settings.device, compute_type=settings.compute_type, local_files_only=True)
@@ -182,7 +183,7 @@ def _size(folder: Path) -> int:
 def _reason(error: Exception, settings: AgentStt) -> str:
     if isinstance(error, ValueError) and "Invalid model size" in str(error):
         return f"{settings.model} is neither a folder with a model nor a name of one"
-    if isinstance(error, FileNotFoundError) and not error.errno:
+    if isinstance(error, SettingsError):
         return str(error)
     if isinstance(error, OSError | RuntimeError) or type(error).__module__.startswith(("huggingface_hub", "httpx")):
         return (

@@ -9,6 +9,7 @@ import typer
 
 from agent_tts import __version__
 from agent_tts.cli.bench import bench
+from agent_tts.cli.cluster import cluster
 from agent_tts.cli.options import (
     AddFlags,
     Config,
@@ -54,6 +55,7 @@ app = typer.Typer(
 )
 voices = typer.Typer(invoke_without_command=True)
 app.add_typer(bench, name="bench")
+app.add_typer(cluster, name="cluster")
 app.add_typer(voices, name="voices")
 lexicon = typer.Typer(no_args_is_help=True, help="How words are said.")
 app.add_typer(lexicon, name="lexicon")
@@ -76,8 +78,8 @@ def serve(context: typer.Context, node: NodeFlags = NODE, configuration: ConfigF
     Flags override AGENT_TTS_* variables, which override the file, which overrides the defaults.
 
     \b
-    agent-tts serve --engine espeak --port 8200
-    agent-tts serve --config gpu --host 0.0.0.0 --api-key KEY --set limits.connections=2000
+    agent-tts serve --port 8200 --set limits.connections=2000
+    agent-tts serve --config gpu --host 0.0.0.0 --api-key KEY
     """
     from agent_tts.cli.serve import serve as run
 

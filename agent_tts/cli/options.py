@@ -88,7 +88,9 @@ class NodeFlags:
     model: Models = None
     device: Device = None
     dtype: Dtype = None
-    slots: Annotated[int | None, typer.Option(min=1, help="Contexts that may speak at the same time.")] = None
+    slots: Annotated[
+        int | None, typer.Option(min=1, help="Contexts that may speak at the same time; default: the engine's.")
+    ] = None
     fronts: Annotated[
         str | None, typer.Option(help="Processes that serve clients: auto, or a number.", show_default="auto")
     ] = None

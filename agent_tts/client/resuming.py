@@ -72,7 +72,8 @@ class ResumableUtterance(AnyUtterance):
         # Events from the first audio on that waits for the end of its word; then those for the reader.
         self._held: deque[ContextEvent] = deque()
         self._events: deque[ContextEvent] = deque()
-        # Samples that have come, and that the reader got; when it got the first, by the loop's clock.
+        # Samples that have come, and that the reader got; when the first would be heard without pauses of the writer,
+        # by the loop's clock.
         self._received = self._given = 0
         self._heard_from: float | None = None
 
@@ -160,9 +161,10 @@ class ResumableUtterance(AnyUtterance):
             self._take(event)
         event = self._events.popleft()
         match event:
-            case AudioChunk(payload=payload) if payload:
-                if self._heard_from is None:
-                    self._heard_from = asyncio.get_running_loop().time()
+            case AudioChunk(payload=payload, first_sample=first) if payload:
+                # Later than before where the listener has played all and waits.
+                heard_from = asyncio.get_running_loop().time() - first / self._rate
+                self._heard_from = max(heard_from, self._heard_from or heard_from)
             case Mark(char_start=place):
                 self._marks.add(place)
             case Flushed() if self._flushes:
@@ -238,7 +240,7 @@ class ResumableUtterance(AnyUtterance):
             event = self._held[0]
             if isinstance(event, AudioChunk) and self._width:
                 room = (until - event.first_sample) * self._width
-                if room <= 0 and event.payload:
+                if room < 0 or (room == 0 and event.payload):
                     return
                 if room < len(event.payload):
                     self._held[0] = event._replace(first_sample=until, payload=event.payload[room:])

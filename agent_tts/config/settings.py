@@ -145,8 +145,13 @@ class Auth(Section):
 
 
 class Fleet(Section):
-    """What several nodes behind one address share."""
+    """What several nodes behind one address share, and what one is called."""
 
+    node: str | None = Field(
+        None,
+        pattern=r"^[a-z0-9-]{1,63}$",
+        description="name of this node, which its session ids begin with: a load balancer finds the node of a call",
+    )
     secret: SecretStr | None = Field(
         None,
         min_length=32,
@@ -154,8 +159,8 @@ class Fleet(Section):
     )
     ledger: SecretStr | None = Field(
         None,
-        description="where tokens are used up and keys are counted for all nodes: redis://HOST:6379/0; "
-        "needs agent-tts[redis] and fleet.secret",
+        description="where tokens are used up and keys are counted for all nodes: redis://HOST:6379/0 (needs "
+        "agent-tts[redis]), or socket:///PATH of a process on this machine that counts; needs fleet.secret",
     )
     ledger_failure: Literal["open", "closed"] = Field(
         "open", description="while it is away, open: each node counts for itself; closed: what has a limit is refused"
@@ -164,8 +169,8 @@ class Fleet(Section):
     @field_validator("ledger")
     @classmethod
     def _known(cls, ledger: SecretStr | None) -> SecretStr | None:
-        if ledger is not None and not re.match("(redis|rediss|unix)://", ledger.get_secret_value()):
-            raise ValueError("has to start with redis://, rediss:// or unix://")
+        if ledger is not None and not re.match("(redis|rediss|unix|socket)://", ledger.get_secret_value()):
+            raise ValueError("has to start with redis://, rediss://, unix:// or socket://")
         return ledger
 
     @model_validator(mode="after")

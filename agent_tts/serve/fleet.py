@@ -22,6 +22,7 @@ from agent_tts.config.settings import Fleet as FleetSettings
 from agent_tts.errors import AtCapacity, SettingsError, Unauthorized
 from agent_tts.ipc.front_messages import Claim, Token
 from agent_tts.serve.fleet_counts import FULL, USED, Batch, SharedCounts
+from agent_tts.serve.fleet_socket import SCHEME, SocketCounts
 from agent_tts.serve.ledger import NO_TOKEN, Ledger
 from agent_tts.serve.tokens import SECRET_BYTES
 
@@ -48,14 +49,19 @@ def fleet_of(
     """The fleet of these settings, if there is one. Raises `SettingsError` if what its store needs is not installed."""
     if settings.ledger is None:
         return None
-    prefix = f"agent-tts:{{{secret_of(settings).hex()[:16]}}}:"
+    counts = _counts_of(settings, settings.ledger.get_secret_value())
+    return Fleet(ledger, counts, settings.ledger_failure == "closed", clock, tell)
+
+
+def _counts_of(settings: FleetSettings, address: str) -> SharedCounts:
+    if address.startswith(SCHEME):
+        return SocketCounts(address)
     try:
         from agent_tts.serve.fleet_redis import RedisCounts
 
-        counts = RedisCounts(settings.ledger.get_secret_value(), prefix)
+        return RedisCounts(address, f"agent-tts:{{{secret_of(settings).hex()[:16]}}}:")
     except (ImportError, ValueError) as error:
         raise SettingsError(f"fleet.ledger: it needs agent-tts[redis] and a right address: {error}") from None
-    return Fleet(ledger, counts, settings.ledger_failure == "closed", clock, tell)
 
 
 _Waiting = tuple[tuple[str, int] | None, Token | None, asyncio.Future[int | None]]
@@ -209,6 +215,8 @@ class Fleet:
         try:
             async with asyncio.timeout(ANSWER_S):
                 outcomes, waits_ms = await self._counts.exchange(batch)
+            if (len(outcomes), len(waits_ms)) != (len(batch.claims), len(batch.spent)):
+                raise ValueError("an answer to another batch")
         except Exception as error:  # noqa: BLE001 - each store has errors of its own
             if not self.away:
                 what = "nothing new is granted" if self._closed else "each node counts for itself"

@@ -97,5 +97,10 @@ class Node:
         return full
 
     def session_id(self) -> str:
-        """A new id, which nobody can guess and which tells other fronts whose the session is."""
-        return token_hex(8) if self.supervision is None else f"{self.supervision.number}-{token_hex(8)}"
+        """A new id, `NODE.FRONT-RANDOM`, which nobody can guess and which tells others whose the session is.
+
+        Without `fleet.node` the first part is not there, with one front the second.
+        """
+        node = "" if self.settings.fleet.node is None else f"{self.settings.fleet.node}."
+        front = "" if self.supervision is None else f"{self.supervision.number}-"
+        return f"{node}{front}{token_hex(8)}"

@@ -143,5 +143,5 @@ class Supervision:
 
 def front_of(session_id: str) -> int | None:
     """The front of a session, by its id; None if no front gave it."""
-    number, dash, _ = session_id.partition("-")
+    number, dash, _ = session_id.rpartition(".")[2].partition("-")
     return int(number) if dash and number.isdecimal() and len(number) <= 3 else None

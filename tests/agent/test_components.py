@@ -9,16 +9,27 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import certifi
 import pytest
-from pipecat.frames.frames import Frame, LLMContextFrame, LLMFullResponseEndFrame, LLMTextFrame
-from pipecat.processors.aggregators.llm_context import LLMContext
+from huggingface_hub.errors import LocalEntryNotFoundError
+from pipecat.frames.frames import (
+    AudioRawFrame,
+    Frame,
+    LLMContextFrame,
+    LLMFullResponseEndFrame,
+    LLMTextFrame,
+    TranscriptionFrame,
+)
+from pipecat.processors.aggregators.llm_context import LLMContext, LLMSpecificMessage
 from pipecat.processors.frame_processor import FrameDirection, FrameProcessor
 from pipecat.services.openai.llm import OpenAILLMService
+from pipecat.tests.utils import run_test
+from prometheus_client import CollectorRegistry
 
 from agent_tts.agent.call import load_build
 from agent_tts.agent.llm import MAX_WORDS, LanguageModel, Responder, answer
-from agent_tts.agent.stt import ScriptedSTT, SpeechToText
-from agent_tts.agent.turns import _after
+from agent_tts.agent.stt import ScriptedSTT, SpeechToText, _reason
+from agent_tts.agent.turns import AgentMetrics, Turns, _after
 from agent_tts.config.settings import AgentLlm, AgentStt
 from agent_tts.errors import SettingsError
 from tests.agent.llm_server import MODEL, running_llm
@@ -34,6 +45,7 @@ async def test_a_reachable_language_model_is_used_and_its_first_model_chosen(mon
 
     create = ssl.create_default_context
     monkeypatch.setattr(ssl, "create_default_context", read)
+    monkeypatch.setenv("SSL_CERT_FILE", certifi.where())  # OpenAI's client reads the system's in another way
     async with running_llm() as llm:
         model = LanguageModel(AgentLlm(base_url=llm.url, look_s=30))
         status = await model.status()
@@ -74,6 +86,33 @@ def test_the_responder_repeats_the_last_user_text() -> None:
     assert answer(messages) == "You said: And?"
 
 
+async def test_what_is_no_text_in_a_context_is_left_out() -> None:
+    """Images, sound and results of tools. The observer of the call, which ends with its first error, sees each turn."""
+    image = await LLMContext.create_image_message(
+        format="RGB", size=(2, 2), image=bytes(12), text="What is on this picture?"
+    )
+    sound = await LLMContext.create_audio_message(audio_frames=[AudioRawFrame(bytes(320), 16_000, 1)], text="Listen.")
+    url = LLMContext.create_image_url_message(url="https://example.com/a.png")
+    call = {"id": "1", "type": "function", "function": {"name": "clock", "arguments": "{}"}}
+    tool: list[Any] = [
+        *({"role": "user", "content": "And now?"}, {"role": "assistant", "content": None, "tool_calls": [call]}),
+        *({"role": "tool", "tool_call_id": "1", "content": [{"type": "text", "text": "ten"}]},),
+        LLMSpecificMessage(llm="other", message=object()),
+    ]
+    conversations: list[list[Any]] = [[image], [image, sound], [url], tool, [{"role": "user"}]]
+    contexts = [LLMContext(messages) for messages in conversations]
+    told: list[dict[str, Any]] = []
+    turns = Turns("call", AgentMetrics(CollectorRegistry()), told.append)
+    frames = [frame for each in contexts for frame in (TranscriptionFrame("x", "", ""), LLMContextFrame(each))]
+    down, _ = await run_test(Responder(), frames_to_send=frames, observers=[turns])
+    said = "".join(frame.text for frame in down if isinstance(frame, LLMTextFrame))
+    for words in ("You said: What is on this picture? ", "You said: Listen. ", "You said: And now? "):
+        assert words in said
+    assert said.count("no language model") == 4
+    assert "{" not in said
+    assert turns.count == len(contexts)
+
+
 async def test_the_responder_gives_way_after_each_word_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """A caller may type 8 KB without a full stop. Mutation: without the sleep Pipecat holds the loop for a second."""
     turns, pushed = 0, []
@@ -104,6 +143,11 @@ async def test_the_responder_gives_way_after_each_word_and_ends(monkeypatch: pyt
     assert isinstance(pushed[-1][1], LLMFullResponseEndFrame)
 
 
+def test_weights_that_cannot_be_fetched_are_told_with_the_command() -> None:
+    """The hub's error is a `FileNotFoundError`, whose text has no advice."""
+    assert "`agent-tts agent --whisper FOLDER`" in _reason(LocalEntryNotFoundError("An error happened"), AgentStt())
+
+
 @pytest.mark.parametrize("model", ["/nowhere", "no-such-size"])
 async def test_missing_weights_give_a_message_and_typed_chat_works(model: str, tmp_path: Path) -> None:
     stt = SpeechToText(AgentStt(model=model, folder=str(tmp_path)))
@@ -118,6 +162,7 @@ async def test_missing_weights_give_a_message_and_typed_chat_works(model: str, t
     await stt.close()
 
 
+@pytest.mark.real_time
 async def test_invalid_weights_give_a_message(tmp_path: Path) -> None:
     """The model is really loaded, and the loader refuses the files."""
     (tmp_path / "config.json").write_text("{}")

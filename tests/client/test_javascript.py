@@ -15,7 +15,9 @@ from websockets.asyncio.server import ServerConnection, serve
 from websockets.typing import Subprotocol
 
 from agent_tts.config.loading import data_folder
+from agent_tts.protocol.v1 import HEADER
 from tests.support import running_node, until
+from tests.two_nodes import TEXT, two_nodes
 
 WEB = data_folder("web")
 HERE = Path(__file__).parent / "javascript"
@@ -124,3 +126,97 @@ async def test_a_refused_context_is_cancelled_and_forgotten() -> None:
         found = await ran("refused.mjs", node.url, "refuse")
         assert found == {"done": True, "cancelled": True, "left": 0, "closed": ["close"]}
         await until(lambda: node.node.service.speaking == 0)
+
+
+@needs_node
+@pytest.mark.node
+@pytest.mark.real_time
+async def test_a_sentence_goes_on_when_its_node_is_killed(tmp_path: Path) -> None:
+    """The sound follows without a hole, each word is said once, and the listener waits for 500 ms at most."""
+    async with two_nodes(tmp_path) as (first, _, url):
+        found = await ran("moving.mjs", url, str(first.process.pid))
+        assert first.process.wait() == -9
+    whole, resumed, cut = found["whole"], found["resumed"], found["cut"]
+    for heard in (whole, resumed):
+        assert [heard["words"][place] for place in sorted(heard["words"], key=int)] == TEXT.split()
+        assert (heard["gaps"], heard["flushed"], heard["done"]["reason"]) == (0, ["f1"], "end")
+    starts = [resumed["starts"][place] for place in sorted(resumed["starts"], key=int)]
+    assert starts == sorted(starts)
+    assert resumed["done"]["audio_ms"] == resumed["samples"] // 24
+    assert -0.4 * 24_000 < resumed["samples"] - whole["samples"] < 1_920  # of 5 s: no word is missing or there twice
+    assert resumed["waitedMs"] <= 500
+    assert (cut["reason"], cut["played_ms"]) == ("cancelled", 2_600)
+    assert cut["heard_text"] + cut["unheard_text"] == TEXT
+    assert cut["heard_text"].startswith("One two three four five")  # more than the second node's part
+
+
+@needs_node
+@pytest.mark.real_time
+async def test_no_part_of_a_word_is_heard_twice() -> None:
+    """The reader has only whole words, so that a loss makes a text no longer, and shorter by pauses alone."""
+    async with running_node() as node:
+        whole, *others = await ran("moving.mjs", node.url, "cut")
+        assert all(-160 <= other - whole <= 1 for other in others), (whole, others)
+
+
+@needs_node
+async def test_the_next_turn_is_on_the_node_that_was_asked_for() -> None:
+    """What is spoken meanwhile ends where it is; the old connection is closed behind it."""
+    async with running_node() as second, running_node(public_url=second.url) as first:
+        talking = asyncio.create_task(ran("moving.mjs", first.url, "asked"))
+        await until(lambda: first.node.service.speaking == 1, LIMIT_S)
+        for session in list(first.node.sessions):
+            session.drain()
+        await until(lambda: bool(second.node.sessions))
+        assert await talking == ["end", "end"]
+        await until(lambda: not (first.node.sessions or second.node.sessions))
+
+
+BROKEN: dict[str, list[str | bytes]] = {
+    "no JSON": ["nonsense"],
+    "no message": ["7"],
+    "no words": ['{"type": "words", "context_id": "turn-1", "kind": "aligned", "words": [null]}'],
+    "no header": [b"\x01\x01"],
+    "another version": [HEADER.pack(2, 1, 0, 1, 0)],
+    "half a sample": [HEADER.pack(1, 1, 0, 1, 0) + b"\0\0\0"],
+    "newer": ['{"type": "applause"}', HEADER.pack(1, 9, 0, 1, 0), '{"type": "context.done", "context_id": "turn-1"}'],
+    "mute": [],
+    "slow": [],
+}
+
+
+@needs_node
+@pytest.mark.real_time
+@pytest.mark.parametrize("socket", [pytest.param(("",), id="global"), WS])
+async def test_a_server_that_is_silent_or_speaks_otherwise_is_left(socket: tuple[str, ...]) -> None:
+    """With an error that says why. What a newer node says is ignored, and one that answers pings is waited for."""
+    left: list[str] = []
+
+    async def answer(connection: ServerConnection) -> None:
+        await connection.send('{"type": "session.created"}')
+        name = ""
+        async for message in connection:
+            said = json.loads(message)
+            if said["type"] == "text.append":
+                name = said["text"]
+                await connection.send('{"type": "context.started", "context_id": "turn-1", "context_no": 1}')
+                for frame in BROKEN[name]:
+                    await connection.send(frame)
+            elif said["type"] == "ping" and name == "slow":
+                await connection.send(json.dumps({"type": "pong", "t": said["t"]}))
+                if (pings := pings_of.setdefault(connection.id, 0) + 1) == 4:  # longer than a mute one is waited for
+                    await connection.send('{"type": "context.done", "context_id": "turn-1"}')
+                pings_of[connection.id] = pings
+        left.append(name)
+
+    pings_of: dict[Any, int] = {}
+    server = await serve(answer, "127.0.0.1", 0, subprotocols=[Subprotocol("agent_tts.v1")])
+    async with server:
+        port = next(iter(server.sockets)).getsockname()[1]
+        found = await ran("broken.mjs", f"http://127.0.0.1:{port}", *socket, *BROKEN)
+        malformed = ["malformed", "malformed"]
+        assert dict(zip(BROKEN, found, strict=True)) == {
+            name: "spoken" if name in ("newer", "slow") else ["unreachable"] * 2 if name == "mute" else malformed
+            for name in BROKEN
+        }
+        await until(lambda: set(left) == BROKEN.keys())

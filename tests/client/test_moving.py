@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -12,99 +10,47 @@ import pytest
 from agent_tts.client.connection import ConnectionLost
 from agent_tts.client.moving import _allowed, connect
 from agent_tts.client.utterance import Audio, Cancelled, Done, Flushed, Word, Words
-from tests.node_process import RunningProcess, running_process
 from tests.support import running_node, until
+from tests.two_nodes import TEXT, kill, two_nodes
 
-TEXT = "One two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen."
-
-
-@asynccontextmanager
-async def balancer(*nodes: str) -> AsyncIterator[str]:
-    """The url of a port whose connections go to the first of these nodes that takes them."""
-    tasks: set[asyncio.Task[None]] = set()
-
-    async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            while data := await reader.read(65_536):
-                writer.write(data)
-                await writer.drain()
-        except OSError:
-            pass
-        finally:
-            writer.close()
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        tasks.add(task)
-        try:
-            for node in nodes:
-                host, port = node.rpartition("/")[2].split(":")
-                try:
-                    there, back = await asyncio.open_connection(host, int(port))
-                except OSError:
-                    continue
-                await asyncio.gather(copy(reader, back), copy(there, writer))
-                return
-        except asyncio.CancelledError:
-            pass
-        finally:
-            writer.close()
-            tasks.discard(task)
-
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    try:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    finally:
-        server.close()
-        for task in list(tasks):
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+# Of the writer: longer than the listener plays what was written before.
+PAUSE_S = 1.5
 
 
 @pytest.mark.node
 @pytest.mark.real_time
 async def test_a_sentence_goes_on_when_its_node_is_killed(tmp_path: Path) -> None:
     """Each word is told and heard once, and all audio follows without a hole; so it is for a flush."""
-    folders = [tmp_path / "first", tmp_path / "second"]
-    for folder in folders:
-        folder.mkdir()
-    with running_process(folders[0]) as first, running_process(folders[1]) as second:
-        async with balancer(first.url, second.url) as url:
-            async with connect(url, moves=True, voice="tone-440", lead_ms=None) as connection:
-                whole = await connection.open()
-                whole.write(TEXT)
-                whole.end()
-                length = len(b"".join([pcm async for pcm in whole]))
-            async with connect(url, moves=True, voice="tone-440", lead_ms=400) as connection:
-                speech = await connection.open()
-                speech.write(TEXT)
-                speech.flush("f1")
-                speech.end()
-                audio, flushed = b"", []
-                words: list[Word] = []
-                async for event in speech.events():
-                    match event:
-                        case Audio(first_sample=at, payload=payload):
-                            assert at * 2 == len(audio)
-                            audio += payload
-                            if first.process.poll() is None and len(audio) > 96_000:
-                                kill(first)
-                        case Words(kind="aligned", words=some):
-                            words += some
-                        case Flushed(flush_id=name):
-                            flushed.append(name)
-                assert connection.is_usable
+    async with two_nodes(tmp_path) as (first, _, url):
+        async with connect(url, moves=True, voice="tone-440", lead_ms=None) as connection:
+            whole = await connection.open()
+            whole.write(TEXT)
+            whole.end()
+            length = len(b"".join([pcm async for pcm in whole]))
+        async with connect(url, moves=True, voice="tone-440", lead_ms=400) as connection:
+            speech = await connection.open()
+            speech.write(TEXT)
+            speech.flush("f1")
+            speech.end()
+            audio, flushed = b"", []
+            words: list[Word] = []
+            async for event in speech.events():
+                match event:
+                    case Audio(first_sample=at, payload=payload):
+                        assert at * 2 == len(audio)
+                        audio += payload
+                        if first.process.poll() is None and len(audio) > 96_000:
+                            kill(first)
+                    case Words(kind="aligned", words=some):
+                        words += some
+                    case Flushed(flush_id=name):
+                        flushed.append(name)
+            assert connection.is_usable
     last = {word.char_start: word for word in words}
     assert [last[place].word for place in sorted(last)] == TEXT.split()
     assert speech.done == Done("end", len(audio) // 48, speech.done.ttfa_ms, speech.done.rtf)  # type: ignore[union-attr]
     assert flushed == ["f1"]
     assert abs(len(audio) - length) < 0.4 * 48_000  # of 6 s: no word is missing, none is there twice
-
-
-def kill(node: RunningProcess) -> None:
-    node.process.kill()
-    node.process.wait()
 
 
 @pytest.mark.node
@@ -166,22 +112,44 @@ async def test_what_was_heard_counts_from_the_beginning() -> None:
 @pytest.mark.node
 @pytest.mark.real_time
 async def test_no_part_of_a_word_is_heard_twice() -> None:
-    """The reader has only whole words, so the audio is no longer than without the loss, and shorter by pauses alone."""
+    """The reader has only whole words, behind a pause of the writer, too: a loss makes a text no longer."""
     async with running_node() as node:
-        lengths = []
-        for place in (None, 24_000, 27_000, 30_000, 33_000):
-            async with connect(node.url, moves=True, lead_ms=None, seed=1) as connection:
-                speech = await connection.open()
-                speech.write(f"{TEXT} " * 5)
-                speech.end()
-                samples = 0
-                async for pcm in speech:
-                    if place is not None and samples <= place < samples + len(pcm) // 2:
-                        connection._node._websocket.transport.abort()
-                    samples += len(pcm) // 2
-                assert speech._losses == (place is not None)
-                lengths.append(samples)
-        assert all(-3_840 <= length - lengths[0] <= 0 for length in lengths), lengths
+        whole, *others = await asyncio.gather(
+            *(_last_word(node.url, at) for at in (None, *range(20_000, 40_000, 2_500)))
+        )
+        assert all(-160 <= other - whole <= 1 for other in others), (whole, others)  # shorter by pauses
+
+
+async def _last_word(url: str, place: int | None) -> int:
+    """When the last word of a text behind a pause of the writer is said, ms; the connection is lost at this sample."""
+    async with connect(url, moves=True, lead_ms=None, seed=1) as connection:
+        speech = await connection.open()
+        speech.write("Well, ")
+        loop = asyncio.get_running_loop()
+        loop.call_later(PAUSE_S, speech.write, f"{TEXT} " * 5)
+        loop.call_later(PAUSE_S + 0.01, speech.end)
+        samples = 0
+        async for pcm in speech:
+            if place is not None and samples <= place < samples + len(pcm) // 2:
+                connection._node._websocket.transport.abort()
+            samples += len(pcm) // 2
+        assert speech._losses == (place is not None)
+        return speech.words[-1].start_ms
+
+
+@pytest.mark.node
+async def test_the_empty_frame_at_the_end_begins_where_the_audio_ends() -> None:
+    async with running_node(tone={"char_ms": 40}) as node:
+        async with connect(node.url, moves=True, lead_ms=None) as connection:
+            speech = await connection.open()
+            speech.write("one. ")
+            await asyncio.sleep(0.2)  # its audio comes, and its end behind it
+            speech.end()
+            samples = 0
+            async for event in speech.events():
+                if isinstance(event, Audio):
+                    assert event.first_sample == samples
+                    samples += len(event.payload) // 2
 
 
 def test_an_address_is_not_less_private() -> None:

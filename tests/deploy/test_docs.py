@@ -9,6 +9,7 @@ import json
 import re
 import shutil
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,24 @@ async def test_the_node_serves_the_pages() -> None:
             assert (await client.get(f"/docs/{wrong}")).status_code == 404, wrong
 
 
+@pytest.mark.real_time  # files are read in threads, which virtual time does not cover
+async def test_files_of_the_page_are_packed_for_those_who_unpack_them() -> None:
+    """And are the same; a client that has one gets 304, a part of one is not packed."""
+    async with running_node() as running, httpx.AsyncClient(base_url=running.url) as client:
+        for path, file in {"/": "index.html", "/web/app.js": "app.js", "/web/style.css": "style.css"}.items():
+            plain, packed = [await client.get(path, headers={"Accept-Encoding": kind}) for kind in ("identity", "gzip")]
+            assert plain.content == packed.content == (DOCS.parent / file).read_bytes()
+            assert (plain.headers["vary"], "content-encoding" in plain.headers) == ("Accept-Encoding", False)
+            assert int(packed.headers["content-length"]) < len(plain.content) / 2
+            for reply in (plain, packed):
+                known = {"If-None-Match": reply.headers["etag"], "Accept-Encoding": "gzip"}
+                assert (await client.get(path, headers=known)).status_code == 304
+            head = await client.head(path, headers={"Accept-Encoding": "gzip"})
+            assert (head.headers["content-encoding"], head.content) == ("gzip", b"")
+            part = await client.get(path, headers={"Range": "bytes=0-9"})
+            assert (part.status_code, part.content) == (206, plain.content[:10])
+
+
 def test_text_of_a_page_is_no_markup(tmp_path: Path) -> None:
     (tmp_path / "index.md").write_text("# <b>A</b>\n\n<script>x</script> & [b](javascript:x)\n")
     page, _ = Docs(tmp_path, {})._page("index.md")
@@ -114,6 +133,12 @@ def test_files_and_targets_named_in_contributing_exist() -> None:
         assert (ROOT / path).exists(), path
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.M))
     assert set(re.findall(r"make ([a-z]+)`", text)) - {"quick"} <= targets
+
+
+def test_the_index_has_every_part_that_can_be_installed() -> None:
+    parts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    rows = re.findall(r"^\| (`.*?) \|", (DOCS / "index.md").read_text(), re.M)
+    assert {part for row in rows for part in re.findall("`(.+?)`", row)} == parts.keys() - {"dev", "fuzz"}
 
 
 def test_the_index_links_every_page() -> None:

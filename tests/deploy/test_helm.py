@@ -1,4 +1,4 @@
-"""The Helm chart, rendered by Helm's own engine; its objects meet the schemas of Kubernetes and of what reads them.
+"""The Helm chart, rendered by Helm's own engine; its objects meet schemas: Kubernetes', or our own of custom resources.
 
 Nothing here runs in a cluster.
 """
@@ -92,6 +92,8 @@ def test_the_chart_passes_helm_lint() -> None:
         {**SECRET, "front": {"kind": "nginx"}},
         {**SECRET, "node": {"readyShare": 1.5}},
         {**SECRET, "autoscale": {}},
+        {"auth": {"secret": "keys", "keys": {"shop": {"key": "in a ConfigMap"}}}},
+        {"auth": {"keys": {"shop": {}}}},
     ],
     ids=str,
 )
@@ -112,6 +114,31 @@ def test_a_node_starts_with_the_settings_of_the_chart(values: dict[str, Any]) ->
     pause = int(container["lifecycle"]["preStop"]["exec"]["command"][1])
     assert node(values)["terminationGracePeriodSeconds"] > settings.timeouts.drain_s + pause + 10
     assert settings.timeouts.drain_s == 3600
+
+
+def test_keys_with_names_come_from_the_secret() -> None:
+    """As Kubernetes makes the environment: an entry may name the ones before it."""
+    secret = {"key-shop": "sesame-1", "key-desk-2": "sesame-2"}
+    keys = {"shop": {"sessions": 40, "characters_per_minute": 60_000}, "desk-2": {"operator": True}}
+    values = {"auth": {"secret": "keys", "keys": keys}}
+    assert not any(found in text for text in render(values).values() for found in secret.values())
+    environ: dict[str, str] = {}
+    for entry in node(values)["containers"][0]["env"]:
+        wanted = entry.get("valueFrom", {}).get("secretKeyRef")
+        if wanted is None:
+            environ[entry["name"]] = re.sub(r"\$\((.*?)\)", lambda found: environ[found[1]], entry["value"])
+        elif wanted["key"] in secret:
+            environ[entry["name"]] = secret[wanted["key"]]
+        else:
+            assert wanted["optional"]
+    auth = load_settings(environ=environ).auth
+    limits = {name: key.model_dump(exclude={"key"}, exclude_defaults=True) for name, key in auth.keys.items()}
+    assert limits == keys
+    assert {name: key.key.get_secret_value() for name, key in auth.keys.items()} == {
+        "shop": "sesame-1",
+        "desk-2": "sesame-2",
+    }
+    kubernetes_validate.validate(objects(values)["Deployment", "demo"], "1.34", strict=True)
 
 
 def test_a_pod_is_locked_down_probed_and_has_a_gpu() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from promql_parser import parse
 from agent_tts.agent.turns import AgentMetrics
 from agent_tts.config.settings import Settings
 from agent_tts.events import EngineInfo, EnginePong, RequestFinished
+from agent_tts.serve.fleet import Fleet
+from agent_tts.serve.fleet_redis import RedisCounts
 from agent_tts.serve.telemetry import pages
 from agent_tts.serve.telemetry.metrics import Metrics
 from agent_tts.serve.whole import Whole
@@ -31,9 +34,10 @@ Labels = dict[str, dict[str, set[str]]]  # sample name -> label -> values seen
 
 
 def exposed() -> Labels:
-    """All samples of a node with several fronts and an agent, after some work, parsed by the Prometheus client."""
+    """All samples of a fleet's node with several fronts and an agent, after some work, parsed by Prometheus' client."""
     metrics, whole, fronts = Metrics(), Whole(Settings()), pages.NodePages()
     agent = AgentMetrics(metrics.registry)
+    Fleet(whole._ledger, RedisCounts("redis://127.0.0.1", ""), closed=False, clock=time.monotonic).show(whole._registry)
     whole.engines.started(0, EngineInfo("tone", "tone", 4, (), "a", {}))
     whole.engines.pulse(0, EnginePong(1, 1, 0, 2.0))
     whole._up.labels(0).set(1)

@@ -16,20 +16,13 @@ from pathlib import Path
 
 from agent_tts.client.moving import connect
 from agent_tts.client.utterance import Audio, Words
-from tests.client.test_moving import TEXT, balancer, kill
-from tests.node_process import running_process
+from tests.two_nodes import TEXT, kill, two_nodes
 
 
 async def measure(engine: str, lead_ms: int) -> str:
     with tempfile.TemporaryDirectory() as name:
-        folders = [Path(name) / "first", Path(name) / "second"]
-        for folder in folders:
-            folder.mkdir()
-        with (
-            running_process(folders[0], "--engine", engine) as first,
-            running_process(folders[1], "--engine", engine) as second,
-        ):
-            async with balancer(first.url, second.url) as url, connect(url, moves=True, lead_ms=lead_ms) as connection:
+        async with two_nodes(Path(name), "--engine", engine) as (first, _, url):
+            async with connect(url, moves=True, lead_ms=lead_ms) as connection:
                 speech = await connection.open()
                 speech.write(TEXT)
                 speech.end()

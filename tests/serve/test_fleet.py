@@ -1,4 +1,4 @@
-"""What nodes count together in a real Redis: tokens, sessions and characters; and what they do while it is away."""
+"""What nodes count together, in a real Redis or behind a socket: tokens, sessions, characters; and while it is away."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from agent_tts.serve import fleet
 from agent_tts.serve.fleet import fleet_of
 from agent_tts.serve.fleet_counts import FULL, OK, USED, Batch, Counts
 from agent_tts.serve.fleet_redis import RedisCounts
+from agent_tts.serve.fleet_socket import CountsServer
 from agent_tts.serve.keys import Keys
 from agent_tts.serve.ledger import Ledger
 from agent_tts.serve.ledger_client import OwnLedger
@@ -62,13 +63,41 @@ def redis(tmp_path: Path) -> Iterator[Redis]:
         server.process.wait()
 
 
+class Behind:
+    """Counts behind a socket."""
+
+    def __init__(self, folder: Path) -> None:
+        self.address = f"socket://{folder}/counts.sock"
+        self._counts = Counts()
+        self.server = CountsServer(folder / "counts.sock", self._exchange)
+
+    async def _exchange(self, batch: dict[str, Any]) -> object:
+        return self._counts.exchange(Batch(**batch), time.monotonic() * 1_000)
+
+
+@pytest.fixture
+async def behind(tmp_path: Path) -> AsyncIterator[Behind]:
+    store = Behind(tmp_path)
+    await store.server.start()
+    try:
+        yield store
+    finally:
+        await store.server.close()
+
+
+@pytest.fixture(params=["redis", "behind"])
+def store(request: pytest.FixtureRequest) -> Redis | Behind:
+    found: Redis | Behind = request.getfixturevalue(request.param)
+    return found
+
+
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """No exchange is late, however busy this machine is."""
     monkeypatch.setattr(fleet, "ANSWER_S", 30.0)
 
 
-def settings_of(redis: Redis, **values: Any) -> Settings:
+def settings_of(redis: Redis | Behind, **values: Any) -> Settings:
     failure = values.pop("ledger_failure", "open")
     shared = {"ledger": redis.address, "secret": SECRET, "ledger_failure": failure}
     return Settings.model_validate({"fleet": shared, "auth": {"keys": {"shop": {"key": "sesame", **values}}}})
@@ -106,8 +135,8 @@ async def nodes(settings: Settings, count: int = 2) -> AsyncIterator[list[Node]]
 
 
 @pytest.mark.usefixtures("patient")
-async def test_of_many_claims_on_two_nodes_as_many_as_may_be_are_granted(redis: Redis) -> None:
-    async with nodes(settings_of(redis, sessions=8)) as (first, second):
+async def test_of_many_claims_on_two_nodes_as_many_as_may_be_are_granted(store: Redis | Behind) -> None:
+    async with nodes(settings_of(store, sessions=8)) as (first, second):
         claims = [node.open() for _ in range(10) for node in (first, second)]
         done = await asyncio.gather(*claims, return_exceptions=True)
         granted = [
@@ -135,8 +164,8 @@ async def test_of_many_claims_on_two_nodes_as_many_as_may_be_are_granted(redis: 
 
 
 @pytest.mark.usefixtures("patient")
-async def test_a_token_opens_one_session_in_the_fleet(redis: Redis) -> None:
-    async with nodes(settings_of(redis)) as (first, second):
+async def test_a_token_opens_one_session_in_the_fleet(store: Redis | Behind) -> None:
+    async with nodes(settings_of(store)) as (first, second):
         done = await asyncio.gather(*[node.open("t") for node in (first, second)], return_exceptions=True)
         assert sorted(type(each).__name__ for each in done) == ["Unauthorized", "int"]
         for node in (first, second):
@@ -161,9 +190,9 @@ async def test_a_refused_claim_leaves_its_token_good(redis: Redis) -> None:
 
 
 @pytest.mark.usefixtures("patient")
-async def test_characters_of_two_nodes_are_one_sum(redis: Redis) -> None:
+async def test_characters_of_two_nodes_are_one_sum(store: Redis | Behind) -> None:
     """90,000 of 60,000 a minute: both wait 30 s, within 2 %."""
-    async with nodes(settings_of(redis, characters_per_minute=60_000)) as (first, second):
+    async with nodes(settings_of(store, characters_per_minute=60_000)) as (first, second):
         for _ in range(50):
             first.ledger.spend(first.key, 1_000)
             second.ledger.spend(second.key, 800)
@@ -230,6 +259,28 @@ async def test_without_the_store_nobody_waits(redis: Redis, failure: str, how: s
                     await node.open("t")
                 while not 5 < node.wait_s() < 12:
                     await asyncio.sleep(0.02)
+
+
+@pytest.mark.parametrize("answer", [None, [[0], [0, 0]], {"left": 1}], ids=["none", "of another batch", "no answer"])
+async def test_a_process_that_cannot_count_is_away_until_it_can(behind: Behind, answer: object) -> None:
+    async def wrong(batch: dict[str, Any]) -> object:
+        if answer is None:
+            raise ConnectionError
+        return answer
+
+    settings = settings_of(behind, sessions=1, ledger_failure="closed")
+    await behind.server.close()
+    server = CountsServer(Path(behind.address.removeprefix("socket://")), wrong)
+    await server.start()
+    async with nodes(settings, 1) as (node,):
+        with pytest.raises(AtCapacity, match="ledger_failure"):
+            await node.open()
+        await server.close()
+        await behind.server.start()
+        async with asyncio.timeout(10):
+            while node.ledger.fleet is not None and node.ledger.fleet.away:
+                await asyncio.sleep(0.02)
+        await node.open()
 
 
 async def test_redis_counts_as_python_does(redis: Redis) -> None:

@@ -183,7 +183,8 @@ def is_free(port: int) -> bool:
 def test_a_setting_that_only_a_front_refuses_ends_the_start() -> None:
     done = run("serve", "--engine", "tone", "--port", "0", "--fronts", "2", "--set", "voices.folder=not/absolute")
     assert done.returncode == 2, done.stderr
-    assert done.stderr == b"agent-tts: voices.folder: it has to be absolute or start with ~\n"
+    says = b"agent-tts: voices.folder: it has to be absolute, start with ~, or be an address such as s3://\n"
+    assert done.stderr == says
 
 
 @pytest.mark.parametrize("fronts", ["1", "2"])

@@ -187,11 +187,14 @@ async def test_a_client_that_leaves_at_any_step_counts_nothing() -> None:
 # ---------------------------------------------------------------- sessions of another front
 
 
-async def test_a_peer_is_closed_through_any_front() -> None:
-    async with running_fronts(**KEYS) as node, httpx.AsyncClient() as http:
+@pytest.mark.parametrize("fleet", [{}, {"node": "machine-1"}])
+async def test_a_peer_is_closed_through_any_front(fleet: dict[str, str]) -> None:
+    """The id of its session tells which has it, of which node."""
+    async with running_fronts(fleet=fleet, **KEYS) as node, httpx.AsyncClient() as http:
         for number, front in enumerate(node.fronts):
             async with connected(front.url, ONE) as peer:
                 assert front_of(peer.session_id) == number
+                assert peer.session_id.startswith("machine-1." if fleet else f"{number}-")
                 path = f"{node.fronts[1 - number].url}/v1/rtc/{peer.session_id}"
                 assert (await http.delete(path)).status_code == 401
                 assert (await http.delete(path, headers=TWO)).status_code == 404

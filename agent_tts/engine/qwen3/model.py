@@ -282,7 +282,9 @@ def create_models(node: Settings, slots: int) -> list[Qwen3Model]:
     """
     settings, watermark = node.qwen3, _watermark(node)
     if not settings.models:
-        raise SettingsError("qwen3.models: the engine qwen3 needs a model: --model FOLDER, or a hub id")
+        raise SettingsError(
+            "qwen3.models: the engine qwen3 needs a model: --model FOLDER, or a hub id; `--config gpu` has three"
+        )
     logger.info("opening {}", settings.device)
     laps = Laps()
     device = Device.named(settings.device)

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Iterable
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,12 +26,14 @@ from livekit.agents.types import USERDATA_TIMED_TRANSCRIPT, TimedString
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.typing import Subprotocol
 
-from agent_tts.client.moving import MovingConnection, connect
+from agent_tts.client.moving import connect
 from agent_tts.errors import SettingsError
 from agent_tts.integrations.livekit.tts import TTS
 from agent_tts.protocol.v1 import SUBPROTOCOL
 from agent_tts.serve.session import Session
 from tests.support import RunningNode, dominant_hz, running_node, until
+from tests.two_nodes import TEXT as SENTENCE
+from tests.two_nodes import kill, two_nodes
 
 TOKENS = ("One", " two three", " fo", "ur, five", " six", " seven.")
 TEXT = "".join(TOKENS)
@@ -260,20 +263,30 @@ async def test_an_interruption_stops_only_its_reply(node: RunningNode) -> None:
     assert [each.connection_reused for each in measured][-1] is True
 
 
-async def test_a_reply_goes_on_when_its_node_is_lost(node: RunningNode) -> None:
-    """Each word is told once, in order, with its time in the reply."""
-    async with TTS(node.url, moves=True) as speaker:
+@pytest.mark.node
+async def test_a_reply_goes_on_when_its_node_is_killed(tmp_path: Path) -> None:
+    """Each word is told once with its time in the reply, and heard once; the listener waits for 500 ms at most."""
+    tokens = SENTENCE.partition(" seven")
+    clock = asyncio.get_running_loop().time
+    async with two_nodes(tmp_path) as (first, _, url), TTS(url, moves=True) as speaker:
+        whole = pcm(await say(speaker, tokens))
         heard: list[tts.SynthesizedAudio] = []
-        async with reply(speaker, ["one two three four ", "five six seven eight nine"]) as stream:
+        began, played_s, waited_s = 0.0, 0.0, 0.0
+        async with reply(speaker, tokens) as stream, asyncio.timeout(30):
             async for event in stream:
-                if not heard:
-                    moving = speaker._pool._connections[0].node
-                    assert isinstance(moving, MovingConnection)
-                    moving._node._websocket.transport.abort()
+                now = clock()
+                began = began or now
+                waited_s += max(0.0, now - began - played_s - waited_s)  # beyond the end of what was there to play
+                played_s += event.frame.duration
                 heard.append(event)
-    assert "".join(words(heard)).split() == ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
+                if played_s > 2 and first.process.poll() is None:
+                    kill(first)
+    assert first.process.poll() is not None
+    assert "".join(words(heard)) == SENTENCE
     starts = [start for start, _ in spans(heard)]
     assert starts == sorted(starts)
+    assert -0.4 * 48_000 < len(pcm(heard)) - len(whole) < 3_840  # of 5 s: no word is missing or there twice
+    assert waited_s <= 0.5
 
 
 async def test_options_apply_from_the_next_reply(node: RunningNode) -> None:

@@ -57,14 +57,25 @@ class Loudspeaker(BaseOutputTransport):
         """`pieces` of 10 ms are played at once."""
         super().__init__(TransportParams(audio_out_enabled=True, audio_out_10ms_chunks=pieces))
         self.played = b""
+        # The longest silence between two pieces of a turn, and when the last was heard.
+        self.paused_s = 0.0
+        self._heard_at: float | None = None
 
     async def start(self, frame: StartFrame) -> None:
         await super().start(frame)
         await self.set_transport_ready(frame)
 
+    def rest(self) -> None:
+        """A turn is over: the silence before the next one does not count."""
+        self.paused_s, self._heard_at = 0.0, None
+
     async def write_audio_frame(self, frame: OutputAudioRawFrame) -> bool:
+        loop = asyncio.get_running_loop()
+        if self._heard_at is not None:
+            self.paused_s = max(self.paused_s, loop.time() - self._heard_at)
         await asyncio.sleep(len(frame.audio) / 2 / frame.sample_rate)
         self.played += frame.audio
+        self._heard_at = loop.time()
         return True
 
 

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 from collections.abc import AsyncIterator
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
 import pytest
@@ -34,7 +35,6 @@ from pipecat.tests.utils import run_test
 from pipecat.transcriptions.language import Language
 
 from agent_tts.client.connection import NodeConnection
-from agent_tts.client.moving import MovingConnection
 from agent_tts.errors import SettingsError
 from agent_tts.events import SpeechOptions
 from agent_tts.integrations.pipecat import service as service_module
@@ -42,6 +42,8 @@ from agent_tts.integrations.pipecat.node_client import WebSocketNodeClient
 from agent_tts.integrations.pipecat.service import AgentTTSService
 from tests.integrations.pipecat.pipeline import Loudspeaker, running
 from tests.support import RunningNode, dominant_hz, running_node, running_node_with_process, until
+from tests.two_nodes import TEXT as SENTENCE
+from tests.two_nodes import kill, two_nodes
 
 Way = Literal["socket", "local"]
 
@@ -371,19 +373,28 @@ async def test_a_connection_lost_between_turns_affects_none(node: RunningNode) -
         assert not pipeline.errors
 
 
-async def test_a_turn_goes_on_when_its_node_is_lost(node: RunningNode) -> None:
-    """Each word is told once, and nobody is told of an error."""
-    tts = AgentTTSService(url=node.url, moves=True)
-    async with running([tts]) as pipeline:
-        await pipeline.send(TTSSpeakFrame(TEXT))
-        await until(lambda: bool(pipeline.pcm()))
-        link = tts._client
-        assert isinstance(link, WebSocketNodeClient)
-        assert isinstance(link._node, MovingConnection)
-        link._node._node._websocket.transport.abort()
-        await until(lambda: len(pipeline.down(TTSStoppedFrame)) == 1, 10)
-        assert pipeline.words == TEXT.split()
-        assert not pipeline.errors
+@pytest.mark.node
+async def test_a_turn_goes_on_when_its_node_is_killed(tmp_path: Path) -> None:
+    """Each word is told and heard once, the listener waits for 500 ms at most, and nobody is told of an error."""
+    async with two_nodes(tmp_path) as (first, _, url):
+        tts, loudspeaker = AgentTTSService(url=url, moves=True), Loudspeaker()
+        context = LLMContext()
+        async with running([tts], after=[loudspeaker, LLMAssistantAggregator(context)]) as pipeline:
+            await pipeline.turn(SENTENCE)
+            await until(lambda: len(loudspeaker.played) >= len(pipeline.pcm()), 10)
+            loudspeaker.rest()
+            half = 1.5 * len(loudspeaker.played)
+            turn = asyncio.create_task(pipeline.turn(SENTENCE))
+            await until(lambda: len(loudspeaker.played) > half, 10)
+            kill(first)
+            await turn
+            await until(lambda: len(loudspeaker.played) >= len(pipeline.pcm()), 10)
+            assert loudspeaker.paused_s <= 0.5
+            whole, resumed = (len(pipeline.pcm(each)) for each in pipeline.contexts)
+            assert -0.4 * 48_000 < resumed - whole < 3_840  # of 5 s: no word is missing or there twice
+            assert pipeline.words == [*SENTENCE.split(), *SENTENCE.split()]
+            assert said(context) == [SENTENCE, SENTENCE]
+            assert not pipeline.errors
 
 
 async def test_a_draining_node_finishes_its_speech_while_another_turn_begins(node: RunningNode) -> None:

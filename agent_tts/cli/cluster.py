@@ -1,0 +1,292 @@
+"""`agent-tts cluster`: many machines behind one address (needs agent-tts[cluster])."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from agent_tts.cli.options import Config, Set, command, settings_of
+from agent_tts.errors import SettingsError
+
+cluster = typer.Typer(
+    no_args_is_help=True, help="Many machines behind one address: Ray supervises, HAProxy carries the callers."
+)
+
+HEAD_PORT, PORT = 6379, 8100
+ANSWER_S = 30.0  # for Ray to answer a command
+
+Folder = Annotated[
+    Path | None, typer.Option(help="For this machine's state.", show_default="~/.local/state/agent-tts/cluster")
+]
+Head = Annotated[
+    str | None, typer.Option(help="HOST:PORT of the cluster's head.", show_default="that of this machine's cluster")
+]
+DoorHost = Annotated[
+    str | None, typer.Option(help="This machine's address for others.", show_default="that of its default route")
+]
+DoorPort = Annotated[int, typer.Option(min=0, max=65_535, help="Where callers come; 0: any that is free.")]
+Gpus = Annotated[int | None, typer.Option(min=0, help="GPUs of each machine.", show_default="as many as there are")]
+Cpus = Annotated[int | None, typer.Option(min=1, help="CPUs that Ray may count on.", show_default="all")]
+Tls = Annotated[str | None, typer.Option(help="PEM file: the certificate, those between, and its key.")]
+
+
+@cluster.command()
+@command
+def start(
+    context: typer.Context,
+    config: Config = None,
+    set_: Set = None,
+    host: DoorHost = None,
+    port: DoorPort = PORT,
+    head_port: Annotated[int, typer.Option(min=1, max=65_535, help="Where machines join.")] = HEAD_PORT,
+    tls_pem: Tls = None,
+    gpus: Gpus = None,
+    cpus: Cpus = None,
+    nodes: Annotated[int, typer.Option(min=1, help="Fewest nodes.")] = 1,
+    max_nodes: Annotated[int, typer.Option(min=1, help="Most nodes, one a machine.")] = 64,
+    idle_s: Annotated[float, typer.Option(min=1, help="For which a node is too many before it drains.")] = 300.0,
+    folder: Folder = None,
+) -> None:
+    """Start a cluster: this machine is its head, runs a node, and has its door open, until Ctrl+C.
+
+    The settings are those of every node. Callers come to any machine's door.
+    """
+    from agent_tts.cluster.machine import is_taken
+    from agent_tts.config.loading import find_config, load_settings
+    from agent_tts.serve.reload import with_secrets
+
+    host = host or _own_address()
+    flags = {key: value for key, value in settings_of(context).items() if key != "port"} | {"host": host}
+    defaults = {"limits.ready_share": 0.9, "timeouts.drain_s": 3_600, "fleet.secret": _secret(_folder(folder))}
+    path = None if config is None else find_config(config)
+    given = load_settings(path, flags)
+    kept = {key: value for key, value in defaults.items() if not _is_set(given, key)}
+    settings = load_settings(path, kept | flags)
+    if is_taken(host, head_port):
+        raise SettingsError(
+            f"a cluster has its head at {host}:{head_port} already: `agent-tts cluster join {host}:{head_port}`"
+        )
+    options = {
+        "settings": with_secrets(settings),
+        "host": host if host.startswith("127.") else None,
+        "gpus": _gpus() if gpus is None else gpus,
+        "nodes": nodes,
+        "max_nodes": max_nodes,
+        "down_s": idle_s,
+    }
+    _take_part(folder, f"{host}:{head_port}", host, port, tls_pem, gpus, cpus, options)
+
+
+@cluster.command()
+@command
+def join(
+    head: Annotated[str, typer.Argument(help="HOST:PORT of the cluster's head.")],
+    host: DoorHost = None,
+    port: DoorPort = PORT,
+    tls_pem: Tls = None,
+    gpus: Gpus = None,
+    cpus: Cpus = None,
+    folder: Folder = None,
+) -> None:
+    """Have this machine take part in a cluster, with a door and a node where one is needed, until Ctrl+C."""
+    from agent_tts.cluster.machine import is_taken
+
+    name, _, number = head.rpartition(":")
+    if not name or not number.isdecimal():
+        raise SettingsError(f"{head}: the head's address is HOST:PORT, such as 10.0.0.5:{HEAD_PORT}")
+    if not is_taken(name, int(number)):
+        raise SettingsError(f"no cluster answers at {head}: `agent-tts cluster start` there")
+    _take_part(folder, head, host or _own_address(), port, tls_pem, gpus, cpus, None)
+
+
+@cluster.command()
+@command
+def status(
+    head: Head = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Until Ctrl+C.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    folder: Folder = None,
+) -> None:
+    """Show the nodes of a cluster: streams, capacity, versions, drains. On any of its machines."""
+    reports = _reports(_head_of(head, folder), once=not watch)
+    if as_json:
+        for known in reports:
+            print(json.dumps(known), flush=True)
+        return
+    with Live(console=Console(), auto_refresh=False) as live:
+        for known in reports:
+            live.update(_table(known), refresh=True)
+
+
+@cluster.command()
+@command
+def drain(
+    node: Annotated[str, typer.Argument(help="Its name; `agent-tts cluster status` lists them.")],
+    head: Head = None,
+    folder: Folder = None,
+) -> None:
+    """Take a node's machine out: another takes its place, and it ends when its last call has."""
+    address = _head_of(head, folder)
+    known = next(_reports(address, once=True))
+    machine = next((report["ray_node"] for report in known if report["name"] == node), None)
+    if machine is None:
+        raise SettingsError(f"no node is named {node}; there are {', '.join(each['name'] for each in known) or 'none'}")
+    reason = ["--reason", "DRAIN_NODE_REASON_PREEMPTION", "--reason-message", "agent-tts cluster drain"]
+    deadline = ["--deadline-remaining-seconds", str(24 * 3_600)]
+    asked = ["--address", address, "--node-id", machine]
+    _ray("ray.scripts.scripts", "drain-node", *asked, *reason, *deadline)
+    print(f"{node} drains: no new callers come; `agent-tts cluster status --watch` shows its last streams")
+
+
+@cluster.command()
+@command
+def stop(folder: Folder = None) -> None:
+    """Take this machine out of its cluster, when its calls have ended."""
+    from agent_tts.cluster.machine import running
+
+    place = _folder(folder)
+    pid = running(place)
+    if pid is None:
+        raise SettingsError(f"this machine is in no cluster ({place})")
+    os.kill(pid, signal.SIGTERM)
+    with Console(stderr=True).status("the calls of this machine end"):
+        while running(place) is not None:
+            time.sleep(0.1)
+
+
+# ---------------------------------------------------------------- inside
+
+
+def _secret(folder: Path) -> str:
+    """The same at each start: nodes with other settings than they were started with are not adopted."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path = folder / "secret"
+    if not path.exists() or not path.read_text():
+        path.touch(0o600)
+        path.write_text(secrets.token_urlsafe(32))
+    return path.read_text()
+
+
+def _is_set(settings: Any, key: str) -> bool:
+    *sections, name = key.split(".")
+    for section in sections:
+        settings = getattr(settings, section)
+    return name in settings.model_fields_set
+
+
+def _folder(folder: Path | None) -> Path:
+    _need_ray()
+    from agent_tts.cluster.own_node import DEFAULT_FOLDER
+
+    return (folder or Path(DEFAULT_FOLDER)).expanduser().absolute()
+
+
+def _need_ray() -> None:
+    try:
+        import ray.serve  # noqa: F401
+    except ImportError:
+        raise SettingsError("a cluster needs Ray: `pip install 'agent-tts[cluster]'`") from None
+
+
+def _own_address() -> str:
+    """This machine's address on its default route; nothing is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))
+        except OSError:
+            return "127.0.0.1"
+        return str(probe.getsockname()[0])
+
+
+def _gpus() -> int:
+    """GPUs of this machine."""
+    return len(list(Path("/proc/driver/nvidia/gpus").glob("*")))
+
+
+def _take_part(
+    folder: Path | None,
+    head: str,
+    host: str,
+    port: int,
+    tls_pem: str | None,
+    gpus: int | None,
+    cpus: int | None,
+    options: dict[str, Any] | None,
+) -> None:
+    import asyncio
+
+    from agent_tts.cluster.door import Door
+    from agent_tts.cluster.machine import Machine
+    from agent_tts.serve.telemetry.logs import log_to_stderr
+
+    place = _folder(folder)
+    log_to_stderr("info")
+    ray = [f"--node-ip-address={host}"]
+    ray += [] if gpus is None else [f"--num-gpus={gpus}"]
+    ray += [] if cpus is None else [f"--num-cpus={cpus}"]
+    any_host = host if host.startswith("127.") else "0.0.0.0"
+    door = Door(port=port, host=any_host, tls_pem=tls_pem, folder=place / "door")
+
+    def started() -> None:
+        (place / "head").write_text(head)
+        scheme = "http" if tls_pem is None else "https"
+        print(f"agent-tts cluster: {scheme}://{host}:{door.port} (machines join with {head})", file=sys.stderr)
+
+    asyncio.run(Machine(place, head, ray, door, options).run(started))
+
+
+def _head_of(head: str | None, folder: Path | None) -> str:
+    place = _folder(folder)
+    if head is not None:
+        return head
+    try:
+        return (place / "head").read_text()
+    except OSError:
+        raise SettingsError("this machine is in no cluster: name its head (--head HOST:PORT)") from None
+
+
+def _ray(*command: str) -> str:
+    from agent_tts.processes import module_command
+
+    try:
+        done = subprocess.run(module_command(*command), capture_output=True, text=True, timeout=ANSWER_S, check=True)
+    except subprocess.TimeoutExpired:
+        raise SettingsError(f"the cluster does not answer within {ANSWER_S:g} s") from None
+    except subprocess.CalledProcessError as error:
+        lines = (error.stderr or error.stdout).strip().splitlines() or ["no reason was given"]
+        raise SettingsError(f"the cluster does not answer: {lines[-1]}") from None
+    return done.stdout
+
+
+def _reports(head: str, *, once: bool) -> Iterator[list[dict[str, Any]]]:
+    while True:
+        yield json.loads(_ray("agent_tts.cluster.watch", head, "--once"))
+        if once:
+            return
+
+
+def _table(known: list[dict[str, Any]]) -> Table:
+    table = Table("node", "address", "state", "streams", "waiting", "first audio p95", "version")
+    for node in known:
+        first = f"{node['first_audio_s'] * 1_000:.0f} ms" if node["first_audio_s"] else "-"
+        streams = f"{node['used']:.0f} of {node['slots']:.0f}"
+        address = f"{node['host']}:{node['port']}"
+        table.add_row(node["name"], address, node["state"], streams, f"{node['waiting']:.0f}", first, node["version"])
+    used, slots = (sum(node[name] for node in known) for name in ("used", "slots"))
+    table.add_section()
+    table.add_row(f"{len(known)} nodes", "", "", f"{used:.0f} of {slots:.0f}", "", "", "")
+    return table

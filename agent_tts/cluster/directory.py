@@ -1,0 +1,59 @@
+"""What the machines of a cluster know of each other: nodes, and the counts of their keys. Pure; an actor has one."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from agent_tts.cluster.nodes import NodeAddress
+from agent_tts.serve.fleet_counts import Batch, Counts
+
+NAME, NAMESPACE = "directory", "agent-tts"  # of the actor
+TELL_S = 1.0  # between two reports of a node
+FORGET_S = 10.0  # after its last report a node is not told any more
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReport:
+    """What a node's replica tells each second."""
+
+    name: str
+    host: str
+    port: int
+    version: str
+    ray_node: str  # Ray's id of its machine
+    state: str  # what `/ready` says
+    used: float = 0.0  # slots
+    slots: float = 0.0
+    waiting: float = 0.0
+    first_audio_s: float = 0.0
+
+    @property
+    def address(self) -> NodeAddress:
+        return NodeAddress(self.name, self.host, self.port, self.version)
+
+
+class Directory:
+    """The nodes by their last reports. Plain values go in and come out. The caller passes the time, in seconds."""
+
+    def __init__(self) -> None:
+        # Each node's last report and when it came.
+        self._reports: dict[str, tuple[NodeReport, float]] = {}
+        self._counts = Counts()
+
+    def tell(self, report: dict[str, Any], now: float) -> None:
+        """Take a node's report. Raises `TypeError` if its fields are not those of this version."""
+        self._reports[report["name"]] = NodeReport(**report), now
+
+    def leave(self, name: str) -> None:
+        """A node has ended."""
+        self._reports.pop(name, None)
+
+    def nodes(self, now: float) -> list[dict[str, Any]]:
+        """The last report of each node that has told one lately, by name."""
+        self._reports = {name: known for name, known in self._reports.items() if known[1] > now - FORGET_S}
+        return [asdict(report) for _, (report, _) in sorted(self._reports.items())]
+
+    def exchange(self, batch: dict[str, Any], now: float) -> tuple[list[int], list[int]]:
+        """See `agent_tts.serve.fleet_counts.Counts`."""
+        return self._counts.exchange(Batch(**batch), now * 1_000)

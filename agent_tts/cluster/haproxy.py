@@ -1,0 +1,219 @@
+"""HAProxy as text: its configuration, and the commands and answers of its runtime API. Pure."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from agent_tts.cluster.nodes import NodeAddress
+
+SOCKET = "haproxy.sock"  # of the runtime API, in the folder that HAProxy runs in
+LISTENER = "AGENT_TTS_DOOR"  # environment variable with the descriptor of the listener
+
+# Seconds. A node looks after its callers by itself: it pings them, and closes idle ones. These are for a machine that
+# is gone. A player may take nothing for as long as its longest lead (60 s), so nothing here is shorter but keepalive,
+# which asks machines, not programs.
+UNTAKEN_S = 90
+SILENCE_S = 300
+TUNNEL_S = 3_600
+
+# The looks at /ready: one failure is enough, and so is one success.
+_CHECK = "check inter 500ms fall 1 rise 1"
+
+# The body that a node gives, too.
+_ERROR = '{"error":{"message":"%s","type":"server_error","param":null,"code":"%s"}}'
+_FULL = _ERROR % ("no node takes new callers now: try again", "at_capacity")
+_LOST = _ERROR % ("the node is gone: try again", "engine_lost")
+
+_OWN = """.if feature(PROMEX)
+frontend own
+  bind 127.0.0.1:%d
+  http-request use-service prometheus-exporter if { path /metrics }
+  http-request deny deny_status 404
+.endif
+"""
+
+
+def configuration(address: str, tls_pem: str | None = None, metrics_port: int | None = None) -> str:
+    """The text of `haproxy.cfg`.
+
+    The listener is inherited, so a restarted HAProxy needs no free port, and callers wait meanwhile. The runtime API
+    adds servers, by the names of their nodes; text of `server_lines` may follow for those that are known.
+
+    Args:
+        address: what the listener is bound to. Told only: a door that wants another one finds that this is not its own.
+        tls_pem: path of a PEM file with a certificate, its intermediate certificates and the key; None: no TLS.
+        metrics_port: port on loopback for `/metrics` of HAProxy itself, where the build has them; None: no such port.
+    """
+    tls = "" if tls_pem is None else f" ssl crt {_quoted(tls_pem)} alpn http/1.1 ssl-min-ver TLSv1.2"
+    own = "" if metrics_port is None else _OWN % metrics_port
+    return f"""# Of the door at {address}, which writes this file.
+.if !version_atleast(2.8)
+.alert "HAProxy 2.8 or newer is needed: servers are added while it runs"
+.endif
+global
+  stats socket unix@{SOCKET} mode 600 level admin
+  fd-hard-limit 200000  # two a caller, as far as the system allows
+  tune.rcvbuf.server 65536  # of a node: what a slow caller has not taken waits there, where it is noticed
+defaults
+  mode http
+  option http-server-close
+  option http-no-delay  # audio is sent in parts
+  option abortonclose
+  option redispatch 1
+  retries 2
+  option clitcpka
+  clitcpka-idle 10s
+  clitcpka-intvl 5s
+  clitcpka-cnt 3
+  option srvtcpka
+  srvtcpka-idle 5s
+  srvtcpka-intvl 2s
+  srvtcpka-cnt 3
+  timeout connect 2s
+  timeout check 2s
+  timeout http-request 5s
+  timeout http-keep-alive 10s
+  timeout client {SILENCE_S}s
+  timeout client-fin 5s
+  timeout server {SILENCE_S}s
+  timeout tunnel {TUNNEL_S}s
+  http-error status 502 content-type application/json string {_quoted(_LOST)} hdr Retry-After 1
+  http-error status 503 content-type application/json string {_quoted(_FULL)} hdr Retry-After 1
+frontend callers
+  bind "fd@${{{LISTENER}}}" tcp-ut {UNTAKEN_S}s{tls}
+  acl ready path /ready
+  acl any nbsrv(nodes) gt 0
+  http-request return status 200 content-type application/json string '{{"status":"ok"}}' if ready any
+  http-request return status 503 content-type application/json string '{{"status":"no_node"}}' if ready
+  http-request deny deny_status 404 if {{ path /metrics }}
+  http-request set-header X-Forwarded-For %[src]
+  # The id of a WebRTC call begins with the name of its node.
+  acl candidates path /api/agent/offer
+  http-request set-var(txn.call) path,field(4,/) if {{ path_beg /v1/rtc/ }} !METH_POST
+  http-request wait-for-body time 5s if candidates {{ method PATCH }}
+  http-request set-var(txn.call) req.body,json_query('$.pc_id') if candidates {{ method PATCH }}
+  default_backend nodes
+{own}backend nodes
+  balance leastconn
+  http-reuse never
+  option httpchk GET /ready
+  use-server %[var(txn.call),field(1,.)] if {{ var(txn.call) -m found }}
+  force-persist if {{ var(txn.call) -m found }}
+"""
+
+
+def server_lines(nodes: Sequence[NodeAddress]) -> str:
+    """The end of a configuration: nodes that were servers before, and get callers at once."""
+    return "".join(f"  server {node.name} {_with_port(node)} {_CHECK}\n" for node in nodes)
+
+
+def _with_port(node: NodeAddress) -> str:
+    return f"[{node.host}]:{node.port}" if ":" in node.host else f"{node.host}:{node.port}"
+
+
+def _quoted(text: str) -> str:
+    """Text as one word of a configuration. Raises `ValueError` for what cannot be one."""
+    if "'" in text or "\n" in text:
+        raise ValueError(f"{text!r} has a quote or a line break")
+    return f"'{text}'"
+
+
+# ---------------------------------------------------------------- runtime API
+
+# Asks for all servers; answered with what `servers` reads.
+LOOK = "show servers state nodes; show stat nodes 4 -1"
+
+# Bits of `srv_admin_state`: maintenance and drain, by command; others are inherited or by configuration.
+_MAINT, _DRAIN = 0x01, 0x08
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A node, as HAProxy has it."""
+
+    name: str
+    host: str
+    port: int
+    state: Literal["ready", "drain", "maint"]  # as commanded
+    up: bool  # its last check was answered with 200
+    check: str  # how the last one ended: L7OK, L7STS (503 for example), L7TOUT, L4CON, L4TOUT ...
+    sessions: int  # requests and WebSockets that are open
+
+    @property
+    def gone(self) -> bool:
+        """Whether nothing took the last connection to it."""
+        return self.check in ("L4CON", "L4TOUT")
+
+
+def servers(answer: str) -> list[Server]:
+    """All servers, from the answer to `LOOK`. Raises `ValueError` or `KeyError` for anything else."""
+    version, state, stat = answer.split("# ")
+    if version.strip() != "1":
+        raise ValueError(f"HAProxy says {version.strip()}")
+    stats = {row["svname"]: row for row in csv.DictReader(stat.splitlines())}
+    found = []
+    for row in csv.DictReader(state.strip().splitlines(), delimiter=" "):
+        about, admin = stats[row["srv_name"]], int(row["srv_admin_state"])
+        found.append(
+            Server(
+                row["srv_name"],
+                row["srv_addr"],
+                int(row["srv_port"]),
+                "maint" if admin & _MAINT else "drain" if admin & _DRAIN else "ready",
+                row["srv_op_state"] != "0",
+                about["check_status"].removeprefix("* "),
+                int(about["scur"]),
+            )
+        )
+    return found
+
+
+def commands(have: Iterable[Server], wanted: Sequence[NodeAddress], lost: Collection[str] = ()) -> list[str]:
+    """What to say next, so that HAProxy has the wanted nodes; nothing when it has.
+
+    A new one gets callers once its check is answered. One that is not wanted drains. It goes when it has no sessions
+    and is gone: a node that still runs may have WebRTC calls, whose signalling has to find it.
+
+    Args:
+        lost: names of servers that have been gone so long that their callers are told. The kernel keeps a connection to
+            a machine without power for a quarter of an hour, if it has something to send.
+    """
+    there = {server.name: server for server in have}
+    said = [f"shutdown sessions server nodes/{name}" for name in lost if name in there and there[name].sessions]
+    for node in wanted:
+        server, path = there.pop(node.name, None), f"nodes/{node.name}"
+        if server is None:
+            said += [f"add server {path} {_with_port(node)} {_CHECK}", f"enable health {path}"]
+            said += [f"set server {path} health down", f"set server {path} state ready"]
+            continue
+        if (server.host, server.port) != (node.host, node.port):
+            said.append(f"set server {path} addr {node.host} port {node.port}")
+        if server.state != "ready":
+            said.append(f"set server {path} state ready")
+    for server in there.values():
+        path = f"nodes/{server.name}"
+        if server.state == "ready":
+            said.append(f"set server {path} state drain")
+        elif server.state == "drain" and server.sessions == 0 and server.gone:
+            said.append(f"set server {path} state maint")
+        elif server.state == "maint":
+            said.append(f"del server {path}" if server.sessions == 0 else f"set server {path} state drain")
+    return said
+
+
+# Answers of commands that did what they say.
+_DONE = ("New server registered.", "Server deleted.", "IP changed", "port changed", "no need to change")
+
+
+def complaints(answer: str) -> list[str]:
+    """What an answer to `commands` has besides what is usual."""
+    return [line for line in answer.splitlines() if line.strip() and not line.startswith(_DONE)]
+
+
+def new_certificate(path: str, pem: str) -> list[str]:
+    """Commands that replace the certificate; each is for a connection of its own."""
+    text = "\n".join(line for line in pem.splitlines() if line.strip())  # an empty line would end it
+    return [f"set ssl cert {path} <<\n{text}\n", f"commit ssl cert {path}"]

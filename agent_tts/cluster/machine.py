@@ -1,0 +1,235 @@
+"""A machine of a cluster: its part of Ray, its door, and what the door is told. None of them ends with another."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import json
+import os
+import signal
+import socket
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from loguru import logger
+
+from agent_tts.cluster.directory import NodeReport
+from agent_tts.cluster.door import Door
+from agent_tts.cluster.nodes import NodeAddress
+from agent_tts.cluster.own_node import FOLDER, living, until_ended
+from agent_tts.errors import SettingsError
+from agent_tts.in_child import die_with
+from agent_tts.processes import module_command
+
+DOOR_DRAIN_S = 3_600.0  # longest wait for the callers of this door when its machine is taken out
+KEEP_S = 120.0  # after the directory last told of a node the door still asks it whether it takes callers
+AGAIN_S = 2.0  # before a part is started again
+RAY_S = 60.0  # for Ray to start, or to end
+# Ray Serve learns the load of nodes each second, not every ten; nothing is sent to Ray's makers.
+ENVIRONMENT = {
+    "RAY_SERVE_REPLICA_AUTOSCALING_METRIC_PUSH_INTERVAL_S": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    # Ray lowers the priority of its workers by 15, and a node, which works in real time, would inherit it.
+    "RAY_worker_niceness": "0",
+}
+RAY = "ray.scripts.scripts"
+
+
+class Known:
+    """The nodes that the door is told of. Pure: a node is kept for `KEEP_S` after it was last heard of."""
+
+    def __init__(self) -> None:
+        self._heard: dict[str, tuple[NodeAddress, float]] = {}
+
+    def hear(self, addresses: list[NodeAddress], now: float) -> list[NodeAddress]:
+        """All nodes to tell the door of, by name."""
+        self._heard |= {address.name: (address, now) for address in addresses}
+        self._heard = {name: known for name, known in self._heard.items() if known[1] > now - KEEP_S}
+        return [address for _, (address, _) in sorted(self._heard.items())]
+
+
+class Machine:
+    """Runs until it is told to end.
+
+    Args:
+        folder: for its state; nobody else may write there. One machine of a cluster has one.
+        head: `HOST:PORT` of the cluster's head.
+        ray: more arguments of `ray start`.
+        options: of the application (`app.application`), where this machine is the head.
+    """
+
+    def __init__(self, folder: Path, head: str, ray: list[str], door: Door, options: dict[str, Any] | None) -> None:
+        self._folder = folder
+        self._head = head
+        self._ray = ray
+        self._door = door
+        self._options = options
+        self._known = Known()
+
+    async def run(self, started: Callable[[], None]) -> None:
+        """Take part until SIGTERM or SIGINT: then the nodes of this machine finish their calls, and all of it ends.
+
+        Args:
+            started: called when the door is open.
+
+        Raises:
+            SettingsError: the door cannot be opened, or this folder has a machine already.
+        """
+        ending = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, ending.set)
+        with _only_one(self._folder):
+            await self._door.start()
+            await self._tell_door(_read(self._folder / "nodes.json"))
+            started()
+            parts = [self._keep_ray(), self._keep_watching()]
+            if self._options is not None:
+                parts.append(self._keep_deployed(self._options))
+            tasks = [asyncio.create_task(part) for part in parts]
+            try:
+                await ending.wait()
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+                # Callers of other machines' nodes may have come by this door.
+                await asyncio.gather(self._end_nodes(), self._door.close(DOOR_DRAIN_S))
+
+    # ------------------------------------------------------------ parts
+
+    async def _keep_ray(self) -> None:
+        """Ray's processes of this machine; when they have ended they are started again."""
+        place = ["--head", f"--port={self._head.rpartition(':')[2]}", "--include-dashboard=false"]
+        if self._options is None:
+            place = [f"--address={self._head}"]
+        while True:
+            async with self._running(RAY, "start", "--block", *place, *self._ray) as process:
+                await process.wait()
+            logger.warning("Ray has ended on this machine: it is started again; nodes and callers go on")
+            await asyncio.sleep(AGAIN_S)
+
+    async def _keep_deployed(self, options: dict[str, Any]) -> None:
+        """Deploy the application, and again whenever the directory is gone: the head has been started anew."""
+        while True:
+            async with self._running("agent_tts.cluster.watch", self._head, "--once") as process:
+                known = await process.wait() == 0
+            if not known:
+                # As many nodes as may live on without a head: without a replica nobody would end them.
+                input_ = json.dumps(options | {"found": len(_read(self._folder / "nodes.json"))}).encode()
+                async with self._running("agent_tts.cluster.app", self._head, input_=input_) as process:
+                    if await process.wait() == 0:
+                        logger.info("the cluster is deployed")
+            await asyncio.sleep(AGAIN_S)
+
+    async def _keep_watching(self) -> None:
+        """Tell the door of the nodes that the directory knows."""
+        while True:
+            async with self._running("agent_tts.cluster.watch", self._head) as process:
+                assert process.stdout is not None
+                async for line in process.stdout:
+                    await self._tell_door([NodeReport(**report).address for report in json.loads(line)])
+            await asyncio.sleep(AGAIN_S)
+
+    async def _tell_door(self, addresses: list[NodeAddress]) -> None:
+        nodes = self._known.hear(addresses, time.monotonic())
+        await self._door.update(nodes)
+        text = json.dumps([asdict(node) for node in nodes])
+        path = self._folder / "nodes.json"
+        if nodes and (not path.exists() or path.read_text() != text):
+            path.write_text(text)
+
+    @asynccontextmanager
+    async def _running(self, module: str, *args: str, input_: bytes = b"") -> AsyncIterator[asyncio.subprocess.Process]:
+        """`python -m MODULE ARGS`, with what it complains of in a file; what is left of it ends with the block."""
+        with (self._folder / f"{module.rpartition('.')[2]}.log").open("ab") as log:
+            process = await asyncio.create_subprocess_exec(
+                *module_command(module, *args),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE if module.endswith("watch") else log,
+                stderr=log,
+                env=os.environ | ENVIRONMENT | {FOLDER: str(self._folder)},
+                start_new_session=True,
+                # Ray ends with this process, so a killed machine can be started again; its node and its door live on.
+                preexec_fn=partial(die_with, os.getpid()),
+                limit=1 << 20,
+            )
+        assert process.stdin is not None
+        try:
+            process.stdin.write(input_)
+            process.stdin.close()
+            yield process
+        finally:
+            if process.returncode is None:
+                # Not by asyncio's own methods: they poll the process and so take its exit code from the watcher.
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process.pid, signal.SIGTERM)
+                try:
+                    async with asyncio.timeout(RAY_S):
+                        await process.wait()
+                except TimeoutError:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(process.pid, signal.SIGKILL)
+                    await process.wait()
+
+    async def _end_nodes(self) -> None:
+        """The nodes of this machine finish their calls and end. A second signal ends this process at once."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().remove_signal_handler(number)
+        records = [path for path in self._folder.glob("*.json") if path.stem.isdecimal()]
+        for path in records:
+            if (node := living(path)) is not None:
+                logger.info("node {} finishes its calls", node.name)
+                os.kill(node.pid, signal.SIGTERM)
+        for path in records:
+            await until_ended(path)
+
+
+def _read(path: Path) -> list[NodeAddress]:
+    try:
+        return [NodeAddress(**node) for node in json.loads(path.read_text())]
+    except (OSError, ValueError, TypeError):
+        return []
+
+
+@contextlib.contextmanager
+def _only_one(folder: Path) -> Any:
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with (folder / "machine.pid").open("a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise SettingsError(
+                f"this machine is in a cluster already (process {running(folder)}): `agent-tts cluster stop` ends it"
+            ) from None
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        yield
+
+
+def running(folder: Path) -> int | None:
+    """The process of the machine with this folder; None if there is none."""
+    try:
+        with (folder / "machine.pid").open() as file:
+            pid = int(file.read())
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return pid
+    except (OSError, ValueError):
+        pass
+    return None
+
+
+def is_taken(host: str, port: int) -> bool:
+    """Whether something listens there."""
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.settimeout(1.0)
+        return probe.connect_ex((host, port)) == 0

@@ -1,0 +1,273 @@
+"""The node of a machine: found alive and adopted, or started; looked after by one process, and outliving it.
+
+A folder has a place for each node: `N.lock` is held by the process that looks after it, `N.json` says which process the
+node is. So a node whose keeper was killed speaks on, and the next keeper finds it with its GPU memory and its callers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import hashlib
+import json
+import os
+import re
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+from loguru import logger
+
+from agent_tts import __version__
+from agent_tts.cluster.figures import Figures
+from agent_tts.cluster.scaling import Load
+from agent_tts.config.settings import ENV_PREFIX, Settings
+from agent_tts.errors import SettingsError
+from agent_tts.processes import module_command
+from agent_tts.serve.reload import with_secrets
+
+FOLDER = "TTS_CLUSTER_FOLDER"  # variable of Ray's processes: the folder of their machine
+DEFAULT_FOLDER = "~/.local/state/agent-tts/cluster"
+PLACES = 64  # nodes on one machine, living and ending
+FIRST_PORT = 8101
+START_S = 600.0  # the first start on a machine compiles kernels and may download a model
+LOOK_S = 0.1
+ANSWER_S = 3.0
+KEY = "cluster"  # name of the key that the keeper reads metrics with, where a node has keys
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What is known of a node's process."""
+
+    pid: int
+    started: int  # by the kernel's clock, in ticks: another process may get its pid
+    name: str
+    port: int
+    version: str
+    gpus: str  # as in CUDA_VISIBLE_DEVICES
+    settings: str  # a digest
+    key: str | None  # for its metrics
+
+
+class OwnNode:
+    """One node. `start`, then `look` as often as you like, then `drain` if it shall end; `release` at last.
+
+    Args:
+        folder: for places, settings and logs; nobody else may read it.
+        settings: of the node; its port, name and ledger are chosen here.
+        host: the address at which other machines reach it.
+        gpus: as in CUDA_VISIBLE_DEVICES; "" for none.
+    """
+
+    def __init__(self, folder: Path, settings: Settings, host: str, gpus: str) -> None:
+        self._folder = folder
+        self._settings = settings
+        self._host = host
+        self._gpus = gpus
+        # The number of its place and the lock of it, from `start` on; and what is known of its process.
+        self._place = -1
+        self._lock: int | None = None
+        self.record: Record | None = None
+        self._figures = Figures()
+        self._http = httpx.AsyncClient(timeout=ANSWER_S, trust_env=False, verify=False)
+
+    @property
+    def counts_path(self) -> Path:
+        """Where it asks for the counts of its keys."""
+        return self._folder / f"{self._place}.sock"
+
+    @property
+    def url(self) -> str:
+        assert self.record is not None
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return f"http://{host}:{self.record.port}"
+
+    async def start(self, before: Callable[[Path], Any]) -> bool:
+        """Adopt a node or start one, and wait until it takes callers; returns whether it was adopted.
+
+        Args:
+            before: called, and awaited, with `counts_path` when the place is known.
+
+        Raises:
+            SettingsError: it has ended or is not ready in time; the message has the end of its log.
+        """
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        known = sorted(int(path.stem) for path in self._folder.glob("*.json") if path.stem.isdecimal())
+        adopted = self._find(known, lambda found: found is not None and self._is_ours(found))
+        if not adopted and not self._find(range(PLACES), lambda found: found is None):
+            raise SettingsError(f"{self._folder}: all {PLACES} places have a node")
+        await before(self.counts_path)
+        if adopted:
+            await self._until_ready()
+        else:
+            await self.restart()
+        return adopted
+
+    async def restart(self) -> None:
+        """Start it in its place, where none lives any more. Raises `SettingsError`, as `start` does."""
+        self.record = await asyncio.to_thread(self._launch)
+        self._path("json").write_text(json.dumps(asdict(self.record)))
+        await self._until_ready()
+
+    @property
+    def is_alive(self) -> bool:
+        return self.record is not None and _started(self.record.pid) == self.record.started
+
+    async def look(self) -> tuple[str, Load]:
+        """What `/ready` says, or "lost", and the node's load."""
+        assert self.record is not None
+        headers = {} if self.record.key is None else {"X-API-Key": self.record.key}
+        try:
+            ready, page = await asyncio.gather(
+                self._http.get(f"{self.url}/ready"), self._http.get(f"{self.url}/metrics", headers=headers)
+            )
+            return str(ready.json()["status"]), self._figures.read(page.raise_for_status().text)
+        except (httpx.HTTPError, ValueError, KeyError):
+            return "lost", Load(0, 0)
+
+    def kill(self) -> None:
+        """End it at once, with its callers."""
+        if self.is_alive and self.record is not None:
+            os.kill(self.record.pid, signal.SIGKILL)
+
+    async def drain(self) -> None:
+        """Let it finish its calls and end: no new ones come. Cancelling it leaves it draining."""
+        if self.is_alive and self.record is not None:
+            os.kill(self.record.pid, signal.SIGTERM)
+        await until_ended(self._path("json"))
+        self._path("json").unlink(missing_ok=True)
+
+    async def release(self) -> None:
+        """Look after it no more: another may. Idempotent."""
+        await self._http.aclose()
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    # ------------------------------------------------------------ inside
+
+    def _path(self, kind: str) -> Path:
+        return self._folder / f"{self._place}.{kind}"
+
+    async def _until_ready(self) -> None:
+        try:
+            async with asyncio.timeout(START_S):
+                while (await self.look())[0] not in ("ok", "full", "draining"):
+                    if not self.is_alive:
+                        raise SettingsError(f"the node has ended: {self._tail()}")
+                    await asyncio.sleep(LOOK_S)
+        except TimeoutError:
+            raise SettingsError(f"the node is not ready after {START_S:g} s: {self._tail()}") from None
+
+    def _find(self, places: Iterable[int], fits: Callable[[Record | None], bool]) -> bool:
+        """Take the first of these places that nobody looks after and whose living node, or None, fits."""
+        for place in places:
+            lock = os.open(self._folder / f"{place}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(lock)
+                continue
+            found = living(self._folder / f"{place}.json")
+            if fits(found):
+                self._place, self._lock, self.record = place, lock, found
+                return True
+            os.close(lock)
+        return False
+
+    def _is_ours(self, found: Record) -> bool:
+        return (found.version, found.gpus, found.settings) == (__version__, self._gpus, self._digest)
+
+    @property
+    def _digest(self) -> str:
+        return hashlib.sha256(with_secrets(self._settings).encode()).hexdigest()
+
+    def _launch(self) -> Record:
+        values = json.loads(with_secrets(self._settings))
+        key = secrets.token_urlsafe(32) if self._settings.auth.locked else None
+        port = _free_port(self._host, FIRST_PORT + self._place)
+        name = f"{re.sub('[^a-z0-9]', '-', self._host.lower())}-{port}"
+        values |= {"host": self._host, "port": port}
+        values["fleet"] |= {"node": name}
+        values["tls"] = {}  # the door has the certificate
+        if values["fleet"]["secret"] and not values["fleet"]["ledger"]:
+            values["fleet"]["ledger"] = f"socket://{self.counts_path}"
+        if key is not None:
+            values["auth"]["keys"][KEY] = {"key": key, "operator": True}
+        config, log = self._path("yaml"), self._path("log")
+        with suppress(FileNotFoundError):
+            log.rename(self._path("log.1"))
+        config.touch(0o600)
+        config.write_text(json.dumps(values))  # JSON is YAML
+        # The settings have the environment's share of them already.
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(ENV_PREFIX)}
+        environment["CUDA_VISIBLE_DEVICES"] = self._gpus
+        # Ray ends the children of its processes: this one's parent is gone at once.
+        done = subprocess.run(
+            module_command("agent_tts.cluster.detach", str(log), "serve", "--config", str(config)),
+            env=environment,
+            capture_output=True,
+            timeout=60,
+            check=True,
+        )
+        pid = int(done.stdout)
+        started = _started(pid)
+        if started is None:
+            raise SettingsError(f"the node has ended at once: {self._tail()}")
+        logger.info("node {} is started, process {}, its log is {}", name, pid, log)
+        return Record(pid, started, name, port, __version__, self._gpus, self._digest, key)
+
+    def _tail(self) -> str:
+        with suppress(OSError):
+            return self._path("log").read_text(errors="replace")[-2_000:].strip()
+        return "it has no log"
+
+
+def living(path: Path) -> Record | None:
+    """The node of a record file, if its process lives."""
+    try:
+        found = Record(**json.loads(path.read_text()))
+    except (OSError, ValueError, TypeError):
+        return None
+    return found if _started(found.pid) == found.started else None
+
+
+async def until_ended(path: Path) -> None:
+    """Wait until no node of a record file lives."""
+    while True:
+        if living(path) is None:
+            return
+        await asyncio.sleep(LOOK_S)
+
+
+def _started(pid: int) -> int | None:
+    """When a process was started, in ticks since the machine was; None if it has ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in "ZX" else int(fields[19])
+
+
+def _free_port(host: str, wanted: int) -> int:
+    """`wanted`, or another that is free if a stranger listens there."""
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        for port in (wanted, 0):
+            with suppress(OSError):
+                probe.bind((host, port))
+                return int(probe.getsockname()[1])
+    raise SettingsError(f"no port is free at {host}")
+
+
+if sys.platform != "linux":
+    raise SettingsError("a cluster needs Linux on its machines")

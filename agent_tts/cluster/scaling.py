@@ -1,0 +1,50 @@
+"""How many nodes a cluster should have. Pure, but for the last function, which Ray Serve calls."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+RESERVE = 0.25  # of all slots that may be in use: those stay free for callers who come while a machine starts
+SLOW_S = 0.3  # first audio, at p95, above which nodes are too busy whatever their slots say
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Of one node that takes callers."""
+
+    used: float  # slots
+    slots: float
+    waiting: float = 0.0  # contexts without a slot
+    first_audio_s: float = 0.0  # p95 of the last seconds; 0 without any
+
+
+def nodes_wanted(loads: Sequence[Load], now: int, *, reserve: float = RESERVE) -> int:
+    """The number of nodes that these loads need.
+
+    Args:
+        loads: of the nodes that have told theirs.
+        now: nodes that there are or that were asked for. Without any load to go by, they are enough.
+        reserve: share of all slots to keep free, in [0, 1).
+    """
+    slots = sum(load.slots for load in loads)
+    if not slots:
+        return max(now, 1)
+    used = sum(load.used + load.waiting for load in loads)
+    wanted = max(1, math.ceil(used / (slots / len(loads)) / (1 - reserve) - 1e-9))
+    if any(load.first_audio_s > SLOW_S for load in loads):
+        wanted = max(wanted, len(loads) + 1)
+    return wanted
+
+
+def decide(ctx: Any) -> tuple[int, dict[str, Any]]:
+    """Ray Serve's policy: the nodes that are wanted, and no state of its own. `ctx` is an `AutoscalingContext`."""
+    told: dict[str, dict[Any, float]] = ctx.aggregated_metrics or {}
+    replicas = set(told.get("slots", {}))
+    loads = [
+        Load(*(told.get(name, {}).get(replica, 0.0) for name in ("used", "slots", "waiting", "first_audio_s")))
+        for replica in replicas
+    ]
+    return nodes_wanted([load for load in loads if load.slots], ctx.target_num_replicas), {}

@@ -1,0 +1,89 @@
+"""`make cluster-demo`: four machines of a cluster on this one, with the tone engine. It says what it does."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import tempfile
+import time
+from collections import Counter
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import httpx
+
+from tests.cluster.machines import UP_S, Caller, ClusterMachine, callers, machines, nodes
+
+SLOTS = 4  # of each node
+CALLERS = (4, 4, 4)  # who come, each time when a node has room for them
+
+
+def say(began: float, text: str) -> None:
+    print(f"{time.monotonic() - began:6.1f} s  {text}", flush=True)
+
+
+async def until_serving(machine: ClusterMachine, count: int) -> list[str]:
+    """Wait until so many nodes serve callers, be they full or not; returns their names."""
+    async with asyncio.timeout(UP_S):
+        while True:
+            known = await nodes(machine)
+            serving = [name for name, node in known.items() if node["state"] in ("ok", "full")]
+            if len(serving) == len(known) == count:
+                return serving
+
+
+async def open_door(machine: ClusterMachine) -> str:
+    """The address of a machine's door, once that knows a node with room."""
+    url = await machine.url()
+    async with asyncio.timeout(UP_S), httpx.AsyncClient() as http:
+        while (await http.get(f"{url}/ready")).status_code != 200:
+            await asyncio.sleep(0.1)
+    return url
+
+
+def spread(spoken_to: list[Caller]) -> str:
+    return ", ".join(f"{name}: {count}" for name, count in sorted(Counter(each.node for each in spoken_to).items()))
+
+
+async def demo(folder: Path) -> None:
+    began = time.monotonic()
+    say(began, "four machines start: `agent-tts cluster start`, and `agent-tts cluster join` three times")
+    async with machines(folder, 3, f"slots={SLOTS}", idle_s=5) as (head, *others):
+        await until_serving(head, 1)
+        say(began, f"one node takes callers at {await head.url()}, and at the doors of the other three machines")
+        async with AsyncExitStack() as calls:
+            spoken_to: list[Caller] = []
+            for number, (door, more) in enumerate(zip((head, *others[:2]), CALLERS, strict=True), 2):
+                spoken_to += await calls.enter_async_context(callers(await open_door(door), more, moves=True))
+                say(
+                    began,
+                    f"{len(spoken_to)} callers are spoken to, on {spread(spoken_to)}: all slots are in use",
+                )
+                await until_serving(head, number)
+                say(began, f"{number} nodes take callers")
+            name, pid = next((name, pid) for each in (head, *others) for name, pid in each.nodes().items())
+            os.kill(pid, signal.SIGKILL)
+            say(began, f"the node {name} is killed: its callers go on at others, from the next word")
+            await until_serving(head, 4)
+            say(began, "it is back")
+            for gcs in head.ray("gcs_server"):
+                os.kill(gcs, signal.SIGKILL)
+            say(began, "the head of Ray is killed: nodes and doors know nothing of it")
+            async with callers(await open_door(others[1]), 1) as (new,):
+                say(began, f"without it a caller comes, and is spoken to by {new.node}")
+                await new.end()
+            await until_serving(head, 4)
+            say(began, "the head is back, and has found all four nodes")
+            for caller in spoken_to:
+                await caller.end()
+            seconds = sum(caller.samples for caller in spoken_to) / 24_000
+            say(began, f"all hang up: {seconds:.0f} s of audio came, every sample counted, none lost or doubled")
+        left = await until_serving(head, 1)
+        say(began, f"the nodes that are too many have ended; left is {', '.join(left)}")
+    say(began, "all has ended")
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory(prefix="cluster-") as temporary:
+        asyncio.run(demo(Path(temporary)))

@@ -1,0 +1,180 @@
+"""A cluster as a user has it: processes of `agent-tts cluster`, real Ray, HAProxy, and nodes with the tone engine.
+
+Every frame of every caller is counted. `make test` runs the first; all of them are `make cluster-test`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from agent_tts.cluster.machine import is_taken
+from agent_tts.errors import AtCapacity
+from tests.cli.process import is_running, run
+from tests.cluster.machines import ARGUMENTS, Caller, callers, machines, nodes, until_nodes
+
+pytestmark = [pytest.mark.node, pytest.mark.real_time, pytest.mark.timeout(300)]
+
+SLOTS = "slots=4"
+
+
+async def test_it_grows_under_callers_and_shrinks_when_they_have_gone(tmp_path: Path) -> None:
+    async with machines(tmp_path, 1, SLOTS, idle_s=2) as (head, other):
+        async with callers(await head.url(), 4) as first:
+            began = time.monotonic()
+            two = await until_nodes(head, 2)
+            assert {os.getpriority(os.PRIO_PROCESS, pid) for pid in head.nodes().values()} == {os.getpriority(0, 0)}
+            print(f"the second node takes callers after {time.monotonic() - began:.1f} s")
+            assert {caller.node for caller in first} < set(two)
+            async with callers(await other.url(), 2) as more:  # by the other machine's door
+                assert {caller.node for caller in more} == set(two) - {caller.node for caller in first}
+                for caller in first:
+                    await caller.end()
+                (left,) = {caller.node for caller in more}
+                async with asyncio.timeout(60):  # one node is too many: whichever it is, it finishes its calls
+                    while (
+                        len(serving := {name for name, each in (await nodes(head)).items() if each["state"] == "ok"})
+                        > 1
+                    ):
+                        await asyncio.sleep(0.2)
+                print(f"of {left}, which speaks, and another, {serving} stays")
+                for caller in more:
+                    await caller.end()
+            await until_nodes(head, 1)
+
+        again = run("cluster", "start", *ARGUMENTS, "--folder", str(head.folder), "--head-port", "1")
+        assert (again.returncode, b"is in a cluster already" in again.stderr) == (2, True), again.stderr
+        port = head.arguments[1].partition("=")[2]
+        again = run("cluster", "start", *ARGUMENTS, "--folder", str(tmp_path / "third"), "--head-port", port)
+        assert (again.returncode, b"has its head at" in again.stderr) == (2, True), again.stderr
+        assert b"no node is named nobody" in run("cluster", "drain", "nobody", "--folder", str(head.folder)).stderr
+
+
+@pytest.mark.cluster
+async def test_a_node_that_is_killed_loses_its_own_callers_and_comes_back(tmp_path: Path) -> None:
+    async with machines(tmp_path, 1, SLOTS, nodes=2) as (head, _):
+        two = await until_nodes(head, 2)
+        async with callers(await head.url(), 4, moves=True) as spoken_to:
+            victims = [caller for caller in spoken_to if caller.node in head.nodes()]
+            assert len(victims) == 2
+            (killed, pid), *_ = head.nodes().items()
+            os.kill(pid, signal.SIGKILL)
+            began = time.monotonic()
+            await asyncio.sleep(3)
+            for caller in spoken_to:
+                await caller.end()  # with `moves=True` they have gone on at the other node
+            back = await until_nodes(head, 2)
+            print(f"a node is back {time.monotonic() - began:.1f} s after {killed} was killed")
+            assert set(back) | {killed} >= set(two)
+
+
+@pytest.mark.cluster
+async def test_without_ray_a_machine_speaks_on_and_its_node_is_adopted(tmp_path: Path) -> None:
+    async with machines(tmp_path, 1, SLOTS, nodes=2) as (head, other):
+        await until_nodes(head, 2)
+        before = head.nodes() | other.nodes()
+        async with callers(await head.url(), 4) as spoken_to:
+            for pid in other.ray("raylet/raylet"):
+                os.kill(pid, signal.SIGKILL)
+            async with asyncio.timeout(60):
+                while len(await nodes(head)) != 1:
+                    await asyncio.sleep(0.2)
+            assert other.nodes() == {name: pid for name, pid in before.items() if name in other.nodes()}
+            await until_nodes(head, 2)
+            assert head.nodes() | other.nodes() == before
+            for caller in spoken_to:
+                await caller.end()
+
+
+@pytest.mark.cluster
+async def test_without_its_head_a_cluster_speaks_on_and_is_adopted_by_the_next(tmp_path: Path) -> None:
+    async with machines(tmp_path, 1, SLOTS, nodes=2) as (head, other):
+        await until_nodes(head, 2)
+        before = head.nodes() | other.nodes()
+        async with callers(await other.url(), 2) as spoken_to:
+            for pid in head.ray("gcs_server"):
+                os.kill(pid, signal.SIGKILL)
+            await asyncio.sleep(5)
+            async with callers(await other.url(), 2) as later, callers(await head.url(), 2) as at_the_head:
+                for caller in (*spoken_to, *later, *at_the_head):
+                    await caller.end()
+            await until_nodes(head, 2)
+            assert head.nodes() | other.nodes() == before
+
+
+@pytest.mark.cluster
+async def test_a_new_head_finds_nodes_that_no_caller_needs(tmp_path: Path) -> None:
+    async with machines(tmp_path, 1, SLOTS) as (head, other):
+        async with callers(await head.url(), 4) as spoken_to:
+            await until_nodes(head, 2)
+            for caller in spoken_to:
+                await caller.end()
+        before = head.nodes() | other.nodes()
+        for pid in head.ray("gcs_server"):
+            os.kill(pid, signal.SIGKILL)
+        async with asyncio.timeout(60):
+            while await nodes(head):
+                await asyncio.sleep(0.2)
+        await until_nodes(head, 2)
+        assert head.nodes() | other.nodes() == before
+
+
+@pytest.mark.cluster
+async def test_a_machine_whose_process_is_killed_is_started_again(tmp_path: Path) -> None:
+    async with machines(tmp_path, 0, SLOTS) as (head,):
+        url, before, doors = await head.url(), head.nodes(), head.ray("haproxy")
+        async with callers(url, 2) as spoken_to:
+            head.process.kill()
+            head.process.wait()
+            async with asyncio.timeout(10):
+                while is_taken("127.0.0.1", int(head.arguments[1].partition("=")[2])):
+                    await asyncio.sleep(0.1)
+            head.restart(port=int(url.rpartition(":")[2]))
+            async with asyncio.timeout(60):
+                while not await nodes(head):
+                    await asyncio.sleep(0.2)
+            assert head.nodes() == before
+            assert all(map(is_running, doors))
+            for caller in spoken_to:
+                await caller.end()
+
+
+@pytest.mark.cluster
+async def test_a_machine_that_is_drained_finishes_its_calls(tmp_path: Path) -> None:
+    async with machines(tmp_path, 2, SLOTS, nodes=2) as (head, *others):
+        two = await until_nodes(head, 2)
+        (machine,) = (other for other in others if other.nodes())
+        (name,) = machine.nodes()
+        async with callers(await head.url(), 4) as spoken_to:
+            there = [caller for caller in spoken_to if caller.node == name]
+            assert there
+            drain = ("cluster", "drain", name, "--folder", str(head.folder))
+            assert (await asyncio.to_thread(run, *drain)).returncode == 0  # callers are read meanwhile
+            async with asyncio.timeout(60):
+                while not any(each["state"] == "ok" for key, each in (await nodes(head)).items() if key not in two):
+                    await asyncio.sleep(0.2)
+            async with callers(await head.url(), 2) as later:
+                assert name not in {caller.node for caller in later}
+                for caller in (*spoken_to, *later):
+                    await caller.end()
+        await until_nodes(head, 2, name)
+
+
+@pytest.mark.cluster
+async def test_keys_are_counted_over_all_nodes(tmp_path: Path) -> None:
+    keys = "auth.keys={shop: {key: sesame, sessions: 3}}"
+    async with machines(tmp_path, 1, SLOTS, keys, nodes=2) as (head, _):
+        async with asyncio.timeout(60):
+            while len(await nodes(head)) < 2:
+                await asyncio.sleep(0.2)
+        async with callers(await head.url(), 3, api_key="sesame") as spoken_to:
+            assert len({caller.node for caller in spoken_to}) == 2
+            with pytest.raises(AtCapacity, match="in the fleet"):
+                await Caller(await head.url(), api_key="sesame").task
+            for caller in spoken_to:
+                await caller.end()

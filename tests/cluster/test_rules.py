@@ -1,0 +1,74 @@
+"""The pure rules of a cluster: how many nodes, what their metrics say, who is known and for how long."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+from prometheus_client import generate_latest
+
+from agent_tts.cluster.directory import FORGET_S, Directory
+from agent_tts.cluster.figures import Figures
+from agent_tts.cluster.machine import KEEP_S, Known
+from agent_tts.cluster.nodes import NodeAddress
+from agent_tts.cluster.scaling import Load, decide, nodes_wanted
+from agent_tts.events import EngineInfo, EnginePong
+from agent_tts.serve.telemetry.engine_metrics import EngineMetrics
+from agent_tts.serve.telemetry.metrics import Metrics
+
+
+@pytest.mark.parametrize(
+    ("loads", "wanted"),
+    [
+        ([Load(0, 8)], 1),
+        ([Load(6, 8)], 1),
+        ([Load(7, 8)], 2),  # fewer than a quarter are free
+        ([Load(8, 8, waiting=9)], 3),
+        ([Load(2, 8), Load(1, 8)], 1),
+        ([Load(6, 8), Load(6, 8)], 2),
+        ([Load(1, 8, first_audio_s=0.5), Load(1, 8)], 3),  # slow, whatever the slots say
+        ([Load(0, 100), Load(120, 300)], 1),
+        ([], 4),  # nobody has told anything yet: those that there are
+    ],
+)
+def test_so_many_nodes_are_wanted(loads: list[Load], wanted: int) -> None:
+    assert nodes_wanted(loads, now=4) == wanted
+
+
+def test_ray_serves_metrics_are_read_by_replica() -> None:
+    told = {"used": {"a": 7.0, "b": 8.0}, "slots": {"a": 8.0, "b": 8.0, "starting": 0.0}, "waiting": {"b": 3.0}}
+    context = SimpleNamespace(aggregated_metrics=told, target_num_replicas=3)
+    assert decide(context) == (3, {})
+    assert decide(SimpleNamespace(aggregated_metrics=None, target_num_replicas=3)) == (3, {})
+
+
+def test_a_nodes_load_is_read_from_its_metrics() -> None:
+    metrics, figures = Metrics(), Figures()
+    engines = EngineMetrics(metrics.registry)
+    engines.started(0, EngineInfo("tone", "tone", 4, (), "a", {}))
+    engines.pulse(0, EnginePong(3, 1, 2, 0.0))
+    for seconds in (0.01, 0.02):
+        metrics.ttfa.labels("websocket").observe(seconds)
+    first = figures.read(generate_latest(metrics.registry).decode())
+    assert (first.slots, first.used, first.waiting) == (4, 1, 2)
+    assert 0.02 <= first.first_audio_s <= 0.05
+    metrics.ttfa.labels("websocket").observe(0.9)
+    assert figures.read(generate_latest(metrics.registry).decode()).first_audio_s >= 0.9  # of the new request alone
+    assert figures.read(generate_latest(metrics.registry).decode()).first_audio_s == 0
+
+
+def test_a_door_keeps_nodes_for_a_while_after_the_directory_is_gone() -> None:
+    known, node, other = Known(), NodeAddress("a", "10.0.0.1", 8101), NodeAddress("b", "10.0.0.2", 8101)
+    assert known.hear([other, node], 0) == [node, other]
+    assert known.hear([node], KEEP_S - 1) == [node, other]
+    assert known.hear([], KEEP_S + 1) == [node]
+
+
+def test_a_node_that_tells_nothing_is_forgotten() -> None:
+    directory = Directory()
+    report = {"name": "a", "host": "10.0.0.1", "port": 8101, "version": "1", "ray_node": "r", "state": "ok"}
+    directory.tell(report, 0)
+    assert [node["name"] for node in directory.nodes(FORGET_S - 1)] == ["a"]
+    assert directory.nodes(FORGET_S + 1) == []
+    with pytest.raises(TypeError):
+        directory.tell(report | {"unknown": 1}, 0)

@@ -1,0 +1,101 @@
+"""All that only a GPU shows, in one go: `python -m tests.gpu.round OUT [--before TREE] [--only WORDS]`.
+
+The most wanted comes first, each step has a time limit, and a step that fails does not end the round. OUT gets
+what each step prints, JSON where it has some, and `round.json` with seconds and exit codes. With `--before`, another
+checkout of the project is measured in the same round: frames, first audio.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+ROOT = Path(__file__).parents[2]
+CHECKPOINT = "CHECKPOINT"  # in a command: the folder of random weights of the released size
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    name: str
+    command: str  # behind `python -m`
+    limit_s: int
+    compared: bool = False  # also run in the tree before
+
+
+STEPS = (
+    Step("checkpoint", f"tests.measure.checkpoint --out {CHECKPOINT} --size 1.7B", 120),
+    Step("tests", "pytest -q --no-header -m gpu tests/gpu", 300),
+    Step("frame", f"agent_tts bench frame --model {CHECKPOINT} --batches 1,8,64,256", 120, compared=True),
+    Step("start", f"tests.measure.start {CHECKPOINT} --slots 512 --runs 2", 150),
+    Step("serve", f"agent_tts bench serve --model {CHECKPOINT} --rate 1,20,100 --duration 15 --clients 4", 180, True),
+    Step("trace", f"agent_tts bench trace --model {CHECKPOINT} --rate 1,20,100 --duration 15", 120),
+    Step("seams", f"tests.measure.seams {CHECKPOINT} --slots 64", 120),
+    Step("ends", f"tests.measure.ends {CHECKPOINT} --slots 64", 150),
+    Step("fp8", f"agent_tts bench frame --model {CHECKPOINT} --batches 1,64,256 --fp8 nothing,cache,weights", 200),
+    Step("adapters", "tests.measure.adapter_cost 1 64", 90),
+    Step("cards", "tests.measure.small_cards 8 16 24", 150),
+    Step("watermark", "tests.measure.watermark_cost 1 16 64", 90),
+    Step("saturate", f"agent_tts bench serve --model {CHECKPOINT} --saturate 256 --duration 20 --clients 4", 120, True),
+)
+
+
+def run(step: Step, tree: Path, checkpoint: Path, log: Path) -> tuple[int | None, float]:
+    """Exit status (None: it ran past its limit) and seconds of a step in a tree."""
+    command = [
+        sys.executable,
+        "-m",
+        *(str(checkpoint) if word == CHECKPOINT else word for word in step.command.split()),
+    ]
+    environment = os.environ | {"PYTHONPATH": str(tree), "COLUMNS": "220"}
+    began = time.monotonic()
+    with log.open("w") as out:
+        process = subprocess.Popen(
+            command, cwd=tree, env=environment, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
+        )
+        try:
+            code: int | None = process.wait(step.limit_s)
+        except subprocess.TimeoutExpired:
+            code = None
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+    return code, time.monotonic() - began
+
+
+def main(
+    out: Annotated[Path, typer.Argument(help="A folder for the results.")],
+    before: Annotated[Path | None, typer.Option(help="Another checkout, measured beside this one.")] = None,
+    only: Annotated[str, typer.Option(help="Names of steps, joined by commas.")] = "",
+) -> None:
+    """Run all steps; the exit status is 1 if one failed."""
+    wanted = set(only.split(",")) if only else {step.name for step in STEPS}
+    if unknown := wanted - {step.name for step in STEPS}:
+        raise typer.BadParameter(f"no step is named {', '.join(sorted(unknown))}")
+    out.mkdir(parents=True, exist_ok=True)
+    checkpoint = out / "checkpoint"
+    found: dict[str, dict[str, float | int | None]] = {}
+    for step in STEPS:
+        if step.name not in wanted and not (step.name == "checkpoint" and not checkpoint.exists()):
+            continue
+        trees = {"": ROOT} | ({"-before": before.resolve()} if before is not None and step.compared else {})
+        for suffix, tree in trees.items():
+            name = step.name + suffix
+            code, seconds = run(step, tree, checkpoint, out / f"{name}.txt")
+            found[name] = {"exit": code, "s": round(seconds, 1)}
+            (out / "round.json").write_text(json.dumps(found, indent=1))
+            typer.echo(f"{name}: {'ran out of time' if code is None else f'exit {code}'} after {seconds:.0f} s")
+    raise typer.Exit(any(one["exit"] != 0 for one in found.values()))
+
+
+if __name__ == "__main__":
+    typer.run(main)
