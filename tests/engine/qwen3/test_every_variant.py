@@ -19,7 +19,6 @@ from triton.runtime.errors import OutOfResources
 from agent_tts.model.kernels.architectures import ARCHITECTURES
 from agent_tts.model.kernels.launch import launch
 
-
 # GPUs of whose kernels those of another are a part: sm_89 has no more shared memory, and numbers in e4m3 besides.
 PARTS = {"sm_80", "sm_86"}
 
