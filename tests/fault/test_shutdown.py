@@ -84,10 +84,9 @@ def is_running(pid: int) -> bool:
 
 
 @pytest.mark.usefixtures("fronts")
-@pytest.mark.parametrize("engine", ["tone", "espeak"])
-async def test_f13_running_speech_finishes_and_the_exit_code_is_0(engine: str) -> None:
+async def test_f13_running_speech_finishes_and_the_exit_code_is_0() -> None:
     """Guards `NodeServer._drain_then_exit`: 8 contexts speak, 2 wait in the queue, all finish."""
-    async with node_process("--engine", engine, "--slots", "8") as node:
+    async with node_process("--engine", "espeak", "--slots", "8") as node:
         await node.wait_ready()
         expected = await speak(node.ws_url, TEXT, seed=3, lead_ms=None)
         engine_pid = node.engines()[0]
@@ -191,15 +190,11 @@ async def test_f13_a_signal_during_the_start_ends_the_node() -> None:
         await until(lambda: not is_running(engine_pid), 2.0)
 
 
-@pytest.mark.parametrize(
-    ("engine", "sig"),
-    [("tone", signal.SIGKILL), ("espeak", signal.SIGKILL), ("espeak", signal.SIGSTOP)],
-    ids=["tone killed", "espeak killed", "espeak hung"],
-)
+@pytest.mark.parametrize("sig", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "hung"])
 @pytest.mark.usefixtures("fronts")
-async def test_f10_f11_a_dead_or_hung_engine_is_reported_and_restarted(engine: str, sig: signal.Signals) -> None:
+async def test_f10_f11_a_dead_or_hung_engine_is_reported_and_restarted(sig: signal.Signals) -> None:
     """Guards `SpeechService._on_lost` and the heartbeat, with 32 requests: all of them end."""
-    async with node_process("--engine", engine, "--set", "timeouts.engine_heartbeat_s=1") as node:
+    async with node_process("--engine", "espeak", "--set", "timeouts.engine_heartbeat_s=1") as node:
         await node.wait_ready()
         async with wire(node.ws_url) as first, wire(node.ws_url) as second:
             for peer in (first, second):
@@ -230,9 +225,8 @@ async def test_f10_an_engine_that_keeps_dying_ends_the_node_with_1() -> None:
         assert await node.exit_code(1.0) == 1
 
 
-@pytest.mark.parametrize("engine", ["tone", "espeak"])
-async def test_f12_the_engine_does_not_outlive_a_killed_node(engine: str) -> None:
-    async with node_process("--engine", engine) as node:
+async def test_f12_the_engine_does_not_outlive_a_killed_node() -> None:
+    async with node_process("--engine", "espeak") as node:
         await node.wait_ready()
         engine_pid = node.engines()[0]
         node.process.kill()
