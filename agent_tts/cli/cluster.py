@@ -106,7 +106,7 @@ def join(
     from agent_tts.cluster.machine import is_taken
 
     name, _, number = head.rpartition(":")
-    if not name or not number.isdecimal():
+    if not name or not number.isdecimal() or not 0 < int(number) < 65_536:
         raise SettingsError(f"{head}: the head's address is HOST:PORT, such as 10.0.0.5:{HEAD_PORT}")
     if not is_taken(name, int(number)):
         raise SettingsError(f"no cluster answers at {head}: `agent-tts cluster start` there")

@@ -67,14 +67,6 @@ async def demo(folder: Path) -> None:
             say(began, f"the node {name} is killed: its callers go on at others, from the next word")
             await until_serving(head, 4)
             say(began, "it is back")
-            for gcs in head.ray("gcs_server"):
-                os.kill(gcs, signal.SIGKILL)
-            say(began, "the head of Ray is killed: nodes and doors know nothing of it")
-            async with callers(await open_door(others[1]), 1) as (new,):
-                say(began, f"without it a caller comes, and is spoken to by {new.node}")
-                await new.end()
-            await until_serving(head, 4)
-            say(began, "the head is back, and has found all four nodes")
             for caller in spoken_to:
                 await caller.end()
             seconds = sum(caller.samples for caller in spoken_to) / 24_000
