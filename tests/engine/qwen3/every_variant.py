@@ -71,6 +71,6 @@ def main(names: Sequence[str], *, only_largest: bool) -> None:
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as cache_folder:
-        os.environ.setdefault("TRITON_CACHE_DIR", cache_folder)
+        os.environ["TRITON_CACHE_DIR"] = cache_folder
         options = {"--largest"} & {*sys.argv}
         main([name for name in sys.argv[1:] if name not in options] or [*ARCHITECTURES], only_largest=bool(options))
