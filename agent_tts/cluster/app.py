@@ -210,6 +210,7 @@ def build(options: dict[str, Any]) -> serve.Application:
             upscale_delay_s=UP_S,
             downscale_delay_s=options.get("down_s", DOWN_S),
             look_back_period_s=3,
+            aggregation_function="max",  # of the mean, a node that has just become full would be half empty
             metrics_interval_s=1,
             policy=AutoscalingPolicy(  # type: ignore[no-untyped-call]
                 policy_function="agent_tts.cluster.scaling:decide"

@@ -34,6 +34,7 @@ from pipecat.services.openai.realtime import events
 from pipecat.services.openai.realtime.llm import OpenAIRealtimeLLMService
 from pipecat.workers.runner import WorkerRunner
 
+from agent_tts.agent.realtime.ear import PATIENCE_S
 from tests.agent.llm_server import running_llm
 from tests.agent.node import RunningAgent, running_agent
 from tests.recogniser import recognise
@@ -205,6 +206,10 @@ async def test_the_beta_of_the_api() -> None:
 # ------------------------------------------------------------ LiveKit
 
 
+# A microphone goes on: a turn that does not sound complete ends after this.
+SILENCE = bytes(round(max(PATIENCE_S.values()) + 1) * 48_000)
+
+
 def frames(pcm: bytes) -> list[rtc.AudioFrame]:
     data = bytes(4 * PIECE) + pcm + bytes(10 * PIECE)
     pieces = [data[start : start + PIECE] for start in range(0, len(data), PIECE)]
@@ -255,7 +260,7 @@ async def test_livekits_class_talks_calls_a_function_and_is_interrupted() -> Non
                 assert text == UMBRELLA
                 assert words(pcm) == "she bought a yellow umbrella"
                 assert [message["role"] for message in server.requests[1]] == ["system", "user", "assistant", "tool"]
-                for frame in frames(question):
+                for frame in frames(question + SILENCE):
                     session.push_audio(frame)
                 generation = await asyncio.wait_for(spoken.get(), LIMIT_S)
                 message = await anext(aiter(generation.message_stream))
