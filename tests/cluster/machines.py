@@ -15,6 +15,7 @@ from typing import Any
 
 from agent_tts import connect
 from agent_tts.cluster.own_node import living
+from agent_tts.errors import SpeechError
 from tests.cli.process import children_of, start
 
 UP_S = 90.0  # for a part of a cluster to start on a busy machine
@@ -124,6 +125,17 @@ async def until_nodes(machine: ClusterMachine, count: int, *but: str) -> dict[st
                     return found
     except TimeoutError:
         raise AssertionError(f"there are {found}\n{machine.told()}") from None
+
+
+async def until_led_to(url: str, name: str) -> None:
+    """Wait until a door leads to a node: it hears of one a second or two after `cluster status` does."""
+    async with asyncio.timeout(UP_S):
+        while True:
+            with suppress(SpeechError):
+                async with connect(url) as connection:
+                    if connection.info.session_id.startswith(f"{name}."):
+                        return
+            await asyncio.sleep(0.05)
 
 
 class Caller:

@@ -16,7 +16,7 @@ import pytest
 from agent_tts.cluster.machine import is_taken
 from agent_tts.errors import AtCapacity
 from tests.cli.process import is_running, run
-from tests.cluster.machines import ARGUMENTS, Caller, callers, machines, nodes, until_nodes
+from tests.cluster.machines import ARGUMENTS, Caller, callers, machines, nodes, until_led_to, until_nodes
 
 pytestmark = [pytest.mark.node, pytest.mark.real_time, pytest.mark.timeout(300)]
 
@@ -30,19 +30,19 @@ async def test_it_grows_under_callers_and_shrinks_when_they_have_gone(tmp_path: 
             two = await until_nodes(head, 2)
             assert {os.getpriority(os.PRIO_PROCESS, pid) for pid in head.nodes().values()} == {os.getpriority(0, 0)}
             print(f"the second node takes callers after {time.monotonic() - began:.1f} s")
-            assert {caller.node for caller in first} < set(two)
+            (second,) = set(two) - {caller.node for caller in first}
+            await until_led_to(await other.url(), second)
             async with callers(await other.url(), 2) as more:  # by the other machine's door
-                assert {caller.node for caller in more} == set(two) - {caller.node for caller in first}
+                assert {caller.node for caller in more} == {second}
                 for caller in first:
                     await caller.end()
-                (left,) = {caller.node for caller in more}
                 async with asyncio.timeout(60):  # one node is too many: whichever it is, it finishes its calls
                     while (
                         len(serving := {name for name, each in (await nodes(head)).items() if each["state"] == "ok"})
                         > 1
                     ):
                         await asyncio.sleep(0.2)
-                print(f"of {left}, which speaks, and another, {serving} stays")
+                print(f"of {second}, which speaks, and another, {serving} stays")
                 for caller in more:
                     await caller.end()
             await until_nodes(head, 1)
@@ -150,6 +150,7 @@ async def test_a_machine_that_is_drained_finishes_its_calls(tmp_path: Path) -> N
         two = await until_nodes(head, 2)
         (machine,) = (other for other in others if other.nodes())
         (name,) = machine.nodes()
+        await until_led_to(await head.url(), name)
         async with callers(await head.url(), 4) as spoken_to:
             there = [caller for caller in spoken_to if caller.node == name]
             assert there
