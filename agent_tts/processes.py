@@ -32,6 +32,14 @@ DEATHS_WITHIN_S = 60.0  # those that count in `Deaths`
 PIPES_S = 0.2  # for the pipes of an exited process to run empty
 
 
+def stat_of(pid: int) -> list[str] | None:
+    """The fields of /proc/PID/stat from the process's state on; None if it has ended, or without /proc."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+
+
 def module_command(module: str, *args: str) -> list[str]:
     """The command of `python -m module args`. -P: a module in the current directory cannot replace an installed one."""
     return [sys.executable, "-P", "-m", module, *args]

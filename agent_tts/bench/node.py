@@ -21,6 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from agent_tts.bench.statistics import background
 from agent_tts.config.settings import ENV_PREFIX
 from agent_tts.errors import EngineLost, SettingsError
+from agent_tts.processes import stat_of
 
 START_S = 300.0  # a large model is read from disk
 STOP_S = 15.0
@@ -149,11 +150,8 @@ def pin(pids: Mapping[str, int], name: str, cores: Sequence[int]) -> None:
 
 def cpu_s(pid: int) -> float | None:
     """CPU time of a process in seconds; None without /proc."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    fields = stat_of(pid)
+    return None if fields is None else (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 async def cpu_percent(pids: Mapping[str, int], begin: float, end: float) -> dict[str, float]:

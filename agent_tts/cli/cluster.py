@@ -67,6 +67,7 @@ def start(
     """
     from agent_tts.cluster.machine import is_taken
     from agent_tts.config.loading import find_config, load_settings
+    from agent_tts.doctor.gpu import gpus as found_gpus
     from agent_tts.serve.reload import with_secrets
 
     host = host or _own_address()
@@ -83,7 +84,7 @@ def start(
     options = {
         "settings": with_secrets(settings),
         "host": host if host.startswith("127.") else None,
-        "gpus": _gpus() if gpus is None else gpus,
+        "gpus": len(found_gpus()) if gpus is None else gpus,
         "nodes": nodes,
         "max_nodes": max_nodes,
         "down_s": idle_s,
@@ -210,11 +211,6 @@ def _own_address() -> str:
         except OSError:
             return "127.0.0.1"
         return str(probe.getsockname()[0])
-
-
-def _gpus() -> int:
-    """GPUs of this machine."""
-    return len(list(Path("/proc/driver/nvidia/gpus").glob("*")))
 
 
 def _take_part(

@@ -23,7 +23,7 @@ import json
 import struct
 from collections import deque
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 from loguru import logger
@@ -133,14 +133,7 @@ class NodeConnection:
             ConnectionLost: the connection is lost.
             TimeoutError: the node did not answer within 10 s.
         """
-        utterance = self.begin(context_id=context_id, **session)
-        try:
-            async with asyncio.timeout(OPEN_S):
-                await asyncio.shield(utterance.started)
-        except BaseException:
-            utterance.stop()
-            raise
-        return utterance
+        return await until_started(self.begin(context_id=context_id, **session))
 
     def begin(self, *, context_id: str | None = None, **session: Any) -> RemoteUtterance:
         """Start a context without waiting for its slot; text may be written at once.
@@ -345,6 +338,30 @@ def _complete(answer: asyncio.Future[None], error: SpeechError | None = None) ->
 
 
 # ---------------------------------------------------------------- connecting
+
+
+class _Starting(Protocol):
+    @property
+    def started(self) -> asyncio.Future[None]: ...
+
+    def stop(self) -> None: ...
+
+
+_Utterance = TypeVar("_Utterance", bound=_Starting)
+
+
+async def until_started(utterance: _Utterance) -> _Utterance:
+    """Wait for the slot of an utterance; returns it. Cancelling it stops the utterance, and so does an error.
+
+    Raises what `started` does, and `TimeoutError` without an answer in 10 s.
+    """
+    try:
+        async with asyncio.timeout(OPEN_S):
+            await asyncio.shield(utterance.started)
+    except BaseException:
+        utterance.stop()
+        raise
+    return utterance
 
 
 async def open_connection(

@@ -12,12 +12,12 @@ from typing import Any, Literal, overload
 from agent_tts.client.connection import (
     BUFFER_BYTES,
     DEFAULT_URL,
-    OPEN_S,
     ConnectionLost,
     NodeConnection,
     NodeInfo,
     open_connection,
     stream_url,
+    until_started,
 )
 from agent_tts.client.resuming import ResumableUtterance
 from agent_tts.errors import SettingsError, SpeechError
@@ -68,14 +68,7 @@ class MovingConnection:
         """See `NodeConnection.open`. While another node is looked for, it waits."""
         while self._node.lost is not None:
             await self._next_node(self._node)
-        utterance = self.begin(context_id=context_id, **session)
-        try:
-            async with asyncio.timeout(OPEN_S):
-                await asyncio.shield(utterance.started)
-        except BaseException:
-            utterance.stop()
-            raise
-        return utterance
+        return await until_started(self.begin(context_id=context_id, **session))
 
     def begin(self, *, context_id: str | None = None, **session: Any) -> ResumableUtterance:
         """See `NodeConnection.begin`. Without a seed it draws one, which the utterance keeps on every node."""

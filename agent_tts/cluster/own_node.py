@@ -31,7 +31,7 @@ from agent_tts.cluster.figures import Figures
 from agent_tts.cluster.scaling import Load
 from agent_tts.config.settings import ENV_PREFIX, Settings
 from agent_tts.errors import SettingsError
-from agent_tts.processes import module_command
+from agent_tts.processes import module_command, stat_of
 from agent_tts.serve.reload import with_secrets
 
 FOLDER = "TTS_CLUSTER_FOLDER"  # variable of Ray's processes: the folder of their machine
@@ -251,11 +251,8 @@ async def until_ended(path: Path) -> None:
 
 def _started(pid: int) -> int | None:
     """When a process was started, in ticks since the machine was; None if it has ended."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
-    return None if fields[0] in "ZX" else int(fields[19])
+    fields = stat_of(pid)
+    return None if fields is None or fields[0] in "ZX" else int(fields[19])
 
 
 def _free_port(host: str, wanted: int) -> int:

@@ -61,7 +61,7 @@ from agent_tts.serve.guard import Client
 from agent_tts.serve.node import Node
 from agent_tts.serve.server import WebSocketProtocol
 from agent_tts.serve.token_bucket import TokenBucket
-from agent_tts.serve.transports.websocket import MESSAGES_BURST, MESSAGES_PER_S
+from agent_tts.serve.transports.websocket import MESSAGES_BURST, MESSAGES_PER_S, next_message
 from agent_tts.serve.transports.writer import Writer
 
 MAX_AUDIO_MESSAGE = 1 << 20  # bytes: 16 s of audio
@@ -308,14 +308,11 @@ class RealtimeSession:
         allowed = TokenBucket(MESSAGES_PER_S, MESSAGES_BURST, clock())
         while True:
             await self.room()
-            message = await self._websocket.receive()
-            if message["type"] == "websocket.disconnect":
+            message = await next_message(self._websocket, allowed, clock)
+            if message is None:
                 return
-            if (early_s := allowed.take(clock())) > 0:
-                await asyncio.sleep(early_s)
-            text = message.get("text")
             async with self._flow:
-                self.conversation.receive(message["bytes"] if text is None else text)
+                self.conversation.receive(message)
             await self._settle()
 
     async def failed(self, message: str) -> None:

@@ -35,6 +35,18 @@ MESSAGES_PER_S = 1_000
 MESSAGES_BURST = 2_000
 
 
+async def next_message(websocket: WebSocket, allowed: TokenBucket, clock: Callable[[], float]) -> str | bytes | None:
+    """The next message of a client, no sooner than `allowed`; None when it has left. Cancelling may lose one."""
+    message = await websocket.receive()
+    if message["type"] == "websocket.disconnect":
+        return None
+    if (early_s := allowed.take(clock())) > 0:
+        await asyncio.sleep(early_s)
+    text: str | None = message.get("text")
+    data: str | bytes = message["bytes"] if text is None else text
+    return data
+
+
 @dataclass(frozen=True, slots=True)
 class Dialect:
     """The protocol of a route."""
@@ -181,15 +193,9 @@ class Connection:
     async def _read(self) -> None:
         clock = self._loop.time
         allowed = TokenBucket(MESSAGES_PER_S, MESSAGES_BURST, clock())
-        while True:
-            message = await self._websocket.receive()
-            if message["type"] == "websocket.disconnect":
-                return
-            if (early_s := allowed.take(clock())) > 0:
-                await asyncio.sleep(early_s)
-            text = message.get("text")
+        while (message := await next_message(self._websocket, allowed, clock)) is not None:
             async with self._reader:
-                self._session.receive(self._adapter.decode(message["bytes"] if text is None else text))
+                self._session.receive(self._adapter.decode(message))
 
     def _wake(self) -> None:
         """The session may have something to send."""
