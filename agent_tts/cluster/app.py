@@ -87,6 +87,8 @@ class Replica:
         # Starts the node, then tells of it. Cancelled and awaited when Ray Serve ends this replica.
         self._keeper: asyncio.Task[None] | None = None
         self._ready = asyncio.Event()
+        # Whether the node is to end: then it is not started again.
+        self._is_draining = False
 
     async def reconfigure(self, _: Any) -> None:
         """Ray Serve waits for it before it counts the replica as running: the node takes callers then."""
@@ -126,6 +128,8 @@ class Replica:
         logger.info("the node of {} is {}", self._host, "adopted" if adopted else "started")
         while True:
             await self._look_after()
+            if self._is_draining:
+                return
             pause_s = deaths.pause_s(loop.time())
             if pause_s is None:
                 raise SettingsError("the node ends again and again")
@@ -164,8 +168,8 @@ class Replica:
             return await answer
 
     async def _drain(self) -> None:
-        drain = asyncio.create_task(self._node.drain())
-        await drain
+        self._is_draining = True
+        await self._node.drain()
         if self._keeper is not None:
             self._keeper.cancel()
             await asyncio.gather(self._keeper, return_exceptions=True)

@@ -115,7 +115,7 @@ class OwnNode:
     async def restart(self) -> None:
         """Start it in its place, where none lives any more. Raises `SettingsError`, as `start` does."""
         self.record = await asyncio.to_thread(self._launch)
-        self._path("json").write_text(json.dumps(asdict(self.record)))
+        self._write("json", asdict(self.record))
         await self._until_ready()
 
     @property
@@ -157,6 +157,14 @@ class OwnNode:
 
     def _path(self, kind: str) -> Path:
         return self._folder / f"{self._place}.{kind}"
+
+    def _write(self, kind: str, values: dict[str, Any]) -> Path:
+        """Write a file of this place, which may hold keys, for this user alone."""
+        path = self._path(kind)
+        path.touch(0o600)
+        path.chmod(0o600)
+        path.write_text(json.dumps(values))
+        return path
 
     async def _until_ready(self) -> None:
         try:
@@ -203,11 +211,10 @@ class OwnNode:
             values["fleet"]["ledger"] = f"socket://{self.counts_path}"
         if key is not None:
             values["auth"]["keys"][KEY] = {"key": key, "operator": True}
-        config, log = self._path("yaml"), self._path("log")
+        log = self._path("log")
         with suppress(FileNotFoundError):
             log.rename(self._path("log.1"))
-        config.touch(0o600)
-        config.write_text(json.dumps(values))  # JSON is YAML
+        config = self._write("yaml", values)  # JSON is YAML
         # The settings have the environment's share of them already.
         environment = {name: value for name, value in os.environ.items() if not name.startswith(ENV_PREFIX)}
         environment["CUDA_VISIBLE_DEVICES"] = self._gpus
