@@ -146,8 +146,11 @@ async def test_a_new_head_finds_nodes_that_no_caller_needs(tmp_path: Path) -> No
 
 @pytest.mark.cluster
 async def test_a_machine_whose_process_is_killed_is_started_again(tmp_path: Path) -> None:
-    async with machines(tmp_path, 0, SLOTS) as (head,):
+    async with machines(tmp_path, 1, SLOTS, gpus=2, nodes=2) as (head, without_gpu):
         url, before, doors = await head.url(), head.nodes(), head.ray("haproxy")
+        (pid,) = before.values()
+        # Ray takes the user's word for GPUs: the node is placed by them, and told which they are.
+        assert b"CUDA_VISIBLE_DEVICES=0,1" in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
         async with callers(url, 2) as spoken_to:
             head.process.kill()
             head.process.wait()
@@ -159,6 +162,7 @@ async def test_a_machine_whose_process_is_killed_is_started_again(tmp_path: Path
                 while not await nodes(head):
                     await asyncio.sleep(0.2)
             assert head.nodes() == before
+            assert not without_gpu.nodes()
             assert all(map(is_running, doors))
             for caller in spoken_to:
                 await caller.end()
