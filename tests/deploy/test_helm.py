@@ -131,12 +131,16 @@ def test_keys_with_names_come_from_the_secret() -> None:
     for entry in node(values)["containers"][0]["env"]:
         wanted = entry.get("valueFrom", {}).get("secretKeyRef")
         if wanted is None:
-            environ[entry["name"]] = re.sub(r"\$\((.*?)\)", lambda found: environ[found[1]], entry["value"])
+            address = {"status.podIP": "10.0.0.5"}  # by the downward API
+            value = entry.get("value") or address[entry["valueFrom"]["fieldRef"]["fieldPath"]]
+            environ[entry["name"]] = re.sub(r"\$\((.*?)\)", lambda found: environ[found[1]], value)
         elif wanted["key"] in secret:
             environ[entry["name"]] = secret[wanted["key"]]
         else:
             assert wanted["optional"]
-    auth = load_settings(environ=environ).auth
+    settings = load_settings(environ=environ)
+    auth = settings.auth
+    assert settings.fleet.node == "10-0-0-5"  # as CoreDNS has the pod
     limits = {name: key.model_dump(exclude={"key"}, exclude_defaults=True) for name, key in auth.keys.items()}
     assert limits == keys
     assert {name: key.key.get_secret_value() for name, key in auth.keys.items()} == {
