@@ -44,6 +44,10 @@ DoorHost = Annotated[
 DoorPort = Annotated[int, typer.Option(min=0, max=65_535, help="Where callers come; 0: any that is free.")]
 Gpus = Annotated[int | None, typer.Option(min=0, help="GPUs of each machine.", show_default="as many as there are")]
 Cpus = Annotated[int | None, typer.Option(min=1, help="CPUs that Ray may count on.", show_default="all")]
+Token = Annotated[
+    str | None,
+    typer.Option(envvar="RAY_AUTH_TOKEN", help="Of the cluster; `start` tells it.", show_default="this machine's"),
+]
 Tls = Annotated[str | None, typer.Option(help="PEM file: the certificate, those between, and its key.")]
 MetricsPort = Annotated[
     int | None, typer.Option(min=1, max=65_535, help="Loopback port for HAProxy's /metrics.", show_default="none")
@@ -89,9 +93,9 @@ def start(
     from agent_tts.doctor.gpu import gpus as found_gpus
     from agent_tts.serve.reload import with_secrets
 
-    host = host or _own_address()
+    host, place = host or _own_address(), _folder(folder)
     flags = {key: value for key, value in settings_of(context).items() if key != "port"} | {"host": host}
-    defaults = {"limits.ready_share": 0.9, "timeouts.drain_s": 3_600, "fleet.secret": _secret(_folder(folder))}
+    defaults = {"limits.ready_share": 0.9, "timeouts.drain_s": 3_600, "fleet.secret": _secret(place / "secret")}
     path = None if config is None else find_config(config)
     given = load_settings(path, flags)
     kept = {key: value for key, value in defaults.items() if not _is_set(given, key)}
@@ -108,6 +112,7 @@ def start(
         "max_nodes": max_nodes,
         "down_s": idle_s,
     }
+    _authenticate(place, _secret(place / "token"))
     door = _door(
         folder,
         host,
@@ -133,6 +138,7 @@ def join(
     targets: Targets = None,
     gpus: Gpus = None,
     cpus: Cpus = None,
+    token: Token = None,
     folder: Folder = None,
 ) -> None:
     """Have this machine take part in a cluster, with a door and a node where one is needed, until Ctrl+C."""
@@ -143,6 +149,11 @@ def join(
         raise SettingsError(f"{head}: the head's address is HOST:PORT, such as 10.0.0.5:{HEAD_PORT}")
     if not is_taken(name, int(number)):
         raise SettingsError(f"no cluster answers at {head}: `agent-tts cluster start` there")
+    place = _folder(folder)
+    _authenticate(place, token)
+    _ray("ray.scripts.scripts", "health-check", "--address", head)
+    if token is not None:
+        _keep(place / "token", token)
     host = host or _own_address()
     door = _door(
         folder,
@@ -160,12 +171,13 @@ def join(
 @command
 def status(
     head: Head = None,
+    token: Token = None,
     watch: Annotated[bool, typer.Option("--watch", help="Until Ctrl+C.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     folder: Folder = None,
 ) -> None:
     """Show the nodes of a cluster: streams, capacity, versions, drains. On any of its machines."""
-    reports = _reports(_head_of(head, folder), once=not watch)
+    reports = _reports(_head_of(head, token, folder), once=not watch)
     if as_json:
         for known in reports:
             print(json.dumps(known), flush=True)
@@ -180,10 +192,11 @@ def status(
 def drain(
     node: Annotated[str, typer.Argument(help="Its name; `agent-tts cluster status` lists them.")],
     head: Head = None,
+    token: Token = None,
     folder: Folder = None,
 ) -> None:
     """Take a node's machine out: another takes its place, and it ends when its last call has."""
-    address = _head_of(head, folder)
+    address = _head_of(head, token, folder)
     known = next(_reports(address, once=True))
     machine = next((report["ray_node"] for report in known if report["name"] == node), None)
     if machine is None:
@@ -214,14 +227,28 @@ def stop(folder: Folder = None) -> None:
 # ---------------------------------------------------------------- inside
 
 
-def _secret(folder: Path) -> str:
+def _secret(path: Path) -> str:
     """The same at each start: nodes with other settings than they were started with are not adopted."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    path = folder / "secret"
     if not path.exists() or not path.read_text():
-        path.touch(0o600)
-        path.write_text(secrets.token_urlsafe(32))
+        _keep(path, secrets.token_urlsafe(32))
     return path.read_text()
+
+
+def _keep(path: Path, secret: str) -> None:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path.touch(0o600)
+    path.write_text(secret)
+
+
+def _authenticate(folder: Path, token: str | None) -> None:
+    """Have the processes that this one starts speak to Ray with the cluster's token, and to none without it."""
+    try:
+        token = token or (folder / "token").read_text()
+    except OSError:
+        raise SettingsError(
+            "the cluster's token is not known here: --token, as `agent-tts cluster start` told"
+        ) from None
+    os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token}
 
 
 def _is_set(settings: Any, key: str) -> bool:
@@ -286,13 +313,17 @@ def _take_part(
     def started() -> None:
         (place / "head").write_text(head)
         scheme = "https" if door.tls else "http"
-        print(f"agent-tts cluster: {scheme}://{host}:{door.port} (machines join with {head})", file=sys.stderr)
+        path = place / "token"
+        told = path.read_text() if sys.stderr.isatty() else f"$(cat {path})"  # secrets do not belong into logs
+        print(f"agent-tts cluster: {scheme}://{host}:{door.port}", file=sys.stderr)
+        print(f"machines join with: agent-tts cluster join {head} --token {told}", file=sys.stderr)
 
     asyncio.run(Machine(place, head, ray, door, options, targets).run(started))
 
 
-def _head_of(head: str | None, folder: Path | None) -> str:
+def _head_of(head: str | None, token: str | None, folder: Path | None) -> str:
     place = _folder(folder)
+    _authenticate(place, token)
     if head is not None:
         return head
     try:
@@ -309,6 +340,8 @@ def _ray(*command: str) -> str:
     except subprocess.TimeoutExpired:
         raise SettingsError(f"the cluster does not answer within {ANSWER_S:g} s") from None
     except subprocess.CalledProcessError as error:
+        if "InvalidAuthToken" in error.stderr:
+            raise SettingsError("the cluster has another token: `agent-tts cluster start` told it there") from None
         lines = (error.stderr or error.stdout).strip().splitlines() or ["no reason was given"]
         raise SettingsError(f"the cluster does not answer: {lines[-1]}") from None
     return done.stdout
