@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from prometheus_client import generate_latest
 
-from agent_tts.cluster.directory import FORGET_S, Directory
+from agent_tts.cluster.directory import FORGET_S, Directory, address_of
 from agent_tts.cluster.figures import Figures
 from agent_tts.cluster.machine import KEEP_S, Known
 from agent_tts.cluster.nodes import NodeAddress
@@ -70,5 +70,5 @@ def test_a_node_that_tells_nothing_is_forgotten() -> None:
     directory.tell(report, 0)
     assert [node["name"] for node in directory.nodes(FORGET_S - 1)] == ["a"]
     assert directory.nodes(FORGET_S + 1) == []
-    with pytest.raises(TypeError):
-        directory.tell(report | {"unknown": 1}, 0)
+    directory.tell(report | {"of_a_newer_version": 1}, 0)
+    assert address_of(*directory.nodes(1)) == NodeAddress("a", "10.0.0.1", 8101, "1")

@@ -58,7 +58,7 @@ class Record:
     key: str | None  # for its metrics
 
 
-class OwnNode:
+class KeptNode:
     """One node. `start`, then `look` as often as you like, then `drain` if it shall end; `release` at last.
 
     Args:
