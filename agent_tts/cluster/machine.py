@@ -6,11 +6,12 @@ import asyncio
 import contextlib
 import fcntl
 import json
+import math
 import os
 import signal
 import socket
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from functools import partial
@@ -21,18 +22,19 @@ from loguru import logger
 
 from agent_tts.cluster.directory import address_of
 from agent_tts.cluster.door import Door
-from agent_tts.cluster.kept_node import FOLDER, living, until_ended
+from agent_tts.cluster.kept_node import FOLDER, START_S, Record, end, living
 from agent_tts.cluster.nodes import NodeAddress
 from agent_tts.errors import SettingsError
 from agent_tts.in_child import die_with
 from agent_tts.processes import module_command
 
 DOOR_DRAIN_S = 3_600.0  # longest wait for the callers of this door when its machine is taken out
+UNATTENDED_S = START_S + 60  # a node that starts is not told of yet
 KEEP_S = 120.0  # after the directory last told of a node the door still asks it whether it takes callers
 AGAIN_S = 2.0  # before a part is started again
 RAY_S = 60.0  # for Ray to end
 DEPLOY_S = 120.0  # for the application to be deployed
-LOOK_S = 0.5  # between two looks whether the head is there
+LOOK_S = 0.5  # between two looks whether the head is there, or nodes have ended
 # Ray Serve learns the load of nodes each second, not every ten; nothing is sent to Ray's makers.
 ENVIRONMENT = {
     "RAY_SERVE_REPLICA_AUTOSCALING_METRIC_PUSH_INTERVAL_S": "1",
@@ -54,6 +56,24 @@ class Known:
         self._heard |= {address.name: (address, now) for address in addresses}
         self._heard = {name: known for name, known in self._heard.items() if known[1] > now - KEEP_S}
         return [address for _, (address, _) in sorted(self._heard.items())]
+
+
+class Unattended:
+    """The nodes of a machine that no replica tells of, though the directory answers. Pure.
+
+    A spare machine may have got the replica of a living node while that one's machine was away.
+    """
+
+    def __init__(self) -> None:
+        # Names of living nodes that nobody tells of, and since when; infinity for those that are to end already.
+        self._since: dict[str, float] = {}
+
+    def hear(self, told: Collection[str], living: Collection[str], now: float) -> list[str]:
+        """The living nodes that are to end now. The directory has told of `told`."""
+        self._since = {name: self._since.get(name, now) for name in living if name not in told}
+        ending = [name for name, since in self._since.items() if since < now - UNATTENDED_S]
+        self._since |= dict.fromkeys(ending, math.inf)
+        return ending
 
 
 class Machine:
@@ -119,13 +139,18 @@ class Machine:
     async def _keep_watching(self) -> None:
         """Tell the door of the nodes that the directory knows. Where nobody tells, the head deploys the application."""
         while True:
-            told = False
+            told, unattended = False, Unattended()
             await self._until_head()
             async with self._running("agent_tts.cluster.watch", self._head) as process:
                 assert process.stdout is not None
                 async for line in process.stdout:
                     told = True
-                    await self._tell_door([address_of(report) for report in json.loads(line)])
+                    addresses = [address_of(report) for report in json.loads(line)]
+                    await self._tell_door(addresses)
+                    here = self._living()
+                    for name in unattended.hear({address.name for address in addresses}, here, time.monotonic()):
+                        logger.warning("no replica tells of the node {}: it finishes its calls and ends", name)
+                        end(here[name])
             if told or not await self._deploy():
                 await asyncio.sleep(AGAIN_S)
 
@@ -193,17 +218,20 @@ class Machine:
                         os.kill(process.pid, signal.SIGKILL)
                     await process.wait()
 
+    def _living(self) -> dict[str, Record]:
+        """The living nodes of this machine, by name."""
+        found = [living(path) for path in self._folder.glob("*.json") if path.stem.isdecimal()]
+        return {record.name: record for record in found if record is not None}
+
     async def _end_nodes(self) -> None:
         """The nodes of this machine finish their calls and end. A second signal ends this process at once."""
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().remove_signal_handler(number)
-        records = [path for path in self._folder.glob("*.json") if path.stem.isdecimal()]
-        for path in records:
-            if (node := living(path)) is not None:
-                logger.info("node {} finishes its calls", node.name)
-                os.kill(node.pid, signal.SIGTERM)
-        for path in records:
-            await until_ended(path)
+        for name, record in self._living().items():
+            logger.info("node {} finishes its calls", name)
+            end(record)
+        while self._living():  # noqa: ASYNC110 - another process
+            await asyncio.sleep(LOOK_S)
 
 
 def _read(path: Path) -> list[NodeAddress]:

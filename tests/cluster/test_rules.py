@@ -9,7 +9,7 @@ from prometheus_client import generate_latest
 
 from agent_tts.cluster.directory import FORGET_S, Directory, address_of
 from agent_tts.cluster.figures import Figures
-from agent_tts.cluster.machine import KEEP_S, Known
+from agent_tts.cluster.machine import KEEP_S, UNATTENDED_S, Known, Unattended
 from agent_tts.cluster.nodes import NodeAddress
 from agent_tts.cluster.scaling import Load, decide, nodes_wanted
 from agent_tts.events import EngineInfo, EnginePong
@@ -62,6 +62,15 @@ def test_a_door_keeps_nodes_for_a_while_after_the_directory_is_gone() -> None:
     assert known.hear([other, node], 0) == [node, other]
     assert known.hear([node], KEEP_S - 1) == [node, other]
     assert known.hear([], KEEP_S + 1) == [node]
+
+
+def test_a_node_that_no_replica_tells_of_ends_after_a_while() -> None:
+    unattended, late = Unattended(), UNATTENDED_S + 1
+    assert unattended.hear({"a", "elsewhere"}, {"a", "b", "c"}, 0) == []
+    assert unattended.hear({"a", "b"}, {"a", "b", "c"}, UNATTENDED_S) == []
+    assert unattended.hear({"a"}, {"a", "b", "c"}, late) == ["c"]  # of b somebody has told
+    assert unattended.hear({"a"}, {"a", "b", "c"}, late + 1) == []  # a second signal would end its calls
+    assert unattended.hear({"a"}, {"a", "b"}, 2 * late) == ["b"]
 
 
 def test_a_node_that_tells_nothing_is_forgotten() -> None:
