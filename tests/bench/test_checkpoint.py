@@ -27,7 +27,7 @@ PROMPT = "<|im_start|>assistant\n{}<|im_end|>\n<|im_start|>assistant\n"
 @pytest.mark.parametrize("size", SIZES)
 def test_names_and_shapes_equal_the_references(size: str, model_type: ModelType, tmp_path: Path) -> None:
     config = write_configuration(tmp_path, SIZES[size], model_type)
-    core = oracle.qwen_tts.core
+    core = oracle.qwen_tts().core
     whole = core.models.Qwen3TTSConfig(**json.loads((tmp_path / "config.json").read_text()))
     codec = core.Qwen3TTSTokenizerV2Config(**json.loads((tmp_path / "speech_tokenizer/config.json").read_text()))
     with torch.device("meta"):
