@@ -47,6 +47,9 @@ GRACE_S = 2.0
 if not any(Path("/dev").glob("nvidia[0-9]*")):
     os.environ["TRITON_INTERPRET"] = "1"
 
+# Models as small as those of the tests are slower on more threads, in this process and in those that tests start.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 
 def pytest_configure() -> None:
     gc.disable()  # until all is collected: what is imported stays

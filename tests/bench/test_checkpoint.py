@@ -16,9 +16,9 @@ from agent_tts.bench.checkpoint_config import SIZES, write_configuration
 from agent_tts.errors import SettingsError
 from agent_tts.model.config import ModelType
 from tests.model import oracle
-from tests.model.conftest import Checkpoint, checkpoint, one_thread
+from tests.model.conftest import Checkpoint, checkpoint
 
-__all__ = ["checkpoint", "one_thread"]  # fixtures
+__all__ = ["checkpoint"]  # a fixture
 
 PROMPT = "<|im_start|>assistant\n{}<|im_end|>\n<|im_start|>assistant\n"
 

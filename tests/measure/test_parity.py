@@ -25,9 +25,9 @@ from tests.measure.parity_eager import Eager
 from tests.measure.parity_request import Request
 from tests.measure.parity_upstream import Upstream
 from tests.model import oracle
-from tests.model.conftest import Checkpoint, checkpoint, one_thread
+from tests.model.conftest import Checkpoint, checkpoint
 
-__all__ = ["checkpoint", "one_thread"]  # fixtures
+__all__ = ["checkpoint"]  # a fixture
 
 FRAMES = 12  # more than the text's tokens, so that the end of speech is compared too
 NEVER = float("-inf")
