@@ -9,8 +9,12 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
+from contextlib import ExitStack, closing
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -165,14 +169,14 @@ def status(
     folder: Folder = None,
 ) -> None:
     """Show the nodes of a cluster: streams, capacity, versions, drains. On any of its machines."""
-    reports = _reports(_head_of(head, folder), once=not watch)
-    if as_json:
-        for known in reports:
-            print(json.dumps(known), flush=True)
-        return
-    with Live(console=Console(), auto_refresh=False) as live:
-        for known in reports:
-            live.update(_table(known), refresh=True)
+    with ExitStack() as stack:
+        reports = stack.enter_context(closing(_reports(_head_of(head, folder))))
+        live = None if as_json else stack.enter_context(Live(console=Console(), auto_refresh=False))
+        for known in reports if watch else islice(reports, 1):
+            if live is None:
+                print(json.dumps(known), flush=True)
+            else:
+                live.update(_table(known), refresh=True)
 
 
 @cluster.command()
@@ -183,15 +187,22 @@ def drain(
     folder: Folder = None,
 ) -> None:
     """Take a node's machine out: another takes its place, and it ends when its last call has."""
+    from agent_tts.processes import module_command
+
     address = _head_of(head, folder)
-    known = next(_reports(address, once=True))
+    with closing(_reports(address)) as reports:
+        known = next(reports)
     machine = next((report["ray_node"] for report in known if report["name"] == node), None)
     if machine is None:
         raise SettingsError(f"no node is named {node}; there are {', '.join(each['name'] for each in known) or 'none'}")
     reason = ["--reason", "DRAIN_NODE_REASON_PREEMPTION", "--reason-message", "agent-tts cluster drain"]
     deadline = ["--deadline-remaining-seconds", str(24 * 3_600)]
     asked = ["--address", address, "--node-id", machine]
-    _ray("ray.scripts.scripts", "drain-node", *asked, *reason, *deadline)
+    command = module_command("ray.scripts.scripts", "drain-node", *asked, *reason, *deadline)
+    try:
+        subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_S, check=True)
+    except (subprocess.TimeoutExpired, subprocess.CalledProcessError) as error:
+        raise _no_answer(str(error.stderr or error.stdout or "")) from None
     print(f"{node} drains: no new callers come; `agent-tts cluster status --watch` shows its last streams")
 
 
@@ -233,7 +244,7 @@ def _is_set(settings: Any, key: str) -> bool:
 
 def _folder(folder: Path | None) -> Path:
     _need_ray()
-    from agent_tts.cluster.own_node import DEFAULT_FOLDER
+    from agent_tts.cluster.kept_node import DEFAULT_FOLDER
 
     return (folder or Path(DEFAULT_FOLDER)).expanduser().absolute()
 
@@ -301,24 +312,32 @@ def _head_of(head: str | None, folder: Path | None) -> str:
         raise SettingsError("this machine is in no cluster: name its head (--head HOST:PORT)") from None
 
 
-def _ray(*command: str) -> str:
+def _reports(head: str) -> Generator[list[dict[str, Any]]]:
+    """What the cluster's nodes tell, each second. Raises `SettingsError` when the cluster does not answer."""
     from agent_tts.processes import module_command
 
-    try:
-        done = subprocess.run(module_command(*command), capture_output=True, text=True, timeout=ANSWER_S, check=True)
-    except subprocess.TimeoutExpired:
-        raise SettingsError(f"the cluster does not answer within {ANSWER_S:g} s") from None
-    except subprocess.CalledProcessError as error:
-        lines = (error.stderr or error.stdout).strip().splitlines() or ["no reason was given"]
-        raise SettingsError(f"the cluster does not answer: {lines[-1]}") from None
-    return done.stdout
+    command = module_command("agent_tts.cluster.watch", head)
+    with (
+        tempfile.TemporaryFile("w+") as complaints,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=complaints, text=True) as watcher,
+    ):
+        assert watcher.stdout is not None
+        late = threading.Timer(ANSWER_S, watcher.kill)  # later, it looks after its own deadline
+        late.start()
+        try:
+            for line in watcher.stdout:
+                late.cancel()
+                yield json.loads(line)
+        finally:
+            late.cancel()
+            watcher.kill()
+        complaints.seek(0)
+        raise _no_answer(complaints.read())
 
 
-def _reports(head: str, *, once: bool) -> Iterator[list[dict[str, Any]]]:
-    while True:
-        yield json.loads(_ray("agent_tts.cluster.watch", head, "--once"))
-        if once:
-            return
+def _no_answer(said: str) -> SettingsError:
+    lines = said.strip().splitlines() or [f"it said nothing within {ANSWER_S:g} s"]
+    return SettingsError(f"the cluster does not answer: {lines[-1]}")
 
 
 def _table(known: list[dict[str, Any]]) -> Table:

@@ -13,8 +13,10 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import httpx
+
 from agent_tts import connect
-from agent_tts.cluster.own_node import living
+from agent_tts.cluster.kept_node import living
 from agent_tts.errors import SpeechError
 from tests.cli.process import children_of, start
 
@@ -94,7 +96,7 @@ async def machines(folder: Path, joined: int, *settings: str, **options: Any) ->
                 await asyncio.sleep(0.2)
         made += [ClusterMachine(folder / f"machine-{number}", "join", head) for number in range(joined)]
         for machine in made:
-            await machine.url()
+            await open_door(machine)
         yield made
     finally:
         for machine in reversed(made):
@@ -125,6 +127,15 @@ async def until_nodes(machine: ClusterMachine, count: int, *but: str) -> dict[st
                     return found
     except TimeoutError:
         raise AssertionError(f"there are {found}\n{machine.told()}") from None
+
+
+async def open_door(machine: ClusterMachine) -> str:
+    """The address of a machine's door, once that knows a node with room."""
+    url = await machine.url()
+    async with asyncio.timeout(UP_S), httpx.AsyncClient() as http:
+        while (await http.get(f"{url}/ready")).status_code != 200:
+            await asyncio.sleep(0.1)
+    return url
 
 
 async def until_led_to(url: str, name: str) -> None:
