@@ -220,8 +220,8 @@ class KeptNode:
         with suppress(FileNotFoundError):
             log.rename(self._path("log.1"))
         config = self._write("yaml", values)  # JSON is YAML
-        # The settings have the environment's share of them already.
-        environment = {name: value for name, value in os.environ.items() if not name.startswith(ENV_PREFIX)}
+        # The settings have the environment's share of them already, and Ray's token is not for the node.
+        environment = {name: value for name, value in os.environ.items() if not name.startswith((ENV_PREFIX, "RAY_"))}
         environment["CUDA_VISIBLE_DEVICES"] = self._gpus
         # Ray ends the children of its processes: this one's parent is gone at once.
         done = subprocess.run(

@@ -99,7 +99,8 @@ async def machines(folder: Path, joined: int, *settings: str, **options: Any) ->
         async with asyncio.timeout(UP_S):
             while not await nodes(made[0]):
                 await asyncio.sleep(0.2)
-        made += [ClusterMachine(folder / f"machine-{number}", "join", head) for number in range(joined)]
+        join = ("join", head, "--token", (folder / "head" / "token").read_text())
+        made += [ClusterMachine(folder / f"machine-{number}", *join) for number in range(joined)]
         for machine in made:
             await open_door(machine)
         yield made
