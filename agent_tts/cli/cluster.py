@@ -249,7 +249,9 @@ def _authenticate(folder: Path, token: str | None) -> None:
     try:
         token = token or (folder / "token").read_text()
     except OSError:
-        raise SettingsError("the cluster's token is not known here: --token, as `agent-tts cluster start` told") from None
+        raise SettingsError(
+            "the cluster's token is not known here: --token, as `agent-tts cluster start` told"
+        ) from None
     os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token}
 
 
