@@ -240,4 +240,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    # Of `__main__` Ray would send all machines this one's code; a machine runs its own version.
+    from agent_tts.cluster import app
+
+    app.main()

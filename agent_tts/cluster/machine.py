@@ -41,6 +41,10 @@ ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     # Ray lowers the priority of its workers by 15, and a node, which works in real time, would inherit it.
     "RAY_worker_niceness": "0",
+    # Ray of a machine that has lost its head ends, to join the next: after this, not after a minute.
+    "RAY_gcs_rpc_server_reconnect_timeout_s": "10",
+    # It ends at once when it is told to, and nodes are told then; `agent-tts cluster drain` comes before.
+    "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
 }
 RAY = "ray.scripts.scripts"
 

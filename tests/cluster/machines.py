@@ -18,7 +18,7 @@ import httpx
 from agent_tts import connect
 from agent_tts.cluster.kept_node import living
 from agent_tts.errors import SpeechError
-from tests.cli.process import children_of, start
+from tests.cli.process import children_of, environment, start
 
 UP_S = 90.0  # for a part of a cluster to start on a busy machine
 ARGUMENTS = ("--host", "127.0.0.1", "--port", "0", "--cpus", "1")
@@ -41,14 +41,19 @@ class ClusterMachine:
         self.log = folder.with_suffix(".log")
         self._start()
 
-    def _start(self) -> None:
+    def _start(self, installed: Path | None = None) -> None:
+        other = {} if installed is None else {"cwd": installed, "env": environment(PYTHONPATH=str(installed))}
         with self.log.open("ab") as log:
-            self.process = start("cluster", *self.arguments, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            self.process = start("cluster", *self.arguments, stdin=subprocess.DEVNULL, stdout=log, stderr=log, **other)
 
-    def restart(self, port: int) -> None:
-        """Start it again, after its process has ended, with its door at this port."""
+    def restart(self, port: int, installed: Path | None = None) -> None:
+        """Start it again, after its process has ended, with its door at this port.
+
+        Args:
+            installed: a folder with another agent_tts.
+        """
         self.arguments = (*self.arguments, "--port", str(port))
-        self._start()
+        self._start(installed)
 
     async def url(self) -> str:
         """The address of its door."""
