@@ -97,8 +97,9 @@ class Node:
         )
         self.engine = Qwen3Engine(settings, SLOTS)
         (model,) = self.engine._models
-        self.device: Any = Device(model.config.talker.hidden_size)
-        model.runner._graphs, model.runner._budget = self.device, self.device.prefill_budget
+        device: Any = Device(model.config.talker.hidden_size)
+        model.runner._graphs, model.runner._budget = device, device.prefill_budget
+        self.device: Device = device
         self.engine._overlaps, self.engine.batch_sizes = True, BUCKETS
         self.loop = EngineLoop(self.engine, Scheduler(policy(settings, SLOTS, BUCKETS)))
         self._decoder: Decoder[Any] = Decoder(TO_ENGINE)
