@@ -274,7 +274,7 @@ speaker.onlost = () => {
 speaker.onslow = () => {
   if (slow) return;
   slow = true;
-  connection.resumes = false; // it would be as slow from another node
+  connection.resumesPcm = false; // it would be as slow from another node
   if (connection.session) connection.session.encoding = OPUS;
   const actions = [USE_WEBRTC, { label: "Close", run: () => {} }];
   notices.show("slow", { title: "The network is slow", body: SLOW, actions, calm: true });

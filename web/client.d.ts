@@ -396,8 +396,8 @@ export declare class WebSocketTransport implements Transport {
     onclose: (/** @type {number} */ _code: number, /** @type {string} */ _reason: string) => void;
     /** @param {WebSocket} socket an open one */
     constructor(socket: WebSocket);
-    /** @param {object} message */
-    send(message: object): void;
+    /** @param {any} message */
+    send(message: any): void;
     close(): void;
 }
 /**
@@ -471,9 +471,9 @@ export declare class MovingTransport implements Transport {
     /**
      * @param {Session} session greeted; its connection belongs to this one from now on
      * @param {Dial} dial
-     * @param {() => boolean} resumes whether contexts of a lost connection go on
+     * @param {(output: any) => boolean} resumes whether contexts with this `output` go on when their connection is lost
      */
-    constructor(session: Session, dial: Dial, resumes?: () => boolean);
+    constructor(session: Session, dial: Dial, resumes?: (output: any) => boolean);
     /** @param {any} message */
     send(message: any): void;
     close(): void;
@@ -485,6 +485,8 @@ export declare class MovingTransport implements Transport {
  */
 declare class MovingContext {
     #private;
+    /** What it asks for. */
+    output: any;
     /** Where it is; null while it waits. @type {Link | null} */
     link: Link | null;
     /**

@@ -25,17 +25,22 @@ const GREETING_TIMEOUT_MS = 5_000;
 const REQUEST_TIMEOUT_MS = 10_000;
 
 // A browser cannot ping: the protocol's own ping asks a connection that is in use, and silent, whether it is alive.
-const TICK_MS = 1_000;
-const MOST_QUIET_TICKS = 5; // behind the one that asks; then it is lost
+const TICK_MS = 500;
+const ASK_TICKS = 3; // without a sign of the node; then it is asked
+const MOST_QUIET_TICKS = 5; // while an utterance is open: after more it is lost
+const MOST_IDLE_TICKS = 11; // and while none is
 const IN_USE_MS = 15_000; // since anything else was sent or came. An idle connection is not kept from its end
 const ALIVE = "alive"; // what these pings carry
 
 // Of a connection that moves.
 const RENEW_MS = 3_000; // to find another node after one is lost
-const RETRY_MS = 50; // before the second attempt; then twice as long each time
+// Before an attempt it waits for a random time, up to this, then up to twice as long each time: the clients of a node that
+// is lost do not come at once.
+const RETRY_MS = 50;
 const MOST_RETRY_MS = 1_000;
 const CALM_MS = 10_000; // a connection that has lived so long begins anew with attempts
 const MOST_LOSSES = 3; // of one utterance: a text that ends nodes does not go through the fleet
+const WIDTHS = /** @type {Record<string, number>} */ ({ pcm_s16le: 2, pcm_f32le: 4, mulaw: 1, alaw: 1 }); // bytes of a sample
 const MARGIN_MS = 200; // of sound that the listener has left: then a word is given before all of it has come
 
 /** An error answer of the node. */
@@ -612,6 +617,8 @@ export class WebSocketTransport {
   #usedAt = 0;
   /** Ticks since anything came. */
   #quiet = 0;
+  /** Ids of contexts that the node has not ended. */
+  #open = new Set();
 
   /** @param {WebSocket} socket an open one */
   constructor(socket) {
@@ -623,10 +630,11 @@ export class WebSocketTransport {
     };
   }
 
-  /** @param {object} message */
+  /** @param {any} message */
   send(message) {
     if (this.#socket.readyState !== OPEN) return;
     this.#use();
+    if (message.type === "context.open") this.#open.add(message.context_id);
     this.#socket.send(JSON.stringify(message));
   }
 
@@ -643,11 +651,11 @@ export class WebSocketTransport {
 
   /** Ticks are counted, not time: where this program was held up, what came meanwhile is read before the next one. */
   #tick() {
-    if (++this.#quiet > MOST_QUIET_TICKS) {
+    if (++this.#quiet > (this.#open.size ? MOST_QUIET_TICKS : MOST_IDLE_TICKS)) {
       this.#lose(LOST, "The node does not answer.");
-    } else if (this.#quiet === 2) {
+    } else if (this.#quiet === ASK_TICKS) {
       this.#socket.send(JSON.stringify({ type: "ping", t: ALIVE }));
-    } else if (this.#quiet < 2 && performance.now() - this.#usedAt > IN_USE_MS) {
+    } else if (this.#quiet < ASK_TICKS && performance.now() - this.#usedAt > IN_USE_MS) {
       clearInterval(this.#ticks);
       this.#ticks = undefined;
     }
@@ -660,6 +668,7 @@ export class WebSocketTransport {
     if (!come) return this.#lose(GARBLED, "");
     if ("type" in come && come.type === "pong" && come.t === ALIVE) return;
     this.#use();
+    if ("type" in come && (come.type === "context.done" || come.type === "error")) this.#open.delete(come.context_id);
     if ("type" in come) this.onmessage(come);
     else if (come.kind === KIND_AUDIO) this.onaudio(come.packet);
   }
@@ -717,6 +726,30 @@ function packetOf(buffer) {
     data: new Uint8Array(buffer, HEADER_BYTES),
   };
   return { kind: header.getUint8(1), packet };
+}
+
+/**
+ * The frames of an Opus packet, each a packet by itself, of equal length in time (RFC 6716, section 3.2).
+ * @param {Uint8Array<ArrayBuffer>} packet
+ */
+function framesOf(packet) {
+  if (packet.length < 2 || (packet[0] & 3) !== 3 || packet[1] & 0x40) return [packet]; // not what libopus makes of 80 ms
+  const count = packet[1] & 63;
+  const sizes = [];
+  let at = 2;
+  for (let i = 1; i < count; i++) {
+    let size = Math.floor((packet.length - 2) / count);
+    if (packet[1] & 0x80) {
+      size = packet[at++];
+      if (size >= 252) size += 4 * packet[at++];
+    }
+    sizes.push(size);
+  }
+  return [...sizes, Infinity].map((size) => {
+    const frame = packet.slice(at - 1, (at += size));
+    frame[0] = packet[0] & ~3;
+    return frame;
+  });
 }
 
 /**
@@ -778,7 +811,7 @@ export class MovingTransport {
   /**
    * @param {Session} session greeted; its connection belongs to this one from now on
    * @param {Dial} dial
-   * @param {() => boolean} resumes whether contexts of a lost connection go on
+   * @param {(output: any) => boolean} resumes whether contexts with this `output` go on when their connection is lost
    */
   constructor(session, dial, resumes = () => true) {
     this.#dial = dial;
@@ -912,7 +945,7 @@ export class MovingTransport {
     const contexts = this.#on(link);
     for (const context of contexts) {
       if (link.fatal) context.fail(link.fatal);
-      else if (this.#resumes()) context.lose();
+      else if (this.#resumes(context.output)) context.lose();
       else context.fail(CONNECTION_LOST);
     }
     if (link !== this.#link) {
@@ -945,7 +978,7 @@ export class MovingTransport {
     let why = null;
     for (let toAddress = true; !search.signal.aborted; toAddress = !toAddress) {
       try {
-        await pause(this.#failures ? Math.min(RETRY_MS * 2 ** (this.#failures - 1), MOST_RETRY_MS) : 0, search.signal);
+        await pause(Math.min(RETRY_MS * 2 ** this.#failures, MOST_RETRY_MS), search.signal);
         const giveUp = AbortSignal.any([search.signal, AbortSignal.timeout(RENEW_MS / 2)]);
         const session = await this.#dial(toAddress ? old.address : null, giveUp);
         if (search.signal.aborted) {
@@ -993,7 +1026,11 @@ class MovingContext {
   /** Where the part on `link` begins: in the text, characters; in the sound, samples. */
   #firstChar = 0;
   #firstSample = 0;
-  /** Without word times, and in other encodings, it cannot go on elsewhere. */
+  /** Of its sound: samples a second, bytes of one, or 0 of Opus, of which each message is a packet. */
+  #rate;
+  #width;
+  #packetSamples = 0;
+  /** Without word times, and in encodings that cannot be joined, it cannot go on elsewhere. */
   #canResume;
   #losses = 0;
   /** The node has started the context, and the part of it. */
@@ -1033,8 +1070,13 @@ class MovingContext {
     this.#open = open;
     this.#no = no;
     this.#tell = tell;
-    const { output, timestamps } = { ...defaults, ...open };
-    this.#canResume = !output && timestamps !== "none";
+    /** What it asks for. */
+    this.output = { ...defaults.output, ...open.output };
+    const { encoding = "pcm_s16le", sample_rate = SAMPLE_RATE, framing = "binary" } = this.output;
+    this.#rate = sample_rate;
+    this.#width = WIDTHS[encoding] ?? 0;
+    const isTimed = (open.timestamps ?? defaults.timestamps) !== "none";
+    this.#canResume = isTimed && framing === "binary" && (encoding === "opus" || this.#width > 0);
   }
 
   get id() {
@@ -1042,7 +1084,7 @@ class MovingContext {
   }
 
   get #firstMs() {
-    return Math.round(msOf(this.#firstSample));
+    return Math.round(this.#msOf(this.#firstSample));
   }
 
   /**
@@ -1053,6 +1095,7 @@ class MovingContext {
     const rest = this.#text.slice(this.#firstChar);
     if (this.#losses && this.#ended && !this.#flushes.length && !rest.join("").trim()) return this.#finish("end");
     this.link = link;
+    this.#packetSamples = this.#samplesOf(link.created.frame_ms ?? 0);
     this.#partHasBegun = false;
     link.transport.send(this.#open);
     let place = this.#firstChar;
@@ -1131,8 +1174,9 @@ class MovingContext {
   /** @param {Packet} packet */
   hear(packet) {
     const firstSample = packet.firstSample + this.#firstSample;
-    this.#received = firstSample + packet.data.length / 2;
-    this.#hold({ ...packet, contextNo: this.#no, firstSample });
+    const heard = { ...packet, contextNo: this.#no, firstSample };
+    this.#received = this.#end(heard);
+    this.#hold(heard);
   }
 
   /** Its connection is lost: it waits for another, or ends. */
@@ -1141,8 +1185,9 @@ class MovingContext {
     if (this.#cancelled) return this.#finishCancelled();
     if (!this.#canResume || this.#losses++ === MOST_LOSSES) return this.fail(CONNECTION_LOST);
     clearTimeout(this.#patience);
+    this.#giveFrames(this.#whole());
     this.#held = [];
-    this.#aligned = this.#aligned.filter(({ end_ms }) => samplesOf(end_ms) <= this.#received);
+    this.#aligned = this.#aligned.filter(({ end_ms }) => this.#samplesOf(end_ms) <= this.#received);
     this.#firstChar = Math.max(0, ...this.#aligned.map(({ char_end }) => char_end));
     this.#received = this.#firstSample = this.#given;
   }
@@ -1185,7 +1230,7 @@ class MovingContext {
 
   #finishCancelled() {
     if (this.#isOver) return;
-    const generatedMs = Math.round(msOf(this.#given)) - this.#firstMs;
+    const generatedMs = Math.round(this.#msOf(this.#given)) - this.#firstMs;
     const playedMs = this.#heardFrom === null ? 0 : performance.now() - this.#heardFrom - this.#firstMs;
     const part = { played_ms: Math.min(playedMs, generatedMs), generated_ms: generatedMs };
     this.#tell.message(this.#cut({ type: "context.cancelled", context_id: this.id, ...part }));
@@ -1213,9 +1258,9 @@ class MovingContext {
   /** End it here, where no node does. @param {string} reason of `context.done` */
   #finish(reason) {
     if (reason === "end" && !this.#wasLast) {
-      this.#give({ contextNo: this.#no, flags: LAST, firstSample: this.#given, data: new Uint8Array(0) });
+      this.#give({ contextNo: this.#no, flags: LAST, firstSample: this.#given, data: new Uint8Array(0) }, this.#given);
     }
-    const told = { audio_ms: Math.round(msOf(this.#given)), ttfa_ms: null, rtf: null, cut: [] };
+    const told = { audio_ms: Math.round(this.#msOf(this.#given)), ttfa_ms: null, rtf: null, cut: [] };
     this.#over({ type: "context.done", context_id: this.id, context_no: this.#no, reason, ...told });
   }
 
@@ -1253,15 +1298,30 @@ class MovingContext {
     clearTimeout(this.#patience);
     this.#release(this.#canResume ? this.#whole() : Infinity);
     if (!this.#held.length) return;
-    const leftMs = this.#heardFrom === null ? 0 : this.#heardFrom + msOf(this.#given) - MARGIN_MS - performance.now();
+    const leftMs = this.#heardFrom === null ? 0 : this.#heardFrom + this.#msOf(this.#given) - MARGIN_MS - performance.now();
     if (leftMs <= 0) this.#release(this.#received);
     else this.#patience = setTimeout(() => this.#settle(), leftMs);
   }
 
   /** The samples that came, without those of a word of which more is to come. */
   #whole() {
-    const cut = this.#aligned.findLast(({ start_ms }) => samplesOf(start_ms) < this.#received);
-    return cut && samplesOf(cut.end_ms) > this.#received ? samplesOf(cut.start_ms) : this.#received;
+    const cut = this.#aligned.findLast(({ start_ms }) => this.#samplesOf(start_ms) < this.#received);
+    return cut && this.#samplesOf(cut.end_ms) > this.#received ? this.#samplesOf(cut.start_ms) : this.#received;
+  }
+
+  /** The sample behind it. @param {Packet} packet */
+  #end({ firstSample, data }) {
+    return firstSample + (this.#width ? data.length / this.#width : data.length && this.#packetSamples);
+  }
+
+  /** @param {number} samples */
+  #msOf(samples) {
+    return (samples / this.#rate) * 1000;
+  }
+
+  /** @param {number} ms */
+  #samplesOf(ms) {
+    return Math.round((ms * this.#rate) / 1000);
   }
 
   /** Give what is held up to this sample, and what is not sound before and at it. @param {number} until */
@@ -1271,22 +1331,38 @@ class MovingContext {
         this.#told(item);
         continue;
       }
-      const bytes = 2 * (until - item.firstSample);
-      if (bytes <= 0 && item.data.length) return;
-      if (bytes < item.data.length) {
+      const end = this.#end(item);
+      if (end > until) {
+        const bytes = this.#width * (until - item.firstSample);
+        if (bytes <= 0) return;
         this.#held[0] = { ...item, firstSample: until, data: item.data.slice(bytes) };
-        return this.#give({ ...item, flags: 0, data: item.data.slice(0, bytes) });
+        return this.#give({ ...item, flags: 0, data: item.data.slice(0, bytes) }, until);
       }
-      this.#give(item);
+      this.#give(item, end);
     }
   }
 
-  /** @param {Packet} packet */
-  #give(packet) {
+  /** Give the frames of the held Opus packet up to this sample, to half a frame. @param {number} until */
+  #giveFrames(until) {
+    const packet = /** @type {Packet | undefined} */ (this.#held.find((item) => "data" in item));
+    if (this.#width || !packet?.data.length) return;
+    const frames = framesOf(packet.data);
+    const samples = (this.#end(packet) - packet.firstSample) / frames.length;
+    for (const data of frames.slice(0, Math.max(0, Math.round((until - packet.firstSample) / samples)))) {
+      this.#give({ ...packet, flags: 0, data }, packet.firstSample + samples);
+      packet.firstSample += samples;
+    }
+  }
+
+  /**
+   * @param {Packet} packet
+   * @param {number} end the sample behind it
+   */
+  #give(packet, end) {
     // Later than before where the listener has played all and waits.
-    const heardFrom = performance.now() - msOf(packet.firstSample);
+    const heardFrom = performance.now() - this.#msOf(packet.firstSample);
     if (packet.data.length) this.#heardFrom = Math.max(this.#heardFrom ?? heardFrom, heardFrom);
-    this.#given = packet.firstSample + packet.data.length / 2;
+    this.#given = end;
     this.#wasLast = Boolean(packet.flags & LAST);
     this.#tell.audio(packet);
   }
@@ -1298,16 +1374,6 @@ class MovingContext {
     else this.#marks.add(message.char_start);
     this.#tell.message(message);
   }
-}
-
-/** @param {number} samples */
-function msOf(samples) {
-  return (samples / SAMPLE_RATE) * 1000;
-}
-
-/** @param {number} ms */
-function samplesOf(ms) {
-  return Math.round((ms * SAMPLE_RATE) / 1000);
 }
 
 /**
@@ -1328,7 +1394,7 @@ function withoutTags(text, words) {
 }
 
 /**
- * @param {number} ms about so long
+ * @param {number} ms for a random time up to this
  * @param {AbortSignal} signal
  * @returns {Promise<void>} rejects with the signal's reason
  */
@@ -1336,7 +1402,7 @@ function pause(ms, signal) {
   return new Promise((resolve, reject) => {
     const stop = () => reject(signal.reason);
     if (signal.aborted) return stop();
-    const timer = setTimeout(() => resolve(signal.removeEventListener("abort", stop)), ms * (0.5 + Math.random()));
+    const timer = setTimeout(() => resolve(signal.removeEventListener("abort", stop)), ms * Math.random());
     signal.addEventListener("abort", () => (clearTimeout(timer), stop()), { once: true });
   });
 }

@@ -32,8 +32,8 @@ export class Connection {
   ontraffic = () => {};
   /** @type {"websocket" | "webrtc"} */
   transport = "websocket";
-  /** Whether a turn goes on at another node when its own is lost. */
-  resumes = true;
+  /** Whether a turn in PCM, too, goes on at another node when its own is lost. */
+  resumesPcm = true;
   /** @type {Session | null} */
   session = null;
   #api;
@@ -108,7 +108,7 @@ export class Connection {
       await session.greeted(giveUp);
       return session;
     };
-    const session = new Session(rtc ?? new MovingTransport(await dial(null), dial, () => this.resumes));
+    const session = new Session(rtc ?? new MovingTransport(await dial(null), dial, ({ encoding }) => this.resumesPcm || encoding));
     session.ontraffic = (direction, what) => this.ontraffic(direction, what);
     await session.greeted(signal);
     return [session, rtc ? new RemoteAudio(audio, rtc.stream, this.#element) : new Player(audio)];

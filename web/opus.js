@@ -15,11 +15,13 @@ export const OPUS =
 
 class OpusDecoder {
   #decoder;
+  #ondecoded;
   /** Of the packets that are being decoded. @type {Omit<Packet, "data">[]} */
   #heads = [];
 
   /** @param {(chunk: import("./client.js").Chunk) => void} ondecoded */
   constructor(ondecoded) {
+    this.#ondecoded = ondecoded;
     this.#decoder = new AudioDecoder({
       output: (audio) => {
         const head = /** @type {Omit<Packet, "data">} */ (this.#heads.shift());
@@ -36,6 +38,11 @@ class OpusDecoder {
   /** @param {Packet} packet */
   push({ data, ...head }) {
     if (this.#decoder.state === "closed") return;
+    if (!data.length) {
+      // The end behind all sound: a decoder has nothing to make of it.
+      const end = () => this.#ondecoded({ ...head, pcm: new Int16Array(0) });
+      return void this.#decoder.flush().then(end, () => {});
+    }
     this.#heads.push(head);
     const timestamp = (1e6 * head.firstSample) / SAMPLE_RATE;
     this.#decoder.decode(new EncodedAudioChunk({ type: "key", timestamp, data }));

@@ -43,7 +43,10 @@ PATH = "/v1/tts/stream"
 
 OPEN_S = 10.0  # for a connection, an update or a context to be answered
 CLOSE_S = 2.0  # for the closing handshake
-PING_S = 10.0  # between pings, and for their answer: a dead node is detected within 20 s
+PING_S = 10.0  # between pings, and for their answer: an idle connection to a dead node is detected within 20 s
+# A node that is silent for the first while an utterance is open is pinged, and lost without a sign in the second.
+QUIET_S = 1.0
+ANSWER_S = 1.5
 # How long a full buffer may stop the connection. Less than the 2 s after which a node closes a slow connection.
 PATIENCE_S = 1.0
 BUFFER_BYTES = 4 << 20  # unread audio of one context: 87 s of 24 kHz pcm_s16le
@@ -107,10 +110,13 @@ class NodeConnection:
         self.parting = asyncio.Event()
         # The options that `update` has set.
         self.session: dict[str, Any] = {}
-        # The only receiver and the only sender. Cancelled and awaited by `close`.
+        # When the last message came, or the answer to a ping, by the loop's clock.
+        self._heard_at = asyncio.get_running_loop().time()
+        # The only receiver, the only sender, and who pings. Cancelled and awaited by `close`.
         self._tasks = [
             asyncio.create_task(self._receive(), name="receiver of a node connection"),
             asyncio.create_task(self._transmit(), name="sender of a node connection"),
+            asyncio.create_task(self._watch(), name="watch of a node connection"),
         ]
 
     @property
@@ -227,6 +233,7 @@ class NodeConnection:
         why = "the connection to the node has ended"
         try:
             async for message in self._websocket:
+                self._heard_at = asyncio.get_running_loop().time()
                 await (self._take_audio(message) if isinstance(message, bytes) else self._take_text(message))
         except ConnectionClosed:
             pass
@@ -235,6 +242,34 @@ class NodeConnection:
             self._websocket.transport.abort()
         finally:
             self._lose(self._last_words or ConnectionLost(why))
+
+    async def _watch(self) -> None:
+        """Lose a node that is silent while an utterance is open, and answers no ping: its machine or network died."""
+        loop = asyncio.get_running_loop()
+        while self.lost is None:
+            quiet_s = loop.time() - self._heard_at
+            if not self._utterances:
+                await asyncio.sleep(QUIET_S)
+            elif quiet_s < QUIET_S:
+                await asyncio.sleep(QUIET_S - quiet_s)
+            elif await self._answers():
+                self._heard_at = loop.time()
+            else:
+                self._lose(ConnectionLost("the node does not answer"))
+                self._websocket.transport.abort()
+
+    async def _answers(self) -> bool:
+        heard_at = self._heard_at
+        pong: asyncio.Future[float] | None = None
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                pong = asyncio.ensure_future(await self._websocket.ping())
+                await asyncio.shield(pong)
+        except ConnectionClosed:
+            return True  # the receiver reports it
+        except TimeoutError:  # also where this program was held up, and the pong has come
+            pass
+        return (pong is not None and pong.done()) or self._heard_at != heard_at
 
     def _lose(self, error: SpeechError) -> None:
         """Fail all utterances and updates. Idempotent."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
+import random
 import secrets
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -23,7 +25,10 @@ from agent_tts.client.resuming import ResumableUtterance
 from agent_tts.errors import SettingsError, SpeechError
 
 RENEW_S = 3.0  # to find another node after one is lost
-RETRY_S = 0.05  # between two attempts at first; then twice as long each time
+ATTEMPT_S = 1.5  # for one attempt
+# Before an attempt it waits for a random time, up to `RETRY_S`, then up to twice as long each time: the clients of a
+# node that is lost do not come at once.
+RETRY_S = 0.05
 MAX_RETRY_S = 1.0
 
 
@@ -115,25 +120,26 @@ class MovingConnection:
 
     async def _find(self, old: NodeConnection) -> NodeConnection:
         """Connect until it succeeds; for `RENEW_S` at most after `old` is lost."""
-        wait_s, left_s = RETRY_S, RENEW_S
+        loop = asyncio.get_running_loop()
+        wait_s, deadline = RETRY_S, math.inf
+        urls = itertools.cycle((_allowed(old.address, self._url), self._url))
         while True:
-            try:
-                async with asyncio.timeout(RENEW_S):
-                    return await self._dial(old)
-            except (SpeechError, TimeoutError):
-                if left_s <= 0:
-                    raise
-            await asyncio.sleep(wait_s)
             if old.lost is not None:
-                left_s -= wait_s
+                deadline = min(deadline, loop.time() + RENEW_S)
+            await asyncio.sleep(random.uniform(0, wait_s))
+            try:
+                async with asyncio.timeout_at(min(deadline, loop.time() + ATTEMPT_S)):
+                    return await self._dial(next(urls), old.session)
+            except (SpeechError, TimeoutError):
+                if loop.time() >= deadline:
+                    raise
             wait_s = min(2 * wait_s, MAX_RETRY_S)
 
-    async def _dial(self, old: NodeConnection) -> NodeConnection:
-        url = _allowed(old.address, self._url)
+    async def _dial(self, url: str, session: dict[str, Any]) -> NodeConnection:
         node = await open_connection(url, api_key=self._api_key, buffer_bytes=self._buffer_bytes)
         try:
-            if old.session:
-                await node.update(**old.session)
+            if session:
+                await node.update(**session)
         except BaseException:
             await node.close()
             raise

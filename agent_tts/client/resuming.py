@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from agent_tts.client.connection import ConnectionLost, NodeConnection
+from agent_tts.client.opus_packets import frames_of
 from agent_tts.client.utterance import RemoteUtterance, without_tags
 from agent_tts.errors import SpeechError
 from agent_tts.events import SAMPLE_RATE
@@ -56,9 +57,13 @@ class ResumableUtterance(AnyUtterance):
         output = node.session.get("output") or {}
         output = output | (session.get("output") or {})
         self._rate: int = output.get("sample_rate", SAMPLE_RATE)
-        # 0 where it cannot be resumed: without word times, and in encodings that cannot be joined.
+        # Bytes of a sample; 0 of Opus, of which a chunk is a packet with this many samples.
+        encoding = output.get("encoding", "pcm_s16le")
+        self._width = WIDTHS.get(encoding, 0)
+        self._packet_samples = self._at(node.info.frame_ms)
+        # Not without word times, and in encodings that cannot be joined.
         timed = (node.session | session).get("timestamps", "word") == "word"
-        self._width = WIDTHS.get(output.get("encoding", "pcm_s16le"), 0) if timed else 0
+        self._can_resume = timed and (encoding == "opus" or encoding in WIDTHS)
         self._losses = 0
         # Of the whole: the text, whether it ended, and unanswered flushes with their places in it.
         self._text: list[str] = []
@@ -209,8 +214,8 @@ class ResumableUtterance(AnyUtterance):
                 return
             case AudioChunk():
                 event = event._replace(first_sample=event.first_sample + self._first_sample)
-                if self._width:
-                    self._received = event.first_sample + len(event.payload) // self._width
+                if self._can_resume:
+                    self._received = self._end(event)
             case Mark():
                 event = Mark(event.name, event.at_ms + first_ms, event.char_start + self._first_char)
                 if event.char_start in self._marks:
@@ -220,7 +225,7 @@ class ResumableUtterance(AnyUtterance):
             case Done():
                 event = replace(event, audio_ms=event.audio_ms + first_ms)
         self._held.append(event)
-        self._release(self._received if isinstance(event, Done) or not self._width else self._whole())
+        self._release(self._received if isinstance(event, Done) or not self._can_resume else self._whole())
 
     def _whole(self) -> int:
         """The samples that have come, without those of a word of which more is to come."""
@@ -238,24 +243,46 @@ class ResumableUtterance(AnyUtterance):
         """Give the reader what is held up to this sample, and what is not audio before and at it."""
         while self._held:
             event = self._held[0]
-            if isinstance(event, AudioChunk) and self._width:
-                room = (until - event.first_sample) * self._width
-                if room < 0 or (room == 0 and event.payload):
+            if isinstance(event, AudioChunk) and self._can_resume:
+                if self._end(event) > until:
+                    room = (until - event.first_sample) * self._width
+                    if room > 0:
+                        self._held[0] = event._replace(first_sample=until, payload=event.payload[room:])
+                        self._give(event._replace(flags=0, payload=event.payload[:room]))
                     return
-                if room < len(event.payload):
-                    self._held[0] = event._replace(first_sample=until, payload=event.payload[room:])
-                    event = event._replace(flags=0, payload=event.payload[:room])
-                    self._given = until
-                    self._events.append(event)
-                    return
-                self._given = event.first_sample + len(event.payload) // self._width
-            self._events.append(self._held.popleft())
+                self._give(event)
+            else:
+                self._events.append(event)
+            self._held.popleft()
+
+    def _give(self, chunk: AudioChunk) -> None:
+        self._given = self._end(chunk)
+        self._events.append(chunk)
+
+    def _end(self, chunk: AudioChunk) -> int:
+        """The sample behind it."""
+        payload = chunk.payload
+        samples = len(payload) // self._width if self._width else self._packet_samples if payload else 0
+        return chunk.first_sample + samples
+
+    def _give_frames(self, until: int) -> None:
+        """Give the reader the frames of a held Opus packet up to this sample, to half a frame."""
+        chunk = next((event for event in self._held if isinstance(event, AudioChunk)), None)
+        if self._width or chunk is None or not chunk.payload:
+            return
+        frames = frames_of(chunk.payload)
+        samples = self._packet_samples // len(frames)
+        for number, frame in enumerate(frames[: max(0, round((until - chunk.first_sample) / samples))]):
+            first = chunk.first_sample + number * samples
+            self._events.append(chunk._replace(first_sample=first, flags=0, payload=frame))
+            self._given = first + samples
 
     async def _resume(self, lost: ConnectionLost) -> None:
         """Go on at another node behind the last word that has come whole. Raises `lost`, or why there is no node."""
-        if self._stopped or not self._width or self._losses == MAX_LOSSES:
+        if self._stopped or not self._can_resume or self._losses == MAX_LOSSES:
             raise lost
         self._losses += 1
+        self._give_frames(self._whole())
         said = max((word.char_end for word in self._aligned if self._at(word.end_ms) <= self._received), default=0)
         self._aligned = [word for word in self._aligned if word.char_end <= said]
         self._held.clear()

@@ -150,7 +150,8 @@ class Fleet(Section):
     node: str | None = Field(
         None,
         pattern=r"^[a-z0-9-]{1,63}$",
-        description="name of this node, which its session ids begin with: a load balancer finds the node of a call",
+        description="name of this node, which its session ids begin with: a load balancer finds the node of a call; "
+        "dots and colons, as of an address, become dashes",
     )
     secret: SecretStr | None = Field(
         None,
@@ -165,6 +166,11 @@ class Fleet(Section):
     ledger_failure: Literal["open", "closed"] = Field(
         "open", description="while it is away, open: each node counts for itself; closed: what has a limit is refused"
     )
+
+    @field_validator("node", mode="before")
+    @classmethod
+    def _with_dashes(cls, node: object) -> object:
+        return re.sub("[.:]", "-", node) if isinstance(node, str) else node
 
     @field_validator("ledger")
     @classmethod

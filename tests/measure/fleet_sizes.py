@@ -17,8 +17,8 @@ CALLERS_A_GPU = 1_000
 FRONT_US = 101
 # Cores of fronts for 700 callers over WebRTC on one node.
 RTC_CORES, RTC_CALLERS = 7.9, 700
-# us of HAProxy's CPU for a frame, 100 connections, without TLS: tests/measure/LOG.md.
-HAPROXY_US = 36
+# us of HAProxy's CPU for a frame, 100 connections, without TLS: web/docs/cluster_door.md.
+HAPROXY_US = 10
 # The process of an engine, and the supervisor, use a core each at most.
 ENGINE_CORES, SUPERVISOR_CORES = 1, 1
 # Bits a second of a caller, without headers: samples of 16 bits at 24 kHz; Opus as WebRTC has it.

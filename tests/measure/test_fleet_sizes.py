@@ -30,6 +30,10 @@ def test_its_figures_are_measured_ones(figure: str) -> None:
     assert figure in (DOCS / "performance.md").read_text()
 
 
+def test_what_haproxy_takes_is_what_the_door_took() -> None:
+    assert f"{fleet_sizes.HAPROXY_US} us of HAProxy's" in (DOCS / "cluster_door.md").read_text()
+
+
 def test_twice_the_callers_need_no_more_than_twice_the_machines() -> None:
     for callers in (1, 5_999, 6_000, 6_001, 50_000):
         one, two = Plan(callers, 0.75, 8, 0), Plan(2 * callers, 0.75, 8, 0)

@@ -8,6 +8,7 @@ const { WebSocket } = socket ? createRequire(import.meta.url)(socket) : globalTh
 
 async function outcome(text) {
   const node = await connect(url, { WebSocket });
+  const began = performance.now();
   const closed = new Promise((resolve) => (node.onclose = ({ code }) => resolve(code)));
   const speech = node.open();
   speech.write(text);
@@ -17,7 +18,7 @@ async function outcome(text) {
     node.close();
     return "spoken";
   } catch ({ code }) {
-    return [code, await closed];
+    return [code, await closed, performance.now() - began < 3_500];
   }
 }
 

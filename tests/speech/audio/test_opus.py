@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from agent_tts.client.opus_packets import frames_of
 from agent_tts.speech.audio.opus import OpusEncoder
 from tests.examples import examples
 from tests.speech.audio.test_pcm import NOISE, tone
@@ -86,3 +87,12 @@ def test_every_packet_for_rtp_has_the_whole_band() -> None:
     """Up to 12 kHz, from the first on. With fewer bits, FEC costs the band above 8 kHz, and the band changes midway."""
     packets = encode(tone(200, 1.0) + NOISE, OpusEncoder(24_000, 20))
     assert {packet[0] >> 3 for packet in packets} == {13}  # hybrid, super-wideband, 20 ms (RFC 6716, 3.1)
+
+
+@pytest.mark.parametrize("sound", [tone(440, 0.8), NOISE, bytes(3_840)], ids=["tone", "noise", "silence"])
+def test_the_frames_of_a_packet_are_packets(sound: bytes) -> None:
+    """The same sound, to the bit: a client that goes on at another node cuts between them."""
+    packets = encode(sound, OpusEncoder(packet_ms=80))
+    frames = [frames_of(packet) for packet in packets]
+    assert {len(some) for some in frames} == {4}
+    assert np.array_equal(decode([frame for some in frames for frame in some]), decode(packets))
