@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -21,6 +21,9 @@ from rich.table import Table
 
 from agent_tts.cli.options import Config, Set, command, settings_of
 from agent_tts.errors import SettingsError
+
+if TYPE_CHECKING:
+    from agent_tts.cluster.door import Door
 
 cluster = typer.Typer(
     no_args_is_help=True, help="Many machines behind one address: Ray supervises, HAProxy carries the callers."
@@ -42,6 +45,18 @@ DoorPort = Annotated[int, typer.Option(min=0, max=65_535, help="Where callers co
 Gpus = Annotated[int | None, typer.Option(min=0, help="GPUs of each machine.", show_default="as many as there are")]
 Cpus = Annotated[int | None, typer.Option(min=1, help="CPUs that Ray may count on.", show_default="all")]
 Tls = Annotated[str | None, typer.Option(help="PEM file: the certificate, those between, and its key.")]
+MetricsPort = Annotated[
+    int | None, typer.Option(min=1, max=65_535, help="Loopback port for HAProxy's /metrics.", show_default="none")
+]
+AcceptProxy = Annotated[
+    bool, typer.Option("--accept-proxy", help="Callers come by a load balancer that speaks the PROXY protocol.")
+]
+PerAddress = Annotated[
+    int | None, typer.Option(min=1, help="Most connections of an address at this door.", show_default="any number")
+]
+Targets = Annotated[
+    Path | None, typer.Option(help="File with all nodes for Prometheus' file_sd_configs.", show_default="none")
+]
 
 
 @cluster.command()
@@ -54,6 +69,10 @@ def start(
     port: DoorPort = PORT,
     head_port: Annotated[int, typer.Option(min=1, max=65_535, help="Where machines join.")] = HEAD_PORT,
     tls_pem: Tls = None,
+    metrics_port: MetricsPort = None,
+    accept_proxy: AcceptProxy = False,
+    connections_per_address: PerAddress = None,
+    targets: Targets = None,
     gpus: Gpus = None,
     cpus: Cpus = None,
     nodes: Annotated[int, typer.Option(min=1, help="Fewest nodes.")] = 1,
@@ -89,7 +108,16 @@ def start(
         "max_nodes": max_nodes,
         "down_s": idle_s,
     }
-    _take_part(folder, f"{host}:{head_port}", host, port, tls_pem, gpus, cpus, options)
+    door = _door(
+        folder,
+        host,
+        port=port,
+        tls_pem=tls_pem,
+        metrics_port=metrics_port,
+        accept_proxy=accept_proxy,
+        connections_per_address=connections_per_address,
+    )
+    _take_part(folder, f"{host}:{head_port}", host, door, targets, gpus, cpus, options)
 
 
 @cluster.command()
@@ -99,6 +127,10 @@ def join(
     host: DoorHost = None,
     port: DoorPort = PORT,
     tls_pem: Tls = None,
+    metrics_port: MetricsPort = None,
+    accept_proxy: AcceptProxy = False,
+    connections_per_address: PerAddress = None,
+    targets: Targets = None,
     gpus: Gpus = None,
     cpus: Cpus = None,
     folder: Folder = None,
@@ -111,7 +143,17 @@ def join(
         raise SettingsError(f"{head}: the head's address is HOST:PORT, such as 10.0.0.5:{HEAD_PORT}")
     if not is_taken(name, int(number)):
         raise SettingsError(f"no cluster answers at {head}: `agent-tts cluster start` there")
-    _take_part(folder, head, host or _own_address(), port, tls_pem, gpus, cpus, None)
+    host = host or _own_address()
+    door = _door(
+        folder,
+        host,
+        port=port,
+        tls_pem=tls_pem,
+        metrics_port=metrics_port,
+        accept_proxy=accept_proxy,
+        connections_per_address=connections_per_address,
+    )
+    _take_part(folder, head, host, door, targets, gpus, cpus, None)
 
 
 @cluster.command()
@@ -213,19 +255,25 @@ def _own_address() -> str:
         return str(probe.getsockname()[0])
 
 
+def _door(folder: Path | None, host: str, **options: Any) -> Door:
+    from agent_tts.cluster.door import Door
+
+    any_host = host if host.startswith("127.") else "0.0.0.0"
+    return Door(host=any_host, folder=_folder(folder) / "door", **options)
+
+
 def _take_part(
     folder: Path | None,
     head: str,
     host: str,
-    port: int,
-    tls_pem: str | None,
+    door: Door,
+    targets: Path | None,
     gpus: int | None,
     cpus: int | None,
     options: dict[str, Any] | None,
 ) -> None:
     import asyncio
 
-    from agent_tts.cluster.door import Door
     from agent_tts.cluster.machine import Machine
     from agent_tts.serve.telemetry.logs import log_to_stderr
 
@@ -234,15 +282,13 @@ def _take_part(
     ray = [f"--node-ip-address={host}"]
     ray += [] if gpus is None else [f"--num-gpus={gpus}"]
     ray += [] if cpus is None else [f"--num-cpus={cpus}"]
-    any_host = host if host.startswith("127.") else "0.0.0.0"
-    door = Door(port=port, host=any_host, tls_pem=tls_pem, folder=place / "door")
 
     def started() -> None:
         (place / "head").write_text(head)
-        scheme = "http" if tls_pem is None else "https"
+        scheme = "https" if door.tls else "http"
         print(f"agent-tts cluster: {scheme}://{host}:{door.port} (machines join with {head})", file=sys.stderr)
 
-    asyncio.run(Machine(place, head, ray, door, options).run(started))
+    asyncio.run(Machine(place, head, ray, door, options, targets).run(started))
 
 
 def _head_of(head: str | None, folder: Path | None) -> str:

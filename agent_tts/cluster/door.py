@@ -52,6 +52,8 @@ class Door:
             changes. None: no TLS.
         folder: for its files, one for each door; nobody else may write there.
         metrics_port: port on loopback for HAProxy's own metrics, `/metrics`; None: no such port.
+        accept_proxy: callers come by a load balancer that tells their addresses by the PROXY protocol.
+        connections_per_address: most at once of an IPv4 address, or of 64 bits of an IPv6 address; None: any number.
     """
 
     def __init__(
@@ -62,11 +64,14 @@ class Door:
         tls_pem: str | None = None,
         folder: Path,
         metrics_port: int | None = None,
+        accept_proxy: bool = False,
+        connections_per_address: int | None = None,
     ) -> None:
         self.host, self.port = host, port  # a port that was picked is known after `start`
         self._tls = None if tls_pem is None else Path(tls_pem).resolve()
         self._folder = folder
-        self._metrics_port = metrics_port
+        # More arguments of `haproxy.configuration`.
+        self._options = (metrics_port, accept_proxy, connections_per_address)
         self.pid: int | None = None  # of HAProxy, while it runs
         self._nodes: tuple[NodeAddress, ...] | None = None  # None: an adopted HAProxy keeps its own
         # Serialises what is said to HAProxy.
@@ -81,6 +86,10 @@ class Door:
         self._pidfd = -1
         self._ended: asyncio.Event = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+
+    @property
+    def tls(self) -> bool:
+        return self._tls is not None
 
     async def start(self) -> None:
         """Have a HAProxy that takes callers: the one that lives in the folder, or a new one. Cancelling it is safe.
@@ -200,7 +209,7 @@ class Door:
 
     def _text(self) -> str:
         tls = None if self._tls is None else str(self._tls)
-        return haproxy.configuration(f"{self.host} {self.port}", tls, self._metrics_port)
+        return haproxy.configuration(f"{self.host} {self.port}", tls, *self._options)
 
     def _watch(self, pid: int) -> None:
         """Have `pid` for as long as the process runs; it need not be a child."""

@@ -23,9 +23,17 @@ TUNNEL_S = 3_600
 _CHECK = "check inter 500ms fall 1 rise 1"
 
 # The body that a node gives, too.
-_ERROR = '{"error":{"message":"%s","type":"server_error","param":null,"code":"%s"}}'
-_FULL = _ERROR % ("no node takes new callers now: try again", "at_capacity")
-_LOST = _ERROR % ("the node is gone: try again", "engine_lost")
+_ERROR = '{"error":{"message":"%s","type":"%s","param":null,"code":"%s"}}'
+_FULL = _ERROR % ("no node takes new callers now: try again", "server_error", "at_capacity")
+_LOST = _ERROR % ("the node is gone: try again", "server_error", "engine_lost")
+_MANY = _ERROR % ("too many connections from this address: try again", "rate_limit_error", "rate_limited")
+
+# HTTP says why; who sends no request is gone after `timeout http-request`.
+_PER_ADDRESS = f"""  stick-table type ipv6 size 200k expire 1m store conn_cur
+  tcp-request session track-sc0 src,ipmask(32,64)  # who has IPv6 has a whole /64
+  acl many sc0_conn_cur gt %d
+  http-request deny deny_status 429 content-type application/json string '{_MANY}' hdr Retry-After 1 if many
+"""
 
 _OWN = """.if feature(PROMEX)
 frontend own
@@ -36,7 +44,13 @@ frontend own
 """
 
 
-def configuration(address: str, tls_pem: str | None = None, metrics_port: int | None = None) -> str:
+def configuration(
+    address: str,
+    tls_pem: str | None = None,
+    metrics_port: int | None = None,
+    accept_proxy: bool = False,
+    connections_per_address: int | None = None,
+) -> str:
     """The text of `haproxy.cfg`.
 
     The listener is inherited, so a restarted HAProxy needs no free port, and callers wait meanwhile. The runtime API
@@ -46,7 +60,12 @@ def configuration(address: str, tls_pem: str | None = None, metrics_port: int | 
         address: what the listener is bound to. Told only: a door that wants another one finds that this is not its own.
         tls_pem: path of a PEM file with a certificate, its intermediate certificates and the key; None: no TLS.
         metrics_port: port on loopback for `/metrics` of HAProxy itself, where the build has them; None: no such port.
+        accept_proxy: each connection begins with a header of the PROXY protocol, version 1 or 2, and the address is
+            that which it tells.
+        connections_per_address: most at once of an IPv4 address, or of 64 bits of an IPv6 address; None: any number.
     """
+    proxy = " accept-proxy" if accept_proxy else ""
+    limit = "" if connections_per_address is None else _PER_ADDRESS % connections_per_address
     tls = "" if tls_pem is None else f" ssl crt {_quoted(tls_pem)} alpn http/1.1 ssl-min-ver TLSv1.2"
     own = "" if metrics_port is None else _OWN % metrics_port
     return f"""# Of the door at {address}, which writes this file.
@@ -83,12 +102,12 @@ defaults
   http-error status 502 content-type application/json string {_quoted(_LOST)} hdr Retry-After 1
   http-error status 503 content-type application/json string {_quoted(_FULL)} hdr Retry-After 1
 frontend callers
-  bind "fd@${{{LISTENER}}}" tcp-ut {UNTAKEN_S}s{tls}
+  bind "fd@${{{LISTENER}}}" tcp-ut {UNTAKEN_S}s{proxy}{tls}
   acl ready path /ready
   acl any nbsrv(nodes) gt 0
   http-request return status 200 content-type application/json string '{{"status":"ok"}}' if ready any
   http-request return status 503 content-type application/json string '{{"status":"no_node"}}' if ready
-  http-request deny deny_status 404 if {{ path /metrics }}
+{limit}  http-request deny deny_status 404 if {{ path /metrics }}
   http-request set-header X-Forwarded-For %[src]
   # The id of a WebRTC call begins with the name of its node.
   acl candidates path /api/agent/offer
@@ -107,11 +126,7 @@ frontend callers
 
 def server_lines(nodes: Sequence[NodeAddress]) -> str:
     """The end of a configuration: nodes that were servers before, and get callers at once."""
-    return "".join(f"  server {node.name} {_with_port(node)} {_CHECK}\n" for node in nodes)
-
-
-def _with_port(node: NodeAddress) -> str:
-    return f"[{node.host}]:{node.port}" if ":" in node.host else f"{node.host}:{node.port}"
+    return "".join(f"  server {node.name} {node.target} {_CHECK}\n" for node in nodes)
 
 
 def _quoted(text: str) -> str:
@@ -186,7 +201,7 @@ def commands(have: Iterable[Server], wanted: Sequence[NodeAddress], lost: Collec
     for node in wanted:
         server, path = there.pop(node.name, None), f"nodes/{node.name}"
         if server is None:
-            said += [f"add server {path} {_with_port(node)} {_CHECK}", f"enable health {path}"]
+            said += [f"add server {path} {node.target} {_CHECK}", f"enable health {path}"]
             said += [f"set server {path} health down", f"set server {path} state ready"]
             continue
         if (server.host, server.port) != (node.host, node.port):

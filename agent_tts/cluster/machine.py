@@ -62,14 +62,24 @@ class Machine:
         head: `HOST:PORT` of the cluster's head.
         ray: more arguments of `ray start`.
         options: of the application (`app.application`), where this machine is the head.
+        targets: where all nodes are written for Prometheus, as its `file_sd_configs` want them; None: nowhere.
     """
 
-    def __init__(self, folder: Path, head: str, ray: list[str], door: Door, options: dict[str, Any] | None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        head: str,
+        ray: list[str],
+        door: Door,
+        options: dict[str, Any] | None,
+        targets: Path | None = None,
+    ) -> None:
         self._folder = folder
         self._head = head
         self._ray = ray
         self._door = door
         self._options = options
+        self._targets = targets
         self._known = Known()
 
     async def run(self, started: Callable[[], None]) -> None:
@@ -144,6 +154,19 @@ class Machine:
         path = self._folder / "nodes.json"
         if nodes and (not path.exists() or path.read_text() != text):
             path.write_text(text)
+        if self._targets is not None:
+            self._write_targets(self._targets, [{"targets": [node.target for node in nodes]}])
+
+    @staticmethod
+    def _write_targets(path: Path, groups: list[dict[str, list[str]]]) -> None:
+        text = json.dumps(groups)
+        try:
+            if not path.exists() or path.read_text() != text:
+                new = path.with_name(f".{path.name}.new")
+                new.write_text(text)
+                new.replace(path)  # Prometheus reads it at any time
+        except OSError as error:
+            logger.error("{}: {}", path, error.strerror)
 
     @asynccontextmanager
     async def _running(self, module: str, *args: str, input_: bytes = b"") -> AsyncIterator[asyncio.subprocess.Process]:

@@ -24,3 +24,8 @@ class NodeAddress:
         ip_address(self.host)
         if not 0 < self.port < 65_536:
             raise ValueError(f"{self.port} is not a port")
+
+    @property
+    def target(self) -> str:
+        """`HOST:PORT`, as in a URL."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"

@@ -1,6 +1,6 @@
 """Pronunciation dictionaries that clients keep on the node: a JSON file each, by id.
 
-A file is replaced as a whole, so any number of processes may share the folder; of two changes at once the later counts.
+A file is replaced as a whole, and changes wait for each other, so any number of processes may share the folder.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ import os
 import re
 import secrets
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Literal, Self
 
@@ -33,6 +35,7 @@ MAX_DESCRIPTION = 2_048  # characters
 
 _ID = re.compile(r"[0-9a-f]{20}")
 _TEMPORARY = ".temporary-"
+_LOCK = ".lock"
 _CACHED = 64  # compiled lexicons in memory
 
 
@@ -188,7 +191,7 @@ class Dictionaries:
             StorageFull, Internal: the disk is full or refuses it.
         """
         version = Version.of(rules)
-        with self._changing:
+        with self._alone():
             if len(self._names()) >= self._limit:
                 raise InvalidRequest(
                     f"this node stores {self._limit} pronunciation dictionaries at most: delete one first"
@@ -201,12 +204,20 @@ class Dictionaries:
         *,
         name: str | None = None,
         rules: Iterable[Rule] | None = None,
+        instead_of: Container[str] | None = None,
         is_archived: bool | None = None,
     ) -> Dictionary:
-        """Change what is not None; rules make a new version. Raises `UnknownDictionary` and what `add` raises."""
-        version = None if rules is None else Version.of(rules)
-        with self._changing:
+        """Change what is not None; rules make a new version. Raises `UnknownDictionary` and what `add` raises.
+
+        Args:
+            instead_of: the words whose rules `rules` replace; None: all.
+        """
+        self.get(dictionary_id)
+        with self._alone():
             changed = self.get(dictionary_id)
+            old = () if instead_of is None else changed.latest.rules
+            kept = (rule for rule in old if instead_of is not None and rule.written not in instead_of)
+            version = None if rules is None else Version.of((*kept, *rules))
             if name is not None:
                 changed = replace(changed, name=name)
             if version is not None:
@@ -226,6 +237,22 @@ class Dictionaries:
             raise _refused("deleted", error) from error
 
     # ------------------------------------------------------------ inside
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Keep other threads, and other processes of this machine, from changing a dictionary."""
+        with self._changing, ExitStack() as locked:
+            try:
+                import fcntl
+
+                self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                opener = partial(os.open, mode=0o600)
+                fcntl.flock(locked.enter_context(open(self._folder / _LOCK, "ab", opener=opener)), fcntl.LOCK_EX)
+            except ImportError:  # Windows, where a node is one process
+                pass
+            except OSError as error:
+                raise _refused("stored", error) from error
+            yield
 
     def _names(self) -> list[str]:
         try:

@@ -6,17 +6,19 @@ Every frame of every caller is counted. `make test` runs the first; all of them 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import time
 from pathlib import Path
 
+import httpx
 import pytest
 
 from agent_tts.cluster.machine import is_taken
 from agent_tts.errors import AtCapacity
 from tests.cli.process import is_running, run
-from tests.cluster.machines import ARGUMENTS, Caller, callers, machines, nodes, until_led_to, until_nodes
+from tests.cluster.machines import ARGUMENTS, Caller, callers, free_port, machines, nodes, until_led_to, until_nodes
 
 pytestmark = [pytest.mark.node, pytest.mark.real_time, pytest.mark.timeout(300)]
 
@@ -24,7 +26,8 @@ SLOTS = "slots=4"
 
 
 async def test_it_grows_under_callers_and_shrinks_when_they_have_gone(tmp_path: Path) -> None:
-    async with machines(tmp_path, 1, SLOTS, idle_s=2) as (head, other):
+    targets, metrics = tmp_path / "targets.json", free_port()
+    async with machines(tmp_path, 1, SLOTS, idle_s=2, targets=targets, metrics_port=metrics) as (head, other):
         async with callers(await head.url(), 4) as first:
             began = time.monotonic()
             two = await until_nodes(head, 2)
@@ -32,6 +35,8 @@ async def test_it_grows_under_callers_and_shrinks_when_they_have_gone(tmp_path: 
             print(f"the second node takes callers after {time.monotonic() - began:.1f} s")
             (second,) = set(two) - {caller.node for caller in first}
             await until_led_to(await other.url(), second)
+            await assert_metrics_of_all(targets, {f"{each['host']}:{each['port']}" for each in two.values()})
+            assert 'server="' in await page(f"127.0.0.1:{metrics}")
             async with callers(await other.url(), 2) as more:  # by the other machine's door
                 assert {caller.node for caller in more} == {second}
                 for caller in first:
@@ -53,6 +58,24 @@ async def test_it_grows_under_callers_and_shrinks_when_they_have_gone(tmp_path: 
         again = run("cluster", "start", *ARGUMENTS, "--folder", str(tmp_path / "third"), "--head-port", port)
         assert (again.returncode, b"has its head at" in again.stderr) == (2, True), again.stderr
         assert b"no node is named nobody" in run("cluster", "drain", "nobody", "--folder", str(head.folder)).stderr
+
+
+async def assert_metrics_of_all(targets: Path, wanted: set[str]) -> None:
+    """Prometheus finds these nodes by the file, and they answer it."""
+    async with asyncio.timeout(10):
+        while named_in(targets) != wanted:
+            await asyncio.sleep(0.1)
+    for target in wanted:
+        assert "agent_tts_slots_used" in await page(target)
+
+
+def named_in(targets: Path) -> set[str]:
+    return {*json.loads(targets.read_text())[0]["targets"]}
+
+
+async def page(target: str) -> str:
+    async with httpx.AsyncClient() as http:
+        return (await http.get(f"http://{target}/metrics")).raise_for_status().text
 
 
 @pytest.mark.cluster

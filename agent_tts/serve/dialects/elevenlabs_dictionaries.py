@@ -263,18 +263,17 @@ async def add_rules(dictionary_id: str, request: Request, client: Authorized) ->
     """Add rules; one for a word that has a rule replaces it."""
     wanted = await read_fields(request, Rules, RULES_BYTES)
     added = {rule.string_to_replace: _rule(rule) for rule in wanted.rules}
-    return await _without(dictionary_id, request, added, added.values())
+    return await _instead(dictionary_id, request, added, added.values())
 
 
 @routes.post("/{dictionary_id}/remove-rules", openapi_extra=json_body(RuleStrings))
 async def remove_rules(dictionary_id: str, request: Request, client: Authorized) -> ToldVersion:
     """Remove the rules for some words."""
     wanted = await read_fields(request, RuleStrings, RULES_BYTES)
-    return await _without(dictionary_id, request, wanted.rule_strings, ())
+    return await _instead(dictionary_id, request, wanted.rule_strings, ())
 
 
-async def _without(dictionary_id: str, request: Request, words: Iterable[str], more: Iterable[Rule]) -> ToldVersion:
+async def _instead(dictionary_id: str, request: Request, words: Iterable[str], rules: Iterable[Rule]) -> ToldVersion:
     """Replace the rules for some words."""
-    dictionaries, gone = node_of(request).dictionaries, set(words)
-    kept = [rule for rule in dictionaries.get(dictionary_id).latest.rules if rule.written not in gone]
-    return ToldVersion.of(await asyncio.to_thread(dictionaries.change, dictionary_id, rules=[*kept, *more]))
+    change = node_of(request).dictionaries.change
+    return ToldVersion.of(await asyncio.to_thread(change, dictionary_id, rules=rules, instead_of={*words}))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
+from functools import cache
 
 from agent_tts.text.spoken.shared import any_of, invariable, money, numeric_dates, words
 from agent_tts.text.spoken.table import Noun, Table, cardinal, ordinal, rule
@@ -45,9 +47,21 @@ _UNITS = {
 # fmt: on
 
 
+# After these "1 Hund" is "einem Hund"; after "in" and "vor", amounts of time, too.
+_WITH_DATIVE = frozenset(words("mit von zu aus bei nach seit ab in vor"))
+
+
+@dataclass(frozen=True)
 class _German(Table):
+    dative: bool = False
+
+    def after(self, before: str) -> Table:
+        return table(dative=True) if before in _WITH_DATIVE else self
+
     def integer(self, number: int, gender: str = "") -> str:
         said = super().integer(number, gender)
+        if self.dative and gender and number == 1:
+            return "einer" if gender == "f" else "einem"
         if gender and said.endswith("eins"):
             return said[:-1] + ("e" if gender == "f" else "")
         return said
@@ -56,13 +70,15 @@ class _German(Table):
         return "f" if _FEMININE.fullmatch(noun) and noun not in _NOT_FEMININE else "m"
 
 
-def table() -> Table:
+@cache
+def table(*, dative: bool = False) -> Table:
     """See `Table`."""
     hour, minute = Noun("Stunde", "Stunden", "f"), Noun("Minute", "Minuten", "f")
     cent = Noun("Cent", "Cent")
     euro, dollar = (Noun("Euro", "Euro"), cent), (Noun("Dollar", "Dollar"), cent)
     return _German(
         "de",
+        dative=dative,
         point=",",
         groups=". ",
         point_word="Komma",

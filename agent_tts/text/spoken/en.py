@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from agent_tts.text.spoken.table import Noun, Table, cardinal, ordinal, rule
+from agent_tts.text.spoken.table import Noun, Table, cardinal, ordinal, roman, rule
 
 MONTHS = (
     *("January", "February", "March", "April", "May", "June", "July", "August", "September", "October"),
@@ -20,6 +20,13 @@ _BEFORE_YEAR = {"in", "since", "by", "from", "until", "till", "before", "after",
 _BEFORE_YEAR |= {"summer", "fall", "autumn", "winter", "q1", "q2", "q3", "q4"}
 # Those from 1900 on after these, too.
 _BEFORE_RECENT_YEAR = {"and", "or", "the", "early", "late"}
+
+# After these, a Roman numeral is a number.
+_NUMBERED = frozenset(("war", "chapter", "part", "volume", "section", "act", "phase", "type", "title"))
+# After these, it is that of a monarch or pope. One letter may be an initial, but V.
+_MONARCHS = {"alexander", "benedict", "catherine", "charles", "edward", "elizabeth", "francis", "frederick", "george"}
+_MONARCHS |= {"gregory", "henry", "innocent", "james", "leo", "louis", "napoleon", "nicholas", "paul", "philip", "pius"}
+_MONARCHS |= {"ramses", "richard", "umberto", "urban", "wilhelm", "william"}
 
 _FRACTIONS = {"1/2": "one half", "1/3": "one third", "2/3": "two thirds", "1/4": "one quarter", "3/4": "three quarters"}
 _FRACTIONS |= {"24/7": "twenty four seven"}
@@ -86,6 +93,8 @@ def table() -> Table:
             rule(rf"{_DAY}\ {_MONTH}\.?{_YEAR}", _date),
             rule(r"([01]?\d|2[0-4])(?::([0-5]\d))?(?:\ ?([AaPp])\.?[Mm]\.?)", _clock),
             rule(r"([01]?\d|2[0-4]):([0-5]\d)(?::([0-5]\d))?", _clock_24),
+            rule(r"(2[5-9]|[3-9]\d):([0-5]\d)", _minutes_seconds),
+            rule(r"([IVX]{2,6}|V)(['’]s)?", _monarch),
             rule(r"(\d+)(?:st|nd|rd|th)", lambda match, _: ordinal(int(match[1])) if len(match[1]) < 7 else None),
             rule(r"~(\d{1,9})", lambda match, _: f"about {cardinal(int(match[1]))}"),
             rule(r"(\d{4})[-–](\d{4})", _years),
@@ -107,7 +116,7 @@ def table() -> Table:
         address_signs=_ADDRESS_SIGNS,
         phones=r"(?:1[\ .-])?\(?\d{3}\)?[\ .-]\d{3}[\ .-]\d{4} | \d{3}-\d{4}",
         labels=r"(?:code|pin|passcode|extension)(?: is)?|(?:number|zip) is|end(?:s|ing) in|digits(?: are)?|dial",
-        roman_after=frozenset(("war", "chapter", "part", "volume", "section", "act", "phase", "type", "title")),
+        roman_after=_NUMBERED,
         months=(*MONTHS, *_SHORT),
         dotted=frozenset(("a.m.", "p.m.")),
         openers=frozenset(("USD", "EUR", "GBP")),
@@ -229,6 +238,17 @@ def _clock_24(match: re.Match[str], _: str) -> str:
     return f"{_number(hour)} o'clock" if 0 < int(hour) <= 12 else f"{_number(hour)} hundred"
 
 
+def _minutes_seconds(match: re.Match[str], _: str) -> str:
+    """45:30, no time of the day. A duration, a ratio and a split are said alike."""
+    first, second = match.groups()
+    return f"{_number(first)} {_minutes(second)}" if second != "00" else f"{_number(first)} minutes"
+
+
+def _monarch(match: re.Match[str], before: str) -> str | None:
+    number = roman(match[1]) if before in _MONARCHS else 0
+    return f"the {ordinal(number)}{match[2] or ''}" if number else None
+
+
 def _minutes(written: str) -> str:
     return f"oh {_number(written)}" if written[0] == "0" else _number(written)
 
@@ -238,8 +258,10 @@ def _years(match: re.Match[str], _: str) -> str | None:
     return f"{_year(first)} to {_year(last)}" if "1100" <= first < last < "2100" else None
 
 
-def _spelled(match: re.Match[str], _: str) -> str | None:
+def _spelled(match: re.Match[str], before: str) -> str | None:
     written = match[0]
+    if before in _NUMBERED and not written.strip("IVX"):
+        return None
     letters = written.removesuffix("s")
     if written not in _SPELLED and (re.search("[AEIOUY]", letters) or not 2 <= len(letters) <= 5):
         return None

@@ -44,6 +44,9 @@ class _French(Table):
         return f"d'{noun.many}" if noun.many[0] in "aeiouyh" else f"de {noun.many}"
 
 
+_MONARCHS = ("benoît", "charles", "françois", "henri", "louis", "napoléon", "paul", "philippe", "pie")
+
+
 def table() -> Table:
     """See `Table`."""
     cents = Noun("centime", "centimes")
@@ -106,7 +109,7 @@ def table() -> Table:
         address_signs={".": "point", "-": "tiret", "_": "tiret bas", "/": "slash", "+": "plus", "@": "arobase"},
         phones=r"0\ ?8\d\d[\ .]\d{3}[\ .]\d{3}",
         labels=r"code(?: est| est le)?|commande(?: est| est le)?|client(?: est| est le)?|dossier|référence",
-        roman_after=frozenset(("chapitre", "tome", "acte", "partie")),
+        roman_after=frozenset(("chapitre", "tome", "acte", "partie", *_MONARCHS)),
         metre=" ",
         agreeing=(r"\d{0,8}(?<!1)1",),
         joins=frozenset(("h",)),

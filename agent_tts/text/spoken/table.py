@@ -196,6 +196,9 @@ class Table:
         signs = _any(self.currencies) or "(?!)"
         found.append(rule(rf"(?P<sign>{signs})?\ ?(?P<first>\d[^\s–-]*)[-–](?P<last>[^\s–-]*\d[^–-]*)", self._range))
         found.append(rule(r"(\d{1,3}):(\d{1,2})", self._score))
+        zone = r"(?P<zone>Z|[+-]\d\d:?[0-5]\d)"
+        found.append(rule(rf"(\d{{4}}-\d\d-\d\d)T(\d\d:\d\d)(:\d\d)?(?:\.\d+)?{zone}?", self._moment))
+        found.append(rule(rf"()(\d\d:\d\d)(:\d\d)?{zone}", self._moment))
         if self.currencies:
             amount = rf"(?P<minus>{SIGNS}?)(?P<number>{self.number})(?:\ ?(?P<scale>{_any(self.scales) or '(?!)'}))?"
             found += [
@@ -275,6 +278,23 @@ class Table:
         if any(len(goals) > 1 and goals[0] == "0" for goals in match.groups()):
             return None
         return f"{self.integer(int(match[1]))}{self.score or self.to}{self.integer(int(match[2]))}"
+
+    def _moment(self, match: re.Match[str], before: str) -> str | None:
+        """2026-11-23T14:05:00Z: the date, the time without seconds that are zero or that no rule says, its zone."""
+        day, minute, second, zone = match.groups()
+        date = self.say(day, before) if day else ""
+        exact = None if second in (None, ":00") else self.say(minute + second, "")
+        time = exact or self.say(minute, "")
+        if date is None or time is None:
+            return None
+        said = f"{date}, {time}" if date else time
+        if zone is None:
+            return said
+        hours, minutes = (0, 0) if zone == "Z" else (int(zone[1:3]), int(zone[-2:]))
+        said += " U T C"
+        if hours or minutes:
+            said += f" {self.sign(zone)}{self.integer(hours)}"
+        return f"{said} {self.integer(minutes)}" if minutes else said
 
     def _per(self, match: re.Match[str], before: str) -> str | None:
         said = self.say(match[1], before)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,17 @@ def test_another_process_sees_a_change(stored: Dictionaries, tmp_path: Path) -> 
     with pytest.raises(UnknownDictionary):
         other.get(made.id)
     assert other.all() == []
+
+
+def test_rules_that_are_added_at_once_all_count(stored: Dictionaries, tmp_path: Path) -> None:
+    """Two processes; each has a lock of its own for its threads."""
+    made = stored.add("mine", [NGINX])
+    both = stored, Dictionaries(tmp_path / "dictionaries", 3)
+    words = [f"word {number}" for number in range(24)]
+    with ThreadPoolExecutor(8) as pool:
+        for number, word in enumerate(words):
+            pool.submit(both[number % 2].change, made.id, rules=[Rule(word, "it")], instead_of={word})
+    assert {rule.written for rule in stored.get(made.id).latest.rules} == {"nginx", *words}
 
 
 def test_a_version_is_kept_until_there_are_too_many(stored: Dictionaries) -> None:

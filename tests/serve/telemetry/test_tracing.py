@@ -54,6 +54,22 @@ def trace_of(span: ReadableSpan) -> str:
     return f"{span.context.trace_id:032x}"
 
 
+async def assert_traced(url: str, memory: InMemorySpanExporter) -> None:
+    """A caller speaks by WebSocket, HTTP and WebRTC to a watched node at `url`; all is in its trace, to the engine."""
+    async with wire(f"{url.replace('http', 'ws', 1)}/v1/tts/stream", additional_headers=PARENT) as peer:
+        await peer.say("one", "Hello there.")
+        await peer.until("context.done", "one")
+    async with httpx.AsyncClient(base_url=url, headers=PARENT) as client:
+        assert (await client.post("/v1/audio/speech", json=SAMPLE)).is_success
+    async with connected(url, PARENT) as caller:
+        caller.say("one", "Hello there.")
+        await caller.message("context.done")
+    await until(lambda: len(spans(memory, "context")) == 3)
+    for span in spans(memory, "context"):  # `started` is the engine's event
+        assert trace_of(span) == TRACE
+        assert "started" in [event.name for event in span.events]
+
+
 async def test_a_connection_is_a_span_with_its_contexts_in_the_client_s_trace(monkeypatch: pytest.MonkeyPatch) -> None:
     async with watched(monkeypatch) as (running, memory):
         async with wire(running.ws_url, additional_headers=PARENT) as peer:
