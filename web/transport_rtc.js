@@ -27,7 +27,7 @@ export class WebRtcTransport {
   #peer;
   #channel;
   #sessionId;
-  /** Its track is to be heard from now on. */
+  /** Its track is to be heard from now on: a context begins. */
   onspeak = () => {};
   /** Nothing comes of the node in the middle of speech; told again and again until something does. */
   ondoubt = (/** @type {boolean} */ _isSilent) => {};
@@ -38,8 +38,9 @@ export class WebRtcTransport {
   /** While contexts are open. @type {ReturnType<typeof setInterval> | undefined} */
   #looks;
   /**
-   * Of contexts that are open: how much the node had played of each when so many packets had come; null: not looked yet.
-   * @type {Map<string, {ms: number, packets: number | null}>}
+   * Of contexts that are open: how much the node had played of each when so many packets had come (null: not looked yet),
+   * and whether its sound has begun.
+   * @type {Map<string, {ms: number, packets: number | null, sounds: boolean}>}
    */
   #open = new Map();
   /** Packets that have come; when more were seen, on performance.now's clock; and whether they were speech. */
@@ -49,6 +50,8 @@ export class WebRtcTransport {
   #signAt = 0;
   #silentMs = SILENT_MS;
   #isInDoubt = false;
+  /** The node drains. */
+  #isParting = false;
   #leave = () => this.close();
 
   /**
@@ -108,7 +111,7 @@ export class WebRtcTransport {
   send(message) {
     if (this.#channel.readyState !== "open") return;
     if (message.type === "context.open") {
-      this.#open.set(message.context_id, { ms: 0, packets: null });
+      this.#open.set(message.context_id, { ms: 0, packets: null, sounds: false });
       this.#looks ??= setInterval(() => this.#look(), LOOK_MS);
       this.onspeak();
     }
@@ -122,9 +125,12 @@ export class WebRtcTransport {
   }
 
   close() {
-    // Delete the session before the connection closes; afterwards the node no longer knows it.
     this.ondoubt(false);
-    if (this.#shut()) this.#api.hangUp(this.#sessionId).finally(() => this.#peer.close());
+    if (!this.#shut()) return;
+    // Delete the session before the connection closes; afterwards the node no longer knows it. One that drains may have
+    // closed it already.
+    if (this.#isParting) this.#peer.close();
+    else this.#api.hangUp(this.#sessionId).finally(() => this.#peer.close());
   }
 
   /** Packets are counted, not time: where this program was held up, what came meanwhile is counted first. */
@@ -139,10 +145,15 @@ export class WebRtcTransport {
       this.#packets = packetsReceived;
       this.#arrivedAt = now;
       this.#sign(now);
-    } else if (this.#open.size && this.#isSpeech && now - this.#signAt > this.#silentMs) {
+    } else if (this.#isSpeech && now - this.#signAt > this.#silentMs && this.#sounds) {
       this.#isInDoubt = true;
       this.ondoubt(true);
     }
+  }
+
+  /** Whether packets are due: without speech there may be one in 400 ms. */
+  get #sounds() {
+    return [...this.#open.values()].some(({ sounds }) => sounds);
   }
 
   /** The node is there. @param {number} now */
@@ -164,6 +175,9 @@ export class WebRtcTransport {
   #receive(message) {
     this.#sign(performance.now());
     if (message.type === "pong" && this.#open.size) this.#look().then(() => this.#count(message.played ?? {}));
+    const context = this.#open.get(message.context_id);
+    if (context && message.type === "words" && message.kind === "aligned") context.sounds = true;
+    if (message.type === "session.draining" && message.reason !== "full") this.#isParting = true;
     const isEnd = message.type === "context.done" || message.type === "error";
     if (isEnd && this.#open.delete(message.context_id) && !this.#open.size) {
       clearInterval(this.#looks);
@@ -174,7 +188,7 @@ export class WebRtcTransport {
 
   /** @param {Record<string, number>} played ms of each context whose sound has begun */
   #count(played) {
-    for (const id of this.#open.keys()) this.#open.set(id, { ms: played[id] ?? 0, packets: this.#packets });
+    for (const [id, context] of this.#open) Object.assign(context, { ms: played[id] ?? 0, packets: this.#packets });
   }
 
   /** @param {number} code of a WebSocket's close */
