@@ -8,6 +8,8 @@ import gc
 import os
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 _PR_SET_PDEATHSIG = 1
 
@@ -46,6 +48,16 @@ def take_stdout() -> int:
     out = os.dup(1)
     os.dup2(2, 1)
     return out
+
+
+@contextmanager
+def without_collections() -> Iterator[None]:
+    """Collect no garbage in the block: imports, whose objects stay, take a fifth less time."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def settle() -> None:

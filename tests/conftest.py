@@ -47,8 +47,12 @@ GRACE_S = 2.0
 if not any(Path("/dev").glob("nvidia[0-9]*")):
     os.environ["TRITON_INTERPRET"] = "1"
 
+# Models as small as those of the tests are slower on more threads, in this process and in those that tests start.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 
 def pytest_configure() -> None:
+    gc.disable()  # until all is collected: what is imported stays
     asyncio.set_event_loop_policy(virtual_time.Policy())
     # Without this every httpx client would read all root certificates, which takes 30 ms.
     cached = functools.cache(lambda certificates, *args, **options: create_ssl_context(*args, **options))
@@ -75,6 +79,12 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if collection_path.relative_to(TESTS).parts[0] in WITH_NODES:
         return True
     return True if collection_path.suffix == ".py" and NODE_FILE.search(collection_path.read_text("utf-8")) else None
+
+
+def pytest_collection_finish() -> None:
+    """Exempt what was imported and collected, some million objects, from the collections of garbage in tests."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

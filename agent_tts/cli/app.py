@@ -33,6 +33,7 @@ from agent_tts.cli.options import (
     settings_of,
     speech_options,
 )
+from agent_tts.in_child import without_collections
 
 NODE, CONFIG, SPEECH, LIST, ADD, TRY = (
     NodeFlags(),
@@ -81,7 +82,8 @@ def serve(context: typer.Context, node: NodeFlags = NODE, configuration: ConfigF
     agent-tts serve --port 8200 --set limits.connections=2000
     agent-tts serve --config gpu --host 0.0.0.0 --api-key KEY
     """
-    from agent_tts.cli.serve import serve as run
+    with without_collections():
+        from agent_tts.cli.serve import serve as run
 
     raise typer.Exit(run(configuration.config, settings_of(context), configuration.print_config))
 
@@ -102,7 +104,8 @@ def agent(
 
     It serves all that `agent-tts serve` does. Needs agent-tts\\[agent].
     """
-    from agent_tts.cli.serve import serve as run
+    with without_collections():
+        from agent_tts.cli.serve import serve as run
     from agent_tts.serve.fronts import AGENT
 
     raise typer.Exit(run(configuration.config, settings_of(context), configuration.print_config, AGENT))

@@ -9,8 +9,12 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
+from contextlib import ExitStack, closing
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -44,6 +48,10 @@ DoorHost = Annotated[
 DoorPort = Annotated[int, typer.Option(min=0, max=65_535, help="Where callers come; 0: any that is free.")]
 Gpus = Annotated[int | None, typer.Option(min=0, help="GPUs of each machine.", show_default="as many as there are")]
 Cpus = Annotated[int | None, typer.Option(min=1, help="CPUs that Ray may count on.", show_default="all")]
+Token = Annotated[
+    str | None,
+    typer.Option(envvar="RAY_AUTH_TOKEN", help="Of the cluster; `start` tells it.", show_default="this machine's"),
+]
 Tls = Annotated[str | None, typer.Option(help="PEM file: the certificate, those between, and its key.")]
 MetricsPort = Annotated[
     int | None, typer.Option(min=1, max=65_535, help="Loopback port for HAProxy's /metrics.", show_default="none")
@@ -89,9 +97,9 @@ def start(
     from agent_tts.doctor.gpu import gpus as found_gpus
     from agent_tts.serve.reload import with_secrets
 
-    host = host or _own_address()
+    host, place = host or _own_address(), _folder(folder)
     flags = {key: value for key, value in settings_of(context).items() if key != "port"} | {"host": host}
-    defaults = {"limits.ready_share": 0.9, "timeouts.drain_s": 3_600, "fleet.secret": _secret(_folder(folder))}
+    defaults = {"limits.ready_share": 0.9, "timeouts.drain_s": 3_600, "fleet.secret": _secret(place / "secret")}
     path = None if config is None else find_config(config)
     given = load_settings(path, flags)
     kept = {key: value for key, value in defaults.items() if not _is_set(given, key)}
@@ -108,6 +116,7 @@ def start(
         "max_nodes": max_nodes,
         "down_s": idle_s,
     }
+    _authenticate(place, _secret(place / "token"))
     door = _door(
         folder,
         host,
@@ -133,6 +142,7 @@ def join(
     targets: Targets = None,
     gpus: Gpus = None,
     cpus: Cpus = None,
+    token: Token = None,
     folder: Folder = None,
 ) -> None:
     """Have this machine take part in a cluster, with a door and a node where one is needed, until Ctrl+C."""
@@ -143,6 +153,11 @@ def join(
         raise SettingsError(f"{head}: the head's address is HOST:PORT, such as 10.0.0.5:{HEAD_PORT}")
     if not is_taken(name, int(number)):
         raise SettingsError(f"no cluster answers at {head}: `agent-tts cluster start` there")
+    place = _folder(folder)
+    _authenticate(place, token)
+    _ray("health-check", "--address", head)
+    if token is not None:
+        _keep(place / "token", token)
     host = host or _own_address()
     door = _door(
         folder,
@@ -160,19 +175,20 @@ def join(
 @command
 def status(
     head: Head = None,
+    token: Token = None,
     watch: Annotated[bool, typer.Option("--watch", help="Until Ctrl+C.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     folder: Folder = None,
 ) -> None:
     """Show the nodes of a cluster: streams, capacity, versions, drains. On any of its machines."""
-    reports = _reports(_head_of(head, folder), once=not watch)
-    if as_json:
-        for known in reports:
-            print(json.dumps(known), flush=True)
-        return
-    with Live(console=Console(), auto_refresh=False) as live:
-        for known in reports:
-            live.update(_table(known), refresh=True)
+    with ExitStack() as stack:
+        reports = stack.enter_context(closing(_reports(_head_of(head, token, folder))))
+        live = None if as_json else stack.enter_context(Live(console=Console(), auto_refresh=False))
+        for known in reports if watch else islice(reports, 1):
+            if live is None:
+                print(json.dumps(known), flush=True)
+            else:
+                live.update(_table(known), refresh=True)
 
 
 @cluster.command()
@@ -180,18 +196,19 @@ def status(
 def drain(
     node: Annotated[str, typer.Argument(help="Its name; `agent-tts cluster status` lists them.")],
     head: Head = None,
+    token: Token = None,
     folder: Folder = None,
 ) -> None:
     """Take a node's machine out: another takes its place, and it ends when its last call has."""
-    address = _head_of(head, folder)
-    known = next(_reports(address, once=True))
+    address = _head_of(head, token, folder)
+    with closing(_reports(address)) as reports:
+        known = next(reports)
     machine = next((report["ray_node"] for report in known if report["name"] == node), None)
     if machine is None:
         raise SettingsError(f"no node is named {node}; there are {', '.join(each['name'] for each in known) or 'none'}")
     reason = ["--reason", "DRAIN_NODE_REASON_PREEMPTION", "--reason-message", "agent-tts cluster drain"]
     deadline = ["--deadline-remaining-seconds", str(24 * 3_600)]
-    asked = ["--address", address, "--node-id", machine]
-    _ray("ray.scripts.scripts", "drain-node", *asked, *reason, *deadline)
+    _ray("drain-node", "--address", address, "--node-id", machine, *reason, *deadline)
     print(f"{node} drains: no new callers come; `agent-tts cluster status --watch` shows its last streams")
 
 
@@ -214,14 +231,28 @@ def stop(folder: Folder = None) -> None:
 # ---------------------------------------------------------------- inside
 
 
-def _secret(folder: Path) -> str:
+def _secret(path: Path) -> str:
     """The same at each start: nodes with other settings than they were started with are not adopted."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    path = folder / "secret"
     if not path.exists() or not path.read_text():
-        path.touch(0o600)
-        path.write_text(secrets.token_urlsafe(32))
+        _keep(path, secrets.token_urlsafe(32))
     return path.read_text()
+
+
+def _keep(path: Path, secret: str) -> None:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path.touch(0o600)
+    path.write_text(secret)
+
+
+def _authenticate(folder: Path, token: str | None) -> None:
+    """Have the processes that this one starts speak to Ray with the cluster's token, and to none without it."""
+    try:
+        token = token or (folder / "token").read_text()
+    except OSError:
+        raise SettingsError(
+            "the cluster's token is not known here: --token, as `agent-tts cluster start` told"
+        ) from None
+    os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token}
 
 
 def _is_set(settings: Any, key: str) -> bool:
@@ -233,7 +264,7 @@ def _is_set(settings: Any, key: str) -> bool:
 
 def _folder(folder: Path | None) -> Path:
     _need_ray()
-    from agent_tts.cluster.own_node import DEFAULT_FOLDER
+    from agent_tts.cluster.kept_node import DEFAULT_FOLDER
 
     return (folder or Path(DEFAULT_FOLDER)).expanduser().absolute()
 
@@ -286,13 +317,17 @@ def _take_part(
     def started() -> None:
         (place / "head").write_text(head)
         scheme = "https" if door.tls else "http"
-        print(f"agent-tts cluster: {scheme}://{host}:{door.port} (machines join with {head})", file=sys.stderr)
+        path = place / "token"
+        told = path.read_text() if sys.stderr.isatty() else f"$(cat {path})"  # secrets do not belong into logs
+        print(f"agent-tts cluster: {scheme}://{host}:{door.port}", file=sys.stderr)
+        print(f"machines join with: agent-tts cluster join {head} --token {told}", file=sys.stderr)
 
     asyncio.run(Machine(place, head, ray, door, options, targets).run(started))
 
 
-def _head_of(head: str | None, folder: Path | None) -> str:
+def _head_of(head: str | None, token: str | None, folder: Path | None) -> str:
     place = _folder(folder)
+    _authenticate(place, token)
     if head is not None:
         return head
     try:
@@ -301,24 +336,45 @@ def _head_of(head: str | None, folder: Path | None) -> str:
         raise SettingsError("this machine is in no cluster: name its head (--head HOST:PORT)") from None
 
 
-def _ray(*command: str) -> str:
+def _ray(*command: str) -> None:
+    """A command of Ray's. Raises `SettingsError`."""
     from agent_tts.processes import module_command
 
+    module = module_command("ray.scripts.scripts", *command)
     try:
-        done = subprocess.run(module_command(*command), capture_output=True, text=True, timeout=ANSWER_S, check=True)
-    except subprocess.TimeoutExpired:
-        raise SettingsError(f"the cluster does not answer within {ANSWER_S:g} s") from None
-    except subprocess.CalledProcessError as error:
-        lines = (error.stderr or error.stdout).strip().splitlines() or ["no reason was given"]
-        raise SettingsError(f"the cluster does not answer: {lines[-1]}") from None
-    return done.stdout
+        subprocess.run(module, capture_output=True, text=True, timeout=ANSWER_S, check=True)
+    except (subprocess.TimeoutExpired, subprocess.CalledProcessError) as error:
+        raise _no_answer(str(error.stderr or error.stdout or "")) from None
 
 
-def _reports(head: str, *, once: bool) -> Iterator[list[dict[str, Any]]]:
-    while True:
-        yield json.loads(_ray("agent_tts.cluster.watch", head, "--once"))
-        if once:
-            return
+def _reports(head: str) -> Generator[list[dict[str, Any]]]:
+    """What the cluster's nodes tell, each second. Raises `SettingsError` when the cluster does not answer."""
+    from agent_tts.processes import module_command
+
+    command = module_command("agent_tts.cluster.watch", head)
+    with (
+        tempfile.TemporaryFile("w+") as complaints,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=complaints, text=True) as watcher,
+    ):
+        assert watcher.stdout is not None
+        late = threading.Timer(ANSWER_S, watcher.kill)  # later, it looks after its own deadline
+        late.start()
+        try:
+            for line in watcher.stdout:
+                late.cancel()
+                yield json.loads(line)
+        finally:
+            late.cancel()
+            watcher.kill()
+        complaints.seek(0)
+        raise _no_answer(complaints.read())
+
+
+def _no_answer(said: str) -> SettingsError:
+    if "InvalidAuthToken" in said:
+        return SettingsError("the cluster has another token: `agent-tts cluster start` told it there")
+    lines = said.strip().splitlines() or [f"it said nothing within {ANSWER_S:g} s"]
+    return SettingsError(f"the cluster does not answer: {lines[-1]}")
 
 
 def _table(known: list[dict[str, Any]]) -> Table:

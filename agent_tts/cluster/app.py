@@ -19,11 +19,12 @@ from typing import Any
 import ray
 from loguru import logger
 from ray import serve
+from ray.serve.api import RunTarget
 from ray.serve.config import AutoscalingConfig, AutoscalingPolicy
 
 from agent_tts import __version__
 from agent_tts.cluster.directory import NAME, NAMESPACE, TELL_S, Directory, NodeReport
-from agent_tts.cluster.own_node import DEFAULT_FOLDER, FOLDER, OwnNode
+from agent_tts.cluster.kept_node import DEFAULT_FOLDER, FOLDER, KeptNode
 from agent_tts.config.loading import find_config, load_settings
 from agent_tts.config.settings import Settings
 from agent_tts.errors import SettingsError
@@ -79,7 +80,7 @@ class Replica:
         host = options["host"] or str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
         self._ray_node = context.get_node_id()
         folder = Path(os.environ.get(FOLDER, DEFAULT_FOLDER)).expanduser()
-        self._node = OwnNode(folder, _settings(options, host), host, gpus)
+        self._node = KeptNode(folder, _settings(options, host), host, gpus)
         self._host = host
         self._directory = directory()
         self._counts: CountsServer | None = None
@@ -225,13 +226,21 @@ def build(options: dict[str, Any]) -> serve.Application:
 
 
 def main() -> None:
-    """Deploy the application of the options, JSON on stdin, on the cluster of this head."""
+    """Deploy the application of the options, JSON on stdin, on the cluster of this head, unless it is deployed.
+
+    To deploy it once more would replace all replicas. The directory comes last: where there is one, nothing is to do.
+    """
     options = json.load(sys.stdin)
     ray.init(address=sys.argv[1], namespace=NAMESPACE, log_to_driver=False)
+    if APP not in serve.status().applications:
+        serve.start(proxy_location="Disabled")
+        app = RunTarget(build(options), APP, route_prefix=None)
+        serve.run_many([app], wait_for_ingress_deployment_creation=False, wait_for_applications_running=False)
     directory()
-    serve.start(proxy_location="Disabled")
-    serve.run(build(options), name=APP, route_prefix=None, blocking=False)
 
 
 if __name__ == "__main__":
-    main()
+    # Of `__main__` Ray would send all machines this one's code; a machine runs its own version.
+    from agent_tts.cluster import app
+
+    app.main()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from agent_tts.cluster.nodes import NodeAddress
@@ -28,22 +28,23 @@ class NodeReport:
     waiting: float = 0.0
     first_audio_s: float = 0.0
 
-    @property
-    def address(self) -> NodeAddress:
-        return NodeAddress(self.name, self.host, self.port, self.version)
+
+def address_of(report: dict[str, Any]) -> NodeAddress:
+    """Where a node of any version is."""
+    return NodeAddress(report["name"], report["host"], report["port"], report["version"])
 
 
 class Directory:
     """The nodes by their last reports. Plain values go in and come out. The caller passes the time, in seconds."""
 
     def __init__(self) -> None:
-        # Each node's last report and when it came.
-        self._reports: dict[str, tuple[NodeReport, float]] = {}
+        # Each node's last report and when it came. Its fields are those of the node's version, which may be another.
+        self._reports: dict[str, tuple[dict[str, Any], float]] = {}
         self._counts = Counts()
 
     def tell(self, report: dict[str, Any], now: float) -> None:
-        """Take a node's report. Raises `TypeError` if its fields are not those of this version."""
-        self._reports[report["name"]] = NodeReport(**report), now
+        """Take a node's report."""
+        self._reports[report["name"]] = report, now
 
     def leave(self, name: str) -> None:
         """A node has ended."""
@@ -52,7 +53,7 @@ class Directory:
     def nodes(self, now: float) -> list[dict[str, Any]]:
         """The last report of each node that has told one lately, by name."""
         self._reports = {name: known for name, known in self._reports.items() if known[1] > now - FORGET_S}
-        return [asdict(report) for _, (report, _) in sorted(self._reports.items())]
+        return [report for _, (report, _) in sorted(self._reports.items())]
 
     def exchange(self, batch: dict[str, Any], now: float) -> tuple[list[int], list[int]]:
         """See `agent_tts.serve.fleet_counts.Counts`."""

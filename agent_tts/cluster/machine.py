@@ -6,11 +6,12 @@ import asyncio
 import contextlib
 import fcntl
 import json
+import math
 import os
 import signal
 import socket
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from functools import partial
@@ -19,24 +20,31 @@ from typing import Any
 
 from loguru import logger
 
-from agent_tts.cluster.directory import NodeReport
+from agent_tts.cluster.directory import address_of
 from agent_tts.cluster.door import Door
+from agent_tts.cluster.kept_node import FOLDER, START_S, Record, end, living
 from agent_tts.cluster.nodes import NodeAddress
-from agent_tts.cluster.own_node import FOLDER, living, until_ended
 from agent_tts.errors import SettingsError
 from agent_tts.in_child import die_with
 from agent_tts.processes import module_command
 
 DOOR_DRAIN_S = 3_600.0  # longest wait for the callers of this door when its machine is taken out
+UNATTENDED_S = START_S + 60  # a node that starts is not told of yet
 KEEP_S = 120.0  # after the directory last told of a node the door still asks it whether it takes callers
 AGAIN_S = 2.0  # before a part is started again
-RAY_S = 60.0  # for Ray to start, or to end
+RAY_S = 60.0  # for Ray to end
+DEPLOY_S = 120.0  # for the application to be deployed
+LOOK_S = 0.5  # between two looks whether the head is there, or nodes have ended
 # Ray Serve learns the load of nodes each second, not every ten; nothing is sent to Ray's makers.
 ENVIRONMENT = {
     "RAY_SERVE_REPLICA_AUTOSCALING_METRIC_PUSH_INTERVAL_S": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
     # Ray lowers the priority of its workers by 15, and a node, which works in real time, would inherit it.
     "RAY_worker_niceness": "0",
+    # Ray of a machine that has lost its head ends, to join the next: after this, not after a minute.
+    "RAY_gcs_rpc_server_reconnect_timeout_s": "10",
+    # It ends at once when it is told to, and nodes are told then; `agent-tts cluster drain` comes before.
+    "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
 }
 RAY = "ray.scripts.scripts"
 
@@ -54,6 +62,24 @@ class Known:
         return [address for _, (address, _) in sorted(self._heard.items())]
 
 
+class Unattended:
+    """The nodes of a machine that no replica tells of, though the directory answers. Pure.
+
+    A spare machine may have got the replica of a living node while that one's machine was away.
+    """
+
+    def __init__(self) -> None:
+        # Names of living nodes that nobody tells of, and since when; infinity for those that are to end already.
+        self._since: dict[str, float] = {}
+
+    def hear(self, told: Collection[str], living: Collection[str], now: float) -> list[str]:
+        """The living nodes that are to end now. The directory has told of `told`."""
+        self._since = {name: self._since.get(name, now) for name in living if name not in told}
+        ending = [name for name, since in self._since.items() if since < now - UNATTENDED_S]
+        self._since |= dict.fromkeys(ending, math.inf)
+        return ending
+
+
 class Machine:
     """Runs until it is told to end.
 
@@ -61,7 +87,7 @@ class Machine:
         folder: for its state; nobody else may write there. One machine of a cluster has one.
         head: `HOST:PORT` of the cluster's head.
         ray: more arguments of `ray start`.
-        options: of the application (`app.application`), where this machine is the head.
+        options: of the application (`app.build`), where this machine is the head.
         targets: where all nodes are written for Prometheus, as its `file_sd_configs` want them; None: nowhere.
     """
 
@@ -99,10 +125,7 @@ class Machine:
             await self._door.start()
             await self._tell_door(_read(self._folder / "nodes.json"))
             started()
-            parts = [self._keep_ray(), self._keep_watching()]
-            if self._options is not None:
-                parts.append(self._keep_deployed(self._options))
-            tasks = [asyncio.create_task(part) for part in parts]
+            tasks = [asyncio.create_task(part) for part in (self._keep_ray(), self._keep_watching())]
             try:
                 await ending.wait()
             finally:
@@ -120,32 +143,50 @@ class Machine:
         if self._options is None:
             place = [f"--address={self._head}"]
         while True:
+            if self._options is None:
+                await self._until_head()
             async with self._running(RAY, "start", "--block", *place, *self._ray) as process:
                 await process.wait()
             logger.warning("Ray has ended on this machine: it is started again; nodes and callers go on")
             await asyncio.sleep(AGAIN_S)
 
-    async def _keep_deployed(self, options: dict[str, Any]) -> None:
-        """Deploy the application, and again whenever the directory is gone: the head has been started anew."""
-        while True:
-            async with self._running("agent_tts.cluster.watch", self._head, "--once") as process:
-                known = await process.wait() == 0
-            if not known:
-                # As many nodes as may live on without a head: without a replica nobody would end them.
-                input_ = json.dumps(options | {"found": len(_read(self._folder / "nodes.json"))}).encode()
-                async with self._running("agent_tts.cluster.app", self._head, input_=input_) as process:
-                    if await process.wait() == 0:
-                        logger.info("the cluster is deployed")
-            await asyncio.sleep(AGAIN_S)
-
     async def _keep_watching(self) -> None:
-        """Tell the door of the nodes that the directory knows."""
+        """Tell the door of the nodes that the directory knows. Where nobody tells, the head deploys the application."""
         while True:
+            told, unattended = False, Unattended()
+            await self._until_head()
             async with self._running("agent_tts.cluster.watch", self._head) as process:
                 assert process.stdout is not None
                 async for line in process.stdout:
-                    await self._tell_door([NodeReport(**report).address for report in json.loads(line)])
-            await asyncio.sleep(AGAIN_S)
+                    told = True
+                    addresses = [address_of(report) for report in json.loads(line)]
+                    await self._tell_door(addresses)
+                    here = self._living()
+                    for name in unattended.hear({address.name for address in addresses}, here, time.monotonic()):
+                        logger.warning("no replica tells of the node {}: it finishes its calls and ends", name)
+                        end(here[name])
+            if told or not await self._deploy():
+                await asyncio.sleep(AGAIN_S)
+
+    async def _until_head(self) -> None:
+        """Wait until something listens where the head is: a process of Ray that finds nobody costs seconds of CPU."""
+        host, _, port = self._head.rpartition(":")
+        while not await asyncio.to_thread(is_taken, host, int(port)):  # noqa: ASYNC110 - another process
+            await asyncio.sleep(LOOK_S)
+
+    async def _deploy(self) -> bool:
+        """Whether this machine is the head, and the application is deployed."""
+        if self._options is None:
+            return False
+        # As many nodes as may live on without a head: without a replica nobody would end them.
+        options = self._options | {"found": len(_read(self._folder / "nodes.json"))}
+        async with self._running("agent_tts.cluster.app", self._head, input_=json.dumps(options).encode()) as process:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(DEPLOY_S):
+                    if await process.wait() == 0:
+                        logger.info("the cluster is deployed")
+                        return True
+        return False
 
     async def _tell_door(self, addresses: list[NodeAddress]) -> None:
         nodes = self._known.hear(addresses, time.monotonic())
@@ -178,6 +219,9 @@ class Machine:
                 stdout=asyncio.subprocess.PIPE if module.endswith("watch") else log,
                 stderr=log,
                 env=os.environ | ENVIRONMENT | {FOLDER: str(self._folder)},
+                # Where the application is deployed from, workers on all machines look for modules first. Nodes inherit
+                # Ray's: there settings may name files.
+                cwd=None if module == RAY else self._folder,
                 start_new_session=True,
                 # Ray ends with this process, so a killed machine can be started again; its node and its door live on.
                 preexec_fn=partial(die_with, os.getpid()),
@@ -201,17 +245,20 @@ class Machine:
                         os.kill(process.pid, signal.SIGKILL)
                     await process.wait()
 
+    def _living(self) -> dict[str, Record]:
+        """The living nodes of this machine, by name."""
+        found = [living(path) for path in self._folder.glob("*.json") if path.stem.isdecimal()]
+        return {record.name: record for record in found if record is not None}
+
     async def _end_nodes(self) -> None:
         """The nodes of this machine finish their calls and end. A second signal ends this process at once."""
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().remove_signal_handler(number)
-        records = [path for path in self._folder.glob("*.json") if path.stem.isdecimal()]
-        for path in records:
-            if (node := living(path)) is not None:
-                logger.info("node {} finishes its calls", node.name)
-                os.kill(node.pid, signal.SIGTERM)
-        for path in records:
-            await until_ended(path)
+        for name, record in self._living().items():
+            logger.info("node {} finishes its calls", name)
+            end(record)
+        while self._living():  # noqa: ASYNC110 - another process
+            await asyncio.sleep(LOOK_S)
 
 
 def _read(path: Path) -> list[NodeAddress]:

@@ -21,8 +21,6 @@ def main() -> None:
     while True:
         nodes: list[object] = ray.get(ray.get_actor(NAME, NAMESPACE).nodes.remote(), timeout=ANSWER_S)
         print(json.dumps(nodes), flush=True)
-        if "--once" in sys.argv:
-            return
         time.sleep(TELL_S)
 
 

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 from agent_tts import open_files
 from agent_tts.errors import SettingsError
 from agent_tts.events import EngineCommand, EngineEvent
-from agent_tts.in_child import FAULTS, REFUSAL, arrange_signals, die_with, settle, take_stdout
+from agent_tts.in_child import FAULTS, REFUSAL, arrange_signals, die_with, settle, take_stdout, without_collections
 from agent_tts.ipc.links import BUFFER_BYTES, Arrivals, Links, LinkThread
 from agent_tts.ipc.wire import TO_ENGINE, Decoder, Setup, WireError, encode
 
@@ -167,10 +167,11 @@ def main() -> None:
     sys.excepthook = leave
     sys.setswitchinterval(SWITCH_INTERVAL_S)
 
-    from loguru import logger
+    with without_collections():
+        from loguru import logger
 
-    from agent_tts.config.settings import Settings
-    from agent_tts.engine.factory import create_loop
+        from agent_tts.config.settings import Settings
+        from agent_tts.engine.factory import create_loop
 
     logger.remove()
     logger.add(tell, format="{message}", diagnose=False)

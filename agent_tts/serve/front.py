@@ -11,12 +11,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
 import socket
 import sys
 from collections.abc import Iterator
 from functools import partial
 from typing import cast
+
+if __name__ == "__main__":
+    gc.disable()  # until `main`: see `without_collections`
 
 from loguru import logger
 
@@ -151,6 +155,7 @@ async def _run(sock: socket.socket, log: int) -> int:
 
 def main() -> None:
     """Run a front process."""
+    gc.enable()
     parent, channel, log = map(int, sys.argv[1:4])
     die_with(parent)
     open_files.keep(channel, log)

@@ -18,7 +18,7 @@ from loguru import logger
 from agent_tts.config.hub import with_local_models
 from agent_tts.config.settings import Settings
 from agent_tts.errors import EngineLost
-from agent_tts.in_child import settle
+from agent_tts.in_child import settle, without_collections
 from agent_tts.serve.listener import listen
 from agent_tts.serve.own_engine import service_of
 from agent_tts.serve.process import event_loop_factory, raise_limit_of_files, warm_up
@@ -87,12 +87,13 @@ async def _serve(
         service.begin()
         closing.push_async_callback(service.close)
         with _ended_by_sigterm():
-            await asyncio.to_thread(importlib.import_module, "agent_tts.serve.app")
-            from agent_tts.serve.app import create_app, extension_of
-            from agent_tts.serve.server import NodeServer
+            with without_collections():
+                await asyncio.to_thread(importlib.import_module, "agent_tts.serve.app")
+                from agent_tts.serve.app import create_app, extension_of
+                from agent_tts.serve.server import NodeServer
 
-            if isinstance(extension, str):
-                extension = await asyncio.to_thread(extension_of, settings, extension)
+                if isinstance(extension, str):
+                    extension = await asyncio.to_thread(extension_of, settings, extension)
             app = create_app(settings, extension=extension, service=service)
             warm_up(app)
         lost = app.state.node.metrics.log_lost

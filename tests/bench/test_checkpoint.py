@@ -16,9 +16,9 @@ from agent_tts.bench.checkpoint_config import SIZES, write_configuration
 from agent_tts.errors import SettingsError
 from agent_tts.model.config import ModelType
 from tests.model import oracle
-from tests.model.conftest import Checkpoint, checkpoint, one_thread
+from tests.model.conftest import Checkpoint, checkpoint
 
-__all__ = ["checkpoint", "one_thread"]  # fixtures
+__all__ = ["checkpoint"]  # a fixture
 
 PROMPT = "<|im_start|>assistant\n{}<|im_end|>\n<|im_start|>assistant\n"
 
@@ -27,7 +27,7 @@ PROMPT = "<|im_start|>assistant\n{}<|im_end|>\n<|im_start|>assistant\n"
 @pytest.mark.parametrize("size", SIZES)
 def test_names_and_shapes_equal_the_references(size: str, model_type: ModelType, tmp_path: Path) -> None:
     config = write_configuration(tmp_path, SIZES[size], model_type)
-    core = oracle.qwen_tts.core
+    core = oracle.qwen_tts().core
     whole = core.models.Qwen3TTSConfig(**json.loads((tmp_path / "config.json").read_text()))
     codec = core.Qwen3TTSTokenizerV2Config(**json.loads((tmp_path / "speech_tokenizer/config.json").read_text()))
     with torch.device("meta"):

@@ -681,13 +681,18 @@ async def test_the_transport_can_be_changed_during_speech(browser: DevTools) -> 
 async def test_a_connection_outlives_its_connection_deadlines(browser: DevTools, transport: str) -> None:
     """All deadlines that the page sets for connecting pass, and the session goes on."""
     late = "window.late = []; AbortSignal.timeout = () => (late.push(new AbortController()), late.at(-1).signal);"
+    asking = (
+        "window.asking = 0; const ask = fetch;"  # requests that wait for their answer
+        "window.fetch = (...what) => (asking++, ask(...what).finally(() => asking--));"
+    )
     async with open_page(browser) as (page, running):
-        await page.call("Page.addScriptToEvaluateOnNewDocument", source=late)
+        await page.call("Page.addScriptToEvaluateOnNewDocument", source=late + asking)
         await page.open(running.url + "/?again")
         await page.js(EAR)
         await use(page, transport)
         before = set(running.node.sessions)
         assert await page.js("late.length") > 0
+        await page.until("asking === 0")
         await page.js("late.forEach((deadline) => deadline.abort())")
         await speak(page)
         assert before == running.node.sessions

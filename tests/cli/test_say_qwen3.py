@@ -11,9 +11,9 @@ from tests.cli.process import run
 from tests.engine.qwen3.test_engine import FRAMES, TEXT, assert_same, theirs
 from tests.model import oracle
 from tests.model.conftest import Checkpoint as Checkpoints
-from tests.model.conftest import checkpoint, one_thread
+from tests.model.conftest import checkpoint
 
-__all__ = ["checkpoint", "one_thread"]  # fixtures
+__all__ = ["checkpoint"]  # a fixture
 
 
 def test_the_file_equals_upstreams_audio(checkpoint: Checkpoints, tmp_path: Path) -> None:

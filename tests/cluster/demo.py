@@ -11,9 +11,7 @@ from collections import Counter
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-import httpx
-
-from tests.cluster.machines import UP_S, Caller, ClusterMachine, callers, machines, nodes
+from tests.cluster.machines import UP_S, Caller, ClusterMachine, callers, machines, nodes, open_door
 
 SLOTS = 4  # of each node
 CALLERS = (4, 4, 4)  # who come, each time when a node has room for them
@@ -31,15 +29,6 @@ async def until_serving(machine: ClusterMachine, count: int) -> list[str]:
             serving = [name for name, node in known.items() if node["state"] in ("ok", "full")]
             if len(serving) == len(known) == count:
                 return serving
-
-
-async def open_door(machine: ClusterMachine) -> str:
-    """The address of a machine's door, once that knows a node with room."""
-    url = await machine.url()
-    async with asyncio.timeout(UP_S), httpx.AsyncClient() as http:
-        while (await http.get(f"{url}/ready")).status_code != 200:
-            await asyncio.sleep(0.1)
-    return url
 
 
 def spread(spoken_to: list[Caller]) -> str:

@@ -13,10 +13,12 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import httpx
+
 from agent_tts import connect
-from agent_tts.cluster.own_node import living
+from agent_tts.cluster.kept_node import living
 from agent_tts.errors import SpeechError
-from tests.cli.process import children_of, start
+from tests.cli.process import children_of, environment, start
 
 UP_S = 90.0  # for a part of a cluster to start on a busy machine
 ARGUMENTS = ("--host", "127.0.0.1", "--port", "0", "--cpus", "1")
@@ -39,14 +41,19 @@ class ClusterMachine:
         self.log = folder.with_suffix(".log")
         self._start()
 
-    def _start(self) -> None:
+    def _start(self, installed: Path | None = None) -> None:
+        other = {} if installed is None else {"cwd": installed, "env": environment(PYTHONPATH=str(installed))}
         with self.log.open("ab") as log:
-            self.process = start("cluster", *self.arguments, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            self.process = start("cluster", *self.arguments, stdin=subprocess.DEVNULL, stdout=log, stderr=log, **other)
 
-    def restart(self, port: int) -> None:
-        """Start it again, after its process has ended, with its door at this port."""
+    def restart(self, port: int, installed: Path | None = None) -> None:
+        """Start it again, after its process has ended, with its door at this port.
+
+        Args:
+            installed: a folder with another agent_tts.
+        """
         self.arguments = (*self.arguments, "--port", str(port))
-        self._start()
+        self._start(installed)
 
     async def url(self) -> str:
         """The address of its door."""
@@ -92,9 +99,10 @@ async def machines(folder: Path, joined: int, *settings: str, **options: Any) ->
         async with asyncio.timeout(UP_S):
             while not await nodes(made[0]):
                 await asyncio.sleep(0.2)
-        made += [ClusterMachine(folder / f"machine-{number}", "join", head) for number in range(joined)]
+        join = ("join", head, "--token", (folder / "head" / "token").read_text())
+        made += [ClusterMachine(folder / f"machine-{number}", *join) for number in range(joined)]
         for machine in made:
-            await machine.url()
+            await open_door(machine)
         yield made
     finally:
         for machine in reversed(made):
@@ -125,6 +133,15 @@ async def until_nodes(machine: ClusterMachine, count: int, *but: str) -> dict[st
                     return found
     except TimeoutError:
         raise AssertionError(f"there are {found}\n{machine.told()}") from None
+
+
+async def open_door(machine: ClusterMachine) -> str:
+    """The address of a machine's door, once that knows a node with room."""
+    url = await machine.url()
+    async with asyncio.timeout(UP_S), httpx.AsyncClient() as http:
+        while (await http.get(f"{url}/ready")).status_code != 200:
+            await asyncio.sleep(0.1)
+    return url
 
 
 async def until_led_to(url: str, name: str) -> None:

@@ -9,6 +9,7 @@ import asyncio
 import fcntl
 import json
 import os
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -16,6 +17,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+import agent_tts
 from agent_tts.cluster.machine import is_taken
 from agent_tts.errors import AtCapacity
 from tests.cli.process import is_running, run
@@ -68,6 +70,9 @@ async def test_it_grows_under_callers_and_shrinks_when_they_have_gone(tmp_path: 
         port = head.arguments[1].partition("=")[2]
         again = run("cluster", "start", *ARGUMENTS, "--folder", str(tmp_path / "third"), "--head-port", port)
         assert (again.returncode, b"has its head at" in again.stderr) == (2, True), again.stderr
+        stranger = (*ARGUMENTS, "--token", "guessed", "--folder", str(tmp_path / "third"))
+        again = run("cluster", "join", f"127.0.0.1:{port}", *stranger)
+        assert (again.returncode, b"the cluster has another token" in again.stderr) == (2, True), again.stderr
         assert b"no node is named nobody" in run("cluster", "drain", "nobody", "--folder", str(head.folder)).stderr
 
 
@@ -105,6 +110,11 @@ async def test_a_node_that_is_killed_loses_its_own_callers_and_comes_back(tmp_pa
             back = await until_nodes(head, 2)
             print(f"a node is back {time.monotonic() - began:.1f} s after {killed} was killed")
             assert set(back) | {killed} >= set(two)
+
+
+def environment(pid: int) -> dict[str, str]:
+    """Of a process."""
+    return dict(line.split("=", 1) for line in Path(f"/proc/{pid}/environ").read_text().split("\0") if line)
 
 
 def looked_after(machine: ClusterMachine) -> bool:
@@ -170,8 +180,12 @@ async def test_a_new_head_finds_nodes_that_no_caller_needs(tmp_path: Path) -> No
 
 @pytest.mark.cluster
 async def test_a_machine_whose_process_is_killed_is_started_again(tmp_path: Path) -> None:
-    async with machines(tmp_path, 0, SLOTS) as (head,):
+    async with machines(tmp_path, 1, SLOTS, gpus=2, nodes=2) as (head, without_gpu):
         url, before, doors = await head.url(), head.nodes(), head.ray("haproxy")
+        (pid,) = before.values()
+        # Ray takes the user's word for GPUs: the node is placed by them, and told which they are.
+        assert environment(pid)["CUDA_VISIBLE_DEVICES"] == "0,1"
+        assert not [name for name in environment(pid) if name.startswith("RAY_")], "the node has Ray's token"
         async with callers(url, 2) as spoken_to:
             head.process.kill()
             head.process.wait()
@@ -183,6 +197,7 @@ async def test_a_machine_whose_process_is_killed_is_started_again(tmp_path: Path
                 while not await nodes(head):
                     await asyncio.sleep(0.2)
             assert head.nodes() == before
+            assert not without_gpu.nodes()
             assert all(map(is_running, doors))
             for caller in spoken_to:
                 await caller.end()
@@ -208,6 +223,58 @@ async def test_a_machine_that_is_drained_finishes_its_calls(tmp_path: Path) -> N
                 for caller in (*spoken_to, *later):
                     await caller.end()
         await until_nodes(head, 2, name)
+
+
+@pytest.mark.cluster
+async def test_a_new_version_comes_beside_the_old_one(tmp_path: Path) -> None:
+    """What the documentation says under "A new version": each machine drains, stops and joins, the head last."""
+    package = Path(agent_tts.__file__).parent
+    new = tmp_path / "new" / "agent_tts"
+    shutil.copytree(package, new, ignore=shutil.ignore_patterns("__pycache__"))
+    (new.parent / "web").symlink_to(package.parent / "web")
+    text = (new / "__init__.py").read_text()
+    (new / "__init__.py").write_text(text.replace(f'"{agent_tts.__version__}"', '"7.8.9"'))
+
+    async def upgrade(machine: ClusterMachine) -> None:
+        port = int((await machine.url()).rpartition(":")[2])
+        stopped = await asyncio.to_thread(run, "cluster", "stop", "--folder", str(machine.folder))
+        assert stopped.returncode == 0, stopped.stderr
+        assert (machine.process.wait(), machine.nodes()) == (0, {})
+        machine.restart(port, new.parent)
+
+    async with machines(tmp_path, 1, SLOTS) as (head, other):
+        await upgrade(other)
+        (old,) = head.nodes()
+        async with callers(await head.url(), 2) as of_the_old:
+            drain = await asyncio.to_thread(run, "cluster", "drain", old, "--folder", str(head.folder))
+            assert drain.returncode == 0, drain.stderr
+            async with asyncio.timeout(90):
+                while {each["version"]: each["state"] for each in (await nodes(head)).values()} != {
+                    agent_tts.__version__: "draining",
+                    "7.8.9": "ok",
+                }:
+                    await asyncio.sleep(0.2)
+            shown = (await asyncio.to_thread(run, "cluster", "status", "--folder", str(head.folder))).stdout.decode()
+            assert agent_tts.__version__ in shown
+            assert "7.8.9" in shown
+            (began,) = other.nodes().items()
+            await until_led_to(await head.url(), began[0])
+            async with callers(await other.url(), 2) as of_the_new:
+                assert {caller.node for caller in of_the_old} == {old}
+                assert {caller.node for caller in of_the_new} == {began[0]}
+                for caller in of_the_old:
+                    await caller.end()
+                async with asyncio.timeout(60):
+                    while old in await nodes(head):
+                        await asyncio.sleep(0.2)
+                await upgrade(head)
+                async with asyncio.timeout(90):
+                    while began[0] not in (known := await nodes(head)):
+                        await asyncio.sleep(0.2)
+                assert {each["version"] for each in known.values()} == {"7.8.9"}
+                assert began in other.nodes().items()
+                for caller in of_the_new:
+                    await caller.end()
 
 
 @pytest.mark.cluster

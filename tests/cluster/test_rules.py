@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import pytest
 from prometheus_client import generate_latest
 
-from agent_tts.cluster.directory import FORGET_S, Directory
+from agent_tts.cluster.directory import FORGET_S, Directory, address_of
 from agent_tts.cluster.figures import Figures
-from agent_tts.cluster.machine import KEEP_S, Known
+from agent_tts.cluster.machine import KEEP_S, UNATTENDED_S, Known, Unattended
 from agent_tts.cluster.nodes import NodeAddress
 from agent_tts.cluster.scaling import Load, decide, nodes_wanted
 from agent_tts.events import EngineInfo, EnginePong
@@ -64,11 +64,20 @@ def test_a_door_keeps_nodes_for_a_while_after_the_directory_is_gone() -> None:
     assert known.hear([], KEEP_S + 1) == [node]
 
 
+def test_a_node_that_no_replica_tells_of_ends_after_a_while() -> None:
+    unattended, late = Unattended(), UNATTENDED_S + 1
+    assert unattended.hear({"a", "elsewhere"}, {"a", "b", "c"}, 0) == []
+    assert unattended.hear({"a", "b"}, {"a", "b", "c"}, UNATTENDED_S) == []
+    assert unattended.hear({"a"}, {"a", "b", "c"}, late) == ["c"]  # of b somebody has told
+    assert unattended.hear({"a"}, {"a", "b", "c"}, late + 1) == []  # a second signal would end its calls
+    assert unattended.hear({"a"}, {"a", "b"}, 2 * late) == ["b"]
+
+
 def test_a_node_that_tells_nothing_is_forgotten() -> None:
     directory = Directory()
     report = {"name": "a", "host": "10.0.0.1", "port": 8101, "version": "1", "ray_node": "r", "state": "ok"}
     directory.tell(report, 0)
     assert [node["name"] for node in directory.nodes(FORGET_S - 1)] == ["a"]
     assert directory.nodes(FORGET_S + 1) == []
-    with pytest.raises(TypeError):
-        directory.tell(report | {"unknown": 1}, 0)
+    directory.tell(report | {"of_a_newer_version": 1}, 0)
+    assert address_of(*directory.nodes(1)) == NodeAddress("a", "10.0.0.1", 8101, "1")

@@ -111,7 +111,11 @@ async def test_files_of_the_page_are_packed_for_those_who_unpack_them() -> None:
             assert int(packed.headers["content-length"]) < len(plain.content) / 2
             for reply in (plain, packed):
                 known = {"If-None-Match": reply.headers["etag"], "Accept-Encoding": "gzip"}
-                assert (await client.get(path, headers=known)).status_code == 304
+                again = await client.get(path, headers=known)
+                assert again.status_code == 304
+                for answer in (reply, again):
+                    assert answer.headers["x-content-type-options"] == "nosniff"
+                    assert ("content-security-policy" in answer.headers) == (path == "/")
             head = await client.head(path, headers={"Accept-Encoding": "gzip"})
             assert (head.headers["content-encoding"], head.content) == ("gzip", b"")
             part = await client.get(path, headers={"Range": "bytes=0-9"})

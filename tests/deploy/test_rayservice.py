@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from agent_tts.cluster.app import build
-from agent_tts.cluster.own_node import FIRST_PORT
+from agent_tts.cluster.kept_node import FIRST_PORT
 from tests.deploy.test_containers import ROOT
 
 SERVICE, FRONT = yaml.safe_load_all((ROOT / "configs" / "kubernetes" / "ray" / "rayservice.yaml").read_text())

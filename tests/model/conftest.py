@@ -6,18 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 
 from tests.model import tiny
 
 # A model type and a key of `SIZES` -> a checkpoint folder; tests must not write to it.
 Checkpoint = Callable[..., Path]
-
-
-@pytest.fixture(scope="session", autouse=True)
-def one_thread() -> None:
-    """Models this small are slower on more threads."""
-    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""The reference implementation, imported in one place.
+"""The reference implementation, imported in one place, when the first test uses it: its import takes 3 s.
 
 Its 25 Hz tokenizer, which is not used here, imports three packages that may be absent or broken with a CPU build of
 torch. Empty modules replace them while the reference is imported.
@@ -13,16 +13,16 @@ from importlib import import_module
 from importlib.machinery import ModuleSpec
 from importlib.util import module_from_spec
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
-import transformers
 
 _UNUSED = ("torchaudio", "torchaudio.compliance", "torchaudio.compliance.kaldi", "sox", "onnxruntime")
 
 
-def _import_reference() -> ModuleType:
+@cache
+def qwen_tts() -> Any:
+    """The package."""
     stand_ins = {name: module_from_spec(ModuleSpec(name, None)) for name in _UNUSED if name not in sys.modules}
     for name, module in stand_ins.items():
         outer, _, inner = name.rpartition(".")
@@ -32,14 +32,12 @@ def _import_reference() -> ModuleType:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of the reference and its imports
-            return import_module("qwen_tts")
+            reference = import_module("qwen_tts")
+            import_module("transformers").logging.set_verbosity_error()
+            return reference
     finally:
         for name in stand_ins:
             del sys.modules[name]
-
-
-qwen_tts: Any = _import_reference()
-transformers.logging.set_verbosity_error()
 
 
 @cache
@@ -53,7 +51,7 @@ def load(checkpoint: Path, dtype: torch.dtype = torch.float32) -> Any:
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        model = qwen_tts.Qwen3TTSModel.from_pretrained(str(checkpoint), dtype=dtype, attn_implementation="eager")
+        model = qwen_tts().Qwen3TTSModel.from_pretrained(str(checkpoint), dtype=dtype, attn_implementation="eager")
     model.processor.tokenizer = tokenizer(checkpoint)
     return model
 
@@ -61,4 +59,4 @@ def load(checkpoint: Path, dtype: torch.dtype = torch.float32) -> Any:
 @cache
 def tokenizer(checkpoint: Path) -> Any:
     """The text tokenizer of a checkpoint folder."""
-    return transformers.AutoTokenizer.from_pretrained(checkpoint)
+    return import_module("transformers").AutoTokenizer.from_pretrained(checkpoint)

@@ -86,7 +86,7 @@ def relative_error(found: Tensor, expected: Tensor) -> float:
 
 @pytest.fixture(scope="module")
 def upstream() -> nn.Module:
-    package = oracle.qwen_tts.core.tokenizer_12hz
+    package = oracle.qwen_tts().core.tokenizer_12hz
     described = package.configuration_qwen3_tts_tokenizer_v2.Qwen3TTSTokenizerV2DecoderConfig(**asdict(config(WINDOW)))
     decoder: nn.Module = package.modeling_qwen3_tts_tokenizer_v2.Qwen3TTSTokenizerV2Decoder(described).eval()
     fill(decoder, seed=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import pytest
 import torch
@@ -13,8 +14,11 @@ from tests.model import oracle, tiny
 
 FLOATS = torch.empty(0)  # relative, by dtype of the cache
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
-upstream = oracle.qwen_tts.core.models.modeling_qwen3_tts
 CONFIG = tiny.config("custom_voice").talker
+
+
+def upstream() -> Any:
+    return oracle.qwen_tts().core.models.modeling_qwen3_tts
 
 
 def noise(*shape: int, seed: int = 0) -> Tensor:
@@ -23,7 +27,7 @@ def noise(*shape: int, seed: int = 0) -> Tensor:
 
 @DTYPES
 def test_the_norm_rounds_where_upstream_rounds(dtype: torch.dtype) -> None:
-    ours, theirs = RMSNorm(64, 1e-6).to(dtype), upstream.Qwen3TTSRMSNorm(64, 1e-6).to(dtype)
+    ours, theirs = RMSNorm(64, 1e-6).to(dtype), upstream().Qwen3TTSRMSNorm(64, 1e-6).to(dtype)
     weight = noise(64).to(dtype)
     ours.weight.data.copy_(weight)
     theirs.weight.data.copy_(weight)
@@ -41,7 +45,7 @@ def test_the_rotation_rounds_where_upstream_rounds(dtype: torch.dtype) -> None:
     their_cos, their_sin = theirs.rotary_emb(noise(1).to(dtype), positions.expand(3, 1, -1))
     assert torch.equal(cos[:, :, 0], their_cos[0])
     query, key = noise(1, 5, 4, size).to(dtype), noise(1, 5, 2, size).to(dtype)
-    rotated, _ = upstream.apply_multimodal_rotary_pos_emb(
+    rotated, _ = upstream().apply_multimodal_rotary_pos_emb(
         query.transpose(1, 2), key.transpose(1, 2), their_cos, their_sin, sections, mrope_interleaved=True
     )
     assert torch.equal(rotate(query, cos, sin).transpose(1, 2), rotated)

@@ -10,14 +10,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
-from transformers import (
-    LogitsProcessorList,
-    RepetitionPenaltyLogitsProcessor,
-    SuppressTokensLogitsProcessor,
-    TemperatureLogitsWarper,
-    TopKLogitsWarper,
-    TopPLogitsWarper,
-)
 
 from agent_tts.model.config import GenerationConfig
 from agent_tts.model.sampling import SamplingParams, SamplingRows, Warp, draw, forbid, penalise, uniform, warp
@@ -43,6 +35,8 @@ def talker_warp(*params: SamplingParams) -> Warp:
 class TestProcessors:
     @given(seed=st.integers(0, 99), penalty=st.sampled_from([0.5, 1.0, 1.05, 2.0]), seen=st.sets(st.integers(0, 3071)))
     def test_repetition_penalty(self, seed: int, penalty: float, seen: set[int]) -> None:
+        from transformers import RepetitionPenaltyLogitsProcessor
+
         x, ids = logits(seed), torch.tensor([sorted(seen)], dtype=torch.int64)
         mask = torch.zeros(1, SIZE, dtype=torch.bool)
         mask[0, ids[0]] = True
@@ -50,6 +44,8 @@ class TestProcessors:
         assert torch.equal(penalise(x, mask, torch.tensor([penalty])), theirs)
 
     def test_suppressed_codes(self) -> None:
+        from transformers import SuppressTokensLogitsProcessor
+
         x, codes = logits(1), [2048, 2149, 3071]
         mask = torch.zeros(SIZE, dtype=torch.bool)
         mask[codes] = True
@@ -66,6 +62,8 @@ class TestProcessors:
     def test_temperature_then_top_k_then_top_p(
         self, seed: int, temperature: float, top_k: int, top_p: float, ties: bool
     ) -> None:
+        from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+
         x = logits(seed)
         if ties and top_p == 1:  # top-p may keep either of two equal codes
             x = x.round()

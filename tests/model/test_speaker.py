@@ -23,8 +23,13 @@ SMALL = SpeakerConfig(
 )
 PARITY = 1e-5  # relative
 
-modeling = oracle.qwen_tts.core.models.modeling_qwen3_tts
-configuration = oracle.qwen_tts.core.models.configuration_qwen3_tts
+
+def modeling() -> Any:
+    return oracle.qwen_tts().core.models.modeling_qwen3_tts
+
+
+def configuration() -> Any:
+    return oracle.qwen_tts().core.models.configuration_qwen3_tts
 
 
 def relative_error(found: Tensor, expected: Tensor) -> float:
@@ -33,7 +38,7 @@ def relative_error(found: Tensor, expected: Tensor) -> float:
 
 def upstream_mel(waveform: Tensor) -> Tensor:
     """[N] -> [1, T, 128], with the arguments that upstream's `extract_speaker_embedding` gives."""
-    spectrogram: Tensor = modeling.mel_spectrogram(
+    spectrogram: Tensor = modeling().mel_spectrogram(
         waveform[None],
         n_fft=1024,
         num_mels=128,
@@ -49,7 +54,7 @@ def upstream_mel(waveform: Tensor) -> Tensor:
 def encoders(config: SpeakerConfig) -> tuple[Any, SpeakerEncoder]:
     """Upstream's encoder and ours with the same weights, scaled to keep activations of order one."""
     entries = {name: getattr(config, name) for name in config.__slots__}
-    theirs = modeling.Qwen3TTSSpeakerEncoder(configuration.Qwen3TTSSpeakerEncoderConfig(**entries)).eval()
+    theirs = modeling().Qwen3TTSSpeakerEncoder(configuration().Qwen3TTSSpeakerEncoderConfig(**entries)).eval()
     noise = torch.Generator().manual_seed(1)
     for parameter in theirs.parameters():
         values = torch.randn(parameter.shape, generator=noise)
@@ -62,7 +67,7 @@ def encoders(config: SpeakerConfig) -> tuple[Any, SpeakerEncoder]:
 
 
 def test_the_filters_are_those_of_librosa() -> None:
-    theirs = modeling.librosa_mel_fn(sr=24_000, n_fft=FFT_SIZE, n_mels=128, fmin=0, fmax=12_000)
+    theirs = modeling().librosa_mel_fn(sr=24_000, n_fft=FFT_SIZE, n_mels=128, fmin=0, fmax=12_000)
     torch.testing.assert_close(slaney_filters(128), torch.from_numpy(theirs), rtol=1e-5, atol=1e-8)
 
 
@@ -109,7 +114,7 @@ def test_voices_differ() -> None:
 
 def test_missing_checkpoint_entries_have_upstreams_defaults(tmp_path: Path) -> None:
     config = write_configuration(tmp_path, SIZES["0.6B"], "base").speaker_encoder
-    upstream = configuration.Qwen3TTSSpeakerEncoderConfig()
+    upstream = configuration().Qwen3TTSSpeakerEncoderConfig()
     for name in SpeakerConfig.__slots__:
         value = getattr(upstream, name)
         assert getattr(config, name) == (tuple(value) if isinstance(value, list) else value), name

@@ -10,14 +10,14 @@ import pytest
 
 from agent_tts.events import FRAME_BYTES
 from tests.model.conftest import Checkpoint as Checkpoints
-from tests.model.conftest import checkpoint, ending, one_thread
+from tests.model.conftest import checkpoint, ending
 from tests.serve.test_qwen3_node import same
 from tests.support import RunningNode, running_node, until
 from tests.wire import wire
 
 pytestmark = pytest.mark.node
 
-__all__ = ["checkpoint", "ending", "one_thread"]  # fixtures
+__all__ = ["checkpoint", "ending"]  # fixtures
 
 WORDS = "Hello world, how are you?"
 

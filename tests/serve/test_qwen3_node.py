@@ -20,12 +20,12 @@ from tests.engine.qwen3.test_engine import FRAMES, TEXT, assert_same, theirs
 from tests.model import oracle
 from tests.model.clips import clip
 from tests.model.conftest import Checkpoint as Checkpoints
-from tests.model.conftest import checkpoint, ending, one_thread
+from tests.model.conftest import checkpoint, ending
 from tests.support import RunningNode, running_app, running_node, settings_of, until, with_models
 from tests.voices.clips import wav
 from tests.wire import Wire, wire
 
-__all__ = ["checkpoint", "ending", "one_thread"]  # fixtures
+__all__ = ["checkpoint", "ending"]  # fixtures
 
 pytestmark = [pytest.mark.node, pytest.mark.asyncio(loop_scope="module")]
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import transformers
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from tokenizers import pre_tokenizers
@@ -70,6 +69,8 @@ def tokenizer(pairs: Path) -> Tokenizer:
 def references(pairs: Path) -> list[Any]:
     """Both tokenizers of transformers, configured to read special tokens as text."""
     files = str(pairs / "vocab.json"), str(pairs / "merges.txt")
+    import transformers
+
     classes = transformers.Qwen2Tokenizer, transformers.Qwen2TokenizerFast
     return [each(*files, split_special_tokens=True) for each in classes]
 

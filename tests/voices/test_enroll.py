@@ -141,7 +141,6 @@ async def test_a_clip_becomes_a_voice(library: VoiceLibrary, enrolment: Enrolmen
 
     from agent_tts.model.clone import VoiceEncoder, add_silence
 
-    torch.set_num_threads(1)
     waveform = torch.from_numpy(await decode(good("mp3"), max_s=5))
     arrays = library.arrays("bob")
     for path, size in ((checkpoints.tiny, 64), (checkpoints.narrow, NARROW)):

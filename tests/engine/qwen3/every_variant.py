@@ -1,8 +1,9 @@
 """Compiles the kernels of the released sizes without a GPU: `python -m ... [ARCHITECTURE...]`.
 
 All variants, from steps of all sizes, by all cores; with `--largest` those with the largest tile of each kernel, by one
-core. Prints a line of JSON for each architecture: {"sm_90": [compiled, of how many]}; errors are on stderr. The talker
-of 0.6B has the size of the predictor of 1.7B, so that its variants are among those of 1.7B.
+core, without sm_80 and sm_86: sm_89 has their instructions, and as little shared memory as the smaller of them. Prints
+a line of JSON for each architecture: {"sm_90": [compiled, of how many]}; errors are on stderr. The talker of 0.6B has
+the size of the predictor of 1.7B, so that its variants are among those of 1.7B.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from agent_tts.engine.qwen3.graphs import BUCKETS
 from agent_tts.model.kernels.ahead import Launch, Pointer, compile_all
 from agent_tts.model.kernels.architectures import ARCHITECTURES, OLDEST_E4M3
 
+COVERED = {"sm_80", "sm_86"}  # by sm_89
 LARGEST_OF = (1, 256)  # sizes of batches
 
 
@@ -73,4 +75,5 @@ if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as cache_folder:
         os.environ["TRITON_CACHE_DIR"] = cache_folder
         options = {"--largest"} & {*sys.argv}
-        main([name for name in sys.argv[1:] if name not in options] or [*ARCHITECTURES], only_largest=bool(options))
+        every = [name for name in ARCHITECTURES if not (options and name in COVERED)]
+        main([name for name in sys.argv[1:] if name not in options] or every, only_largest=bool(options))

@@ -17,9 +17,6 @@ from agent_tts.voices.library import VoiceLibrary
 from tests.engine.driver import resolved
 from tests.engine.qwen3.adapter_voices import assert_close, engine, of, speak, write_voices
 from tests.model import lora, tiny
-from tests.model.conftest import one_thread
-
-__all__ = ["one_thread"]  # a fixture
 
 
 @pytest.fixture(scope="module")

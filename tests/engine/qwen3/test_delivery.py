@@ -26,10 +26,10 @@ from tests.engine.qwen3.test_engine import GREEDY, RYAN, TEXT, engine, frames_of
 from tests.examples import examples
 from tests.model import oracle
 from tests.model.conftest import Checkpoint as Checkpoints
-from tests.model.conftest import checkpoint, ending, one_thread
+from tests.model.conftest import checkpoint, ending
 from tests.serve.test_markup_page import DONE
 
-__all__ = ["checkpoint", "ending", "one_thread"]  # fixtures
+__all__ = ["checkpoint", "ending"]  # fixtures
 
 EXCITED = "Speak in an excited tone."
 GAP_MS = 120  # that a seam may have

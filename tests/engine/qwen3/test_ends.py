@@ -25,9 +25,9 @@ from tests.engine.driver import FLUSH, Piece, speak
 from tests.engine.qwen3.test_engine import GREEDY, RYAN, bob, engine, overlapped, recorded, with_clone
 from tests.model import oracle, tiny
 from tests.model.conftest import Checkpoint as Checkpoints
-from tests.model.conftest import checkpoint, ending, one_thread
+from tests.model.conftest import checkpoint, ending
 
-__all__ = ["checkpoint", "ending", "one_thread"]  # fixtures
+__all__ = ["checkpoint", "ending"]  # fixtures
 
 TEXT = "One of many words, and then some more."
 PIECES: list[Piece] = ["One two.", FLUSH, " Three four five six.", FLUSH, " Seven."]

@@ -63,9 +63,9 @@ from agent_tts.voices.library import Consent, StoredVoice, VoiceLibrary
 from tests.engine.driver import FLUSH, Piece, Script, Spoken, assert_well_formed, resolved, routed, speak, speak_all
 from tests.model import clips, oracle, tiny
 from tests.model.conftest import Checkpoint as Checkpoints
-from tests.model.conftest import checkpoint, ending, one_thread
+from tests.model.conftest import checkpoint, ending
 
-__all__ = ["checkpoint", "ending", "one_thread"]  # fixtures
+__all__ = ["checkpoint", "ending"]  # fixtures
 
 TEXT = "Hello world, how are you? 你好 👋"
 FRAMES = 8

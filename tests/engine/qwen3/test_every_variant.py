@@ -17,6 +17,7 @@ from triton.runtime.errors import OutOfResources
 
 from agent_tts.model.kernels.architectures import ARCHITECTURES
 from agent_tts.model.kernels.launch import launch
+from tests.engine.qwen3.every_variant import COVERED
 
 
 @pytest.mark.node
@@ -28,7 +29,7 @@ def test_the_largest_variants_of_all_kernels_fit_all_gpus() -> None:
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=380)
     compiled = {name: counts for line in done.stdout.splitlines() for name, counts in json.loads(line).items()}
     assert compiled == {name: [total, total] for name, (_, total) in compiled.items()}, done.stderr
-    assert compiled.keys() == ARCHITECTURES.keys()
+    assert compiled.keys() == ARCHITECTURES.keys() - COVERED
     assert min(total for _, total in compiled.values()) > 15
 
 

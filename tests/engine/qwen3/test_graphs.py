@@ -25,7 +25,6 @@ ROLE, TEXT = (151644, 77091, 198), (9707, 11, 1879, 0, 1096)
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> SpeechModel:
-    torch.set_num_threads(1)
     folder: Path = tmp_path_factory.mktemp("tiny")
     config = write(folder, size="tiny")
     frame, codec = build(FrameModel, config), build(Codec, config.codec)

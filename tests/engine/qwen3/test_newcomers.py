@@ -27,9 +27,9 @@ from agent_tts.engine.qwen3.graphs import BUCKETS, PrefillBudget, StepResult
 from agent_tts.engine.scheduler import Scheduler
 from agent_tts.events import EngineCommand, NamedVoice, SpeechOptions
 from tests.model.conftest import Checkpoint as Checkpoints
-from tests.model.conftest import checkpoint, one_thread
+from tests.model.conftest import checkpoint
 
-__all__ = ["checkpoint", "one_thread"]  # fixtures
+__all__ = ["checkpoint"]  # a fixture
 
 STEPS = 2
 # A step of so many rows takes so many ms, and one with prompts 1.4 more: an H200 and the model of 1.7B.

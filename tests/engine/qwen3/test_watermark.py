@@ -22,11 +22,11 @@ from agent_tts.events import Sampling, SpeechOptions
 from tests.engine.driver import Script, Spoken, routed, speak_all
 from tests.model import audioseal_files
 from tests.model.conftest import Checkpoint as Checkpoints
-from tests.model.conftest import checkpoint, ending, one_thread
+from tests.model.conftest import checkpoint, ending
 from tests.support import running_node, until
 from tests.wire import wire
 
-__all__ = ["checkpoint", "ending", "one_thread"]  # fixtures
+__all__ = ["checkpoint", "ending"]  # fixtures
 
 MESSAGE = 0xA55A
 TEXTS = ("Hello world, how are you?", "Two rows begin at two times.")

@@ -57,8 +57,12 @@ class Record:
     settings: str  # a digest
     key: str | None  # for its metrics
 
+    @property
+    def lives(self) -> bool:
+        return _started(self.pid) == self.started
 
-class OwnNode:
+
+class KeptNode:
     """One node. `start`, then `look` as often as you like, then `drain` if it shall end; `release` at last.
 
     Args:
@@ -120,7 +124,7 @@ class OwnNode:
 
     @property
     def is_alive(self) -> bool:
-        return self.record is not None and _started(self.record.pid) == self.record.started
+        return self.record is not None and self.record.lives
 
     async def look(self) -> tuple[str, Load]:
         """What `/ready` says, or "lost", and the node's load."""
@@ -136,14 +140,15 @@ class OwnNode:
 
     def kill(self) -> None:
         """End it at once, with its callers."""
-        if self.is_alive and self.record is not None:
-            os.kill(self.record.pid, signal.SIGKILL)
+        if self.record is not None:
+            end(self.record, signal.SIGKILL)
 
     async def drain(self) -> None:
         """Let it finish its calls and end: no new ones come. Cancelling it leaves it draining."""
-        if self.is_alive and self.record is not None:
-            os.kill(self.record.pid, signal.SIGTERM)
-        await until_ended(self._path("json"))
+        if self.record is not None:
+            end(self.record)
+        while self.is_alive:  # noqa: ASYNC110 - another process
+            await asyncio.sleep(LOOK_S)
         self._path("json").unlink(missing_ok=True)
 
     async def release(self) -> None:
@@ -215,8 +220,8 @@ class OwnNode:
         with suppress(FileNotFoundError):
             log.rename(self._path("log.1"))
         config = self._write("yaml", values)  # JSON is YAML
-        # The settings have the environment's share of them already.
-        environment = {name: value for name, value in os.environ.items() if not name.startswith(ENV_PREFIX)}
+        # The settings have the environment's share of them already, and Ray's token is not for the node.
+        environment = {name: value for name, value in os.environ.items() if not name.startswith((ENV_PREFIX, "RAY_"))}
         environment["CUDA_VISIBLE_DEVICES"] = self._gpus
         # Ray ends the children of its processes: this one's parent is gone at once.
         done = subprocess.run(
@@ -245,15 +250,13 @@ def living(path: Path) -> Record | None:
         found = Record(**json.loads(path.read_text()))
     except (OSError, ValueError, TypeError):
         return None
-    return found if _started(found.pid) == found.started else None
+    return found if found.lives else None
 
 
-async def until_ended(path: Path) -> None:
-    """Wait until no node of a record file lives."""
-    while True:
-        if living(path) is None:
-            return
-        await asyncio.sleep(LOOK_S)
+def end(record: Record, number: signal.Signals = signal.SIGTERM) -> None:
+    """Send a node a signal, if it lives: by SIGTERM it finishes its calls first."""
+    if record.lives:
+        os.kill(record.pid, number)
 
 
 def _started(pid: int) -> int | None:
