@@ -93,6 +93,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.node)
         if isinstance(item, pytest.Function) and inspect.iscoroutinefunction(inspect.unwrap(item.obj)):
             item.fixturenames.append("no_leaked_tasks")
+    # Files of tests that take minutes come first: of one that begins last the other cores wait for the end.
+    long = {item.path for item in items if item.get_closest_marker("timeout")}
+    items.sort(key=lambda item: item.path not in long)
 
 
 class _Guard:

@@ -199,7 +199,7 @@ def drain(
     token: Token = None,
     folder: Folder = None,
 ) -> None:
-    """Take a node's machine out: another takes its place, and it ends when its last call has."""
+    """Take a node's machine out: when another has a node in its place, it ends with its last call."""
     address = _head_of(head, token, folder)
     with closing(_reports(address)) as reports:
         known = next(reports)
@@ -209,7 +209,7 @@ def drain(
     reason = ["--reason", "DRAIN_NODE_REASON_PREEMPTION", "--reason-message", "agent-tts cluster drain"]
     deadline = ["--deadline-remaining-seconds", str(24 * 3_600)]
     _ray("drain-node", "--address", address, "--node-id", machine, *reason, *deadline)
-    print(f"{node} drains: no new callers come; `agent-tts cluster status --watch` shows its last streams")
+    print(f"{node} drains when another machine has a node in its place: `agent-tts cluster status --watch` shows it")
 
 
 @cluster.command()

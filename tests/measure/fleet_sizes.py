@@ -18,7 +18,7 @@ FRONT_US = 101
 # Cores of fronts for 700 callers over WebRTC on one node.
 RTC_CORES, RTC_CALLERS = 7.9, 700
 # us of HAProxy's CPU for a frame, 100 connections, without TLS: web/docs/cluster_door.md.
-HAPROXY_US = 10
+HAPROXY_US = 11
 # The process of an engine, and the supervisor, use a core each at most.
 ENGINE_CORES, SUPERVISOR_CORES = 1, 1
 # Bits a second of a caller, without headers: samples of 16 bits at 24 kHz; Opus as WebRTC has it.
