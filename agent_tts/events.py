@@ -205,7 +205,6 @@ class EngineInfo:
     aligns_words: bool = False  # whether it sends word times; otherwise they are estimated
     performs: tuple[str, ...] = ("pause",)  # which directives have an effect: abilities of `text/directives.py`
     sample_rate: int = SAMPLE_RATE
-    frame_ms: int = FRAME_MS
     models: tuple[Model, ...] = ()  # empty without a choice of models
     watermark: str | None = None  # "audioseal": an inaudible one is in all audio
 

@@ -59,9 +59,13 @@ export class Api {
     return url;
   }
 
-  /** STUN and TURN servers that the node names. @returns {Promise<RTCIceServer[]>} */
-  async iceServers() {
-    return (await (await this.#call("v1/rtc/ice")).json()).iceServers;
+  /**
+   * STUN and TURN servers that the node names.
+   * @param {AbortSignal} signal
+   * @returns {Promise<RTCIceServer[]>}
+   */
+  async iceServers(signal) {
+    return (await (await this.#call("v1/rtc/ice", { signal })).json()).iceServers;
   }
 
   /**

@@ -333,6 +333,10 @@ export type Transport = {
      * the other side, or the network, closed it
      */
     onclose: (code: number, reason: string) => void;
+    /**
+     * where the audio is a media track: what has come of a context
+     */
+    heardMs?: (contextId: string) => number;
 };
 export type Packet = {
     contextNo: number;
@@ -375,6 +379,7 @@ export type Encoding = {
  * @property {(message: any) => void} onmessage
  * @property {(packet: Packet) => void} onaudio never called where the audio is a media track
  * @property {(code: number, reason: string) => void} onclose the other side, or the network, closed it
+ * @property {(contextId: string) => number} [heardMs] where the audio is a media track: what has come of a context
  *
  * @typedef {{contextNo: number, flags: number, firstSample: number, data: Uint8Array<ArrayBuffer>}} Packet in the context's encoding
  * @typedef {{contextNo: number, flags: number, firstSample: number, pcm: Int16Array<ArrayBuffer>}} Chunk pcm at 24 kHz, mono

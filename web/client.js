@@ -591,6 +591,7 @@ export class Session {
  * @property {(message: any) => void} onmessage
  * @property {(packet: Packet) => void} onaudio never called where the audio is a media track
  * @property {(code: number, reason: string) => void} onclose the other side, or the network, closed it
+ * @property {(contextId: string) => number} [heardMs] where the audio is a media track: what has come of a context
  *
  * @typedef {{contextNo: number, flags: number, firstSample: number, data: Uint8Array<ArrayBuffer>}} Packet in the context's encoding
  * @typedef {{contextNo: number, flags: number, firstSample: number, pcm: Int16Array<ArrayBuffer>}} Chunk pcm at 24 kHz, mono
@@ -1181,7 +1182,14 @@ class MovingContext {
 
   /** Its connection is lost: it waits for another, or ends. */
   lose() {
+    const { transport } = /** @type {Link} */ (this.link);
     this.link = null;
+    if (transport.heardMs) {
+      // A track goes on in pauses of the writer.
+      const end = Math.max(this.#firstSample, ...this.#aligned.map(({ end_ms }) => this.#samplesOf(end_ms)));
+      const heard = this.#firstSample + this.#samplesOf(transport.heardMs(this.id));
+      this.#received = this.#given = Math.min(heard, end);
+    }
     if (this.#cancelled) return this.#finishCancelled();
     if (!this.#canResume || this.#losses++ === MOST_LOSSES) return this.fail(CONNECTION_LOST);
     clearTimeout(this.#patience);

@@ -1,6 +1,6 @@
 /**
- * Keeps one session: opened at once, reopened with growing delays when it is lost. Over WebSockets it goes on at
- * another node where that is found in time.
+ * Keeps one session: opened at once, reopened with growing delays when it is lost. It goes on at another node where that
+ * is found in time.
  */
 
 import { ApiError } from "./api.js";
@@ -8,7 +8,7 @@ import { audioContext } from "./audio.js";
 import { MovingTransport, Session } from "./client.js";
 import { Player } from "./player.js";
 import { RemoteAudio } from "./remote.js";
-import { WebRtcTransport } from "./transport_rtc.js";
+import { WebRtcDialer } from "./transport_rtc.js";
 
 const FIRST_DELAY_MS = 500;
 const MOST_DELAY_MS = 10_000;
@@ -101,17 +101,20 @@ export class Connection {
    */
   async #connect(signal) {
     const audio = await audioContext();
-    const rtc = this.transport === "webrtc" ? await WebRtcTransport.open(this.#api, signal) : null;
+    const remote = this.transport === "webrtc" ? new RemoteAudio(audio, this.#element) : null;
+    const dialer = remote && new WebRtcDialer(this.#api, (stream) => remote.follow(stream));
     // The address where a node asks to go may be none that serves this page: its own leads to the same nodes.
     const dial = async (/** @type {string | null} */ _address, /** @type {AbortSignal} */ giveUp = signal) => {
+      if (dialer) return dialer.dial(giveUp);
       const session = await Session.open(await this.#api.socketUrl(), giveUp);
       await session.greeted(giveUp);
       return session;
     };
-    const session = new Session(rtc ?? new MovingTransport(await dial(null), dial, ({ encoding }) => this.resumesPcm || encoding));
+    const resumes = (/** @type {any} */ { encoding }) => this.resumesPcm || dialer || encoding;
+    const session = new Session(new MovingTransport(await dial(null), dial, resumes));
     session.ontraffic = (direction, what) => this.ontraffic(direction, what);
     await session.greeted(signal);
-    return [session, rtc ? new RemoteAudio(audio, rtc.stream, this.#element) : new Player(audio)];
+    return [session, remote ?? new Player(audio)];
   }
 
   /**

@@ -16,8 +16,9 @@ export class Probe {
   /**
    * @param {AudioContext} audio
    * @param {MediaStream} stream a remote one must be played by an element, else Chromium feeds nothing
+   * @param {AnalyserNode} analyser
    */
-  constructor(audio, stream) {
+  constructor(audio, stream, analyser = makeAnalyser(audio)) {
     this.#source = new MediaStreamAudioSourceNode(audio, { mediaStream: stream });
     this.#node = new AudioWorkletNode(audio, "agent-tts-probe", { channelCount: 1, channelCountMode: "explicit" });
     this.#node.port.postMessage({ type: "column", samples: COLUMN_SAMPLES });
@@ -25,7 +26,7 @@ export class Probe {
       if (data.type === "level") this.onlevel(data.loud, processedAt(audio, data.time));
       else this.oncolumn(data.peak, data.crossings / COLUMN_SAMPLES);
     };
-    this.analyser = makeAnalyser(audio);
+    this.analyser = analyser;
     // The probe outputs silence; only a connected node runs.
     this.#source.connect(this.#node).connect(audio.destination);
     this.#source.connect(this.analyser);

@@ -1,5 +1,6 @@
 /** Sound of a media track: the browser plays it, a probe observes it. */
 
+import { makeAnalyser } from "./audio.js";
 import { Probe } from "./probe.js";
 
 const PAUSE_MS = 400; // longer silence means that the track waits for text
@@ -16,8 +17,10 @@ export class RemoteAudio {
   onfirst = (/** @type {number} */ _at) => {};
   onended = () => {};
   oncolumn = (/** @type {number} */ _peak, /** @type {number} */ _brightness) => {};
+  #audio;
   #element;
-  #probe;
+  /** Of the stream that is played. @type {Probe | null} */
+  #probe = null;
   /** @type {import("./client.js").Context | null} */
   #context = null;
   #loud = false;
@@ -37,19 +40,33 @@ export class RemoteAudio {
 
   /**
    * @param {AudioContext} audio
-   * @param {MediaStream} stream
    * @param {HTMLAudioElement} element
    */
-  constructor(audio, stream, element) {
+  constructor(audio, element) {
+    this.#audio = audio;
     this.#element = element;
-    element.srcObject = stream;
     element.muted = false;
-    this.#probe = new Probe(audio, stream);
+    this.analyser = makeAnalyser(audio);
+  }
+
+  /**
+   * Play this one, the node's voice from now on. What a context goes on with counts from where the one before fell silent.
+   * @param {MediaStream} stream
+   */
+  follow(stream) {
+    if (stream === this.#element.srcObject) return;
+    this.#element.srcObject = stream;
+    this.#element.play().catch(() => {});
+    this.#probe?.close();
+    this.#probe = new Probe(this.#audio, stream, this.analyser);
     this.#probe.onlevel = (loud, at) => this.#level(loud, at);
     this.#probe.oncolumn = (peak, brightness) => {
       if (this.#playedMs !== null) this.oncolumn(peak, brightness);
     };
-    this.analyser = this.#probe.analyser;
+    if (this.#playedMs !== null && !this.#loud) {
+      this.#playedMs = Math.max(0, this.#playedMs - Math.min(performance.now() - this.#changedAt, PAUSE_MS));
+    }
+    this.#loud = false;
   }
 
   /** @param {import("./client.js").Context} context */
@@ -103,7 +120,7 @@ export class RemoteAudio {
   close() {
     clearTimeout(this.#unmute);
     clearTimeout(this.#resting);
-    this.#probe.close();
+    this.#probe?.close();
     this.#element.srcObject = null;
   }
 

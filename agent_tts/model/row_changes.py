@@ -75,7 +75,8 @@ class RowChanges:
         self._state.text_lengths[row] = 0
 
     def add_text(self, row: int, tokens: Sequence[int], *, complete: bool) -> None:
-        """Adds tokens to a row's text; the last of a complete text is tts_eos, which the caller adds.
+        """Adds tokens to a row's text; the last of a complete text is tts_eos, which the caller adds. Nothing
+        follows a complete text.
 
         Raises ValueError: the text is longer than the cache.
         """
@@ -110,8 +111,12 @@ class RowChanges:
             )
         if texts:
             lengths = state.text_lengths
-            if others := [(row, lengths[row], text.complete) for row, text in texts.items() if row not in admissions]:
-                writes.add(partial(_write_lengths, state), *np.array(others, np.int64).T)
+            others = [row for row in texts if row not in admissions]
+            if others:
+                known = np.array([lengths[row] for row in others], np.int64)
+                writes.add(partial(state.text_length.index_copy_, 0), np.array(others, np.int64), known)
+            if complete := [row for row in others if texts[row].complete]:
+                writes.add(partial(_complete, state), np.array(complete, np.int64))
             writes.add(partial(state.text.view(-1).index_copy_, 0), *_token_numbers(texts, state.text.shape[1]))
         return list(admissions)
 
@@ -138,9 +143,8 @@ def _write_admissions(
     state.feedback.index_copy_(0, rows, torch.stack(starts))
 
 
-def _write_lengths(state: FrameState, rows: Tensor, lengths: Tensor, complete: Tensor) -> None:
-    state.text_length.index_copy_(0, rows, lengths)
-    state.text_complete.index_copy_(0, rows, complete.view(torch.bool)[::8])
+def _complete(state: FrameState, rows: Tensor) -> None:
+    state.text_complete.index_fill_(0, rows, True)
 
 
 def _joined(parts: list[Tensor]) -> Tensor:

@@ -29,9 +29,13 @@ class Writes:
         """Calls `write` with these arrays as tensors on the device, after all that was added before."""
         self._writes.append((write, arrays))
 
-    @torch.inference_mode()
     def send(self, device: torch.device) -> None:
         """Queues all writes on the current stream."""
+        if self._writes:
+            self._send(device)
+
+    @torch.inference_mode()
+    def _send(self, device: torch.device) -> None:
         numbers = [array for _, arrays in self._writes for array in arrays]
         sent = iter(upload(numbers, device) if numbers else ())
         for write, arrays in self._writes:
@@ -59,4 +63,4 @@ def upload(arrays: Sequence[NDArray[np.int64]], device: torch.device) -> list[Te
     each.
     """
     sent = torch.split(queued(arrays, device), [array.size for array in arrays])
-    return [whole.view(array.shape) for whole, array in zip(sent, arrays, strict=True)]
+    return [whole if array.ndim == 1 else whole.view(array.shape) for whole, array in zip(sent, arrays, strict=True)]

@@ -218,11 +218,18 @@ class Session:
             case protocol.SessionUpdate(session=fields):
                 self._update(fields)
             case protocol.Ping(t=t):
-                self._reply(protocol.build("pong", t=t))
+                self._reply(protocol.build("pong", t=t, **self._played()))
             case protocol.SessionClose():
                 self._leaving = (1000, "closed by the client")
                 self._cancel_all(None)
                 self.waker()
+
+    def _played(self) -> dict[str, dict[str, int]]:
+        """What was played of each context, ms, where this node plays it: its client counts on from there."""
+        if self._playout is None:
+            return {}
+        played = {id_: self._playout.played_ms(utterance.context_no) for id_, utterance in self._contexts.items()}
+        return {"played": {id_: ms for id_, ms in played.items() if ms is not None}}
 
     def _warn(self, unknown: list[str], context_id: str | None) -> None:
         new = [path for path in dict.fromkeys(unknown) if path not in self._warned]

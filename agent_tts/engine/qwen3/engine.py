@@ -176,7 +176,7 @@ class Qwen3Engine(Engine):
         for frames in step:
             result = frames.launched.result()
             if self.is_timed:
-                self.times = frames.times(time.perf_counter())
+                self.times = frames.times(time.perf_counter(), self.times)
             heard = [
                 (index, row)
                 for index, (row, segment) in enumerate(frames.rows)
@@ -296,13 +296,14 @@ class _Frames:
     launching: float
     launched_at: float
 
-    def times(self, read_back: float) -> StepTimes:
-        """Of a step that was read just now. On a CPU the launch is the computation."""
+    def times(self, read_back: float, before: StepTimes | None) -> StepTimes:
+        """Of a step that was read just now; `before` are those of the one before, behind which the device runs it. On
+        a CPU the launch is the computation.
+        """
         if not (device_s := self.launched.device_s()):
             return StepTimes(self.began, self.launching, self.launching, self.launched_at, read_back)
-        return StepTimes(
-            self.began, self.launching, self.launched_at, min(read_back, self.launched_at + device_s), read_back
-        )
+        starts = max(self.launched_at, before.computed) if before else self.launched_at
+        return StepTimes(self.began, self.launching, self.launched_at, min(read_back, starts + device_s), read_back)
 
 
 class StepTimer:

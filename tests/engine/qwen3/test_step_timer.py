@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from agent_tts.engine.qwen3.engine import GROW, SHRINK, WAKE_S, StepTimer
+from agent_tts.engine.base import StepTimes
+from agent_tts.engine.qwen3.engine import GROW, SHRINK, WAKE_S, StepTimer, _Frames
 
 
 def ran(timer: StepTimer, begin: float, end: float, *, waited: bool = True, kind: int = 8) -> None:
@@ -64,3 +67,19 @@ def test_one_slow_step_barely_changes_the_estimate() -> None:
     ran(timer, 2.0, 2.5)
     timer.launched(8, 3.0, 0.0)
     assert timer.wait_s(3.0) == pytest.approx(0.010 * GROW - WAKE_S)
+
+
+def test_a_timed_step_that_was_queued_is_computed_behind_the_one_before_it() -> None:
+    """It takes 10 ms on the device, whose step before ended at 2.012."""
+
+    class Launched:
+        def device_s(self) -> float:
+            return 0.010
+
+    launched: Any = Launched()
+    model: Any = None
+    queued = _Frames(model, [], launched, 2.000, 2.001, 2.002)
+    before = StepTimes(1.990, 1.991, 1.992, 2.012, 2.013)
+    assert queued.times(2.030, before).computed == pytest.approx(2.022)
+    assert queued.times(2.030, None).computed == pytest.approx(2.012)
+    assert queued.times(2.015, before).computed == 2.015  # not behind the reading
