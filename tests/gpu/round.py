@@ -1,7 +1,8 @@
 """All that only a GPU shows, in one go: `python -m tests.gpu.round OUT [--before TREE] [--only WORDS]`.
 
-The most wanted comes first, each step has a time limit, and a step that fails does not end the round. OUT gets
-what each step prints, JSON where it has some, and `round.json` with seconds and exit codes. With `--before`, another
+The most wanted comes first, each step has a time limit, and a step that fails does not end the round. OUT gets two
+files: `round.txt`, what the steps print, and `round.json` with seconds and exit codes; a second call, with other steps
+in `--only`, adds to both. The checkpoint lies elsewhere, and is kept for the next call. With `--before`, another
 checkout of the project is measured in the same round: frames, first audio.
 """
 
@@ -12,6 +13,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,7 +50,7 @@ STEPS = (
 )
 
 
-def run(step: Step, tree: Path, checkpoint: Path, log: Path) -> tuple[int | None, float]:
+def run(step: Step, name: str, tree: Path, checkpoint: Path, log: Path) -> tuple[int | None, float]:
     """Exit status (None: it ran past its limit) and seconds of a step in a tree."""
     command = [
         sys.executable,
@@ -57,7 +59,8 @@ def run(step: Step, tree: Path, checkpoint: Path, log: Path) -> tuple[int | None
     ]
     environment = os.environ | {"PYTHONPATH": str(tree), "COLUMNS": "220"}
     began = time.monotonic()
-    with log.open("w") as out:
+    with log.open("a") as out:
+        print(f"\n==== {name}: {' '.join(command[1:])}", file=out, flush=True)
         process = subprocess.Popen(
             command, cwd=tree, env=environment, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
         )
@@ -76,23 +79,27 @@ def main(
     out: Annotated[Path, typer.Argument(help="A folder for the results.")],
     before: Annotated[Path | None, typer.Option(help="Another checkout, measured beside this one.")] = None,
     only: Annotated[str, typer.Option(help="Names of steps, joined by commas.")] = "",
+    checkpoint: Annotated[
+        Path | None, typer.Option(help="A folder for the checkpoint; default: one of the system's temporary ones.")
+    ] = None,
 ) -> None:
     """Run all steps; the exit status is 1 if one failed."""
     wanted = set(only.split(",")) if only else {step.name for step in STEPS}
     if unknown := wanted - {step.name for step in STEPS}:
         raise typer.BadParameter(f"no step is named {', '.join(sorted(unknown))}")
     out.mkdir(parents=True, exist_ok=True)
-    checkpoint = out / "checkpoint"
-    found: dict[str, dict[str, float | int | None]] = {}
+    folder = checkpoint or Path(tempfile.gettempdir()) / "agent-tts-round"
+    told = out / "round.json"
+    found: dict[str, dict[str, float | int | None]] = json.loads(told.read_text()) if told.exists() else {}
     for step in STEPS:
-        if step.name not in wanted and not (step.name == "checkpoint" and not checkpoint.exists()):
+        if step.name not in wanted and not (step.name == "checkpoint" and not folder.exists()):
             continue
         trees = {"": ROOT} | ({"-before": before.resolve()} if before is not None and step.compared else {})
         for suffix, tree in trees.items():
             name = step.name + suffix
-            code, seconds = run(step, tree, checkpoint, out / f"{name}.txt")
+            code, seconds = run(step, name, tree, folder, out / "round.txt")
             found[name] = {"exit": code, "s": round(seconds, 1)}
-            (out / "round.json").write_text(json.dumps(found, indent=1))
+            told.write_text(json.dumps(found, indent=1))
             typer.echo(f"{name}: {'ran out of time' if code is None else f'exit {code}'} after {seconds:.0f} s")
     raise typer.Exit(any(one["exit"] != 0 for one in found.values()))
 
