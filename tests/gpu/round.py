@@ -57,7 +57,8 @@ def run(step: Step, name: str, tree: Path, checkpoint: Path, log: Path) -> tuple
         "-m",
         *(str(checkpoint) if word == CHECKPOINT else word for word in step.command.split()),
     ]
-    environment = os.environ | {"PYTHONPATH": str(tree), "COLUMNS": "220"}
+    path = os.pathsep.join(filter(None, (str(tree), os.environ.get("PYTHONPATH"))))
+    environment = os.environ | {"PYTHONPATH": path, "COLUMNS": "220"}
     began = time.monotonic()
     with log.open("a") as out:
         print(f"\n==== {name}: {' '.join(command[1:])}", file=out, flush=True)
