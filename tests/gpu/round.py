@@ -23,6 +23,7 @@ import typer
 
 ROOT = Path(__file__).parents[2]
 CHECKPOINT = "CHECKPOINT"  # in a command: the folder of random weights of the released size
+LOAD = "--duration 10 --frames 60 --set slots=512"  # random weights do not end by themselves
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +36,11 @@ class Step:
 
 STEPS = (
     Step("checkpoint", f"tests.measure.checkpoint --out {CHECKPOINT} --size 1.7B", 120),
-    Step("tests", "pytest -q --no-header -m gpu tests/gpu", 300),
+    Step("tests", "pytest -q --no-header -m gpu tests/gpu", 420),
     Step("frame", f"agent_tts bench frame --model {CHECKPOINT} --batches 1,8,64,256", 120, compared=True),
     Step("start", f"tests.measure.start {CHECKPOINT} --slots 512 --runs 2", 150),
-    Step("serve", f"agent_tts bench serve --model {CHECKPOINT} --rate 1,20,100 --duration 15 --clients 4", 180, True),
-    Step("trace", f"agent_tts bench trace --model {CHECKPOINT} --rate 1,20,100 --duration 15", 120),
+    Step("serve", f"agent_tts bench serve --model {CHECKPOINT} --rate 1,20,100 {LOAD} --clients 4", 180, True),
+    Step("trace", f"agent_tts bench trace --model {CHECKPOINT} --rate 1,20,100 {LOAD}", 120),
     Step("seams", f"tests.measure.seams {CHECKPOINT} --slots 64", 120),
     Step("ends", f"tests.measure.ends {CHECKPOINT} --slots 64", 150),
     Step("fp8", f"agent_tts bench frame --model {CHECKPOINT} --batches 1,64,256 --fp8 nothing,cache,weights", 200),
