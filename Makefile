@@ -82,7 +82,7 @@ compile-all: $(VENV)/dev ## all variants of all kernels for all GPUs, without a 
 autobahn: $(VENV)/dev ## Autobahn|Testsuite against the WebSocket stack, once per release (PYTHON2=python2.7)
 	$(BIN)/python -m tests.autobahn.run $(PYTHON2)
 
-cluster-test: $(VENV)/dev ## a cluster of machines, each a process here: machines, nodes, Ray and HAProxy killed (20 minutes on 2 cores)
+cluster-test: $(VENV)/dev ## a cluster of machines, each a process here: machines, nodes, Ray and HAProxy killed (10 minutes on 2 cores)
 	$(BIN)/python -m pytest -v -m "cluster or not cluster" tests/cluster $(ARGS)
 
 cluster-demo: $(VENV)/dev ## four machines of a cluster on this one, under callers; says what it does (4 GB of memory, 3 minutes on 2 cores)
