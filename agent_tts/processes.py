@@ -32,6 +32,14 @@ DEATHS_WITHIN_S = 60.0  # those that count in `Deaths`
 PIPES_S = 0.2  # for the pipes of an exited process to run empty
 
 
+def write_private(path: Path, text: str) -> None:
+    """Write a file, which may hold keys, for this user alone. Its folder is made for this user alone, too."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path.touch(0o600)
+    path.chmod(0o600)
+    path.write_text(text)
+
+
 def stat_of(pid: int) -> list[str] | None:
     """The fields of /proc/PID/stat from the process's state on; None if it has ended, or without /proc."""
     try:

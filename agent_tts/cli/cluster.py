@@ -14,9 +14,10 @@ import threading
 import time
 from collections.abc import Generator
 from contextlib import ExitStack, closing
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -25,9 +26,6 @@ from rich.table import Table
 
 from agent_tts.cli.options import Config, Set, command, settings_of
 from agent_tts.errors import SettingsError
-
-if TYPE_CHECKING:
-    from agent_tts.cluster.door import Door
 
 cluster = typer.Typer(
     no_args_is_help=True, help="Many machines behind one address: Ray supervises, HAProxy carries the callers."
@@ -42,29 +40,41 @@ Folder = Annotated[
 Head = Annotated[
     str | None, typer.Option(help="HOST:PORT of the cluster's head.", show_default="that of this machine's cluster")
 ]
-DoorHost = Annotated[
-    str | None, typer.Option(help="This machine's address for others.", show_default="that of its default route")
-]
-DoorPort = Annotated[int, typer.Option(min=0, max=65_535, help="Where callers come; 0: any that is free.")]
-Gpus = Annotated[int | None, typer.Option(min=0, help="GPUs of each machine.", show_default="as many as there are")]
-Cpus = Annotated[int | None, typer.Option(min=1, help="CPUs that Ray may count on.", show_default="all")]
 Token = Annotated[
     str | None,
     typer.Option(envvar="RAY_AUTH_TOKEN", help="Of the cluster; `start` tells it.", show_default="this machine's"),
 ]
-Tls = Annotated[str | None, typer.Option(help="PEM file: the certificate, those between, and its key.")]
-MetricsPort = Annotated[
-    int | None, typer.Option(min=1, max=65_535, help="Loopback port for HAProxy's /metrics.", show_default="none")
-]
-AcceptProxy = Annotated[
-    bool, typer.Option("--accept-proxy", help="Callers come by a load balancer that speaks the PROXY protocol.")
-]
-PerAddress = Annotated[
-    int | None, typer.Option(min=1, help="Most connections of an address at this door.", show_default="any number")
-]
-Targets = Annotated[
-    Path | None, typer.Option(help="File with all nodes for Prometheus' file_sd_configs.", show_default="none")
-]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineFlags:
+    """The machine that `start` and `join` take into a cluster, and its door."""
+
+    host: Annotated[
+        str | None, typer.Option(help="This machine's address for others.", show_default="that of its default route")
+    ] = None
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="Where callers come; 0: any that is free.")] = PORT
+    tls_pem: Annotated[str | None, typer.Option(help="PEM file: the certificate, those between, and its key.")] = None
+    metrics_port: Annotated[
+        int | None, typer.Option(min=1, max=65_535, help="Loopback port for HAProxy's /metrics.", show_default="none")
+    ] = None
+    accept_proxy: Annotated[
+        bool, typer.Option("--accept-proxy", help="Callers come by a load balancer that speaks the PROXY protocol.")
+    ] = False
+    connections_per_address: Annotated[
+        int | None, typer.Option(min=1, help="Most connections of an address at this door.", show_default="any number")
+    ] = None
+    targets: Annotated[
+        Path | None, typer.Option(help="File with all nodes for Prometheus' file_sd_configs.", show_default="none")
+    ] = None
+    gpus: Annotated[
+        int | None, typer.Option(min=0, help="GPUs of each machine.", show_default="as many as there are")
+    ] = None
+    cpus: Annotated[int | None, typer.Option(min=1, help="CPUs that Ray may count on.", show_default="all")] = None
+    folder: Folder = None
+
+
+MACHINE = MachineFlags()
 
 
 @cluster.command()
@@ -73,20 +83,11 @@ def start(
     context: typer.Context,
     config: Config = None,
     set_: Set = None,
-    host: DoorHost = None,
-    port: DoorPort = PORT,
+    machine: MachineFlags = MACHINE,
     head_port: Annotated[int, typer.Option(min=1, max=65_535, help="Where machines join.")] = HEAD_PORT,
-    tls_pem: Tls = None,
-    metrics_port: MetricsPort = None,
-    accept_proxy: AcceptProxy = False,
-    connections_per_address: PerAddress = None,
-    targets: Targets = None,
-    gpus: Gpus = None,
-    cpus: Cpus = None,
     nodes: Annotated[int, typer.Option(min=1, help="Fewest nodes.")] = 1,
     max_nodes: Annotated[int, typer.Option(min=1, help="Most nodes, one a machine.")] = 64,
     idle_s: Annotated[float, typer.Option(min=1, help="For which a node is too many before it drains.")] = 300.0,
-    folder: Folder = None,
 ) -> None:
     """Start a cluster: this machine is its head, runs a node, and has its door open, until Ctrl+C.
 
@@ -97,7 +98,7 @@ def start(
     from agent_tts.doctor.gpu import gpus as found_gpus
     from agent_tts.serve.reload import with_secrets
 
-    host, place = host or _own_address(), _folder(folder)
+    host, place = machine.host or _own_address(), _folder(machine.folder)
     flags = {key: value for key, value in settings_of(context).items() if key != "port"} | {"host": host}
     defaults = {"limits.ready_share": 0.9, "timeouts.drain_s": 3_600, "fleet.secret": _secret(place / "secret")}
     path = None if config is None else find_config(config)
@@ -111,64 +112,37 @@ def start(
     options = {
         "settings": with_secrets(settings),
         "host": host if host.startswith("127.") else None,
-        "gpus": len(found_gpus()) if gpus is None else gpus,
+        "gpus": len(found_gpus()) if machine.gpus is None else machine.gpus,
         "nodes": nodes,
         "max_nodes": max_nodes,
         "down_s": idle_s,
     }
     _authenticate(place, _secret(place / "token"))
-    door = _door(
-        folder,
-        host,
-        port=port,
-        tls_pem=tls_pem,
-        metrics_port=metrics_port,
-        accept_proxy=accept_proxy,
-        connections_per_address=connections_per_address,
-    )
-    _take_part(folder, f"{host}:{head_port}", host, door, targets, gpus, cpus, options)
+    _take_part(machine, host, f"{host}:{head_port}", options)
 
 
 @cluster.command()
 @command
 def join(
     head: Annotated[str, typer.Argument(help="HOST:PORT of the cluster's head.")],
-    host: DoorHost = None,
-    port: DoorPort = PORT,
-    tls_pem: Tls = None,
-    metrics_port: MetricsPort = None,
-    accept_proxy: AcceptProxy = False,
-    connections_per_address: PerAddress = None,
-    targets: Targets = None,
-    gpus: Gpus = None,
-    cpus: Cpus = None,
+    machine: MachineFlags = MACHINE,
     token: Token = None,
-    folder: Folder = None,
 ) -> None:
     """Have this machine take part in a cluster, with a door and a node where one is needed, until Ctrl+C."""
     from agent_tts.cluster.machine import is_taken
+    from agent_tts.processes import write_private
 
     name, _, number = head.rpartition(":")
     if not name or not number.isdecimal() or not 0 < int(number) < 65_536:
         raise SettingsError(f"{head}: the head's address is HOST:PORT, such as 10.0.0.5:{HEAD_PORT}")
     if not is_taken(name, int(number)):
         raise SettingsError(f"no cluster answers at {head}: `agent-tts cluster start` there")
-    place = _folder(folder)
+    place = _folder(machine.folder)
     _authenticate(place, token)
     _ray("health-check", "--address", head)
     if token is not None:
-        _keep(place / "token", token)
-    host = host or _own_address()
-    door = _door(
-        folder,
-        host,
-        port=port,
-        tls_pem=tls_pem,
-        metrics_port=metrics_port,
-        accept_proxy=accept_proxy,
-        connections_per_address=connections_per_address,
-    )
-    _take_part(folder, head, host, door, targets, gpus, cpus, None)
+        write_private(place / "token", token)
+    _take_part(machine, machine.host or _own_address(), head, None)
 
 
 @cluster.command()
@@ -233,15 +207,11 @@ def stop(folder: Folder = None) -> None:
 
 def _secret(path: Path) -> str:
     """The same at each start: nodes with other settings than they were started with are not adopted."""
+    from agent_tts.processes import write_private
+
     if not path.exists() or not path.read_text():
-        _keep(path, secrets.token_urlsafe(32))
+        write_private(path, secrets.token_urlsafe(32))
     return path.read_text()
-
-
-def _keep(path: Path, secret: str) -> None:
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    path.touch(0o600)
-    path.write_text(secret)
 
 
 def _authenticate(folder: Path, token: str | None) -> None:
@@ -286,54 +256,48 @@ def _own_address() -> str:
         return str(probe.getsockname()[0])
 
 
-def _door(folder: Path | None, host: str, **options: Any) -> Door:
-    from agent_tts.cluster.door import Door
-
-    any_host = host if host.startswith("127.") else "0.0.0.0"
-    return Door(host=any_host, folder=_folder(folder) / "door", **options)
-
-
-def _take_part(
-    folder: Path | None,
-    head: str,
-    host: str,
-    door: Door,
-    targets: Path | None,
-    gpus: int | None,
-    cpus: int | None,
-    options: dict[str, Any] | None,
-) -> None:
+def _take_part(machine: MachineFlags, host: str, head: str, options: dict[str, Any] | None) -> None:
     import asyncio
 
+    from agent_tts.cluster.door import Door
     from agent_tts.cluster.machine import Machine
     from agent_tts.serve.telemetry.logs import log_to_stderr
 
-    place = _folder(folder)
+    place = _folder(machine.folder)
     log_to_stderr("info")
     ray = [f"--node-ip-address={host}"]
-    ray += [] if gpus is None else [f"--num-gpus={gpus}"]
-    ray += [] if cpus is None else [f"--num-cpus={cpus}"]
+    ray += [] if machine.gpus is None else [f"--num-gpus={machine.gpus}"]
+    ray += [] if machine.cpus is None else [f"--num-cpus={machine.cpus}"]
+    door = Door(
+        port=machine.port,
+        host=host if host.startswith("127.") else "0.0.0.0",
+        tls_pem=machine.tls_pem,
+        folder=place / "door",
+        metrics_port=machine.metrics_port,
+        accept_proxy=machine.accept_proxy,
+        connections_per_address=machine.connections_per_address,
+    )
 
     def started() -> None:
         (place / "head").write_text(head)
-        scheme = "https" if door.tls else "http"
+        scheme = "http" if machine.tls_pem is None else "https"
         path = place / "token"
-        told = path.read_text() if sys.stderr.isatty() else f"$(cat {path})"  # secrets do not belong into logs
+        told = path.read_text() if sys.stderr.isatty() else f"$(cat {path})"  # secrets do not belong in logs
         print(f"agent-tts cluster: {scheme}://{host}:{door.port}", file=sys.stderr)
         print(f"machines join with: agent-tts cluster join {head} --token {told}", file=sys.stderr)
 
-    asyncio.run(Machine(place, head, ray, door, options, targets).run(started))
+    asyncio.run(Machine(place, head, ray, door, options, machine.targets).run(started))
 
 
 def _head_of(head: str | None, token: str | None, folder: Path | None) -> str:
     place = _folder(folder)
+    if head is None:
+        try:
+            head = (place / "head").read_text()
+        except OSError:
+            raise SettingsError("this machine is in no cluster: name its head (--head HOST:PORT)") from None
     _authenticate(place, token)
-    if head is not None:
-        return head
-    try:
-        return (place / "head").read_text()
-    except OSError:
-        raise SettingsError("this machine is in no cluster: name its head (--head HOST:PORT)") from None
+    return head
 
 
 def _ray(*command: str) -> None:
@@ -342,9 +306,11 @@ def _ray(*command: str) -> None:
 
     module = module_command("ray.scripts.scripts", *command)
     try:
-        subprocess.run(module, capture_output=True, text=True, timeout=ANSWER_S, check=True)
-    except (subprocess.TimeoutExpired, subprocess.CalledProcessError) as error:
-        raise _no_answer(str(error.stderr or error.stdout or "")) from None
+        done = subprocess.run(module, capture_output=True, text=True, timeout=ANSWER_S)
+    except subprocess.TimeoutExpired:
+        raise _no_answer("") from None
+    if done.returncode:
+        raise _no_answer(done.stderr or done.stdout)
 
 
 def _reports(head: str) -> Generator[list[dict[str, Any]]]:
@@ -378,12 +344,21 @@ def _no_answer(said: str) -> SettingsError:
 
 
 def _table(known: list[dict[str, Any]]) -> Table:
+    from agent_tts.cluster.directory import address_of
+
     table = Table("node", "address", "state", "streams", "waiting", "first audio p95", "version")
     for node in known:
         first = f"{node['first_audio_s'] * 1_000:.0f} ms" if node["first_audio_s"] else "-"
         streams = f"{node['used']:.0f} of {node['slots']:.0f}"
-        address = f"{node['host']}:{node['port']}"
-        table.add_row(node["name"], address, node["state"], streams, f"{node['waiting']:.0f}", first, node["version"])
+        table.add_row(
+            node["name"],
+            address_of(node).target,
+            node["state"],
+            streams,
+            f"{node['waiting']:.0f}",
+            first,
+            node["version"],
+        )
     used, slots = (sum(node[name] for node in known) for name in ("used", "slots"))
     table.add_section()
     table.add_row(f"{len(known)} nodes", "", "", f"{used:.0f} of {slots:.0f}", "", "", "")

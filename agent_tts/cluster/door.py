@@ -87,10 +87,6 @@ class Door:
         self._ended: asyncio.Event = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
-    @property
-    def tls(self) -> bool:
-        return self._tls is not None
-
     async def start(self) -> None:
         """Have a HAProxy that takes callers: the one that lives in the folder, or a new one. Cancelling it is safe.
 

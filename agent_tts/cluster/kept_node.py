@@ -28,10 +28,11 @@ from loguru import logger
 
 from agent_tts import __version__
 from agent_tts.cluster.figures import Figures
+from agent_tts.cluster.nodes import host_port
 from agent_tts.cluster.scaling import Load
 from agent_tts.config.settings import ENV_PREFIX, Settings
 from agent_tts.errors import SettingsError
-from agent_tts.processes import module_command, stat_of
+from agent_tts.processes import module_command, stat_of, write_private
 from agent_tts.serve.reload import with_secrets
 
 FOLDER = "TTS_CLUSTER_FOLDER"  # variable of Ray's processes: the folder of their machine
@@ -92,8 +93,7 @@ class KeptNode:
     @property
     def url(self) -> str:
         assert self.record is not None
-        host = f"[{self._host}]" if ":" in self._host else self._host
-        return f"http://{host}:{self.record.port}"
+        return f"http://{host_port(self._host, self.record.port)}"
 
     async def start(self, before: Callable[[Path], Any]) -> bool:
         """Adopt a node or start one, and wait until it takes callers; returns whether it was adopted.
@@ -105,8 +105,7 @@ class KeptNode:
             SettingsError: it has ended or is not ready in time; the message has the end of its log.
         """
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        known = sorted(int(path.stem) for path in self._folder.glob("*.json") if path.stem.isdecimal())
-        adopted = self._find(known, lambda found: found is not None and self._is_ours(found))
+        adopted = self._find(sorted(_places(self._folder)), lambda found: found is not None and self._is_ours(found))
         if not adopted and not self._find(range(PLACES), lambda found: found is None):
             raise SettingsError(f"{self._folder}: all {PLACES} places have a node")
         await before(self.counts_path)
@@ -164,11 +163,7 @@ class KeptNode:
         return self._folder / f"{self._place}.{kind}"
 
     def _write(self, kind: str, values: dict[str, Any]) -> Path:
-        """Write a file of this place, which may hold keys, for this user alone."""
-        path = self._path(kind)
-        path.touch(0o600)
-        path.chmod(0o600)
-        path.write_text(json.dumps(values))
+        write_private(path := self._path(kind), json.dumps(values))
         return path
 
     async def _until_ready(self) -> None:
@@ -190,7 +185,7 @@ class KeptNode:
             except BlockingIOError:
                 os.close(lock)
                 continue
-            found = living(self._folder / f"{place}.json")
+            found = _living(self._folder / f"{place}.json")
             if fits(found):
                 self._place, self._lock, self.record = place, lock, found
                 return True
@@ -244,7 +239,18 @@ class KeptNode:
         return "it has no log"
 
 
-def living(path: Path) -> Record | None:
+def living_nodes(folder: Path) -> dict[str, Record]:
+    """The living nodes of a machine, by name."""
+    found = [_living(folder / f"{place}.json") for place in _places(folder)]
+    return {record.name: record for record in found if record is not None}
+
+
+def _places(folder: Path) -> list[int]:
+    """Those that have, or had, a node."""
+    return [int(path.stem) for path in folder.glob("*.json") if path.stem.isdecimal()]
+
+
+def _living(path: Path) -> Record | None:
     """The node of a record file, if its process lives."""
     try:
         found = Record(**json.loads(path.read_text()))

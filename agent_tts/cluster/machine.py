@@ -22,7 +22,7 @@ from loguru import logger
 
 from agent_tts.cluster.directory import address_of
 from agent_tts.cluster.door import Door
-from agent_tts.cluster.kept_node import FOLDER, START_S, Record, end, living
+from agent_tts.cluster.kept_node import FOLDER, START_S, end, living_nodes
 from agent_tts.cluster.nodes import NodeAddress
 from agent_tts.errors import SettingsError
 from agent_tts.in_child import die_with
@@ -161,7 +161,7 @@ class Machine:
                     told = True
                     addresses = [address_of(report) for report in json.loads(line)]
                     await self._tell_door(addresses)
-                    here = self._living()
+                    here = living_nodes(self._folder)
                     for name in unattended.hear({address.name for address in addresses}, here, time.monotonic()):
                         logger.warning("no replica tells of the node {}: it finishes its calls and ends", name)
                         end(here[name])
@@ -245,19 +245,14 @@ class Machine:
                         os.kill(process.pid, signal.SIGKILL)
                     await process.wait()
 
-    def _living(self) -> dict[str, Record]:
-        """The living nodes of this machine, by name."""
-        found = [living(path) for path in self._folder.glob("*.json") if path.stem.isdecimal()]
-        return {record.name: record for record in found if record is not None}
-
     async def _end_nodes(self) -> None:
         """The nodes of this machine finish their calls and end. A second signal ends this process at once."""
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().remove_signal_handler(number)
-        for name, record in self._living().items():
+        for name, record in living_nodes(self._folder).items():
             logger.info("node {} finishes its calls", name)
             end(record)
-        while self._living():  # noqa: ASYNC110 - another process
+        while living_nodes(self._folder):  # noqa: ASYNC110 - another process
             await asyncio.sleep(LOOK_S)
 
 

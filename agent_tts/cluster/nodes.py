@@ -27,5 +27,10 @@ class NodeAddress:
 
     @property
     def target(self) -> str:
-        """`HOST:PORT`, as in a URL."""
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        """See `host_port`."""
+        return host_port(self.host, self.port)
+
+
+def host_port(host: str, port: int) -> str:
+    """`HOST:PORT`, as in a URL."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 
 from agent_tts import connect
-from agent_tts.cluster.kept_node import living
+from agent_tts.cluster.kept_node import living_nodes
 from agent_tts.errors import SpeechError
 from tests.cli.process import children_of, environment, start
 
@@ -67,8 +67,7 @@ class ClusterMachine:
 
     def nodes(self) -> dict[str, int]:
         """The living nodes of this machine: name and process."""
-        found = [living(path) for path in self.folder.glob("*.json") if path.stem.isdecimal()]
-        return {record.name: record.pid for record in found if record is not None}
+        return {name: record.pid for name, record in living_nodes(self.folder).items()}
 
     def ray(self, name: str) -> list[int]:
         """Its Ray processes whose command has this in it."""
