@@ -142,6 +142,15 @@ class Engine(Protocol):
         """
         return None
 
+    @property
+    def has_spare_work(self) -> bool:
+        """Whether `do_spare_work` has something to do now."""
+        return False
+
+    def do_spare_work(self) -> None:
+        """Do a part of what makes later steps faster, up to 0.2 s."""
+        return
+
     def tidy(self) -> None:
         """Forget what is not to be kept any more, such as deleted voices. Called at each heartbeat; must not wait."""
         return

@@ -27,6 +27,10 @@ def policy(settings: Settings, slots: int, batch_sizes: tuple[int, ...] = ()) ->
     )
 
 
+# Spare work of an engine that is never idle, which delays a step: a listener has caught up before the next part.
+SPARE_EVERY_S = 2.0
+
+
 class EngineLoop:
     """Drives one engine. One thread owns it, calls `submit` and `step`, and sleeps `wait_s` in between."""
 
@@ -52,6 +56,8 @@ class EngineLoop:
         self._in_flight: list[Step] = []
         # When the engine last returned from a step.
         self._returned_at = 0.0
+        # When the engine last did spare work, or may have begun to have some.
+        self._spared_at = clock()
         # Whether a `StopEngine` has come.
         self.stopped = False
 
@@ -100,7 +106,11 @@ class EngineLoop:
 
     def step(self) -> list[EngineEvent]:
         """Run the engine's step if one is due, and answer pings. An exception means that the engine is lost."""
-        new = self._run_step() if self._due_s() == 0 else []
+        due_s = self._due_s()
+        if self._engine.has_spare_work and (due_s is None or self._clock() >= self._spared_at + SPARE_EVERY_S):
+            self._engine.do_spare_work()
+            self._spared_at = self._clock()
+        new = self._run_step() if due_s == 0 else []
         if self._pings:
             self._engine.tidy()
         for nonce in self._pings:
@@ -112,7 +122,10 @@ class EngineLoop:
 
     def wait_s(self) -> float | None:
         """Seconds until `step` has work; None: until a command comes."""
-        return 0.0 if self._pings else self._due_s()
+        if self._pings:
+            return 0.0
+        due_s = self._due_s()
+        return 0.0 if due_s is None and self._engine.has_spare_work else due_s
 
     def _due_s(self) -> float | None:
         """Seconds until the engine's next step; None: until a command comes."""

@@ -59,6 +59,7 @@ class Device:
     """Stands in for the graphs of a GPU."""
 
     prefill_budget = PrefillBudget(128, cut=True)
+    wanted: Sequence[Any] = ()
 
     def __init__(self, hidden_size: int) -> None:
         self._start = torch.zeros(hidden_size)

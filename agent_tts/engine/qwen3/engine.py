@@ -204,6 +204,17 @@ class Qwen3Engine(Engine):
             return 0.0
         return min(LOOK_S, self._timer.wait_s(time.perf_counter()))
 
+    @property
+    def has_spare_work(self) -> bool:
+        """See `Engine.has_spare_work`. Only one thread may capture: none while the loader works."""
+        return any(model.loaded and model.runner.wants_graphs for model in self._models) and all(
+            job.done() for job in self._loading.values()
+        )
+
+    def do_spare_work(self) -> None:
+        """See `Engine.do_spare_work`: capture one of the graphs that a model still wants."""
+        next(model.runner for model in self._models if model.loaded and model.runner.wants_graphs).capture_next()
+
     def tidy(self) -> None:
         """See `Engine.tidy`. A request that speaks with a voice when it is deleted is spoken to its end."""
         if self._stored is None:

@@ -6,6 +6,8 @@ rows: the weights, whose reading is most of a prompt's cost, are read once for b
 The graphs share their memory. With graphs off, the same step runs kernel by kernel; on a CPU it always has all rows.
 Without fused kernels, prompts are computed alone, one after the other.
 
+The graphs of some sizes can be captured later, each by itself. Until then a step takes the next larger one.
+
 Rounding depends on the size of the batch and on whether it is mixed: a request repeats bit by bit only in steps of one
 size that are not mixed.
 
@@ -33,6 +35,7 @@ from agent_tts.model.speech import SpeechModel, SpeechState
 from agent_tts.model.upload import staged
 
 BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+FIRST = (1, 8, 32)  # that have graphs before the first request, besides the largest
 CPU_ENTRIES = 64  # of prompts in a step: 1 s on a small CPU
 _CODES = 16
 _WIDTH = _CODES + FRAME_SAMPLES + 2  # of a row: codes, samples, masks
@@ -117,6 +120,7 @@ class FrameGraphs:
     Args:
         captured: False runs the same step kernel by kernel; so does a CPU.
         sizes: of batches, ascending; None is `batch_sizes`.
+        first: those of which graphs are captured at once, besides the largest; None: all.
         mixed: a batch may have prompts beside its frames.
     """
 
@@ -127,6 +131,7 @@ class FrameGraphs:
         *,
         captured: bool = True,
         sizes: Sequence[int] | None = None,
+        first: Sequence[int] | None = None,
         mixed: bool = True,
         progress: Progress | None = None,
     ) -> None:
@@ -150,8 +155,11 @@ class FrameGraphs:
         self._mixed = mixed and self._prompts is not None
         # Key: the size of the batch, 0 without a frame, and whether there are prompts.
         self._graphs: dict[tuple[int, bool], tuple[torch.cuda.CUDAGraph, _DeviceOutput]] = {}
+        # Keys of the graphs that are still to be captured, in this order.
+        self.wanted: list[tuple[int, bool]] = []
         if captured and self._queues:
-            self._capture(progress or (lambda done, total: None))
+            self._pool = torch.cuda.graph_pool_handle()
+            self._capture_first(self._sizes if first is None else first, progress or (lambda done, total: None))
 
     @property
     def prefill_budget(self) -> PrefillBudget:
@@ -193,7 +201,8 @@ class FrameGraphs:
         if not self._queues:
             return self._frame_at_once(rows), []
         ends = self._prompts.fill(parts) if self._prompts and parts else []
-        count, size = len(rows), next(size for size in self._sizes if size >= len(rows))
+        count, prompts = len(rows), bool(parts)
+        size = next(size for size in self._sizes if size >= count and (size, prompts) not in self.wanted)
         turn = self._turns[0]
         self._turns = [*self._turns[1:], turn]
         turn.written.synchronize()
@@ -203,7 +212,7 @@ class FrameGraphs:
         if spanned:
             spanned[0].record()
         self._who.copy_(turn.who, non_blocking=True)
-        written = self._run(size, prompts=bool(parts))
+        written = self._run(size, prompts=prompts)
         out = turn.packed[:size]
         out.copy_(written.frame, non_blocking=True)
         if spanned:
@@ -238,23 +247,35 @@ class FrameGraphs:
         packed = self._model.step(self._state, self._all[:size], self._who[:size], embedded)
         return _DeviceOutput(packed, embedded.x if embedded else packed[:0])
 
-    def _capture(self, progress: Progress) -> None:
-        """Capture all graphs, the largest first: the others fit into its memory."""
-        self._who.fill_(self._padding_row)  # has ended, so running it changes nothing
-        pool = torch.cuda.graph_pool_handle()
-        sizes = self._sizes[::-1]
-        wanted = [(size, True) for size in sizes if self._mixed] + [(size, False) for size in sizes]
+    def _capture_first(self, first: Sequence[int], progress: Progress) -> None:
+        """The graphs of these sizes and of the largest, whose memory the others use."""
+        *others, most = self._sizes
+        kinds = (True, False) if self._mixed else (False,)
+        now = [most, *(size for size in others[::-1] if size in first)]
+        self.wanted = [(size, prompts) for size in now for prompts in kinds]
         if self._prompts is not None:
-            wanted.append((0, True))
-        for done, (size, prompts) in enumerate(wanted, 1):
-            # On the stream of all steps: rows of another model may run, and kernels share their counters.
-            self._by_kernels(size, prompts=prompts)
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
-                written = self._by_kernels(size, prompts=prompts)
-            self._graphs[size, prompts] = graph, written
-            graph.replay()  # the first one also copies the graph to the device, for which requests would wait
-            progress(done, len(wanted))
+            self.wanted.append((0, True))
+        total = len(self.wanted)
+        while self.wanted:
+            self.capture_next()
+            progress(total - len(self.wanted), total)
+        self.wanted = [(size, prompts) for size in others[::-1] if size not in first for prompts in kinds]
+
+    def capture_next(self) -> None:
+        """Capture the first of `wanted`: 0.2 s, for which steps wait. Not while another thread captures."""
+        size, prompts = self.wanted[0]
+        # Nothing that rows have changes: this one has ended, and no entry of a prompt has a place in the cache.
+        self._who.fill_(self._padding_row)
+        if prompts and self._prompts is not None:
+            self._prompts.fill(())
+        # On the stream of all steps: rows of another model may run, and kernels share their counters.
+        self._by_kernels(size, prompts=prompts)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+            written = self._by_kernels(size, prompts=prompts)
+        graph.replay()  # the first one also copies the graph to the device, for which requests would wait
+        self._graphs[size, prompts] = graph, written
+        del self.wanted[0]
 
 
 class PromptInputs:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from agent_tts.config.settings import Qwen3, Settings
 from agent_tts.engine.laps import Laps
 from agent_tts.engine.qwen3.compiling import Compilation, Steps
-from agent_tts.engine.qwen3.graphs import FrameGraphs, batch_sizes, rows_of_state
+from agent_tts.engine.qwen3.graphs import FIRST, FrameGraphs, batch_sizes, rows_of_state
 from agent_tts.engine.qwen3.memory import LIBRARIES, DeviceMemory, MemoryPlan, ModelNeeds
 from agent_tts.engine.qwen3.runner import LoadedVoice, ModelRunner
 from agent_tts.errors import SettingsError
@@ -209,10 +209,11 @@ class Qwen3Model:
             state,
             captured=self._captured,
             sizes=self.sizes,
+            first=FIRST,
             mixed=not self._one_size,
             progress=partial(self._tell, "captured"),
         )
-        laps.end("capture")
+        laps.end(f"capture ({len(graphs.wanted)} graphs follow)" if graphs.wanted else "capture")
         runner = ModelRunner(model, state, graphs, self.max_model_len, adapters)
         runner.warm_up(min(self.sizes[-1], WARM_UP_ROWS) if queues(self.device) else 1)
         self._runner = runner

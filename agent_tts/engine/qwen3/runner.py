@@ -229,6 +229,15 @@ class ModelRunner:
     # ---------------------------------------------------------------- steps
 
     @property
+    def wants_graphs(self) -> bool:
+        """Whether graphs of steps are still to be captured, by `capture_next`."""
+        return bool(self._graphs.wanted)
+
+    def capture_next(self) -> None:
+        """See `FrameGraphs.capture_next`."""
+        self._graphs.capture_next()
+
+    @property
     def has_prompts(self) -> bool:
         """Whether prompts wait to be computed by a step."""
         return bool(self._waiting)
