@@ -216,7 +216,10 @@ async def test_a_machine_that_is_drained_finishes_its_calls(tmp_path: Path) -> N
             drain = ("cluster", "drain", name, "--folder", str(head.folder))
             assert (await asyncio.to_thread(run, *drain)).returncode == 0  # callers are read meanwhile
             async with asyncio.timeout(60):
-                while not any(each["state"] == "ok" for key, each in (await nodes(head)).items() if key not in two):
+                # A new one may be there before this one drains.
+                while not {"draining", "ok"} <= {
+                    each["state"] for key, each in (await nodes(head)).items() if key == name or key not in two
+                }:
                     await asyncio.sleep(0.2)
             async with callers(await head.url(), 2) as later:
                 assert name not in {caller.node for caller in later}

@@ -92,8 +92,9 @@ def unmade(listener: LaunchListener) -> Iterator[None]:
 def wait(OVERLAP: tl.constexpr, EARLY: tl.constexpr = False):
     """Waits until the previous kernels have written; lets the next kernel start, if EARLY before they have.
 
-    Every program of every kernel waits, so a kernel ends after all that precede it. The next kernel starts when all
-    programs of this one let it: if they do so after the wait, everything before this kernel has ended by then. So what
+    In every kernel all programs that write, and at least one, wait, so a kernel ends after all that precede it. The
+    next kernel starts when all programs of this one have let it, or have ended: if those that wait do so after the
+    wait, everything before this kernel has ended by then. So what
     a kernel reads ahead must be written before the last kernel in front of it that is not EARLY; that kernel, and
     EARLY ones behind it, may still run. Products of one row are EARLY; attention is not, therefore what it reads ahead,
     positions and the cache of its layer, is complete: the attention of another layer stands between it and the last
