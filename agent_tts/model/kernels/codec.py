@@ -11,6 +11,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from agent_tts.model.kernels.launch import wait
+from agent_tts.model.kernels.linear import _prefetch
+
 
 @triton.jit
 def _sin_squared(x):
@@ -29,18 +32,19 @@ def _sin_squared(x):
 
 
 @triton.jit
-def _snake(x, alpha, beta, n, inside):
-    """SnakeBeta of x [M, N]; alpha float32[N] is the factor itself, beta the reciprocal one."""
-    factor = tl.load(alpha + n, mask=inside, other=0.0)[None, :]
-    height = tl.load(beta + n, mask=inside, other=0.0)[None, :]
-    return x + height * _sin_squared(x * factor)
+def _activated(x, factor, height):
+    """SnakeBeta of x [M, N] by float32[N]: the factor itself, and a reciprocal height; ELU without a height."""
+    if height is None:
+        x = tl.where(x > 0, x, factor[None, :] * (tl.exp(tl.minimum(x, 0.0)) - 1.0))
+    else:
+        x += height[None, :] * _sin_squared(x * factor[None, :])
+    return x
 
 
 @triton.jit
-def _elu(x, alpha, n, inside):
-    """ELU of x [M, N] with alpha float32[N]."""
-    factor = tl.load(alpha + n, mask=inside, other=0.0)[None, :]
-    return tl.where(x > 0, x, factor * (tl.exp(tl.minimum(x, 0.0)) - 1.0))
+def _of_columns(values, n, N: tl.constexpr):
+    """float32 values of columns n, or None."""
+    return None if values is None else tl.load(values + n, mask=n < N, other=0.0).to(tl.float32)
 
 
 @triton.jit
@@ -53,30 +57,26 @@ def _row(rows, stream, inside):
 
 
 @triton.jit
-def _store(value, out, ring, alpha, beta, m, n, M, row, position, frames, T: tl.constexpr, N: tl.constexpr):
+def _store(value, out, ring, factor, height, m, n, M, row, position, frames, T: tl.constexpr, N: tl.constexpr):
     """value [M, N] into `out` [M, N] as it is, and into this frame of `ring` activated, each if there is one."""
     inside = (m < M)[:, None] & (n < N)[None, :]
     if out is not None:
         tl.store(out + m[:, None] * N + n[None, :], value.to(out.dtype.element_ty), mask=inside)
     if ring is not None:
-        if alpha is not None:
-            if beta is not None:  # noqa: SIM108 - both sides of a ternary would be compiled
-                value = _snake(value, alpha, beta, n, n < N)
-            else:
-                value = _elu(value, alpha, n, n < N)
+        if factor is not None:
+            value = _activated(value, factor, height)
         time = (row * frames + position % frames) * T + m % T
         tl.store(ring + time[:, None] * N + n[None, :], value.to(ring.dtype.element_ty), mask=inside)
 
 
 @triton.jit
-def _window(x, k, inside, age, row, position, m, M, frames, T: tl.constexpr, C: tl.constexpr):
-    """Channels k, `age` steps before steps m, of rows of a ring [len(m), len(k)]: zeros before the start of a stream.
-    bool `inside` [1, len(k)] says which channels there are, if not all of them.
+def _window(x, k, inside, time, seen, row, position, frames, T: tl.constexpr, C: tl.constexpr):
+    """Channels k at times of rows of a ring [len(time), len(k)], counted from the start of the frame: zeros before the
+    start of a stream and where not `seen`. bool `inside` [1, len(k)] says which channels there are, if not all of them.
     """
-    time = m % T - age
     slot = position % frames * T + time
     slot = tl.where(slot < 0, slot + frames * T, slot)
-    seen = ((m < M) & (position * T + time >= 0))[:, None]
+    seen = (seen & (position * T + time >= 0))[:, None]
     if inside is not None:
         seen &= inside
     at = (row * frames * T + slot) * C
@@ -91,58 +91,97 @@ def _tile(N: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr):
 
 
 @triton.jit
+def _first_weights(
+    weight, n, columns: tl.constexpr, width: tl.constexpr, K: tl.constexpr, BK: tl.constexpr, AHEAD: tl.constexpr
+):
+    """What is read of a weight [K, width] before the previous kernel has ended: AHEAD inputs for outputs n < columns.
+
+    Gives those of the first step of the sum, if AHEAD; the second-level cache reads the others.
+    """
+    if AHEAD == 0:
+        return None
+    k = tl.arange(0, BK)
+    HALF_LINE: tl.constexpr = 64 // (weight.dtype.element_ty.primitive_bitwidth // 8)
+    for step in tl.static_range(1, AHEAD // BK):
+        part = n // HALF_LINE * HALF_LINE
+        _prefetch(weight + (step * BK + k)[:, None] * width + tl.minimum(part, columns - 1)[None, :])
+    return tl.load(weight + k[:, None] * width + n[None, :], mask=(n < columns)[None, :], other=0.0)
+
+
+@triton.jit
 def _convolve(
-    x, weight, row, place, m, n, M, dilation, frames,
+    x, weight, first, row, place, m, n, M, dilation, frames,
     T: tl.constexpr, C: tl.constexpr, N: tl.constexpr, TAPS: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """A causal convolution's sums, float32 [BM, BN]: ring x [R, frames * T, C], weight [TAPS * C, N]."""
+    """A causal convolution's sums, float32 [BM, BN]: ring x [R, frames * T, C], weight [TAPS * C, N].
+
+    `first` are the weights of the first step, or None.
+    """
     k = tl.arange(0, BK)
     weights = weight + k[:, None] * N + n[None, :]
     inside = (n < N)[None, :]
     total = tl.zeros((BM, BN), tl.float32)
-    for step in tl.range(0, TAPS * C // BK, num_stages=STAGES):
+    if first is not None:
+        a = _window(x, k, None, m % T - (TAPS - 1) * dilation, m < M, row, place, frames, T, C)
+        total = tl.dot(a, first, total)
+    for step in tl.range(0 if first is None else 1, TAPS * C // BK, num_stages=STAGES):
         age = (TAPS - 1 - step * BK // C) * dilation
-        a = _window(x, step % (C // BK) * BK + k, None, age, row, place, m, M, frames, T, C)
+        a = _window(x, step % (C // BK) * BK + k, None, m % T - age, m < M, row, place, frames, T, C)
         total = tl.dot(a, tl.load(weights + step * BK * N, mask=inside, other=0.0), total)
     return total
 
 
 @triton.jit
-def _add(total, bias, n, N: tl.constexpr):
-    return total + tl.load(bias + n, mask=n < N, other=0.0).to(tl.float32)[None, :]
-
-
-@triton.jit
-def _add_residual(total, residual, m, n, M, N: tl.constexpr):
+def _residual(residual, m, n, M, N: tl.constexpr):
+    """float32 [M, N]"""
     at = m[:, None] * N + n[None, :]
-    return total + tl.load(residual + at, mask=(m < M)[:, None] & (n < N)[None, :], other=0.0).to(tl.float32)
+    return tl.load(residual + at, mask=(m < M)[:, None] & (n < N)[None, :], other=0.0).to(tl.float32)
 
 
 @triton.jit(do_not_specialize=["M", "ring_frames"])
 def linear(
     x, weight, bias, scale, residual, out, rows, position, ring, alpha, beta, M, ring_frames,
     T: tl.constexpr, K: tl.constexpr, N: tl.constexpr, EPS: tl.constexpr, GELU: tl.constexpr, GATED: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr, AHEAD: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """A linear layer: x [M, K], weight [K, N], twice as wide if GATED -> `out` [M, N], and into `ring`.
 
     In this order, each if there is one: root-mean-square norm of x by EPS > 0, bias [N], GELU or silu(first half) *
-    second half, scale [N], residual [M, N]. `rows` are those of the ring.
+    second half, scale [N], residual [M, N]. `rows` are those of the ring. The kernel before this one must not write
+    the residual: a small tile's is read ahead.
     """
     m, n = _tile(N, BM, BN)
     place = tl.load(position + m // T, mask=m < M, other=0).to(tl.int32)
     row = _row(rows, m // T, m < M)
+    biases, scales = _of_columns(bias, n, N), _of_columns(scale, n, N)
+    factor, height = _of_columns(alpha, n, N), _of_columns(beta, n, N)
     k = tl.arange(0, BK)
     WIDTH: tl.constexpr = 2 * N if GATED else N
     weights = weight + k[:, None] * WIDTH + n[None, :]
+    first = _first_weights(weight, n, N, WIDTH, K, BK, AHEAD)
+    if GATED:
+        first_gated = _first_weights(weight + N, n, N, WIDTH, K, BK, AHEAD)
+    RESIDUAL_AHEAD: tl.constexpr = residual is not None and BM * BN <= 4096
+    if RESIDUAL_AHEAD:
+        added = _residual(residual, m, n, M, N)
+    wait(OVERLAP)
     inside = (n < N)[None, :]
     total = tl.zeros((BM, BN), tl.float32)
     if GATED:
         gated = tl.zeros((BM, BN), tl.float32)
     if EPS > 0:
         squares = tl.zeros((BM,), tl.float32)
-    for step in tl.range(0, K // BK, num_stages=STAGES):
+    if first is not None:
+        a = tl.load(x + m[:, None] * K + k[None, :], mask=(m < M)[:, None], other=0.0)
+        total = tl.dot(a, first, total)
+        if GATED:
+            gated = tl.dot(a, first_gated, gated)
+        if EPS > 0:
+            wide = a.to(tl.float32)
+            squares += tl.sum(wide * wide, 1)
+    for step in tl.range(0 if first is None else 1, K // BK, num_stages=STAGES):
         a = tl.load(x + m[:, None] * K + (step * BK + k)[None, :], mask=(m < M)[:, None], other=0.0)
         total = tl.dot(a, tl.load(weights + step * BK * WIDTH, mask=inside, other=0.0), total)
         if GATED:
@@ -151,37 +190,41 @@ def linear(
             wide = a.to(tl.float32)
             squares += tl.sum(wide * wide, 1)
     if EPS > 0:
-        factor = tl.rsqrt(squares / K + EPS)[:, None]
-        total *= factor
+        by = tl.rsqrt(squares / K + EPS)[:, None]
+        total *= by
         if GATED:
-            gated *= factor
+            gated *= by
     if bias is not None:
-        total = _add(total, bias, n, N)
+        total += biases[None, :]
     if GELU:
         total = 0.5 * total * (1.0 + tl.erf(total * 0.7071067811865476))
     if GATED:
         total = total * tl.sigmoid(total) * gated
     if scale is not None:
-        total *= tl.load(scale + n, mask=n < N, other=0.0).to(tl.float32)[None, :]
+        total *= scales[None, :]
     if residual is not None:
-        total = _add_residual(total, residual, m, n, M, N)
-    _store(total, out, ring, alpha, beta, m, n, M, row, place, ring_frames, T, N)
+        if not RESIDUAL_AHEAD:
+            added = _residual(residual, m, n, M, N)
+        total += added
+    _store(total, out, ring, factor, height, m, n, M, row, place, ring_frames, T, N)
 
 
 @triton.jit(do_not_specialize=["M", "dilation", "frames", "ring_frames"])
 def conv(
     x, rows, position, weight, bias, out, ring, ring_rows, alpha, beta, M, dilation, frames, ring_frames,
     T: tl.constexpr, C: tl.constexpr, N: tl.constexpr, TAPS: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr, AHEAD: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """A causal convolution that reads the ring x: see `_convolve`; bias [N] -> `out` [M, N], and into `ring`."""
     m, n = _tile(N, BM, BN)
     place = tl.load(position + m // T, mask=m < M, other=0).to(tl.int32)
-    row = _row(rows, m // T, m < M)
-    total = _convolve(x, weight, row, place, m, n, M, dilation, frames, T, C, N, TAPS, BM, BN, BK, STAGES)
-    total = _add(total, bias, n, N)
-    row = _row(ring_rows, m // T, m < M)
-    _store(total, out, ring, alpha, beta, m, n, M, row, place, ring_frames, T, N)
+    row, to = _row(rows, m // T, m < M), _row(ring_rows, m // T, m < M)
+    biases, factor, height = _of_columns(bias, n, N), _of_columns(alpha, n, N), _of_columns(beta, n, N)
+    first = _first_weights(weight, n, N, N, TAPS * C, BK, AHEAD)
+    wait(OVERLAP)
+    total = _convolve(x, weight, first, row, place, m, n, M, dilation, frames, T, C, N, TAPS, BM, BN, BK, STAGES)
+    _store(total + biases[None, :], out, ring, factor, height, m, n, M, to, place, ring_frames, T, N)
 
 
 @triton.jit(do_not_specialize=["M", "dilation", "frames", "ring_frames"])
@@ -189,7 +232,8 @@ def unit(
     x, rows, position, weight, bias, between_alpha, between_beta, pointwise, pointwise_bias, residual, out, ring,
     alpha, beta, M, dilation, frames, ring_frames,
     T: tl.constexpr, C: tl.constexpr, TAPS: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr, AHEAD: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """Both convolutions of a residual unit: a tile has all channels, BN >= C.
 
@@ -198,38 +242,51 @@ def unit(
     m, n = _tile(C, BM, BN)
     place = tl.load(position + m // T, mask=m < M, other=0).to(tl.int32)
     row = _row(rows, m // T, m < M)
-    total = _convolve(x, weight, row, place, m, n, M, dilation, frames, T, C, C, TAPS, BM, BN, BK, STAGES)
-    total = _add(total, bias, n, C)
+    biases, pointwise_biases = _of_columns(bias, n, C), _of_columns(pointwise_bias, n, C)
+    between, between_height = _of_columns(between_alpha, n, C), _of_columns(between_beta, n, C)
+    factor, height = _of_columns(alpha, n, C), _of_columns(beta, n, C)
+    first = _first_weights(weight, n, C, C, TAPS * C, BK, AHEAD)
+    wait(OVERLAP)
+    total = _convolve(x, weight, first, row, place, m, n, M, dilation, frames, T, C, C, TAPS, BM, BN, BK, STAGES)
+    total = _activated(total + biases[None, :], between, between_height).to(pointwise.dtype.element_ty)
     weights = pointwise + n[:, None] * C + n[None, :]
-    inside = (n < C)[None, :]
-    total = _snake(total, between_alpha, between_beta, n, n < C).to(pointwise.dtype.element_ty)
-    total = tl.dot(total, tl.load(weights, mask=(n < C)[:, None] & inside, other=0.0))
-    total = _add(total, pointwise_bias, n, C)
-    total = _add_residual(total, residual, m, n, M, C)
-    _store(total, out, ring, alpha, beta, m, n, M, row, place, ring_frames, T, C)
+    total = tl.dot(total, tl.load(weights, mask=(n < C)[:, None] & (n < C)[None, :], other=0.0))
+    total += pointwise_biases[None, :] + _residual(residual, m, n, M, C)
+    _store(total, out, ring, factor, height, m, n, M, row, place, ring_frames, T, C)
 
 
 @triton.jit
 def quantize(
-    codes, run, rows, position, table, ring,
+    codes, run, rows, position, place, table, ring,
     SIZE: tl.constexpr, BOOKS: tl.constexpr, C: tl.constexpr, FRAMES: tl.constexpr, BLOCK: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    """Codes int64[R, BOOKS] -> the sum of their vectors in `table` [BOOKS, SIZE, C], into this frame of `ring`."""
-    row = tl.program_id(0)
-    c = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    runs = tl.load(run + row)
+    """Codes int64[R, BOOKS] -> the sum of their vectors in `table` [BOOKS, SIZE, C], into this frame of `ring`.
+
+    Moves `position` int64[rows] of the streams that run on; `place` int64[R] gets the frame's. So the next kernel must
+    not read `place` ahead.
+    """
+    at = tl.program_id(0)
+    c = tl.arange(0, BLOCK)
+    wait(OVERLAP)
+    runs = tl.load(run + at)
+    row = at if rows is None else tl.load(rows + at)
+    here = tl.load(position + row)
     total = tl.zeros((BLOCK,), tl.float32)
     for book in tl.static_range(BOOKS):
-        code = tl.where(runs, tl.load(codes + row * BOOKS + book), 0)
+        code = tl.where(runs, tl.load(codes + at * BOOKS + book), 0)
         total += tl.load(table + (book * SIZE + code) * C + c, mask=c < C, other=0.0).to(tl.float32)
-    slot = _row(rows, row, row >= 0) * FRAMES + tl.load(position + row) % FRAMES
-    tl.store(ring + slot * C + c, total.to(ring.dtype.element_ty), mask=c < C)
+    tl.store(ring + (row * FRAMES + here % FRAMES) * C + c, total.to(ring.dtype.element_ty), mask=c < C)
+    tl.store(place + at, here)
+    tl.debug_barrier()  # every thread has read the position
+    if runs:
+        tl.store(position + row, here + 1)
 
 
 @triton.jit
 def attention(
     qkv, rows, position, keys, values, out, frequencies, scale,
-    WINDOW: tl.constexpr, HEADS: tl.constexpr, HALF: tl.constexpr, SLOTS: tl.constexpr,
+    WINDOW: tl.constexpr, HEADS: tl.constexpr, HALF: tl.constexpr, SLOTS: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """One new frame of a row and head over the ring of its window.
 
@@ -248,12 +305,13 @@ def attention(
     past0 = tl.load(keys + at + low[None, :], mask=seen[:, None], other=0.0)
     past1 = tl.load(keys + at + low[None, :] + HALF, mask=seen[:, None], other=0.0)
     past = tl.load(values + at + full[None, :], mask=seen[:, None], other=0.0)
+    angle = place.to(tl.float32) * tl.load(frequencies + low)
+    cos, sin = tl.cos(angle), tl.sin(angle)
+    wait(OVERLAP)
     query = qkv + row * 3 * D + head * 2 * HALF
     q0, q1 = tl.load(query + low).to(tl.float32), tl.load(query + low + HALF).to(tl.float32)
     k0, k1 = tl.load(query + low + D).to(tl.float32), tl.load(query + low + D + HALF).to(tl.float32)
     value = tl.load(query + full + 2 * D)
-    angle = place.to(tl.float32) * tl.load(frequencies + low)
-    cos, sin = tl.cos(angle), tl.sin(angle)
     q0, q1 = (q0 * cos - q1 * sin) * scale, (q1 * cos + q0 * sin) * scale
     k0, k1 = k0 * cos - k1 * sin, k1 * cos + k0 * sin
     here = base + slot * D
@@ -274,6 +332,7 @@ def attention(
 def depthwise_norm(
     x, rows, position, weight, bias, norm, shift, out,
     T: tl.constexpr, C: tl.constexpr, TAPS: tl.constexpr, FRAMES: tl.constexpr, EPS: tl.constexpr, BLOCK: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """Depthwise causal conv, then layer norm: ring [rows, FRAMES * T, C] and weight [TAPS, C] -> out [R * T, C]."""
     m = tl.program_id(0) + tl.arange(0, 1)
@@ -281,40 +340,48 @@ def depthwise_norm(
     inside = c < C
     place = tl.load(position + m // T).to(tl.int32)
     row = _row(rows, m // T, m >= 0)
-    total = tl.load(bias + c, mask=inside, other=0.0).to(tl.float32)[None, :]
+    total = _of_columns(bias, c, C)[None, :]
+    norms, shifts = _of_columns(norm, c, C), _of_columns(shift, c, C)
+    wait(OVERLAP)
     for tap in tl.static_range(TAPS):
-        a = _window(x, c, inside[None, :], TAPS - 1 - tap, row, place, m, m + 1, FRAMES, T, C)
-        total += a.to(tl.float32) * tl.load(weight + tap * C + c, mask=inside, other=0.0).to(tl.float32)[None, :]
+        a = _window(x, c, inside[None, :], m % T - (TAPS - 1 - tap), m >= 0, row, place, FRAMES, T, C)
+        total += a.to(tl.float32) * _of_columns(weight + tap * C, c, C)[None, :]
     total -= tl.sum(total, 1)[:, None] / C
     total = tl.where(inside[None, :], total, 0.0)
     total *= tl.rsqrt(tl.sum(total * total, 1)[:, None] / C + EPS)
-    total *= tl.load(norm + c, mask=inside, other=0.0).to(tl.float32)[None, :]
-    total += tl.load(shift + c, mask=inside, other=0.0).to(tl.float32)[None, :]
+    total = total * norms[None, :] + shifts[None, :]
     tl.store(out + m[:, None] * C + c[None, :], total.to(out.dtype.element_ty), mask=inside[None, :])
 
 
 @triton.jit
 def waveform(
-    x, rows, position, run, weight, bias, out, M,
+    x, rows, position, run, weight, bias, out,
     T: tl.constexpr, C: tl.constexpr, TAPS: tl.constexpr, FRAMES: tl.constexpr,
-    BM: tl.constexpr, BLOCK: tl.constexpr,
+    BM: tl.constexpr, BLOCK: tl.constexpr, WIDE_TAPS: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """Causal conv to one channel: ring [rows, FRAMES * T, C], weight [TAPS, C] -> out float32[R, T] within -1 and 1.
     Rows that do not run give zeros.
+
+    A program reads BM steps once, multiplies each with all taps [C, WIDE_TAPS], and adds up BM - TAPS + 1 samples.
     """
-    m = tl.program_id(0) * BM + tl.arange(0, BM)
-    c = tl.arange(0, BLOCK)
-    inside = c < C
-    place = tl.load(position + m // T, mask=m < M, other=0).to(tl.int32)
-    row = _row(rows, m // T, m < M)
-    total = tl.zeros((BM, BLOCK), tl.float32)
-    for tap in tl.static_range(TAPS):
-        a = _window(x, c, inside[None, :], TAPS - 1 - tap, row, place, m, M, FRAMES, T, C)
-        total += a.to(tl.float32) * tl.load(weight + tap * C + c, mask=inside, other=0.0).to(tl.float32)[None, :]
-    samples = tl.sum(total, 1) + tl.load(bias).to(tl.float32)
+    SAMPLES: tl.constexpr = BM - TAPS + 1
+    TILES: tl.constexpr = (T + SAMPLES - 1) // SAMPLES
+    stream = tl.program_id(0) // TILES
+    step, c, tap = tl.arange(0, BM), tl.arange(0, BLOCK), tl.arange(0, WIDE_TAPS)
+    begin = tl.program_id(0) % TILES * SAMPLES
+    place = tl.load(position + stream).to(tl.int32)
+    row = _row(rows, stream, stream >= 0)
+    weights = weight + tap[None, :] * C + c[:, None]
+    weights = tl.load(weights, mask=(tap < TAPS)[None, :] & (c < C)[:, None], other=0.0)
+    added, runs = tl.load(bias).to(tl.float32), tl.load(run + stream)
+    time = begin - (TAPS - 1) + step
+    wait(OVERLAP)
+    a = _window(x, c, (c < C)[None, :], time, time < T, row, place, FRAMES, T, C)
+    parts = tl.dot(a, weights)
+    samples = tl.sum(tl.gather(parts, tl.minimum(step[:, None] + tap[None, :], BM - 1), 0), 1) + added
     samples = tl.minimum(tl.maximum(samples, -1.0), 1.0)
-    runs = tl.load(run + m // T, mask=m < M, other=0)
-    tl.store(out + m, tl.where(runs, samples, 0.0), mask=m < M)
+    time = begin + step
+    tl.store(out + stream * T + time, tl.where(runs, samples, 0.0), mask=(step < SAMPLES) & (time < T))
 
 
 @triton.jit
@@ -379,5 +446,5 @@ def lstm(
         tl.store(hidden + now[:, None] + n[None, :], h.to(hidden.dtype.element_ty), mask=inside)
     tl.store(out + at[:, None] * H + n[None, :], h.to(out.dtype.element_ty), mask=inside)
     if residual is not None:
-        total = _add_residual(h, residual, at, n, M * T, H)
-        _store(total, None, ring, alpha, None, at, n, M * T, row, place, ring_frames, T, H)
+        total = h + _residual(residual, at, n, M * T, H)
+        _store(total, None, ring, _of_columns(alpha, n, H), None, at, n, M * T, row, place, ring_frames, T, H)
