@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
@@ -19,13 +20,17 @@ from agent_tts.model.codec_layers import CausalConv, CausalUpsample, DecoderBloc
 from agent_tts.model.kernels import codec as kernels
 from agent_tts.model.kernels import tiles
 from agent_tts.model.kernels.launch import launch, overlap, power_of_2
+from agent_tts.model.kernels.linear import split_counters
 from agent_tts.model.layers import RMSNorm
 
 Rings = tuple[Tensor, ...]  # the histories of a `CodecState`
 
 
 class PackedSnake(NamedTuple):
-    """SnakeBeta as factor and reciprocal height, float32, for each column of a product; ELU without a height."""
+    """SnakeBeta as factor in half turns and reciprocal height, float32, for each column of a product.
+
+    ELU: the factor alone, as it is.
+    """
 
     alpha: Tensor
     beta: Tensor | None
@@ -33,7 +38,7 @@ class PackedSnake(NamedTuple):
     @classmethod
     def of(cls, snake: nn.Module, repeat: int = 1) -> PackedSnake:
         alpha, beta = snake.get_parameter("alpha").float().exp(), snake.get_parameter("beta").float().exp()
-        return cls(alpha.repeat(repeat), (1.0 / (beta + 1e-9)).repeat(repeat))
+        return cls((alpha / math.pi).repeat(repeat), (1.0 / (beta + 1e-9)).repeat(repeat))
 
 
 class Streams(NamedTuple):
@@ -78,7 +83,7 @@ def _run(
     count = len(streams.position)
     out = x.new_empty(count, rate, outputs) if to.raw else None
     launch(
-        kernel, (-(-count * rate // tile.rows) * -(-outputs // tile.outputs),),
+        kernel, (tile.count(count * rate, outputs), tile.splits),
         x=x, position=streams.position, out=out, M=count * rate, T=rate,
         BM=tile.rows, BN=tile.outputs, BK=tile.inputs, STAGES=tile.stages, AHEAD=tile.ahead, num_warps=tile.warps,
         **{**overlap(x.device), **to.arguments(rate, outputs), **arguments},
@@ -149,9 +154,12 @@ class PackedConv:
     def __call__(self, x: Tensor, streams: Streams, to: Output = NEW_TENSOR, *, overlaps: bool = True) -> Tensor:
         """The ring x -> [streams, rate, N]. It must not overlap a kernel that writes the position of the streams."""
         n = self.weight.shape[1]
-        tile = tiles.codec_tile(len(streams.position) * self.rate, n, len(self.weight) // self.taps)
+        m = len(streams.position) * self.rate
+        tile = tiles.codec_tile(m, n, len(self.weight) // self.taps, self.taps)
+        parts = 0 if tile.splits == 1 else tile.count(m, n) * tile.splits * tile.rows * tile.outputs
         return _run(
             kernels.conv, x, streams, self.rate, n, to, tile,
+            parts=x.new_empty(parts, dtype=torch.float32), counters=split_counters(x.device), SPLITS=tile.splits,
             **self.ring_arguments(x, streams), N=n, ring_rows=to.rows(streams, self.rate, n),
             **({} if overlaps else {"OVERLAP": False, "launch_pdl": False}),
         )  # fmt: skip

@@ -12,39 +12,35 @@ import triton
 import triton.language as tl
 
 from agent_tts.model.kernels.launch import wait
-from agent_tts.model.kernels.linear import _prefetch
-
-
-@triton.jit
-def _sin_squared(x):
-    """sin(x)^2 within 6e-7 where |x| < 1e3: the period is taken off, then a minimax polynomial on [-pi/2, pi/2]."""
-    # Adding 1.5 * 2^23 leaves a float32 no bits for a fraction: it rounds to nearest.
-    turns = x * 0.3183098861837907 + 12582912.0 - 12582912.0
-    x -= turns * 3.140625  # pi in two parts, the first with few enough bits that the product is exact
-    x -= turns * 0.0009676535897932385
-    u = x * x
-    p = 0.00011397286859109488
-    p = p * u - 0.0031074611139216583
-    p = p * u + 0.04436982476582221
-    p = p * u - 0.33329891749705076
-    p = p * u + 0.999995570143933
-    return u * p
+from agent_tts.model.kernels.linear import prefetch
 
 
 @triton.jit
 def _activated(x, factor, height):
-    """SnakeBeta of x [M, N] by float32[N]: the factor itself, and a reciprocal height; ELU without a height."""
+    """SnakeBeta of x [M, N] by float32[N]: the factor in half turns, and a reciprocal height; ELU without a height.
+
+    sin(x)^2 within 5e-7 where |x| < 1e3: whole half turns are taken off, then a minimax polynomial.
+    """
     if height is None:
         x = tl.where(x > 0, x, factor[None, :] * (tl.exp(tl.minimum(x, 0.0)) - 1.0))
     else:
-        x += height[None, :] * _sin_squared(x * factor[None, :])
+        # Adding 1.5 * 2^23 leaves a float32 no bits for a fraction: it rounds to nearest.
+        turns = x * factor[None, :] + 12582912.0 - 12582912.0
+        part = x * factor[None, :] - turns
+        u = part * part
+        p = 10.581300359230285
+        p = p * u - 29.426274363110725
+        p = p * u + 42.64342618575787
+        p = p * u - 32.465139550539156
+        p = p * u + 9.869524813549956
+        x += height[None, :] * (u * p)
     return x
 
 
 @triton.jit
 def _of_columns(values, n, N: tl.constexpr):
-    """float32 values of columns n, or None."""
-    return None if values is None else tl.load(values + n, mask=n < N, other=0.0).to(tl.float32)
+    """float32 values of columns n."""
+    return tl.load(values + n, mask=n < N, other=0.0).to(tl.float32)
 
 
 @triton.jit
@@ -70,7 +66,9 @@ def _store(value, out, ring, factor, height, m, n, M, row, position, frames, T: 
 
 
 @triton.jit
-def _window(x, k, inside, time, seen, row, position, frames, T: tl.constexpr, C: tl.constexpr):
+def _window(
+    x, k, inside, time, seen, row, position, frames, T: tl.constexpr, C: tl.constexpr
+):  # fmt: skip
     """Channels k at times of rows of a ring [len(time), len(k)], counted from the start of the frame: zeros before the
     start of a stream and where not `seen`. bool `inside` [1, len(k)] says which channels there are, if not all of them.
     """
@@ -96,36 +94,39 @@ def _first_weights(
 ):
     """What is read of a weight [K, width] before the previous kernel has ended: AHEAD inputs for outputs n < columns.
 
-    Gives those of the first step of the sum, if AHEAD; the second-level cache reads the others.
+    Gives those of the first step of the sum; the second-level cache reads the others.
     """
-    if AHEAD == 0:
-        return None
     k = tl.arange(0, BK)
     HALF_LINE: tl.constexpr = 64 // (weight.dtype.element_ty.primitive_bitwidth // 8)
     for step in tl.static_range(1, AHEAD // BK):
         part = n // HALF_LINE * HALF_LINE
-        _prefetch(weight + (step * BK + k)[:, None] * width + tl.minimum(part, columns - 1)[None, :])
+        prefetch(weight + (step * BK + k)[:, None] * width + tl.minimum(part, columns - 1)[None, :])
     return tl.load(weight + k[:, None] * width + n[None, :], mask=(n < columns)[None, :], other=0.0)
 
 
 @triton.jit
 def _convolve(
-    x, weight, first, row, place, m, n, M, dilation, frames,
+    x, weight, first, begin, row, place, m, n, M, dilation, frames,
     T: tl.constexpr, C: tl.constexpr, N: tl.constexpr, TAPS: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr,
+    SPLITS: tl.constexpr = 1,
 ):  # fmt: skip
     """A causal convolution's sums, float32 [BM, BN]: ring x [R, frames * T, C], weight [TAPS * C, N].
 
-    `first` are the weights of the first step, or None.
+    From step `begin` on, one of SPLITS parts; `first` are the weights of that step, or None.
     """
     k = tl.arange(0, BK)
     weights = weight + k[:, None] * N + n[None, :]
     inside = (n < N)[None, :]
     total = tl.zeros((BM, BN), tl.float32)
+    STEPS: tl.constexpr = TAPS * C // BK
+    end = STEPS if SPLITS == 1 else tl.minimum(begin + tl.cdiv(STEPS, SPLITS), STEPS)
     if first is not None:
-        a = _window(x, k, None, m % T - (TAPS - 1) * dilation, m < M, row, place, frames, T, C)
+        age = (TAPS - 1 - begin * BK // C) * dilation
+        a = _window(x, begin % (C // BK) * BK + k, None, m % T - age, m < M, row, place, frames, T, C)
         total = tl.dot(a, first, total)
-    for step in tl.range(0 if first is None else 1, TAPS * C // BK, num_stages=STAGES):
+        begin += 1
+    for step in tl.range(begin, end, num_stages=STAGES):
         age = (TAPS - 1 - step * BK // C) * dilation
         a = _window(x, step % (C // BK) * BK + k, None, m % T - age, m < M, row, place, frames, T, C)
         total = tl.dot(a, tl.load(weights + step * BK * N, mask=inside, other=0.0), total)
@@ -155,17 +156,19 @@ def linear(
     m, n = _tile(N, BM, BN)
     place = tl.load(position + m // T, mask=m < M, other=0).to(tl.int32)
     row = _row(rows, m // T, m < M)
-    biases, scales = _of_columns(bias, n, N), _of_columns(scale, n, N)
-    factor, height = _of_columns(alpha, n, N), _of_columns(beta, n, N)
+    SMALL: tl.constexpr = BM * BN <= 4096  # and so has registers for what is read ahead
+    if SMALL:
+        biases = None if bias is None else _of_columns(bias, n, N)
+        scales = None if scale is None else _of_columns(scale, n, N)
+        factor = None if alpha is None else _of_columns(alpha, n, N)
+        height = None if beta is None else _of_columns(beta, n, N)
+        added = None if residual is None else _residual(residual, m, n, M, N)
     k = tl.arange(0, BK)
     WIDTH: tl.constexpr = 2 * N if GATED else N
     weights = weight + k[:, None] * WIDTH + n[None, :]
-    first = _first_weights(weight, n, N, WIDTH, K, BK, AHEAD)
+    first = None if AHEAD == 0 else _first_weights(weight, n, N, WIDTH, K, BK, AHEAD)
     if GATED:
-        first_gated = _first_weights(weight + N, n, N, WIDTH, K, BK, AHEAD)
-    RESIDUAL_AHEAD: tl.constexpr = residual is not None and BM * BN <= 4096
-    if RESIDUAL_AHEAD:
-        added = _residual(residual, m, n, M, N)
+        first_gated = None if AHEAD == 0 else _first_weights(weight + N, n, N, WIDTH, K, BK, AHEAD)
     wait(OVERLAP)
     inside = (n < N)[None, :]
     total = tl.zeros((BM, BN), tl.float32)
@@ -194,36 +197,68 @@ def linear(
         total *= by
         if GATED:
             gated *= by
-    if bias is not None:
+    if not SMALL:
+        biases = None if bias is None else _of_columns(bias, n, N)
+        scales = None if scale is None else _of_columns(scale, n, N)
+        factor = None if alpha is None else _of_columns(alpha, n, N)
+        height = None if beta is None else _of_columns(beta, n, N)
+        added = None if residual is None else _residual(residual, m, n, M, N)
+    if biases is not None:
         total += biases[None, :]
     if GELU:
         total = 0.5 * total * (1.0 + tl.erf(total * 0.7071067811865476))
     if GATED:
         total = total * tl.sigmoid(total) * gated
-    if scale is not None:
+    if scales is not None:
         total *= scales[None, :]
-    if residual is not None:
-        if not RESIDUAL_AHEAD:
-            added = _residual(residual, m, n, M, N)
+    if added is not None:
         total += added
     _store(total, out, ring, factor, height, m, n, M, row, place, ring_frames, T, N)
 
 
 @triton.jit(do_not_specialize=["M", "dilation", "frames", "ring_frames"])
 def conv(
-    x, rows, position, weight, bias, out, ring, ring_rows, alpha, beta, M, dilation, frames, ring_frames,
+    x, rows, position, weight, bias, out, ring, ring_rows, alpha, beta, parts, counters, M, dilation, frames,
+    ring_frames,
     T: tl.constexpr, C: tl.constexpr, N: tl.constexpr, TAPS: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr, AHEAD: tl.constexpr,
-    OVERLAP: tl.constexpr,
+    OVERLAP: tl.constexpr, SPLITS: tl.constexpr,
 ):  # fmt: skip
-    """A causal convolution that reads the ring x: see `_convolve`; bias [N] -> `out` [M, N], and into `ring`."""
+    """A causal convolution that reads the ring x: see `_convolve`; bias [N] -> `out` [M, N], and into `ring`.
+
+    The last of a tile's splits puts their sums, `parts` float32[tiles, SPLITS, BM, BN], together in their order;
+    `counters` int32[tiles] are zero before and after.
+    """
     m, n = _tile(N, BM, BN)
     place = tl.load(position + m // T, mask=m < M, other=0).to(tl.int32)
     row, to = _row(rows, m // T, m < M), _row(ring_rows, m // T, m < M)
-    biases, factor, height = _of_columns(bias, n, N), _of_columns(alpha, n, N), _of_columns(beta, n, N)
-    first = _first_weights(weight, n, N, N, TAPS * C, BK, AHEAD)
+    SMALL: tl.constexpr = BM * BN <= 4096  # and so has registers for what is read ahead
+    if SMALL:
+        biases = _of_columns(bias, n, N)
+        factor = None if alpha is None else _of_columns(alpha, n, N)
+        height = None if beta is None else _of_columns(beta, n, N)
+    begin = 0 if SPLITS == 1 else tl.program_id(1) * tl.cdiv(TAPS * C // BK, SPLITS)
+    first = None if AHEAD == 0 else _first_weights(weight + begin * BK * N, n, N, N, TAPS * C, BK, AHEAD)
     wait(OVERLAP)
-    total = _convolve(x, weight, first, row, place, m, n, M, dilation, frames, T, C, N, TAPS, BM, BN, BK, STAGES)
+    total = _convolve(
+        x, weight, first, begin, row, place, m, n, M, dilation, frames, T, C, N, TAPS, BM, BN, BK, STAGES, SPLITS
+    )  # fmt: skip
+    if SPLITS > 1:
+        tile = tl.program_id(0)
+        mine = parts + (tile * SPLITS * BM + tl.arange(0, BM))[:, None] * BN + tl.arange(0, BN)[None, :]
+        tl.store(mine + tl.program_id(1) * BM * BN, total)
+        tl.debug_barrier()  # the whole program has written before its leader counts
+        if tl.atomic_add(counters + tile, 1, sem="acq_rel") != SPLITS - 1:
+            return
+        tl.store(counters + tile, 0)
+        total = tl.zeros((BM, BN), tl.float32)
+        for split in tl.static_range(SPLITS):
+            # Past the first-level cache, which does not see what other processors write.
+            total += tl.load(mine + split * BM * BN, cache_modifier=".cg")
+    if not SMALL:
+        biases = _of_columns(bias, n, N)
+        factor = None if alpha is None else _of_columns(alpha, n, N)
+        height = None if beta is None else _of_columns(beta, n, N)
     _store(total + biases[None, :], out, ring, factor, height, m, n, M, to, place, ring_frames, T, N)
 
 
@@ -242,17 +277,22 @@ def unit(
     m, n = _tile(C, BM, BN)
     place = tl.load(position + m // T, mask=m < M, other=0).to(tl.int32)
     row = _row(rows, m // T, m < M)
-    biases, pointwise_biases = _of_columns(bias, n, C), _of_columns(pointwise_bias, n, C)
-    between, between_height = _of_columns(between_alpha, n, C), _of_columns(between_beta, n, C)
-    factor, height = _of_columns(alpha, n, C), _of_columns(beta, n, C)
-    first = _first_weights(weight, n, C, C, TAPS * C, BK, AHEAD)
+    first = None if AHEAD == 0 else _first_weights(weight, n, C, C, TAPS * C, BK, AHEAD)
     wait(OVERLAP)
-    total = _convolve(x, weight, first, row, place, m, n, M, dilation, frames, T, C, C, TAPS, BM, BN, BK, STAGES)
-    total = _activated(total + biases[None, :], between, between_height).to(pointwise.dtype.element_ty)
-    weights = pointwise + n[:, None] * C + n[None, :]
-    total = tl.dot(total, tl.load(weights, mask=(n < C)[:, None] & (n < C)[None, :], other=0.0))
-    total += pointwise_biases[None, :] + _residual(residual, m, n, M, C)
-    _store(total, out, ring, factor, height, m, n, M, row, place, ring_frames, T, C)
+    total = _convolve(x, weight, first, 0, row, place, m, n, M, dilation, frames, T, C, C, TAPS, BM, BN, BK, STAGES)
+    between, between_height = _of_columns(between_alpha, n, C), _of_columns(between_beta, n, C)
+    total = _activated(total + _of_columns(bias, n, C)[None, :], between, between_height)
+    total = total.to(pointwise.dtype.element_ty)
+    # Part by part: all columns at once, with their weights, take so many registers that fewer programs run.
+    PART: tl.constexpr = min(64, C & -C)
+    for part in tl.range(0, C // PART, num_stages=1):
+        c = part * PART + tl.arange(0, PART)
+        weights = tl.load(pointwise + n[:, None] * C + c[None, :], mask=(n < C)[:, None], other=0.0)
+        after = tl.dot(total, weights) + _of_columns(pointwise_bias, c, C)[None, :]
+        after += _residual(residual, m, c, M, C)
+        factor = None if alpha is None else _of_columns(alpha, c, C)
+        height = None if beta is None else _of_columns(beta, c, C)
+        _store(after, out, ring, factor, height, m, c, M, row, place, ring_frames, T, C)
 
 
 @triton.jit

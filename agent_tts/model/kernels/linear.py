@@ -97,7 +97,7 @@ def _rows_times_matrix(
 
 
 @triton.jit
-def _prefetch(pointers):
+def prefetch(pointers):
     """Brings these lines of memory into the second-level cache."""
     tl.inline_asm_elementwise(
         "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [pointers], dtype=tl.int32, is_pure=False, pack=1
@@ -146,9 +146,9 @@ def _tiles_times_matrix(
     elif OVERLAP and AHEAD:
         LINE: tl.constexpr = 128 // (weight.dtype.element_ty.primitive_bitwidth // 8)
         lines = weight + (n % N)[:, None] * K + split * SPAN + tl.arange(0, AHEAD // LINE)[None, :] * LINE
-        _prefetch(lines)
+        prefetch(lines)
         if GATED:
-            _prefetch(lines + N * K)
+            prefetch(lines + N * K)
     if scale is not None:
         by = tl.load(scale + n[None, :], mask=ok_n)
         if GATED:
@@ -274,7 +274,7 @@ def linear(
         launch(
             _tiles_times_matrix, (across, down, tile.splits),
             parts=x.new_empty(area * tile.splits if tile.splits > 1 else 0, dtype=torch.float32),
-            counters=_counters(x.device), BLOCK_M=tile.rows, AHEAD=tile.ahead, SPLITS=tile.splits, **shared,
+            counters=split_counters(x.device), BLOCK_M=tile.rows, AHEAD=tile.ahead, SPLITS=tile.splits, **shared,
         )  # fmt: skip
     return out
 
@@ -297,6 +297,6 @@ def gate(both: Tensor) -> Tensor:
 
 
 @cache
-def _counters(device: torch.device) -> Tensor:
+def split_counters(device: torch.device) -> Tensor:
     """Zeros, in which splits count and which they reset. Kernels use them one after the other."""
     return torch.zeros(_MOST_TILES, device=device, dtype=torch.int32)
