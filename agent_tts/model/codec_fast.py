@@ -74,11 +74,12 @@ NEW_TENSOR = Output()
 
 
 def _run(
-    kernel: Any, x: Tensor, streams: Streams, rate: int, outputs: int, to: Output, tile: tiles.Tile, **arguments: Any
-) -> Tensor:
+    kernel: Any, x: Tensor, streams: Streams, rate: int, outputs: int, to: Output, tile: tiles.Tile, overlaps: bool = True,
+    **arguments: Any,
+) -> Tensor:  # fmt: skip
     """Launches a kernel on x whose result is [streams, rate, outputs]; gives the new tensor if `to.raw`.
 
-    It reads the streams and constants before the kernel before it has ended, unless `arguments` say OVERLAP=False.
+    If it overlaps the kernel before it, it reads the streams and constants before that has ended.
     """
     count = len(streams.position)
     out = x.new_empty(count, rate, outputs) if to.raw else None
@@ -86,7 +87,7 @@ def _run(
         kernel, (tile.count(count * rate, outputs), tile.splits),
         x=x, position=streams.position, out=out, M=count * rate, T=rate,
         BM=tile.rows, BN=tile.outputs, BK=tile.inputs, STAGES=tile.stages, AHEAD=tile.ahead, num_warps=tile.warps,
-        **{**overlap(x.device), **to.arguments(rate, outputs), **arguments},
+        **(overlap(x.device) if overlaps else {"OVERLAP": False}), **to.arguments(rate, outputs), **arguments,
     )  # fmt: skip
     return cast(Tensor, out)
 
@@ -158,10 +159,9 @@ class PackedConv:
         tile = tiles.codec_tile(m, n, len(self.weight) // self.taps, self.taps)
         parts = 0 if tile.splits == 1 else tile.count(m, n) * tile.splits * tile.rows * tile.outputs
         return _run(
-            kernels.conv, x, streams, self.rate, n, to, tile,
+            kernels.conv, x, streams, self.rate, n, to, tile, overlaps,
             parts=x.new_empty(parts, dtype=torch.float32), counters=split_counters(x.device), SPLITS=tile.splits,
             **self.ring_arguments(x, streams), N=n, ring_rows=to.rows(streams, self.rate, n),
-            **({} if overlaps else {"OVERLAP": False, "launch_pdl": False}),
         )  # fmt: skip
 
     @classmethod
