@@ -74,8 +74,8 @@ NEW_TENSOR = Output()
 
 
 def _run(
-    kernel: Any, x: Tensor, streams: Streams, rate: int, outputs: int, to: Output, tile: tiles.Tile, overlaps: bool = True,
-    **arguments: Any,
+    kernel: Any, x: Tensor, streams: Streams, rate: int, outputs: int, to: Output, tile: tiles.Tile,
+    overlaps: bool = True, **arguments: Any,
 ) -> Tensor:  # fmt: skip
     """Launches a kernel on x whose result is [streams, rate, outputs]; gives the new tensor if `to.raw`.
 
