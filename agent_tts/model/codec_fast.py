@@ -86,7 +86,7 @@ def _run(
     launch(
         kernel, (tile.count(count * rate, outputs), tile.splits),
         x=x, position=streams.position, out=out, M=count * rate, T=rate,
-        BM=tile.rows, BN=tile.outputs, BK=tile.inputs, STAGES=tile.stages, AHEAD=tile.ahead, num_warps=tile.warps,
+        BM=tile.rows, BN=tile.outputs, BK=tile.inputs, STAGES=tile.stages, num_warps=tile.warps,
         **(overlap(x.device) if overlaps else {"OVERLAP": False}), **to.arguments(rate, outputs), **arguments,
     )  # fmt: skip
     return cast(Tensor, out)

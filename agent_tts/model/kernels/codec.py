@@ -12,7 +12,6 @@ import triton
 import triton.language as tl
 
 from agent_tts.model.kernels.launch import wait
-from agent_tts.model.kernels.linear import prefetch
 
 
 @triton.jit
@@ -89,31 +88,14 @@ def _tile(N: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr):
 
 
 @triton.jit
-def _first_weights(
-    weight, n, columns: tl.constexpr, width: tl.constexpr, K: tl.constexpr, BK: tl.constexpr, AHEAD: tl.constexpr
-):
-    """What is read of a weight [K, width] before the previous kernel has ended: AHEAD inputs for outputs n < columns.
-
-    Gives those of the first step of the sum; the second-level cache reads the others.
-    """
-    k = tl.arange(0, BK)
-    HALF_LINE: tl.constexpr = 64 // (weight.dtype.element_ty.primitive_bitwidth // 8)
-    for step in tl.static_range(1, AHEAD // BK):
-        part = n // HALF_LINE * HALF_LINE
-        prefetch(weight + (step * BK + k)[:, None] * width + tl.minimum(part, columns - 1)[None, :])
-    return tl.load(weight + k[:, None] * width + n[None, :], mask=(n < columns)[None, :], other=0.0)
-
-
-@triton.jit
 def _convolve(
-    x, weight, first, begin, row, place, m, n, M, dilation, frames,
+    x, weight, begin, row, place, m, n, M, dilation, frames,
     T: tl.constexpr, C: tl.constexpr, N: tl.constexpr, TAPS: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr,
-    SPLITS: tl.constexpr = 1,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr, SPLITS: tl.constexpr = 1,
 ):  # fmt: skip
     """A causal convolution's sums, float32 [BM, BN]: ring x [R, frames * T, C], weight [TAPS * C, N].
 
-    From step `begin` on, one of SPLITS parts; `first` are the weights of that step, or None.
+    Of several splits the one that begins with step `begin`.
     """
     k = tl.arange(0, BK)
     weights = weight + k[:, None] * N + n[None, :]
@@ -121,11 +103,6 @@ def _convolve(
     total = tl.zeros((BM, BN), tl.float32)
     STEPS: tl.constexpr = TAPS * C // BK
     end = STEPS if SPLITS == 1 else tl.minimum(begin + tl.cdiv(STEPS, SPLITS), STEPS)
-    if first is not None:
-        age = (TAPS - 1 - begin * BK // C) * dilation
-        a = _window(x, begin % (C // BK) * BK + k, None, m % T - age, m < M, row, place, frames, T, C)
-        total = tl.dot(a, first, total)
-        begin += 1
     for step in tl.range(begin, end, num_stages=STAGES):
         age = (TAPS - 1 - step * BK // C) * dilation
         a = _window(x, step % (C // BK) * BK + k, None, m % T - age, m < M, row, place, frames, T, C)
@@ -144,8 +121,7 @@ def _residual(residual, m, n, M, N: tl.constexpr):
 def linear(
     x, weight, bias, scale, residual, out, rows, position, ring, alpha, beta, M, ring_frames,
     T: tl.constexpr, K: tl.constexpr, N: tl.constexpr, EPS: tl.constexpr, GELU: tl.constexpr, GATED: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr, AHEAD: tl.constexpr,
-    OVERLAP: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """A linear layer: x [M, K], weight [K, N], twice as wide if GATED -> `out` [M, N], and into `ring`.
 
@@ -166,9 +142,6 @@ def linear(
     k = tl.arange(0, BK)
     WIDTH: tl.constexpr = 2 * N if GATED else N
     weights = weight + k[:, None] * WIDTH + n[None, :]
-    first = None if AHEAD == 0 else _first_weights(weight, n, N, WIDTH, K, BK, AHEAD)
-    if GATED:
-        first_gated = None if AHEAD == 0 else _first_weights(weight + N, n, N, WIDTH, K, BK, AHEAD)
     wait(OVERLAP)
     inside = (n < N)[None, :]
     total = tl.zeros((BM, BN), tl.float32)
@@ -176,15 +149,7 @@ def linear(
         gated = tl.zeros((BM, BN), tl.float32)
     if EPS > 0:
         squares = tl.zeros((BM,), tl.float32)
-    if first is not None:
-        a = tl.load(x + m[:, None] * K + k[None, :], mask=(m < M)[:, None], other=0.0)
-        total = tl.dot(a, first, total)
-        if GATED:
-            gated = tl.dot(a, first_gated, gated)
-        if EPS > 0:
-            wide = a.to(tl.float32)
-            squares += tl.sum(wide * wide, 1)
-    for step in tl.range(0 if first is None else 1, K // BK, num_stages=STAGES):
+    for step in tl.range(0, K // BK, num_stages=STAGES):
         a = tl.load(x + m[:, None] * K + (step * BK + k)[None, :], mask=(m < M)[:, None], other=0.0)
         total = tl.dot(a, tl.load(weights + step * BK * WIDTH, mask=inside, other=0.0), total)
         if GATED:
@@ -221,8 +186,8 @@ def conv(
     x, rows, position, weight, bias, out, ring, ring_rows, alpha, beta, parts, counters, M, dilation, frames,
     ring_frames,
     T: tl.constexpr, C: tl.constexpr, N: tl.constexpr, TAPS: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr, AHEAD: tl.constexpr,
-    OVERLAP: tl.constexpr, SPLITS: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr, OVERLAP: tl.constexpr,
+    SPLITS: tl.constexpr,
 ):  # fmt: skip
     """A causal convolution that reads the ring x: see `_convolve`; bias [N] -> `out` [M, N], and into `ring`.
 
@@ -238,10 +203,9 @@ def conv(
         factor = None if alpha is None else _of_columns(alpha, n, N)
         height = None if beta is None else _of_columns(beta, n, N)
     begin = 0 if SPLITS == 1 else tl.program_id(1) * tl.cdiv(TAPS * C // BK, SPLITS)
-    first = None if AHEAD == 0 else _first_weights(weight + begin * BK * N, n, N, N, TAPS * C, BK, AHEAD)
     wait(OVERLAP)
     total = _convolve(
-        x, weight, first, begin, row, place, m, n, M, dilation, frames, T, C, N, TAPS, BM, BN, BK, STAGES, SPLITS
+        x, weight, begin, row, place, m, n, M, dilation, frames, T, C, N, TAPS, BM, BN, BK, STAGES, SPLITS
     )  # fmt: skip
     if SPLITS > 1:
         tile = tl.program_id(0)
@@ -267,8 +231,7 @@ def unit(
     x, rows, position, weight, bias, between_alpha, between_beta, pointwise, pointwise_bias, residual, out, ring,
     alpha, beta, M, dilation, frames, ring_frames,
     T: tl.constexpr, C: tl.constexpr, TAPS: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr, AHEAD: tl.constexpr,
-    OVERLAP: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """Both convolutions of a residual unit: a tile has all channels, BN >= C.
 
@@ -277,9 +240,8 @@ def unit(
     m, n = _tile(C, BM, BN)
     place = tl.load(position + m // T, mask=m < M, other=0).to(tl.int32)
     row = _row(rows, m // T, m < M)
-    first = None if AHEAD == 0 else _first_weights(weight, n, C, C, TAPS * C, BK, AHEAD)
     wait(OVERLAP)
-    total = _convolve(x, weight, first, 0, row, place, m, n, M, dilation, frames, T, C, C, TAPS, BM, BN, BK, STAGES)
+    total = _convolve(x, weight, 0, row, place, m, n, M, dilation, frames, T, C, C, TAPS, BM, BN, BK, STAGES)
     between, between_height = _of_columns(between_alpha, n, C), _of_columns(between_beta, n, C)
     total = _activated(total + _of_columns(bias, n, C)[None, :], between, between_height)
     total = total.to(pointwise.dtype.element_ty)

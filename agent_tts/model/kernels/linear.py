@@ -97,7 +97,7 @@ def _rows_times_matrix(
 
 
 @triton.jit
-def prefetch(pointers):
+def _prefetch(pointers):
     """Brings these lines of memory into the second-level cache."""
     tl.inline_asm_elementwise(
         "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [pointers], dtype=tl.int32, is_pure=False, pack=1
@@ -146,9 +146,9 @@ def _tiles_times_matrix(
     elif OVERLAP and AHEAD:
         LINE: tl.constexpr = 128 // (weight.dtype.element_ty.primitive_bitwidth // 8)
         lines = weight + (n % N)[:, None] * K + split * SPAN + tl.arange(0, AHEAD // LINE)[None, :] * LINE
-        prefetch(lines)
+        _prefetch(lines)
         if GATED:
-            prefetch(lines + N * K)
+            _prefetch(lines + N * K)
     if scale is not None:
         by = tl.load(scale + n[None, :], mask=ok_n)
         if GATED:
