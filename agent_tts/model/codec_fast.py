@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
@@ -18,14 +19,18 @@ from agent_tts.model.codec import Codec, CodecState, CodecTransformerLayer
 from agent_tts.model.codec_layers import CausalConv, CausalUpsample, DecoderBlock, ResidualUnit, Upsampling
 from agent_tts.model.kernels import codec as kernels
 from agent_tts.model.kernels import tiles
-from agent_tts.model.kernels.launch import launch, power_of_2
+from agent_tts.model.kernels.launch import launch, overlap, power_of_2
+from agent_tts.model.kernels.linear import split_counters
 from agent_tts.model.layers import RMSNorm
 
 Rings = tuple[Tensor, ...]  # the histories of a `CodecState`
 
 
 class PackedSnake(NamedTuple):
-    """SnakeBeta as factor and reciprocal height, float32, for each column of a product; ELU without a height."""
+    """SnakeBeta as factor in half turns and reciprocal height, float32, for each column of a product.
+
+    ELU: the factor alone, as it is.
+    """
 
     alpha: Tensor
     beta: Tensor | None
@@ -33,7 +38,7 @@ class PackedSnake(NamedTuple):
     @classmethod
     def of(cls, snake: nn.Module, repeat: int = 1) -> PackedSnake:
         alpha, beta = snake.get_parameter("alpha").float().exp(), snake.get_parameter("beta").float().exp()
-        return cls(alpha.repeat(repeat), (1.0 / (beta + 1e-9)).repeat(repeat))
+        return cls((alpha / math.pi).repeat(repeat), (1.0 / (beta + 1e-9)).repeat(repeat))
 
 
 class Streams(NamedTuple):
@@ -69,16 +74,20 @@ NEW_TENSOR = Output()
 
 
 def _run(
-    kernel: Any, x: Tensor, streams: Streams, rate: int, outputs: int, to: Output, tile: tiles.Tile, **arguments: Any
-) -> Tensor:
-    """Launches a kernel on x whose result is [streams, rate, outputs]; gives the new tensor if `to.raw`."""
+    kernel: Any, x: Tensor, streams: Streams, rate: int, outputs: int, to: Output, tile: tiles.Tile,
+    overlaps: bool = True, **arguments: Any,
+) -> Tensor:  # fmt: skip
+    """Launches a kernel on x whose result is [streams, rate, outputs]; gives the new tensor if `to.raw`.
+
+    If it overlaps the kernel before it, it reads the streams and constants before that has ended.
+    """
     count = len(streams.position)
     out = x.new_empty(count, rate, outputs) if to.raw else None
     launch(
-        kernel, (-(-count * rate // tile.rows) * -(-outputs // tile.outputs),),
+        kernel, (tile.count(count * rate, outputs), tile.splits),
         x=x, position=streams.position, out=out, M=count * rate, T=rate,
         BM=tile.rows, BN=tile.outputs, BK=tile.inputs, STAGES=tile.stages, num_warps=tile.warps,
-        **to.arguments(rate, outputs), **arguments,
+        **(overlap(x.device) if overlaps else {"OVERLAP": False}), **to.arguments(rate, outputs), **arguments,
     )  # fmt: skip
     return cast(Tensor, out)
 
@@ -143,12 +152,15 @@ class PackedConv:
             "frames": x[0].numel() // (self.rate * channels), "C": channels, "TAPS": self.taps,
         }  # fmt: skip
 
-    def __call__(self, x: Tensor, streams: Streams, to: Output = NEW_TENSOR) -> Tensor:
-        """The ring x -> [streams, rate, N]."""
+    def __call__(self, x: Tensor, streams: Streams, to: Output = NEW_TENSOR, *, overlaps: bool = True) -> Tensor:
+        """The ring x -> [streams, rate, N]. It must not overlap a kernel that writes the position of the streams."""
         n = self.weight.shape[1]
-        tile = tiles.codec_tile(len(streams.position) * self.rate, n, len(self.weight) // self.taps)
+        m = len(streams.position) * self.rate
+        tile = tiles.codec_tile(m, n, len(self.weight) // self.taps, self.taps)
+        parts = 0 if tile.splits == 1 else tile.count(m, n) * tile.splits * tile.rows * tile.outputs
         return _run(
-            kernels.conv, x, streams, self.rate, n, to, tile,
+            kernels.conv, x, streams, self.rate, n, to, tile, overlaps,
+            parts=x.new_empty(parts, dtype=torch.float32), counters=split_counters(x.device), SPLITS=tile.splits,
             **self.ring_arguments(x, streams), N=n, ring_rows=to.rows(streams, self.rate, n),
         )  # fmt: skip
 
@@ -204,7 +216,7 @@ class PackedUpsampling:
             x=ring, rows=streams.rows, position=streams.position, weight=self.depthwise, bias=self.bias,
             norm=self.norm.weight, shift=self.norm.bias, out=hidden, T=self.rate, C=channels,
             TAPS=len(self.depthwise), FRAMES=ring.shape[1] // self.rate, EPS=self.norm.eps,
-            BLOCK=power_of_2(channels), num_warps=4,
+            BLOCK=power_of_2(channels), num_warps=4, **overlap(x.device),
         )  # fmt: skip
         return self.reduce(self.expand(hidden, streams), streams, to, residual=x)
 
@@ -278,9 +290,9 @@ class FastCodec:
     @torch.inference_mode()
     def step(self, state: CodecState, codes: Tensor, run: Tensor, rows: Tensor | None = None) -> Tensor:
         """As `Codec.step`."""
-        streams = Streams(rows, state.position if rows is None else state.position[rows])
+        streams = Streams(rows, state.position.new_empty(len(run)))
         rings = state.histories
-        x = self._transform(self._quantize(rings, codes, run, streams), state, streams)
+        x = self._transform(self._quantize(state, codes, run, streams), state, streams)
         *upsamplings, last = self._upsamplings
         for upsampling in upsamplings:
             x = upsampling(x, streams, rings)
@@ -289,24 +301,19 @@ class FastCodec:
         self._first(rings[self._first.history], streams, inputs[0])
         for block, to in zip(self._blocks, inputs[1:], strict=True):
             block(streams, rings, to)
-        pcm = self._waveform(rings[self._last.history], streams, run)
-        if rows is None:
-            state.position.add_(run)
-        else:
-            state.position[rows] = streams.position + run
-        return pcm
+        return waveform(self._last, rings[self._last.history], streams, run)
 
-    def _quantize(self, rings: Rings, codes: Tensor, run: Tensor, streams: Streams) -> Tensor:
-        """Codes -> [streams, 1, latent]."""
+    def _quantize(self, state: CodecState, codes: Tensor, run: Tensor, streams: Streams) -> Tensor:
+        """Codes -> [streams, 1, latent]. Tells the streams their position, and moves those that run on in the state."""
         books, size, channels = self._table.shape
-        ring = rings[self._pre_conv.history]
-        block = min(256, power_of_2(channels))
+        ring = state.histories[self._pre_conv.history]
         launch(
-            kernels.quantize, (len(run), -(-channels // block)),
-            codes=codes, run=run, rows=streams.rows, position=streams.position, table=self._table, ring=ring,
-            SIZE=size, BOOKS=books, C=channels, FRAMES=ring.shape[1], BLOCK=block, num_warps=1,
+            kernels.quantize, (len(run),),
+            codes=codes, run=run, rows=streams.rows, position=state.position, place=streams.position,
+            table=self._table, ring=ring, SIZE=size, BOOKS=books, C=channels, FRAMES=ring.shape[1],
+            BLOCK=power_of_2(channels), num_warps=2, **overlap(ring.device),
         )  # fmt: skip
-        return self._pre_conv(ring, streams)
+        return self._pre_conv(ring, streams, overlaps=False)
 
     def _transform(self, x: Tensor, state: CodecState, streams: Streams) -> Tensor:
         config = self._config
@@ -320,23 +327,25 @@ class FastCodec:
                 qkv=qkv, rows=streams.rows, position=streams.position, keys=keys, values=values, out=mixed,
                 frequencies=self._frequencies, scale=config.head_dim**-0.5,
                 WINDOW=config.sliding_window, HEADS=heads, HALF=half,
-                SLOTS=power_of_2(config.sliding_window), num_warps=2,
+                SLOTS=power_of_2(config.sliding_window), num_warps=2, **overlap(x.device),
             )  # fmt: skip
             x = layer.out(mixed, streams, residual=x)
             x = layer.down(layer.gate(x, streams), streams, residual=x)
         return self._leave(x, streams)
 
-    def _waveform(self, ring: Tensor, streams: Streams, run: Tensor) -> Tensor:
-        conv, channels = self._last, ring.shape[2]
-        m, tile = len(run) * conv.rate, 32
-        out = torch.empty(len(run), conv.rate, dtype=torch.float32, device=ring.device)
-        launch(
-            kernels.waveform, (-(-m // tile),),
-            x=ring, rows=streams.rows, position=streams.position, run=run, weight=conv.weight, bias=conv.bias, out=out,
-            M=m, T=conv.rate, C=channels, TAPS=conv.taps, FRAMES=ring.shape[1] // conv.rate,
-            BM=tile, BLOCK=power_of_2(channels), num_warps=4,
-        )  # fmt: skip
-        return out
+
+def waveform(conv: PackedConv, ring: Tensor, streams: Streams, run: Tensor) -> Tensor:
+    """The ring of a convolution to one channel -> float32[streams, rate] within -1 and 1; zeros where not `run`."""
+    channels, tile = ring.shape[2], 128
+    out = torch.empty(len(run), conv.rate, dtype=torch.float32, device=ring.device)
+    launch(
+        kernels.waveform, (len(run) * -(-conv.rate // (tile - conv.taps + 1)),),
+        x=ring, rows=streams.rows, position=streams.position, run=run, weight=conv.weight, bias=conv.bias, out=out,
+        T=conv.rate, C=channels, TAPS=conv.taps, FRAMES=ring.shape[1] // conv.rate, BM=tile,
+        BLOCK=max(16, power_of_2(channels)), WIDE_TAPS=max(16, power_of_2(conv.taps)), num_warps=4,
+        **overlap(ring.device),
+    )  # fmt: skip
+    return out
 
 
 def _projected_codebooks(codec: Codec) -> Tensor:

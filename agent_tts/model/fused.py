@@ -107,11 +107,16 @@ class FusedLayer:
         self.gate_up = lay_out(mlp.gate_proj, mlp.up_proj)  # [2 I, H]
         self.down = lay_out(mlp.down_proj)  # [H, I]
 
-    def run(self, x: Tensor, attend: Callable[[Tensor], Tensor], adapted: Adapted | None = None) -> Tensor:
-        """[M, H] -> [M, H]; `attend` maps queries, keys and values to the attention's result."""
+    def run(
+        self, x: Tensor, attend: Callable[[Tensor], Tensor], adapted: Adapted | None = None, *, first: bool = False
+    ) -> Tensor:
+        """[M, H] -> [M, H]; `attend` maps queries, keys and values to the attention's result.
+
+        `first`: the kernel before it writes what `attend` reads ahead.
+        """
         if adapted is not None:
             return self._run_adapted(x, attend, adapted)
-        mixed = attend(linear(x, self.qkv, norm=self.input_norm))
+        mixed = attend(linear(x, self.qkv, norm=self.input_norm, early=not first))
         x = linear(mixed, self.out, residual=x)
         hidden = linear(x, self.gate_up, norm=self.mlp_norm, gated=True)
         return linear(hidden, self.down, residual=x)
@@ -201,7 +206,8 @@ class FusedTalker:
         adapted = self._adapted(rows)
         both = (part.view(E4M3) if part.dtype == torch.uint8 else part for part in (cache.keys, cache.values))
         for layer, keys, values, its in zip(self.layers, *both, adapted, strict=True):
-            x = layer.run(x, partial(self._attend, layer, keys, values, queries), its)
+            attending = partial(self._attend, layer, keys, values, queries)
+            x = layer.run(x, attending, its, first=layer is self.layers[0])
         return rms_norm(x, self._norm)
 
     def _adapted(self, rows: Tensor | None) -> Sequence[Adapted | None]:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from agent_tts.model.codec import CodecState
-from agent_tts.model.codec_fast import Output, PackedConv, PackedLinear, PackedSnake, Rings, Streams
+from agent_tts.model.codec_fast import Output, PackedConv, PackedLinear, PackedSnake, Rings, Streams, waveform
 from agent_tts.model.codec_layers import CausalConv
 from agent_tts.model.config import FRAME_SAMPLES
 from agent_tts.model.kernels import codec as kernels
@@ -137,18 +137,6 @@ class FastWatermark:
         for (up, unit), source, to in zip(self._up, ups, [*ups[1:], rings[self._leave.history]], strict=True):
             x = up(source, streams, Output(rings[unit.first.history], elu))
             unit(x, streams, rings, elu, to)
-        mark = self._samples(rings[self._leave.history], streams, run)
+        mark = waveform(self._leave, rings[self._leave.history], streams, run)
         state.position[everyone] = position + run
         return mark
-
-    def _samples(self, ring: Tensor, streams: Streams, run: Tensor) -> Tensor:
-        conv, channels = self._leave, ring.shape[2]
-        count, tile = len(run) * FRAME_SAMPLES, 32
-        out = torch.empty(len(run), FRAME_SAMPLES, dtype=torch.float32, device=ring.device)
-        launch(
-            kernels.waveform, (-(-count // tile),),
-            x=ring, rows=streams.rows, position=streams.position, run=run, weight=conv.weight, bias=conv.bias, out=out,
-            M=count, T=FRAME_SAMPLES, C=channels, TAPS=conv.taps, FRAMES=ring.shape[1] // FRAME_SAMPLES,
-            BM=tile, BLOCK=power_of_2(channels), num_warps=4,
-        )  # fmt: skip
-        return out

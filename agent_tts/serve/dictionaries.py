@@ -14,7 +14,6 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Literal, Self
 
@@ -23,6 +22,7 @@ from pydantic import TypeAdapter
 
 from agent_tts.config import settings as config
 from agent_tts.errors import Internal, InvalidRequest, SettingsError, StorageFull, UnknownDictionary
+from agent_tts.file_lock import file_lock
 from agent_tts.lexicon import Entry, Lexicon
 from agent_tts.phones import to_ipa
 from agent_tts.voices.library import default_folder
@@ -228,13 +228,14 @@ class Dictionaries:
 
     def delete(self, dictionary_id: str) -> None:
         """Delete a dictionary with all its versions. Raises `UnknownDictionary`, or `Internal` if the disk refuses."""
-        self._read.pop(dictionary_id, None)
-        try:
-            self._path(dictionary_id).unlink()
-        except FileNotFoundError:
-            raise _unknown() from None
-        except OSError as error:
-            raise _refused("deleted", error) from error
+        with self._alone():
+            self._read.pop(dictionary_id, None)
+            try:
+                self._path(dictionary_id).unlink()
+            except FileNotFoundError:
+                raise _unknown() from None
+            except OSError as error:
+                raise _refused("deleted", error) from error
 
     # ------------------------------------------------------------ inside
 
@@ -243,15 +244,11 @@ class Dictionaries:
         """Keep other threads, and other processes of this machine, from changing a dictionary."""
         with self._changing, ExitStack() as locked:
             try:
-                import fcntl
-
-                self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-                opener = partial(os.open, mode=0o600)
-                fcntl.flock(locked.enter_context(open(self._folder / _LOCK, "ab", opener=opener)), fcntl.LOCK_EX)
-            except ImportError:  # Windows, where a node is one process
-                pass
+                locked.enter_context(file_lock(self._folder / _LOCK))
+            except BlockingIOError:
+                raise Internal("another process changes the dictionaries: try again", retry_after_ms=1_000) from None
             except OSError as error:
-                raise _refused("stored", error) from error
+                raise _refused("changed", error) from error
             yield
 
     def _names(self) -> list[str]:

@@ -24,9 +24,8 @@ import stat
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Iterator, Mapping, Set
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -37,6 +36,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from agent_tts.config.settings import Voices
 from agent_tts.errors import Internal, SettingsError, StorageFull, UnknownVoice, Unsupported, VoiceExists, VoiceLimit
+from agent_tts.file_lock import LOCK_S, file_lock
 from agent_tts.lexicon import Lexicon
 from agent_tts.model.adapter_file import CONFIG, WEIGHTS, AdapterFile
 from agent_tts.voices.names import checked_name, did_you_mean, is_name, library_name
@@ -57,7 +57,6 @@ _FILES = (_JSON, _ARRAYS, _LEXICON, f"{_ADAPTER}/{CONFIG}", f"{_ADAPTER}/{WEIGHT
 _ORIGIN = "origin"
 # Held by the process that changes the store's voices or their copies; its modification time is that of the last copy.
 _LOCK = ".lock"
-LOCK_S = 10.0  # longest wait for it
 _VECTOR = re.compile(r"vector_([1-9][0-9]{0,4})")
 # Folders that are being added or deleted. One that is this old was left by a process that died.
 _TEMPORARY = ".temporary-"
@@ -451,24 +450,15 @@ class VoiceLibrary:
         if self.store is None:
             yield 0.0
             return
-        import fcntl
-
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        deadline = time.monotonic() + (LOCK_S if wait else 0)
-        with open(self._folder / _LOCK, "ab", opener=lambda path, flags: os.open(path, flags, 0o600)) as lock:
-            new = lock.tell() == 0
-            while True:
-                try:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    if not wait:
-                        yield None
-                        return
-                    if time.monotonic() > deadline:
-                        raise StoreLost("another process changes the voices: try again", retry_after_ms=1_000) from None
-                    time.sleep(0.02)
-            if new:  # there has been no copy
+        with ExitStack() as locked:
+            try:
+                lock = locked.enter_context(file_lock(self._folder / _LOCK, LOCK_S if wait else 0))
+            except BlockingIOError:
+                if wait:
+                    raise StoreLost("another process changes the voices: try again", retry_after_ms=1_000) from None
+                yield None
+                return
+            if os.fstat(lock.fileno()).st_size == 0:  # there has been no copy
                 lock.write(b"\n")
                 lock.flush()
                 os.utime(lock.fileno(), (0, 0))

@@ -6,6 +6,9 @@ import pytest
 import torch
 
 from agent_tts.model.speech import SpeechModel
+from tests.engine.qwen3.conftest import reads_all_texts_in_a_step
+
+__all__ = ["reads_all_texts_in_a_step"]  # a fixture
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from agent_tts.bench.checkpoint import write
 from agent_tts.config.settings import Checkpoint, Qwen3, Settings, Voices
 from agent_tts.engine.base import AddText, FrameOutput, ReleaseSlot, StartRequest
 from agent_tts.engine.qwen3.engine import Qwen3Engine
+from agent_tts.engine.qwen3.graphs import ChunkInputs
 from agent_tts.events import Sampling, SpeechOptions
 from tests.engine.driver import routed
 
@@ -58,6 +59,19 @@ def sound(made: Qwen3Engine, *slots: int, options: SpeechOptions = RYAN) -> NDAr
     return np.frombuffer(pcm, "<i2").astype(np.int64)
 
 
+def batches_of(made: Qwen3Engine) -> list[tuple[tuple[int, ...], int]]:
+    """Of its steps from now on: the rows, and how many entries of prompts are beside them. Rounding depends on them."""
+    graphs, batches = made._models[0].runner._graphs, list[tuple[tuple[int, ...], int]]()
+    step = graphs.step
+
+    def recorded(rows: Sequence[int], parts: Sequence[ChunkInputs] = (), **options: Any) -> Any:
+        batches.append((tuple(rows), sum(len(part.positions) for part in parts)))
+        return step(rows, parts, **options)
+
+    graphs.step = recorded  # type: ignore[method-assign]
+    return batches
+
+
 def test_float32_gives_the_audio_of_the_cpu(folder: Path) -> None:
     with engine(folder, device="cpu", slots=1) as cpu, engine(folder, device="cuda", dtype="float32", slots=1) as gpu:
         ours, theirs = sound(gpu, 0), sound(cpu, 0)
@@ -68,8 +82,11 @@ def test_float32_gives_the_audio_of_the_cpu(folder: Path) -> None:
 def test_captured_steps_equal_uncaptured_ones(folder: Path, weights: str) -> None:
     given: dict[str, Any] = {"device": "cuda", "weights": weights, "kv_cache": weights}
     with engine(folder, **given) as captured, engine(folder, **given, cuda_graphs=False) as parts:
+        mine, theirs = batches_of(captured), batches_of(parts)
         for slots in ((0,), (1, 0), (3, 2, 1, 0)):
-            assert np.array_equal(sound(captured, *slots), sound(parts, *slots))
+            ours, expected = sound(captured, *slots), sound(parts, *slots)
+            assert mine == theirs, "not the same steps"
+            assert np.array_equal(ours, expected)
 
 
 def test_a_reused_row_and_a_cached_prefix_do_not_change_the_audio(folder: Path) -> None:

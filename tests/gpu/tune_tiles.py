@@ -187,7 +187,7 @@ def codec_layer(rate: int, channels: int, outputs: int, taps: int, batch: int) -
 def tune_codec() -> None:
     table = tiles.codec_tile
     for batch, (rate, channels, outputs, taps) in product(BATCHES, CODEC):
-        known, run = table(batch * rate, outputs, channels), codec_layer(rate, channels, outputs, taps, batch)
+        known, run = table(batch * rate, outputs, channels, taps), codec_layer(rate, channels, outputs, taps, batch)
         times: dict[Tile, float] = {}
         for tile in [known, *codec_tiles(channels)]:
             with suppress(TooLarge):

@@ -104,6 +104,13 @@ def test_both_convolutions_of_a_unit_in_one_kernel_are_the_same(
         assert relative_error(fast.step(found, codes, run), codec.step(expected, codes, run)) < PARITY
 
 
+def test_a_sum_in_splits_is_the_same(codec: Codec, fast: FastCodec, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiles, "SPLIT_INPUTS", 0)
+    expected, found, run = state_of(codec, 1), state_of(codec, 1), mask(True)
+    for codes in random_codes(2, 1):
+        assert relative_error(fast.step(found, codes, run), codec.step(expected, codes, run)) < PARITY
+
+
 def test_it_goes_on_where_a_whole_clip_ended(codec: Codec, fast: FastCodec) -> None:
     frames = WINDOW + 2
     codes, clip, rows = random_codes(frames + 1, 1), state_of(codec, 1), state_of(codec, 2)

@@ -118,7 +118,7 @@ def test_the_kernels_compute_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     # The tiles of a large batch: the interpreter runs one program after the other.
     monkeypatch.setattr(watermark_fast, "_UNITS", 128)
     tile = tiles.codec_tile
-    monkeypatch.setattr(tiles, "codec_tile", lambda _, outputs, channels: tile(1 << 20, outputs, channels))
+    monkeypatch.setattr(tiles, "codec_tile", lambda _, *shape: tile(1 << 20, *shape))
     torch.manual_seed(0)
     plain = Watermark(32, ratios, DIMENSION).eval().requires_grad_(False)
     fast = watermark_fast.FastWatermark(plain)

@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import sys
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.sharedctypes import Synchronized
 from traceback import print_exc
@@ -163,6 +164,10 @@ def _work(
 
 
 def _launcher(kernel: Any) -> None:
-    """Up to triton 3.6, a launch needs a C module for the kernel's signature, which is compiled and cached too."""
+    """Up to triton 3.6, a launch needs a C module for the kernel's signature, which is compiled and cached too.
+
+    It is linked with the GPU's driver; where there is none, as where an image is built, the node compiles it.
+    """
     if kernel.metadata.target.backend == "cuda" and hasattr(nvidia, "make_launcher"):
-        nvidia.CudaLauncher(kernel.src, kernel.metadata)
+        with suppress(AssertionError):
+            nvidia.CudaLauncher(kernel.src, kernel.metadata)

@@ -224,6 +224,18 @@ def _attend(
 
 
 @triton.jit
+def _weighted(x, weight, angles, DIM: tl.constexpr):
+    """A head at x times the norm's weight, and turned, in float32: both halves, and the norm's mean square."""
+    low, high = _halves(x, DIM)
+    low, high = low.to(tl.float32), high.to(tl.float32)
+    square = tl.sum(low * low + high * high, 0) / DIM
+    cos, sin = angles
+    cos, sin = cos.to(tl.float32), sin.to(tl.float32)
+    low, high = low * weight[0].to(tl.float32), high * weight[1].to(tl.float32)
+    return low * cos - high * sin, high * cos + low * sin, square
+
+
+@triton.jit
 def _attend_in_frame(
     qkv,  # [TOKENS, B, (HEADS + 2 PAIRS) DIM]
     q_norm,  # [DIM]
@@ -242,37 +254,44 @@ def _attend_in_frame(
     TOKENS: tl.constexpr,  # 1, or 2 at the start of a frame
     OVERLAP: tl.constexpr,
 ):
-    """A frame is one tile: one program for a row and a pair of key and value heads."""
-    row, pair = tl.program_id(0), tl.program_id(1)
+    """A frame is one tile: one program for a row and a query head. Norms scale the products, not their operands."""
+    row, head = tl.program_id(0), tl.program_id(1)
     GROUP: tl.constexpr = HEADS // PAIRS
-    WIDTH: tl.constexpr = (HEADS + 2 * PAIRS) * DIM
-    kind = qkv.dtype.element_ty
-    d, p = tl.arange(0, DIM), tl.arange(0, SIZE)
-    heads = pair * GROUP + tl.arange(0, GROUP)
+    pair = head // GROUP
+    d, half, p = tl.arange(0, DIM), tl.arange(0, DIM // 2), tl.arange(0, SIZE)
     cache = row * SIZE * PAIRS * DIM + pair * DIM
     at = cache + (p * PAIRS * DIM)[:, None]
+    kind = qkv.dtype.element_ty
     k_low, k_high, value = _read(keys, values, at, (p <= position - TOKENS)[:, None], kind, DIM)
-    q_scale, k_scale, last = _halves(q_norm, DIM), _halves(k_norm, DIM), _halves(rope + position * DIM, DIM)
+    q_weight, k_weight, last = _halves(q_norm, DIM), _halves(k_norm, DIM), _halves(rope + position * DIM, DIM)
     wait(OVERLAP)
     for token in tl.static_range(TOKENS):
         here = position - (TOKENS - 1) + token
         place = token * tl.num_programs(0) + row
-        x = qkv + place * WIDTH
+        x = qkv + place * (HEADS + 2 * PAIRS) * DIM
         angles = last if token == TOKENS - 1 else _halves(rope + here * DIM, DIM)
-        q_low, q_high = _turned(x, heads, q_scale, angles, eps, DIM)
-        to = cache + here * PAIRS * DIM + tl.zeros((1, 1), tl.int32)
-        new_low, new_high, new_value = _keep(x, to, keys, values, k_scale, angles, eps, pair, HEADS, PAIRS, DIM)
-        new = (p == here)[:, None]
-        k_low, k_high = tl.where(new, new_low, k_low), tl.where(new, new_high, k_high)
-        value = tl.where(new, new_value, value)
-        products = q_low.to(tl.float32)[:, None, :] * k_low.to(tl.float32)[None, :, :]
-        products += q_high.to(tl.float32)[:, None, :] * k_high.to(tl.float32)[None, :, :]
-        logits = tl.where((p <= here)[None, :], tl.sum(products, 2) * scale, float("-inf"))
-        power = tl.exp(logits - tl.max(logits, 1)[:, None])
-        power = (power / tl.sum(power, 1)[:, None]).to(kind).to(tl.float32)
-        mixed = tl.sum(power[:, :, None] * value.to(tl.float32)[None, :, :], 1)
-        to = (place * HEADS + heads)[:, None] * DIM + d[None, :]
-        tl.store(out + to, mixed.to(kind))
+        new_value = tl.load(x + (HEADS + PAIRS + pair) * DIM + d)
+        q_low, q_high, q_square = _weighted(x + head * DIM, q_weight, angles, DIM)
+        new_low, new_high, k_square = _weighted(x + (HEADS + pair) * DIM, k_weight, angles, DIM)
+        by_query, by_key = tl.rsqrt(q_square + eps) * scale, tl.rsqrt(k_square + eps)
+        own = tl.sum(q_low * new_low + q_high * new_high, 0) * by_query * by_key
+        products = q_low[None, :] * k_low.to(tl.float32) + q_high[None, :] * k_high.to(tl.float32)
+        logits = tl.where(p < here, tl.sum(products, 1) * by_query, float("-inf"))
+        new_low, new_high = (new_low * by_key).to(kind), (new_high * by_key).to(kind)
+        if head % GROUP == 0:
+            to = cache + here * PAIRS * DIM
+            tl.store(keys + to + half, new_low)
+            tl.store(keys + to + DIM // 2 + half, new_high)
+            tl.store(values + to + d, new_value)
+        top = tl.maximum(tl.max(logits, 0), own)
+        power, power_of_own = tl.exp(logits - top), tl.exp(own - top)
+        mixed = tl.sum(power[:, None] * value.to(tl.float32), 0) + power_of_own * new_value.to(tl.float32)
+        mixed /= tl.sum(power, 0) + power_of_own
+        tl.store(out + (place * HEADS + head) * DIM + d, mixed.to(kind))
+        if token < TOKENS - 1:
+            new = (p == here)[:, None]
+            k_low, k_high = tl.where(new, new_low[None, :], k_low), tl.where(new, new_high[None, :], k_high)
+            value = tl.where(new, new_value[None, :], value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,7 +353,9 @@ def attend(
     Keys and values [blocks, size, pairs, dim] are one layer of the cache; a block is contiguous. A row at the padding
     position writes nothing, and its result is undefined.
     """
-    scratch, splits, few = queries.scratch, queries.scratch.parts.shape[2], len(qkv) <= 8
+    scratch, splits = queries.scratch, queries.scratch.parts.shape[2]
+    # The fastest measured on an H200.
+    tile, warps, stages = (_TILE, 4, 3) if len(qkv) <= 8 else (_TILE, 2, 2) if len(qkv) <= 64 else (32, 1, 2)
     shared = {
         "qkv": qkv, "k_norm": k_norm, "rope": heads.rope, "positions": queries.positions, "keys": keys,
         "values": values, "block_table": queries.block_table, "eps": heads.eps,
@@ -347,8 +368,8 @@ def attend(
     launch(
         _attend, (len(qkv), heads.pairs, splits),
         q_norm=q_norm, out=out, parts=scratch.parts, tops=scratch.tops, counters=scratch.counters,
-        scale=heads.dim**-0.5, SPLIT=scratch.split, SPLITS=splits, TILE=_TILE, MERGED=_MERGED,
-        num_warps=4 if few else 2, num_stages=3 if few else 2, **shared,  # the fastest measured on an H200
+        scale=heads.dim**-0.5, SPLIT=scratch.split, SPLITS=splits, TILE=tile, MERGED=_MERGED,
+        num_warps=warps, num_stages=stages, **shared,
     )  # fmt: skip
 
 
@@ -362,7 +383,7 @@ def attend_in_frame(
     """
     out = qkv.new_empty(len(qkv), heads.queries * heads.dim)
     launch(
-        _attend_in_frame, (len(qkv) // tokens, heads.pairs),
+        _attend_in_frame, (len(qkv) // tokens, heads.queries),
         qkv=qkv, q_norm=q_norm, k_norm=k_norm, rope=heads.rope, keys=keys, values=values, out=out,
         eps=heads.eps, scale=heads.dim**-0.5, position=position,
         HEADS=heads.queries, PAIRS=heads.pairs, DIM=heads.dim, SIZE=keys.shape[1], TOKENS=tokens,

@@ -11,36 +11,35 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-
-@triton.jit
-def _sin_squared(x):
-    """sin(x)^2 within 6e-7 where |x| < 1e3: the period is taken off, then a minimax polynomial on [-pi/2, pi/2]."""
-    # Adding 1.5 * 2^23 leaves a float32 no bits for a fraction: it rounds to nearest.
-    turns = x * 0.3183098861837907 + 12582912.0 - 12582912.0
-    x -= turns * 3.140625  # pi in two parts, the first with few enough bits that the product is exact
-    x -= turns * 0.0009676535897932385
-    u = x * x
-    p = 0.00011397286859109488
-    p = p * u - 0.0031074611139216583
-    p = p * u + 0.04436982476582221
-    p = p * u - 0.33329891749705076
-    p = p * u + 0.999995570143933
-    return u * p
+from agent_tts.model.kernels.launch import wait
 
 
 @triton.jit
-def _snake(x, alpha, beta, n, inside):
-    """SnakeBeta of x [M, N]; alpha float32[N] is the factor itself, beta the reciprocal one."""
-    factor = tl.load(alpha + n, mask=inside, other=0.0)[None, :]
-    height = tl.load(beta + n, mask=inside, other=0.0)[None, :]
-    return x + height * _sin_squared(x * factor)
+def _activated(x, factor, height):
+    """SnakeBeta of x [M, N] by float32[N]: the factor in half turns, and a reciprocal height; ELU without a height.
+
+    sin(x)^2 within 5e-7 where |x| < 1e3: whole half turns are taken off, then a minimax polynomial.
+    """
+    if height is None:
+        x = tl.where(x > 0, x, factor[None, :] * (tl.exp(tl.minimum(x, 0.0)) - 1.0))
+    else:
+        # Adding 1.5 * 2^23 leaves a float32 no bits for a fraction: it rounds to nearest.
+        turns = x * factor[None, :] + 12582912.0 - 12582912.0
+        part = x * factor[None, :] - turns
+        u = part * part
+        p = 10.581300359230285
+        p = p * u - 29.426274363110725
+        p = p * u + 42.64342618575787
+        p = p * u - 32.465139550539156
+        p = p * u + 9.869524813549956
+        x += height[None, :] * (u * p)
+    return x
 
 
 @triton.jit
-def _elu(x, alpha, n, inside):
-    """ELU of x [M, N] with alpha float32[N]."""
-    factor = tl.load(alpha + n, mask=inside, other=0.0)[None, :]
-    return tl.where(x > 0, x, factor * (tl.exp(tl.minimum(x, 0.0)) - 1.0))
+def _of_columns(values, n, N: tl.constexpr):
+    """float32 values of columns n."""
+    return tl.load(values + n, mask=n < N, other=0.0).to(tl.float32)
 
 
 @triton.jit
@@ -53,30 +52,28 @@ def _row(rows, stream, inside):
 
 
 @triton.jit
-def _store(value, out, ring, alpha, beta, m, n, M, row, position, frames, T: tl.constexpr, N: tl.constexpr):
+def _store(value, out, ring, factor, height, m, n, M, row, position, frames, T: tl.constexpr, N: tl.constexpr):
     """value [M, N] into `out` [M, N] as it is, and into this frame of `ring` activated, each if there is one."""
     inside = (m < M)[:, None] & (n < N)[None, :]
     if out is not None:
         tl.store(out + m[:, None] * N + n[None, :], value.to(out.dtype.element_ty), mask=inside)
     if ring is not None:
-        if alpha is not None:
-            if beta is not None:  # noqa: SIM108 - both sides of a ternary would be compiled
-                value = _snake(value, alpha, beta, n, n < N)
-            else:
-                value = _elu(value, alpha, n, n < N)
+        if factor is not None:
+            value = _activated(value, factor, height)
         time = (row * frames + position % frames) * T + m % T
         tl.store(ring + time[:, None] * N + n[None, :], value.to(ring.dtype.element_ty), mask=inside)
 
 
 @triton.jit
-def _window(x, k, inside, age, row, position, m, M, frames, T: tl.constexpr, C: tl.constexpr):
-    """Channels k, `age` steps before steps m, of rows of a ring [len(m), len(k)]: zeros before the start of a stream.
-    bool `inside` [1, len(k)] says which channels there are, if not all of them.
+def _window(
+    x, k, inside, time, seen, row, position, frames, T: tl.constexpr, C: tl.constexpr
+):  # fmt: skip
+    """Channels k at times of rows of a ring [len(time), len(k)], counted from the start of the frame: zeros before the
+    start of a stream and where not `seen`. bool `inside` [1, len(k)] says which channels there are, if not all of them.
     """
-    time = m % T - age
     slot = position % frames * T + time
     slot = tl.where(slot < 0, slot + frames * T, slot)
-    seen = ((m < M) & (position * T + time >= 0))[:, None]
+    seen = (seen & (position * T + time >= 0))[:, None]
     if inside is not None:
         seen &= inside
     at = (row * frames * T + slot) * C
@@ -92,50 +89,60 @@ def _tile(N: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr):
 
 @triton.jit
 def _convolve(
-    x, weight, row, place, m, n, M, dilation, frames,
+    x, weight, begin, row, place, m, n, M, dilation, frames,
     T: tl.constexpr, C: tl.constexpr, N: tl.constexpr, TAPS: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr, SPLITS: tl.constexpr = 1,
 ):  # fmt: skip
-    """A causal convolution's sums, float32 [BM, BN]: ring x [R, frames * T, C], weight [TAPS * C, N]."""
+    """A causal convolution's sums, float32 [BM, BN]: ring x [R, frames * T, C], weight [TAPS * C, N].
+
+    Of several splits the one that begins with step `begin`.
+    """
     k = tl.arange(0, BK)
     weights = weight + k[:, None] * N + n[None, :]
     inside = (n < N)[None, :]
     total = tl.zeros((BM, BN), tl.float32)
-    for step in tl.range(0, TAPS * C // BK, num_stages=STAGES):
+    STEPS: tl.constexpr = TAPS * C // BK
+    end = STEPS if SPLITS == 1 else tl.minimum(begin + tl.cdiv(STEPS, SPLITS), STEPS)
+    for step in tl.range(begin, end, num_stages=STAGES):
         age = (TAPS - 1 - step * BK // C) * dilation
-        a = _window(x, step % (C // BK) * BK + k, None, age, row, place, m, M, frames, T, C)
+        a = _window(x, step % (C // BK) * BK + k, None, m % T - age, m < M, row, place, frames, T, C)
         total = tl.dot(a, tl.load(weights + step * BK * N, mask=inside, other=0.0), total)
     return total
 
 
 @triton.jit
-def _add(total, bias, n, N: tl.constexpr):
-    return total + tl.load(bias + n, mask=n < N, other=0.0).to(tl.float32)[None, :]
-
-
-@triton.jit
-def _add_residual(total, residual, m, n, M, N: tl.constexpr):
+def _residual(residual, m, n, M, N: tl.constexpr):
+    """float32 [M, N]"""
     at = m[:, None] * N + n[None, :]
-    return total + tl.load(residual + at, mask=(m < M)[:, None] & (n < N)[None, :], other=0.0).to(tl.float32)
+    return tl.load(residual + at, mask=(m < M)[:, None] & (n < N)[None, :], other=0.0).to(tl.float32)
 
 
 @triton.jit(do_not_specialize=["M", "ring_frames"])
 def linear(
     x, weight, bias, scale, residual, out, rows, position, ring, alpha, beta, M, ring_frames,
     T: tl.constexpr, K: tl.constexpr, N: tl.constexpr, EPS: tl.constexpr, GELU: tl.constexpr, GATED: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """A linear layer: x [M, K], weight [K, N], twice as wide if GATED -> `out` [M, N], and into `ring`.
 
     In this order, each if there is one: root-mean-square norm of x by EPS > 0, bias [N], GELU or silu(first half) *
-    second half, scale [N], residual [M, N]. `rows` are those of the ring.
+    second half, scale [N], residual [M, N]. `rows` are those of the ring. The kernel before this one must not write
+    the residual: a small tile's is read ahead.
     """
     m, n = _tile(N, BM, BN)
     place = tl.load(position + m // T, mask=m < M, other=0).to(tl.int32)
     row = _row(rows, m // T, m < M)
+    SMALL: tl.constexpr = BM * BN <= 4096  # and so has registers for what is read ahead
+    if SMALL:
+        biases = None if bias is None else _of_columns(bias, n, N)
+        scales = None if scale is None else _of_columns(scale, n, N)
+        factor = None if alpha is None else _of_columns(alpha, n, N)
+        height = None if beta is None else _of_columns(beta, n, N)
+        added = None if residual is None else _residual(residual, m, n, M, N)
     k = tl.arange(0, BK)
     WIDTH: tl.constexpr = 2 * N if GATED else N
     weights = weight + k[:, None] * WIDTH + n[None, :]
+    wait(OVERLAP)
     inside = (n < N)[None, :]
     total = tl.zeros((BM, BN), tl.float32)
     if GATED:
@@ -151,37 +158,72 @@ def linear(
             wide = a.to(tl.float32)
             squares += tl.sum(wide * wide, 1)
     if EPS > 0:
-        factor = tl.rsqrt(squares / K + EPS)[:, None]
-        total *= factor
+        by = tl.rsqrt(squares / K + EPS)[:, None]
+        total *= by
         if GATED:
-            gated *= factor
-    if bias is not None:
-        total = _add(total, bias, n, N)
+            gated *= by
+    if not SMALL:
+        biases = None if bias is None else _of_columns(bias, n, N)
+        scales = None if scale is None else _of_columns(scale, n, N)
+        factor = None if alpha is None else _of_columns(alpha, n, N)
+        height = None if beta is None else _of_columns(beta, n, N)
+        added = None if residual is None else _residual(residual, m, n, M, N)
+    if biases is not None:
+        total += biases[None, :]
     if GELU:
         total = 0.5 * total * (1.0 + tl.erf(total * 0.7071067811865476))
     if GATED:
         total = total * tl.sigmoid(total) * gated
-    if scale is not None:
-        total *= tl.load(scale + n, mask=n < N, other=0.0).to(tl.float32)[None, :]
-    if residual is not None:
-        total = _add_residual(total, residual, m, n, M, N)
-    _store(total, out, ring, alpha, beta, m, n, M, row, place, ring_frames, T, N)
+    if scales is not None:
+        total *= scales[None, :]
+    if added is not None:
+        total += added
+    _store(total, out, ring, factor, height, m, n, M, row, place, ring_frames, T, N)
 
 
 @triton.jit(do_not_specialize=["M", "dilation", "frames", "ring_frames"])
 def conv(
-    x, rows, position, weight, bias, out, ring, ring_rows, alpha, beta, M, dilation, frames, ring_frames,
+    x, rows, position, weight, bias, out, ring, ring_rows, alpha, beta, parts, counters, M, dilation, frames,
+    ring_frames,
     T: tl.constexpr, C: tl.constexpr, N: tl.constexpr, TAPS: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr, OVERLAP: tl.constexpr,
+    SPLITS: tl.constexpr,
 ):  # fmt: skip
-    """A causal convolution that reads the ring x: see `_convolve`; bias [N] -> `out` [M, N], and into `ring`."""
+    """A causal convolution that reads the ring x: see `_convolve`; bias [N] -> `out` [M, N], and into `ring`.
+
+    The last of a tile's splits puts their sums, `parts` float32[tiles, SPLITS, BM, BN], together in their order;
+    `counters` int32[tiles] are zero before and after.
+    """
     m, n = _tile(N, BM, BN)
     place = tl.load(position + m // T, mask=m < M, other=0).to(tl.int32)
-    row = _row(rows, m // T, m < M)
-    total = _convolve(x, weight, row, place, m, n, M, dilation, frames, T, C, N, TAPS, BM, BN, BK, STAGES)
-    total = _add(total, bias, n, N)
-    row = _row(ring_rows, m // T, m < M)
-    _store(total, out, ring, alpha, beta, m, n, M, row, place, ring_frames, T, N)
+    row, to = _row(rows, m // T, m < M), _row(ring_rows, m // T, m < M)
+    SMALL: tl.constexpr = BM * BN <= 4096  # and so has registers for what is read ahead
+    if SMALL:
+        biases = _of_columns(bias, n, N)
+        factor = None if alpha is None else _of_columns(alpha, n, N)
+        height = None if beta is None else _of_columns(beta, n, N)
+    begin = 0 if SPLITS == 1 else tl.program_id(1) * tl.cdiv(TAPS * C // BK, SPLITS)
+    wait(OVERLAP)
+    total = _convolve(
+        x, weight, begin, row, place, m, n, M, dilation, frames, T, C, N, TAPS, BM, BN, BK, STAGES, SPLITS
+    )  # fmt: skip
+    if SPLITS > 1:
+        tile = tl.program_id(0)
+        mine = parts + (tile * SPLITS * BM + tl.arange(0, BM))[:, None] * BN + tl.arange(0, BN)[None, :]
+        tl.store(mine + tl.program_id(1) * BM * BN, total)
+        tl.debug_barrier()  # the whole program has written before its leader counts
+        if tl.atomic_add(counters + tile, 1, sem="acq_rel") != SPLITS - 1:
+            return
+        tl.store(counters + tile, 0)
+        total = tl.zeros((BM, BN), tl.float32)
+        for split in tl.static_range(SPLITS):
+            # Past the first-level cache, which does not see what other processors write.
+            total += tl.load(mine + split * BM * BN, cache_modifier=".cg")
+    if not SMALL:
+        biases = _of_columns(bias, n, N)
+        factor = None if alpha is None else _of_columns(alpha, n, N)
+        height = None if beta is None else _of_columns(beta, n, N)
+    _store(total + biases[None, :], out, ring, factor, height, m, n, M, to, place, ring_frames, T, N)
 
 
 @triton.jit(do_not_specialize=["M", "dilation", "frames", "ring_frames"])
@@ -189,7 +231,7 @@ def unit(
     x, rows, position, weight, bias, between_alpha, between_beta, pointwise, pointwise_bias, residual, out, ring,
     alpha, beta, M, dilation, frames, ring_frames,
     T: tl.constexpr, C: tl.constexpr, TAPS: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """Both convolutions of a residual unit: a tile has all channels, BN >= C.
 
@@ -198,38 +240,55 @@ def unit(
     m, n = _tile(C, BM, BN)
     place = tl.load(position + m // T, mask=m < M, other=0).to(tl.int32)
     row = _row(rows, m // T, m < M)
-    total = _convolve(x, weight, row, place, m, n, M, dilation, frames, T, C, C, TAPS, BM, BN, BK, STAGES)
-    total = _add(total, bias, n, C)
-    weights = pointwise + n[:, None] * C + n[None, :]
-    inside = (n < C)[None, :]
-    total = _snake(total, between_alpha, between_beta, n, n < C).to(pointwise.dtype.element_ty)
-    total = tl.dot(total, tl.load(weights, mask=(n < C)[:, None] & inside, other=0.0))
-    total = _add(total, pointwise_bias, n, C)
-    total = _add_residual(total, residual, m, n, M, C)
-    _store(total, out, ring, alpha, beta, m, n, M, row, place, ring_frames, T, C)
+    wait(OVERLAP)
+    total = _convolve(x, weight, 0, row, place, m, n, M, dilation, frames, T, C, C, TAPS, BM, BN, BK, STAGES)
+    between, between_height = _of_columns(between_alpha, n, C), _of_columns(between_beta, n, C)
+    total = _activated(total + _of_columns(bias, n, C)[None, :], between, between_height)
+    total = total.to(pointwise.dtype.element_ty)
+    # Part by part: all columns at once, with their weights, take so many registers that fewer programs run.
+    PART: tl.constexpr = min(64, C & -C)
+    for part in tl.range(0, C // PART, num_stages=1):
+        c = part * PART + tl.arange(0, PART)
+        weights = tl.load(pointwise + n[:, None] * C + c[None, :], mask=(n < C)[:, None], other=0.0)
+        after = tl.dot(total, weights) + _of_columns(pointwise_bias, c, C)[None, :]
+        after += _residual(residual, m, c, M, C)
+        factor = None if alpha is None else _of_columns(alpha, c, C)
+        height = None if beta is None else _of_columns(beta, c, C)
+        _store(after, out, ring, factor, height, m, c, M, row, place, ring_frames, T, C)
 
 
 @triton.jit
 def quantize(
-    codes, run, rows, position, table, ring,
+    codes, run, rows, position, place, table, ring,
     SIZE: tl.constexpr, BOOKS: tl.constexpr, C: tl.constexpr, FRAMES: tl.constexpr, BLOCK: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    """Codes int64[R, BOOKS] -> the sum of their vectors in `table` [BOOKS, SIZE, C], into this frame of `ring`."""
-    row = tl.program_id(0)
-    c = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    runs = tl.load(run + row)
+    """Codes int64[R, BOOKS] -> the sum of their vectors in `table` [BOOKS, SIZE, C], into this frame of `ring`.
+
+    Moves `position` int64[rows] of the streams that run on; `place` int64[R] gets the frame's. So the next kernel must
+    not read `place` ahead.
+    """
+    at = tl.program_id(0)
+    c = tl.arange(0, BLOCK)
+    wait(OVERLAP)
+    runs = tl.load(run + at)
+    row = at if rows is None else tl.load(rows + at)
+    here = tl.load(position + row)
     total = tl.zeros((BLOCK,), tl.float32)
     for book in tl.static_range(BOOKS):
-        code = tl.where(runs, tl.load(codes + row * BOOKS + book), 0)
+        code = tl.where(runs, tl.load(codes + at * BOOKS + book), 0)
         total += tl.load(table + (book * SIZE + code) * C + c, mask=c < C, other=0.0).to(tl.float32)
-    slot = _row(rows, row, row >= 0) * FRAMES + tl.load(position + row) % FRAMES
-    tl.store(ring + slot * C + c, total.to(ring.dtype.element_ty), mask=c < C)
+    tl.store(ring + (row * FRAMES + here % FRAMES) * C + c, total.to(ring.dtype.element_ty), mask=c < C)
+    tl.store(place + at, here)
+    tl.debug_barrier()  # every thread has read the position
+    if runs:
+        tl.store(position + row, here + 1)
 
 
 @triton.jit
 def attention(
     qkv, rows, position, keys, values, out, frequencies, scale,
-    WINDOW: tl.constexpr, HEADS: tl.constexpr, HALF: tl.constexpr, SLOTS: tl.constexpr,
+    WINDOW: tl.constexpr, HEADS: tl.constexpr, HALF: tl.constexpr, SLOTS: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """One new frame of a row and head over the ring of its window.
 
@@ -248,12 +307,13 @@ def attention(
     past0 = tl.load(keys + at + low[None, :], mask=seen[:, None], other=0.0)
     past1 = tl.load(keys + at + low[None, :] + HALF, mask=seen[:, None], other=0.0)
     past = tl.load(values + at + full[None, :], mask=seen[:, None], other=0.0)
+    angle = place.to(tl.float32) * tl.load(frequencies + low)
+    cos, sin = tl.cos(angle), tl.sin(angle)
+    wait(OVERLAP)
     query = qkv + row * 3 * D + head * 2 * HALF
     q0, q1 = tl.load(query + low).to(tl.float32), tl.load(query + low + HALF).to(tl.float32)
     k0, k1 = tl.load(query + low + D).to(tl.float32), tl.load(query + low + D + HALF).to(tl.float32)
     value = tl.load(query + full + 2 * D)
-    angle = place.to(tl.float32) * tl.load(frequencies + low)
-    cos, sin = tl.cos(angle), tl.sin(angle)
     q0, q1 = (q0 * cos - q1 * sin) * scale, (q1 * cos + q0 * sin) * scale
     k0, k1 = k0 * cos - k1 * sin, k1 * cos + k0 * sin
     here = base + slot * D
@@ -274,6 +334,7 @@ def attention(
 def depthwise_norm(
     x, rows, position, weight, bias, norm, shift, out,
     T: tl.constexpr, C: tl.constexpr, TAPS: tl.constexpr, FRAMES: tl.constexpr, EPS: tl.constexpr, BLOCK: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """Depthwise causal conv, then layer norm: ring [rows, FRAMES * T, C] and weight [TAPS, C] -> out [R * T, C]."""
     m = tl.program_id(0) + tl.arange(0, 1)
@@ -281,40 +342,48 @@ def depthwise_norm(
     inside = c < C
     place = tl.load(position + m // T).to(tl.int32)
     row = _row(rows, m // T, m >= 0)
-    total = tl.load(bias + c, mask=inside, other=0.0).to(tl.float32)[None, :]
+    total = _of_columns(bias, c, C)[None, :]
+    norms, shifts = _of_columns(norm, c, C), _of_columns(shift, c, C)
+    wait(OVERLAP)
     for tap in tl.static_range(TAPS):
-        a = _window(x, c, inside[None, :], TAPS - 1 - tap, row, place, m, m + 1, FRAMES, T, C)
-        total += a.to(tl.float32) * tl.load(weight + tap * C + c, mask=inside, other=0.0).to(tl.float32)[None, :]
+        a = _window(x, c, inside[None, :], m % T - (TAPS - 1 - tap), m >= 0, row, place, FRAMES, T, C)
+        total += a.to(tl.float32) * _of_columns(weight + tap * C, c, C)[None, :]
     total -= tl.sum(total, 1)[:, None] / C
     total = tl.where(inside[None, :], total, 0.0)
     total *= tl.rsqrt(tl.sum(total * total, 1)[:, None] / C + EPS)
-    total *= tl.load(norm + c, mask=inside, other=0.0).to(tl.float32)[None, :]
-    total += tl.load(shift + c, mask=inside, other=0.0).to(tl.float32)[None, :]
+    total = total * norms[None, :] + shifts[None, :]
     tl.store(out + m[:, None] * C + c[None, :], total.to(out.dtype.element_ty), mask=inside[None, :])
 
 
 @triton.jit
 def waveform(
-    x, rows, position, run, weight, bias, out, M,
+    x, rows, position, run, weight, bias, out,
     T: tl.constexpr, C: tl.constexpr, TAPS: tl.constexpr, FRAMES: tl.constexpr,
-    BM: tl.constexpr, BLOCK: tl.constexpr,
+    BM: tl.constexpr, BLOCK: tl.constexpr, WIDE_TAPS: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """Causal conv to one channel: ring [rows, FRAMES * T, C], weight [TAPS, C] -> out float32[R, T] within -1 and 1.
     Rows that do not run give zeros.
+
+    A program reads BM steps once, multiplies each with all taps [C, WIDE_TAPS], and adds up BM - TAPS + 1 samples.
     """
-    m = tl.program_id(0) * BM + tl.arange(0, BM)
-    c = tl.arange(0, BLOCK)
-    inside = c < C
-    place = tl.load(position + m // T, mask=m < M, other=0).to(tl.int32)
-    row = _row(rows, m // T, m < M)
-    total = tl.zeros((BM, BLOCK), tl.float32)
-    for tap in tl.static_range(TAPS):
-        a = _window(x, c, inside[None, :], TAPS - 1 - tap, row, place, m, M, FRAMES, T, C)
-        total += a.to(tl.float32) * tl.load(weight + tap * C + c, mask=inside, other=0.0).to(tl.float32)[None, :]
-    samples = tl.sum(total, 1) + tl.load(bias).to(tl.float32)
+    SAMPLES: tl.constexpr = BM - TAPS + 1
+    TILES: tl.constexpr = (T + SAMPLES - 1) // SAMPLES
+    stream = tl.program_id(0) // TILES
+    step, c, tap = tl.arange(0, BM), tl.arange(0, BLOCK), tl.arange(0, WIDE_TAPS)
+    begin = tl.program_id(0) % TILES * SAMPLES
+    place = tl.load(position + stream).to(tl.int32)
+    row = _row(rows, stream, stream >= 0)
+    weights = weight + tap[None, :] * C + c[:, None]
+    weights = tl.load(weights, mask=(tap < TAPS)[None, :] & (c < C)[:, None], other=0.0)
+    added, runs = tl.load(bias).to(tl.float32), tl.load(run + stream)
+    time = begin - (TAPS - 1) + step
+    wait(OVERLAP)
+    a = _window(x, c, (c < C)[None, :], time, time < T, row, place, FRAMES, T, C)
+    parts = tl.dot(a, weights)
+    samples = tl.sum(tl.gather(parts, tl.minimum(step[:, None] + tap[None, :], BM - 1), 0), 1) + added
     samples = tl.minimum(tl.maximum(samples, -1.0), 1.0)
-    runs = tl.load(run + m // T, mask=m < M, other=0)
-    tl.store(out + m, tl.where(runs, samples, 0.0), mask=m < M)
+    time = begin + step
+    tl.store(out + stream * T + time, tl.where(runs, samples, 0.0), mask=(step < SAMPLES) & (time < T))
 
 
 @triton.jit
@@ -379,5 +448,5 @@ def lstm(
         tl.store(hidden + now[:, None] + n[None, :], h.to(hidden.dtype.element_ty), mask=inside)
     tl.store(out + at[:, None] * H + n[None, :], h.to(out.dtype.element_ty), mask=inside)
     if residual is not None:
-        total = _add_residual(h, residual, at, n, M * T, H)
-        _store(total, None, ring, alpha, None, at, n, M * T, row, place, ring_frames, T, H)
+        total = h + _residual(residual, at, n, M * T, H)
+        _store(total, None, ring, _of_columns(alpha, n, H), None, at, n, M * T, row, place, ring_frames, T, H)

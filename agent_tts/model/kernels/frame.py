@@ -59,7 +59,9 @@ def _begin(
     H: tl.constexpr,
     WIDE: tl.constexpr,  # power of 2
 ):
-    """Not overlapped: the first kernel of a step. Later ones read what it writes before they wait."""
+    """Not overlapped: the first kernel of a step. It lets no kernel start, but that one may start before its writes are
+    visible: only behind the first kernel that waits first may others read them ahead.
+    """
     at = tl.program_id(0)
     row = (at if rows is None else tl.load(rows + at)).to(tl.int64)
     place = tl.load(position + row)

@@ -62,6 +62,7 @@ def _rows_times_matrix(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,  # all of K
     GATED: tl.constexpr,
+    EARLY: tl.constexpr,
     OVERLAP: tl.constexpr,
 ):
     """A program computes BLOCK_N outputs of every row, and reads all their weights ahead."""
@@ -80,7 +81,7 @@ def _rows_times_matrix(
     if norm is not None:
         norm_weight = tl.load(norm + k, mask=ok_k, other=0)
     biases = None if bias is None else tl.load(bias + n, mask=ok_n)
-    wait(OVERLAP, EARLY=M == 1)
+    wait(OVERLAP, EARLY)
     for m in tl.static_range(M):
         row = tl.load(x + m * K + k, mask=ok_k, other=0).to(tl.float32)
         added = None if residual is None else tl.load(residual + m * N + n, mask=ok_n)
@@ -240,11 +241,13 @@ def linear(
     bias: Tensor | None = None,
     residual: Tensor | None = None,
     gated: bool = False,
+    early: bool = True,
     tile: Tile | None = None,
 ) -> Tensor:
     """norm, product, bias, silu(first half) * second half if `gated`, + residual: contiguous [M, K] -> [M, N].
 
-    The matrix is [N, K], or [2 N, K] if `gated`; the result may be in the place of the residual [M, N].
+    The matrix is [N, K], or [2 N, K] if `gated`; the result may be in the place of the residual [M, N]. Of one row, the
+    next kernel may start before this one has waited, if `early`: see `launch.wait`.
     """
     weight, scale = (matrix.values, matrix.scale) if isinstance(matrix, Quantised) else (matrix, None)
     count, inputs = x.shape
@@ -264,14 +267,14 @@ def linear(
     if tile.rows == 0:
         launch(
             _rows_times_matrix, (across,),
-            norm=norm and norm.weight, eps=norm.eps if norm else 0.0, **shared,
+            norm=norm and norm.weight, eps=norm.eps if norm else 0.0, EARLY=early and count == 1, **shared,
         )  # fmt: skip
     else:
         area = across * down * tile.rows * tile.outputs * (2 if gated else 1)
         launch(
             _tiles_times_matrix, (across, down, tile.splits),
             parts=x.new_empty(area * tile.splits if tile.splits > 1 else 0, dtype=torch.float32),
-            counters=_counters(x.device), BLOCK_M=tile.rows, AHEAD=tile.ahead, SPLITS=tile.splits, **shared,
+            counters=split_counters(x.device), BLOCK_M=tile.rows, AHEAD=tile.ahead, SPLITS=tile.splits, **shared,
         )  # fmt: skip
     return out
 
@@ -294,6 +297,6 @@ def gate(both: Tensor) -> Tensor:
 
 
 @cache
-def _counters(device: torch.device) -> Tensor:
+def split_counters(device: torch.device) -> Tensor:
     """Zeros, in which splits count and which they reset. Kernels use them one after the other."""
     return torch.zeros(_MOST_TILES, device=device, dtype=torch.int32)

@@ -15,6 +15,9 @@ TILE_ROWS = 64  # at most so many by the tensor cores of our kernel; more by cuB
 
 BLOCKS = 264  # that an H200 runs at once: two on each of its multiprocessors
 
+# A sum of so many inputs takes longer than its splits and their own sum.
+SPLIT_INPUTS = 2048
+
 # A unit of fewer steps is faster in two kernels; a tile of more channels does not fit the registers.
 UNIT_STEPS, UNIT_CHANNELS = 8192, 128
 
@@ -30,6 +33,10 @@ class Tile:
     stages: int = 4
     splits: int = 1  # programs that share the inputs
     ahead: int = 0  # inputs whose weights the second-level cache reads before the previous kernel has ended
+
+    def count(self, rows: int, outputs: int) -> int:
+        """Of the tiles of a product."""
+        return -(-rows // self.rows) * -(-outputs // self.outputs)
 
 
 def linear_tile(rows: int, outputs: int, inputs: int, gated: bool) -> Tile | None:
@@ -61,7 +68,7 @@ def e4m3_tile(rows: int, outputs: int, inputs: int, gated: bool) -> Tile:
     return Tile(128, 64, min(64, step), warps=8, splits=min(8, splits, step // min(64, step)))
 
 
-def codec_tile(rows: int, outputs: int, channels: int) -> Tile:
+def codec_tile(rows: int, outputs: int, channels: int, taps: int = 1) -> Tile:
     """Of a convolution or linear layer of the codec, whose inputs are taps of `channels`."""
     area = rows * outputs
     if area < 1 << 17:
@@ -72,14 +79,13 @@ def codec_tile(rows: int, outputs: int, channels: int) -> Tile:
         tile = Tile(64, 64, 64, 4, 5)
     elif area < 1 << 21:
         tile = Tile(64, 256, 64, 8, 4)
-    elif outputs >= 512:
-        tile = Tile(128, 256, 64, 8, 4)
-    elif outputs % 128 == 0:
-        tile = Tile(256, 128, 64, 8, 3)
     else:
-        tile = Tile(128, 64, 64, 4, 4)
+        tile = Tile(128, 128 if outputs % 128 == 0 else 64, 64, 4, 3)
     # A step of the sum has channels of one tap alone.
-    return replace(tile, outputs=min(tile.outputs, power_of_2(outputs)), inputs=min(tile.inputs, channels & -channels))
+    tile = replace(tile, outputs=min(tile.outputs, power_of_2(outputs)), inputs=min(tile.inputs, channels & -channels))
+    if area < 1 << 19 and taps > 1 and taps * channels >= SPLIT_INPUTS:
+        tile = replace(tile, splits=max(1, min(4, BLOCKS // tile.count(rows, outputs))))
+    return tile
 
 
 def unit_tile(rows: int, channels: int) -> Tile | None:

@@ -29,6 +29,7 @@ from pipecat.services.cartesia.tts import CartesiaTTSService
 from pipecat.services.tts_service import TTSService
 
 from agent_tts.errors import InvalidRequest, UnknownDictionary
+from agent_tts.file_lock import file_lock
 from agent_tts.pls import read_pls
 from agent_tts.serve.dialects import elevenlabs_dictionaries
 from agent_tts.serve.dictionaries import MAX_RULES, MAX_VERSIONS, Dictionaries, Rule, Version
@@ -77,6 +78,24 @@ def test_rules_that_are_added_at_once_all_count(stored: Dictionaries, tmp_path: 
         for number, word in enumerate(words):
             pool.submit(both[number % 2].change, made.id, rules=[Rule(word, "it")], instead_of={word})
     assert {rule.written for rule in stored.get(made.id).latest.rules} == {"nginx", *words}
+
+
+def test_a_deletion_waits_for_a_change_of_another_process(stored: Dictionaries, tmp_path: Path) -> None:
+    """Otherwise the change stores again what was deleted."""
+    made = stored.add("mine", [NGINX])
+    with ThreadPoolExecutor(1) as threads:
+        with file_lock(tmp_path / "dictionaries" / ".lock"):
+            deletion = threads.submit(stored.delete, made.id)
+            with pytest.raises(TimeoutError):
+                deletion.result(0.1)
+        deletion.result(5)
+    with pytest.raises(UnknownDictionary):
+        stored.get(made.id)
+
+
+def test_a_lock_that_another_process_keeps_is_an_error(tmp_path: Path) -> None:
+    with file_lock(tmp_path / "lock"), pytest.raises(BlockingIOError), file_lock(tmp_path / "lock", 0.05):
+        pass
 
 
 def test_a_version_is_kept_until_there_are_too_many(stored: Dictionaries) -> None:
