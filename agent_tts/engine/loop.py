@@ -27,8 +27,7 @@ def policy(settings: Settings, slots: int, batch_sizes: tuple[int, ...] = ()) ->
     )
 
 
-# Spare work of an engine that is never idle, which delays a step: a listener has caught up before the next part.
-SPARE_EVERY_S = 2.0
+SPARE_S = 0.25  # until the next step, at least, when the engine does spare work: longer than a part of it takes
 
 
 class EngineLoop:
@@ -56,8 +55,6 @@ class EngineLoop:
         self._in_flight: list[Step] = []
         # When the engine last returned from a step.
         self._returned_at = 0.0
-        # When the engine last did spare work, or may have begun to have some.
-        self._spared_at = clock()
         # Whether a `StopEngine` has come.
         self.stopped = False
 
@@ -107,9 +104,8 @@ class EngineLoop:
     def step(self) -> list[EngineEvent]:
         """Run the engine's step if one is due, and answer pings. An exception means that the engine is lost."""
         due_s = self._due_s()
-        if self._engine.has_spare_work and (due_s is None or self._clock() >= self._spared_at + SPARE_EVERY_S):
+        if self._can_spare(due_s):
             self._engine.do_spare_work()
-            self._spared_at = self._clock()
         new = self._run_step() if due_s == 0 else []
         if self._pings:
             self._engine.tidy()
@@ -125,7 +121,11 @@ class EngineLoop:
         if self._pings:
             return 0.0
         due_s = self._due_s()
-        return 0.0 if due_s is None and self._engine.has_spare_work else due_s
+        return 0.0 if self._can_spare(due_s) else due_s
+
+    def _can_spare(self, due_s: float | None) -> bool:
+        """Whether there is time for spare work before the next step, and some to do."""
+        return (due_s is None or due_s >= SPARE_S) and self._engine.has_spare_work
 
     def _due_s(self) -> float | None:
         """Seconds until the engine's next step; None: until a command comes."""

@@ -17,12 +17,16 @@ HOST_S = 0.001  # of a step, before its launch
 
 
 class Device(Engine):
-    """Speaks in slot 0. With `overlaps` a step is in flight when it is returned from, as on a GPU."""
+    """Speaks in slot 0. With `overlaps` a step is in flight when it is returned from, as on a GPU.
+
+    `spare`: parts of spare work, each of which takes 0.2 s.
+    """
 
     info = EngineInfo("device", "device", 1, (), "", {}, {})
 
-    def __init__(self, took_s: Sequence[float], *, overlaps: bool) -> None:
+    def __init__(self, took_s: Sequence[float], *, overlaps: bool, spare: int = 0) -> None:
         self.now = 0.0
+        self.spare = spare
         self.tidied = False
         self._took_s = iter(took_s)
         self._overlaps = overlaps
@@ -48,6 +52,14 @@ class Device(Engine):
 
     def next_step_in_s(self) -> float | None:
         return None if self._done_at is None else max(0.0, self._done_at - HOST_S - self.now)
+
+    @property
+    def has_spare_work(self) -> bool:
+        return self.spare > 0
+
+    def do_spare_work(self) -> None:
+        self.now += 0.2
+        self.spare -= 1
 
     def tidy(self) -> None:
         self.tidied = True
@@ -81,6 +93,22 @@ def test_the_engine_tidies_up_at_each_heartbeat() -> None:
     assert not device.tidied
     longest_ms(loop)
     assert device.tidied
+
+
+@pytest.mark.parametrize("overlaps", [True, False])
+def test_spare_work_is_done_while_nothing_is_due(*, overlaps: bool) -> None:
+    """Before the first request, and behind the last frame; not while a listener needs a frame every 80 ms."""
+    device = Device([0.005] * 20, overlaps=overlaps, spare=3)
+    loop = EngineLoop(device, Scheduler(Policy(slots=1, queue=1)), lambda: device.now)
+    loop.step()
+    assert (device.spare, device.now) == (2, 0.2)
+    loop.submit(events.OpenRequest(1, SpeechOptions(lead_ms=160), 0))
+    loop.submit(events.AppendText(1, "Hello."))
+    drive(loop, device, 1.4)
+    assert device.spare == 2
+    drive(loop, device, 10.0)
+    assert device.spare == 0
+    assert loop.wait_s() is None or loop.wait_s()
 
 
 @pytest.mark.parametrize("overlaps", [True, False])

@@ -130,7 +130,7 @@ def _start(steps: Sequence[Steps], *, always: bool) -> LineProcess | None:
     """None if all are compiled, on another system than Linux, and with too few cores."""
     if sys.platform != "linux" or not (always or len(os.sched_getaffinity(0)) >= FEWEST_CORES):
         return None
-    if all(one.stamp.exists() and one.stamp.stat().st_size for one in steps):
+    if are_compiled(steps):
         return None
     given = json.dumps([asdict(one) for one in steps])
     try:
@@ -138,6 +138,11 @@ def _start(steps: Sequence[Steps], *, always: bool) -> LineProcess | None:
     except OSError as error:
         logger.warning("kernels are compiled when first used, one by one: {}", error)
         return None
+
+
+def are_compiled(steps: Sequence[Steps]) -> bool:
+    """Whether the cache has all their kernels."""
+    return all(one.stamp.exists() and one.stamp.stat().st_size for one in steps)
 
 
 def cache_folder() -> Path:
@@ -189,7 +194,7 @@ def _rehearse(steps: Steps, rehearsal: Rehearsal) -> None:
     vectors = state.frame.feedback.new_empty(PROMPT_ENTRIES, config.talker.hidden_size)
     prompts = PromptEntries.of(packed, vectors)
     with unmade(rehearsal):
-        for size in steps.sizes:
+        for size in reversed(steps.sizes):  # those of large batches take the longest
             model.step(state, run[:size], who[:size])
             if steps.mixed:
                 model.step(state, run[:size], who[:size], model.frame.embed(prompts))

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from agent_tts.config.settings import Qwen3, Settings
 from agent_tts.engine.laps import Laps
-from agent_tts.engine.qwen3.compiling import Compilation, Steps
+from agent_tts.engine.qwen3.compiling import Compilation, Steps, are_compiled
 from agent_tts.engine.qwen3.graphs import FIRST, FrameGraphs, batch_sizes, rows_of_state
 from agent_tts.engine.qwen3.memory import LIBRARIES, DeviceMemory, MemoryPlan, ModelNeeds
 from agent_tts.engine.qwen3.runner import LoadedVoice, ModelRunner
@@ -178,7 +178,8 @@ class Qwen3Model:
     def load(self) -> None:
         """Read the weights while kernels are compiled, take the memory of the state, and capture the steps."""
         laps = Laps()
-        with closing(Compilation(self._steps())) as compilation:
+        steps = self._steps()
+        with closing(Compilation(steps)) as compilation:
             for part in self._plans:
                 part.load(self.device)
             logger.info("{}: loaded on {} as {}", self.name, self.device, _name_of(self.dtype))
@@ -209,7 +210,7 @@ class Qwen3Model:
             state,
             captured=self._captured,
             sizes=self.sizes,
-            first=FIRST,
+            first=FIRST if are_compiled(steps) else None,  # no step has to wait for a compiler
             mixed=not self._one_size,
             progress=partial(self._tell, "captured"),
         )
