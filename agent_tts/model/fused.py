@@ -19,10 +19,10 @@ from agent_tts.model.frame import CONTROL_CODES, Frame, FrameModel, StepOps
 from agent_tts.model.frame_state import FrameState
 from agent_tts.model.kernels import frame as kernels
 from agent_tts.model.kernels.attention import TOGETHER, Heads, Queries, Scratch, attend, attend_in_frame
-from agent_tts.model.kernels.linear import gate, linear, rms_norm
+from agent_tts.model.kernels.linear import Hidden, gate, linear, linear_before, rms_norm
 from agent_tts.model.kernels.low_rank import add_low_rank
 from agent_tts.model.kernels.sampling import draw, draw_following
-from agent_tts.model.layers import Cache, Transformer, TransformerLayer
+from agent_tts.model.layers import Cache, RMSNorm, Transformer, TransformerLayer
 from agent_tts.model.predictor import Choose, PredictorState
 from agent_tts.model.quantised import E4M3, NOTHING, EightBits, Quantised
 from agent_tts.model.talker import PromptPositions
@@ -108,18 +108,24 @@ class FusedLayer:
         self.down = lay_out(mlp.down_proj)  # [H, I]
 
     def run(
-        self, x: Tensor, attend: Callable[[Tensor], Tensor], adapted: Adapted | None = None, *, first: bool = False
-    ) -> Tensor:
-        """[M, H] -> [M, H]; `attend` maps queries, keys and values to the attention's result.
+        self,
+        x: Hidden,
+        attend: Callable[[Tensor], Tensor],
+        norm: RMSNorm,
+        adapted: Adapted | None = None,
+        *,
+        first: bool = False,
+    ) -> Hidden:
+        """[M, H] -> [M, H]; `attend` maps queries, keys and values to the attention's result, and `norm` follows.
 
         `first`: the kernel before it writes what `attend` reads ahead.
         """
         if adapted is not None:
-            return self._run_adapted(x, attend, adapted)
+            return Hidden(self._run_adapted(x.x, attend, adapted))
         mixed = attend(linear(x, self.qkv, norm=self.input_norm, early=not first))
-        x = linear(mixed, self.out, residual=x)
+        x = linear_before(mixed, self.out, x, self.mlp_norm)
         hidden = linear(x, self.gate_up, norm=self.mlp_norm, gated=True)
-        return linear(hidden, self.down, residual=x)
+        return linear_before(hidden, self.down, x, norm)
 
     def _run_adapted(self, x: Tensor, attend: Callable[[Tensor], Tensor], adapted: Adapted) -> Tensor:
         """The same, where adapters add to each product before what follows it."""
@@ -130,6 +136,11 @@ class FusedLayer:
         normed = rms_norm(x, self.mlp_norm)
         hidden = gate(gate_up(normed, linear(normed, self.gate_up)))
         return down(hidden, linear(hidden, self.down), x)
+
+
+def following(layers: Sequence[FusedLayer], last: RMSNorm) -> list[RMSNorm]:
+    """The norm behind each layer."""
+    return [*(layer.input_norm for layer in layers[1:]), last]
 
 
 def joined(*modules: nn.Module) -> Tensor:
@@ -205,10 +216,11 @@ class FusedTalker:
     def _run(self, x: Tensor, cache: Cache, queries: Sequence[Queries], rows: Tensor | None) -> Tensor:
         adapted = self._adapted(rows)
         both = (part.view(E4M3) if part.dtype == torch.uint8 else part for part in (cache.keys, cache.values))
-        for layer, keys, values, its in zip(self.layers, *both, adapted, strict=True):
+        hidden, norms = Hidden(x), following(self.layers, self._norm)
+        for layer, keys, values, norm, its in zip(self.layers, *both, norms, adapted, strict=True):
             attending = partial(self._attend, layer, keys, values, queries)
-            x = layer.run(x, attending, its, first=layer is self.layers[0])
-        return rms_norm(x, self._norm)
+            hidden = layer.run(hidden, attending, norm, its, first=layer is self.layers[0])
+        return rms_norm(hidden.x, self._norm)
 
     def _adapted(self, rows: Tensor | None) -> Sequence[Adapted | None]:
         """What adapters add in each layer to the products of these rows; None is all."""
@@ -266,11 +278,13 @@ class FusedPredictor:
         rows = len(x) // 2
         for index, lm_head in enumerate(self._lm_heads):
             tokens, position = len(x) // rows, index + 1
-            for layer, keys, values in zip(self.layers, state.cache.keys, state.cache.values, strict=True):
-                norms = layer.q_norm, layer.k_norm
-                x = layer.run(x, partial(attend_in_frame, *norms, self.heads, keys, values, tokens, position))
+            hidden, norms = Hidden(x), following(self.layers, self._norm)
+            for layer, keys, values, norm in zip(self.layers, state.cache.keys, state.cache.values, norms, strict=True):
+                q_norm, k_norm, heads = layer.q_norm, layer.k_norm, self.heads
+                attending = partial(attend_in_frame, q_norm, k_norm, heads, keys, values, tokens, position)
+                hidden = layer.run(hidden, attending, norm)
             table = self.inputs[index] if position < len(self._lm_heads) else None
-            x = follow(linear(x[-rows:], lm_head, norm=self._norm), position, table)
+            x = follow(linear(hidden.last(rows), lm_head, norm=self._norm), position, table)
 
     def step(self, state: PredictorState, hidden: Tensor, first: Tensor, choose: Choose) -> tuple[Tensor, Tensor]:
         """`Predictor.forward`, for codes that are not drawn."""

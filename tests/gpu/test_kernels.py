@@ -39,7 +39,7 @@ def linear_reference(
 ) -> Tensor:
     """`linear` in torch operations, as in the modules of `layers`."""
     if norm is not None:
-        wide = x.float()
+        wide = x.double()
         x = norm.weight * (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + norm.eps)).to(x.dtype)
     out = F.linear(x, weight, bias)
     if gated:
@@ -48,8 +48,17 @@ def linear_reference(
     return out if residual is None else residual + out
 
 
+def is_near(found: Tensor, x: Tensor, weight: Tensor, **given: Any) -> bool:
+    """Whether a product is as near to the exact one as the torch operations, which round between them."""
+    wide: dict[str, Any] = {
+        name: value.double() if isinstance(value, Tensor) else value for name, value in given.items()
+    }
+    exact = linear_reference(x.double(), weight.double(), **wide)
+    return error(found, exact) < 1.1 * error(linear_reference(x, weight, **given), exact)
+
+
 @pytest.mark.parametrize("e4m3", [False, True])
-@pytest.mark.parametrize("rows", [1, 2, 3, 16, 33, 64, 100, 256])
+@pytest.mark.parametrize("rows", [1, 2, 3, 16, 33, 64, 100, 256, 257])
 @pytest.mark.parametrize(
     ("outputs", "inputs", "normed", "gated", "residual"),
     [
@@ -74,10 +83,31 @@ def test_linear(rows: int, outputs: int, inputs: int, normed: bool, gated: bool,
     if norm is not None:
         norm.weight = nn.Parameter(noise(inputs), requires_grad=False)
     before = noise(rows, outputs) if residual else None
-    expected = linear_reference(x, weight, norm=norm, residual=before, gated=gated)
     for _ in range(2):  # the second run must not depend on what the first leaves behind
         found = linear(x, matrix, norm=norm, residual=None if before is None else before.clone(), gated=gated)
-        assert error(found, expected) < ROUNDING
+        assert is_near(found, x, weight, norm=norm, residual=before, gated=gated)
+
+
+@pytest.mark.parametrize("rows", [1, 16, 33, 64, 65, 128, 129, 256])
+@pytest.mark.parametrize(("mixed", "hidden", "inner"), [(2048, 2048, 6144), (2048, 1024, 3072)])
+def test_a_norm_behind_a_product(rows: int, mixed: int, hidden: int, inner: int) -> None:
+    """Products of a layer one behind the other: each norm is that of what the one before has left."""
+    from agent_tts.model.kernels.linear import Hidden, linear, linear_before
+
+    norm = RMSNorm(hidden, 1e-6)
+    norm.weight = nn.Parameter(noise(hidden), requires_grad=False)
+    attended, before = noise(rows, mixed), noise(rows, hidden)
+    out, down = noise(hidden, mixed, scale=mixed**-0.5), noise(hidden, inner, scale=inner**-0.5)
+    gate_up, qkv = (noise(size, hidden, scale=hidden**-0.5) for size in (2 * inner, 4096))
+    for _ in range(2):
+        left = linear_before(attended, out, Hidden(before.clone()), norm)
+        assert is_near(left.x, attended, out, residual=before)
+        gated = linear(left, gate_up, norm=norm, gated=True)
+        assert is_near(gated, left.x, gate_up, norm=norm, gated=True)
+        x = left.x.clone()  # cuBLAS adds in place
+        last = linear_before(gated, down, left, norm)
+        assert is_near(last.x, gated, down, residual=x)
+        assert is_near(linear(last, qkv, norm=norm), last.x, qkv, norm=norm)
 
 
 @torch.inference_mode()

@@ -1,8 +1,8 @@
 """Measures the tiles of `agent_tts.model.kernels.tiles` on this GPU: `python -m tests.gpu.tune_tiles linear ROWS...`.
 
 Prints a line per product of the released models: its shape, the current tile and its time, and the fastest candidates
-with theirs; None is cuBLAS. `... codec` does so for the codec. The tables are then edited by hand: they are rules over
-shapes, not lists of shapes.
+with theirs; None is cuBLAS. `... e4m3 ROWS...` does so for weights in e4m3, which cuBLAS gets widened, and `... codec`
+for the codec. The tables are then edited by hand: they are rules over shapes, not lists of shapes.
 
 A time of a product is that of a CUDA graph of products one behind the other, each with weights of its own, so that no
 weights are in the cache; norm or residual are included, as in the model.
@@ -27,15 +27,16 @@ from agent_tts.model.codec_fast import PackedConv, PackedLinear, Streams
 from agent_tts.model.kernels import launch, tiles
 from agent_tts.model.kernels.ahead import Rehearsal, compile_all
 from agent_tts.model.kernels.architectures import ARCHITECTURES, architecture, of_nvidia
-from agent_tts.model.kernels.linear import _by_cublas, linear, rms_norm
+from agent_tts.model.kernels.linear import Hidden, _by_cublas, linear, linear_before, rms_norm
 from agent_tts.model.kernels.tiles import Tile
 from agent_tts.model.layers import RMSNorm
+from agent_tts.model.quantised import E4M3, Quantised
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 # Outputs, inputs, gated: the talker of 1.7B, and its predictor, whose sizes are those of the talker of 0.6B.
 LINEAR = [
     *((4096, 2048, False), (2048, 2048, False), (6144, 2048, True), (2048, 6144, False)),
-    *((4096, 1024, False), (1024, 2048, False), (3072, 1024, True), (1024, 3072, False)),
+    *((4096, 1024, False), (1024, 2048, False), (3072, 1024, True), (1024, 3072, False), (2048, 1024, False)),
 ]
 # Steps per frame, channels, outputs, taps: the codec's convolutions, and a linear layer of its transformer.
 CODEC = [
@@ -49,7 +50,7 @@ CACHED = 160 << 20  # bytes of weights of which none stays in the second-level c
 ROUNDS, REPLAYS = 5, 8
 SHOWN = 4
 
-Shape = tuple[int, int, int, bool]  # rows, outputs, inputs, gated
+Shape = tuple[int, int, int, bool, bool]  # rows, outputs, inputs, gated, in e4m3
 
 
 class TooLarge(Exception):
@@ -63,47 +64,90 @@ def refuse(kernel: object, arguments: object, why: str) -> NoReturn:
 
 def linear_tiles(shape: Shape) -> Iterable[Tile]:
     """Those whose grid, shared memory and registers fit the processors."""
-    rows, outputs, inputs, gated = shape
+    rows, outputs, inputs, gated, e4m3 = shape
     few = rows <= tiles.TILE_ROWS
-    heights = (max(16, launch.power_of_2(rows)),) if few else (64, 128, 256)
-    widths = (64, 128, 256) if not few else (32, 64, 128) if rows > 32 else (16, 32)
-    steps, warps, ahead = ((64, 128, 256, 512, 1024), (4, 8), (0, 256)) if few else ((64,), (4, 8), (0,))
-    for height, width, step, threads, splits, early in product(
-        heights, widths, steps, warps, (1, 2, 3, 4, 6, 8), ahead
+    heights = {max(16, launch.power_of_2(rows)), 64} if few else (64, 128, 256)
+    widths = (16, 32, 64, 128) if few else (64, 128, 256)
+    steps, ahead = ((64, 128, 256, 512, 1024), (0, 256)) if few else ((64, 128), (0,))
+    for height, width, step, threads, splits, early, turned in product(
+        heights, widths, steps, (4, 8), (1, 2, 3, 4, 6, 8), ahead, (False, True)
     ):
         wide, span = width * (1 + gated), inputs // splits
         held = step == span  # its weights are read ahead, and no further steps
-        stages = min(4, SHARED // (2 * step * (height + wide)))
+        stages = min(4, SHARED // (step * (2 * height + wide * (1 if e4m3 else 2))))
         programs = -(-rows // height) * -(-outputs // width) * splits
         if (
-            PROCESSORS // 3 <= programs <= 2.1 * PROCESSORS
+            PROCESSORS // 3 <= programs <= 2.2 * PROCESSORS
             and inputs % splits == span % step == 0
             and (stages >= 1 and step >= 256 and not early if held else stages >= 3 and splits % 3)
             and height * wide <= 128 * 32 * threads  # float32 sums in registers
             and (threads == 4 or height * wide >= 128 * 64 or (held and step * wide >= 1 << 15))
             and splits * height * wide <= 1 << 15  # sums that a tile's last program reads
             and not early % step
+            and (width >= 16 * threads if turned else height == 64 or width <= 32)  # that the tensor cores take at once
         ):
-            yield Tile(height, width, step, threads, stages, splits, early)
+            yield Tile(height, width, step, threads, stages, splits, early, turned)
+
+
+def many_rows_tiles(shape: Shape) -> Iterable[Tile]:
+    """The same of `kernels.many_rows`."""
+    rows, outputs, inputs, gated, _ = shape
+    for height, width, splits, step, loaders in product(
+        (64, 128, 256), (32, 48, 64, 96, 128, 256), (1, 2, 4), (64, 128), (1, 2)
+    ):
+        wide, span, threads = width * (1 + gated), inputs // splits, 4 if height == 64 else 8
+        programs = -(-rows // height) * (outputs // width) * splits
+        memory = (SHARED - 4096) // loaders - 2 * height * width
+        stages = min(18, memory // (2 * step * (height + wide)), span // step)
+        if (
+            PROCESSORS // 3 <= programs <= loaders * PROCESSORS
+            and outputs % width == inputs % (splits * step) == 0
+            and height <= max(64, rows)
+            and (width % 3 or (gated and splits == 1))
+            and height * wide <= 32 * threads * (64 if loaders > 1 else 128)  # float32 sums in registers
+            and wide <= 256
+            and stages >= 3
+        ):
+            yield Tile(height, width, step, threads, stages, splits, loaders=loaders)
+
+
+def candidates(shape: Shape) -> Iterable[Tile]:
+    rows, *_, e4m3 = shape
+    if e4m3 or rows <= tiles.TILE_ROWS:
+        yield from linear_tiles(shape)
+    if not e4m3 and rows > tiles.TILE_ROWS // 2:
+        yield from many_rows_tiles(shape)
+
+
+def table(shape: Shape) -> Tile | None:
+    if shape[4]:
+        return tiles.e4m3_tile(*shape[:4])
+    return tiles.linear_tile(*shape[:4]) or tiles.many_rows_tile(*shape[:4])
 
 
 def products_of(shape: Shape, device: str) -> Callable[[Tile | None], int]:
     """Launches products one behind the other, and gives their number; None is cuBLAS."""
-    rows, outputs, inputs, gated = shape
+    rows, outputs, inputs, gated, e4m3 = shape
     empty = partial(torch.empty, device=device, dtype=torch.bfloat16)
     x, height = empty(rows, inputs).normal_(), outputs * (1 + gated)
-    weights = empty(-(-CACHED // (2 * height * inputs)), height, inputs).normal_(std=inputs**-0.5)
-    has_norm = gated or outputs == 4096
-    norm = RMSNorm(inputs, 1e-6).to(x) if has_norm else None
-    residual = None if has_norm else empty(rows, outputs).normal_()
+    weights = empty(-(-CACHED // ((1 if e4m3 else 2) * height * inputs)), height, inputs).normal_(std=inputs**-0.5)
+    scale = torch.ones(height, device=device)
+    matrices = [Quantised(weight.to(E4M3), scale) if e4m3 else weight for weight in weights]
+    norm, following = RMSNorm(inputs, 1e-6).to(x), RMSNorm(outputs, 1e-6).to(x)
+    given, residual = Hidden(x, x, torch.ones(32, rows, device=device)), empty(rows, outputs).normal_()
+    has_norm = gated or outputs > inputs
 
     def run(tile: Tile | None) -> int:
-        for weight in weights:
+        for matrix in matrices:
             if tile is None:
-                _by_cublas(x if norm is None else rms_norm(x, norm), weight, None, residual, gated)
+                weight = matrix.dequantised(x.dtype) if isinstance(matrix, Quantised) else matrix
+                normed = rms_norm(x, norm) if has_norm else x
+                _by_cublas(normed, weight, None, None if has_norm else residual, gated)
+            elif has_norm:
+                linear(given, matrix, norm=norm, gated=gated, tile=tile)
             else:
-                linear(x, weight, norm=norm, residual=residual, gated=gated, tile=tile)
-        return len(weights)
+                linear_before(x, matrix, Hidden(residual), following, tile=tile)
+        return len(matrices)
 
     return run
 
@@ -114,7 +158,7 @@ def compile_products(name: str, shapes: Iterable[Shape]) -> None:
     with launch.unmade(rehearsal):
         for shape in shapes:
             run = products_of(shape, "meta")
-            for tile in [tiles.linear_tile(*shape), *linear_tiles(shape)]:
+            for tile in [table(shape), *candidates(shape)]:
                 run(tile)
     cores = len(os.sched_getaffinity(0))
     compile_all(list(rehearsal.launches.values()), rehearsal.architecture, cores, lambda done, total: None)
@@ -137,16 +181,15 @@ def microseconds(run: Callable[[], int]) -> float:
     return min(times)
 
 
-def tune_products(all_rows: Sequence[int]) -> None:
-    shapes = [(rows, *layer) for rows, layer in product(all_rows, LINEAR)]
+def tune_products(what: str, all_rows: Sequence[str]) -> None:
     name = of_nvidia(torch.cuda.get_device_capability()).name
-    subprocess.run([sys.executable, "-m", "tests.gpu.tune_tiles", "compile", name, *map(str, all_rows)], check=True)
-    for shape in shapes:
-        known, run, times = tiles.linear_tile(*shape), products_of(shape, "cuda"), dict[Tile | None, float]()
-        for tile in dict.fromkeys([known, None, *linear_tiles(shape)]):
+    subprocess.run([sys.executable, "-m", "tests.gpu.tune_tiles", "compile", name, what, *all_rows], check=True)
+    for shape in shapes_of(what, all_rows):
+        known, run, times = table(shape), products_of(shape, "cuda"), dict[Tile | None, float]()
+        for tile in dict.fromkeys([known, None, *candidates(shape)]):
             with suppress(TooLarge):
                 times[tile] = microseconds(partial(run, tile))
-        rows, outputs, inputs, gated = shape
+        rows, outputs, inputs, gated, _ = shape
         print(f"{rows} x {inputs} -> {outputs}{', gated' if gated else ''}: now {told(known, times[known])}", end="")
         print("; cuBLAS", f"{times[None]:.1f}", end="")
         for tile in sorted(times, key=lambda tile: times[tile])[:SHOWN]:
@@ -154,12 +197,16 @@ def tune_products(all_rows: Sequence[int]) -> None:
         print(flush=True)
 
 
+def shapes_of(what: str, all_rows: Sequence[str]) -> list[Shape]:
+    return [(int(rows), *layer, what == "e4m3") for rows, layer in product(all_rows, LINEAR)]
+
+
 def told(tile: Tile | None, time: float) -> str:
-    """rows x outputs x inputs, warps, stages, splits, ahead"""
+    """rows x outputs x inputs, t if turned, warps, stages, splits, ahead, loaders"""
     if tile is None:
         return f"cuBLAS {time:.2f}"
-    shape = f"{tile.rows}x{tile.outputs}x{tile.inputs}"
-    return f"{shape} w{tile.warps} s{tile.stages} k{tile.splits} a{tile.ahead} {time:.2f}"
+    shape = f"{tile.rows}x{tile.outputs}x{tile.inputs}{'t' if tile.turned else ''}"
+    return f"{shape} w{tile.warps} s{tile.stages} k{tile.splits} a{tile.ahead} l{tile.loaders} {time:.2f}"
 
 
 def codec_tiles(channels: int) -> Iterable[Tile]:
@@ -185,9 +232,9 @@ def codec_layer(rate: int, channels: int, outputs: int, taps: int, batch: int) -
 
 
 def tune_codec() -> None:
-    table = tiles.codec_tile
+    choose = tiles.codec_tile
     for batch, (rate, channels, outputs, taps) in product(BATCHES, CODEC):
-        known, run = table(batch * rate, outputs, channels, taps), codec_layer(rate, channels, outputs, taps, batch)
+        known, run = choose(batch * rate, outputs, channels, taps), codec_layer(rate, channels, outputs, taps, batch)
         times: dict[Tile, float] = {}
         for tile in [known, *codec_tiles(channels)]:
             with suppress(TooLarge):
@@ -199,13 +246,13 @@ def tune_codec() -> None:
 
 def main(what: str, *given: str) -> None:
     if what == "compile":
-        compile_products(given[0], [(int(rows), *layer) for rows, layer in product(given[1:], LINEAR)])
+        compile_products(given[0], shapes_of(given[1], given[2:]))
         return
     setattr(launch, "with_fewer_stages", refuse)  # noqa: B010 - mypy refuses a plain assignment
     if what == "codec":
         tune_codec()
     else:
-        tune_products([int(rows) for rows in given])
+        tune_products(what, given)
 
 
 if __name__ == "__main__":

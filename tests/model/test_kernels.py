@@ -14,9 +14,10 @@ from torch import Tensor, nn
 pytest.importorskip("triton", reason="the kernels need triton, which comes with torch for CUDA")
 
 from agent_tts.model.kernels.attention import Heads, Queries, Scratch, attend, attend_in_frame
-from agent_tts.model.kernels.linear import linear
+from agent_tts.model.kernels.linear import Hidden, linear, linear_before, widened
 from agent_tts.model.kernels.tiles import Tile
 from agent_tts.model.layers import RMSNorm
+from agent_tts.model.quantised import Quantised
 from tests.gpu.test_kernels import error, linear_reference
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -41,6 +42,8 @@ def noise(*shape: int, scale: float = 1.0) -> Tensor:
         pytest.param(5, Tile(16, 32, 32, splits=3, ahead=64), id="a split sum"),
         pytest.param(17, Tile(16, 16, 64), id="tiles of rows"),
         pytest.param(5, Tile(16, 64, 64, splits=3), id="weights ahead of a split sum"),
+        pytest.param(17, Tile(16, 32, 64, turned=True), id="turned tiles"),
+        pytest.param(5, Tile(16, 64, 32, splits=3, turned=True), id="a turned split sum"),
     ],
 )
 def test_a_linear_layer(rows: int, tile: Tile, gated: bool) -> None:
@@ -51,6 +54,33 @@ def test_a_linear_layer(rows: int, tile: Tile, gated: bool) -> None:
     layer: dict[str, Any] = {"norm": norm, "bias": None if gated else bias, "residual": residual, "gated": gated}
     for _ in range(2):  # the second run must not depend on what the first leaves behind
         assert error(linear(x, weight, tile=tile, **layer), linear_reference(x, weight, **layer)) < ROUNDING
+
+
+def test_many_rows_by_weights_in_e4m3() -> None:
+    """They are widened, which is exact, as scales are powers of 2."""
+    x, matrix = noise(65, INPUTS), Quantised.of(noise(OUTPUTS, INPUTS) * 2.0 ** noise(OUTPUTS, 1).round())
+    exact = matrix.dequantised(x.dtype)
+    assert torch.equal(widened(matrix, torch.bfloat16).to(x.dtype), exact)
+    assert error(linear(x, matrix), x @ exact.T) < ROUNDING
+
+
+@pytest.mark.parametrize(
+    "tile",
+    [Tile(16, 16, 64), Tile(16, 16, 64, splits=3), Tile(16, 16, 32, turned=True), Tile(16, 64, 64, splits=3)],
+)
+def test_a_norm_behind_a_product(tile: Tile) -> None:
+    """The next product divides by the root of the mean square, which the first one leaves."""
+    rows, width = 17, 64
+    x, before = noise(rows, INPUTS), noise(rows, width)
+    into, out = noise(width, INPUTS, scale=INPUTS**-0.5), noise(OUTPUTS, width, scale=width**-0.5)
+    norm = RMSNorm(width, 1e-2)
+    norm.weight = nn.Parameter(noise(width), requires_grad=False)
+    left = linear_before(x, into, Hidden(before), norm, tile=tile)
+    expected = before + x @ into.T
+    assert error(left.x, expected) < ROUNDING
+    assert left.squares is not None
+    second = Tile(16, 16, 64, turned=tile.turned)
+    assert error(linear(left, out, norm=norm, tile=second), linear_reference(expected, out, norm=norm)) < ROUNDING
 
 
 def turned(x: Tensor, norm: Tensor, rope: Tensor) -> Tensor:

@@ -26,6 +26,11 @@ class Architecture:
         """Whether a kernel can start while the one before it still runs: programmatic dependent launch."""
         return (self.capability or 0) >= 90
 
+    @property
+    def has_warpgroups(self) -> bool:
+        """Whether four warps multiply together, from shared memory: Hopper alone."""
+        return self.capability == 90
+
 
 # CUDA C++ Programming Guide, "Technical Specifications per Compute Capability", maximum per thread block. AMD: LDS.
 ARCHITECTURES = {

@@ -110,14 +110,19 @@ def wait(OVERLAP: tl.constexpr, EARLY: tl.constexpr = False):
 
 def overlap(device: torch.device) -> dict[str, Any]:
     """The launch options that overlap kernels on a device."""
-    overlaps = _listener.architecture.overlaps if _listener else _overlaps(device)
-    return {"OVERLAP": True, "launch_pdl": True} if overlaps else {"OVERLAP": False}
+    known = architecture_of(device)
+    return {"OVERLAP": True, "launch_pdl": True} if known is not None and known.overlaps else {"OVERLAP": False}
+
+
+def architecture_of(device: torch.device) -> Architecture | None:
+    """Of a GPU of NVIDIA, or of the one that launches are told for."""
+    return _listener.architecture if _listener else _of(device)
 
 
 @cache
-def _overlaps(device: torch.device) -> bool:
+def _of(device: torch.device) -> Architecture | None:
     is_nvidia = device.type == "cuda" and torch.version.hip is None
-    return is_nvidia and of_nvidia(torch.cuda.get_device_capability(device)).overlaps
+    return of_nvidia(torch.cuda.get_device_capability(device)) if is_nvidia else None
 
 
 def power_of_2(size: int) -> int:

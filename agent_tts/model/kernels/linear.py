@@ -8,6 +8,7 @@ in a dot product differs. The codec's layers round only their result, so `kernel
 from __future__ import annotations
 
 from functools import cache
+from typing import NamedTuple
 
 import torch
 import triton
@@ -15,13 +16,13 @@ import triton.language as tl
 from torch import Tensor
 from torch.nn import functional as F
 
-from agent_tts.model.kernels.launch import launch, overlap, power_of_2, wait
-from agent_tts.model.kernels.tiles import Tile, e4m3_tile, linear_tile
+from agent_tts.model.kernels.launch import architecture_of, launch, overlap, power_of_2, wait
+from agent_tts.model.kernels.tiles import Tile, e4m3_tile, linear_tile, many_rows_tile
 from agent_tts.model.layers import RMSNorm
 from agent_tts.model.quantised import Quantised
 
-NORM_ROWS = 1  # of at most so many rows every program computes the norm itself
 _MOST_TILES = 4_096
+_TRITON = tuple(int(part) for part in triton.__version__.split(".")[:2])
 
 
 @triton.jit
@@ -33,7 +34,7 @@ def _normed(x, weight, squares, eps, SIZE: tl.constexpr):
 
 @triton.jit
 def _finish(out, acc, up, bias, residual, at, ok, GATED: tl.constexpr):
-    """Bias, gate and residual, each if there is one, rounded as by the separate operations."""
+    """Bias, gate and residual, each if there is one, rounded as by the separate operations; gives what it stores."""
     kind = out.dtype.element_ty
     if bias is not None:
         acc += bias.to(tl.float32)
@@ -44,6 +45,7 @@ def _finish(out, acc, up, bias, residual, at, ok, GATED: tl.constexpr):
     if residual is not None:
         acc += residual.to(tl.float32)
     tl.store(out + at, acc.to(kind), mask=ok)
+    return acc.to(kind).to(tl.float32)
 
 
 @triton.jit
@@ -79,16 +81,21 @@ def _rows_times_matrix(
         if GATED:
             up_by = tl.load(scale + N + n, mask=ok_n)
     if norm is not None:
-        norm_weight = tl.load(norm + k, mask=ok_k, other=0)
+        norm_weight = tl.load(norm + k, mask=ok_k, other=0).to(tl.float32)
     biases = None if bias is None else tl.load(bias + n, mask=ok_n)
     wait(OVERLAP, EARLY)
     for m in tl.static_range(M):
         row = tl.load(x + m * K + k, mask=ok_k, other=0).to(tl.float32)
         added = None if residual is None else tl.load(residual + m * N + n, mask=ok_n)
         if norm is not None:
-            row = _normed(row, norm_weight, tl.sum(row * row), eps, K).to(tl.float32)
+            squares = tl.sum(row * row)
+            row *= norm_weight
         acc = tl.sum(tile.to(tl.float32) * row[None, :], 1)
         up = tl.sum(tile_up.to(tl.float32) * row[None, :], 1) if GATED else acc
+        if norm is not None:
+            factor = tl.rsqrt(squares / K + eps)
+            acc *= factor
+            up *= factor
         if scale is not None:
             acc *= by
             if GATED:
@@ -105,30 +112,47 @@ def _prefetch(pointers):
 
 
 @triton.jit
+def _multiply(row, tile, acc, TURNED: tl.constexpr):
+    """acc + the product of a tile of rows and one of weights."""
+    tile = tile.to(row.dtype)
+    if TURNED:
+        return tl.dot(tile, row, acc, input_precision="ieee")
+    else:
+        return tl.dot(row, tile, acc, input_precision="ieee")
+
+
+@triton.jit
 def _tiles_times_matrix(
     x,  # [M, K]
+    squares,  # float32[PARTS, M]: sums of squares, by the root of whose mean each row is divided; or None
     weight,  # [N, K], or [2 N, K] if GATED: gate, then up; in the dtype of x, or in e4m3
     scale,  # float32[N], or [2 N] if GATED: of the rows of a weight in e4m3; otherwise None
     bias,  # [N], or None
     residual,  # [M, N], or None
     out,  # [M, N]
-    parts,  # float32[tiles, SPLITS, 2 if GATED, BLOCK_M, BLOCK_N]: sums over a split
+    next_norm,  # [N]: the weight of the norm of the result; or None
+    next_x,  # [M, N]: the result times that weight
+    next_squares,  # float32[programs along N, M]: sums of squares of the result
+    parts,  # float32[tiles, SPLITS, 2 if GATED, BLOCK_M BLOCK_N]: sums over a split
     counters,  # int32[tiles]: splits done; zero before and after
+    eps,
     M,
     N: tl.constexpr,
     K: tl.constexpr,
+    PARTS: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
     AHEAD: tl.constexpr,
     SPLITS: tl.constexpr,
+    TURNED: tl.constexpr,
     GATED: tl.constexpr,
     OVERLAP: tl.constexpr,
 ):
     """A program gives a tile of BLOCK_M rows and BLOCK_N outputs, by the tensor cores, over its split of K.
 
     If the sum has one step, its weights are read ahead; else the second-level cache reads those of AHEAD inputs. The
-    last of a tile's splits puts them together, always in the same order.
+    last of a tile's splits puts them together, always in the same order. The tile is transposed if TURNED.
     """
     split = tl.program_id(2)
     m = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
@@ -136,67 +160,82 @@ def _tiles_times_matrix(
     SPAN: tl.constexpr = K // SPLITS
     tl.static_assert(K % SPLITS == 0 and SPAN % BLOCK_K == 0, "a step of the sum is whole")
     first = split * SPAN + tl.arange(0, BLOCK_K)
-    ok_m, ok_n = (m < M)[:, None], (n < N)[None, :]
-    rows, columns = x + m[:, None] * K + first[None, :], weight + n[None, :] * K + first[:, None]
-    ok, to = ok_m & ok_n, m[:, None] * N + n[None, :]
-    if BLOCK_K == SPAN:
-        tile = tl.load(columns, mask=ok_n, other=0.0)
-        if GATED:
-            tile_up = tl.load(columns + N * K, mask=ok_n, other=0.0)
-    elif OVERLAP and AHEAD:
+    OUTPUTS: tl.constexpr = 0 if TURNED else 1  # the axis of the outputs; the other is that of the rows
+    HEIGHT: tl.constexpr = BLOCK_N if TURNED else BLOCK_M
+    WIDTH: tl.constexpr = BLOCK_M if TURNED else BLOCK_N
+    if OVERLAP and AHEAD:
         LINE: tl.constexpr = 128 // (weight.dtype.element_ty.primitive_bitwidth // 8)
         lines = weight + (n % N)[:, None] * K + split * SPAN + tl.arange(0, AHEAD // LINE)[None, :] * LINE
         _prefetch(lines)
         if GATED:
             _prefetch(lines + N * K)
-    if scale is not None:
-        by = tl.load(scale + n[None, :], mask=ok_n)
+    m, n = tl.expand_dims(m, OUTPUTS), tl.expand_dims(n, 1 - OUTPUTS)
+    ok_m, ok_n = m < M, n < N
+    rows, columns = x + m * K + tl.expand_dims(first, 1 - OUTPUTS), weight + n * K + tl.expand_dims(first, OUTPUTS)
+    ok, to = ok_m & ok_n, m * N + n
+    if BLOCK_K == SPAN:
+        tile = tl.load(columns, mask=ok_n, other=0.0)
         if GATED:
-            up_by = tl.load(scale + N + n[None, :], mask=ok_n)
-    biases = None if bias is None else tl.load(bias + n[None, :], mask=ok_n)
+            tile_up = tl.load(columns + N * K, mask=ok_n, other=0.0)
+    if scale is not None:
+        by = tl.load(scale + n, mask=ok_n)
+        if GATED:
+            up_by = tl.load(scale + N + n, mask=ok_n)
+    biases = None if bias is None else tl.load(bias + n, mask=ok_n)
+    norm = None if next_norm is None else tl.load(next_norm + n, mask=ok_n).to(tl.float32)
     wait(OVERLAP)
     added = None if residual is None else tl.load(residual + to, mask=ok)
-    acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-    up = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    if squares is not None:
+        part = tl.expand_dims(tl.arange(0, PARTS), 1 - OUTPUTS)
+        squared = tl.load(squares + part * M + m, mask=ok_m & (part < PARTS), other=0)
+    acc = tl.zeros((HEIGHT, WIDTH), tl.float32)
+    up = tl.zeros((HEIGHT, WIDTH), tl.float32)
     if BLOCK_K == SPAN:
         row = tl.load(rows, mask=ok_m, other=0)
-        acc = tl.dot(row, tile.to(row.dtype), acc, input_precision="ieee")
+        acc = _multiply(row, tile, acc, TURNED)
         if GATED:
-            up = tl.dot(row, tile_up.to(row.dtype), up, input_precision="ieee")
+            up = _multiply(row, tile_up, up, TURNED)
     else:
         for start in range(0, SPAN, BLOCK_K):
             row = tl.load(rows + start, mask=ok_m, other=0)
-            tile = tl.load(columns + start, mask=ok_n, other=0.0).to(row.dtype)
-            acc = tl.dot(row, tile, acc, input_precision="ieee")
+            acc = _multiply(row, tl.load(columns + start, mask=ok_n, other=0.0), acc, TURNED)
             if GATED:
-                tile_up = tl.load(columns + N * K + start, mask=ok_n, other=0.0).to(row.dtype)
-                up = tl.dot(row, tile_up, up, input_precision="ieee")
+                up = _multiply(row, tl.load(columns + N * K + start, mask=ok_n, other=0.0), up, TURNED)
+    if squares is not None:
+        factor = tl.rsqrt(tl.sum(squared, OUTPUTS, keep_dims=True) / K + eps)
+        acc *= factor
+        up *= factor
     if scale is not None:
         acc *= by
         if GATED:
             up *= up_by
-    if SPLITS == 1:
-        _finish(out, acc, up, biases, added, to, ok, GATED)
-    else:
+    last = True
+    if SPLITS > 1:
         AREA: tl.constexpr = BLOCK_M * BLOCK_N
-        WIDTH: tl.constexpr = AREA * (2 if GATED else 1)
+        SUMS: tl.constexpr = AREA * (2 if GATED else 1)
         place = tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
-        within = tl.arange(0, BLOCK_M)[:, None] * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
-        mine = parts + place * SPLITS * WIDTH + within
-        tl.store(mine + split * WIDTH, acc)
+        mine = parts + place * SPLITS * SUMS + tl.arange(0, HEIGHT)[:, None] * WIDTH + tl.arange(0, WIDTH)[None, :]
+        tl.store(mine + split * SUMS, acc)
         if GATED:
-            tl.store(mine + split * WIDTH + AREA, up)
+            tl.store(mine + split * SUMS + AREA, up)
         tl.debug_barrier()  # the whole program has written before its leader counts
-        if tl.atomic_add(counters + place, 1, sem="acq_rel") == SPLITS - 1:
+        last = tl.atomic_add(counters + place, 1, sem="acq_rel") == SPLITS - 1
+        if last:
             tl.store(counters + place, 0)
-            acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-            up = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+            acc = tl.zeros((HEIGHT, WIDTH), tl.float32)
+            up = tl.zeros((HEIGHT, WIDTH), tl.float32)
             for other in tl.static_range(SPLITS):
                 # Past the first-level cache, which does not see what other processors write.
-                acc += tl.load(mine + other * WIDTH, cache_modifier=".cg")
+                acc += tl.load(mine + other * SUMS, cache_modifier=".cg")
                 if GATED:
-                    up += tl.load(mine + other * WIDTH + AREA, cache_modifier=".cg")
-            _finish(out, acc, up, biases, added, to, ok, GATED)
+                    up += tl.load(mine + other * SUMS + AREA, cache_modifier=".cg")
+    if last:
+        result = _finish(out, acc, up, biases, added, to, ok, GATED)
+        if next_norm is not None:
+            result = tl.where(ok, result, 0)
+            tl.store(next_x + to, (result * norm).to(next_x.dtype.element_ty), mask=ok)
+            sums = tl.sum(result * result, OUTPUTS, keep_dims=True)
+            tl.store(next_squares + tl.program_id(0) * M + m, sums, mask=ok_m)
 
 
 @triton.jit
@@ -222,6 +261,26 @@ def _norm_rows(x, weight, out, eps, SIZE: tl.constexpr, BLOCK: tl.constexpr, OVE
     tl.store(out + at, _normed(row, scale, tl.sum(row * row), eps, SIZE), mask=ok)
 
 
+@triton.jit
+def _widen_rows(values, scale, out, SIZE: tl.constexpr, BLOCK: tl.constexpr, OVERLAP: tl.constexpr):
+    row, at = tl.program_id(0), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    ok = at < SIZE
+    value, by = tl.load(values + row * SIZE + at, mask=ok, other=0.0), tl.load(scale + row)
+    wait(OVERLAP)
+    tl.store(out + row * SIZE + at, (value.to(tl.float32) * by).to(out.dtype.element_ty), mask=ok)
+
+
+def widened(matrix: Quantised, dtype: torch.dtype) -> Tensor:
+    """`Quantised.dequantised` for a product of many rows. Only what waits may read it: no kernel reads it ahead."""
+    count, size = matrix.values.shape
+    out = torch.empty_like(matrix.values, dtype=dtype)
+    launch(
+        _widen_rows, (count, triton.cdiv(size, 2048)),
+        values=matrix.values, scale=matrix.scale, out=out, SIZE=size, BLOCK=2048, **overlap(out.device),
+    )  # fmt: skip
+    return out
+
+
 def rms_norm(x: Tensor, norm: RMSNorm) -> Tensor:
     """The norm of [M, K]."""
     out = torch.empty_like(x)
@@ -233,8 +292,20 @@ def rms_norm(x: Tensor, norm: RMSNorm) -> Tensor:
     return out
 
 
+class Hidden(NamedTuple):
+    """Rows between two layers, and what the product that wrote them may leave for the norm that follows."""
+
+    x: Tensor  # [M, K]
+    weighted: Tensor | None = None  # [M, K]: x times the norm's weight
+    squares: Tensor | None = None  # float32[parts, M]: sums of the squares of x
+
+    def last(self, rows: int) -> Hidden:
+        """The last of the rows."""
+        return self if rows == len(self.x) else Hidden(self.x[-rows:])
+
+
 def linear(
-    x: Tensor,
+    x: Tensor | Hidden,
     matrix: Tensor | Quantised,
     *,
     norm: RMSNorm | None = None,
@@ -249,34 +320,78 @@ def linear(
     The matrix is [N, K], or [2 N, K] if `gated`; the result may be in the place of the residual [M, N]. Of one row, the
     next kernel may start before this one has waited, if `early`: see `launch.wait`.
     """
+    return _linear(x, matrix, norm, bias, residual, None, tile, gated=gated, early=early).x
+
+
+def linear_before(
+    x: Tensor, matrix: Tensor | Quantised, residual: Hidden, norm: RMSNorm, *, tile: Tile | None = None
+) -> Hidden:
+    """residual + product, with what the norm that follows needs if that costs nothing."""
+    return _linear(x, matrix, None, None, residual.x, norm, tile)
+
+
+def _linear(
+    given: Tensor | Hidden,
+    matrix: Tensor | Quantised,
+    norm: RMSNorm | None,
+    bias: Tensor | None,
+    residual: Tensor | None,
+    following: RMSNorm | None,
+    tile: Tile | None,
+    *,
+    gated: bool = False,
+    early: bool = True,
+) -> Hidden:
     weight, scale = (matrix.values, matrix.scale) if isinstance(matrix, Quantised) else (matrix, None)
+    x, weighted, squares = given if isinstance(given, Hidden) else Hidden(given)
     count, inputs = x.shape
     outputs = len(weight) // 2 if gated else len(weight)
-    if norm is not None and count > NORM_ROWS:
-        x, norm = rms_norm(x, norm), None
     tile = tile or (linear_tile if scale is None else e4m3_tile)(count, outputs, inputs, gated)
+    if tile is None and scale is None and bias is None and _has_warpgroups(x.device):
+        tile = many_rows_tile(count, outputs, inputs, gated)
+    in_product = tile is not None and (tile.rows == 0 or squares is not None)
+    if norm is not None and not in_product:
+        x, norm = rms_norm(x, norm), None
     if tile is None:
-        return _by_cublas(x, weight, bias, residual, gated)
+        weight = matrix if isinstance(matrix, Tensor) else widened(matrix, x.dtype)
+        return Hidden(_by_cublas(x, weight, bias, residual, gated))
     out = x.new_empty(count, outputs)
     across, down = triton.cdiv(outputs, tile.outputs), triton.cdiv(count, max(1, tile.rows))
     shared = {
-        "x": x, "weight": weight, "scale": scale, "bias": bias, "residual": residual, "out": out,
-        "M": count, "N": outputs, "K": inputs, "BLOCK_N": tile.outputs, "BLOCK_K": tile.inputs,
-        "GATED": gated, "num_warps": tile.warps, "num_stages": tile.stages, **overlap(x.device),
+        "residual": residual, "out": out, "M": count, "N": outputs, "K": inputs, "BLOCK_K": tile.inputs,
+        "GATED": gated, "eps": norm.eps if norm else 0.0, "num_warps": tile.warps, **overlap(x.device),
+    }  # fmt: skip
+    by_all = {
+        "weight": weight, "scale": scale, "bias": bias, "BLOCK_N": tile.outputs, "num_stages": tile.stages,
     }  # fmt: skip
     if tile.rows == 0:
-        launch(
-            _rows_times_matrix, (across,),
-            norm=norm and norm.weight, eps=norm.eps if norm else 0.0, EARLY=early and count == 1, **shared,
-        )  # fmt: skip
+        by_row = {"norm": norm and norm.weight, "EARLY": early and count == 1}
+        launch(_rows_times_matrix, (across,), x=x, **by_row, **shared, **by_all)
+        return Hidden(out)
+    if norm is None:
+        squares = None
     else:
-        area = across * down * tile.rows * tile.outputs * (2 if gated else 1)
-        launch(
-            _tiles_times_matrix, (across, down, tile.splits),
-            parts=x.new_empty(area * tile.splits if tile.splits > 1 else 0, dtype=torch.float32),
-            counters=split_counters(x.device), BLOCK_M=tile.rows, AHEAD=tile.ahead, SPLITS=tile.splits, **shared,
-        )  # fmt: skip
-    return out
+        assert weighted is not None
+        x = weighted
+    left = Hidden(out)
+    if following is not None and across == power_of_2(across):
+        left = Hidden(out, torch.empty_like(out), x.new_empty(across, count, dtype=torch.float32))
+    area = across * down * tile.rows * tile.outputs * (2 if gated else 1)
+    shared |= {
+        "squares": squares, "PARTS": 0 if squares is None else len(squares),
+        "next_norm": None if left.squares is None or following is None else following.weight,
+        "next_x": left.weighted, "next_squares": left.squares,
+        "parts": x.new_empty(area * tile.splits if tile.splits > 1 else 0, dtype=torch.float32),
+        "counters": split_counters(x.device), "BLOCK_M": tile.rows, "SPLITS": tile.splits,
+    }  # fmt: skip
+    grid = across, down, tile.splits
+    if tile.loaders:
+        from agent_tts.model.kernels import many_rows
+
+        launch(many_rows.kernel, grid, **many_rows.operands(x, weight, tile), **shared)
+    else:
+        launch(_tiles_times_matrix, grid, x=x, AHEAD=tile.ahead, TURNED=tile.turned, **shared, **by_all)
+    return left
 
 
 def _by_cublas(x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor | None, gated: bool) -> Tensor:
@@ -294,6 +409,12 @@ def gate(both: Tensor) -> Tensor:
     out = both.new_empty(count, size)
     launch(_gate_rows, (triton.cdiv(size, 1024), count), x=both, out=out, SIZE=size, BLOCK=1024, **overlap(both.device))
     return out
+
+
+def _has_warpgroups(device: torch.device) -> bool:
+    """Whether `many_rows` runs there: triton 3.6 is the first whose Gluon it is written in."""
+    known = architecture_of(device)
+    return known is not None and known.has_warpgroups and _TRITON >= (3, 6)
 
 
 @cache

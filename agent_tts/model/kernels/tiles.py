@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from agent_tts.model.kernels.launch import power_of_2
 
 VECTOR_ROWS = 2  # a product of at most so many rows multiplies them one by one
-TILE_ROWS = 64  # at most so many by the tensor cores of our kernel; more by cuBLAS
+TILE_ROWS = 64  # at most so many by the tensor cores of our kernel; more by cuBLAS, or on Hopper
+MANY_ROWS = 256  # at most so many by `kernels.many_rows`
 
 BLOCKS = 264  # that an H200 runs at once: two on each of its multiprocessors
 
@@ -33,6 +34,8 @@ class Tile:
     stages: int = 4
     splits: int = 1  # programs that share the inputs
     ahead: int = 0  # inputs whose weights the second-level cache reads before the previous kernel has ended
+    turned: bool = False  # transposed: of at least 64 outputs
+    loaders: int = 0  # warps on a processor that load for the others of their program; 0: every thread loads
 
     def count(self, rows: int, outputs: int) -> int:
         """Of the tiles of a product."""
@@ -46,26 +49,43 @@ def linear_tile(rows: int, outputs: int, inputs: int, gated: bool) -> Tile | Non
         return Tile(0, 2 if inputs > 2048 else 4 if gated or outputs < 4096 else 8, power_of_2(inputs))
     if rows > TILE_ROWS or inputs % 1024:
         return None
-    height = max(16, min(64, power_of_2(rows)))
+    if wide and rows > 16:
+        return Tile(64, 64 if gated and outputs > 4096 else 32, 128 if gated else 256, ahead=256)
     if wide:
-        return Tile(height, 64 if height == 64 and outputs > 4096 else 32, 128)
-    if height == 64 and outputs > 1024:
-        return Tile(height, 64, 128, splits=4)
-    step = min(inputs // 4, 512) if inputs <= 2048 and height < 64 else 256
-    return Tile(height, 32, step, stages=3, splits=4)
+        return Tile(16, 32, 512) if inputs > 1024 and not gated else Tile(16, 32, 128, ahead=256)
+    if rows > 32:
+        return Tile(64, 32, 256, splits=4 if outputs <= 1024 else 2, ahead=256)
+    if rows > 16:
+        return Tile(32, 32, 128, splits=4, ahead=256)
+    splits = 6 if inputs == 3072 else 4
+    return Tile(16, 32, 128 if inputs > 3072 else inputs // splits, splits=splits)
 
 
-def e4m3_tile(rows: int, outputs: int, inputs: int, gated: bool) -> Tile:
-    """As `linear_tile`, of weights in e4m3, which cuBLAS does not multiply with numbers of 16 bits."""
-    known = linear_tile(rows, outputs, inputs, gated)
-    if known is not None:
+def many_rows_tile(rows: int, outputs: int, inputs: int, gated: bool) -> Tile | None:
+    """Of the same with more rows on Hopper, by `kernels.many_rows`. None is cuBLAS."""
+    few = rows <= MANY_ROWS // 2
+    if not TILE_ROWS < rows <= MANY_ROWS or outputs % 1024 or inputs % 1024:
+        return None
+    if gated and outputs > 4096:
+        return Tile(128, 48 if few else 96, 64, 8, stages=7 if few else 5, loaders=1)
+    if gated:
+        return Tile(64, 64 if few else 96, 64, stages=8 if few else 6, loaders=1)
+    if inputs > 4096:  # a cluster of processors reads these rows and weights together
+        return Tile(128, 32, 64, 8, stages=8, splits=2, loaders=1) if few else None
+    if outputs >= 4096:
+        return Tile(64, 64 if few else 128, 64, stages=8, loaders=1)
+    return Tile(64, 32 if few else 64, 64, stages=8, splits=2 if few and inputs > 2048 else 1, loaders=1)
+
+
+def e4m3_tile(rows: int, outputs: int, inputs: int, gated: bool) -> Tile | None:
+    """As `linear_tile`, of weights in e4m3. None is cuBLAS on weights widened to 16 bits."""
+    if rows > TILE_ROWS:
+        return None
+    if rows <= 32 and (known := linear_tile(rows, outputs, inputs, gated)):
         return known
-    step = inputs & -inputs
-    if rows <= TILE_ROWS:
-        return Tile(64, 32, min(128, step))
-    programs = -(-rows // 128) * -(-outputs // 64)
-    splits = power_of_2(max(1, BLOCKS // programs) + 1) // 2  # the largest power of 2 that fits
-    return Tile(128, 64, min(64, step), warps=8, splits=min(8, splits, step // min(64, step)))
+    step = min(128, whole := inputs & -inputs)
+    splits = power_of_2(max(1, BLOCKS // -(-outputs // 64)) + 1) // 2  # at most so many fit
+    return Tile(64, 64, step, splits=min(8, splits, whole // step), turned=True)
 
 
 def codec_tile(rows: int, outputs: int, channels: int, taps: int = 1) -> Tile:

@@ -21,19 +21,24 @@ from agent_tts.bench.checkpoint_config import SIZES, write_configuration
 from agent_tts.engine.qwen3.compiling import Steps, rehearse
 from agent_tts.engine.qwen3.graphs import BUCKETS
 from agent_tts.model.kernels.ahead import Launch, Pointer, compile_all
-from agent_tts.model.kernels.architectures import ARCHITECTURES, OLDEST_E4M3
+from agent_tts.model.kernels.architectures import ARCHITECTURES, OLDEST_E4M3, Architecture
 
 LARGEST_OF = (1, 256)  # sizes of batches
 
 
+def kind_of(known: Architecture) -> str:
+    """The architecture with the same launches; in nothing else but 8 bits do architectures differ."""
+    return "sm_90" if known.has_warpgroups else "sm_100" if known.overlaps else "sm_80"
+
+
 @cache
-def launches_of(sizes: tuple[int, ...], *, overlap: bool, e4m3: bool) -> list[Launch]:
-    """Architectures differ in nothing else."""
+def launches_of(sizes: tuple[int, ...], like: str, *, e4m3: bool) -> list[Launch]:
+    """Of an architecture; see `kind_of`."""
     with tempfile.TemporaryDirectory() as folder:
         write_configuration(Path(folder), SIZES["1.7B"], "custom_voice")
         steps = Steps(
             folder, "bfloat16", "float16", 2_048, paged=False, sizes=sizes, mixed=True, watermark=True,
-            adapters=(8, 32), fp8_weights=False, fp8_cache=False, architecture="sm_90" if overlap else "sm_80",
+            adapters=(8, 32), fp8_weights=False, fp8_cache=False, architecture=like,
         )  # fmt: skip
         others = [replace(steps, paged=True, adapters=(0, 0))]
         if e4m3:
@@ -62,7 +67,7 @@ def main(names: Sequence[str], *, only_largest: bool) -> None:
     for name in names:
         known = ARCHITECTURES[name]
         e4m3 = (known.capability or 0) >= OLDEST_E4M3
-        launches = launches_of(LARGEST_OF if only_largest else BUCKETS, overlap=known.overlaps, e4m3=e4m3)
+        launches = launches_of(LARGEST_OF if only_largest else BUCKETS, kind_of(known), e4m3=e4m3)
         if only_largest:
             launches = largest(launches)
         failed = compile_all(launches, known, workers, lambda done, total: None)
