@@ -5,6 +5,7 @@ On a GPU the kernels run compiled; elsewhere triton's interpreter runs them on s
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ pytest.importorskip("triton", reason="the kernels need triton, which comes with 
 
 from agent_tts.model.kernels.attention import Heads, Queries, Scratch, attend, attend_in_frame
 from agent_tts.model.kernels.linear import Hidden, linear, linear_before, widened
-from agent_tts.model.kernels.tiles import Tile
+from agent_tts.model.kernels.tiles import Tile, many_rows_tile
 from agent_tts.model.layers import RMSNorm
 from agent_tts.model.quantised import Quantised
 from tests.gpu.test_kernels import error, linear_reference
@@ -81,6 +82,17 @@ def test_a_norm_behind_a_product(tile: Tile) -> None:
     assert left.squares is not None
     second = Tile(16, 16, 64, turned=tile.turned)
     assert error(linear(left, out, norm=norm, tile=second), linear_reference(expected, out, norm=norm)) < ROUNDING
+
+
+@pytest.mark.parametrize("rows", [65, 128, 129, 256])
+@pytest.mark.parametrize("gated", [False, True])
+def test_tiles_of_many_rows_are_whole(rows: int, gated: bool) -> None:
+    """`kernels.many_rows` has no masks but of rows."""
+    for outputs, inputs in product(range(512, 12_289, 512), range(512, 6_145, 512)):
+        if tile := many_rows_tile(rows, outputs, inputs, gated):
+            steps = inputs / tile.splits / tile.inputs
+            assert outputs % tile.outputs == 0
+            assert steps == int(steps) >= tile.stages
 
 
 def turned(x: Tensor, norm: Tensor, rope: Tensor) -> Tensor:

@@ -386,7 +386,7 @@ def _linear(
     }  # fmt: skip
     grid = across, down, tile.splits
     if tile.loaders:
-        from agent_tts.model.kernels import many_rows
+        from agent_tts.model.kernels import many_rows  # older versions of triton cannot import it
 
         launch(many_rows.kernel, grid, **many_rows.operands(x, weight, tile), **shared)
     else:

@@ -64,13 +64,14 @@ def linear_tile(rows: int, outputs: int, inputs: int, gated: bool) -> Tile | Non
 def many_rows_tile(rows: int, outputs: int, inputs: int, gated: bool) -> Tile | None:
     """Of the same with more rows on Hopper, by `kernels.many_rows`. None is cuBLAS."""
     few = rows <= MANY_ROWS // 2
-    if not TILE_ROWS < rows <= MANY_ROWS or outputs % 1024 or inputs % 1024:
+    whole = outputs % 3072 == 0 if gated else outputs % 1024 == 0 and outputs <= 4096
+    if not (TILE_ROWS < rows <= MANY_ROWS and whole and inputs % 1024 == 0):
         return None
     if gated and outputs > 4096:
         return Tile(128, 48 if few else 96, 64, 8, stages=7 if few else 5, loaders=1)
     if gated:
         return Tile(64, 64 if few else 96, 64, stages=8 if few else 6, loaders=1)
-    if inputs > 4096:  # a cluster of processors reads these rows and weights together
+    if inputs > 4096:  # of 256 rows cuBLAS is faster, whose processors share in pairs what they read
         return Tile(128, 32, 64, 8, stages=8, splits=2, loaders=1) if few else None
     if outputs >= 4096:
         return Tile(64, 64 if few else 128, 64, stages=8, loaders=1)
