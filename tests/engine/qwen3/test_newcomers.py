@@ -64,6 +64,7 @@ class Device:
     """Stands in for the graphs of a GPU: steps take their time, and compute nothing."""
 
     prefill_budget = PrefillBudget(128, cut=True)
+    wanted: Sequence[Any] = ()
 
     def __init__(self, clock: Clock, hidden_size: int) -> None:
         self._clock = clock
