@@ -19,12 +19,12 @@ from agent_tts.model.frame import CONTROL_CODES, Frame, FrameModel, StepOps
 from agent_tts.model.frame_state import FrameState
 from agent_tts.model.kernels import frame as kernels
 from agent_tts.model.kernels.attention import TOGETHER, Heads, Queries, Scratch, attend, attend_in_frame
-from agent_tts.model.kernels.linear import Hidden, gate, linear, linear_before, rms_norm
+from agent_tts.model.kernels.linear import Hidden, gate, has_warpgroups, linear, linear_before, rms_norm
 from agent_tts.model.kernels.low_rank import add_low_rank
 from agent_tts.model.kernels.sampling import draw, draw_following
 from agent_tts.model.layers import Cache, RMSNorm, Transformer, TransformerLayer
 from agent_tts.model.predictor import Choose, PredictorState
-from agent_tts.model.quantised import E4M3, NOTHING, EightBits, Quantised
+from agent_tts.model.quantised import E4M3, INTERLEAVED, NOTHING, EightBits, Quantised
 from agent_tts.model.talker import PromptPositions
 
 LayOut = Callable[..., Tensor | Quantised]  # the weights of modules as one matrix
@@ -153,6 +153,8 @@ def joined(*modules: nn.Module) -> Tensor:
 def quantised(*modules: nn.Module) -> Quantised:
     """As `joined`, of linear layers, which then hold the `values` and cannot run."""
     whole = Quantised.of(torch.cat([module.get_parameter("weight").detach() for module in modules]))
+    if has_warpgroups(whole.values.device) and whole.values.shape[1] % INTERLEAVED == 0:
+        whole = whole.interleaved()
     _share(whole.values, modules)
     return whole
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from agent_tts.model.kernels.launch import power_of_2
 
 VECTOR_ROWS = 2  # a product of at most so many rows multiplies them one by one
-TILE_ROWS = 64  # at most so many by the tensor cores of our kernel; more by cuBLAS, or on Hopper
-MANY_ROWS = 256  # at most so many by `kernels.many_rows`
+TILE_ROWS = 64  # at most so many by the tensor cores of our kernel; more by cuBLAS
+FEW_ROWS, MANY_ROWS = 32, 256  # on Hopper more than the first, and at most the second, by `kernels.many_rows`
 
 BLOCKS = 264  # that an H200 runs at once: two on each of its multiprocessors
 
@@ -62,20 +62,27 @@ def linear_tile(rows: int, outputs: int, inputs: int, gated: bool) -> Tile | Non
 
 
 def many_rows_tile(rows: int, outputs: int, inputs: int, gated: bool) -> Tile | None:
-    """Of the same with more rows on Hopper, by `kernels.many_rows`. None is cuBLAS."""
-    few = rows <= MANY_ROWS // 2
+    """The same on Hopper, by `kernels.many_rows`. None is one of the others."""
     whole = outputs % 3072 == 0 if gated else outputs % 1024 == 0 and outputs <= 4096
-    if not (TILE_ROWS < rows <= MANY_ROWS and whole and inputs % 1024 == 0):
+    if not (FEW_ROWS < rows <= MANY_ROWS and whole and inputs % 1024 == 0):
         return None
     if gated and outputs > 4096:
-        return Tile(128, 48 if few else 96, 64, 8, stages=7 if few else 5, loaders=1)
-    if gated:
-        return Tile(64, 64 if few else 96, 64, stages=8 if few else 6, loaders=1)
-    if inputs > 4096:  # of 256 rows cuBLAS is faster, whose processors share in pairs what they read
-        return Tile(128, 32, 64, 8, stages=8, splits=2, loaders=1) if few else None
-    if outputs >= 4096:
-        return Tile(64, 64 if few else 128, 64, stages=8, loaders=1)
-    return Tile(64, 32 if few else 64, 64, stages=8, splits=2 if few and inputs > 2048 else 1, loaders=1)
+        few, some = Tile(64, 48, 128, stages=5), Tile(128, 48, 64, 8, stages=7)
+        many = Tile(128, 96, 64, 8, stages=5)
+    elif gated:
+        few, some = Tile(64, 32, 128, stages=6), Tile(128, 32, 64, 8, stages=8)
+        many = Tile(128, 64, 64, 8, stages=6)
+    elif outputs >= 4096:
+        few = Tile(64, 32, 128, stages=9) if inputs > 1024 else Tile(64, 64, 128, stages=6)
+        some, many = Tile(64, 64, 64, stages=8), Tile(128, 64, 64, 8, stages=8)
+    elif inputs > 4096 and rows > MANY_ROWS // 2:
+        return None  # cuBLAS is faster, whose processors share in pairs what they read
+    else:
+        splits = 2 if inputs > outputs else 1
+        few = Tile(64, 32, 128, stages=min(9, inputs // splits // 128), splits=splits)
+        some = Tile(64, 32, 128, stages=9) if inputs > 1024 else Tile(64, 64, 128, stages=6)
+        many = Tile(64, 64, 128, stages=6) if outputs <= 1024 else Tile(64, 64, 64, stages=8)
+    return replace(few if rows <= TILE_ROWS else some if rows <= MANY_ROWS // 2 else many, loaders=1)
 
 
 def e4m3_tile(rows: int, outputs: int, inputs: int, gated: bool) -> Tile | None:
@@ -87,6 +94,20 @@ def e4m3_tile(rows: int, outputs: int, inputs: int, gated: bool) -> Tile | None:
     step = min(128, whole := inputs & -inputs)
     splits = power_of_2(max(1, BLOCKS // -(-outputs // 64)) + 1) // 2  # at most so many fit
     return Tile(64, 64, step, splits=min(8, splits, whole // step), turned=True)
+
+
+def interleaved_tile(rows: int, outputs: int, inputs: int, gated: bool) -> Tile | None:
+    """Of interleaved weights in e4m3, which are read by Hopper alone. None is cuBLAS on weights widened to 16 bits."""
+    known = linear_tile(rows, outputs, inputs, gated) if rows <= VECTOR_ROWS else None
+    if known is not None and known.rows == 0:
+        return known
+    if rows > MANY_ROWS or inputs % 1024 or outputs % 64:
+        return None
+    height = min(128, max(8, power_of_2(rows)))
+    if height < 128:
+        splits = 4 if outputs <= 1024 else 2 if outputs <= 2048 or (gated and outputs <= 3072) else 1
+        return Tile(height, 64, 128, stages=min(6 if gated else 9, inputs // splits // 128), splits=splits, loaders=1)
+    return Tile(128, 64, 128, stages=4 if gated else 5, splits=2 if outputs <= 2048 and not gated else 1, loaders=1)
 
 
 def codec_tile(rows: int, outputs: int, channels: int, taps: int = 1) -> Tile:
