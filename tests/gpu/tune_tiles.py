@@ -132,7 +132,20 @@ def interleaved_tiles(shape: Shape) -> Iterable[Tile]:
             yield Tile(height, width, 128, threads, stages, splits, loaders=1)
 
 
+def vector_tiles(shape: Shape) -> Iterable[Tile]:
+    """Of rows that are multiplied one by one."""
+    _, outputs, inputs, gated, _ = shape
+    for width, threads in product((1, 2, 4, 8, 16, 32), (1, 2, 4, 8)):
+        weights = launch.power_of_2(inputs) * width * (1 + gated) // (32 * threads)  # in registers, two in each
+        if 8 <= weights <= 256 and outputs // width >= PROCESSORS:
+            yield Tile(0, width, launch.power_of_2(inputs), threads)
+
+
 def candidates(shape: Shape) -> Iterable[Tile]:
+    if shape[0] <= tiles.VECTOR_ROWS:
+        yield from vector_tiles(shape)
+    if shape[0] == 1:
+        return
     if shape[4]:
         yield from interleaved_tiles(shape)
         return
