@@ -12,7 +12,7 @@ from agent_tts.model.kernels.launch import power_of_2
 
 VECTOR_ROWS = 2  # a product of at most so many rows multiplies them one by one
 TILE_ROWS = 64  # at most so many by the tensor cores of our kernel; more by cuBLAS
-FEW_ROWS, MANY_ROWS = 32, 256  # on Hopper more than the first, and at most the second, by `kernels.many_rows`
+FEW_ROWS, MANY_ROWS = 16, 256  # on Hopper more than the first, and at most the second, by `kernels.many_rows`
 
 BLOCKS = 264  # that an H200 runs at once: two on each of its multiprocessors
 
@@ -46,7 +46,9 @@ def linear_tile(rows: int, outputs: int, inputs: int, gated: bool) -> Tile | Non
     """Of a layer of the talker or the predictor. None is cuBLAS."""
     wide = gated or outputs >= 4096
     if rows == 1 or (rows <= VECTOR_ROWS and not wide):
-        return Tile(0, 2 if inputs > 2048 else 4 if gated or outputs < 4096 else 8, power_of_2(inputs))
+        if gated:
+            return Tile(0, 2, power_of_2(inputs), 4) if inputs > 1024 else Tile(0, 4, power_of_2(inputs), 2)
+        return Tile(0, 2 if inputs > 2048 else 4 if inputs > 1024 else 8, power_of_2(inputs), 8)
     if rows > TILE_ROWS or inputs % 1024:
         return None
     if wide and rows > 16:
@@ -63,8 +65,10 @@ def linear_tile(rows: int, outputs: int, inputs: int, gated: bool) -> Tile | Non
 
 def many_rows_tile(rows: int, outputs: int, inputs: int, gated: bool) -> Tile | None:
     """The same on Hopper, by `kernels.many_rows`. None is one of the others."""
-    whole = outputs % 3072 == 0 if gated else outputs % 1024 == 0 and outputs <= 4096
+    whole = outputs % (3072 if gated else 128) == 0
     if not (FEW_ROWS < rows <= MANY_ROWS and whole and inputs % 1024 == 0):
+        return None
+    if rows <= 32 and not gated and inputs > 1024 and max(outputs, inputs) >= 4096:
         return None
     if gated and outputs > 4096:
         few, some = Tile(64, 48, 128, stages=5), Tile(128, 48, 64, 8, stages=7)
@@ -72,6 +76,8 @@ def many_rows_tile(rows: int, outputs: int, inputs: int, gated: bool) -> Tile | 
     elif gated:
         few, some = Tile(64, 32, 128, stages=6), Tile(128, 32, 64, 8, stages=8)
         many = Tile(128, 64, 64, 8, stages=6)
+    elif outputs > 8192:
+        few, some, many = Tile(64, 128, 64, stages=8), Tile(128, 128, 64, 8, stages=6), Tile(128, 128, 64, 8, stages=6)
     elif outputs >= 4096:
         few = Tile(64, 32, 128, stages=9) if inputs > 1024 else Tile(64, 64, 128, stages=6)
         some, many = Tile(64, 64, 64, stages=8), Tile(128, 64, 64, 8, stages=8)
@@ -101,13 +107,20 @@ def interleaved_tile(rows: int, outputs: int, inputs: int, gated: bool) -> Tile 
     known = linear_tile(rows, outputs, inputs, gated) if rows <= VECTOR_ROWS else None
     if known is not None and known.rows == 0:
         return known
-    if rows > MANY_ROWS or inputs % 1024 or outputs % 64:
+    if rows > MANY_ROWS or inputs % 1024 or outputs % 128:
         return None
-    height = min(128, max(8, power_of_2(rows)))
-    if height < 128:
-        splits = 4 if outputs <= 1024 else 2 if outputs <= 2048 or (gated and outputs <= 3072) else 1
-        return Tile(height, 64, 128, stages=min(6 if gated else 9, inputs // splits // 128), splits=splits, loaders=1)
-    return Tile(128, 64, 128, stages=4 if gated else 5, splits=2 if outputs <= 2048 and not gated else 1, loaders=1)
+    if rows <= TILE_ROWS:
+        tile = Tile(max(8, power_of_2(rows)), 64, 128, stages=6 if gated else 9)
+        if not gated:
+            few = 3 if inputs % 3 == 0 and inputs > 4096 else 2 if outputs <= 2048 else 1
+            tile = replace(tile, splits=4 if outputs <= 1024 else few)
+    elif gated:
+        tile = Tile(128, 64, 128, stages=4) if outputs <= 4096 or rows <= 128 else Tile(128, 128, 128, 8, stages=2)
+    elif outputs >= 4096 or inputs > 4096:
+        tile = Tile(128, 64, 128, stages=5, splits=2 if inputs > 4096 else 1)
+    else:
+        tile = Tile(64, 64, 128, stages=8, splits=2 if inputs > 2048 else 1)
+    return replace(tile, stages=min(tile.stages, inputs // tile.splits // 128), loaders=1)
 
 
 def codec_tile(rows: int, outputs: int, channels: int, taps: int = 1) -> Tile:
