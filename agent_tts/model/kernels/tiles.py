@@ -70,25 +70,27 @@ def many_rows_tile(rows: int, outputs: int, inputs: int, gated: bool) -> Tile | 
         return None
     if rows <= 32 and not gated and inputs > 1024 and max(outputs, inputs) >= 4096:
         return None
+    few, some = rows <= TILE_ROWS, rows <= MANY_ROWS // 2
     if gated and outputs > 4096:
-        few, some = Tile(64, 48, 128, stages=5), Tile(128, 48, 64, 8, stages=7)
-        many = Tile(128, 96, 64, 8, stages=5)
+        wanted = [Tile(64, 48, 128, stages=5) if few else Tile(128, 48 if some else 96, 64, 8, stages=7 if some else 5)]
     elif gated:
-        few, some = Tile(64, 32, 128, stages=6), Tile(128, 32, 64, 8, stages=8)
-        many = Tile(128, 64, 64, 8, stages=6)
-    elif outputs > 8192:
-        few, some, many = Tile(64, 128, 64, stages=8), Tile(128, 128, 64, 8, stages=6), Tile(128, 128, 64, 8, stages=6)
-    elif outputs >= 4096:
-        few = Tile(64, 32, 128, stages=9) if inputs > 1024 else Tile(64, 64, 128, stages=6)
-        some, many = Tile(64, 64, 64, stages=8), Tile(128, 64, 64, 8, stages=8)
-    elif inputs > 4096 and rows > MANY_ROWS // 2:
+        wanted = [Tile(64, 32, 128, stages=6) if few else Tile(128, 32 if some else 64, 64, 8, stages=8 if some else 6)]
+    elif inputs > 4096 and not some:
         return None  # cuBLAS is faster, whose processors share in pairs what they read
+    elif some:
+        wanted = [Tile(64, 32, 128, stages=9), Tile(64, 64, 128, stages=6), Tile(64, 128, 64, stages=8)]
+        if few and inputs > outputs:
+            wanted.insert(0, replace(wanted[0], splits=2))
+        elif inputs <= 1024 and (outputs >= 4096 or not few):
+            del wanted[0]
     else:
-        splits = 2 if inputs > outputs else 1
-        few = Tile(64, 32, 128, stages=min(9, inputs // splits // 128), splits=splits)
-        some = Tile(64, 32, 128, stages=9) if inputs > 1024 else Tile(64, 64, 128, stages=6)
-        many = Tile(64, 64, 128, stages=6) if outputs <= 1024 else Tile(64, 64, 64, stages=8)
-    return replace(few if rows <= TILE_ROWS else some if rows <= MANY_ROWS // 2 else many, loaders=1)
+        wanted = [Tile(64, 64, 128, stages=6), Tile(128, 64, 64, 8, stages=8), Tile(128, 128, 64, 8, stages=6)]
+    # Tiles that run one after the other on a processor would double the time.
+    fitting = [tile for tile in wanted if tile.count(rows, outputs) * tile.splits <= BLOCKS // 2]
+    if not fitting:
+        return None
+    tile = fitting[0]
+    return replace(tile, stages=min(tile.stages, inputs // tile.splits // tile.inputs), loaders=1)
 
 
 def e4m3_tile(rows: int, outputs: int, inputs: int, gated: bool) -> Tile | None:
