@@ -19,7 +19,8 @@ from agent_tts.model.frame import CONTROL_CODES, Frame, FrameModel, StepOps
 from agent_tts.model.frame_state import FrameState
 from agent_tts.model.kernels import frame as kernels
 from agent_tts.model.kernels.attention import TOGETHER, Heads, Queries, Scratch, attend, attend_in_frame
-from agent_tts.model.kernels.linear import Hidden, has_warpgroups, linear, linear_before, rms_norm
+from agent_tts.model.kernels.launch import has_warpgroups
+from agent_tts.model.kernels.linear import Hidden, linear, linear_before, rms_norm
 from agent_tts.model.kernels.low_rank import add_low_rank
 from agent_tts.model.kernels.sampling import draw, draw_following
 from agent_tts.model.layers import Cache, RMSNorm, Transformer, TransformerLayer

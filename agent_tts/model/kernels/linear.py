@@ -16,13 +16,12 @@ import triton.language as tl
 from torch import Tensor
 from torch.nn import functional as F
 
-from agent_tts.model.kernels.launch import architecture_of, launch, overlap, power_of_2, wait
+from agent_tts.model.kernels.launch import has_warpgroups, launch, overlap, power_of_2, wait
 from agent_tts.model.kernels.tiles import Tile, e4m3_tile, interleaved_tile, linear_tile, many_rows_tile
 from agent_tts.model.layers import RMSNorm
 from agent_tts.model.quantised import Quantised
 
 _MOST_TILES = 4_096
-_TRITON = tuple(int(part) for part in triton.__version__.split(".")[:2])
 
 
 @triton.jit
@@ -435,12 +434,6 @@ def gate(both: Tensor) -> Tensor:
     out = both.new_empty(count, size)
     launch(_gate_rows, (triton.cdiv(size, 1024), count), x=both, out=out, SIZE=size, BLOCK=1024, **overlap(both.device))
     return out
-
-
-def has_warpgroups(device: torch.device) -> bool:
-    """Whether `many_rows` runs there: triton 3.6 is the first whose Gluon it is written in."""
-    known = architecture_of(device)
-    return known is not None and known.has_warpgroups and _TRITON >= (3, 6)
 
 
 @cache

@@ -145,8 +145,15 @@ def codec_tile(rows: int, outputs: int, channels: int, taps: int = 1) -> Tile:
     return tile
 
 
-def unit_tile(rows: int, channels: int) -> Tile | None:
-    """Of both convolutions of a residual unit in one kernel: all channels. None where two kernels are faster."""
-    if rows < UNIT_STEPS or channels > UNIT_CHANNELS:
+def unit_tile(rows: int, rate: int, channels: int, *, warpgroups: bool) -> Tile | None:
+    """Of both convolutions of a residual unit in one kernel: all channels. None where two kernels are faster.
+
+    With loaders: of `kernels.many_steps`, for Hopper's `warpgroups`; a tile is within a frame, of `rate` steps.
+    """
+    if rows < UNIT_STEPS:
+        return None
+    if warpgroups and channels == 192 and rate % 128 == 0:
+        return Tile(128, channels, 64, 8, stages=4, loaders=4)
+    if channels > UNIT_CHANNELS:
         return None
     return Tile(64, power_of_2(channels), min(64, channels & -channels), 4, 4)
