@@ -247,6 +247,8 @@ class _NoCompiler(ModuleType):
         return function
 
     def __getattr__(self, name: str) -> object:
+        if name.startswith("__"):  # for `inspect`, which looks at all modules
+            raise AttributeError(name)
         if sys.modules.get(self.__name__) is self:
             del sys.modules[self.__name__]
         return getattr(importlib.import_module(self.__name__), name)
