@@ -236,11 +236,13 @@ def _rehearse(steps: Steps, rehearsal: Rehearsal) -> None:
         model.decode(state.codec, numbers(1, config.talker.num_code_groups), run[:1], who[:1])
 
 
-class _NoCompiler(ModuleType):
-    """Stands for torch's compiler, 900 modules, which torch imports on the meta device only to be left alone by it.
+def leave_out_compiler() -> None:
+    """Keep torch's compiler, 900 modules, out of this process, in which torch is not imported yet."""
+    sys.modules["torch._dynamo"] = _NoCompiler("torch._dynamo")
 
-    Another use than that imports it.
-    """
+
+class _NoCompiler(ModuleType):
+    """What torch needs of its compiler on the meta device: to be left alone by it. Another use imports it."""
 
     @staticmethod
     def disable(function: Callable[..., object], *_: object, **__: object) -> Callable[..., object]:
@@ -261,7 +263,7 @@ def main() -> int:
     out = take_stdout()
     die_with(int(sys.argv[1]))
     os.nice(NICE)
-    sys.modules["torch._dynamo"] = _NoCompiler("torch._dynamo")
+    leave_out_compiler()
     from agent_tts.model import codec_fast, fused  # noqa: F401 - what `rehearse` needs
     from agent_tts.model.kernels.ahead import compile_all
     from agent_tts.model.kernels.architectures import architecture
