@@ -5,7 +5,7 @@ process, `python -m agent_tts.engine.qwen3.compiling PARENT`, compiles them into
 first launch finds them. For each `Steps` a file in that cache, its stamp, is written when all are compiled: then no
 process is started, and of several processes with the same stamp one works, and the others wait for it.
 
-The child imports its libraries, and then reads a line: a list of `Steps` of one GPU, as JSON. It runs the steps on the
+The child prepares itself, and then reads a line: a list of `Steps` of one GPU, as JSON. It runs the steps on the
 meta device, without weights or GPU, and its workers compile the kernels that the steps launch. On its stdout: a line
 "done total" after each kernel. It has a low priority, because the engine may be speaking, and ends with that engine.
 """
@@ -265,9 +265,10 @@ def main() -> int:
     os.nice(NICE)
     leave_out_compiler()
     from agent_tts.model import codec_fast, fused  # noqa: F401 - what `rehearse` needs
-    from agent_tts.model.kernels.ahead import compile_all
+    from agent_tts.model.kernels.ahead import compile_all, prepare
     from agent_tts.model.kernels.architectures import architecture
 
+    prepare()
     if not (given := sys.stdin.readline()):
         return 0
     cache_folder().mkdir(parents=True, exist_ok=True)
