@@ -219,7 +219,8 @@ def _rehearse(steps: Steps, rehearsal: Rehearsal) -> None:
         hollow(part, getattr(torch, steps.codec_dtype))
     rows = max(steps.sizes)
     adapters = AdapterBank(model.frame, rows, *steps.adapters) if steps.adapters[0] else None
-    put_kernels(model, adapters, EightBits(steps.fp8_weights, steps.fp8_cache))
+    with unmade(rehearsal):  # what is laid out depends on the GPU
+        put_kernels(model, adapters, EightBits(steps.fp8_weights, steps.fp8_cache))
     state = model.init_state(rows, steps.max_model_len, rows if steps.paged else None)
     run, who = (torch.empty(rows, dtype=dtype, device="meta") for dtype in (torch.bool, torch.int64))
     numbers = partial(torch.empty, dtype=torch.int64, device="meta")
