@@ -256,7 +256,7 @@ class PackedUnit:
         shared |= to.arguments(rate, channels) | many_steps.operands(self.weight, x, out, to.ring, tile)
         steps = len(streams.position) * rate
         launch(
-            many_steps.kernel, (min(tiles.BLOCKS // 2, tile.count(steps, channels)),),
+            many_steps.kernel, (min(tiles.BLOCKS // 2, -(-tile.count(steps, channels) // tile.groups)),),
             x=ring, position=streams.position, M=steps, T=rate, BM=tile.rows, **overlap(x.device), **shared,
         )  # fmt: skip
         return cast(Tensor, out)

@@ -35,7 +35,8 @@ class Tile:
     splits: int = 1  # programs that share the inputs
     ahead: int = 0  # inputs whose weights the second-level cache reads before the previous kernel has ended
     turned: bool = False  # transposed: of at least 64 outputs
-    loaders: int = 0  # warps on a processor that load for the others of their program; 0: every thread loads
+    loaders: int = 0  # warps that load for the others of their program, or group; 0: every thread loads
+    groups: int = 1  # of warps, each with its own tiles
 
     def count(self, rows: int, outputs: int) -> int:
         """Of the tiles of a product."""
@@ -154,6 +155,8 @@ def unit_tile(rows: int, rate: int, channels: int, *, warpgroups: bool) -> Tile 
         return None
     if warpgroups and channels == 192 and rate % 128 == 0:
         return Tile(128, channels, 64, 8, stages=4, loaders=4)
+    if warpgroups and channels == 96 and rate % 64 == 0:
+        return Tile(64, channels, channels, 4, stages=2, loaders=4, groups=2)
     if channels > UNIT_CHANNELS:
         return None
     return Tile(64, power_of_2(channels), min(64, channels & -channels), 4, 4)
