@@ -15,6 +15,7 @@ from agent_tts.model.adapters import AdapterBank, LowRank
 from agent_tts.model.fused import fuse
 from agent_tts.model.kernels.low_rank import add_low_rank
 from agent_tts.model.layers import RMSNorm
+from agent_tts.model.quantised import EightBits, Quantised
 from agent_tts.model.talker import PromptPositions
 from tests.model import lora, tiny
 from tests.model.test_adapters import loaded
@@ -65,8 +66,9 @@ def test_each_row_has_its_own_adapter_or_none(
         close(add(gated=True).x, F.silu(wanted[:, : groups[0]]) * wanted[:, groups[0] :])
 
 
-def test_a_step_of_kernels_with_adapters_is_that_of_modules(tmp_path: Path) -> None:
-    """Of two rows, with the prompt of a third beside them."""
+@pytest.mark.parametrize("e4m3", [False, True])
+def test_a_step_of_kernels_with_adapters_is_that_of_modules(tmp_path: Path, e4m3: bool) -> None:
+    """Of two rows, with the prompt of a third beside them. Adapters stay as they are beside weights in e4m3."""
     base = tiny.checkpoint("base")
     files = [AdapterFile.read(lora.write_adapter(tmp_path / str(seed), base, seed=seed)) for seed in range(2)]
 
@@ -75,8 +77,11 @@ def test_a_step_of_kernels_with_adapters_is_that_of_modules(tmp_path: Path) -> N
         model = loaded(base).to(DEVICE)
         bank = AdapterBank(model, 3, 2, 4)
         if fused:
-            fuse(model, bank)
+            fuse(model, bank, EightBits(weights=e4m3))
         else:
+            for module in model.talker.layers.modules():
+                if e4m3 and isinstance(module, nn.Linear):
+                    module.weight = nn.Parameter(Quantised.of(module.weight).dequantised(torch.float32), False)
             bank.adapt()
         adapters = [bank.load(file.weights, file) for file in files]
         bank.assign(1, adapters[0])
