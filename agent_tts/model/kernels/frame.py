@@ -146,7 +146,7 @@ def _draw_first(
     code = tl.arange(0, BLOCK)
     temperature, top_k, top_p = tl.load(temperatures + row), tl.load(top_ks + row), tl.load(top_ps + row)
     penalty, frame = tl.load(penalties + row), tl.load(frames + row)
-    noise = noise_of(tl.load(seeds + row), frame, 0, code)
+    noise = noise_of(tl.load(seeds + row), frame, 0, code, temperature)
     length, read = tl.load(text_length + row), tl.load(text_read + row)
     may_end = tl.load(text_complete + row) & (read + 1 >= length) & (frame >= tl.load(min_frames + row))
     before = tl.load(seen + row * SIZE + code, mask=code < SIZE, other=0)

@@ -1,0 +1,144 @@
+"""A draw for every row in one kernel: temperature, top-k, top-p, Gumbel noise, the likeliest.
+
+The rules and the noise of `sampling.draw`. Instead of sorting, it searches the threshold bit by bit over integers in
+the order of the logits: the k-th largest logit for top-k, and for top-p the smallest that leaves enough probability.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from agent_tts.model.kernels.launch import launch, overlap, power_of_2, wait
+from agent_tts.model.sampling import FRAME_STRIDE, GAMMA, MIX_1, MIX_2, Warp
+
+_GAMMA, _MIX_1, _MIX_2 = tl.constexpr(GAMMA), tl.constexpr(MIX_1), tl.constexpr(MIX_2)
+_FRAME_STRIDE = tl.constexpr(FRAME_STRIDE)
+
+
+@triton.jit
+def _shift(x, BITS: tl.constexpr):
+    return (x >> BITS) & ((1 << (64 - BITS)) - 1)
+
+
+@triton.jit
+def _mix(x):
+    x = (x ^ _shift(x, 30)) * _MIX_1
+    x = (x ^ _shift(x, 27)) * _MIX_2
+    return x ^ _shift(x, 31)
+
+
+@triton.jit
+def noise_of(seed, frame, codebook, code):
+    """Gumbel noise of these codes, float32."""
+    start = _mix(seed + (frame * _FRAME_STRIDE + codebook + 1) * _GAMMA)
+    noise = (_shift(_mix(start + (code + 1).to(tl.int64) * _GAMMA), 41).to(tl.float32) + 0.5) / 8388608
+    return -tl.log(-tl.log(noise))
+
+
+@triton.jit
+def drawn(x, ok, noise, temperature, top_k, top_p, SIZE: tl.constexpr, BITS: tl.constexpr):
+    """The code drawn of logits: float32[BLOCK], -inf where not `ok`, of which the upper BITS may be set."""
+    if temperature != 0:
+        # Integers in the order of the floats, from 0; -0.0 counts as 0.0, as it does for floats.
+        bits = (x + 0.0).to(tl.int32, bitcast=True) >> (32 - BITS)
+        HALF: tl.constexpr = 1 << (BITS - 1)
+        key = (tl.where(bits < 0, bits ^ (HALF - 1), bits)).to(tl.int64) + HALF
+        key = tl.where(ok, key, -1)
+        x = x / temperature
+        if (top_k > 0) & (top_k < SIZE):
+            threshold = tl.zeros((), tl.int64)
+            for step in range(0, BITS, 2):  # two bits a time: three counts in one sum
+                unit = tl.full((), 1, tl.int64) << (BITS - 2 - step)
+                counts = (key >= threshold + unit).to(tl.int64)
+                counts += (key >= threshold + 2 * unit).to(tl.int64) << 20
+                counts += (key >= threshold + 3 * unit).to(tl.int64) << 40
+                counts = tl.sum(counts, 0)
+                passed = ((counts & 0xFFFFF) >= top_k).to(tl.int64)
+                passed += (((counts >> 20) & 0xFFFFF) >= top_k).to(tl.int64)
+                passed += ((counts >> 40) >= top_k).to(tl.int64)
+                threshold += passed * unit
+            x = tl.where(key >= threshold, x, float("-inf"))
+        if top_p < 1:
+            power = tl.exp(x - tl.max(x, 0))
+            outside = (1 - top_p) * tl.sum(power, 0)
+            below = tl.zeros((), tl.int64)  # the largest integer with too little probability at and below it
+            for step in range(BITS):
+                unit = tl.full((), 1, tl.int64) << (BITS - 1 - step)
+                below += tl.where(tl.sum(tl.where(key < below + unit, power, 0), 0) <= outside, unit, 0)
+            x = tl.where((key >= below) | (key == tl.max(key, 0)), x, float("-inf"))
+        x += noise
+    return tl.argmax(x, 0)
+
+
+@triton.jit(do_not_specialize=["codebook", "column"])
+def _draw(
+    logits,  # [B, SIZE]
+    rows,  # int64[B], of the parameters; None: 0 to B - 1
+    temperatures,  # float32[rows]
+    top_ks,  # int64[rows]
+    top_ps,  # float32[rows]
+    seeds,  # int64[rows]
+    frames,  # int64[rows]
+    out,  # int64[B, STRIDE], of which one column is written
+    column,
+    table,  # [SIZE, WIDTH], or None: nothing follows
+    following,  # [B, WIDTH]: of the table, at the codes drawn
+    codebook,
+    STRIDE: tl.constexpr,
+    SIZE: tl.constexpr,
+    BLOCK: tl.constexpr,
+    WIDTH: tl.constexpr,
+    WIDE: tl.constexpr,  # power of 2
+    OVERLAP: tl.constexpr,
+):
+    at = tl.program_id(0)
+    row = at if rows is None else tl.load(rows + at)
+    code = tl.arange(0, BLOCK)
+    ok = code < SIZE
+    temperature, top_k, top_p = tl.load(temperatures + row), tl.load(top_ks + row), tl.load(top_ps + row)
+    noise = noise_of(tl.load(seeds + row), tl.load(frames + row), codebook, code)
+    wait(OVERLAP)
+    raw = tl.load(logits + at * SIZE + code, mask=ok, other=float("-inf"))
+    BITS: tl.constexpr = raw.dtype.primitive_bitwidth
+    one = drawn(raw.to(tl.float32), ok, noise, temperature, top_k, top_p, SIZE, BITS)
+    tl.store(out + at * STRIDE + column, one.to(tl.int64))
+    if table is not None:
+        place = tl.arange(0, WIDE)
+        vector = tl.load(table + one * WIDTH + place, mask=place < WIDTH)
+        tl.store(following + at * WIDTH + place, vector, mask=place < WIDTH)
+
+
+def draw(logits: Tensor, how: Warp, seed: Tensor, frame: Tensor, codebook: int) -> Tensor:
+    """`sampling.draw`: [B, V] -> int64[B]."""
+    out = seed.new_empty(len(logits), 1)
+    draw_following(logits, how, seed, frame, codebook, None, out, 0, None)
+    return out[:, 0]
+
+
+def draw_following(
+    logits: Tensor,
+    how: Warp,
+    seed: Tensor,
+    frame: Tensor,
+    codebook: int,
+    rows: Tensor | None,
+    out: Tensor,
+    column: int,
+    table: Tensor | None,
+) -> Tensor:
+    """`sampling.draw` for rows int64[B], or all, into a column of int64[B, n]; gives the vectors of the codes.
+
+    These are of the table [V, H]: [B, H]; without a table, nothing of use.
+    """
+    size, width = logits.shape[1], 1 if table is None else table.shape[1]
+    following = logits.new_empty(0) if table is None else table.new_empty(len(logits), width)
+    launch(
+        _draw, (len(logits),),
+        logits=logits, rows=rows, temperatures=how.temperature, top_ks=how.top_k, top_ps=how.top_p, seeds=seed,
+        frames=frame, out=out, column=column, table=table, following=following, codebook=codebook,
+        STRIDE=out.shape[1], SIZE=size, BLOCK=power_of_2(size), WIDTH=width, WIDE=power_of_2(width),
+        num_warps=8, **overlap(logits.device),
+    )  # fmt: skip
+    return following
