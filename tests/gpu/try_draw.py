@@ -19,7 +19,7 @@ from tests.gpu import first_before
 
 import os
 
-CUDA, ROWS = ("cpu", 96) if "TRITON_INTERPRET" in os.environ else ("cuda", 8192)
+CUDA, ROWS = ("cpu", 48) if "TRITON_INTERPRET" in os.environ else ("cuda", 8192)
 VARIANTS = [("before", old, 8), *((f"{warps} warps", new, warps) for warps in (8, 4, 2, 1))]
 
 
