@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
-
 from types import SimpleNamespace
 
 import torch
@@ -16,8 +16,6 @@ from agent_tts.model.kernels.linear import linear
 from agent_tts.model.sampling import Warp
 from tests.gpu import draw_before as old
 from tests.gpu import first_before
-
-import os
 
 CUDA, ROWS = ("cpu", 48) if "TRITON_INTERPRET" in os.environ else ("cuda", 8192)
 VARIANTS = [("before", old, 8), *((f"{warps} warps", new, warps) for warps in (8, 4, 2, 1))]
@@ -199,13 +197,25 @@ def first(rows, top_p):
     torch.manual_seed(rows)
     ints = lambda high: torch.randint(0, high, (rows,), device=CUDA)
     bits = lambda *shape: torch.rand(*shape, device=CUDA) < 0.5
-    talker = Warp(pick([0.9, 0.9, 0.9, 0.0] if top_p else [0.9], rows), pick([50, 0, 3] if top_p else [50], rows),
-                  pick([1.0, 0.9] if top_p else [1.0], rows))
-    state = SimpleNamespace(
-        seen=bits(rows, 3072), frame=ints(9), text_length=ints(5), text_read=ints(5), text_complete=bits(rows),
-        sampling=SimpleNamespace(talker=talker, repetition_penalty=pick([1.0, 1.05, 2.0], rows), seed=ints(2**40), min_frames=ints(4)),
+    talker = Warp(
+        pick([0.9, 0.9, 0.9, 0.0] if top_p else [0.9], rows),
+        pick([50, 0, 3] if top_p else [50], rows),
+        pick([1.0, 0.9] if top_p else [1.0], rows),
     )
-    logits, hidden = torch.randn(rows, 3072, device=CUDA).bfloat16() * 2, torch.randn(rows, 2048, device=CUDA).bfloat16()
+    state = SimpleNamespace(
+        seen=bits(rows, 3072),
+        frame=ints(9),
+        text_length=ints(5),
+        text_read=ints(5),
+        text_complete=bits(rows),
+        sampling=SimpleNamespace(
+            talker=talker, repetition_penalty=pick([1.0, 1.05, 2.0], rows), seed=ints(2**40), min_frames=ints(4)
+        ),
+    )
+    logits, hidden = (
+        torch.randn(rows, 3072, device=CUDA).bfloat16() * 2,
+        torch.randn(rows, 2048, device=CUDA).bfloat16(),
+    )
     entered, table = torch.randn(rows, 1024, device=CUDA).bfloat16(), torch.randn(3072, 1024, device=CUDA).bfloat16()
     begun = SimpleNamespace(run=bits(rows))
 
@@ -226,13 +236,21 @@ def firsts():
     was = run(*FIRSTS[0][1:])
     for name, module, warps in FIRSTS[1:]:
         found = run(module, warps)
-        print(f"first, {name}: codes that differ {(found[0] != was[0]).sum().item()} of {ROWS},",
-              "inputs equal" if torch.equal(found[1], was[1]) else "inputs differ", torch.equal(found[2], was[2]))
+        print(
+            f"first, {name}: codes that differ {(found[0] != was[0]).sum().item()} of {ROWS},",
+            "inputs equal" if torch.equal(found[1], was[1]) else "inputs differ",
+            torch.equal(found[2], was[2]),
+        )
     if CUDA == "cuda":
         for rows in (1, 8, 64, 256):
             run = first(rows, False)
-            print(f"first, rows {rows:3}, us each of 8: " + ", ".join(
-                f"{name} {median(graph(lambda: [run(module, warps) for _ in range(8)])) / 8:.2f}" for name, module, warps in FIRSTS))
+            print(
+                f"first, rows {rows:3}, us each of 8: "
+                + ", ".join(
+                    f"{name} {median(graph(lambda: [run(module, warps) for _ in range(8)])) / 8:.2f}"
+                    for name, module, warps in FIRSTS
+                )
+            )
 
 
 if __name__ == "__main__":
