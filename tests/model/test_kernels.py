@@ -172,14 +172,14 @@ def test_attention_in_a_frame() -> None:
 @pytest.mark.parametrize("size", [96, 512])
 def test_draws_with_every_kind_of_parameter(size: int, step: float) -> None:
     """Rows with all combinations; in steps of 0.5, many logits are equal, also at the edge of top-k."""
-    given = list(product((0.0, 0.7, 1.5, 9.0), (0, 1, 50, size // 2, size - 9, 9999), (1.0, 0.9, 1e-9)))
+    given = list(product((0.0, 0.7, 5.0, 9.0), (0, 1, 50, size // 2, size - 9, size - 1), (1.0, 0.9, 1e-9)))
     logits = noise(len(given), size, scale=0.4)
     if step:
         logits = (logits / step).round() * step
     logits[::2, ::3] = float("-inf")
     logits[1, 70] = float("inf")
     temperature, top_k, top_p = (torch.tensor(column, device=DEVICE) for column in zip(*given, strict=True))
-    how, seeds = Warp(temperature, top_k, top_p), torch.arange(len(given), device=DEVICE) * 2**58
+    how, seeds = Warp(temperature, top_k, top_p), torch.arange(len(given), device=DEVICE) * 2**57
     found, expected = draw(logits, how, seeds, seeds % 7, 3), draw_reference(logits, how, seeds, seeds % 7, 3)
     different = found != expected
     assert not different[top_p == 1].any()

@@ -169,6 +169,6 @@ def draw_following(
         logits=logits, rows=rows, temperatures=how.temperature, top_ks=how.top_k, top_ps=how.top_p, seeds=seed,
         frames=frame, out=out, column=column, table=table, following=following, codebook=codebook,
         STRIDE=out.shape[1], SIZE=size, BLOCK=power_of_2(size), WIDTH=width, WIDE=power_of_2(width),
-        num_warps=8, **overlap(logits.device),
+        num_warps=4, **overlap(logits.device),
     )  # fmt: skip
     return following
