@@ -250,12 +250,21 @@ class _ModuleProcess(ChildProcess):
 
 
 class LineProcess:
-    """`python -m module args` in the background, which reports its progress as lines on stdout. Raises `OSError`."""
+    """`python -m module args` in the background: takes a line on stdin, and reports its progress as lines on stdout.
+
+    Raises `OSError`.
+    """
 
     def __init__(self, module: str, *args: str) -> None:
         command = module_command(module, *args)
-        self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
-        self._stdout = cast(IO[bytes], self._process.stdout)
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self._stdin, self._stdout = cast(IO[bytes], self._process.stdin), cast(IO[bytes], self._process.stdout)
+
+    def send(self, line: str) -> None:
+        """Give it its line, and end its stdin."""
+        with contextlib.suppress(BrokenPipeError):  # it has ended, which its exit code tells
+            self._stdin.write(line.encode() + b"\n")
+            self._stdin.close()
 
     def latest_lines(self, deadline: float) -> Iterator[bytes]:
         """The last complete line of each read, until stdout closes. TimeoutError at the (monotonic) deadline."""
@@ -270,6 +279,11 @@ class LineProcess:
                 yield from lines[-1:]
         raise TimeoutError
 
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs."""
+        return self._process.poll()
+
     def reap(self) -> int | None:
         """The exit code of a process that is ending; None when it has not ended after `REAP_S`."""
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -281,3 +295,5 @@ class LineProcess:
         self._process.kill()
         self.reap()
         self._stdout.close()
+        with contextlib.suppress(BrokenPipeError):
+            self._stdin.close()

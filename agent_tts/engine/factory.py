@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 
 from loguru import logger
 
@@ -53,17 +54,21 @@ def create_engine(settings: Settings) -> Engine:
 
 
 def _qwen3(settings: Settings) -> Engine:
-    laps = Laps()
-    try:
-        import torch
+    from agent_tts.engine.qwen3.compiling import begun_ahead
 
-        from agent_tts.engine.qwen3.engine import Qwen3Engine
-    except ImportError as error:
-        raise SettingsError(f"{error.name} is not installed: pip install 'agent-tts[qwen]'") from error
-    laps.end("libraries")
-    on_gpu = settings.qwen3.device not in ("cpu", "mps") and torch.cuda.is_available()
-    engine = Qwen3Engine(settings, settings.slots or (DEFAULT_SLOTS if on_gpu else CPU_SLOTS))
-    laps.end("models and voices")
+    laps = Laps()
+    wants_gpu = settings.qwen3.device not in ("cpu", "mps")
+    with begun_ahead() if wants_gpu else nullcontext():
+        try:
+            import torch
+
+            from agent_tts.engine.qwen3.engine import Qwen3Engine
+        except ImportError as error:
+            raise SettingsError(f"{error.name} is not installed: pip install 'agent-tts[qwen]'") from error
+        laps.end("libraries")
+        on_gpu = wants_gpu and torch.cuda.is_available()
+        engine = Qwen3Engine(settings, settings.slots or (DEFAULT_SLOTS if on_gpu else CPU_SLOTS))
+        laps.end("models and voices")
     logger.info("started: {}", laps)
     return engine
 

@@ -86,7 +86,10 @@ class AdapterBank:
             [LowRank.empty([shapes[name] for name in names], count * rank, weight) for names in PARALLEL]
             for _ in model.talker.layers
         ]
-        self._views = {
+
+    def _views(self) -> dict[tuple[int, str], tuple[Tensor, Tensor]]:
+        """By layer and name, its own part of `layers`."""
+        return {
             (layer, name): part
             for layer, several in enumerate(self.layers)
             for names, low in zip(PARALLEL, several, strict=True)
@@ -96,7 +99,7 @@ class AdapterBank:
     def adapt(self) -> None:
         """Make the model's modules run adapters."""
         model = self._model
-        for (layer, name), (down, up) in self._views.items():
+        for (layer, name), (down, up) in self._views().items():
             owner, _, attribute = name.rpartition(".")
             block = model.talker.layers[layer]
             setattr(block.get_submodule(owner), attribute, AdaptedLinear(block.get_submodule(name), down, up, self))
@@ -131,7 +134,7 @@ class AdapterBank:
     def _write(self, file: AdapterFile, place: int) -> None:
         columns = slice(place * self.rank, (place + 1) * self.rank)
         with safe_open(file.weights, "pt") as tensors:
-            for at, (all_down, all_up) in self._views.items():
+            for at, (all_down, all_up) in self._views().items():
                 down, up = all_down[columns], all_up[:, columns]
                 down.zero_()
                 up.zero_()

@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -19,7 +19,7 @@ from agent_tts.model.codec import Codec, CodecState, CodecTransformerLayer
 from agent_tts.model.codec_layers import CausalConv, CausalUpsample, DecoderBlock, ResidualUnit, Upsampling
 from agent_tts.model.kernels import codec as kernels
 from agent_tts.model.kernels import tiles
-from agent_tts.model.kernels.launch import launch, overlap, power_of_2
+from agent_tts.model.kernels.launch import has_warpgroups, launch, overlap, power_of_2
 from agent_tts.model.kernels.linear import split_counters
 from agent_tts.model.layers import RMSNorm
 
@@ -226,23 +226,40 @@ class PackedUnit:
 
     def __init__(self, unit: ResidualUnit) -> None:
         self.before = PackedSnake.of(unit.act1)
-        self.first = PackedConv.of(unit.conv1)
+        first, second = PackedConv.of(unit.conv1), PackedLinear.of_conv(unit.conv2)
+        self.weight = torch.cat([first.weight, second.weight])  # of both
+        self.first = replace(first, weight=self.weight[: len(first.weight)])
+        self.second = replace(second, weight=self.weight[len(first.weight) :])
         self.between = PackedSnake.of(unit.act2)
-        self.second = PackedLinear.of_conv(unit.conv2)
 
     def __call__(self, x: Tensor, streams: Streams, rings: Rings, to: Output) -> Tensor:
         """x, of streams * rate * C numbers, is the unit's input before activation -> [streams, rate, C]."""
         ring, rate, channels = rings[self.first.history], self.first.rate, len(self.second.weight)
-        tile = tiles.unit_tile(len(x) * rate, channels)
+        warpgroups = x.element_size() == 2 and has_warpgroups(x.device)
+        tile = tiles.unit_tile(len(x) * rate, rate, channels, warpgroups=warpgroups)
         if tile is None:
             hidden = torch.empty_like(x)
             self.first(ring, streams, Output(hidden, self.between, raw=False))
             return self.second(hidden, streams, to, residual=x)
-        return _run(
-            kernels.unit, ring, streams, rate, channels, to, tile,
-            **self.first.ring_arguments(ring, streams), between_alpha=self.between.alpha,
-            between_beta=self.between.beta, pointwise=self.second.weight, pointwise_bias=self.second.bias, residual=x,
+        shared = {
+            **self.first.ring_arguments(ring, streams), "between_alpha": self.between.alpha,
+            "between_beta": self.between.beta, "pointwise_bias": self.second.bias,
+        }  # fmt: skip
+        if not tile.loaders:
+            return _run(
+                kernels.unit, ring, streams, rate, channels, to, tile, pointwise=self.second.weight, residual=x,
+                **shared,
+            )  # fmt: skip
+        from agent_tts.model.kernels import many_steps  # older versions of triton cannot import it
+
+        out = x.new_empty(len(x), rate, channels) if to.raw else None
+        shared |= to.arguments(rate, channels) | many_steps.operands(self.weight, x, out, to.ring, tile)
+        steps = len(streams.position) * rate
+        launch(
+            many_steps.kernel, (min(tiles.BLOCKS // 2, -(-tile.count(steps, channels) // tile.groups)),),
+            x=ring, position=streams.position, M=steps, T=rate, BM=tile.rows, **overlap(x.device), **shared,
         )  # fmt: skip
+        return cast(Tensor, out)
 
 
 class PackedBlock:

@@ -14,22 +14,24 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from agent_tts.model.adapters import AdapterBank
+from agent_tts.model.adapters import AdapterBank, LowRank
 from agent_tts.model.frame import CONTROL_CODES, Frame, FrameModel, StepOps
 from agent_tts.model.frame_state import FrameState
 from agent_tts.model.kernels import frame as kernels
 from agent_tts.model.kernels.attention import TOGETHER, Heads, Queries, Scratch, attend, attend_in_frame
-from agent_tts.model.kernels.linear import Hidden, gate, linear, linear_before, rms_norm
+from agent_tts.model.kernels.launch import has_warpgroups
+from agent_tts.model.kernels.linear import Hidden, linear, linear_before, rms_norm
 from agent_tts.model.kernels.low_rank import add_low_rank
 from agent_tts.model.kernels.sampling import draw, draw_following
 from agent_tts.model.layers import Cache, RMSNorm, Transformer, TransformerLayer
 from agent_tts.model.predictor import Choose, PredictorState
-from agent_tts.model.quantised import E4M3, NOTHING, EightBits, Quantised
+from agent_tts.model.quantised import E4M3, INTERLEAVED, NOTHING, EightBits, Quantised
 from agent_tts.model.talker import PromptPositions
 
 LayOut = Callable[..., Tensor | Quantised]  # the weights of modules as one matrix
 
 _PROJECTED = 4_096  # tokens at a time
+WHOLE = 128  # outputs: a multiple of the widths of tiles
 
 
 def fuse(model: FrameModel, adapters: AdapterBank | None = None, eight: EightBits = NOTHING) -> None:
@@ -90,22 +92,29 @@ class FusedStep:
         return Frame(codes, spoke, finite, ended, begun.starved, begun.full)
 
 
-# Adds what the rows' adapters add to each of a layer's four products, given its input, its result, and what is added
-# last, if anything: [M, ...].
-Adapted = Sequence[Callable[..., Tensor]]
+# For each of a layer's four products, `low_rank.add_low_rank` with the adapters of the rows.
+Adapted = Sequence[Callable[..., Hidden]]
 
 
 class FusedLayer:
-    """The weights of a `layers.TransformerLayer`, concatenated."""
+    """The weights of a `layers.TransformerLayer`, concatenated, with the low-rank matrices of its adapters, if any."""
 
-    def __init__(self, layer: TransformerLayer, lay_out: LayOut) -> None:
+    def __init__(self, layer: TransformerLayer, lay_out: LayOut, lows: list[LowRank] | None = None) -> None:
         attention, mlp = layer.self_attn, layer.mlp
         self.input_norm, self.mlp_norm = layer.input_layernorm, layer.post_attention_layernorm
         self.q_norm, self.k_norm = attention.q_norm.weight, attention.k_norm.weight
-        self.qkv = lay_out(attention.q_proj, attention.k_proj, attention.v_proj)  # [(queries + 2 pairs) dim, H]
-        self.out = lay_out(attention.o_proj)  # [H, queries dim]
-        self.gate_up = lay_out(mlp.gate_proj, mlp.up_proj)  # [2 I, H]
-        self.down = lay_out(mlp.down_proj)  # [H, I]
+        parallel = (
+            (attention.q_proj, attention.k_proj, attention.v_proj),  # [(queries + 2 pairs) dim, H]
+            (attention.o_proj,),  # [H, queries dim]
+            (mlp.gate_proj, mlp.up_proj),  # [2 I, H]
+            (mlp.down_proj,),  # [H, I]
+        )
+        self._lows = lows
+        if lows is None or lay_out is not joined:
+            matrices = [lay_out(*modules) for modules in parallel]
+        else:
+            matrices = [joined_above(lows, place, *modules) for place, modules in enumerate(parallel)]
+        self.qkv, self.out, self.gate_up, self.down = matrices
 
     def run(
         self,
@@ -121,21 +130,29 @@ class FusedLayer:
         `first`: the kernel before it writes what `attend` reads ahead.
         """
         if adapted is not None:
-            return Hidden(self._run_adapted(x.x, attend, adapted))
+            return self._run_adapted(x, attend, norm, adapted)
         mixed = attend(linear(x, self.qkv, norm=self.input_norm, early=not first))
         x = linear_before(mixed, self.out, x, self.mlp_norm)
         hidden = linear(x, self.gate_up, norm=self.mlp_norm, gated=True)
         return linear_before(hidden, self.down, x, norm)
 
-    def _run_adapted(self, x: Tensor, attend: Callable[[Tensor], Tensor], adapted: Adapted) -> Tensor:
+    def _run_adapted(self, x: Hidden, attend: Callable[[Tensor], Tensor], norm: RMSNorm, adapted: Adapted) -> Hidden:
         """The same, where adapters add to each product before what follows it."""
         qkv, out, gate_up, down = adapted
-        normed = rms_norm(x, self.input_norm)
-        mixed = attend(qkv(normed, linear(normed, self.qkv)))
-        x = out(mixed, linear(mixed, self.out), x)
-        normed = rms_norm(x, self.mlp_norm)
-        hidden = gate(gate_up(normed, linear(normed, self.gate_up)))
-        return down(hidden, linear(hidden, self.down), x)
+        mixed = attend(qkv(*self._products(0, x, self.qkv, self.input_norm)).x)
+        x = out(*self._products(1, mixed, self.out), residual=x.x, norm=self.mlp_norm)
+        hidden = gate_up(*self._products(2, x, self.gate_up, self.mlp_norm), gated=True)
+        return down(*self._products(3, hidden.x, self.down), residual=x.x, norm=norm)
+
+    def _products(
+        self, place: int, x: Tensor | Hidden, matrix: Tensor | Quantised, norm: RMSNorm | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """With a matrix, and with the low-rank ones of its adapters."""
+        assert self._lows is not None
+        product = linear(x, matrix, norm=norm)
+        if isinstance(matrix, Quantised):
+            return product, linear(x, self._lows[place].down, norm=norm)
+        return product, product[:, len(self._lows[place].up) :]
 
 
 def following(layers: Sequence[FusedLayer], last: RMSNorm) -> list[RMSNorm]:
@@ -150,9 +167,22 @@ def joined(*modules: nn.Module) -> Tensor:
     return whole
 
 
+def joined_above(lows: list[LowRank], place: int, *modules: nn.Module) -> Tensor:
+    """As `joined`, with what adapters have at this place below it, up to a whole tile; the list then has a view."""
+    weights = [module.get_parameter("weight").detach() for module in modules]
+    size, down = sum(map(len, weights)), lows[place].down
+    padding = down.new_zeros(-(size + len(down)) % WHOLE, down.shape[1])
+    whole = torch.cat([*weights, down, padding])
+    _share(whole[:size], modules)
+    lows[place] = lows[place]._replace(down=whole[size : size + len(down)])
+    return whole
+
+
 def quantised(*modules: nn.Module) -> Quantised:
     """As `joined`, of linear layers, which then hold the `values` and cannot run."""
     whole = Quantised.of(torch.cat([module.get_parameter("weight").detach() for module in modules]))
+    if has_warpgroups(whole.values.device) and whole.values.shape[1] % INTERLEAVED == 0:
+        whole = whole.interleaved()
     _share(whole.values, modules)
     return whole
 
@@ -169,7 +199,11 @@ class FusedTalker:
     def __init__(self, model: FrameModel, adapters: AdapterBank | None = None, lay_out: LayOut = joined) -> None:
         talker = model.talker
         self._adapters = adapters
-        self.layers = [FusedLayer(cast(TransformerLayer, layer), lay_out) for layer in talker.layers]
+        lows = adapters.layers if adapters is not None else [None] * len(talker.layers)
+        self.layers = [
+            FusedLayer(cast(TransformerLayer, layer), lay_out, its)
+            for layer, its in zip(talker.layers, lows, strict=True)
+        ]
         self._norm = talker.norm
         self.heads = _heads(talker, model.config.talker.max_position_embeddings)
         # By the number of positions, and whether several may belong to one row.

@@ -43,12 +43,16 @@ class EightBits:
 NOTHING = EightBits()
 
 
+INTERLEAVED = 128  # inputs of a row whose order `Quantised.interleaved` changes
+
+
 @dataclass(frozen=True, slots=True)
 class Quantised:
     """A matrix whose row n is `values[n] * scale[n]`."""
 
     values: Tensor  # E4M3[N, K]
     scale: Tensor  # float32[N], powers of 2
+    is_interleaved: bool = False
 
     @staticmethod
     def of(weight: Tensor) -> Quantised:
@@ -57,9 +61,22 @@ class Quantised:
         scale = torch.ldexp(torch.ones_like(exponents, dtype=torch.float32), exponents)
         return Quantised((weight.float() / scale[:, None]).to(E4M3), scale)
 
+    def interleaved(self) -> Quantised:
+        """The same in the order of `kernels.many_rows`, where K is a multiple of `INTERLEAVED`.
+
+        Of each 16 inputs of a left side in registers, a thread has two pairs ("Register Fragments for
+        wgmma.mma_async", PTX ISA). Those of 8 products are neighbours here, so that it reads them at once.
+        """
+        parts = self.values.view(len(self.values), -1, 8, 2, 4, 2)  # products, halves, threads, pairs
+        return Quantised(parts.permute(0, 1, 4, 2, 3, 5).reshape_as(self.values), self.scale, is_interleaved=True)
+
     def dequantised(self, dtype: torch.dtype) -> Tensor:
         """[N, K], exact in bfloat16 and float32."""
-        return self.values.to(dtype) * self.scale.to(dtype)[:, None]
+        values = self.values.to(dtype)
+        if self.is_interleaved:
+            parts = values.view(len(values), -1, 4, 8, 2, 2)
+            values = parts.permute(0, 1, 3, 4, 2, 5).reshape_as(values)
+        return values * self.scale.to(dtype)[:, None]
 
 
 ROWS, FRAMES = 4, 48  # that the models are compared on

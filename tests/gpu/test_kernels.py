@@ -57,7 +57,14 @@ def is_near(found: Tensor, x: Tensor, weight: Tensor, **given: Any) -> bool:
     return error(found, exact) < 1.1 * error(linear_reference(x, weight, **given), exact)
 
 
-@pytest.mark.parametrize("e4m3", [False, True])
+def laid_out(weight: Tensor, how: str) -> Tensor | Quantised:
+    if how == "plain":
+        return weight
+    matrix = Quantised.of(weight)
+    return matrix.interleaved() if how == "interleaved" else matrix
+
+
+@pytest.mark.parametrize("how", ["plain", "e4m3", "interleaved"])
 @pytest.mark.parametrize("rows", [1, 2, 3, 16, 33, 64, 100, 256, 257])
 @pytest.mark.parametrize(
     ("outputs", "inputs", "normed", "gated", "residual"),
@@ -72,11 +79,11 @@ def is_near(found: Tensor, x: Tensor, weight: Tensor, **given: Any) -> bool:
         (1024, 3072, False, False, True),
     ],
 )
-def test_linear(rows: int, outputs: int, inputs: int, normed: bool, gated: bool, residual: bool, e4m3: bool) -> None:
+def test_linear(rows: int, outputs: int, inputs: int, normed: bool, gated: bool, residual: bool, how: str) -> None:
     from agent_tts.model.kernels.linear import linear
 
     x, weight = noise(rows, inputs), noise(outputs * (1 + gated), inputs, scale=inputs**-0.5)
-    matrix = Quantised.of(weight) if e4m3 else weight
+    matrix = laid_out(weight, how)
     if isinstance(matrix, Quantised):
         weight = matrix.dequantised(torch.bfloat16)
     norm = RMSNorm(inputs, 1e-6) if normed else None
@@ -88,26 +95,28 @@ def test_linear(rows: int, outputs: int, inputs: int, normed: bool, gated: bool,
         assert is_near(found, x, weight, norm=norm, residual=before, gated=gated)
 
 
-@pytest.mark.parametrize("rows", [1, 16, 33, 64, 65, 128, 129, 256])
+@pytest.mark.parametrize("how", ["plain", "interleaved"])
+@pytest.mark.parametrize("rows", [1, 5, 16, 33, 64, 65, 128, 129, 256])
 @pytest.mark.parametrize(("mixed", "hidden", "inner"), [(2048, 2048, 6144), (2048, 1024, 3072)])
-def test_a_norm_behind_a_product(rows: int, mixed: int, hidden: int, inner: int) -> None:
+def test_a_norm_behind_a_product(rows: int, mixed: int, hidden: int, inner: int, how: str) -> None:
     """Products of a layer one behind the other: each norm is that of what the one before has left."""
     from agent_tts.model.kernels.linear import Hidden, linear, linear_before
 
     norm = RMSNorm(hidden, 1e-6)
     norm.weight = nn.Parameter(noise(hidden), requires_grad=False)
     attended, before = noise(rows, mixed), noise(rows, hidden)
-    out, down = noise(hidden, mixed, scale=mixed**-0.5), noise(hidden, inner, scale=inner**-0.5)
-    gate_up, qkv = (noise(size, hidden, scale=hidden**-0.5) for size in (2 * inner, 4096))
+    sizes = {"out": (hidden, mixed), "down": (hidden, inner), "gate_up": (2 * inner, hidden), "qkv": (4096, hidden)}
+    laid = {name: laid_out(noise(*size, scale=size[1] ** -0.5), how) for name, size in sizes.items()}
+    plain = {name: one.dequantised(torch.bfloat16) if isinstance(one, Quantised) else one for name, one in laid.items()}
     for _ in range(2):
-        left = linear_before(attended, out, Hidden(before.clone()), norm)
-        assert is_near(left.x, attended, out, residual=before)
-        gated = linear(left, gate_up, norm=norm, gated=True)
-        assert is_near(gated, left.x, gate_up, norm=norm, gated=True)
+        left = linear_before(attended, laid["out"], Hidden(before.clone()), norm)
+        assert is_near(left.x, attended, plain["out"], residual=before)
+        gated = linear(left, laid["gate_up"], norm=norm, gated=True)
+        assert is_near(gated, left.x, plain["gate_up"], norm=norm, gated=True)
         x = left.x.clone()  # cuBLAS adds in place
-        last = linear_before(gated, down, left, norm)
-        assert is_near(last.x, gated, down, residual=x)
-        assert is_near(linear(last, qkv, norm=norm), last.x, qkv, norm=norm)
+        last = linear_before(gated, laid["down"], left, norm)
+        assert is_near(last.x, gated, plain["down"], residual=x)
+        assert is_near(linear(last, laid["qkv"], norm=norm), last.x, plain["qkv"], norm=norm)
 
 
 @torch.inference_mode()

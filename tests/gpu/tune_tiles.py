@@ -48,7 +48,7 @@ CODEC = [
 PROCESSORS, SHARED = 132, ARCHITECTURES["sm_90"].shared  # of an H200
 CACHED = 160 << 20  # bytes of weights of which none stays in the second-level cache
 ROUNDS, REPLAYS = 5, 8
-SHOWN = 4
+SHOWN = 5
 
 Shape = tuple[int, int, int, bool, bool]  # rows, outputs, inputs, gated, in e4m3
 
@@ -93,7 +93,7 @@ def many_rows_tiles(shape: Shape) -> Iterable[Tile]:
     """The same of `kernels.many_rows`."""
     rows, outputs, inputs, gated, _ = shape
     for height, width, splits, step, loaders in product(
-        (64, 128, 256), (32, 48, 64, 96, 128, 256), (1, 2, 4), (64, 128), (1, 2)
+        (64, 128, 256), (16, 32, 48, 64, 96, 128, 256), (1, 2, 4), (64, 128), (1, 2)
     ):
         wide, span, threads = width * (1 + gated), inputs // splits, 4 if height == 64 else 8
         programs = -(-rows // height) * (outputs // width) * splits
@@ -111,18 +111,53 @@ def many_rows_tiles(shape: Shape) -> Iterable[Tile]:
             yield Tile(height, width, step, threads, stages, splits, loaders=loaders)
 
 
+def interleaved_tiles(shape: Shape) -> Iterable[Tile]:
+    """The same for interleaved weights in e4m3."""
+    rows, outputs, inputs, gated, _ = shape
+    least = min(256, max(8, launch.power_of_2(rows)))
+    for height, width, splits, threads in product((8, 16, 32, 64, 128, 256), (64, 128), (1, 2, 3, 4, 6), (4, 8)):
+        span = inputs // splits
+        programs = -(-rows // height) * (outputs // width) * splits
+        memory = SHARED - 4096 - 2 * height * width
+        stages = min(12, memory // (128 * (2 * height + width * (1 + gated))), span // 128)
+        registers = width * (1 + gated) * (height + 128) // (32 * threads)  # sums and widened weights
+        if (
+            (height == least or (rows > 64 and height in (64, 128)))
+            and PROCESSORS // 4 <= programs <= PROCESSORS
+            and inputs % (splits * 128) == 0
+            and threads * 16 <= width * (1 + gated)
+            and registers <= 256
+            and stages >= 2
+        ):
+            yield Tile(height, width, 128, threads, stages, splits, loaders=1)
+
+
+def vector_tiles(shape: Shape) -> Iterable[Tile]:
+    """Of rows that are multiplied one by one."""
+    _, outputs, inputs, gated, _ = shape
+    for width, threads in product((1, 2, 4, 8, 16, 32), (1, 2, 4, 8)):
+        weights = launch.power_of_2(inputs) * width * (1 + gated) // (32 * threads)  # in registers, two in each
+        if 8 <= weights <= 256 and outputs // width >= PROCESSORS:
+            yield Tile(0, width, launch.power_of_2(inputs), threads)
+
+
 def candidates(shape: Shape) -> Iterable[Tile]:
-    rows, *_, e4m3 = shape
-    if e4m3 or rows <= tiles.TILE_ROWS:
+    if shape[0] <= tiles.VECTOR_ROWS:
+        yield from vector_tiles(shape)
+    if shape[0] == 1:
+        return
+    if shape[4]:
+        yield from interleaved_tiles(shape)
+        return
+    if shape[0] <= tiles.TILE_ROWS and not os.environ.get("MANY"):
         yield from linear_tiles(shape)
-    if not e4m3 and rows > tiles.TILE_ROWS // 2:
-        yield from many_rows_tiles(shape)
+    yield from many_rows_tiles(shape)
 
 
 def table(shape: Shape) -> Tile | None:
     if shape[4]:
-        return tiles.e4m3_tile(*shape[:4])
-    return tiles.linear_tile(*shape[:4]) or tiles.many_rows_tile(*shape[:4])
+        return tiles.interleaved_tile(*shape[:4])
+    return tiles.many_rows_tile(*shape[:4]) or tiles.linear_tile(*shape[:4])
 
 
 def products_of(shape: Shape, device: str) -> Callable[[Tile | None], int]:
@@ -132,7 +167,7 @@ def products_of(shape: Shape, device: str) -> Callable[[Tile | None], int]:
     x, height = empty(rows, inputs).normal_(), outputs * (1 + gated)
     weights = empty(-(-CACHED // ((1 if e4m3 else 2) * height * inputs)), height, inputs).normal_(std=inputs**-0.5)
     scale = torch.ones(height, device=device)
-    matrices = [Quantised(weight.to(E4M3), scale) if e4m3 else weight for weight in weights]
+    matrices = [Quantised(weight.to(E4M3), scale, is_interleaved=True) if e4m3 else weight for weight in weights]
     norm, following = RMSNorm(inputs, 1e-6).to(x), RMSNorm(outputs, 1e-6).to(x)
     given, residual = Hidden(x, x, torch.ones(32, rows, device=device)), empty(rows, outputs).normal_()
     has_norm = gated or outputs > inputs

@@ -23,7 +23,7 @@ ADAPTERS, RANK = 8, 16
 
 
 def main(batches: list[int]) -> None:
-    Device.of(torch.device("cuda")).use()
+    Device.of(torch.device("cuda", 0)).use()
     print(json.dumps(versions()))
     found = {
         name: {batch: measured(batch, own) for batch in batches}

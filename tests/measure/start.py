@@ -21,7 +21,8 @@ import typer
 from agent_tts.bench.node import WELCOME
 
 POLL_S = 0.05
-STAGES = ("libraries ", "device ", "weights ", "started: ")  # in lines that tell of stages
+# In lines that tell of stages.
+STAGES = ("opening ", "libraries ", "device ", "kernels compiled", "weights ", "started: ", "ready")
 
 
 def ready_s(command: list[str], kernels: Path) -> float:
@@ -33,7 +34,7 @@ def ready_s(command: list[str], kernels: Path) -> float:
         try:
             for line in process.stderr:
                 if any(stage in line for stage in STAGES):
-                    print(f"  {line.strip()}")
+                    print(f"  {time.monotonic() - began:4.1f} s: {line.strip()}")
                 if line.startswith(WELCOME):
                     url = line.removeprefix("agent-tts: ").strip()
                     break

@@ -121,6 +121,17 @@ def test_it_goes_on_where_a_whole_clip_ended(codec: Codec, fast: FastCodec) -> N
     assert relative_error(pcm[1], whole[-pcm.shape[1] :]) < PARITY
 
 
+@pytest.mark.parametrize("rate", [32, 96, 160, 640, 1920])
+def test_tiles_of_units_on_hopper_are_within_a_frame(rate: int) -> None:
+    """`kernels.many_steps` has no masks of steps, and channels in three parts."""
+    for channels in range(32, 513, 32):
+        tile = tiles.unit_tile(1 << 20, rate, channels, warpgroups=True)
+        if tile is not None and tile.loaders:
+            assert rate % tile.rows == 0
+            assert channels == tile.outputs
+            assert 3 * tile.inputs in (channels, 3 * channels)
+
+
 @pytest.mark.parametrize("rows", [1, 3, 8, 64, 256, 1000])
 def test_a_tile_fits_every_layer(rows: int) -> None:
     """A step of the sum is within one tap, and the stages fit into shared memory."""

@@ -60,10 +60,17 @@ def test_a_linear_layer(rows: int, tile: Tile, gated: bool) -> None:
         assert error(linear(x, weight, tile=tile, **layer), linear_reference(x, weight, **layer)) < ROUNDING
 
 
-def test_many_rows_by_weights_in_e4m3() -> None:
-    """They are widened, which is exact, as scales are powers of 2."""
-    x, matrix = noise(65, INPUTS), Quantised.of(noise(OUTPUTS, INPUTS) * 2.0 ** noise(OUTPUTS, 1).round())
+@pytest.mark.parametrize("rows", [1, 2, 65])
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_weights_in_e4m3(rows: int, interleaved: bool) -> None:
+    """Of many rows they are widened, which is exact, as scales are powers of 2."""
+    x, weight = noise(rows, 256), noise(OUTPUTS, 256) * 2.0 ** noise(OUTPUTS, 1).round()
+    matrix = Quantised.of(weight)
     exact = matrix.dequantised(x.dtype)
+    if interleaved:
+        matrix = matrix.interleaved()
+        assert not torch.equal(matrix.values.float(), Quantised.of(weight).values.float())
+    assert torch.equal(matrix.dequantised(x.dtype), exact)
     assert torch.equal(widened(matrix, torch.bfloat16).to(x.dtype), exact)
     assert error(linear(x, matrix), x @ exact.T) < ROUNDING
 

@@ -1,28 +1,30 @@
 """Kernels compiled before their first launch, on all cores: while the weights are read, or by `agent-tts compile`.
 
 Triton compiles a kernel at its first launch, one after the other: minutes for the steps of all sizes. Here a child
-process, `python -m agent_tts.engine.qwen3.compiling PARENT STEPS`, compiles them into triton's cache on the disk, where
-the first launch finds them. For each `Steps` a file in that cache, its stamp, is written when all are compiled: then no
+process, `python -m agent_tts.engine.qwen3.compiling PARENT`, compiles them into triton's cache on the disk, where the
+first launch finds them. For each `Steps` a file in that cache, its stamp, is written when all are compiled: then no
 process is started, and of several processes with the same stamp one works, and the others wait for it.
 
-STEPS is a list of `Steps` of one GPU, as JSON. The child runs the steps on the meta device, without weights or GPU, and
-its workers compile the kernels that the steps launch. On its stdout: a line "done total" after each kernel. It has a
-low priority, because the engine may be speaking, and ends with that engine.
+The child prepares itself, and then reads a line: a list of `Steps` of one GPU, as JSON. It runs the steps on the
+meta device, without weights or GPU, and its workers compile the kernels that the steps launch. On its stdout: a line
+"done total" after each kernel. It has a low priority, because the engine may be speaking, and ends with that engine.
 """
 
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
+from types import ModuleType
 from typing import IO, TYPE_CHECKING
 
 from loguru import logger
@@ -39,7 +41,9 @@ Progress = Callable[[int, int], None]  # kernels compiled, of how many
 TIMEOUT_S = 150.0  # from its start; the engine compiles the rest itself, within its own start timeout
 TOLD_S = 1.0  # between two reports of progress, at least
 FEWEST_CORES = 3  # with fewer, compiling ahead would only slow the engine down
+STAMP = "agent-tts-"  # in front of the names of stamps
 PLACES = ("TRITON_CACHE_DIR", "TRITON_HOME")  # where kernels are kept: no part of them
+NVIDIA = Path("/dev/nvidiactl")  # where there is a GPU whose kernels can be compiled
 NICE = 10  # of the process
 MOST_WORKERS = 32  # some 200 MB of memory each
 
@@ -87,7 +91,7 @@ class Steps:
         digest = hashlib.sha256(repr((software, talker, config.codec, replace(self, folder=""))).encode())
         for path in sorted(Path(model_package.__file__).parent.rglob("*.py")):
             digest.update(hashlib.sha256(path.read_bytes()).digest())
-        return cache_folder() / f"agent-tts-{self.architecture}-{digest.hexdigest()[:32]}"
+        return cache_folder() / f"{STAMP}{self.architecture}-{digest.hexdigest()[:32]}"
 
 
 class Compilation:
@@ -99,10 +103,16 @@ class Compilation:
     """
 
     def __init__(self, steps: Sequence[Steps], *, within_s: float = TIMEOUT_S, always: bool = False) -> None:
-        # The process that compiles; None where there is nothing to compile.
-        self._process = _start(steps, always=always)
+        self._was_compiled = are_compiled(steps)
+        # The process that compiles; None where there is nothing to compile, and where it cannot be.
+        self._process = None if self._was_compiled else _started(steps, always=always)
         self._within_s = within_s
         self._deadline = time.monotonic() + within_s
+
+    @property
+    def compiled(self) -> bool:
+        """Whether all kernels are compiled by now."""
+        return self._was_compiled or (self._process is not None and self._process.exit_code == 0)
 
     def wait(self, progress: Progress) -> str | None:
         """Wait until all kernels are compiled. If not all are, returns why: their first launches compile the others."""
@@ -126,15 +136,38 @@ class Compilation:
             self._process.close()
 
 
-def _start(steps: Sequence[Steps], *, always: bool) -> LineProcess | None:
-    """None if all are compiled, on another system than Linux, and with too few cores."""
-    if sys.platform != "linux" or not (always or len(os.sched_getaffinity(0)) >= FEWEST_CORES):
-        return None
-    if are_compiled(steps):
-        return None
-    given = json.dumps([asdict(one) for one in steps])
+# The process that waits for its steps, with its libraries; none or one.
+_ahead: list[LineProcess] = []
+
+
+@contextmanager
+def begun_ahead() -> Iterator[None]:
+    """In this block the first `Compilation` has its process at once, on a machine that has never compiled."""
+    if _has_cores() and NVIDIA.exists() and not any(cache_folder().glob(f"{STAMP}*")):
+        _ahead.extend(filter(None, [_process()]))
     try:
-        return LineProcess("agent_tts.engine.qwen3.compiling", str(os.getpid()), given)
+        yield
+    finally:
+        while _ahead:
+            _ahead.pop().close()
+
+
+def _started(steps: Sequence[Steps], *, always: bool) -> LineProcess | None:
+    """None on another system than Linux, and with too few cores."""
+    if not (_has_cores() or (always and sys.platform == "linux")):
+        return None
+    if process := _ahead.pop() if _ahead else _process():
+        process.send(json.dumps([asdict(one) for one in steps]))
+    return process
+
+
+def _has_cores() -> bool:
+    return sys.platform == "linux" and len(os.sched_getaffinity(0)) >= FEWEST_CORES
+
+
+def _process() -> LineProcess | None:
+    try:
+        return LineProcess("agent_tts.engine.qwen3.compiling", str(os.getpid()))
     except OSError as error:
         logger.warning("kernels are compiled when first used, one by one: {}", error)
         return None
@@ -186,7 +219,8 @@ def _rehearse(steps: Steps, rehearsal: Rehearsal) -> None:
         hollow(part, getattr(torch, steps.codec_dtype))
     rows = max(steps.sizes)
     adapters = AdapterBank(model.frame, rows, *steps.adapters) if steps.adapters[0] else None
-    put_kernels(model, adapters, EightBits(steps.fp8_weights, steps.fp8_cache))
+    with unmade(rehearsal):  # what is laid out depends on the GPU
+        put_kernels(model, adapters, EightBits(steps.fp8_weights, steps.fp8_cache))
     state = model.init_state(rows, steps.max_model_len, rows if steps.paged else None)
     run, who = (torch.empty(rows, dtype=dtype, device="meta") for dtype in (torch.bool, torch.int64))
     numbers = partial(torch.empty, dtype=torch.int64, device="meta")
@@ -203,14 +237,41 @@ def _rehearse(steps: Steps, rehearsal: Rehearsal) -> None:
         model.decode(state.codec, numbers(1, config.talker.num_code_groups), run[:1], who[:1])
 
 
+def leave_out_compiler() -> None:
+    """Keep torch's compiler, 900 modules, out of this process, in which torch is not imported yet."""
+    sys.modules["torch._dynamo"] = _NoCompiler("torch._dynamo")
+
+
+class _NoCompiler(ModuleType):
+    """What torch needs of its compiler on the meta device: to be left alone by it. Another use imports it."""
+
+    @staticmethod
+    def disable(function: Callable[..., object], *_: object, **__: object) -> Callable[..., object]:
+        return function
+
+    def __getattr__(self, name: str) -> object:
+        if name.startswith("__"):  # for `inspect`, which looks at all modules
+            raise AttributeError(name)
+        if sys.modules.get(self.__name__) is self:
+            del sys.modules[self.__name__]
+        return getattr(importlib.import_module(self.__name__), name)
+
+
 def main() -> int:
     """Run the child. stdout is taken before any library is imported that might print."""
     import fcntl  # not on Windows
 
     out = take_stdout()
-    parent, given = sys.argv[1:]
-    die_with(int(parent))
+    die_with(int(sys.argv[1]))
     os.nice(NICE)
+    leave_out_compiler()
+    from agent_tts.model import codec_fast, fused  # noqa: F401 - what `rehearse` needs
+    from agent_tts.model.kernels.ahead import compile_all, prepare
+    from agent_tts.model.kernels.architectures import architecture
+
+    prepare()
+    if not (given := sys.stdin.readline()):
+        return 0
     cache_folder().mkdir(parents=True, exist_ok=True)
     wanted = {steps.stamp: steps for steps in Steps.all_from_json(given)}
     with ExitStack() as stack:
@@ -223,8 +284,6 @@ def main() -> int:
                 unwritten[file] = steps
         if not unwritten:
             return 0
-        from agent_tts.model.kernels.ahead import compile_all
-        from agent_tts.model.kernels.architectures import architecture
 
         def tell(done: int, total: int) -> None:
             os.write(out, b"%d %d\n" % (done, total))

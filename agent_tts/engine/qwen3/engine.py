@@ -207,13 +207,11 @@ class Qwen3Engine(Engine):
     @property
     def has_spare_work(self) -> bool:
         """See `Engine.has_spare_work`. Only one thread may capture: none while the loader works."""
-        return any(model.loaded and model.runner.wants_graphs for model in self._models) and all(
-            job.done() for job in self._loading.values()
-        )
+        return any(model.has_spare_work for model in self._models) and all(job.done() for job in self._loading.values())
 
     def do_spare_work(self) -> None:
-        """See `Engine.do_spare_work`: capture one of the graphs that a model still wants."""
-        next(model.runner for model in self._models if model.loaded and model.runner.wants_graphs).capture_next()
+        """See `Engine.do_spare_work`."""
+        next(model for model in self._models if model.has_spare_work).do_spare_work()
 
     def tidy(self) -> None:
         """See `Engine.tidy`. A request that speaks with a voice when it is deleted is spoken to its end."""
@@ -230,6 +228,8 @@ class Qwen3Engine(Engine):
         self._collect(self._in_flight)
         self._in_flight = []
         self._loader.shutdown(wait=True, cancel_futures=True)
+        for model in self._models:
+            model.close()
 
     def _make(self, opened: StartRequest) -> Row:
         if opened.options.pitch != 1:

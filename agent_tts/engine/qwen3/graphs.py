@@ -35,7 +35,7 @@ from agent_tts.model.speech import SpeechModel, SpeechState
 from agent_tts.model.upload import staged
 
 BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-FIRST = (1, 8, 32)  # that have graphs before the first request, besides the largest
+FIRST = (1, 8)  # that have graphs before the first request, besides the largest; of mixed batches only the largest
 CPU_ENTRIES = 64  # of prompts in a step: 1 s on a small CPU
 _CODES = 16
 _WIDTH = _CODES + FRAME_SAMPLES + 2  # of a row: codes, samples, masks
@@ -55,6 +55,11 @@ def batch_sizes(rows: int, device: torch.device) -> tuple[int, ...]:
         return (rows,)
     most = min(rows, BUCKETS[-1])
     return (*(size for size in BUCKETS if size < most), most)
+
+
+def first_sizes(sizes: Sequence[int]) -> tuple[int, ...]:
+    """Those that have graphs before the first request."""
+    return tuple(size for size in sizes if size in FIRST or size == sizes[-1])
 
 
 class PrefillBudget(NamedTuple):
@@ -120,7 +125,7 @@ class FrameGraphs:
     Args:
         captured: False runs the same step kernel by kernel; so does a CPU.
         sizes: of batches, ascending; None is `batch_sizes`.
-        first: those of which graphs are captured at once, besides the largest; None: all.
+        first: those of which graphs of frames alone are captured at once, besides the largest; None: all graphs are.
         mixed: a batch may have prompts beside its frames.
     """
 
@@ -159,7 +164,7 @@ class FrameGraphs:
         self.wanted: list[tuple[int, bool]] = []
         if captured and self._queues:
             self._pool = torch.cuda.graph_pool_handle()
-            self._capture_first(self._sizes if first is None else first, progress or (lambda done, total: None))
+            self._capture_first(first, progress or (lambda done, total: None))
 
     @property
     def prefill_budget(self) -> PrefillBudget:
@@ -247,19 +252,24 @@ class FrameGraphs:
         packed = self._model.step(self._state, self._all[:size], self._who[:size], embedded)
         return _DeviceOutput(packed, embedded.x if embedded else packed[:0])
 
-    def _capture_first(self, first: Sequence[int], progress: Progress) -> None:
-        """The graphs of these sizes and of the largest, whose memory the others use."""
-        *others, most = self._sizes
+    def _capture_first(self, first: Sequence[int] | None, progress: Progress) -> None:
+        """The graphs of the largest size, whose memory the others use, of prompts alone, and of frames of `first`."""
         kinds = (True, False) if self._mixed else (False,)
-        now = [most, *(size for size in others[::-1] if size in first)]
-        self.wanted = [(size, prompts) for size in now for prompts in kinds]
+        later = [
+            (size, prompts)
+            for size in self._sizes[:-1]  # in this order: nodes begin with few requests
+            for prompts in kinds
+            if first is not None and (prompts or size not in first)
+        ]
+        every = [(size, prompts) for size in reversed(self._sizes) for prompts in kinds]
         if self._prompts is not None:
-            self.wanted.append((0, True))
+            every.append((0, True))
+        self.wanted = [kind for kind in every if kind not in later]
         total = len(self.wanted)
         while self.wanted:
             self.capture_next()
             progress(total - len(self.wanted), total)
-        self.wanted = [(size, prompts) for size in others[::-1] if size not in first for prompts in kinds]
+        self.wanted = later
 
     def capture_next(self) -> None:
         """Capture the first of `wanted`: 0.2 s, for which steps wait. Not while another thread captures."""

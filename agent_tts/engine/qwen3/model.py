@@ -7,6 +7,7 @@ import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from agent_tts.config.settings import Qwen3, Settings
 from agent_tts.engine.laps import Laps
 from agent_tts.engine.qwen3.compiling import Compilation, Steps, are_compiled
-from agent_tts.engine.qwen3.graphs import FIRST, FrameGraphs, batch_sizes, rows_of_state
+from agent_tts.engine.qwen3.graphs import FIRST, FrameGraphs, batch_sizes, first_sizes, rows_of_state
 from agent_tts.engine.qwen3.memory import LIBRARIES, DeviceMemory, MemoryPlan, ModelNeeds
 from agent_tts.engine.qwen3.runner import LoadedVoice, ModelRunner
 from agent_tts.errors import SettingsError
@@ -103,6 +104,8 @@ class Qwen3Model:
         self.watermark: Watermark | None = None
         # None until it is loaded.
         self._runner: ModelRunner | None = None
+        # Of the kernels of all sizes; None until `do_spare_work` begins it.
+        self._compilation: Compilation | None = None
 
     @property
     def loaded(self) -> bool:
@@ -176,9 +179,14 @@ class Qwen3Model:
         )
 
     def load(self) -> None:
-        """Read the weights while kernels are compiled, take the memory of the state, and capture the steps."""
+        """Read the weights while kernels are compiled, take the memory of the state, and capture the steps.
+
+        If kernels are to be compiled, those of the first sizes; `do_spare_work` is for the others.
+        """
         laps = Laps()
         steps = self._steps()
+        if not are_compiled(steps):
+            steps = [replace(one, sizes=first_sizes(one.sizes)) for one in steps]
         with closing(Compilation(steps)) as compilation:
             for part in self._plans:
                 part.load(self.device)
@@ -220,6 +228,24 @@ class Qwen3Model:
         self._runner = runner
         laps.end("warm-up")
         logger.info("{}: {}", self.name, laps)
+
+    @property
+    def has_spare_work(self) -> bool:
+        """Whether graphs are left to be captured, unless their kernels are being compiled or cannot be."""
+        wants = self._runner is not None and self._runner.wants_graphs
+        return wants and (self._compilation is None or self._compilation.compiled)
+
+    def do_spare_work(self) -> None:
+        """See `Engine.do_spare_work`: begin to compile what the graphs left need, then capture one at a time."""
+        if self._compilation is None:
+            self._compilation = Compilation(self._steps())
+        else:
+            self.runner.capture_next()
+
+    def close(self) -> None:
+        """End what it does in the background. Idempotent."""
+        if self._compilation is not None:
+            self._compilation.close()
 
     def _steps(self) -> list[Steps]:
         """What to compile ahead; nothing without fused kernels."""

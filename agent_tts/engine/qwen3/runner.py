@@ -324,6 +324,8 @@ class ModelRunner:
                     self.update()
                     if launched := self.launch(ready):
                         launched.result()
+                    if len(ready) == len(rows):
+                        break
                 for row in rows:
                     self.release(row)
         self.prefixes.clear()

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 import triton
 from torch import Tensor
+from torch.nn import functional as F
 from triton.backends.compiler import GPUTarget
 from triton.backends.nvidia import driver as nvidia
 
@@ -97,6 +98,16 @@ def _kind(param: Any, value: object) -> Hashable:
     if isinstance(value, int) and not param.do_not_specialize:
         return value == 1, value % ALIGNED == 0, value.bit_length() > 31
     return type(value).__name__
+
+
+def prepare() -> None:
+    """Have torch import what it needs on the meta device, and triton sign its own files, which each worker would do."""
+    meta = torch.empty(1, 1, device="meta")
+    F.linear(meta, meta, meta[0])
+    with suppress(ImportError):  # private to triton
+        from triton.runtime.cache import triton_key
+
+        triton_key()
 
 
 class CompileTarget:

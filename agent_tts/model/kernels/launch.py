@@ -27,6 +27,8 @@ from agent_tts.model.kernels.architectures import Architecture, of_nvidia
 
 Arguments = dict[str, Any]  # of a kernel, by name, together with triton's options
 
+_TRITON = tuple(int(part) for part in triton.__version__.split(".")[:2])
+
 
 class LaunchListener(Protocol):
     """Is told of launches, which are then not made."""
@@ -117,6 +119,12 @@ def overlap(device: torch.device) -> dict[str, Any]:
 def architecture_of(device: torch.device) -> Architecture | None:
     """Of a GPU of NVIDIA, or of the one that launches are told for."""
     return _listener.architecture if _listener else _of(device)
+
+
+def has_warpgroups(device: torch.device) -> bool:
+    """Whether kernels in Gluon run there: triton 3.6 is the first for which they are written."""
+    known = architecture_of(device)
+    return known is not None and known.has_warpgroups and _TRITON >= (3, 6)
 
 
 @cache

@@ -16,13 +16,12 @@ import triton.language as tl
 from torch import Tensor
 from torch.nn import functional as F
 
-from agent_tts.model.kernels.launch import architecture_of, launch, overlap, power_of_2, wait
-from agent_tts.model.kernels.tiles import Tile, e4m3_tile, linear_tile, many_rows_tile
+from agent_tts.model.kernels.launch import has_warpgroups, launch, overlap, power_of_2, wait
+from agent_tts.model.kernels.tiles import Tile, e4m3_tile, interleaved_tile, linear_tile, many_rows_tile
 from agent_tts.model.layers import RMSNorm
 from agent_tts.model.quantised import Quantised
 
 _MOST_TILES = 4_096
-_TRITON = tuple(int(part) for part in triton.__version__.split(".")[:2])
 
 
 @triton.jit
@@ -49,6 +48,14 @@ def _finish(out, acc, up, bias, residual, at, ok, GATED: tl.constexpr):
 
 
 @triton.jit
+def _input_of(k, INTERLEAVED: tl.constexpr):
+    """Which inputs the k-th weights of a row belong to: see `Quantised.interleaved`."""
+    if INTERLEAVED:
+        k = k // 128 * 128 + k // 4 % 8 * 16 + k // 2 % 2 * 8 + k // 32 % 4 * 2 + k % 2
+    return k
+
+
+@triton.jit
 def _rows_times_matrix(
     x,  # [M, K]
     weight,  # [N, K], or [2 N, K] if GATED: gate, then up; in the dtype of x, or in e4m3
@@ -64,6 +71,7 @@ def _rows_times_matrix(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,  # all of K
     GATED: tl.constexpr,
+    INTERLEAVED: tl.constexpr,
     EARLY: tl.constexpr,
     OVERLAP: tl.constexpr,
 ):
@@ -80,6 +88,7 @@ def _rows_times_matrix(
         by = tl.load(scale + n, mask=ok_n)
         if GATED:
             up_by = tl.load(scale + N + n, mask=ok_n)
+    k = _input_of(k, INTERLEAVED)
     if norm is not None:
         norm_weight = tl.load(norm + k, mask=ok_k, other=0).to(tl.float32)
     biases = None if bias is None else tl.load(bias + n, mask=ok_n)
@@ -262,12 +271,16 @@ def _norm_rows(x, weight, out, eps, SIZE: tl.constexpr, BLOCK: tl.constexpr, OVE
 
 
 @triton.jit
-def _widen_rows(values, scale, out, SIZE: tl.constexpr, BLOCK: tl.constexpr, OVERLAP: tl.constexpr):
+def _widen_rows(
+    values, scale, out, SIZE: tl.constexpr, BLOCK: tl.constexpr, INTERLEAVED: tl.constexpr, OVERLAP: tl.constexpr
+):
     row, at = tl.program_id(0), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     ok = at < SIZE
     value, by = tl.load(values + row * SIZE + at, mask=ok, other=0.0), tl.load(scale + row)
     wait(OVERLAP)
-    tl.store(out + row * SIZE + at, (value.to(tl.float32) * by).to(out.dtype.element_ty), mask=ok)
+    tl.store(
+        out + row * SIZE + _input_of(at, INTERLEAVED), (value.to(tl.float32) * by).to(out.dtype.element_ty), mask=ok
+    )
 
 
 def widened(matrix: Quantised, dtype: torch.dtype) -> Tensor:
@@ -276,7 +289,8 @@ def widened(matrix: Quantised, dtype: torch.dtype) -> Tensor:
     out = torch.empty_like(matrix.values, dtype=dtype)
     launch(
         _widen_rows, (count, triton.cdiv(size, 2048)),
-        values=matrix.values, scale=matrix.scale, out=out, SIZE=size, BLOCK=2048, **overlap(out.device),
+        values=matrix.values, scale=matrix.scale, out=out, SIZE=size, BLOCK=2048, INTERLEAVED=matrix.is_interleaved,
+        **overlap(out.device),
     )  # fmt: skip
     return out
 
@@ -342,13 +356,13 @@ def _linear(
     gated: bool = False,
     early: bool = True,
 ) -> Hidden:
-    weight, scale = (matrix.values, matrix.scale) if isinstance(matrix, Quantised) else (matrix, None)
+    weight, scale, is_interleaved = (
+        (matrix.values, matrix.scale, matrix.is_interleaved) if isinstance(matrix, Quantised) else (matrix, None, False)
+    )
     x, weighted, squares = given if isinstance(given, Hidden) else Hidden(given)
     count, inputs = x.shape
     outputs = len(weight) // 2 if gated else len(weight)
-    tile = tile or (linear_tile if scale is None else e4m3_tile)(count, outputs, inputs, gated)
-    if tile is None and scale is None and bias is None and _has_warpgroups(x.device):
-        tile = many_rows_tile(count, outputs, inputs, gated)
+    tile = tile or _tile_of(matrix, bias, x.device, (count, outputs, inputs, gated))
     in_product = tile is not None and (tile.rows == 0 or squares is not None)
     if norm is not None and not in_product:
         x, norm = rms_norm(x, norm), None
@@ -365,7 +379,7 @@ def _linear(
         "weight": weight, "scale": scale, "bias": bias, "BLOCK_N": tile.outputs, "num_stages": tile.stages,
     }  # fmt: skip
     if tile.rows == 0:
-        by_row = {"norm": norm and norm.weight, "EARLY": early and count == 1}
+        by_row = {"norm": norm and norm.weight, "EARLY": early and count == 1, "INTERLEAVED": is_interleaved}
         launch(_rows_times_matrix, (across,), x=x, **by_row, **shared, **by_all)
         return Hidden(out)
     if norm is None:
@@ -388,10 +402,21 @@ def _linear(
     if tile.loaders:
         from agent_tts.model.kernels import many_rows  # older versions of triton cannot import it
 
-        launch(many_rows.kernel, grid, **many_rows.operands(x, weight, tile), **shared)
+        launch(many_rows.kernel, grid, **many_rows.operands(x, weight, scale, tile), **shared)
     else:
         launch(_tiles_times_matrix, grid, x=x, AHEAD=tile.ahead, TURNED=tile.turned, **shared, **by_all)
     return left
+
+
+def _tile_of(
+    matrix: Tensor | Quantised, bias: Tensor | None, device: torch.device, shape: tuple[int, int, int, bool]
+) -> Tile | None:
+    """None is cuBLAS."""
+    if isinstance(matrix, Quantised):
+        return (interleaved_tile if matrix.is_interleaved else e4m3_tile)(*shape)
+    if bias is None and has_warpgroups(device) and (tile := many_rows_tile(*shape)):
+        return tile
+    return linear_tile(*shape)
 
 
 def _by_cublas(x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor | None, gated: bool) -> Tensor:
@@ -409,12 +434,6 @@ def gate(both: Tensor) -> Tensor:
     out = both.new_empty(count, size)
     launch(_gate_rows, (triton.cdiv(size, 1024), count), x=both, out=out, SIZE=size, BLOCK=1024, **overlap(both.device))
     return out
-
-
-def _has_warpgroups(device: torch.device) -> bool:
-    """Whether `many_rows` runs there: triton 3.6 is the first whose Gluon it is written in."""
-    known = architecture_of(device)
-    return known is not None and known.has_warpgroups and _TRITON >= (3, 6)
 
 
 @cache

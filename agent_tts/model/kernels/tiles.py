@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from agent_tts.model.kernels.launch import power_of_2
 
 VECTOR_ROWS = 2  # a product of at most so many rows multiplies them one by one
-TILE_ROWS = 64  # at most so many by the tensor cores of our kernel; more by cuBLAS, or on Hopper
-MANY_ROWS = 256  # at most so many by `kernels.many_rows`
+TILE_ROWS = 64  # at most so many by the tensor cores of our kernel; more by cuBLAS
+FEW_ROWS, MANY_ROWS = 16, 256  # on Hopper more than the first, and at most the second, by `kernels.many_rows`
 
 BLOCKS = 264  # that an H200 runs at once: two on each of its multiprocessors
 
@@ -35,7 +35,8 @@ class Tile:
     splits: int = 1  # programs that share the inputs
     ahead: int = 0  # inputs whose weights the second-level cache reads before the previous kernel has ended
     turned: bool = False  # transposed: of at least 64 outputs
-    loaders: int = 0  # warps on a processor that load for the others of their program; 0: every thread loads
+    loaders: int = 0  # warps that load for the others of their program, or group; 0: every thread loads
+    groups: int = 1  # of warps, each with its own tiles
 
     def count(self, rows: int, outputs: int) -> int:
         """Of the tiles of a product."""
@@ -46,7 +47,9 @@ def linear_tile(rows: int, outputs: int, inputs: int, gated: bool) -> Tile | Non
     """Of a layer of the talker or the predictor. None is cuBLAS."""
     wide = gated or outputs >= 4096
     if rows == 1 or (rows <= VECTOR_ROWS and not wide):
-        return Tile(0, 2 if inputs > 2048 else 4 if gated or outputs < 4096 else 8, power_of_2(inputs))
+        if gated:
+            return Tile(0, 2, power_of_2(inputs), 4) if inputs > 1024 else Tile(0, 4, power_of_2(inputs), 2)
+        return Tile(0, 2 if inputs > 2048 else 4 if inputs > 1024 else 8, power_of_2(inputs), 8)
     if rows > TILE_ROWS or inputs % 1024:
         return None
     if wide and rows > 16:
@@ -62,20 +65,33 @@ def linear_tile(rows: int, outputs: int, inputs: int, gated: bool) -> Tile | Non
 
 
 def many_rows_tile(rows: int, outputs: int, inputs: int, gated: bool) -> Tile | None:
-    """Of the same with more rows on Hopper, by `kernels.many_rows`. None is cuBLAS."""
-    few = rows <= MANY_ROWS // 2
-    whole = outputs % 3072 == 0 if gated else outputs % 1024 == 0 and outputs <= 4096
-    if not (TILE_ROWS < rows <= MANY_ROWS and whole and inputs % 1024 == 0):
+    """The same on Hopper, by `kernels.many_rows`. None is one of the others."""
+    whole = outputs % (3072 if gated else 128) == 0
+    if not (FEW_ROWS < rows <= MANY_ROWS and whole and inputs % 1024 == 0):
         return None
+    if rows <= 32 and not gated and inputs > 1024 and max(outputs, inputs) >= 4096:
+        return None
+    few, some = rows <= TILE_ROWS, rows <= MANY_ROWS // 2
     if gated and outputs > 4096:
-        return Tile(128, 48 if few else 96, 64, 8, stages=7 if few else 5, loaders=1)
-    if gated:
-        return Tile(64, 64 if few else 96, 64, stages=8 if few else 6, loaders=1)
-    if inputs > 4096:  # of 256 rows cuBLAS is faster, whose processors share in pairs what they read
-        return Tile(128, 32, 64, 8, stages=8, splits=2, loaders=1) if few else None
-    if outputs >= 4096:
-        return Tile(64, 64 if few else 128, 64, stages=8, loaders=1)
-    return Tile(64, 32 if few else 64, 64, stages=8, splits=2 if few and inputs > 2048 else 1, loaders=1)
+        wanted = [Tile(64, 48, 128, stages=5) if few else Tile(128, 48 if some else 96, 64, 8, stages=7 if some else 5)]
+    elif gated:
+        wanted = [Tile(64, 32, 128, stages=6) if few else Tile(128, 32 if some else 64, 64, 8, stages=8 if some else 6)]
+    elif inputs > 4096 and not some:
+        return None  # cuBLAS is faster, whose processors share in pairs what they read
+    elif some:
+        wanted = [Tile(64, 32, 128, stages=9), Tile(64, 64, 128, stages=6), Tile(64, 128, 64, stages=8)]
+        if few and inputs > outputs:
+            wanted.insert(0, replace(wanted[0], splits=2))
+        elif inputs <= 1024 and (outputs >= 4096 or not few):
+            del wanted[0]
+    else:
+        wanted = [Tile(64, 64, 128, stages=6), Tile(128, 64, 64, 8, stages=8), Tile(128, 128, 64, 8, stages=6)]
+    # Tiles that run one after the other on a processor would double the time.
+    fitting = [tile for tile in wanted if tile.count(rows, outputs) * tile.splits <= BLOCKS // 2]
+    if not fitting:
+        return None
+    tile = fitting[0]
+    return replace(tile, stages=min(tile.stages, inputs // tile.splits // tile.inputs), loaders=1)
 
 
 def e4m3_tile(rows: int, outputs: int, inputs: int, gated: bool) -> Tile | None:
@@ -87,6 +103,27 @@ def e4m3_tile(rows: int, outputs: int, inputs: int, gated: bool) -> Tile | None:
     step = min(128, whole := inputs & -inputs)
     splits = power_of_2(max(1, BLOCKS // -(-outputs // 64)) + 1) // 2  # at most so many fit
     return Tile(64, 64, step, splits=min(8, splits, whole // step), turned=True)
+
+
+def interleaved_tile(rows: int, outputs: int, inputs: int, gated: bool) -> Tile | None:
+    """Of interleaved weights in e4m3, which are read by Hopper alone. None is cuBLAS on weights widened to 16 bits."""
+    known = linear_tile(rows, outputs, inputs, gated) if rows <= VECTOR_ROWS else None
+    if known is not None and known.rows == 0:
+        return known
+    if rows > MANY_ROWS or inputs % 1024 or outputs % 128:
+        return None
+    if rows <= TILE_ROWS:
+        tile = Tile(max(8, power_of_2(rows)), 64, 128, 8 if gated else 4, stages=6 if gated else 9)
+        if not gated:
+            few = 3 if inputs % 3 == 0 and inputs > 4096 else 2 if outputs <= 2048 else 1
+            tile = replace(tile, splits=4 if outputs <= 1024 else few)
+    elif gated:
+        tile = Tile(128, 64, 128, 8, stages=4) if outputs <= 4096 or rows <= 128 else Tile(256, 64, 128, 8, stages=2)
+    elif outputs >= 4096 or inputs > 4096:
+        tile = Tile(128, 64, 128, stages=5, splits=2 if inputs > 4096 else 1)
+    else:
+        tile = Tile(64, 64, 128, stages=8, splits=2 if inputs > 2048 else 1)
+    return replace(tile, stages=min(tile.stages, inputs // tile.splits // 128), loaders=1)
 
 
 def codec_tile(rows: int, outputs: int, channels: int, taps: int = 1) -> Tile:
@@ -109,8 +146,17 @@ def codec_tile(rows: int, outputs: int, channels: int, taps: int = 1) -> Tile:
     return tile
 
 
-def unit_tile(rows: int, channels: int) -> Tile | None:
-    """Of both convolutions of a residual unit in one kernel: all channels. None where two kernels are faster."""
-    if rows < UNIT_STEPS or channels > UNIT_CHANNELS:
+def unit_tile(rows: int, rate: int, channels: int, *, warpgroups: bool) -> Tile | None:
+    """Of both convolutions of a residual unit in one kernel: all channels. None where two kernels are faster.
+
+    With loaders: of `kernels.many_steps`, for Hopper's `warpgroups`; a tile is within a frame, of `rate` steps.
+    """
+    if rows < UNIT_STEPS:
+        return None
+    if warpgroups and channels == 192 and rate % 128 == 0:
+        return Tile(128, channels, 64, 8, stages=4, loaders=4)
+    if warpgroups and channels == 96 and rate % 64 == 0:
+        return Tile(64, channels, channels, 4, stages=2, loaders=4, groups=2)
+    if channels > UNIT_CHANNELS:
         return None
     return Tile(64, power_of_2(channels), min(64, channels & -channels), 4, 4)

@@ -21,7 +21,7 @@ if sys.platform != "linux":
 
 from agent_tts.bench.checkpoint_config import SIZES, write_configuration
 from agent_tts.engine.qwen3 import compiling
-from agent_tts.engine.qwen3.compiling import Compilation, Steps
+from agent_tts.engine.qwen3.compiling import Compilation, Steps, begun_ahead
 from agent_tts.model.kernels.ahead import Pointer
 from tests.cli.process import invoke
 
@@ -187,6 +187,39 @@ def test_the_command_refuses_what_it_cannot_compile(given: tuple[str, ...], said
     result = invoke("compile", *given)
     assert result.returncode == 2
     assert said in result.stderr.decode()
+
+
+def test_a_process_begun_ahead_gets_the_first_steps_and_ends_without_any(
+    steps: Steps, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(compiling, "NVIDIA", tmp_path)
+    with begun_ahead():
+        (process,) = children(os.getpid())
+        with closing(Compilation([replace(steps, sizes=(1,))])) as compilation:
+            assert children(os.getpid()) == [process]
+            assert not compilation.compiled
+            assert compilation.wait(Heard()) is None
+            assert compilation.compiled
+    assert len(stamps(tmp_path)) == 1
+    with begun_ahead():
+        assert not children(os.getpid())
+    stamps(tmp_path)[0].unlink()
+    with begun_ahead():
+        assert children(os.getpid())
+    assert not children(os.getpid())
+
+
+def test_the_compiling_process_does_without_torchs_compiler() -> None:
+    """Another use of it would import it."""
+    code = (
+        "import sys; from agent_tts.engine.qwen3.compiling import leave_out_compiler; leave_out_compiler();"
+        "import torch; meta = torch.empty(2, 2, device='meta');"
+        "torch.nn.functional.linear(meta, meta, meta[0]); print('torch._dynamo.config' in sys.modules);"
+        "torch._dynamo.config; print('torch._dynamo.config' in sys.modules)"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, timeout=60)
+    assert result.stdout.split() == [b"False", b"True"]
 
 
 def test_a_failed_compilation_is_told_and_left_to_the_launch(

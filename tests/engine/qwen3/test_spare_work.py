@@ -1,0 +1,110 @@
+"""What a start leaves for later: graphs of some sizes, and the compilation of their kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from agent_tts.bench.checkpoint import write
+from agent_tts.config.settings import Checkpoint, Qwen3, Settings
+from agent_tts.engine.qwen3 import model as module
+from agent_tts.engine.qwen3.engine import Qwen3Engine
+from agent_tts.engine.qwen3.graphs import FrameGraphs, first_sizes
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Qwen3Engine]:
+    folder = tmp_path_factory.mktemp("tiny")
+    write(folder, size="tiny")
+    qwen3 = Qwen3(models=(Checkpoint(source=str(folder)),), device="cpu", max_model_len=64)
+    made = Qwen3Engine(Settings(qwen3=qwen3), 2)
+    yield made
+    made.close()
+
+
+class Graphs:
+    """Stands in for those of a GPU."""
+
+    def __init__(self) -> None:
+        self.wanted = [(2, False), (4, False)]
+
+    def capture_next(self) -> None:
+        del self.wanted[0]
+
+
+class Compilation:
+    """Stands in for a process that compiles."""
+
+    compiled = False
+    closed = False
+
+    def __init__(self, steps: object) -> None:
+        pass
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.fixture
+def compiling(engine: Qwen3Engine, monkeypatch: pytest.MonkeyPatch) -> list[Compilation]:
+    """The compilations that are begun for an engine whose model wants two graphs."""
+    begun: list[Compilation] = []
+
+    def begin(steps: object) -> Compilation:
+        begun.append(Compilation(steps))
+        return begun[-1]
+
+    monkeypatch.setattr(module, "Compilation", begin)
+    (model,) = engine._models
+    monkeypatch.setattr(model, "_compilation", None)
+    monkeypatch.setattr(model.runner, "_graphs", Graphs())
+    return begun
+
+
+def test_the_other_graphs_are_captured_when_their_kernels_are_compiled(
+    engine: Qwen3Engine, compiling: list[Compilation]
+) -> None:
+    assert engine.has_spare_work
+    engine.do_spare_work()
+    (compilation,) = compiling
+    assert not engine.has_spare_work  # nor when the compilation has failed
+    compilation.compiled = True
+    captured = 0
+    while engine.has_spare_work:
+        engine.do_spare_work()
+        captured += 1
+    assert captured == 2
+    assert len(compiling) == 1
+
+
+def test_an_engine_ends_its_compilation(engine: Qwen3Engine, compiling: list[Compilation]) -> None:
+    engine.do_spare_work()
+    for model in engine._models:
+        model.close()
+    assert compiling[0].closed
+
+
+@pytest.mark.parametrize(
+    ("first", "at_once", "later"),
+    [
+        ((1,), [(4, True), (4, False), (1, False), (0, True)], [(1, True), (2, True), (2, False)]),
+        (None, [(4, True), (4, False), (2, True), (2, False), (1, True), (1, False), (0, True)], []),
+    ],
+)
+def test_the_largest_graph_is_captured_first(
+    first: Sequence[int] | None, at_once: list[object], later: list[object]
+) -> None:
+    captured: list[object] = []
+    graphs: Any = SimpleNamespace(_sizes=(1, 2, 4), _mixed=True, _prompts=object(), wanted=[])
+    graphs.capture_next = lambda: captured.append(graphs.wanted.pop(0))
+    FrameGraphs._capture_first(graphs, first, lambda done, total: None)
+    assert captured == at_once
+    assert graphs.wanted == later
+
+
+def test_sizes_whose_kernels_are_compiled_first_are_those_with_graphs() -> None:
+    assert first_sizes((1, 2, 4, 8, 16, 24)) == (1, 8, 24)
+    assert first_sizes((4,)) == (4,)
