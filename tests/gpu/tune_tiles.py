@@ -125,7 +125,7 @@ def interleaved_tiles(shape: Shape) -> Iterable[Tile]:
             (height == least or (rows > 64 and height in (64, 128)))
             and PROCESSORS // 4 <= programs <= PROCESSORS
             and inputs % (splits * 128) == 0
-            and threads * 16 <= width
+            and threads * 16 <= width * (1 + gated)
             and registers <= 256
             and stages >= 2
         ):

@@ -24,6 +24,7 @@ from agent_tts.model.kernels.tiles import Tile
 
 _BLOCK = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)
 _BLOCK_E4M3 = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=8, rank=2)
+_barrier = gl.barrier if hasattr(gl, "barrier") else gl.thread_barrier  # from triton 3.7 on, and before
 _REGISTERS = {4: 128, 8: 80}  # of a thread, with which two programs of so many warps that multiply fit a processor
 
 
@@ -125,32 +126,24 @@ def _halves(acc):
 
 
 @gluon.jit
-def _places_of_splits(like, parts, SUMS: gl.constexpr, SPLITS: gl.constexpr):
-    """Where the first split of this tile leaves its sums, which are `SUMS` with those of another tile behind them."""
-    row = gl.arange(0, like.shape[0], layout=gl.SliceLayout(1, like.type.layout))
-    column = gl.arange(0, like.shape[1], layout=gl.SliceLayout(0, like.type.layout))
+def _sum_splits(acc, parts, counters, SPLITS: gl.constexpr):
+    """The sum over all splits of a tile, always in the same order, and whether this is the program that has it."""
+    HEIGHT: gl.constexpr = acc.shape[0]
+    WIDTH: gl.constexpr = acc.shape[1]
+    row = gl.arange(0, HEIGHT, layout=gl.SliceLayout(1, acc.type.layout))
+    column = gl.arange(0, WIDTH, layout=gl.SliceLayout(0, acc.type.layout))
     place = gl.program_id(1) * gl.num_programs(0) + gl.program_id(0)
-    return parts + place * SPLITS * SUMS + (row[:, None] * like.shape[1] + column[None, :])
-
-
-@gluon.jit
-def _is_last(counters, SPLITS: gl.constexpr):
-    """Whether all other splits of this tile have left their sums."""
-    gl.thread_barrier()  # all of these warps have written before their leader counts
-    place = gl.program_id(1) * gl.num_programs(0) + gl.program_id(0)
+    mine = parts + place * SPLITS * HEIGHT * WIDTH + (row[:, None] * WIDTH + column[None, :])
+    gl.store(mine + gl.program_id(2) * HEIGHT * WIDTH, acc)
+    _barrier()  # all of these warps have written before their leader counts
     last = gl.atomic_add(counters + place, 1, sem="acq_rel") == SPLITS - 1
     if last:
         gl.store(counters + place, 0)
-    return last
-
-
-@gluon.jit
-def _sum_splits(places, SUMS: gl.constexpr, SPLITS: gl.constexpr):
-    """Of all splits, always in the same order. The first-level cache does not see what other processors write."""
-    acc = gl.load(places, cache_modifier=".cg")
-    for other in gl.static_range(1, SPLITS):
-        acc += gl.load(places + other * SUMS, cache_modifier=".cg")
-    return acc
+        # Past the first-level cache, which does not see what other processors write.
+        acc = gl.load(mine, cache_modifier=".cg")
+        for other in gl.static_range(1, SPLITS):
+            acc += gl.load(mine + other * HEIGHT * WIDTH, cache_modifier=".cg")
+    return acc, last
 
 
 @gluon.jit
@@ -198,12 +191,7 @@ def _multiply(
     last = True
     if SPLITS > 1:
         gl.static_assert(not SIDE, "splits of a tile have one width")
-        AREA: gl.constexpr = BLOCK_M * WIDTH
-        places = _places_of_splits(acc, parts, AREA, SPLITS)
-        gl.store(places + gl.program_id(2) * AREA, acc)
-        last = _is_last(counters, SPLITS)
-        if last:
-            acc = _sum_splits(places, AREA, SPLITS)
+        acc, last = _sum_splits(acc, parts, counters, SPLITS)
     if last:
         if squares is not None:
             acc *= factor
@@ -281,15 +269,14 @@ def _multiply_e4m3(
 
     The weights of the next step are widened while this one's are multiplied.
     """
+    HEIGHT: gl.constexpr = tiles.shape[1]
     main: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [WARPS, 1], [16, BLOCK_M, 16])
     norm = None
     if next_norm is not None:
         norm = gl.load(next_norm + n + gl.arange(0, BLOCK_N, layout=gl.SliceLayout(0, _lines(BLOCK_N, WARPS))))
         norm = norm.to(gl.float32)
-    output = n + gl.arange(0, BLOCK_N, layout=gl.SliceLayout(1, main))
-    by = gl.load(scale + output)[:, None]
-    if GATED:
-        up_by = gl.load(scale + N + output)[:, None]
+    line = gl.arange(0, HEIGHT, layout=gl.SliceLayout(1, main))
+    by = gl.load(scale + n + line // BLOCK_N * N + line % BLOCK_N)[:, None]
     if OVERLAP:
         gdc_wait()
     added = None
@@ -299,56 +286,32 @@ def _multiply_e4m3(
     if squares is not None:
         factor = _factor(squares, m, M, eps, K, PARTS, BLOCK_M, WARPS)
         factor = gl.convert_layout(factor, gl.SliceLayout(0, main))[None, :]
-    acc = gl.zeros([BLOCK_N, BLOCK_M], gl.float32, main)
-    up = None
+    acc = gl.zeros([HEIGHT, BLOCK_M], gl.float32, main)
     mbarrier.wait(ready.index(0), 0)
-    tile = _widen(tiles.index(0).slice(0, BLOCK_N), main, WARPS)
-    if GATED:
-        up = gl.zeros([BLOCK_N, BLOCK_M], gl.float32, main)
-        tile_up = _widen(tiles.index(0).slice(BLOCK_N, BLOCK_N), main, WARPS)
+    tile = _widen(tiles.index(0), main, WARPS)
     for step in range(STEPS):
         at = step % STAGES
-        right = rows.index(at).permute((1, 0))
-        acc = warpgroup_mma(tile, right, acc, is_async=True)
-        if GATED:
-            up = warpgroup_mma(tile_up, right, up, is_async=True)
+        acc = warpgroup_mma(tile, rows.index(at).permute((1, 0)), acc, is_async=True)
         following = gl.minimum(step + 1, STEPS - 1)  # behind the last step the same again
         mbarrier.wait(ready.index(following % STAGES), (following // STAGES) & 1)
-        next_tile = _widen(tiles.index(following % STAGES).slice(0, BLOCK_N), main, WARPS)
-        if GATED:
-            next_up = _widen(tiles.index(following % STAGES).slice(BLOCK_N, BLOCK_N), main, WARPS)
-            acc, up, tile, tile_up = warpgroup_mma_wait(0, deps=[acc, up, tile, tile_up])
-            tile_up = next_up
-        else:
-            acc, tile = warpgroup_mma_wait(0, deps=[acc, tile])
+        next_tile = _widen(tiles.index(following % STAGES), main, WARPS)
+        acc, tile = warpgroup_mma_wait(0, deps=[acc, tile])
         tile = next_tile
         mbarrier.arrive(free.index(at))
     last = True
     if SPLITS > 1:
-        AREA: gl.constexpr = BLOCK_N * BLOCK_M
-        SUMS: gl.constexpr = 2 * AREA if GATED else AREA
-        places = _places_of_splits(acc, parts, SUMS, SPLITS)
-        gl.store(places + gl.program_id(2) * SUMS, acc)
-        if GATED:
-            gl.store(places + gl.program_id(2) * SUMS + AREA, up)
-        last = _is_last(counters, SPLITS)
-        if last:
-            acc = _sum_splits(places, SUMS, SPLITS)
-            if GATED:
-                up = _sum_splits(places + AREA, SUMS, SPLITS)
+        acc, last = _sum_splits(acc, parts, counters, SPLITS)
     if last:
         acc *= by
         if squares is not None:
             acc *= factor
+        # By lines, with both halves of a gated one in the same thread.
+        lines = gl.convert_layout(acc.to(out.dtype.element_ty).permute((1, 0)), _lines(BLOCK_N, WARPS))
         if GATED:
-            up *= up_by
-            if squares is not None:
-                up *= factor
-            _store(
-                acc.permute((1, 0)), up.permute((1, 0)), added, norm, out, next_x, next_squares, m, n, M, N, WARPS
-            )  # fmt: skip
+            gate, up = _halves(lines)
+            _store(gate, up, added, norm, out, next_x, next_squares, m, n, M, N, WARPS)
         else:
-            _store(acc.permute((1, 0)), None, added, norm, out, next_x, next_squares, m, n, M, N, WARPS)
+            _store(lines, None, added, norm, out, next_x, next_squares, m, n, M, N, WARPS)
 
 
 @gluon.jit(do_not_specialize=["M"])

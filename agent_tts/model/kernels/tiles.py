@@ -113,12 +113,12 @@ def interleaved_tile(rows: int, outputs: int, inputs: int, gated: bool) -> Tile 
     if rows > MANY_ROWS or inputs % 1024 or outputs % 128:
         return None
     if rows <= TILE_ROWS:
-        tile = Tile(max(8, power_of_2(rows)), 64, 128, stages=6 if gated else 9)
+        tile = Tile(max(8, power_of_2(rows)), 64, 128, 8 if gated else 4, stages=6 if gated else 9)
         if not gated:
             few = 3 if inputs % 3 == 0 and inputs > 4096 else 2 if outputs <= 2048 else 1
             tile = replace(tile, splits=4 if outputs <= 1024 else few)
     elif gated:
-        tile = Tile(128, 64, 128, stages=4) if outputs <= 4096 or rows <= 128 else Tile(128, 128, 128, 8, stages=2)
+        tile = Tile(128, 64, 128, 8, stages=4) if outputs <= 4096 or rows <= 128 else Tile(256, 64, 128, 8, stages=2)
     elif outputs >= 4096 or inputs > 4096:
         tile = Tile(128, 64, 128, stages=5, splits=2 if inputs > 4096 else 1)
     else:

@@ -47,7 +47,7 @@ def launches_of(sizes: tuple[int, ...], like: str, *, e4m3: bool) -> list[Launch
 
 
 def largest(launches: Sequence[Launch]) -> list[Launch]:
-    """Of each kernel, gated, not gated, with weights in e4m3, with groups, the launch with the largest tile."""
+    """The launches with the largest tile of each kernel: gated or not, in e4m3, with groups, in splits."""
 
     def tile(launch: Launch) -> int:
         sides = ("BM", "BN", "BK", "BLOCK_M", "BLOCK_N", "BLOCK_K", "BLOCK")
@@ -57,7 +57,8 @@ def largest(launches: Sequence[Launch]) -> list[Launch]:
     def kind(launch: Launch) -> Hashable:
         given = launch.arguments
         eight = any(isinstance(value, Pointer) and value.dtype.itemsize == 1 for value in given.values())
-        return launch.kernel, "e4m3" if eight else given.get("GATED"), given.get("GROUPS")
+        how = "e4m3" if eight else given.get("GATED"), given.get("GROUPS"), given.get("SPLITS", 1) > 1
+        return launch.kernel, how
 
     return list({kind(launch): launch for launch in sorted(launches, key=tile)}.values())
 
