@@ -135,11 +135,16 @@ class Attention:
         return torch.einsum("npgs,spd->npgd", power, values).reshape(len(qkv), -1), keys, values
 
 
-@pytest.mark.parametrize(("split", "together"), [(64, False), (128, False), (128, True)])
-def test_attention_over_blocks(split: int, together: bool) -> None:
-    """Rows of different lengths, the last one paused; a cache in blocks of 32 positions, in any order."""
-    layer, padding, blocks, size = Attention(200), 160, 5, 32
-    lengths = [0, 1, 64, 130, padding]
+@pytest.mark.parametrize(
+    ("more", "split", "together"), [((), 64, False), ((), 128, True), ((31, 32, 33, 95), 128, False)]
+)
+def test_attention_over_blocks(more: tuple[int, ...], split: int, together: bool) -> None:
+    """Rows of different lengths, the last one paused; a cache in blocks, in any order. Of 9 rows, tiles are read ahead,
+    and two are a block.
+    """
+    layer, padding, size = Attention(200), 160, 64 if more else 32
+    blocks = -(-padding // size)
+    lengths = [0, 1, 64, 130, *more, padding]
     rows = len(lengths)
     places = torch.randperm(rows * blocks, generator=torch.Generator().manual_seed(1)).view(rows, blocks).to(DEVICE)
     keys, values = noise(rows * blocks, size, PAIRS, DIM), noise(rows * blocks + 1, size, PAIRS, DIM)[1:]
