@@ -16,9 +16,12 @@ pytest.importorskip("triton", reason="the kernels need triton, which comes with 
 
 from agent_tts.model.kernels.attention import Heads, Queries, Scratch, attend, attend_in_frame
 from agent_tts.model.kernels.linear import Hidden, linear, linear_before, widened
+from agent_tts.model.kernels.sampling import draw
 from agent_tts.model.kernels.tiles import Tile, many_rows_tile
 from agent_tts.model.layers import RMSNorm
 from agent_tts.model.quantised import Quantised
+from agent_tts.model.sampling import Warp
+from agent_tts.model.sampling import draw as draw_reference
 from tests.gpu.test_kernels import error, linear_reference
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -132,11 +135,16 @@ class Attention:
         return torch.einsum("npgs,spd->npgd", power, values).reshape(len(qkv), -1), keys, values
 
 
-@pytest.mark.parametrize(("split", "together"), [(64, False), (128, False), (128, True)])
-def test_attention_over_blocks(split: int, together: bool) -> None:
-    """Rows of different lengths, the last one paused; a cache in blocks of 32 positions, in any order."""
-    layer, padding, blocks, size = Attention(200), 160, 5, 32
-    lengths = [0, 1, 64, 130, padding]
+@pytest.mark.parametrize(
+    ("more", "split", "together"), [((), 64, False), ((), 128, True), ((31, 32, 33, 95), 128, False)]
+)
+def test_attention_over_blocks(more: tuple[int, ...], split: int, together: bool) -> None:
+    """Rows of different lengths, the last one paused; a cache in blocks, in any order. Of 9 rows, tiles are read ahead,
+    and two are a block.
+    """
+    layer, padding, size = Attention(200), 160, 64 if more else 32
+    blocks = -(-padding // size)
+    lengths = [0, 1, 64, 130, *more, padding]
     rows = len(lengths)
     places = torch.randperm(rows * blocks, generator=torch.Generator().manual_seed(1)).view(rows, blocks).to(DEVICE)
     keys, values = noise(rows * blocks, size, PAIRS, DIM), noise(rows * blocks + 1, size, PAIRS, DIM)[1:]
@@ -170,3 +178,31 @@ def test_attention_in_a_frame() -> None:
             expected, *written = layer.of(qkv[mine], *known[row])
             known[row] = (written[0], written[1])
             assert error(found[mine], expected) < ROUNDING
+
+
+@pytest.mark.parametrize("step", [0, 0.5])
+@pytest.mark.parametrize("size", [96, 512])
+def test_draws_with_every_kind_of_parameter(size: int, step: float) -> None:
+    """Rows with all combinations; in steps of 0.5, many logits are equal, also at the edge of top-k."""
+    given = list(product((0.0, 0.7, 5.0, 9.0), (0, 1, 50, size // 2, size - 9, size - 1), (1.0, 0.9, 1e-9)))
+    logits = noise(len(given), size, scale=0.4)
+    if step:
+        logits = (logits / step).round() * step
+    logits[::2, ::3] = float("-inf")
+    logits[1, 70] = float("inf")
+    temperature, top_k, top_p = (torch.tensor(column, device=DEVICE) for column in zip(*given, strict=True))
+    how, seeds = Warp(temperature, top_k, top_p), torch.arange(len(given), device=DEVICE) * 2**57
+    found, expected = draw(logits, how, seeds, seeds % 7, 3), draw_reference(logits, how, seeds, seeds % 7, 3)
+    different = found != expected
+    assert not different[top_p == 1].any()
+    assert not different.any() or step  # torch cuts equal logits at the edge of top-p by their places
+
+
+def test_a_draw_of_no_numbers_is_a_code() -> None:
+    logits = torch.full((3, 96), float("nan"), device=DEVICE)
+    logits[1] = -logits[1].abs()
+    logits[2] = float("-inf")
+    ones, codes = torch.ones(3, device=DEVICE), torch.zeros(3, dtype=torch.int64, device=DEVICE)
+    found = draw(logits, Warp(ones, codes + 50, ones), codes, codes, 0)
+    assert (found >= 0).all()
+    assert (found < 96).all()

@@ -30,7 +30,7 @@ from typing import IO, TYPE_CHECKING
 from loguru import logger
 
 from agent_tts import model as model_package
-from agent_tts.in_child import die_with, take_stdout
+from agent_tts.in_child import die_with, take_stdout, without_collections
 from agent_tts.processes import LineProcess
 
 if TYPE_CHECKING:
@@ -265,11 +265,12 @@ def main() -> int:
     die_with(int(sys.argv[1]))
     os.nice(NICE)
     leave_out_compiler()
-    from agent_tts.model import codec_fast, fused  # noqa: F401 - what `rehearse` needs
-    from agent_tts.model.kernels.ahead import compile_all, prepare
-    from agent_tts.model.kernels.architectures import architecture
+    with without_collections():
+        from agent_tts.model import codec_fast, fused  # noqa: F401 - what `rehearse` needs
+        from agent_tts.model.kernels.ahead import compile_all, prepare
+        from agent_tts.model.kernels.architectures import architecture
 
-    prepare()
+        prepare()
     if not (given := sys.stdin.readline()):
         return 0
     cache_folder().mkdir(parents=True, exist_ok=True)

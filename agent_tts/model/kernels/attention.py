@@ -13,9 +13,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from agent_tts.model.kernels.launch import launch, overlap, power_of_2, wait
+from agent_tts.model.kernels.launch import launch, overlap, wait
 
-_TILE = 64  # positions that a program reads at a time
+_TILE = 64  # positions that a program of few rows reads at a time
 _MERGED = 8  # parts of a row that are put together at a time
 TOGETHER = 1_024  # positions of a program that reads what the kernel before it writes
 
@@ -134,6 +134,7 @@ def _attend(
     SPLITS: tl.constexpr,  # as many as the longest row has
     TILE: tl.constexpr,
     MERGED: tl.constexpr,  # parts that are put together at a time
+    QUEUED: tl.constexpr,  # tiles are read ahead; a tile lies in a block
     OVERLAP: tl.constexpr,
 ):
     row, pair, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
@@ -146,7 +147,9 @@ def _attend(
         if split == 0:  # one program of a row has to wait; a place that another one holds is missing elsewhere
             wait(OVERLAP)
         return
-    kind = qkv.dtype.element_ty
+    kind: tl.constexpr = qkv.dtype.element_ty
+    # Hopper converts e4m3 to bfloat16 by way of float16, and from there 16 numbers a clock.
+    dots: tl.constexpr = tl.float16 if keys.dtype.element_ty == tl.float8e4nv and kind == tl.bfloat16 else kind
     d, tile = tl.arange(0, DIM), tl.arange(0, TILE)
     angles, q_scale, k_scale = _halves(rope + position * DIM, DIM), _halves(q_norm, DIM), _halves(k_norm, DIM)
     cache, blocks, new = pair * DIM, block_table + row * BLOCKS, position + tl.arange(0, 1)
@@ -154,7 +157,9 @@ def _attend(
     end = tl.minimum(begin + SPLIT, length)
     if SPLIT == TILE:  # read while the previous kernel still runs
         at = cache + _places(blocks, begin + tile, end, block_stride, PAIRS * DIM, SIZE)
-        k_low, k_high, value = _read(keys, values, at[:, None], (begin + tile < end)[:, None], kind, DIM)
+        k_low, k_high, value = _read(keys, values, at[:, None], (begin + tile < end)[:, None], dots, DIM)
+    if QUEUED:
+        block = tl.load(blocks + begin // SIZE)
     wait(OVERLAP)
 
     x = qkv + row * (HEADS + 2 * PAIRS) * DIM
@@ -175,17 +180,21 @@ def _attend(
         acc += new_value.to(tl.float32)
     for start in range(begin, end, TILE):
         p = start + tile
-        if SPLIT != TILE:
+        if QUEUED:  # a load behind another one in the same step would not be in flight with it
+            at = cache + block * block_stride + (start % SIZE + tile) * (PAIRS * DIM)
+            block = tl.load(blocks + (start + TILE) // SIZE, mask=start + TILE < end, other=0)
+        elif SPLIT != TILE:
             at = cache + _places(blocks, p, end, block_stride, PAIRS * DIM, SIZE)
-            k_low, k_high, value = _read(keys, values, at[:, None], (p < end)[:, None], kind, DIM)
-        logits = tl.dot(q_low, k_low.T, input_precision="ieee")
-        logits = tl.dot(q_high, k_high.T, logits, input_precision="ieee") * scale
+        if SPLIT != TILE:
+            k_low, k_high, value = _read(keys, values, at[:, None], (p < end)[:, None], dots, DIM)
+        logits = tl.dot(q_low.to(dots), k_low.T, input_precision="ieee")
+        logits = tl.dot(q_high.to(dots), k_high.T, logits, input_precision="ieee") * scale
         logits = tl.where((p < end)[None, :], logits, float("-inf"))
         highest = tl.maximum(top, tl.max(logits, 1))
         fade = tl.exp(top - highest)
         power = tl.exp(logits - highest[:, None])
         total = total * fade + tl.sum(power, 1)
-        acc = tl.dot(power.to(kind), value, acc * fade[:, None], input_precision="ieee")
+        acc = tl.dot(power.to(dots), value, acc * fade[:, None], input_precision="ieee")
         top = highest
 
     mine = group < GROUP
@@ -317,7 +326,7 @@ class Scratch:
     @staticmethod
     def empty(rows: int, positions: int, heads: Heads, device: torch.device, split: int | None = None) -> Scratch:
         """For `rows` rows of at most `positions`: the fewer rows, the more programs share one."""
-        split = split or max(_TILE, min(1024, 8 * power_of_2(rows)))
+        split = split or (_TILE if rows <= 8 else 128 if rows <= 32 else 512 if rows <= 64 else TOGETHER)
         splits, group = -(-positions // split), heads.queries // heads.pairs
         return Scratch(
             parts=torch.empty(rows, heads.pairs, splits, group, heads.dim, device=device),
@@ -338,6 +347,15 @@ class Queries:
     together: bool  # several may belong to one row: all are written before any is read, in splits of TOGETHER
 
 
+def _tile(rows: int, e4m3: bool) -> tuple[int, int, int]:
+    """Positions that a program reads at a time, its warps, and its stages: the fastest measured on an H200."""
+    if rows <= 8:
+        return _TILE, 4, 3
+    if e4m3:
+        return 32, 2, 3
+    return (32, 1, 3) if rows <= 32 else (_TILE, 2, 2) if rows <= 64 else (32, 1, 2)
+
+
 def attend(
     q_norm: Tensor,
     k_norm: Tensor,
@@ -354,21 +372,22 @@ def attend(
     position writes nothing, and its result is undefined.
     """
     scratch, splits = queries.scratch, queries.scratch.parts.shape[2]
-    # The fastest measured on an H200.
-    tile, warps, stages = (_TILE, 4, 3) if len(qkv) <= 8 else (_TILE, 2, 2) if len(qkv) <= 64 else (32, 1, 2)
+    tile, warps, stages = _tile(len(qkv), keys.element_size() == 1)
+    blocks, size = queries.block_table.shape[1], keys.shape[1]
+    queued = stages > 2 and scratch.split > tile and (size % tile == 0 or blocks == 1)
     shared = {
         "qkv": qkv, "k_norm": k_norm, "rope": heads.rope, "positions": queries.positions, "keys": keys,
         "values": values, "block_table": queries.block_table, "eps": heads.eps,
         "padding_position": queries.padding_position, "block_stride": keys.stride(0),
         "HEADS": heads.queries, "PAIRS": heads.pairs, "DIM": heads.dim,
-        "SIZE": keys.shape[1], "BLOCKS": queries.block_table.shape[1], **overlap(qkv.device),
+        "SIZE": size, "BLOCKS": blocks, **overlap(qkv.device),
     }  # fmt: skip
     if queries.together:
         launch(_write, (len(qkv), heads.pairs), num_warps=1, **shared)
     launch(
         _attend, (len(qkv), heads.pairs, splits),
         q_norm=q_norm, out=out, parts=scratch.parts, tops=scratch.tops, counters=scratch.counters,
-        scale=heads.dim**-0.5, SPLIT=scratch.split, SPLITS=splits, TILE=tile, MERGED=_MERGED,
+        scale=heads.dim**-0.5, SPLIT=scratch.split, SPLITS=splits, TILE=tile, MERGED=_MERGED, QUEUED=queued,
         num_warps=warps, num_stages=stages, **shared,
     )  # fmt: skip
 

@@ -146,26 +146,27 @@ def _draw_first(
     code = tl.arange(0, BLOCK)
     temperature, top_k, top_p = tl.load(temperatures + row), tl.load(top_ks + row), tl.load(top_ps + row)
     penalty, frame = tl.load(penalties + row), tl.load(frames + row)
-    noise = noise_of(tl.load(seeds + row), frame, 0, code)
+    noise = noise_of(tl.load(seeds + row), frame, 0, code, temperature)
     length, read = tl.load(text_length + row), tl.load(text_read + row)
     may_end = tl.load(text_complete + row) & (read + 1 >= length) & (frame >= tl.load(min_frames + row))
     before = tl.load(seen + row * SIZE + code, mask=code < SIZE, other=0)
     ok = (code < SIZE) & ((code < CONTROL) | (code == end_code)) & ((code != end_code) | may_end)
     wait(OVERLAP)
     logit = tl.load(logits + at * SIZE + code, mask=ok, other=float("-inf")).to(tl.float32)
+    place, h = tl.arange(0, WIDE), tl.arange(0, WIDE_H)
+    inside = place < WIDTH
+    of_hidden = tl.load(entered + at * WIDTH + place, mask=inside)
+    state = tl.load(hidden + at * H + h, mask=h < H, other=0).to(tl.float32)
+    runs = tl.load(run + at)
+    to = x + at * WIDTH + place
+    tl.store(to, of_hidden, mask=inside)
     penalised = tl.where(logit < 0, logit * penalty, tl.div_rn(logit, penalty))
     logit = tl.where(ok & before, penalised, logit)
     one = drawn(logit, code < SIZE, noise, temperature, top_k, top_p, SIZE, 32)
     tl.store(codes + at * CODEBOOKS, one.to(tl.int64))
-    place = tl.arange(0, WIDE)
-    inside = place < WIDTH
-    to = x + at * WIDTH + place
-    tl.store(to, tl.load(entered + at * WIDTH + place, mask=inside), mask=inside)
     tl.store(to + tl.num_programs(0) * WIDTH, tl.load(table + one * WIDTH + place, mask=inside), mask=inside)
-    h = tl.arange(0, WIDE_H)
-    state = tl.load(hidden + at * H + h, mask=h < H, other=0).to(tl.float32)
     is_finite = tl.sum((tl.abs(state) < float("inf")).to(tl.int32), 0) == WIDE_H
-    tl.store(finite + at, tl.load(run + at) & is_finite)
+    tl.store(finite + at, runs & is_finite)
 
 
 def draw_first(

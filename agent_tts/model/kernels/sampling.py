@@ -1,7 +1,8 @@
 """A draw for every row in one kernel: temperature, top-k, top-p, Gumbel noise, the likeliest.
 
-The rules and the noise of `sampling.draw`. Instead of sorting, it searches the threshold bit by bit over integers in
-the order of the logits: the k-th largest logit for top-k, and for top-p the smallest that leaves enough probability.
+The rules and the noise of `sampling.draw`. Instead of sorting, it searches the threshold among integers in the order of
+the logits: the k-th largest logit for top-k, and for top-p the smallest that leaves enough probability. Sums and maxima
+are of 32-bit integers, for which a warp has one instruction.
 """
 
 from __future__ import annotations
@@ -30,46 +31,75 @@ def _mix(x):
 
 
 @triton.jit
-def noise_of(seed, frame, codebook, code):
-    """Gumbel noise of these codes, float32."""
-    start = _mix(seed + (frame * _FRAME_STRIDE + codebook + 1) * _GAMMA)
-    noise = (_shift(_mix(start + (code + 1).to(tl.int64) * _GAMMA), 41).to(tl.float32) + 0.5) / 8388608
-    return -tl.log(-tl.log(noise))
+def noise_of(seed, frame, codebook, code, temperature):
+    """Gumbel noise of these codes, float32; 0 at temperature 0.
+
+    Ahead of a `wait`: it is the branch that keeps the compiler from moving the logarithms behind it.
+    """
+    noise = tl.zeros(code.shape, tl.float32)
+    if temperature != 0:
+        start = _mix(seed + (frame * _FRAME_STRIDE + codebook + 1) * _GAMMA)
+        noise = (_shift(_mix(start + (code + 1).to(tl.int64) * _GAMMA), 41).to(tl.float32) + 0.5) / 8388608
+        noise = -tl.log(-tl.log(noise))
+    return noise
+
+
+@triton.jit
+def _ordered(x):
+    """int32 in the order of floats; -0.0 counts as 0.0, as it does for floats."""
+    bits = (x + 0.0).to(tl.int32, bitcast=True)
+    return tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
+
+
+@triton.jit
+def _kth(key, k, least):
+    """The k-th largest of integers: int32[BLOCK], of which `least` is one that is not larger.
+
+    Or another number that leaves the same k. The search starts between the largest and one that many are not below: the
+    least of the maxima of groups, of which each has one such integer.
+    """
+    GROUPS: tl.constexpr = min(key.shape[0], 128)
+    maxima = tl.max(tl.reshape(key, [GROUPS, key.shape[0] // GROUPS], can_reorder=True), 1)
+    high = tl.max(maxima, 0)
+    low = tl.where(k <= GROUPS, tl.min(maxima, 0), least)
+    while low < high:
+        third = ((high - low).to(tl.uint32, bitcast=True) // 3).to(tl.int32, bitcast=True)
+        first, second = low + third + 1, high - third
+        counts = tl.sum((key >= first).to(tl.int32) + ((key >= second).to(tl.int32) << 16), 0)
+        of_first, of_second = counts & 0xFFFF, counts >> 16
+        passed_first, passed_second = of_first >= k, of_second >= k
+        low = tl.where(passed_second, second, tl.where(passed_first, first, low))
+        high = tl.where(passed_second, high, tl.where(passed_first, second, first) - 1)
+        high = tl.where((of_first == k) | (of_second == k), low, high)
+    return low
 
 
 @triton.jit
 def drawn(x, ok, noise, temperature, top_k, top_p, SIZE: tl.constexpr, BITS: tl.constexpr):
     """The code drawn of logits: float32[BLOCK], -inf where not `ok`, of which the upper BITS may be set."""
     if temperature != 0:
-        # Integers in the order of the floats, from 0; -0.0 counts as 0.0, as it does for floats.
-        bits = (x + 0.0).to(tl.int32, bitcast=True) >> (32 - BITS)
-        HALF: tl.constexpr = 1 << (BITS - 1)
-        key = (tl.where(bits < 0, bits ^ (HALF - 1), bits)).to(tl.int64) + HALF
-        key = tl.where(ok, key, -1)
+        LEAST: tl.constexpr = -(1 << (BITS - 1))
+        key = tl.where(ok, _ordered(x) >> (32 - BITS), LEAST)
+        least = tl.full((), LEAST, tl.int32)
         x = x / temperature
         if (top_k > 0) & (top_k < SIZE):
-            threshold = tl.zeros((), tl.int64)
-            for step in range(0, BITS, 2):  # two bits a time: three counts in one sum
-                unit = tl.full((), 1, tl.int64) << (BITS - 2 - step)
-                counts = (key >= threshold + unit).to(tl.int64)
-                counts += (key >= threshold + 2 * unit).to(tl.int64) << 20
-                counts += (key >= threshold + 3 * unit).to(tl.int64) << 40
-                counts = tl.sum(counts, 0)
-                passed = ((counts & 0xFFFFF) >= top_k).to(tl.int64)
-                passed += (((counts >> 20) & 0xFFFFF) >= top_k).to(tl.int64)
-                passed += ((counts >> 40) >= top_k).to(tl.int64)
-                threshold += passed * unit
-            x = tl.where(key >= threshold, x, float("-inf"))
+            least = _kth(key, top_k.to(tl.int32), least)
+            x = tl.where(key >= least, x, float("-inf"))
         if top_p < 1:
             power = tl.exp(x - tl.max(x, 0))
             outside = (1 - top_p) * tl.sum(power, 0)
-            below = tl.zeros((), tl.int64)  # the largest integer with too little probability at and below it
-            for step in range(BITS):
-                unit = tl.full((), 1, tl.int64) << (BITS - 1 - step)
-                below += tl.where(tl.sum(tl.where(key < below + unit, power, 0), 0) <= outside, unit, 0)
-            x = tl.where((key >= below) | (key == tl.max(key, 0)), x, float("-inf"))
+            high = tl.max(key, 0)
+            while least < high:  # for the largest integer with too little probability below it
+                half = ((high - least).to(tl.uint32, bitcast=True) // 2).to(tl.int32, bitcast=True)
+                middle = high - half
+                enough = tl.sum(tl.where(key < middle, power, 0), 0) <= outside
+                least = tl.where(enough, middle, least)
+                high = tl.where(enough, high, middle - 1)
+            x = tl.where(key >= least, x, float("-inf"))
         x += noise
-    return tl.argmax(x, 0)
+    rank = _ordered(x)
+    code = tl.where(rank == tl.max(rank, 0), tl.arange(0, x.shape[0]), SIZE - 1)
+    return tl.minimum(tl.min(code, 0), SIZE - 1)  # a code also of logits that are not numbers
 
 
 @triton.jit(do_not_specialize=["codebook", "column"])
@@ -98,7 +128,7 @@ def _draw(
     code = tl.arange(0, BLOCK)
     ok = code < SIZE
     temperature, top_k, top_p = tl.load(temperatures + row), tl.load(top_ks + row), tl.load(top_ps + row)
-    noise = noise_of(tl.load(seeds + row), tl.load(frames + row), codebook, code)
+    noise = noise_of(tl.load(seeds + row), tl.load(frames + row), codebook, code, temperature)
     wait(OVERLAP)
     raw = tl.load(logits + at * SIZE + code, mask=ok, other=float("-inf"))
     BITS: tl.constexpr = raw.dtype.primitive_bitwidth
@@ -139,6 +169,6 @@ def draw_following(
         logits=logits, rows=rows, temperatures=how.temperature, top_ks=how.top_k, top_ps=how.top_p, seeds=seed,
         frames=frame, out=out, column=column, table=table, following=following, codebook=codebook,
         STRIDE=out.shape[1], SIZE=size, BLOCK=power_of_2(size), WIDTH=width, WIDE=power_of_2(width),
-        num_warps=8, **overlap(logits.device),
+        num_warps=4, **overlap(logits.device),
     )  # fmt: skip
     return following
