@@ -99,8 +99,11 @@ Adapted = Sequence[Callable[..., Hidden]]
 class FusedLayer:
     """The weights of a `layers.TransformerLayer`, concatenated, with the low-rank matrices of its adapters, if any."""
 
-    def __init__(self, layer: TransformerLayer, lay_out: LayOut, lows: list[LowRank] | None = None) -> None:
+    def __init__(
+        self, layer: TransformerLayer, lay_out: LayOut, lows: list[LowRank] | None = None, *, cached: bool = False
+    ) -> None:
         attention, mlp = layer.self_attn, layer.mlp
+        self._cached = cached  # its output matrix, in the second-level cache
         self.input_norm, self.mlp_norm = layer.input_layernorm, layer.post_attention_layernorm
         self.q_norm, self.k_norm = attention.q_norm.weight, attention.k_norm.weight
         parallel = (
@@ -132,7 +135,7 @@ class FusedLayer:
         if adapted is not None:
             return self._run_adapted(x, attend, norm, adapted)
         mixed = attend(linear(x, self.qkv, norm=self.input_norm, early=not first))
-        x = linear_before(mixed, self.out, x, self.mlp_norm)
+        x = linear_before(mixed, self.out, x, self.mlp_norm, cached=self._cached)
         hidden = linear(x, self.gate_up, norm=self.mlp_norm, gated=True)
         return linear_before(hidden, self.down, x, norm)
 
@@ -282,7 +285,8 @@ class FusedPredictor:
 
     def __init__(self, model: FrameModel, lay_out: LayOut) -> None:
         predictor = model.predictor
-        self.layers = [FusedLayer(cast(TransformerLayer, layer), lay_out) for layer in predictor.layers]
+        # A frame reads all weights 15 times: the output matrices, 21 MB of 157, fit the second-level cache.
+        self.layers = [FusedLayer(cast(TransformerLayer, layer), lay_out, cached=True) for layer in predictor.layers]
         self._norm = predictor.norm
         self.heads = _heads(predictor, predictor.codebooks)
         self._lm_heads = [head.get_parameter("weight") for head in predictor.lm_head]

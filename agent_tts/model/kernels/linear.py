@@ -48,11 +48,17 @@ def _finish(out, acc, up, bias, residual, at, ok, GATED: tl.constexpr):
 
 
 @triton.jit
-def _input_of(k, INTERLEAVED: tl.constexpr):
-    """Which inputs the k-th weights of a row belong to: see `Quantised.interleaved`."""
-    if INTERLEAVED:
-        k = k // 128 * 128 + k // 4 % 8 * 16 + k // 2 % 2 * 8 + k // 32 % 4 * 2 + k % 2
-    return k
+def _interleaved(row):
+    """Inputs [K] in the order of `Quantised.interleaved`."""
+    parts = tl.reshape(row, [row.shape[0] // 128, 8, 2, 4, 2])
+    return tl.reshape(tl.permute(parts, (0, 3, 1, 2, 4)), row.shape)
+
+
+@triton.jit
+def _in_order(row):
+    """What `_interleaved` was given."""
+    parts = tl.reshape(row, [row.shape[0] // 128, 4, 8, 2, 2])
+    return tl.reshape(tl.permute(parts, (0, 2, 3, 1, 4)), row.shape)
 
 
 @triton.jit
@@ -72,6 +78,7 @@ def _rows_times_matrix(
     BLOCK_K: tl.constexpr,  # all of K
     GATED: tl.constexpr,
     INTERLEAVED: tl.constexpr,
+    EVICTION: tl.constexpr,  # of the weights from the second-level cache
     EARLY: tl.constexpr,
     OVERLAP: tl.constexpr,
 ):
@@ -81,14 +88,13 @@ def _rows_times_matrix(
     ok_n, ok_k = n < N, k < K
     weights = weight + n[:, None] * K + k[None, :]
     ok = ok_n[:, None] & ok_k[None, :]
-    tile = tl.load(weights, mask=ok, other=0.0)
+    tile = tl.load(weights, mask=ok, other=0.0, eviction_policy=EVICTION)
     if GATED:
-        tile_up = tl.load(weights + N * K, mask=ok, other=0.0)
+        tile_up = tl.load(weights + N * K, mask=ok, other=0.0, eviction_policy=EVICTION)
     if scale is not None:
         by = tl.load(scale + n, mask=ok_n)
         if GATED:
             up_by = tl.load(scale + N + n, mask=ok_n)
-    k = _input_of(k, INTERLEAVED)
     if norm is not None:
         norm_weight = tl.load(norm + k, mask=ok_k, other=0).to(tl.float32)
     biases = None if bias is None else tl.load(bias + n, mask=ok_n)
@@ -99,6 +105,8 @@ def _rows_times_matrix(
         if norm is not None:
             squares = tl.sum(row * row)
             row *= norm_weight
+        if INTERLEAVED:
+            row = _interleaved(row)
         acc = tl.sum(tile.to(tl.float32) * row[None, :], 1)
         up = tl.sum(tile_up.to(tl.float32) * row[None, :], 1) if GATED else acc
         if norm is not None:
@@ -277,10 +285,11 @@ def _widen_rows(
     row, at = tl.program_id(0), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     ok = at < SIZE
     value, by = tl.load(values + row * SIZE + at, mask=ok, other=0.0), tl.load(scale + row)
+    value = (value.to(tl.float32) * by).to(out.dtype.element_ty)
+    if INTERLEAVED:
+        value = _in_order(value)
     wait(OVERLAP)
-    tl.store(
-        out + row * SIZE + _input_of(at, INTERLEAVED), (value.to(tl.float32) * by).to(out.dtype.element_ty), mask=ok
-    )
+    tl.store(out + row * SIZE + at, value, mask=ok)
 
 
 def widened(matrix: Quantised, dtype: torch.dtype) -> Tensor:
@@ -338,10 +347,19 @@ def linear(
 
 
 def linear_before(
-    x: Tensor, matrix: Tensor | Quantised, residual: Hidden, norm: RMSNorm, *, tile: Tile | None = None
+    x: Tensor,
+    matrix: Tensor | Quantised,
+    residual: Hidden,
+    norm: RMSNorm,
+    *,
+    cached: bool = False,
+    tile: Tile | None = None,
 ) -> Hidden:
-    """residual + product, with what the norm that follows needs if that costs nothing."""
-    return _linear(x, matrix, None, None, residual.x, norm, tile)
+    """residual + product, with what the norm that follows needs if that costs nothing.
+
+    Of one row, the second-level cache keeps the weights that are `cached` rather than others.
+    """
+    return _linear(x, matrix, None, None, residual.x, norm, tile, cached=cached)
 
 
 def _linear(
@@ -355,6 +373,7 @@ def _linear(
     *,
     gated: bool = False,
     early: bool = True,
+    cached: bool = False,
 ) -> Hidden:
     weight, scale, is_interleaved = (
         (matrix.values, matrix.scale, matrix.is_interleaved) if isinstance(matrix, Quantised) else (matrix, None, False)
@@ -379,7 +398,10 @@ def _linear(
         "weight": weight, "scale": scale, "bias": bias, "BLOCK_N": tile.outputs, "num_stages": tile.stages,
     }  # fmt: skip
     if tile.rows == 0:
-        by_row = {"norm": norm and norm.weight, "EARLY": early and count == 1, "INTERLEAVED": is_interleaved}
+        by_row = {
+            "norm": norm and norm.weight, "INTERLEAVED": is_interleaved, "EARLY": early and count == 1,
+            "EVICTION": "evict_last" if cached else "evict_first",
+        }  # fmt: skip
         launch(_rows_times_matrix, (across,), x=x, **by_row, **shared, **by_all)
         return Hidden(out)
     if norm is None:
