@@ -22,6 +22,9 @@ from agent_tts.model.frame import Frame, FrameModel
 from agent_tts.model.frame_state import FrameState
 from agent_tts.model.fused import FusedPredictor, FusedStep, FusedTalker, fuse, joined, project_text
 from agent_tts.model.kernels import frame as kernels
+from agent_tts.model.kernels.architectures import ARCHITECTURES
+from agent_tts.model.kernels.launch import Arguments, unmade
+from agent_tts.model.layers import TransformerLayer
 from agent_tts.model.predictor import Choose
 from tests.model import tiny
 
@@ -166,3 +169,29 @@ def test_a_whole_step() -> None:
     same(found.codes[expected.finite], expected.codes[expected.finite])
     for name in ("spoke", "finite", "ended", "starved", "full"):
         same(getattr(found, name), getattr(expected, name))
+
+
+class Heard:
+    """Hears of launches in place of a GPU."""
+
+    architecture = ARCHITECTURES["sm_90"]
+
+    def __init__(self) -> None:
+        self.arguments: list[Arguments] = []
+
+    def launched(self, kernel: object, arguments: Arguments) -> None:
+        self.arguments.append(arguments)
+
+
+def test_the_second_level_cache_keeps_the_output_matrices_of_the_predictor_alone() -> None:
+    """Its other weights, and the talker's, would displace them."""
+    model = modules("tiny")
+    fuse(model)
+    state = model.init_state(1, 40)
+    with unmade(heard := Heard()):
+        model.step(state, torch.ones(1, dtype=torch.bool))
+    policies = [(one["weight"], one["EVICTION"]) for one in heard.arguments if "EVICTION" in one]
+    kept = {weight.data_ptr() for weight, policy in policies if policy == "evict_last"}
+    layers = [cast(TransformerLayer, layer) for layer in model.predictor.layers]
+    assert kept == {layer.self_attn.o_proj.weight.data_ptr() for layer in layers}
+    assert {policy for _, policy in policies} == {"evict_first", "evict_last"}
