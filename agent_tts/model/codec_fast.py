@@ -85,7 +85,7 @@ def _run(
     out = x.new_empty(count, rate, outputs) if to.raw else None
     launch(
         kernel, (tile.count(count * rate, outputs), tile.splits),
-        x=x, position=streams.position, out=out, M=count * rate, T=rate,
+        x=x, position=streams.position, out=out, M=count * rate,
         BM=tile.rows, BN=tile.outputs, BK=tile.inputs, STAGES=tile.stages, num_warps=tile.warps,
         **(overlap(x.device) if overlaps else {"OVERLAP": False}), **to.arguments(rate, outputs), **arguments,
     )  # fmt: skip
@@ -113,7 +113,8 @@ class PackedLinear:
         return _run(
             kernels.linear, x, streams, self.rate, n, to, tiles.codec_tile(len(x) * self.rate, n, inputs),
             weight=self.weight, bias=self.bias, scale=self.scale, residual=residual,
-            rows=to.rows(streams, self.rate, n), K=inputs, N=n, EPS=self.eps, GELU=self.gelu, GATED=self.gated,
+            rows=to.rows(streams, self.rate, n), T=1 if to.ring is None else self.rate,  # which the ring alone needs
+            K=inputs, N=n, EPS=self.eps, GELU=self.gelu, GATED=self.gated,
         )  # fmt: skip
 
     @classmethod
@@ -149,7 +150,7 @@ class PackedConv:
         channels = len(self.weight) // self.taps
         return {
             "rows": streams.of(x, self.rate), "weight": self.weight, "bias": self.bias, "dilation": self.dilation,
-            "frames": x[0].numel() // (self.rate * channels), "C": channels, "TAPS": self.taps,
+            "frames": x[0].numel() // (self.rate * channels), "T": self.rate, "C": channels, "TAPS": self.taps,
         }  # fmt: skip
 
     def __call__(self, x: Tensor, streams: Streams, to: Output = NEW_TENSOR, *, overlaps: bool = True) -> Tensor:
@@ -257,7 +258,7 @@ class PackedUnit:
         steps = len(streams.position) * rate
         launch(
             many_steps.kernel, (min(tiles.BLOCKS // 2, -(-tile.count(steps, channels) // tile.groups)),),
-            x=ring, position=streams.position, M=steps, T=rate, BM=tile.rows, **overlap(x.device), **shared,
+            x=ring, position=streams.position, M=steps, BM=tile.rows, **overlap(x.device), **shared,
         )  # fmt: skip
         return cast(Tensor, out)
 

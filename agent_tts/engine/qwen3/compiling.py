@@ -34,6 +34,7 @@ from agent_tts.in_child import die_with, take_stdout, without_collections
 from agent_tts.processes import LineProcess
 
 if TYPE_CHECKING:
+    from agent_tts.model.config import ModelConfig
     from agent_tts.model.kernels.ahead import Launch, Rehearsal
 
 Progress = Callable[[int, int], None]  # kernels compiled, of how many
@@ -46,6 +47,7 @@ PLACES = ("TRITON_CACHE_DIR", "TRITON_HOME")  # where kernels are kept: no part 
 NVIDIA = Path("/dev/nvidiactl")  # where there is a GPU whose kernels can be compiled
 NICE = 10  # of the process
 MOST_WORKERS = 32  # some 200 MB of memory each
+LAYERS = 3  # of a stack that are rehearsed: the first, the last, and one for all between, which launch the same
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,7 @@ class Steps:
     fp8_cache: bool
     adapters: tuple[int, int]  # at once, and their largest rank
     architecture: str  # of the GPU: a key of `kernels.architectures`, or another name
+    references: bool = True  # of clones are decoded, in a batch of one
 
     @staticmethod
     def all_from_json(text: str) -> list[Steps]:
@@ -211,7 +214,7 @@ def _rehearse(steps: Steps, rehearsal: Rehearsal) -> None:
     from agent_tts.model.watermark import Watermark
     from agent_tts.model.weights import build, hollow
 
-    config = ModelConfig.read(Path(steps.folder))
+    config = _shortened(ModelConfig.read(Path(steps.folder)))
     watermark = build(Watermark) if steps.watermark else None
     model = SpeechModel(build(FrameModel, config), build(Codec, config.codec), watermark)
     hollow(model.frame, getattr(torch, steps.dtype))
@@ -227,14 +230,25 @@ def _rehearse(steps: Steps, rehearsal: Rehearsal) -> None:
     packed = numbers(PromptEntries.size(PROMPT_ENTRIES, config.talker.num_code_groups))
     vectors = state.frame.feedback.new_empty(PROMPT_ENTRIES, config.talker.hidden_size)
     prompts = PromptEntries.of(packed, vectors)
+    codes = numbers(rows, config.talker.num_code_groups)
     with unmade(rehearsal):
-        for size in reversed(steps.sizes):  # those of large batches take the longest
+        # Those that take the longest first, so that no worker ends late: of large batches, and of the codec.
+        for size in reversed(steps.sizes):
+            model.decode(state.codec, codes[:size], run[:size], who[:size])
             model.step(state, run[:size], who[:size])
             if steps.mixed:
                 model.step(state, run[:size], who[:size], model.frame.embed(prompts))
         model.frame.prefill(state.frame, prompts, None)
-        # References of clones are decoded in a batch of one.
-        model.decode(state.codec, numbers(1, config.talker.num_code_groups), run[:1], who[:1])
+        if steps.references:
+            model.decode(state.codec, codes[:1], run[:1], who[:1])
+
+
+def _shortened(config: ModelConfig) -> ModelConfig:
+    """With so many layers as launch every kernel."""
+    talker, codec, predictor = config.talker, config.codec, config.talker.code_predictor
+    predictor = replace(predictor, num_hidden_layers=min(LAYERS, predictor.num_hidden_layers))
+    talker = replace(talker, num_hidden_layers=min(LAYERS, talker.num_hidden_layers), code_predictor=predictor)
+    return replace(config, talker=talker, codec=replace(codec, num_hidden_layers=min(LAYERS, codec.num_hidden_layers)))
 
 
 def leave_out_compiler() -> None:

@@ -35,7 +35,8 @@ from agent_tts.model.speech import SpeechModel, SpeechState
 from agent_tts.model.upload import staged
 
 BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-FIRST = (1, 8)  # that have graphs before the first request, besides the largest; of mixed batches only the largest
+# That have graphs before the first request if their kernels are there, besides the largest; of mixed batches only that.
+FIRST = (1, 8)
 CPU_ENTRIES = 64  # of prompts in a step: 1 s on a small CPU
 _CODES = 16
 _WIDTH = _CODES + FRAME_SAMPLES + 2  # of a row: codes, samples, masks
@@ -55,11 +56,6 @@ def batch_sizes(rows: int, device: torch.device) -> tuple[int, ...]:
         return (rows,)
     most = min(rows, BUCKETS[-1])
     return (*(size for size in BUCKETS if size < most), most)
-
-
-def first_sizes(sizes: Sequence[int]) -> tuple[int, ...]:
-    """Those that have graphs before the first request."""
-    return tuple(size for size in sizes if size in FIRST or size == sizes[-1])
 
 
 class PrefillBudget(NamedTuple):

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from agent_tts.config.settings import Qwen3, Settings
 from agent_tts.engine.laps import Laps
 from agent_tts.engine.qwen3.compiling import Compilation, Steps, are_compiled
-from agent_tts.engine.qwen3.graphs import FIRST, FrameGraphs, batch_sizes, first_sizes, rows_of_state
+from agent_tts.engine.qwen3.graphs import FIRST, FrameGraphs, batch_sizes, rows_of_state
 from agent_tts.engine.qwen3.memory import LIBRARIES, DeviceMemory, MemoryPlan, ModelNeeds
 from agent_tts.engine.qwen3.runner import LoadedVoice, ModelRunner
 from agent_tts.errors import SettingsError
@@ -181,12 +181,15 @@ class Qwen3Model:
     def load(self) -> None:
         """Read the weights while kernels are compiled, take the memory of the state, and capture the steps.
 
-        If kernels are to be compiled, those of the first sizes; `do_spare_work` is for the others.
+        If kernels are to be compiled, those of the largest batch alone, which holds any rows, and those of clones:
+        `do_spare_work` is for the others.
         """
         laps = Laps()
         steps = self._steps()
+        first: tuple[int, ...] = FIRST
         if not are_compiled(steps):
-            steps = [replace(one, sizes=first_sizes(one.sizes)) for one in steps]
+            steps = [replace(one, sizes=one.sizes[-1:], references=self.kind == "cloned") for one in steps]
+            first = ()
         with closing(Compilation(steps)) as compilation:
             for part in self._plans:
                 part.load(self.device)
@@ -218,7 +221,7 @@ class Qwen3Model:
             state,
             captured=self._captured,
             sizes=self.sizes,
-            first=FIRST if are_compiled(steps) else None,  # no step has to wait for a compiler
+            first=first if are_compiled(steps) else None,  # no step has to wait for a compiler
             mixed=not self._one_size,
             progress=partial(self._tell, "captured"),
         )

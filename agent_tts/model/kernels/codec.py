@@ -126,12 +126,14 @@ def linear(
     """A linear layer: x [M, K], weight [K, N], twice as wide if GATED -> `out` [M, N], and into `ring`.
 
     In this order, each if there is one: root-mean-square norm of x by EPS > 0, bias [N], GELU or silu(first half) *
-    second half, scale [N], residual [M, N]. `rows` are those of the ring. The kernel before this one must not write
-    the residual: a small tile's is read ahead.
+    second half, scale [N], residual [M, N]. `rows` are those of the ring, and T is any number without one. The kernel
+    before this one must not write the residual: a small tile's is read ahead.
     """
     m, n = _tile(N, BM, BN)
-    place = tl.load(position + m // T, mask=m < M, other=0).to(tl.int32)
-    row = _row(rows, m // T, m < M)
+    place, row = m, m  # of no use without a ring
+    if ring is not None:
+        place = tl.load(position + m // T, mask=m < M, other=0).to(tl.int32)
+        row = _row(rows, m // T, m < M)
     SMALL: tl.constexpr = BM * BN <= 4096  # and so has registers for what is read ahead
     if SMALL:
         biases = None if bias is None else _of_columns(bias, n, N)

@@ -253,6 +253,19 @@ def test_a_compilation_beyond_its_deadline_is_ended_with_its_workers(
     assert not stamps(tmp_path)
 
 
+def test_a_rehearsal_finds_every_variant_and_none_twice(tmp_path: Path) -> None:
+    """The talker's first layer differs from the others. Linear layers of the codec differ by their steps in a ring."""
+    write_configuration(tmp_path, SIZES["1.7B"], "custom_voice")
+    command = [sys.executable, "-m", "tests.engine.qwen3.rehearsed", str(tmp_path)]
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    result = subprocess.run(command, capture_output=True, check=True, timeout=100, env=environment)
+    found = json.loads(result.stdout)
+    assert found["layers"] == [True, False]  # three find what all find, one does not
+    assert found["references"] == [True, True]  # which are only more where no step is of one row
+    assert found["steps without a ring"] == [1]
+    assert {1, 2, 4} < {*found["steps in a ring"]}
+
+
 def test_alignment_follows_from_the_offset_of_a_tensor() -> None:
     whole = torch.empty(64, dtype=torch.bfloat16, device="meta")
     aligned = [Pointer.of(whole[start:]).data_ptr() % 16 == 0 for start in (0, 1, 8, 11)]

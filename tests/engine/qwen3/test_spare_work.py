@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from agent_tts.bench.checkpoint import write
 from agent_tts.config.settings import Checkpoint, Qwen3, Settings
 from agent_tts.engine.qwen3 import model as module
+from agent_tts.engine.qwen3.compiling import Steps
 from agent_tts.engine.qwen3.engine import Qwen3Engine
-from agent_tts.engine.qwen3.graphs import FrameGraphs, first_sizes
+from agent_tts.engine.qwen3.graphs import FIRST, FrameGraphs
+from agent_tts.model.config import ModelType
 
 
 @pytest.fixture(scope="module")
@@ -105,6 +109,44 @@ def test_the_largest_graph_is_captured_first(
     assert graphs.wanted == later
 
 
-def test_sizes_whose_kernels_are_compiled_first_are_those_with_graphs() -> None:
-    assert first_sizes((1, 2, 4, 8, 16, 24)) == (1, 8, 24)
-    assert first_sizes((4,)) == (4,)
+class Begun(Exception):
+    """Ends a load where its graphs are captured."""
+
+
+@pytest.mark.parametrize(
+    ("compiled", "model_type", "expected"),
+    [
+        (False, "custom_voice", ((24,), False, ())),
+        (False, "base", ((24,), True, ())),
+        (True, "custom_voice", ((1, 8, 24), True, FIRST)),
+    ],
+)
+def test_a_first_start_waits_for_the_kernels_of_the_largest_batch_alone(
+    compiled: bool, model_type: ModelType, expected: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "tiny", size="tiny", model_type=model_type)
+    qwen3 = Qwen3(models=(Checkpoint(source=str(tmp_path / "tiny")),), max_model_len=64)
+    (model,) = module.open_models(qwen3, torch.device("cpu"), 2)
+    steps = Steps(
+        "", "bfloat16", "float16", 64, paged=False, sizes=(1, 8, 24), mixed=True, watermark=False, adapters=(0, 0),
+        fp8_weights=False, fp8_cache=False, architecture="sm_90",
+    )  # fmt: skip
+    waited_for: list[Steps] = []
+
+    class Waiting(Compilation):
+        def __init__(self, steps: Sequence[Steps]) -> None:
+            waited_for.extend(steps)
+
+        def wait(self, progress: object) -> None:
+            pass
+
+    def capture(*_: object, first: object, **__: object) -> None:
+        raise Begun(waited_for[0].sizes, waited_for[0].references, first)
+
+    monkeypatch.setattr(model, "_steps", lambda: [steps])
+    monkeypatch.setattr(module, "are_compiled", lambda steps: compiled or steps == waited_for)
+    monkeypatch.setattr(module, "Compilation", Waiting)
+    monkeypatch.setattr(module, "FrameGraphs", capture)
+    with pytest.raises(Begun) as begun:
+        model.load()
+    assert begun.value.args == expected

@@ -1,0 +1,47 @@
+"""Which launches a rehearsal of a checkpoint's configuration finds, as JSON: `python -m ... FOLDER`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Hashable
+from dataclasses import replace
+
+from agent_tts.engine.qwen3 import compiling
+from agent_tts.engine.qwen3.compiling import Steps
+from agent_tts.model.kernels import codec
+from agent_tts.model.kernels.ahead import Launch, Rehearsal
+from agent_tts.model.kernels.architectures import architecture
+
+
+def rehearsed(steps: Steps, layers: int = compiling.LAYERS) -> dict[Hashable, Launch]:
+    """The launches by variant."""
+    compiling.LAYERS = layers
+    rehearsal = Rehearsal(architecture(steps.architecture))
+    compiling._rehearse(steps, rehearsal)
+    return rehearsal.launches
+
+
+def main() -> None:
+    largest = Steps(
+        sys.argv[1], "bfloat16", "float16", 2_048, paged=True, sizes=(256,), mixed=True, watermark=True,
+        adapters=(2, 4), fp8_weights=False, fp8_cache=False, architecture="sm_90",
+    )  # fmt: skip
+    both = replace(largest, sizes=(1, 256))
+    every = rehearsed(both, layers=1_000).keys()
+    alone = replace(largest, references=False)
+    linear = [launch.arguments for launch in rehearsed(largest).values() if launch.kernel is codec.linear]
+    found = {
+        "layers": [rehearsed(both).keys() == every, rehearsed(both, layers=1).keys() == every],
+        "references": [
+            rehearsed(alone).keys() < rehearsed(largest).keys(),
+            rehearsed(replace(both, references=False)).keys() == rehearsed(both).keys(),
+        ],
+        "steps without a ring": sorted({one["T"] for one in linear if one["ring"] is None}),
+        "steps in a ring": sorted({one["T"] for one in linear if one["ring"] is not None}),
+    }
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
