@@ -51,8 +51,12 @@ BYTES_PER_S = 2 * SAMPLE_RATE
 # of what its lead allows. Other paced requests wait up to BATCH_WINDOW_S for one another, and as long after the last
 # step that ran all of them: one step serves many, and in between the engine is idle, so that a new request starts at
 # once.
-MIN_BUFFER_S, MIN_BUFFER_SHARE = 0.240, 0.75
-BATCH_WINDOW_S = 0.020
+MIN_BUFFER_S, MIN_BUFFER_SHARE = 0.060, 0.75
+BATCH_WINDOW_S = 0.040
+
+# Requests of a step, unless more are urgent or more than MAX_BEHIND can run: new ones wait for its end, and one of
+# twice the size takes half as long again.
+MAX_SHARED, MAX_BEHIND = 64, 256
 
 # Frames that are told together, because a piece of audio costs the front about as much as its first frame, whatever its
 # length; and what the listener must keep ahead meanwhile. Speech starts, and a listener who runs short is served, frame
@@ -354,6 +358,10 @@ class Scheduler:
         self._steps += 1
         for request in requests:
             request.in_flight += 1
+            if request.runnable_at == -math.inf and request.options.lead_ms is not None:
+                # The first frame counts as made, so that the second one can be made in a step of others.
+                request.buffered_until = now
+                request.runnable_at = now + FRAME_S - request.options.lead_ms / 1_000
             request.runnable_at += FRAME_S
             request.last_step = self._steps
         return Step(inputs, requests)
@@ -372,6 +380,8 @@ class Scheduler:
             for request in step.requests:
                 request.in_flight -= 1
                 request.runnable_at -= FRAME_S
+                if not (request.frames or request.in_flight):
+                    request.runnable_at = -math.inf  # until an output says otherwise
                 request.got_frame = False
                 request.busy_s += step_s
         for output in outputs:
@@ -407,21 +417,27 @@ class Scheduler:
         return request.has_text and request.credit > request.in_flight and request.runnable_at <= now
 
     def _select(self, able: list[Request], now: float) -> list[Request]:
-        """The requests of the step: all that can run, or new ones with those that fit in without raising its cost.
+        """The requests of the step: all that can run, up to `MAX_SHARED` unless many are urgent or wait, or new ones
+        with those that fit in without raising its cost. Who comes for the first time waits for none but urgent ones.
 
         New requests come first, here and in all work of the step.
         """
         new = [request for request in able if not (request.frames or request.in_flight)]
         others = [request for request in able if request.frames or request.in_flight]
         sizes = self.policy.batch_sizes
-        if any(now >= self._step_due_at(request) for request in others):
-            if not sizes or len(able) <= sizes[-1]:  # otherwise those left out run in the next step
+        most = sizes[-1] if sizes else len(able)
+        urgent = sum(now >= request.runnable_at + request.max_delay_s for request in others)
+        is_first = any(not request.last_step for request in new)  # later ones wait for a model or for cache blocks
+        if urgent or (not is_first and any(now >= self._step_due_at(request) for request in others)):
+            if urgent <= MAX_SHARED and len(able) <= MAX_BEHIND:
+                most = min(most, MAX_SHARED)
+            if len(able) <= most:  # otherwise those left out run in the next step
                 self._last_full_step_at = now
             selected = new + others
         else:
             room = next((size for size in sizes if size >= len(new)), 0) - len(new)
             selected = new + _least_buffered(others, room) if new else []
-        return _most_urgent(selected, sizes[-1]) if sizes and len(selected) > sizes[-1] else selected
+        return _most_urgent(selected, most) if len(selected) > most else selected
 
     def _step_due_at(self, request: Request) -> float:
         """The latest start of a step for a request that has text and credit."""
