@@ -47,12 +47,17 @@ from agent_tts.forecast import Forecast, retry_ms
 FRAME_S = FRAME_MS / 1_000
 BYTES_PER_S = 2 * SAMPLE_RATE
 
-# A paced request is urgent when its listener has less than MIN_BUFFER_S of audio ahead, or less than MIN_BUFFER_SHARE
-# of what its lead allows. Other paced requests wait up to BATCH_WINDOW_S for one another, and as long after the last
+# A paced request is urgent when its listener has less audio ahead than MIN_BUFFER_S and two steps, the one under way and
+# its own, take; or less than MIN_BUFFER_SHARE of what its lead allows. Other paced requests wait up to BATCH_WINDOW_S for one another, and as long after the last
 # step that ran all of them: one step serves many, and in between the engine is idle, so that a new request starts at
 # once.
-MIN_BUFFER_S, MIN_BUFFER_SHARE = 0.240, 0.75
-BATCH_WINDOW_S = 0.020
+MIN_BUFFER_S, MIN_BUFFER_SHARE = 0.050, 0.75
+BATCH_WINDOW_S = 0.040
+STEP_DECAY = 0.9  # of the longest step so far, at each step
+
+# Requests of a step, unless more are urgent or more than MAX_BEHIND can run: new ones wait for its end, and one of
+# twice the size takes half as long again.
+MAX_SHARED, MAX_BEHIND = 64, 256
 
 # Frames that are told together, because a piece of audio costs the front about as much as its first frame, whatever its
 # length; and what the listener must keep ahead meanwhile. Speech starts, and a listener who runs short is served, frame
@@ -132,16 +137,18 @@ class Request:
     flushes: deque[str | None] = field(default_factory=deque)
     spoken_up: bool = False  # the scheduler has flushed it, and no text has come since
     busy_s: float = 0.0  # duration of the steps it ran in
-    # Earliest time at which its lead allows the next frame, and how long after that it may wait to share a step.
-    # Derived from the fields above; stored because they are read for every request before every step.
+    # Earliest time at which its lead allows the next frame; how long after that its listener hears what is ahead, and
+    # how long it may wait at least to share a step. Derived from the fields above; stored because they are read for
+    # every request before every step.
     runnable_at: float = -math.inf
-    max_delay_s: float = 0.0
+    ahead_s: float = 0.0
+    least_delay_s: float = 0.0
 
     def __post_init__(self) -> None:
         self.slowest = min(1.0, self.options.speed)
         if self.options.lead_ms is not None:
-            most_s = max(0.0, self.options.lead_ms / 1_000 - FRAME_S)
-            self.max_delay_s = most_s - min(MIN_BUFFER_S, MIN_BUFFER_SHARE * most_s)
+            self.ahead_s = max(0.0, self.options.lead_ms / 1_000 - FRAME_S)
+            self.least_delay_s = (1 - MIN_BUFFER_SHARE) * self.ahead_s
 
     def add_frame(self, now: float, length_s: float) -> None:
         """Count one more frame."""
@@ -210,6 +217,9 @@ class Scheduler:
         # Steps so far, and the start of the last one with room for all that could run.
         self._steps = 0
         self._last_full_step_at = -math.inf
+        # The longest of the last steps, and with what audio ahead of its listener a request is urgent.
+        self._step_s = 0.0
+        self._min_buffer_s = MIN_BUFFER_S
         # No deadline of a request is earlier; recomputed when it is reached.
         self._deadline = math.inf
         # Since when an owner who waits has had fewer slots than another, while none came free for it.
@@ -354,6 +364,10 @@ class Scheduler:
         self._steps += 1
         for request in requests:
             request.in_flight += 1
+            if request.runnable_at == -math.inf and request.options.lead_ms is not None:
+                # The first frame counts as made, so that the second one can be made in a step of others.
+                request.buffered_until = now
+                request.runnable_at = now + FRAME_S - request.options.lead_ms / 1_000
             request.runnable_at += FRAME_S
             request.last_step = self._steps
         return Step(inputs, requests)
@@ -369,9 +383,14 @@ class Scheduler:
             step_s: duration of each of them, in seconds.
         """
         for step in steps:
+            if step.requests:
+                self._step_s = max(step_s, STEP_DECAY * self._step_s)
+                self._min_buffer_s = MIN_BUFFER_S + 2 * self._step_s
             for request in step.requests:
                 request.in_flight -= 1
                 request.runnable_at -= FRAME_S
+                if not (request.frames or request.in_flight):
+                    request.runnable_at = -math.inf  # until an output says otherwise
                 request.got_frame = False
                 request.busy_s += step_s
         for output in outputs:
@@ -407,28 +426,38 @@ class Scheduler:
         return request.has_text and request.credit > request.in_flight and request.runnable_at <= now
 
     def _select(self, able: list[Request], now: float) -> list[Request]:
-        """The requests of the step: all that can run, or new ones with those that fit in without raising its cost.
+        """The requests of the step: all that can run, up to `MAX_SHARED` unless many are urgent or wait, or new ones
+        with those that fit in without raising its cost. Who comes for the first time waits for none but urgent ones.
 
         New requests come first, here and in all work of the step.
         """
         new = [request for request in able if not (request.frames or request.in_flight)]
         others = [request for request in able if request.frames or request.in_flight]
         sizes = self.policy.batch_sizes
-        if any(now >= self._step_due_at(request) for request in others):
-            if not sizes or len(able) <= sizes[-1]:  # otherwise those left out run in the next step
+        most = sizes[-1] if sizes else len(able)
+        urgent = sum(now >= self._urgent_at(request) for request in others)
+        is_first = any(not request.last_step for request in new)  # later ones wait for a model or for cache blocks
+        if urgent or (not is_first and any(now >= self._step_due_at(request) for request in others)):
+            if urgent <= MAX_SHARED and len(able) <= MAX_BEHIND:
+                most = min(most, MAX_SHARED)
+            if len(able) <= most:  # otherwise those left out run in the next step
                 self._last_full_step_at = now
             selected = new + others
         else:
             room = next((size for size in sizes if size >= len(new)), 0) - len(new)
             selected = new + _least_buffered(others, room) if new else []
-        return _most_urgent(selected, sizes[-1]) if sizes and len(selected) > sizes[-1] else selected
+        return _most_urgent(selected, most) if len(selected) > most else selected
 
     def _step_due_at(self, request: Request) -> float:
         """The latest start of a step for a request that has text and credit."""
         runnable_at, full_step_at = request.runnable_at, self._last_full_step_at
         shared_at = (runnable_at if runnable_at > full_step_at else full_step_at) + BATCH_WINDOW_S
-        urgent_at = runnable_at + request.max_delay_s
+        urgent_at = self._urgent_at(request)
         return urgent_at if urgent_at < shared_at else shared_at
+
+    def _urgent_at(self, request: Request) -> float:
+        delay_s = request.ahead_s - self._min_buffer_s
+        return request.runnable_at + (delay_s if delay_s > request.least_delay_s else request.least_delay_s)
 
     def _enqueue(self, request: Request, now: float, waited_s: float = 0.0) -> None:
         """Have a request wait for a slot. If the queue is full, this one or one that waits is refused."""

@@ -190,7 +190,7 @@ def test_a_flushed_request_that_has_words_left_speaks_them() -> None:
 def test_a_flush_for_others_gives_no_more_time() -> None:
     crowd = Crowd(slots=1, text_idle_s=5.0, queue_s=2.0)
     crowd.open(HOG, text="One")
-    crowd.wait(0.1)
+    crowd.wait(0.5)
     crowd.open(HOG)  # has no text, so that it has no right to the slot, which is flushed for it all the same
     crowd.wait(5)
     assert [event.code for event in crowd.finished()] == ["at_capacity", "starved"]

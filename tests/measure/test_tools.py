@@ -17,7 +17,9 @@ def tool(name: str, *arguments: str) -> Result:
     return CliRunner().invoke(app, arguments, env={"COLUMNS": "160"}, catch_exceptions=False)
 
 
-@pytest.mark.parametrize("name", ["agent", "browser", "cancel", "checkpoint", "ends", "parity", "seams", "words"])
+@pytest.mark.parametrize(
+    "name", ["agent", "arrivals", "browser", "cancel", "checkpoint", "ends", "parity", "seams", "words"]
+)
 def test_a_tool_has_help(name: str) -> None:
     done = tool(name, "--help")
     assert done.exit_code == 0

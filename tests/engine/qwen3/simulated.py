@@ -1,0 +1,161 @@
+"""A node's engine in virtual time: the real scheduler, loop and engine over steps that only take their time."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from agent_tts import events
+from agent_tts.bench.statistics import Player
+from agent_tts.config.settings import Checkpoint, Limits, Qwen3, Settings
+from agent_tts.engine.loop import EngineLoop, policy
+from agent_tts.engine.qwen3 import engine as module
+from agent_tts.engine.qwen3.engine import Qwen3Engine
+from agent_tts.engine.qwen3.graphs import BUCKETS, PrefillBudget, StepResult
+from agent_tts.engine.qwen3.runner import ModelRunner
+from agent_tts.engine.scheduler import BYTES_PER_S, FRAME_S, Scheduler
+from agent_tts.events import EngineCommand, NamedVoice, SpeechOptions
+
+# A step of so many rows takes so many ms, and one with prompts 1.4 more: an H200 and the model of 1.7B.
+STEP_MS = dict(zip(BUCKETS, (2.6, 2.9, 3.1, 3.4, 3.7, 4.2, 4.8, 7.0, 10.5), strict=True))
+PROMPTS_MS = 1.4
+HOST_MS = 0.7  # of a step, before its launch
+VOICE = SpeechOptions("ryan", lead_ms=1_000, resolved=NamedVoice("ryan"))
+
+
+class Clock:
+    """Virtual time, in seconds."""
+
+    now = 0.0
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+class Launched:
+    """A step in flight, or done."""
+
+    def __init__(self, clock: Clock, rows: int, size: int, done_at: float) -> None:
+        self._clock, self._rows, self.size, self._done_at = clock, rows, size, done_at
+
+    def ready(self) -> bool:
+        return self._clock.now >= self._done_at
+
+    def result(self) -> StepResult:
+        self._clock.now = max(self._clock.now, self._done_at)
+        codes = np.random.default_rng(int(1e6 * self._done_at)).integers(0, 1_000, (self._rows, 16))
+        pcm, yes = np.full((self._rows, 1_920), 1_000, np.int16), np.ones(self._rows, np.bool_)
+        return StepResult(codes.astype(np.int16), pcm, ~yes, yes)
+
+
+class Device:
+    """Stands in for the graphs of a GPU: steps take their time, and compute nothing."""
+
+    prefill_budget = PrefillBudget(128, cut=True)
+    wanted: Sequence[Any] = ()
+
+    def __init__(self, clock: Clock, hidden_size: int) -> None:
+        self._clock = clock
+        self._hidden_size = hidden_size
+        self._busy_until = 0.0
+        # Begin and end of each step, and its rows.
+        self.steps: list[tuple[float, float, int]] = []
+
+    def step(
+        self, rows: Sequence[int], parts: Sequence[Any] = (), *, timed: bool = False
+    ) -> tuple[Launched | None, list[torch.Tensor]]:
+        self._clock.now += HOST_MS / 1_000
+        size = next((size for size in BUCKETS if size >= len(rows)), 0) if rows else 0
+        took_ms = STEP_MS.get(size, 2.0) + PROMPTS_MS * bool(parts)
+        began = max(self._clock.now, self._busy_until)
+        self._busy_until = began + took_ms / 1_000
+        self.steps.append((began, self._busy_until, len(rows)))
+        launched = Launched(self._clock, len(rows), size, self._busy_until) if rows else None
+        return launched, [torch.zeros(self._hidden_size) for _ in parts]
+
+
+class Listener:
+    """Who hears a request: a player that starts at its first frame."""
+
+    def __init__(self, asked_at: float) -> None:
+        self.asked_at = asked_at
+        # Steps of the node when its text was taken; None before.
+        self.steps: int | None = None
+        self.first_text_at = 0.0
+        # Steps and seconds from its text to its first frame; None before.
+        self.waited: tuple[int, float] | None = None
+        self.player = Player()
+
+
+class Node:
+    """An engine's loop under a clock that only waits and steps move. Requests end after `max_frames`."""
+
+    def __init__(self, folder: str, slots: int, monkeypatch: pytest.MonkeyPatch, max_frames: int = 60_000) -> None:
+        self.clock = clock = Clock()
+        monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: clock.now, sleep=clock.sleep))
+        monkeypatch.setattr(ModelRunner, "warm_up", lambda *_: None)
+        qwen3 = Qwen3(models=(Checkpoint(source=folder),), device="cpu", max_model_len=1_024)
+        settings = Settings(qwen3=qwen3, slots=slots, limits=Limits(max_frames=max_frames))
+        self.engine = Qwen3Engine(settings, slots)
+        (model,) = self.engine._models
+        self.device = Device(clock, model.config.talker.hidden_size)
+        graphs: Any = self.device
+        model.runner._graphs, model.runner._budget = graphs, graphs.prefill_budget
+        self.engine._overlaps, self.engine.batch_sizes = True, BUCKETS
+        self.scheduler = Scheduler(policy(settings, slots, BUCKETS))
+        self.loop = EngineLoop(self.engine, self.scheduler, lambda: clock.now)
+        self._arrivals: list[tuple[float, int, EngineCommand]] = []
+        self._number = itertools.count()
+        self.steps = 0
+        self.listeners: dict[int, Listener] = {}
+        # Called with each request that ends.
+        self.on_end: Callable[[int], None] = lambda request_id: None
+
+    def at(self, when: float, command: EngineCommand) -> None:
+        heapq.heappush(self._arrivals, (when, next(self._number), command))
+
+    def run(self, until: float) -> None:
+        """Go on until that time."""
+        while self.clock.now < until:
+            wait_s = self.loop.wait_s()
+            if wait_s != 0:
+                wake_at = until if wait_s is None else self.clock.now + wait_s
+                self.clock.now = max(self.clock.now, min([wake_at, *(when for when, _, _ in self._arrivals[:1])]))
+            while self._arrivals and self._arrivals[0][0] <= self.clock.now:
+                when, _, command = heapq.heappop(self._arrivals)
+                self.loop.submit(command)
+                if isinstance(command, events.AppendText):
+                    listener = self.listeners[command.request_id]
+                    if listener.steps is None:
+                        listener.steps, listener.first_text_at = self.steps, when
+            due = self.loop.wait_s() == 0
+            for event in self.loop.step():
+                if isinstance(event, events.RequestAudio):
+                    self._hear(self.listeners[event.request_id], event)
+                elif isinstance(event, events.RequestFinished):
+                    assert event.code is None, event
+                    self.on_end(event.request_id)
+            self.steps += due
+
+    def _hear(self, listener: Listener, audio: events.RequestAudio) -> None:
+        now, seconds = self.clock.now, len(audio.pcm) / BYTES_PER_S
+        self.at(now, events.GrantCredit(audio.request_id, round(seconds / FRAME_S)))
+        if listener.waited is None:
+            assert listener.steps is not None
+            listener.waited = self.steps + 1 - listener.steps, now - listener.first_text_at
+        listener.player.take(now, seconds)
+
+    def ask(self, request_id: int, when: float, pieces: Sequence[str], every_s: float) -> None:
+        """Open a request; its text comes from 10 ms later on."""
+        self.listeners[request_id] = Listener(when)
+        self.at(when, events.OpenRequest(request_id, VOICE, request_id))
+        for number, piece in enumerate(pieces):
+            self.at(when + 0.010 + number * every_s, events.AppendText(request_id, piece))
+        self.at(when + 0.010 + len(pieces) * every_s, events.EndText(request_id))
