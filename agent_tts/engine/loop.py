@@ -28,6 +28,9 @@ def policy(settings: Settings, slots: int, batch_sizes: tuple[int, ...] = ()) ->
 
 
 SPARE_S = 0.25  # until the next step, at least, when the engine does spare work: longer than a part of it takes
+# That spare work waits for such a pause. From then on a part of it is done where no listener runs short meanwhile; a
+# request that comes then waits for its end.
+SPARE_AFTER_S = 5.0
 
 
 class EngineLoop:
@@ -55,6 +58,8 @@ class EngineLoop:
         self._in_flight: list[Step] = []
         # When the engine last returned from a step.
         self._returned_at = 0.0
+        # Since when spare work has waited for a pause; None where it does not wait.
+        self._spare_since: float | None = None
         # Whether a `StopEngine` has come.
         self.stopped = False
 
@@ -106,6 +111,7 @@ class EngineLoop:
         due_s = self._due_s()
         if self._can_spare(due_s):
             self._engine.do_spare_work()
+            self._spare_since = None
         new = self._run_step() if due_s == 0 else []
         if self._pings:
             self._engine.tidy()
@@ -125,7 +131,15 @@ class EngineLoop:
 
     def _can_spare(self, due_s: float | None) -> bool:
         """Whether there is time for spare work before the next step, and some to do."""
-        return (due_s is None or due_s >= SPARE_S) and self._engine.has_spare_work
+        if not self._engine.has_spare_work:
+            return False
+        if due_s is None or due_s >= SPARE_S:
+            return True
+        now = self._clock()
+        if self._spare_since is None:
+            self._spare_since = now
+        waited = not self._in_flight and now >= self._spare_since + SPARE_AFTER_S
+        return waited and self._scheduler.urgent_at() >= now + SPARE_S
 
     def _due_s(self) -> float | None:
         """Seconds until the engine's next step; None: until a command comes."""

@@ -47,10 +47,10 @@ from agent_tts.forecast import Forecast, retry_ms
 FRAME_S = FRAME_MS / 1_000
 BYTES_PER_S = 2 * SAMPLE_RATE
 
-# A paced request is urgent when its listener has less audio ahead than MIN_BUFFER_S and two steps, the one under way and
-# its own, take; or less than MIN_BUFFER_SHARE of what its lead allows. Other paced requests wait up to BATCH_WINDOW_S for one another, and as long after the last
-# step that ran all of them: one step serves many, and in between the engine is idle, so that a new request starts at
-# once.
+# A paced request is urgent when its listener has less audio ahead than MIN_BUFFER_S and two steps take, the one under
+# way and its own; or less than MIN_BUFFER_SHARE of what its lead allows. Other paced requests wait up to BATCH_WINDOW_S
+# for one another, and as long after the last step that ran all of them: one step serves many, and in between the engine
+# is idle, so that a new request starts at once.
 MIN_BUFFER_S, MIN_BUFFER_SHARE = 0.050, 0.75
 BATCH_WINDOW_S = 0.040
 STEP_DECAY = 0.9  # of the longest step so far, at each step
@@ -419,6 +419,15 @@ class Scheduler:
                 if earliest <= now:
                     break
         return None if earliest == math.inf else earliest
+
+    def urgent_at(self) -> float:
+        """When the first listener runs short; a time that has passed if a request waits for its first frame."""
+        if self._waiting or self._returning:
+            return -math.inf
+        running = self._running.values()
+        return min(
+            (self._urgent_at(one) for one in running if one.has_text and one.credit > one.in_flight), default=math.inf
+        )
 
     # ------------------------------------------------------------ inside
 

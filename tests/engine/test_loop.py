@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Sequence
 from dataclasses import astuple
 
 import pytest
 
 from agent_tts import events
+from agent_tts.bench.statistics import Player
 from agent_tts.engine.base import DoneOutput, Engine, FrameOutput, StartRequest, StepInput, StepOutput
-from agent_tts.engine.loop import EngineLoop
-from agent_tts.engine.scheduler import Policy, Scheduler
+from agent_tts.engine.loop import SPARE_AFTER_S, EngineLoop
+from agent_tts.engine.scheduler import BYTES_PER_S, Policy, Scheduler
 from agent_tts.events import FRAME_BYTES, EngineEvent, EngineInfo, EnginePong, SpeechOptions
 
 HOST_S = 0.001  # of a step, before its launch
@@ -109,6 +111,28 @@ def test_spare_work_is_done_while_nothing_is_due(*, overlaps: bool) -> None:
     drive(loop, device, 10.0)
     assert device.spare == 0
     assert loop.wait_s() is None or loop.wait_s()
+
+
+@pytest.mark.parametrize("overlaps", [True, False])
+@pytest.mark.parametrize(("lead_ms", "parts"), [(1_000, 2), (200, 0)])
+def test_spare_work_without_a_pause_lets_no_listener_run_short(lead_ms: int, parts: int, *, overlaps: bool) -> None:
+    """A node that speaks from its first second on would otherwise never capture its small batches."""
+    device = Device([0.005] * 2_000, overlaps=overlaps, spare=2)
+    loop = EngineLoop(device, Scheduler(Policy(slots=1, queue=1)), lambda: device.now)
+    loop.submit(events.OpenRequest(1, SpeechOptions(lead_ms=lead_ms), 0))
+    loop.submit(events.AppendText(1, "Hello. " * 100))
+    listener = Player()
+    done_at: list[float] = []
+    while device.now < 3 * SPARE_AFTER_S:
+        before = device.spare
+        for event in drive(loop, device, device.now + 0.01):
+            if isinstance(event, events.RequestAudio):
+                listener.take(device.now, len(event.pcm) / BYTES_PER_S)
+                loop.submit(events.GrantCredit(1, len(event.pcm) // FRAME_BYTES))
+        done_at += [device.now] * (before - device.spare)
+    assert not listener.gaps
+    assert len(done_at) == parts
+    assert all(end - begin >= SPARE_AFTER_S for begin, end in itertools.pairwise([0.0, *done_at]))
 
 
 @pytest.mark.parametrize("overlaps", [True, False])

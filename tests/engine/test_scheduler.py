@@ -373,6 +373,7 @@ def test_a_paced_request_stays_within_its_lead() -> None:
     bench.now = BATCH_WINDOW_S + 0.001
     assert bench.frames(100) == 1
     due_at = bench.scheduler.next_step_at(bench.now)
+    assert due_at is not None
     assert due_at == pytest.approx(bench.now + BATCH_WINDOW_S)
     bench.now = due_at
     assert bench.frames(100) == 1
