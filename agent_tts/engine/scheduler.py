@@ -55,6 +55,10 @@ MIN_BUFFER_S, MIN_BUFFER_SHARE = 0.050, 0.75
 BATCH_WINDOW_S = 0.040
 STEP_DECAY = 0.9  # of the longest step so far, at each step
 
+# A paced request whose listener has less than GROWING_BUFFER_S ahead does not wait for the others: it runs
+# GROWING_WINDOW_S after the last step, with those alike and with others that add no time to the step.
+GROWING_BUFFER_S, GROWING_WINDOW_S = 0.240, 0.010
+
 # Requests of a step, unless more are urgent or more than MAX_BEHIND can run: new ones wait for its end, and one of
 # twice the size takes half as long again.
 MAX_SHARED, MAX_BEHIND = 64, 256
@@ -214,8 +218,9 @@ class Scheduler:
         # recomputed when it is reached.
         self._holding: dict[int, Request] = {}
         self._held_until = math.inf
-        # Steps so far, and the start of the last one with room for all that could run.
+        # Steps so far, the start of the last one, and of the last one with room for all that could run.
         self._steps = 0
+        self._last_step_at = -math.inf
         self._last_full_step_at = -math.inf
         # The longest of the last steps, and with what audio ahead of its listener a request is urgent.
         self._step_s = 0.0
@@ -362,6 +367,8 @@ class Scheduler:
         inputs, self._inputs = self._inputs, []
         requests = self._select([request for request in self._running.values() if self._can_run(request, now)], now)
         self._steps += 1
+        if requests:
+            self._last_step_at = now
         for request in requests:
             request.in_flight += 1
             if request.runnable_at == -math.inf and request.options.lead_ms is not None:
@@ -413,7 +420,7 @@ class Scheduler:
             if (
                 request.has_text
                 and request.credit > request.in_flight
-                and (due_at := self._step_due_at(request)) < earliest
+                and (due_at := min(self._step_due_at(request), self._grows_at(request))) < earliest
             ):
                 earliest = due_at
                 if earliest <= now:
@@ -435,8 +442,10 @@ class Scheduler:
         return request.has_text and request.credit > request.in_flight and request.runnable_at <= now
 
     def _select(self, able: list[Request], now: float) -> list[Request]:
-        """The requests of the step: all that can run, up to `MAX_SHARED` unless many are urgent or wait, or new ones
-        with those that fit in without raising its cost. Who comes for the first time waits for none but urgent ones.
+        """The requests of the step: all that can run, or new and growing ones with those that add no time to it.
+
+        All are up to `MAX_SHARED`, unless many are urgent or wait. Who comes for the first time waits for urgent ones
+        alone.
 
         New requests come first, here and in all work of the step.
         """
@@ -453,19 +462,29 @@ class Scheduler:
                 self._last_full_step_at = now
             selected = new + others
         else:
-            room = next((size for size in sizes if size >= len(new)), 0) - len(new)
-            selected = new + _least_buffered(others, room) if new else []
+            first, rest = new, list[Request]()
+            for request in others:
+                (first if now >= self._grows_at(request) else rest).append(request)
+            room = next((size for size in sizes if size >= len(first)), 0) - len(first)
+            selected = first + _least_buffered(rest, room) if first else []
         return _most_urgent(selected, most) if len(selected) > most else selected
 
     def _step_due_at(self, request: Request) -> float:
         """The latest start of a step for a request that has text and credit."""
         runnable_at, full_step_at = request.runnable_at, self._last_full_step_at
         shared_at = (runnable_at if runnable_at > full_step_at else full_step_at) + BATCH_WINDOW_S
-        urgent_at = self._urgent_at(request)
-        return urgent_at if urgent_at < shared_at else shared_at
+        return min(self._urgent_at(request), shared_at)
 
     def _urgent_at(self, request: Request) -> float:
-        delay_s = request.ahead_s - self._min_buffer_s
+        return self._below_at(request, self._min_buffer_s)
+
+    def _grows_at(self, request: Request) -> float:
+        return max(self._below_at(request, GROWING_BUFFER_S), self._last_step_at + GROWING_WINDOW_S)
+
+    @staticmethod
+    def _below_at(request: Request, buffer_s: float) -> float:
+        """When its listener has so much ahead, if its lead allows more."""
+        delay_s = request.ahead_s - buffer_s
         return request.runnable_at + (delay_s if delay_s > request.least_delay_s else request.least_delay_s)
 
     def _enqueue(self, request: Request, now: float, waited_s: float = 0.0) -> None:

@@ -37,7 +37,7 @@ class Step:
 
 STEPS = (
     Step("checkpoint", f"tests.measure.checkpoint --out {CHECKPOINT} --size 1.7B", 120),
-    Step("tests", "pytest -q --no-header -n 4 --dist loadfile -m gpu tests/gpu", 420),
+    Step("tests", "pytest -q --no-header -n 2 --dist loadfile -m gpu tests/gpu", 420),
     Step("frame", f"agent_tts bench frame --model {CHECKPOINT} --batches 1,8,64,256", 120, compared=True),
     Step("start", f"tests.measure.start {CHECKPOINT} --slots 512 --runs 2", 150),
     Step("serve", f"agent_tts bench serve --model {CHECKPOINT} --rate 1,20,100 {LOAD} --clients 4", 180, True),

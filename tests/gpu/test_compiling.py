@@ -47,5 +47,5 @@ def test_a_first_start_finds_all_its_kernels_compiled(tmp_path: Path, memory: st
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=380)
     print(done.stderr)
     compiled, *added = done.stdout.split()
-    assert int(compiled) > 100
+    assert int(compiled) > 50
     assert [name for name in added if not name.startswith("cuda_utils")] == []  # triton's own link to the driver
