@@ -76,7 +76,7 @@ atheris: $(VENV)/fuzz ## coverage-guided fuzzing (SECONDS=30 for each parser); f
 slow: $(VENV)/dev ## the model against its reference at the released sizes: 8 GB of memory, some minutes
 	$(BIN)/python -m pytest -m slow $(ARGS)
 
-compile-all: $(VENV)/dev ## all variants of all kernels for all GPUs, without a GPU: about 12 minutes of one core
+compile-all: $(VENV)/dev ## all variants of all kernels for all GPUs, without a GPU: about 30 minutes of one core
 	$(BIN)/python -m tests.engine.qwen3.every_variant $(ARGS)
 
 autobahn: $(VENV)/dev ## Autobahn|Testsuite against the WebSocket stack, once per release (PYTHON2=python2.7)
