@@ -48,16 +48,15 @@ FRAME_S = FRAME_MS / 1_000
 BYTES_PER_S = 2 * SAMPLE_RATE
 
 # A paced request is urgent when its listener has less audio ahead than MIN_BUFFER_S and two steps take, the one under
-# way and its own; or less than MIN_BUFFER_SHARE of what its lead allows. Other paced requests wait up to BATCH_WINDOW_S
-# for one another, and as long after the last step that ran all of them: one step serves many, and in between the engine
-# is idle, so that a new request starts at once.
-MIN_BUFFER_S, MIN_BUFFER_SHARE = 0.050, 0.75
+# way and its own. Others wait up to BATCH_WINDOW_S for one another, and as long after the last step that ran all of
+# them: one step serves many, and in between the engine is idle, so that a new request starts at once.
+MIN_BUFFER_S = 0.050
 BATCH_WINDOW_S = 0.040
 STEP_DECAY = 0.9  # of the longest step so far, at each step
 
-# A paced request whose listener has less than GROWING_BUFFER_S ahead does not wait for the others: it runs
-# GROWING_WINDOW_S after the last step, with those alike and with others that add no time to the step.
-GROWING_BUFFER_S, GROWING_WINDOW_S = 0.240, 0.010
+# A paced request is growing when its listener has less than GROWING_BUFFER_S ahead, or less than GROWING_SHARE of what
+# its lead allows. It runs GROWING_WINDOW_S after the last step, with those alike and others that add no time to it.
+GROWING_BUFFER_S, GROWING_SHARE, GROWING_WINDOW_S = 0.240, 0.75, 0.010
 
 # Requests of a step, unless more are urgent or more than MAX_BEHIND can run: new ones wait for its end, and one of
 # twice the size takes half as long again.
@@ -141,18 +140,18 @@ class Request:
     flushes: deque[str | None] = field(default_factory=deque)
     spoken_up: bool = False  # the scheduler has flushed it, and no text has come since
     busy_s: float = 0.0  # duration of the steps it ran in
-    # Earliest time at which its lead allows the next frame; how long after that its listener hears what is ahead, and
-    # how long it may wait at least to share a step. Derived from the fields above; stored because they are read for
-    # every request before every step.
+    # Earliest time at which its lead allows the next frame; how long after that its listener has less than
+    # GROWING_BUFFER_S ahead, and how long after that hears what is ahead. Derived from the fields above; stored because
+    # they are read for every request before every step.
     runnable_at: float = -math.inf
+    growing_s: float = 0.0
     ahead_s: float = 0.0
-    least_delay_s: float = 0.0
 
     def __post_init__(self) -> None:
         self.slowest = min(1.0, self.options.speed)
         if self.options.lead_ms is not None:
             self.ahead_s = max(0.0, self.options.lead_ms / 1_000 - FRAME_S)
-            self.least_delay_s = (1 - MIN_BUFFER_SHARE) * self.ahead_s
+            self.growing_s = self.ahead_s - min(GROWING_BUFFER_S, GROWING_SHARE * self.ahead_s)
 
     def add_frame(self, now: float, length_s: float) -> None:
         """Count one more frame."""
@@ -420,7 +419,7 @@ class Scheduler:
             if (
                 request.has_text
                 and request.credit > request.in_flight
-                and (due_at := min(self._step_due_at(request), self._grows_at(request))) < earliest
+                and (due_at := self._step_due_at(request)) < earliest
             ):
                 earliest = due_at
                 if earliest <= now:
@@ -453,39 +452,38 @@ class Scheduler:
         others = [request for request in able if request.frames or request.in_flight]
         sizes = self.policy.batch_sizes
         most = sizes[-1] if sizes else len(able)
-        urgent = sum(now >= self._urgent_at(request) for request in others)
+        growing = [request for request in others if now >= request.runnable_at + request.growing_s]
+        urgent = sum(now >= request.runnable_at + request.ahead_s - self._min_buffer_s for request in growing)
         is_first = any(not request.last_step for request in new)  # later ones wait for a model or for cache blocks
-        if urgent or (not is_first and any(now >= self._step_due_at(request) for request in others)):
+        window_over = not is_first and now >= self._last_full_step_at + BATCH_WINDOW_S
+        if urgent or (window_over and any(now >= request.runnable_at + BATCH_WINDOW_S for request in others)):
             if urgent <= MAX_SHARED and len(able) <= MAX_BEHIND:
                 most = min(most, MAX_SHARED)
             if len(able) <= most:  # otherwise those left out run in the next step
                 self._last_full_step_at = now
             selected = new + others
         else:
-            first, rest = new, list[Request]()
-            for request in others:
-                (first if now >= self._grows_at(request) else rest).append(request)
+            if now < self._last_step_at + GROWING_WINDOW_S:
+                growing = []
+            first = new + growing
             room = next((size for size in sizes if size >= len(first)), 0) - len(first)
-            selected = first + _least_buffered(rest, room) if first else []
+            if room and growing:
+                others = [request for request in others if now < request.runnable_at + request.growing_s]
+            selected = first + _least_buffered(others, room) if first else []
         return _most_urgent(selected, most) if len(selected) > most else selected
 
     def _step_due_at(self, request: Request) -> float:
         """The latest start of a step for a request that has text and credit."""
         runnable_at, full_step_at = request.runnable_at, self._last_full_step_at
         shared_at = (runnable_at if runnable_at > full_step_at else full_step_at) + BATCH_WINDOW_S
-        return min(self._urgent_at(request), shared_at)
+        growing_at = runnable_at + request.growing_s
+        if shared_at <= growing_at:
+            return shared_at
+        growing_at = max(growing_at, min(self._last_step_at + GROWING_WINDOW_S, self._urgent_at(request)))
+        return min(shared_at, growing_at)
 
     def _urgent_at(self, request: Request) -> float:
-        return self._below_at(request, self._min_buffer_s)
-
-    def _grows_at(self, request: Request) -> float:
-        return max(self._below_at(request, GROWING_BUFFER_S), self._last_step_at + GROWING_WINDOW_S)
-
-    @staticmethod
-    def _below_at(request: Request, buffer_s: float) -> float:
-        """When its listener has so much ahead, if its lead allows more."""
-        delay_s = request.ahead_s - buffer_s
-        return request.runnable_at + (delay_s if delay_s > request.least_delay_s else request.least_delay_s)
+        return request.runnable_at + request.ahead_s - self._min_buffer_s
 
     def _enqueue(self, request: Request, now: float, waited_s: float = 0.0) -> None:
         """Have a request wait for a slot. If the queue is full, this one or one that waits is refused."""
