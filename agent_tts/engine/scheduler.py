@@ -47,12 +47,11 @@ from agent_tts.forecast import Forecast, retry_ms
 FRAME_S = FRAME_MS / 1_000
 BYTES_PER_S = 2 * SAMPLE_RATE
 
-# A paced request is urgent when its listener has less audio ahead than MIN_BUFFER_S and two steps take, the one under
-# way and its own. Others wait up to BATCH_WINDOW_S for one another, and as long after the last step that ran all of
-# them: one step serves many, and in between the engine is idle, so that a new request starts at once.
-MIN_BUFFER_S = 0.050
+# A paced request is urgent when its listener has less than MIN_BUFFER_S of audio ahead. Others wait up to
+# BATCH_WINDOW_S for one another, and as long after the last step that ran all of them: one step serves many, and in
+# between the engine is idle, so that a new request starts at once.
+MIN_BUFFER_S = 0.060
 BATCH_WINDOW_S = 0.040
-STEP_DECAY = 0.9  # of the longest step so far, at each step
 
 # A paced request is growing when its listener has less than GROWING_BUFFER_S ahead, or less than GROWING_SHARE of what
 # its lead allows. It runs GROWING_WINDOW_S after the last step, with those alike and others that add no time to it.
@@ -221,9 +220,6 @@ class Scheduler:
         self._steps = 0
         self._last_step_at = -math.inf
         self._last_full_step_at = -math.inf
-        # The longest of the last steps, and with what audio ahead of its listener a request is urgent.
-        self._step_s = 0.0
-        self._min_buffer_s = MIN_BUFFER_S
         # No deadline of a request is earlier; recomputed when it is reached.
         self._deadline = math.inf
         # Since when an owner who waits has had fewer slots than another, while none came free for it.
@@ -389,9 +385,6 @@ class Scheduler:
             step_s: duration of each of them, in seconds.
         """
         for step in steps:
-            if step.requests:
-                self._step_s = max(step_s, STEP_DECAY * self._step_s)
-                self._min_buffer_s = MIN_BUFFER_S + 2 * self._step_s
             for request in step.requests:
                 request.in_flight -= 1
                 request.runnable_at -= FRAME_S
@@ -453,7 +446,7 @@ class Scheduler:
         sizes = self.policy.batch_sizes
         most = sizes[-1] if sizes else len(able)
         growing = [request for request in others if now >= request.runnable_at + request.growing_s]
-        urgent = sum(now >= request.runnable_at + request.ahead_s - self._min_buffer_s for request in growing)
+        urgent = sum(now >= self._urgent_at(request) for request in growing)
         is_first = any(not request.last_step for request in new)  # later ones wait for a model or for cache blocks
         window_over = not is_first and now >= self._last_full_step_at + BATCH_WINDOW_S
         if urgent or (window_over and any(now >= request.runnable_at + BATCH_WINDOW_S for request in others)):
@@ -482,8 +475,9 @@ class Scheduler:
         growing_at = max(growing_at, min(self._last_step_at + GROWING_WINDOW_S, self._urgent_at(request)))
         return min(shared_at, growing_at)
 
-    def _urgent_at(self, request: Request) -> float:
-        return request.runnable_at + request.ahead_s - self._min_buffer_s
+    @staticmethod
+    def _urgent_at(request: Request) -> float:
+        return request.runnable_at + request.ahead_s - MIN_BUFFER_S
 
     def _enqueue(self, request: Request, now: float, waited_s: float = 0.0) -> None:
         """Have a request wait for a slot. If the queue is full, this one or one that waits is refused."""
