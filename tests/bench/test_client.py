@@ -116,7 +116,7 @@ async def test_each_request_is_a_stranger_s(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(RawConnection, "send", spy)
     monkeypatch.setattr(RawConnection, "hang_up", leave)
-    wanted = requests("2", concurrency=2, duration_s=0.5, words_every_ms=5, texts=SHORT, session={"voice": "tone-660"})
+    wanted = requests("2", concurrency=2, duration_s=1.0, words_every_ms=5, texts=SHORT, session={"voice": "tone-660"})
     async with running_node() as node:
         found = await made(node, wanted)
     assert [call.error for call in found.samples if call.error or not call.audio_s] == []
