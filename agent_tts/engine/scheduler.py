@@ -139,9 +139,9 @@ class Request:
     flushes: deque[str | None] = field(default_factory=deque)
     spoken_up: bool = False  # the scheduler has flushed it, and no text has come since
     busy_s: float = 0.0  # duration of the steps it ran in
-    # Earliest time at which its lead allows the next frame; how long after that its listener has less than
-    # GROWING_BUFFER_S ahead, and how long after that hears what is ahead. Derived from the fields above; stored because
-    # they are read for every request before every step.
+    # Earliest time at which its lead allows the next frame; seconds from then until it is growing, and until its
+    # listener has heard all frames. Derived from the fields above; stored because they are read for every request
+    # before every step.
     runnable_at: float = -math.inf
     growing_s: float = 0.0
     ahead_s: float = 0.0
