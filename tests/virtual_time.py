@@ -50,6 +50,8 @@ class _Clock:
     reads: tuple[Callable[[], float], float] = (_real_monotonic, 0.0)
     # Whether event loops may skip their waits.
     jumps = False
+    # The clock of an event loop that may.
+    computed: Callable[[], float] = _computed
 
 
 def _read(clock: Callable[[], float], skip_s: float = 0.0) -> None:
@@ -99,6 +101,16 @@ def install() -> None:
 
 
 @contextmanager
+def free_computing() -> Iterator[None]:
+    """In an event loop that runs in the block, computation takes no time: timers are exact where the clock jumps."""
+    before, _Clock.computed = _Clock.computed, lambda: 0.0
+    try:
+        yield
+    finally:
+        _Clock.computed = before
+
+
+@contextmanager
 def jumping(enabled: bool) -> Iterator[None]:
     """Whether event loops skip their waits in the block. If not, the clock is the one that other processes read."""
     before = _Clock.reads
@@ -133,9 +145,11 @@ class _Selector(selectors.DefaultSelector):
         self.in_threads = 0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        if not _Clock.jumps or timeout is None or timeout <= 0:
+        if not _Clock.jumps or timeout is None:
             with _clock(_real_monotonic):
                 return super().select(timeout)
+        if timeout <= 0:
+            return super().select(timeout)
         # Checked before the sockets: a child or its waiting thread that ends in between makes a socket ready.
         is_busy = has_children() or any(thread.name.startswith("asyncio-waitpid") for thread in threading.enumerate())
         if ready := super().select(0):
@@ -155,7 +169,7 @@ class JumpingEventLoop(asyncio.SelectorEventLoop):
         super().__init__(self._jumping)
 
     def run_forever(self) -> None:
-        with _clock(_computed if _Clock.jumps else _real_monotonic):
+        with _clock(_Clock.computed if _Clock.jumps else _real_monotonic):
             super().run_forever()
 
     def run_in_executor(self, executor: Executor | None, func: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
