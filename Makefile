@@ -76,8 +76,8 @@ atheris: $(VENV)/fuzz ## coverage-guided fuzzing (SECONDS=30 for each parser); f
 slow: $(VENV)/dev ## the model against its reference at the released sizes: 8 GB of memory, some minutes
 	$(BIN)/python -m pytest -m slow $(ARGS)
 
-compile-all: $(VENV)/dev ## all variants of all kernels for all GPUs, without a GPU: about 30 minutes of one core
-	$(BIN)/python -m tests.engine.qwen3.every_variant $(ARGS)
+compile-all: $(VENV)/dev ## compile every variant of the kernels for all GPUs, without a GPU: 30 minutes of one core (ARGS="--help")
+	$(BIN)/python -m tests.engine.qwen3.every_variant --all $(ARGS)
 
 autobahn: $(VENV)/dev ## Autobahn|Testsuite against the WebSocket stack, once per release (PYTHON2=python2.7)
 	$(BIN)/python -m tests.autobahn.run $(PYTHON2)

@@ -1,29 +1,38 @@
-"""Compiles the kernels of the released sizes without a GPU: `python -m ... [ARCHITECTURE...]`.
+"""Compiles the kernels of the released sizes for all GPUs, without one: `python -m ... [--all] [ARCHITECTURE...]`.
 
-All variants, from steps of all sizes, by all cores; with `--largest` those with the largest tile of each kernel, by one
-core. Prints a line of JSON for each architecture: {"sm_90": [compiled, of how many]}; errors are on stderr. The talker
-of 0.6B has the size of the predictor of 1.7B, so that its variants are among those of 1.7B.
+`compiled.json` holds a digest of what was compiled: for each kernel and GPU of the source, of all variants and of
+triton's version. A compiler gives the same for the same, so that only kernels with another digest are compiled, in all
+their variants. The talker of 0.6B has the size of the predictor of 1.7B, so that its variants are among those of 1.7B.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import sys
 import tempfile
-from collections.abc import Hashable, Sequence
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
-from math import prod
+from functools import cache, partial
+from hashlib import sha256
 from pathlib import Path
+from typing import Annotated
+
+import triton
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from agent_tts.bench.checkpoint_config import SIZES, write_configuration
 from agent_tts.engine.qwen3.compiling import Steps, rehearse
 from agent_tts.engine.qwen3.graphs import BUCKETS
-from agent_tts.model.kernels.ahead import Launch, Pointer, compile_all
+from agent_tts.model.kernels.ahead import Launch, compile_all
 from agent_tts.model.kernels.architectures import ARCHITECTURES, OLDEST_E4M3, Architecture
 
-LARGEST_OF = (1, 256)  # sizes of batches
+COMPILED = Path(__file__).parent / "compiled.json"
+
+# By architecture, and in it by kernel.
+Digests = dict[str, dict[str, str]]
 
 
 def kind_of(known: Architecture) -> str:
@@ -32,12 +41,12 @@ def kind_of(known: Architecture) -> str:
 
 
 @cache
-def launches_of(sizes: tuple[int, ...], like: str, *, e4m3: bool) -> list[Launch]:
-    """Of an architecture; see `kind_of`."""
+def launches_of(like: str, *, e4m3: bool) -> list[Launch]:
+    """Of steps of all sizes on an architecture; see `kind_of`."""
     with tempfile.TemporaryDirectory() as folder:
         write_configuration(Path(folder), SIZES["1.7B"], "custom_voice")
         steps = Steps(
-            folder, "bfloat16", "float16", 2_048, paged=False, sizes=sizes, mixed=True, watermark=True,
+            folder, "bfloat16", "float16", 2_048, paged=False, sizes=BUCKETS, mixed=True, watermark=True,
             adapters=(8, 32), fp8_weights=False, fp8_cache=False, architecture=like,
         )  # fmt: skip
         others = [replace(steps, paged=True, adapters=(0, 0))]
@@ -46,37 +55,60 @@ def launches_of(sizes: tuple[int, ...], like: str, *, e4m3: bool) -> list[Launch
         return rehearse([steps, *others])
 
 
-def largest(launches: Sequence[Launch]) -> list[Launch]:
-    """The launches with the largest tile of each kernel: gated or not, in e4m3, with groups, in splits."""
-
-    def tile(launch: Launch) -> int:
-        sides = ("BM", "BN", "BK", "BLOCK_M", "BLOCK_N", "BLOCK_K", "BLOCK")
-        area: int = prod(launch.arguments.get(side, 1) for side in sides)
-        return area * (2 if launch.arguments.get("GATED") else 1)
-
-    def kind(launch: Launch) -> Hashable:
-        given = launch.arguments
-        eight = any(isinstance(value, Pointer) and value.dtype.itemsize == 1 for value in given.values())
-        how = "e4m3" if eight else given.get("GATED"), given.get("GROUPS"), given.get("SPLITS", 1) > 1
-        return launch.kernel, how
-
-    return list({kind(launch): launch for launch in sorted(launches, key=tile)}.values())
+def kernels_of(known: Architecture) -> dict[str, list[Launch]]:
+    """Its launches, by kernel."""
+    kernels = defaultdict(list)
+    for launch in launches_of(kind_of(known), e4m3=(known.capability or 0) >= OLDEST_E4M3):
+        kernels[f"{launch.kernel.fn.__module__.rpartition('.')[2]}.{launch.kernel.fn.__name__}"].append(launch)
+    return kernels
 
 
-def main(names: Sequence[str], *, only_largest: bool) -> None:
-    workers = 1 if only_largest else len(os.sched_getaffinity(0))
-    for name in names:
-        known = ARCHITECTURES[name]
-        e4m3 = (known.capability or 0) >= OLDEST_E4M3
-        launches = launches_of(LARGEST_OF if only_largest else BUCKETS, kind_of(known), e4m3=e4m3)
-        if only_largest:
-            launches = largest(launches)
-        failed = compile_all(launches, known, workers, lambda done, total: None)
-        print(json.dumps({name: [len(launches) - failed, len(launches)]}), flush=True)
+def digest(launches: Sequence[Launch], known: Architecture) -> str:
+    """Of the variants of a kernel on an architecture, and of all that its source uses."""
+    variants = sorted(str(sorted(launch.arguments.items())) for launch in launches)
+    return sha256(repr((triton.__version__, known, launches[0].kernel.cache_key, variants)).encode()).hexdigest()[:16]
+
+
+def main(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[ARCHITECTURE]...", help="all, if none is named")
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="also what has compiled before")] = False,
+    record: Annotated[bool, typer.Option(help="write to compiled.json what has compiled")] = True,
+) -> None:
+    """Compile what compiled.json does not hold, by all cores. Exits with 1 if a variant cannot be compiled."""
+    if unknown := {*(names or ())} - ARCHITECTURES.keys():
+        raise typer.BadParameter(f"{', '.join(sorted(unknown))}: not among {', '.join(ARCHITECTURES)}")
+    compiled: Digests = json.loads(COMPILED.read_text()) if COMPILED.exists() else {}
+    failed = 0
+    for name in names or ARCHITECTURES:
+        kernels = kernels_of(ARCHITECTURES[name])
+        found = {kernel: digest(launches, ARCHITECTURES[name]) for kernel, launches in sorted(kernels.items())}
+        known = {} if everything else compiled.get(name, {})
+        new = [launch for kernel in kernels if found[kernel] != known.get(kernel) for launch in kernels[kernel]]
+        not_compiled = compile_shown(name, new) if new else 0
+        print(f"{name}: {sum(map(len, kernels.values()))} variants, {len(new)} new, {not_compiled} failed", flush=True)
+        failed += not_compiled
+        if record and not not_compiled:
+            compiled[name] = found
+            COMPILED.write_text(json.dumps(compiled, indent=1) + "\n")
+    raise typer.Exit(1 if failed else 0)
+
+
+def compile_shown(name: str, launches: Sequence[Launch]) -> int:
+    """Compiles, with a progress bar; gives how many could not be. Without a thread, because workers are forked."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    console = Console(stderr=True)
+    with Progress(
+        *columns, console=console, transient=True, auto_refresh=False, disable=not console.is_terminal
+    ) as shown:
+        task = shown.add_task(name, total=len(launches))
+        tell = partial(shown.update, task, refresh=True)
+        workers = len(os.sched_getaffinity(0))
+        return compile_all(launches, ARCHITECTURES[name], workers, lambda done, _: tell(completed=done))
 
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as cache_folder:
         os.environ["TRITON_CACHE_DIR"] = cache_folder
-        options = {"--largest"} & {*sys.argv}
-        main([name for name in sys.argv[1:] if name not in options] or [*ARCHITECTURES], only_largest=bool(options))
+        typer.run(main)

@@ -1,9 +1,9 @@
-"""The kernels compile for all GPUs of the table, and fit them; `make compile-all` compiles the other variants, too."""
+"""The kernels compile for all GPUs of the table, and fit them."""
 
 from __future__ import annotations
 
-import json
 import os
+import re
 import subprocess
 import sys
 
@@ -20,16 +20,16 @@ from agent_tts.model.kernels.launch import launch
 
 
 @pytest.mark.node
-@pytest.mark.timeout(400)
-def test_the_largest_variants_of_all_kernels_fit_all_gpus() -> None:
+@pytest.mark.timeout(3_600)  # for the day on which every kernel has changed
+def test_every_variant_of_all_kernels_compiles_for_all_gpus_and_fits_them() -> None:
     """Of the tiles of an H200 some take 147 456 bytes of shared memory; an RTX 4090 has 101 376."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    command = [sys.executable, "-m", "tests.engine.qwen3.every_variant", "--largest"]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=380)
-    compiled = {name: counts for line in done.stdout.splitlines() for name, counts in json.loads(line).items()}
-    assert compiled == {name: [total, total] for name, (_, total) in compiled.items()}, done.stderr
-    assert compiled.keys() == ARCHITECTURES.keys()
-    assert min(total for _, total in compiled.values()) > 15
+    command = [sys.executable, "-m", "tests.engine.qwen3.every_variant", "--no-record"]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=3_500)
+    assert done.returncode == 0, done.stdout + done.stderr
+    variants = {name: int(count) for name, count in re.findall(r"(\w+): (\d+) variants", done.stdout)}
+    assert variants.keys() == ARCHITECTURES.keys()
+    assert min(variants.values()) > 300
 
 
 class TooLarge:
