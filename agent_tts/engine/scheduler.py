@@ -50,7 +50,7 @@ BYTES_PER_S = 2 * SAMPLE_RATE
 # A paced request is urgent when its listener has less than MIN_BUFFER_S of audio ahead. Others wait up to
 # BATCH_WINDOW_S for one another, and as long after the last step that ran all of them: one step serves many, and in
 # between the engine is idle, so that a new request starts at once.
-MIN_BUFFER_S = 0.060
+MIN_BUFFER_S = 0.070
 BATCH_WINDOW_S = 0.040
 
 # A paced request is growing when its listener has less than GROWING_BUFFER_S ahead, or less than GROWING_SHARE of what

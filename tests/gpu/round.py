@@ -37,8 +37,10 @@ class Step:
 
 STEPS = (
     Step("checkpoint", f"tests.measure.checkpoint --out {CHECKPOINT} --size 1.7B", 120),
+    # What still has to be compiled would be part of each figure.
+    Step("compile", f"agent_tts compile --model {CHECKPOINT} --slots 512", 240, compared=True),
     Step("tests", "pytest -q --no-header -n 2 --dist loadfile -m gpu tests/gpu", 420),
-    Step("frame", f"agent_tts bench frame --model {CHECKPOINT} --batches 1,8,64,256", 120, compared=True),
+    Step("frame", f"agent_tts bench frame --model {CHECKPOINT} --batches 1,8,64,256", 180, compared=True),
     Step("start", f"tests.measure.start {CHECKPOINT} --slots 512 --runs 2", 150),
     Step("serve", f"agent_tts bench serve --model {CHECKPOINT} --rate 1,20,100 {LOAD} --clients 4", 180, True),
     Step("streams", f"agent_tts bench streams --model {CHECKPOINT} --streams 500,800 {STEADY}", 150, True),

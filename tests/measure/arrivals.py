@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from typing import Annotated
 
 import pytest
@@ -18,6 +19,7 @@ from loguru import logger
 from agent_tts.bench.scenario import texts_of
 from agent_tts.bench.statistics import percentile
 from agent_tts.cli.bench_options import counts, numbers
+from agent_tts.errors import SettingsError
 from tests.engine.qwen3.simulated import Node
 from tests.model.tiny import checkpoint
 
@@ -74,30 +76,42 @@ def main(
     rate: Annotated[str, typer.Option(help="new requests a second, with commas")] = "1,20,100",
     steady: Annotated[str, typer.Option(help="callers at once, with commas")] = "",
     duration: Annotated[float, typer.Option(min=1, help="measured, virtual seconds")] = 30.0,
-    seed: Annotated[int, typer.Option(help="of the times of the requests")] = 0,
+    seed: Annotated[int, typer.Option(help="of the times of the requests, and of late steps")] = 0,
+    late: Annotated[float, typer.Option(min=0, max=1, help="share of the steps that the host begins late")] = 0.0,
+    late_ms: Annotated[float, typer.Option(min=0, help="by half of this to all of it")] = 20.0,
 ) -> None:
     """Print first audio, the GPU's load and underruns, as a table in Markdown."""
+    try:
+        rates, callers = numbers("--rate", rate), counts("--steady", steady) if steady else ()
+    except SettingsError as error:
+        raise typer.BadParameter(str(error)) from None
     logger.remove()
     end = WARMUP_S + duration
     folder = str(checkpoint("custom_voice"))
+
+    @contextmanager
+    def node(slots: int, frames: int) -> Iterator[Node]:
+        draw = random.Random(seed)
+        with pytest.MonkeyPatch.context() as monkeypatch:
+            one = Node(folder, slots, monkeypatch, frames)
+            one.device.late_s = lambda: draw.uniform(0.5, 1) * late_ms / 1_000 if draw.random() < late else 0.0
+            with closing(one.engine):
+                yield one
+
     print(
         "| load | requests | first audio, p50 / p95 / p99 / most, ms | GPU busy | rows a step | gaps | least ms ahead |"
     )
     print("|---|---|---|---|---|---|---|")
-    for load in numbers("--rate", rate):
-        with pytest.MonkeyPatch.context() as monkeypatch:
-            node = Node(folder, SLOTS, monkeypatch, FRAMES)
-            arrivals(node, load, end, seed)
-            node.run(end)
-            node.engine.close()
-        print(row(f"{load:g}/s", node, WARMUP_S, end), flush=True)
-    for count in counts("--steady", steady) if steady else ():
-        with pytest.MonkeyPatch.context() as monkeypatch:
-            node = Node(folder, count, monkeypatch, STEADY_FRAMES)
-            streams(node, count)
-            node.run(end)
-            node.engine.close()
-        print(row(f"{count} callers", node, WARMUP_S, end), flush=True)
+    for load in rates:
+        with node(SLOTS, FRAMES) as one:
+            arrivals(one, load, end, seed)
+            one.run(end)
+            print(row(f"{load:g}/s", one, WARMUP_S, end), flush=True)
+    for count in callers:
+        with node(count, STEADY_FRAMES) as one:
+            streams(one, count)
+            one.run(end)
+            print(row(f"{count} callers", one, WARMUP_S, end), flush=True)
 
 
 if __name__ == "__main__":

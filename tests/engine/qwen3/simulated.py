@@ -65,13 +65,15 @@ class Device:
         self._clock = clock
         self._hidden_size = hidden_size
         self._busy_until = 0.0
+        # Seconds by which the host is late with the next step.
+        self.late_s: Callable[[], float] = lambda: 0.0
         # Begin and end of each step, and its rows.
         self.steps: list[tuple[float, float, int]] = []
 
     def step(
         self, rows: Sequence[int], parts: Sequence[Any] = (), *, timed: bool = False
     ) -> tuple[Launched | None, list[torch.Tensor]]:
-        self._clock.now += HOST_MS / 1_000
+        self._clock.now += HOST_MS / 1_000 + self.late_s()
         size = next((size for size in BUCKETS if size >= len(rows)), 0) if rows else 0
         took_ms = STEP_MS.get(size, 2.0) + PROMPTS_MS * bool(parts)
         began = max(self._clock.now, self._busy_until)
