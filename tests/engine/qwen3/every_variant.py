@@ -1,8 +1,8 @@
 """Compiles the kernels of the released sizes for all GPUs, without one: `python -m ... [--all] [ARCHITECTURE...]`.
 
-`compiled.json` holds a digest of what was compiled: for each kernel and GPU of the source, of all variants and of
-triton's version. A compiler gives the same for the same, so that only kernels with another digest are compiled, in all
-their variants. The talker of 0.6B has the size of the predictor of 1.7B, so that its variants are among those of 1.7B.
+`compiled.json` holds a digest for each kernel and GPU: of the kernel's source, its variants and triton's version. The
+same input compiles to the same output, so only kernels whose digest differs are compiled, in all their variants. The
+talker of 0.6B has the size of the predictor of 1.7B, so that its variants are among those of 1.7B.
 """
 
 from __future__ import annotations
