@@ -50,7 +50,7 @@ class _Clock:
     reads: tuple[Callable[[], float], float] = (_real_monotonic, 0.0)
     # Whether event loops may skip their waits.
     jumps = False
-    # The clock of an event loop that may.
+    # The clock of an event loop that may skip its waits.
     computed: Callable[[], float] = _computed
 
 

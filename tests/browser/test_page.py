@@ -36,7 +36,7 @@ SILENT_MS = 150
 MOST_SILENT_MS = 500
 # What is heard lasts as long as what was spoken, but for the pauses at its ends and in the middle.
 NEAR_MS = 400
-LONGEST_WORD_MS = 500  # of `TEXT`
+LONGEST_WORD_MS = 480  # of `TEXT`: eight characters of `tone.char_ms`
 # The analyser's bins are 12 Hz wide, and the browser's resampler is inexact.
 NEAR_HZ = 25
 TRANSPORTS = ("websocket", "webrtc")

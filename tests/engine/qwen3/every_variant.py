@@ -7,27 +7,28 @@ talker of 0.6B has the size of the predictor of 1.7B, so that its variants are a
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import tempfile
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Annotated
 
 import triton
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from agent_tts.bench.checkpoint_config import SIZES, write_configuration
+from agent_tts.cli.compile import progress_bar
 from agent_tts.engine.qwen3.compiling import Steps, rehearse
 from agent_tts.engine.qwen3.graphs import BUCKETS
 from agent_tts.model.kernels.ahead import Launch, compile_all
-from agent_tts.model.kernels.architectures import ARCHITECTURES, OLDEST_E4M3, Architecture
+from agent_tts.model.kernels.architectures import ARCHITECTURES, OLDEST_E4M3, TENSOR_MEMORY, Architecture
+from agent_tts.model.kernels.launch import with_fewer_stages
 
 COMPILED = Path(__file__).parent / "compiled.json"
 
@@ -64,9 +65,11 @@ def kernels_of(known: Architecture) -> dict[str, list[Launch]]:
 
 
 def digest(launches: Sequence[Launch], known: Architecture) -> str:
-    """Of the variants of a kernel on an architecture, and of all that its source uses."""
+    """Of the variants of a kernel on an architecture, of all that its source uses, and of what has them fit."""
+    fitting = inspect.getsource(Launch), inspect.getsource(with_fewer_stages), TENSOR_MEMORY
     variants = sorted(str(sorted(launch.arguments.items())) for launch in launches)
-    return sha256(repr((triton.__version__, known, launches[0].kernel.cache_key, variants)).encode()).hexdigest()[:16]
+    compiled = triton.__version__, known, fitting, launches[0].kernel.cache_key, variants
+    return sha256(repr(compiled).encode()).hexdigest()[:16]
 
 
 def main(
@@ -82,30 +85,19 @@ def main(
     compiled: Digests = json.loads(COMPILED.read_text()) if COMPILED.exists() else {}
     failed = 0
     for name in names or ARCHITECTURES:
-        kernels = kernels_of(ARCHITECTURES[name])
-        found = {kernel: digest(launches, ARCHITECTURES[name]) for kernel, launches in sorted(kernels.items())}
-        known = {} if everything else compiled.get(name, {})
-        new = [launch for kernel in kernels if found[kernel] != known.get(kernel) for launch in kernels[kernel]]
-        not_compiled = compile_shown(name, new) if new else 0
+        architecture = ARCHITECTURES[name]
+        kernels = kernels_of(architecture)
+        found = {kernel: digest(launches, architecture) for kernel, launches in sorted(kernels.items())}
+        before = {} if everything else compiled.get(name, {})
+        new = [launch for kernel in kernels if found[kernel] != before.get(kernel) for launch in kernels[kernel]]
+        with progress_bar(name, forks=True) as show:
+            not_compiled = compile_all(new, architecture, len(os.sched_getaffinity(0)), show) if new else 0
         print(f"{name}: {sum(map(len, kernels.values()))} variants, {len(new)} new, {not_compiled} failed", flush=True)
         failed += not_compiled
         if record and not not_compiled:
             compiled[name] = found
             COMPILED.write_text(json.dumps(compiled, indent=1) + "\n")
     raise typer.Exit(1 if failed else 0)
-
-
-def compile_shown(name: str, launches: Sequence[Launch]) -> int:
-    """Compiles, with a progress bar; gives how many could not be. Without a thread, because workers are forked."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    console = Console(stderr=True)
-    with Progress(
-        *columns, console=console, transient=True, auto_refresh=False, disable=not console.is_terminal
-    ) as shown:
-        task = shown.add_task(name, total=len(launches))
-        tell = partial(shown.update, task, refresh=True)
-        workers = len(os.sched_getaffinity(0))
-        return compile_all(launches, ARCHITECTURES[name], workers, lambda done, _: tell(completed=done))
 
 
 if __name__ == "__main__":
