@@ -173,18 +173,18 @@ def main() -> None:
         from agent_tts.config.settings import Settings
         from agent_tts.engine.factory import create_loop
 
-    logger.remove()
-    logger.add(tell, format="{message}", diagnose=False)
+        logger.remove()
+        logger.add(tell, format="{message}", diagnose=False)
 
-    inbox = Inbox(commands)
-    first: list[Setup | EngineCommand] = []
-    while not first:
-        first = inbox.receive(None)
-    setup = first[0]
-    if len(first) > 1 or not isinstance(setup, Setup):
-        raise WireError("Setup must be the first message, and the only one before EngineReady")
-    settings = Settings.model_validate_json(setup.settings)
-    loop = create_loop(settings)
+        inbox = Inbox(commands)
+        first: list[Setup | EngineCommand] = []
+        while not first:
+            first = inbox.receive(None)
+        setup = first[0]
+        if len(first) > 1 or not isinstance(setup, Setup):
+            raise WireError("Setup must be the first message, and the only one before EngineReady")
+        settings = Settings.model_validate_json(setup.settings)
+        loop = create_loop(settings)
     settle()
     thread = None
     if len(sys.argv) > 2:

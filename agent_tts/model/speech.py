@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 
@@ -122,6 +123,16 @@ def accelerate(model: SpeechModel, adapters: AdapterBank | None = None, eight: E
         put_kernels(model, adapters, eight)
         return True
     return False
+
+
+def prepare_kernels() -> None:
+    """Import what `put_kernels` does, and have triton sign its own files, as before the first launch: half a second."""
+    from agent_tts.model import codec_fast, fused  # noqa: F401
+
+    with suppress(ImportError):  # private to triton
+        from triton.runtime.cache import triton_key
+
+        triton_key()
 
 
 def put_kernels(model: SpeechModel, adapters: AdapterBank | None = None, eight: EightBits = NOTHING) -> None:

@@ -280,10 +280,11 @@ def main() -> int:
     os.nice(NICE)
     leave_out_compiler()
     with without_collections():
-        from agent_tts.model import codec_fast, fused  # noqa: F401 - what `rehearse` needs
         from agent_tts.model.kernels.ahead import compile_all, prepare
         from agent_tts.model.kernels.architectures import architecture
+        from agent_tts.model.speech import prepare_kernels
 
+        prepare_kernels()
         prepare()
     if not (given := sys.stdin.readline()):
         return 0

@@ -6,7 +6,8 @@ import hashlib
 import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -35,7 +36,7 @@ from agent_tts.model.kernels.architectures import of_nvidia
 from agent_tts.model.prompt import PromptVoice, Reference, SpeakerPlace, takes_instructions
 from agent_tts.model.quantised import EightBits, check, saved_bytes
 from agent_tts.model.sampling import SamplingParams
-from agent_tts.model.speech import SpeechModel, can_fuse, put_kernels, why_not_e4m3, why_not_fused
+from agent_tts.model.speech import SpeechModel, can_fuse, prepare_kernels, put_kernels, why_not_e4m3, why_not_fused
 from agent_tts.model.watermark import Watermark
 from agent_tts.model.watermark_weights import load_watermark
 from agent_tts.model.weights import CODEC, MODEL, build, plan
@@ -185,14 +186,21 @@ class Qwen3Model:
         `do_spare_work` is for the others.
         """
         laps = Laps()
-        steps = self._steps()
-        first: tuple[int, ...] = FIRST
-        if not are_compiled(steps):
-            steps = [replace(one, sizes=one.sizes[-1:], references=self.kind == "cloned") for one in steps]
-            first = ()
-        with closing(Compilation(steps)) as compilation:
-            for part in self._plans:
-                part.load(self.device)
+        with ExitStack() as stack:
+            # Reading waits for the disk and the device, while this thread imports.
+            use = Device.of(self.device).use
+            reader = stack.enter_context(ThreadPoolExecutor(1, "qwen3 weights", use))
+            reading = [reader.submit(part.load, self.device) for part in self._plans]
+            steps = self._steps()
+            first: tuple[int, ...] = FIRST
+            if not are_compiled(steps):
+                steps = [replace(one, sizes=one.sizes[-1:], references=self.kind == "cloned") for one in steps]
+                first = ()
+            compilation = stack.enter_context(closing(Compilation(steps)))
+            if self._fused:
+                prepare_kernels()
+            for part in reading:
+                part.result()
             logger.info("{}: loaded on {} as {}", self.name, self.device, _name_of(self.dtype))
             laps.end("weights")
             if self._eight:
@@ -221,7 +229,7 @@ class Qwen3Model:
             state,
             captured=self._captured,
             sizes=self.sizes,
-            first=first if are_compiled(steps) else None,  # no step has to wait for a compiler
+            first=first if compilation.compiled else None,  # no step has to wait for a compiler
             mixed=not self._one_size,
             progress=partial(self._tell, "captured"),
         )

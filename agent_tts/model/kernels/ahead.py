@@ -101,13 +101,9 @@ def _kind(param: Any, value: object) -> Hashable:
 
 
 def prepare() -> None:
-    """Have torch import what it needs on the meta device, and triton sign its own files, which each worker would do."""
+    """Have torch import what it needs on the meta device, which each worker would do."""
     meta = torch.empty(1, 1, device="meta")
     F.linear(meta, meta, meta[0])
-    with suppress(ImportError):  # private to triton
-        from triton.runtime.cache import triton_key
-
-        triton_key()
 
 
 class CompileTarget:
