@@ -23,7 +23,7 @@ import typer
 
 ROOT = Path(__file__).parents[2]
 CHECKPOINT = "CHECKPOINT"  # in a command: the folder of random weights of the released size
-LOAD = "--duration 10 --frames 60 --set slots=512"  # random weights do not end by themselves
+LOAD = "--frames 60 --set slots=512"  # random weights do not end by themselves
 STEADY = "--ramp 6 --seconds 10 --frames 60 --set slots=880"
 
 
@@ -42,9 +42,9 @@ STEPS = (
     Step("tests", "pytest -q --no-header -n 2 --dist loadfile -m gpu tests/gpu", 420),
     Step("frame", f"agent_tts bench frame --model {CHECKPOINT} --batches 1,8,64,256", 180, compared=True),
     Step("start", f"tests.measure.start {CHECKPOINT} --slots 512 --runs 2", 150),
-    Step("serve", f"agent_tts bench serve --model {CHECKPOINT} --rate 1,20,100 {LOAD} --clients 4", 180, True),
+    Step("serve", f"agent_tts bench serve --model {CHECKPOINT} --rate 1,20,100 --duration 30 {LOAD} --clients 4", 240, True),
     Step("streams", f"agent_tts bench streams --model {CHECKPOINT} --streams 500,800 {STEADY}", 150, True),
-    Step("trace", f"agent_tts bench trace --model {CHECKPOINT} --rate 1,20,100 {LOAD}", 120),
+    Step("trace", f"agent_tts bench trace --model {CHECKPOINT} --rate 1,20,100 --duration 10 {LOAD}", 120),
     Step("seams", f"tests.measure.seams {CHECKPOINT} --slots 64", 120),
     Step("ends", f"tests.measure.ends {CHECKPOINT} --slots 64", 150),
     Step("fp8", f"agent_tts bench frame --model {CHECKPOINT} --batches 1,64,256 --fp8 nothing,cache,weights", 200),

@@ -174,7 +174,7 @@ def test_a_step_takes_the_next_larger_graph_until_its_own_is_captured(model: Spe
     accelerate(model)
     torch.manual_seed(1)
     state = speaking(model, 4)
-    graphs = FrameGraphs(model, state, first=())
+    graphs = FrameGraphs(model, state, only_largest=True)
     assert launched(graphs, [0, 2]).size == 4
     torch.cuda.synchronize()
     again = copy.deepcopy(state)

@@ -6,7 +6,7 @@ rows: the weights, whose reading is most of a prompt's cost, are read once for b
 The graphs share their memory. With graphs off, the same step runs kernel by kernel; on a CPU it always has all rows.
 Without fused kernels, prompts are computed alone, one after the other.
 
-The graphs of some sizes can be captured later, each by itself. Until then a step takes the next larger one.
+The graphs below the largest size can be captured later, each by itself. Until then a step takes the next larger one.
 
 Rounding depends on the size of the batch and on whether it is mixed: a request repeats bit by bit only in steps of one
 size that are not mixed.
@@ -35,8 +35,6 @@ from agent_tts.model.speech import SpeechModel, SpeechState
 from agent_tts.model.upload import staged
 
 BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-# That have graphs before the first request if their kernels are there, besides the largest; of mixed batches only that.
-FIRST = (1, 8)
 CPU_ENTRIES = 64  # of prompts in a step: 1 s on a small CPU
 _CODES = 16
 _WIDTH = _CODES + FRAME_SAMPLES + 2  # of a row: codes, samples, masks
@@ -121,7 +119,7 @@ class FrameGraphs:
     Args:
         captured: False runs the same step kernel by kernel; so does a CPU.
         sizes: of batches, ascending; None is `batch_sizes`.
-        first: those of which graphs of frames alone are captured at once, besides the largest; None: all graphs are.
+        only_largest: the graphs of the other sizes are left to `capture_next`.
         mixed: a batch may have prompts beside its frames.
     """
 
@@ -132,7 +130,7 @@ class FrameGraphs:
         *,
         captured: bool = True,
         sizes: Sequence[int] | None = None,
-        first: Sequence[int] | None = None,
+        only_largest: bool = False,
         mixed: bool = True,
         progress: Progress | None = None,
     ) -> None:
@@ -160,7 +158,7 @@ class FrameGraphs:
         self.wanted: list[tuple[int, bool]] = []
         if captured and self._queues:
             self._pool = torch.cuda.graph_pool_handle()
-            self._capture_first(first, progress or (lambda done, total: None))
+            self._capture(only_largest, progress or (lambda done, total: None))
 
     @property
     def prefill_budget(self) -> PrefillBudget:
@@ -248,24 +246,19 @@ class FrameGraphs:
         packed = self._model.step(self._state, self._all[:size], self._who[:size], embedded)
         return _DeviceOutput(packed, embedded.x if embedded else packed[:0])
 
-    def _capture_first(self, first: Sequence[int] | None, progress: Progress) -> None:
-        """The graphs of the largest size, whose memory the others use, of prompts alone, and of frames of `first`."""
+    def _capture(self, only_largest: bool, progress: Progress) -> None:
+        """The graphs of the largest size come first: the others use their memory."""
         kinds = (True, False) if self._mixed else (False,)
-        later = [
-            (size, prompts)
-            for size in self._sizes[:-1]  # in this order: nodes begin with few requests
-            for prompts in kinds
-            if first is not None and (prompts or size not in first)
-        ]
-        every = [(size, prompts) for size in reversed(self._sizes) for prompts in kinds]
+        self.wanted = [(size, prompts) for size in reversed(self._sizes) for prompts in kinds]
         if self._prompts is not None:
-            every.append((0, True))
-        self.wanted = [kind for kind in every if kind not in later]
+            self.wanted.append((0, True))
+        later = [kind for kind in self.wanted if only_largest and kind[0] not in (0, self._sizes[-1])]
+        self.wanted = [kind for kind in self.wanted if kind not in later]
         total = len(self.wanted)
         while self.wanted:
             self.capture_next()
             progress(total - len(self.wanted), total)
-        self.wanted = later
+        self.wanted = sorted(later)  # nodes begin with few requests
 
     def capture_next(self) -> None:
         """Capture the first of `wanted`: 0.2 s, for which steps wait. Not while another thread captures."""

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from agent_tts.config.settings import Qwen3, Settings
 from agent_tts.engine.laps import Laps
 from agent_tts.engine.qwen3.compiling import Compilation, Steps, are_compiled
-from agent_tts.engine.qwen3.graphs import FIRST, FrameGraphs, batch_sizes, rows_of_state
+from agent_tts.engine.qwen3.graphs import FrameGraphs, batch_sizes, rows_of_state
 from agent_tts.engine.qwen3.memory import LIBRARIES, DeviceMemory, MemoryPlan, ModelNeeds
 from agent_tts.engine.qwen3.runner import LoadedVoice, ModelRunner
 from agent_tts.errors import SettingsError
@@ -182,8 +182,8 @@ class Qwen3Model:
     def load(self) -> None:
         """Read the weights while kernels are compiled, take the memory of the state, and capture the steps.
 
-        If kernels are to be compiled, those of the largest batch alone, which holds any rows, and those of clones:
-        `do_spare_work` is for the others.
+        If kernels are to be compiled, those of the largest batch alone, which holds any rows, and those of clones, and
+        only its steps are captured: `do_spare_work` is for the others.
         """
         laps = Laps()
         with ExitStack() as stack:
@@ -192,10 +192,8 @@ class Qwen3Model:
             reader = stack.enter_context(ThreadPoolExecutor(1, "qwen3 weights", use))
             reading = [reader.submit(part.load, self.device) for part in self._plans]
             steps = self._steps()
-            first: tuple[int, ...] = FIRST
-            if not are_compiled(steps):
+            if not (were_compiled := are_compiled(steps)):
                 steps = [replace(one, sizes=one.sizes[-1:], references=self.kind == "cloned") for one in steps]
-                first = ()
             compilation = stack.enter_context(closing(Compilation(steps)))
             if self._fused:
                 prepare_kernels()
@@ -229,7 +227,8 @@ class Qwen3Model:
             state,
             captured=self._captured,
             sizes=self.sizes,
-            first=first if compilation.compiled else None,  # no step has to wait for a compiler
+            # What could not be compiled ahead is compiled now, not by a capture for which requests wait.
+            only_largest=compilation.compiled and not were_compiled,
             mixed=not self._one_size,
             progress=partial(self._tell, "captured"),
         )

@@ -15,7 +15,7 @@ from agent_tts.config.settings import Checkpoint, Qwen3, Settings
 from agent_tts.engine.qwen3 import model as module
 from agent_tts.engine.qwen3.compiling import Steps
 from agent_tts.engine.qwen3.engine import Qwen3Engine
-from agent_tts.engine.qwen3.graphs import FIRST, FrameGraphs
+from agent_tts.engine.qwen3.graphs import FrameGraphs
 from agent_tts.model.config import ModelType
 
 
@@ -92,19 +92,17 @@ def test_an_engine_ends_its_compilation(engine: Qwen3Engine, compiling: list[Com
 
 
 @pytest.mark.parametrize(
-    ("first", "at_once", "later"),
+    ("only_largest", "at_once", "later"),
     [
-        ((1,), [(4, True), (4, False), (1, False), (0, True)], [(1, True), (2, True), (2, False)]),
-        (None, [(4, True), (4, False), (2, True), (2, False), (1, True), (1, False), (0, True)], []),
+        (True, [(4, True), (4, False), (0, True)], [(1, False), (1, True), (2, False), (2, True)]),
+        (False, [(4, True), (4, False), (2, True), (2, False), (1, True), (1, False), (0, True)], []),
     ],
 )
-def test_the_largest_graph_is_captured_first(
-    first: Sequence[int] | None, at_once: list[object], later: list[object]
-) -> None:
+def test_the_largest_graph_is_captured_first(only_largest: bool, at_once: list[object], later: list[object]) -> None:
     captured: list[object] = []
     graphs: Any = SimpleNamespace(_sizes=(1, 2, 4), _mixed=True, _prompts=object(), wanted=[])
     graphs.capture_next = lambda: captured.append(graphs.wanted.pop(0))
-    FrameGraphs._capture_first(graphs, first, lambda done, total: None)
+    FrameGraphs._capture(graphs, only_largest, lambda done, total: None)
     assert captured == at_once
     assert graphs.wanted == later
 
@@ -116,9 +114,9 @@ class Begun(Exception):
 @pytest.mark.parametrize(
     ("compiled", "model_type", "expected"),
     [
-        (False, "custom_voice", ((24,), False, ())),
-        (False, "base", ((24,), True, ())),
-        (True, "custom_voice", ((1, 8, 24), True, FIRST)),
+        (False, "custom_voice", ((24,), False, True)),
+        (False, "base", ((24,), True, True)),
+        (True, "custom_voice", ((1, 8, 24), True, False)),
     ],
 )
 def test_a_first_start_waits_for_the_kernels_of_the_largest_batch_alone(
@@ -142,8 +140,8 @@ def test_a_first_start_waits_for_the_kernels_of_the_largest_batch_alone(
         def wait(self, progress: object) -> None:
             pass
 
-    def capture(*_: object, first: object, **__: object) -> None:
-        raise Begun(waited_for[0].sizes, waited_for[0].references, first)
+    def capture(*_: object, only_largest: object, **__: object) -> None:
+        raise Begun(waited_for[0].sizes, waited_for[0].references, only_largest)
 
     monkeypatch.setattr(model, "_steps", lambda: [steps])
     monkeypatch.setattr(module, "are_compiled", lambda steps: compiled)
