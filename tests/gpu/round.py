@@ -42,7 +42,12 @@ STEPS = (
     Step("tests", "pytest -q --no-header -n 2 --dist loadfile -m gpu tests/gpu", 420),
     Step("frame", f"agent_tts bench frame --model {CHECKPOINT} --batches 1,8,64,256", 180, compared=True),
     Step("start", f"tests.measure.start {CHECKPOINT} --slots 512 --runs 2", 150),
-    Step("serve", f"agent_tts bench serve --model {CHECKPOINT} --rate 1,20,100 --duration 30 {LOAD} --clients 4", 240, True),
+    Step(
+        "serve",
+        f"agent_tts bench serve --model {CHECKPOINT} --rate 1,20,100 --duration 30 {LOAD} --clients 4",
+        240,
+        True,
+    ),
     Step("streams", f"agent_tts bench streams --model {CHECKPOINT} --streams 500,800 {STEADY}", 150, True),
     Step("trace", f"agent_tts bench trace --model {CHECKPOINT} --rate 1,20,100 --duration 10 {LOAD}", 120),
     Step("seams", f"tests.measure.seams {CHECKPOINT} --slots 64", 120),
