@@ -20,7 +20,7 @@ def test_the_docs_have_the_table_that_the_tool_prints(capsys: pytest.CaptureFixt
 @pytest.mark.parametrize(
     "figure",
     [
-        f"| {fleet_sizes.CALLERS_A_GPU // 1_000} 000 callers, likewise (2 546) |",
+        f"| {fleet_sizes.CALLERS_A_GPU // 1_000} 000 (2 546) |",
         f"| the same, 1 000 callers with a word every 40 ms | {fleet_sizes.FRONT_US} us |",
         f"| {fleet_sizes.RTC_CALLERS}: packets 1.4 ms late at p50, 2.9 at p99, 9.6 at most; "
         f"{fleet_sizes.RTC_CORES} cores.",

@@ -26,11 +26,12 @@ from agent_tts.model.kernels.ahead import Pointer
 from tests.cli.process import invoke
 
 # Compiling processes have a low priority: beside other tests they take minutes.
-pytestmark = [pytest.mark.node, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.node, pytest.mark.timeout(600)]
+WITHIN_S = 450.0
 
 # The smallest codec that the kernels support: sixteen channels.
 SIZE = SIZES["tiny"] | {"codec_widths": {"latent_dim": 48, "codebook_dim": 32, "decoder_dim": 256}}
-CODEC_KERNELS = pytest.param("float16", marks=[pytest.mark.slow, pytest.mark.timeout(300)])
+CODEC_KERNELS = pytest.param("float16", marks=[pytest.mark.slow, pytest.mark.timeout(600)])
 
 
 @pytest.fixture(scope="module", params=["float32", CODEC_KERNELS])
@@ -79,7 +80,10 @@ class Heard:
 def compiled(steps: Steps) -> tuple[Heard, Heard]:
     """Two engines that need the same kernels at the same time; both are ready."""
     first, second = Heard(), Heard()
-    with closing(Compilation([steps])) as one, closing(Compilation([steps])) as other:
+    with (
+        closing(Compilation([steps], within_s=WITHIN_S)) as one,
+        closing(Compilation([steps], within_s=WITHIN_S)) as other,
+    ):
         one.wait(first)
         other.wait(second)
     return first, second
