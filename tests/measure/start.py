@@ -71,7 +71,8 @@ def main(
         for run in range(1, runs + 1):
             if run == 2 and kernels is None and device != "cpu":
                 ahead = ("--model", str(checkpoint), "--slots", str(slots), "--folder", empty)
-                subprocess.run([sys.executable, "-m", "agent_tts", "compile", *ahead], check=True)
+                # Without a GPU it says so: there is nothing to compile.
+                subprocess.run([sys.executable, "-m", "agent_tts", "compile", *ahead], check=False)
             print(f"start {run}: ready after {ready_s(command, kernels or Path(empty)):.1f} s", flush=True)
 
 

@@ -101,7 +101,7 @@ def _kind(param: Any, value: object) -> Hashable:
 
 
 def prepare() -> None:
-    """Have torch import what it needs on the meta device, which each worker would do."""
+    """Have torch import what it needs on the meta device, before the steps to rehearse are known."""
     meta = torch.empty(1, 1, device="meta")
     F.linear(meta, meta, meta[0])
 
