@@ -16,7 +16,7 @@ PUBLIC = {
     "Audio",
     "Cancelled",
     "ConnectionLost",
-    "Done",
+    "Finished",
     "Flushed",
     "Mark",
     "MovingConnection",

@@ -15,7 +15,8 @@ from promql_parser import parse
 
 from agent_tts.agent.turns import AgentMetrics
 from agent_tts.config.settings import Settings
-from agent_tts.events import EngineInfo, EnginePong, RequestFinished
+from agent_tts.events import EngineInfo, EnginePong
+from agent_tts.messages import Finished
 from agent_tts.serve.fleet import Fleet
 from agent_tts.serve.fleet_redis import RedisCounts
 from agent_tts.serve.telemetry import pages
@@ -47,7 +48,7 @@ def exposed() -> Labels:
         meter.text(1)
         meter.audio(80)
         meter.cancelled()
-        meter.finished(RequestFinished(1, "error", code="at_capacity"))
+        meter.finished(Finished("c", "error", code="at_capacity"))
     for labelled in (agent.calls.labels("rtc"), agent.turns.labels("answered")):
         labelled.inc()
     agent.turn.labels("audio_first").observe(0.1)

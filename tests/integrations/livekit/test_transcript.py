@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_tts.client.utterance import Word
+from agent_tts.messages import Word
 from agent_tts.integrations.livekit.tts import Transcript
 
 TEXT = "Hello there,  you. "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agent_tts.client.utterance import Word
+from agent_tts.messages import Word
 from agent_tts.integrations.pipecat.words import SpokenWord, SpokenWords
 
 
