@@ -282,5 +282,5 @@ class Resampler:
 
     def push(self, samples: NDArray[np.int16] | NDArray[np.float32], *, last: bool = False) -> bytes:
         """Samples [n] in the range of int16 in, pcm_s16le out. Nothing may be pushed after the `last` ones."""
-        made = self._stream.resample_chunk(samples.astype(np.float32), last=last)
+        made: NDArray[np.float32] = self._stream.resample_chunk(samples.astype(np.float32), last=last)
         return np.clip(np.rint(made), -32_768, 32_767).astype("<i2").tobytes()
