@@ -274,7 +274,7 @@ class _EspeakRequest:
 
 
 class Resampler:
-    """Resamples clauses from `source` to `target` Hz as one sound, however it is cut. It holds back 40 ms at most."""
+    """Resamples clauses from `source` to `target` Hz as one sound, however it is cut. It holds back 42 ms at most."""
 
     def __init__(self, source: int, target: int) -> None:
         # In float32, because soxr dithers int16: equal texts would not have equal samples.

@@ -39,10 +39,10 @@ def test_samples_do_not_depend_on_how_the_input_is_cut(cuts: list[int]) -> None:
 
 @given(lengths=st.lists(st.integers(0, 3_000), max_size=8))
 @examples(40)
-def test_at_most_40_ms_are_held_back(lengths: list[int]) -> None:
+def test_at_most_42_ms_are_held_back(lengths: list[int]) -> None:
     resampler = Resampler(SOURCE, TARGET)
     made = sum(len(resampler.push(NOISE[:length])) for length in lengths) // 2
-    assert made > sum(lengths) * TARGET / SOURCE - 0.04 * TARGET
+    assert made > sum(lengths) * TARGET / SOURCE - 0.042 * TARGET
 
 
 def test_overshoot_is_clipped() -> None:
