@@ -34,6 +34,7 @@ from agent_tts.errors import (
     VoiceExists,
     VoiceLimit,
 )
+from agent_tts.file_lock import file_lock
 from agent_tts.lexicon import Lexicon
 from agent_tts.model.entries import CheckpointError
 from agent_tts.records import data_folder
@@ -129,7 +130,7 @@ def test_only_the_owner_can_read_the_voices(folder: Path, library: VoiceLibrary)
     finally:
         os.umask(before)
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (folder, *folder.rglob("*"))}
-    assert modes == {"voices": 0o700, "bob": 0o700, "voice.json": 0o600, "voice.safetensors": 0o600}
+    assert modes == {"voices": 0o700, ".lock": 0o600, "bob": 0o700, "voice.json": 0o600, "voice.safetensors": 0o600}
 
 
 def test_reading_a_library_creates_no_folder(folder: Path, library: VoiceLibrary) -> None:
@@ -262,6 +263,13 @@ def test_an_unchanged_library_is_not_read_again(
     voices = library.voices()
     monkeypatch.setattr(os, "scandir", lambda _: pytest.fail("read again"))
     assert library.voices() is voices
+
+
+def test_reading_waits_for_no_writer(folder: Path, library: VoiceLibrary) -> None:
+    """The event loop of a front reads. Mutation: reading within the lock."""
+    library.add(designed(), {})
+    with file_lock(folder / ".lock"):
+        assert library.get("sage") == library.voices()[0]
 
 
 def test_only_new_voices_are_read(folder: Path, library: VoiceLibrary, monkeypatch: pytest.MonkeyPatch) -> None:

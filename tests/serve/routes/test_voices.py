@@ -103,7 +103,7 @@ async def test_a_clone_is_made_listed_routed_and_deleted(tmp_path: Path, base: M
         assert deleted.json() == {"id": "bob", "object": "audio.voice.deleted", "deleted": True}
         assert await names(http) == []
         assert (await http.delete("/voices", params={"name": "bob"})).status_code == 404
-    assert not list((tmp_path / "library").iterdir())
+    assert {path.name for path in (tmp_path / "library").iterdir()} <= {".lock"}
 
 
 async def test_a_clone_keeps_who_consented_when_and_to_what(tmp_path: Path, base: Model) -> None:
@@ -277,7 +277,7 @@ async def test_bad_clips_are_refused_and_leave_no_files(
         assert (await http.get(f"{node.url}/health")).status_code == 200
         assert (await http.post("/speech", json={"input": "Hi"})).status_code == 200
     assert not list((tmp_path / "tmp").iterdir())
-    assert not list((tmp_path / "library").iterdir())
+    assert {path.name for path in (tmp_path / "library").iterdir()} <= {".lock"}
 
 
 async def test_a_voice_without_a_model_is_refused_with_the_missing_model(tmp_path: Path, base: Model) -> None:
