@@ -168,8 +168,8 @@ def create_app(
     )
     app.state.node = node
     app.state.start_error = None
-    for routes in (http.routes, voices.routes, detect.routes, rtc.routes, dialects.routes):
-        app.include_router(routes)
+    for router in (http.routes, voices.routes, detect.routes, rtc.routes, dialects.routes):
+        app.router.routes += router.routes  # `include_router` would build each of them again, in 40 ms
     for path, dialect in {"/v1/tts/stream": NATIVE, **dialects.STREAMS}.items():
         app.router.routes.append(WebSocketRoute(path, StreamEndpoint(node, dialect)))
     if extension is not None:
