@@ -23,12 +23,11 @@ from safetensors.numpy import load_file
 from agent_tts.bench.checkpoint import write
 from agent_tts.errors import UnknownVoice
 from agent_tts.events import Model, SpeechOptions
-from agent_tts.serve.app import create_app
 from agent_tts.serve.ledger import MAX_CLIPS, MAX_UPLOADS
 from tests.fronts import running_fronts
 from tests.serve.routes.test_http import error_of, open_raw, read_all
 from tests.small_disk import NEEDS_ROOT, small_disk
-from tests.support import RunningNode, running_app, settings_of, taken, until, with_models
+from tests.support import RunningNode, app_with, running_app, settings_of, taken, until, with_models
 from tests.voices.clips import KINDS, encoded, mutated, tone, wav
 
 pytestmark = pytest.mark.node
@@ -55,7 +54,7 @@ async def voices_of(
 ) -> AsyncIterator[tuple[RunningNode, httpx.AsyncClient]]:
     """A node with these models and an empty library with these limits, and a client of its voices."""
     settings = settings_of(voices={"folder": str(folder / "library"), **limits})
-    async with running_app(create_app(settings, with_models(*models))) as node:
+    async with running_app(app_with(settings, with_models(*models))) as node:
         async with httpx.AsyncClient(base_url=f"{node.url}/v1/audio", timeout=60) as http:
             yield node, http
 
