@@ -11,11 +11,13 @@ import pytest
 from numpy.typing import NDArray
 
 from agent_tts.config.settings import Settings
+from agent_tts.directives import Prosody
 from agent_tts.engine.base import Engine
 from agent_tts.engine.espeak.engine import EspeakEngine
 from agent_tts.engine.gain import FULL_SCALE, KNEE, Leveler, Levels, Meter, integrated
 from agent_tts.engine.tone import ToneEngine
-from agent_tts.events import SAMPLE_RATE, NamedVoice, Prosody, SpeechOptions
+from agent_tts.engine_info import SAMPLE_RATE
+from agent_tts.options import NamedVoice, SpeechOptions
 from tests.engine.driver import routed, speak
 
 TEXT = "One two three, four five six seven. And a longer sentence, with a comma in it! " * 3
@@ -77,7 +79,7 @@ def test_the_gain_moves_slowly_and_in_pauses_once_the_voice_is_known() -> None:
 def test_what_is_known_of_voices_is_bounded() -> None:
     levels = Levels()
     for number in range(300):
-        levels.leveler(replace(LOUD, resolved=NamedVoice(str(number))), SAMPLE_RATE)
+        levels.leveler(replace(LOUD, voice=NamedVoice(str(number))), SAMPLE_RATE)
     assert len(levels._blocks) == 256
     blocks: list[float] = []
     Leveler(-18, blocks, SAMPLE_RATE).apply(noise(120, 0.1))

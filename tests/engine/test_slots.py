@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 from loguru import logger
 
+from agent_tts.directives import Directive
 from agent_tts.engine.base import (
     AddText,
     DoneOutput,
@@ -14,8 +15,9 @@ from agent_tts.engine.base import (
     StarvedOutput,
 )
 from agent_tts.engine.slots import READ_CHARS, Mark, SlotFeed, SlotTable
+from agent_tts.engine_info import FRAME_BYTES
 from agent_tts.errors import UnknownVoice
-from agent_tts.events import FRAME_BYTES, Directive, SpeechOptions
+from agent_tts.options import SpeechOptions
 from agent_tts.text.feed import Unit
 
 OPEN = StartRequest(0, 9, SpeechOptions())

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from agent_tts.config.settings import Settings, Tone
+from agent_tts.directives import Pause
 from agent_tts.engine.base import (
     AddText,
     DoneOutput,
@@ -23,7 +24,8 @@ from agent_tts.engine.base import (
     StarvedOutput,
 )
 from agent_tts.engine.tone import ALIASES, ToneEngine
-from agent_tts.events import FRAME_BYTES, SAMPLE_RATE, Pause, SpeechOptions
+from agent_tts.engine_info import FRAME_BYTES, SAMPLE_RATE
+from agent_tts.options import SpeechOptions
 from agent_tts.voices import OPENAI_VOICES, QWEN_VOICES
 from tests.engine.driver import FLUSH, Script, assert_well_formed, routed, speak, speak_all
 from tests.examples import examples

@@ -31,7 +31,7 @@ from agent_tts.engine.espeak import engine, scripts, workers
 from agent_tts.engine.espeak.library import Deadly, Delivery, EspeakError, Language, languages
 from agent_tts.engine.espeak.voices import VARIANTS
 from agent_tts.engine.espeak.workers import EspeakWorkers, Job
-from agent_tts.events import SpeechOptions
+from agent_tts.options import SpeechOptions
 from agent_tts.text.feed import Reading, TextFeed, Unit
 
 # Each ends espeak-ng 1.52.0 or makes it write beyond a buffer.

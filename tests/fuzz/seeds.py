@@ -16,9 +16,9 @@ from agent_tts.events import (
     RequestAudio,
     RequestFinished,
     RequestWords,
-    SpeechOptions,
 )
 from agent_tts.ipc.wire import encode
+from agent_tts.options import SpeechOptions
 from tests.serve.routes.test_multipart import GOOD, TYPE
 from tests.serve.transports.test_sdp import CHROMIUM
 

@@ -19,7 +19,7 @@ from agent_tts.engine.espeak.engine import EspeakEngine
 from agent_tts.engine.espeak.library import Clause, Deadly, Delivery, EspeakError, languages
 from agent_tts.engine.espeak.worker import LENGTH, READY, REPLY, SPOKEN
 from agent_tts.engine.espeak.workers import EspeakWorkers, Job
-from agent_tts.events import SpeechOptions
+from agent_tts.options import SpeechOptions
 from tests.engine.driver import Script, routed, speak, speak_all
 from tests.fuzz.espeak import KILLER_LANGUAGES, KILLERS
 
