@@ -30,7 +30,7 @@ from agent_tts.options import SpeechOptions
 from agent_tts.serve.fair_queue import Flow
 from agent_tts.serve.guard import Client
 from agent_tts.serve.node import Node
-from agent_tts.serve.supervision import NO_SESSION
+from agent_tts.serve.supervisor_client import NO_SESSION
 from agent_tts.serve.transports import ice, sdp
 from agent_tts.serve.transports.rtc_guard import PeerGuard
 

@@ -27,7 +27,7 @@ from agent_tts.errors import SettingsError, UnsupportedLanguage
 from agent_tts.lexicon import Lexicon
 from agent_tts.model.config import ModelConfig
 from agent_tts.model.entries import CheckpointError
-from agent_tts.serve.own_engine import engine
+from agent_tts.serve.local_engine import engine
 from agent_tts.serve.routes.openai import VoiceList, voice_list
 from agent_tts.serve.routes.voices import VoiceAdded, VoiceDetails
 from agent_tts.speech.routing import check_free

@@ -25,7 +25,7 @@ from agent_tts.events import RequestAudio, RequestFinished, RequestFlushed
 from agent_tts.events import RequestWords as Aligned
 from agent_tts.options import SpeechOptions
 from agent_tts.protocol.context import Word
-from agent_tts.serve.own_engine import engine
+from agent_tts.serve.local_engine import engine
 from agent_tts.speech.service import SpeechService
 from agent_tts.speech.words.peaks import peaks
 from agent_tts.speech.words.timeline import WordTimeline
