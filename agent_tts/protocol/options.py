@@ -20,8 +20,8 @@ from pydantic import (
 )
 
 from agent_tts.errors import BadMessage, UnsupportedFormat
-from agent_tts.events import Option, Sampling, SpeechOptions, declared
 from agent_tts.lexicon import Lexicon
+from agent_tts.options import Option, Sampling, SpeechOptions, declared
 from agent_tts.protocol.formats import Encoding, SampleRate, check_format
 from agent_tts.protocol.validation import UNKNOWN_FIELD, first_complaint, message_error
 

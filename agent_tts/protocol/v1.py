@@ -10,8 +10,8 @@ from typing import Annotated, Any, get_args
 
 from pydantic import AfterValidator, BaseModel, Field, ValidationError, create_model
 
+from agent_tts.engine_info import FRAME_MS, SAMPLE_RATE
 from agent_tts.errors import BadMessage, SpeechError, UnknownType
-from agent_tts.events import FRAME_MS, SAMPLE_RATE
 from agent_tts.messages import (
     Append,
     Audio,

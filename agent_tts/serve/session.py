@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from agent_tts.engine_info import SAMPLE_RATE
 from agent_tts.errors import (
     BadMessage,
     ContextExists,
@@ -22,7 +23,7 @@ from agent_tts.errors import (
     TextTooLong,
     UnknownContext,
 )
-from agent_tts.events import SAMPLE_RATE, RequestFinished
+from agent_tts.events import RequestFinished
 from agent_tts.messages import Append, Audio, Cancel, End, Finished, Flush, Open, Started, Words
 from agent_tts.protocol.adapter import (
     AskedToMove,
@@ -270,7 +271,6 @@ class Session:
             output=config.output if self._playout is None else PCM,
             words="told" if config.timestamps == "word" else "kept",
             paces=self._paces,
-            lexicons=service.lexicons(options),
             meter=self._node.metrics.context(self._transport, self._clock, about, self._owner),
             context_id=context_id,
             context_no=self._context_no,

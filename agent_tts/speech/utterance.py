@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from typing import Any, Literal
 
+from agent_tts.directives import Pause, Say
+from agent_tts.engine_info import SAMPLE_RATE, EngineInfo
 from agent_tts.errors import SpeechError, from_code
 from agent_tts.events import (
-    SAMPLE_RATE,
-    EngineInfo,
-    Pause,
     RequestAudio,
     RequestEvent,
     RequestFinished,
@@ -20,10 +19,7 @@ from agent_tts.events import (
     RequestStages,
     RequestStarted,
     RequestWords,
-    Say,
-    SpeechOptions,
 )
-from agent_tts.lexicon import Lexicon
 from agent_tts.messages import (
     FLAG_FLUSH,
     FLAG_LAST,
@@ -36,6 +32,7 @@ from agent_tts.messages import (
     Word,
     Words,
 )
+from agent_tts.options import SpeechOptions
 from agent_tts.protocol.options import OutputFormat
 from agent_tts.protocol.utterance import AnyUtterance, UtteranceEvent
 from agent_tts.speech.audio.encoding import Chunk, make_encoder
@@ -114,7 +111,6 @@ class Utterance:
         output: OutputFormat = PCM,
         words: WordsMode = "told",
         paces: Paces | None = None,
-        lexicons: Sequence[Lexicon] = (),
         meter: Meter | None = None,
         context_id: str = "",
         context_no: int = 1,
@@ -149,7 +145,7 @@ class Utterance:
         self._markup = MarkupReader() if options.markup == "auto" else None
         self._marks = Marks(self.context_id)
         # Says words as the lexicons have them; None without one.
-        self._lexicon = LexiconReader(lexicons) if lexicons else None
+        self._lexicon = LexiconReader(request.lexicons) if request.lexicons else None
         # Characters of text so far, or of what is said for it if that is longer, tags included; and unanswered flushes.
         self.chars = 0
         self.flushes = 0

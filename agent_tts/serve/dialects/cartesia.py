@@ -13,8 +13,8 @@ from pydantic import Field, field_validator
 
 from agent_tts.config.settings import Limits
 from agent_tts.errors import BadMessage, SpeechError, TextTooLong, UnknownDictionary, cut_short
-from agent_tts.events import SpeechOptions
 from agent_tts.messages import Append, Audio, Cancel, End, Finished, Flush, Flushed, Open, Word, Words
+from agent_tts.options import SpeechOptions
 from agent_tts.protocol import v1 as protocol
 from agent_tts.protocol.adapter import Command, Created, Event, Failed, ProtocolAdapter
 from agent_tts.protocol.options import MIN_LEAD_MS, Lenient, SessionConfig, SpeakerEmbedding

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from agent_tts.config.settings import Limits
+from agent_tts.engine_info import FRAME_MS
 from agent_tts.errors import SpeechError, Starved, TextTooLong, UnknownContext, UnknownDictionary, cut_short
-from agent_tts.events import FRAME_MS
 from agent_tts.messages import Append, Audio, Cancel, End, Finished, Flush, Open, Word, Words
 from agent_tts.protocol import v1 as protocol
 from agent_tts.protocol.adapter import Close, Command, Echo, Event, Failed, ProtocolAdapter, Update

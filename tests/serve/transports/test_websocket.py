@@ -12,7 +12,7 @@ import pytest
 from starlette.routing import WebSocketRoute
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from agent_tts.events import FRAME_BYTES
+from agent_tts.engine_info import FRAME_BYTES
 from agent_tts.protocol.adapter import Command, Event, ProtocolAdapter
 from agent_tts.serve.app import create_app
 from agent_tts.serve.server import SPARE_CONNECTIONS, WebSocketProtocol
