@@ -19,7 +19,7 @@ from agent_tts.serve.dialects.jambonz import JambonzAdapter
 from tests.serve.dialects.hearing import FIRST, LONG, NEXT, SECOND, VOICE, check_spoken
 from tests.support import RunningNode, running_node
 
-pytestmark = [pytest.mark.node, pytest.mark.real_time]
+pytestmark = pytest.mark.node
 
 KEY = "correct-horse-battery-staple"
 LIMIT_S = 20.0
