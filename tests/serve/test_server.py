@@ -20,8 +20,14 @@ import httpx
 import pytest
 from websockets.exceptions import WebSocketException
 
-from agent_tts.serve.server import MAX_FRAGMENTS, MAX_HEADER_BYTES, MAX_URL_BYTES, HttpProtocol, WebSocketProtocol
 from agent_tts.serve.session import Session
+from agent_tts.serve.transports.uvicorn_protocols import (
+    MAX_FRAGMENTS,
+    MAX_HEADER_BYTES,
+    MAX_URL_BYTES,
+    HttpProtocol,
+    WebSocketProtocol,
+)
 from agent_tts.serve.transports.websocket import Connection
 from agent_tts.speech.engine_request import EngineRequest
 from agent_tts.speech.utterance import Utterance
@@ -245,7 +251,7 @@ async def test_a_flood_of_frames_without_a_message_is_cut(attack: str, refused: 
 async def test_slow_fragments_do_not_pile_up() -> None:
     """Guards MAX_FRAGMENTS, with the rate limit off."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("agent_tts.serve.server.IDLE_FRAMES_BURST", 1_000_000)
+        patch.setattr("agent_tts.serve.transports.uvicorn_protocols.IDLE_FRAMES_BURST", 1_000_000)
         async with running_node() as running, raw(running) as sock:
             loop = asyncio.get_running_loop()
             await loop.sock_sendall(sock, HELLO)

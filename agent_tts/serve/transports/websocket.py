@@ -21,9 +21,9 @@ from agent_tts.serve.guard import Client
 from agent_tts.serve.node import Node
 from agent_tts.serve.routes import openai
 from agent_tts.serve.routes.http import retry_headers
-from agent_tts.serve.server import WebSocketProtocol
 from agent_tts.serve.session import Session
 from agent_tts.serve.token_bucket import TokenBucket
+from agent_tts.serve.transports.uvicorn_protocols import WebSocketProtocol
 from agent_tts.serve.transports.writer import WRITE_BYTES, Writer
 
 # Close codes of errors that refuse a connection.
