@@ -11,7 +11,7 @@ import functools
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, get_type_hints
 
-from agent_tts.lexicon import Lexicon
+from agent_tts.text.entries import Lexicon
 
 SAMPLE_RATE = 24_000  # Hz, mono, of every engine
 FRAME_SAMPLES = 1_920  # 80 ms

@@ -21,12 +21,12 @@ from agent_tts.engine.scheduler import Scheduler
 from agent_tts.engine.tone import ToneEngine
 from agent_tts.events import EngineEvent, Model
 from agent_tts.ipc.front_messages import Place
+from agent_tts.serve.access.ledger_client import OwnLedger
 from agent_tts.serve.app import create_app
 from agent_tts.serve.dictionaries import Dictionaries
-from agent_tts.serve.ledger_client import OwnLedger
-from agent_tts.serve.listener import listen
 from agent_tts.serve.node import Node
-from agent_tts.serve.server import NodeServer
+from agent_tts.serve.processes.listener import listen
+from agent_tts.serve.processes.server import NodeServer
 from agent_tts.speech.engine_handle import EngineClient, EngineClientFactory
 from tests.in_process import InProcessEngine
 

@@ -16,7 +16,7 @@ import typer
 
 from agent_tts.errors import SettingsError, SpeechError
 from agent_tts.events import Sampling, SpeechOptions, declared
-from agent_tts.lexicon import Lexicon
+from agent_tts.text.entries import Lexicon
 
 # Exit codes: a wrong option or setting; as a shell has them for SIGINT, SIGTERM and SIGPIPE.
 USAGE = 2

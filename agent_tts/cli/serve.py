@@ -39,10 +39,10 @@ def serve(config: str | None, flags: dict[str, Any], print_config: bool, extensi
     if settings.fronts not in ("auto", sum(part.listens for part in parts)):
         logger.warning("fronts: {} are set, but on this system a node has one", settings.fronts)
     if len(parts) > 1:
-        from agent_tts.serve.supervisor import supervise
+        from agent_tts.serve.processes.supervisor import supervise
 
         return supervise(settings, parts, lambda url: welcome(settings, url), lambda: read().settings)
-    from agent_tts.serve.run import run
+    from agent_tts.serve.processes.run import run
 
     return run(settings, lambda url: welcome(settings, url), extension, lambda: read().settings)
 

@@ -23,8 +23,8 @@ from pydantic import TypeAdapter
 from agent_tts.config import settings as config
 from agent_tts.errors import Internal, InvalidRequest, SettingsError, StorageFull, UnknownDictionary
 from agent_tts.file_lock import file_lock
-from agent_tts.lexicon import Entry, Lexicon
-from agent_tts.phones import to_ipa
+from agent_tts.text.entries import Entry, Lexicon
+from agent_tts.text.phones import to_ipa
 from agent_tts.voices.library import default_folder
 
 MAX_RULES = 1_000  # of one dictionary

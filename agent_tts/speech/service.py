@@ -9,11 +9,11 @@ from types import MappingProxyType
 
 from agent_tts.errors import RETRY_MS, Draining, EngineLost
 from agent_tts.events import EngineInfo, SpeechOptions, StoredVoices
-from agent_tts.lexicon import Lexicon
 from agent_tts.speech.engine_handle import EngineClientFactory, EngineHandle, EngineObserver
 from agent_tts.speech.engine_request import EngineRequest
 from agent_tts.speech.moving import Mover
 from agent_tts.speech.routing import Routing
+from agent_tts.text.entries import Lexicon
 from agent_tts.voices.library import VoiceLibrary
 
 

@@ -22,7 +22,6 @@ from agent_tts.events import (
     Say,
     SpeechOptions,
 )
-from agent_tts.lexicon import Lexicon
 from agent_tts.protocol.context import (
     FLAG_FLUSH,
     FLAG_LAST,
@@ -42,6 +41,7 @@ from agent_tts.speech.engine_request import EngineRequest
 from agent_tts.speech.words.marks import Marks
 from agent_tts.speech.words.timeline import LateTimeline, Paces, WordTimeline
 from agent_tts.text import markup
+from agent_tts.text.entries import Lexicon
 from agent_tts.text.lexicon import LexiconReader
 from agent_tts.text.markup import Item, MarkupReader
 

@@ -37,8 +37,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from agent_tts.config.settings import Voices
 from agent_tts.errors import Internal, SettingsError, StorageFull, UnknownVoice, Unsupported, VoiceExists, VoiceLimit
 from agent_tts.file_lock import LOCK_S, file_lock
-from agent_tts.lexicon import Lexicon
 from agent_tts.model.adapter_file import CONFIG, WEIGHTS, AdapterFile
+from agent_tts.text.entries import Lexicon
 from agent_tts.voices.names import checked_name, did_you_mean, is_name, library_name
 from agent_tts.voices.store import Files, StoreLost, VoiceStore
 

@@ -1,7 +1,7 @@
 """Hostile input over real sockets, all of it at once: each case is refused or cut, and other clients do not notice.
 
-`tests/serve/test_server.py` covers floods and slow senders; each case here is invalid in one way. `harmless` runs a
-normal client beside them, checks its audio and timing, and checks memory and connections.
+`tests/serve/processes/test_server.py` covers floods and slow senders; each case here is invalid in one way. `harmless`
+runs a normal client beside them, checks its audio and timing, and checks memory and connections.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from websockets.exceptions import ConnectionClosed
 
 from agent_tts.events import Model
 from agent_tts.serve.app import create_app
-from tests.serve.test_server import FAST, HEAD, HEALTH, HELLO, UPGRADE, harmless, raw, read_all, read_until
+from tests.serve.processes.test_server import FAST, HEAD, HEALTH, HELLO, UPGRADE, harmless, raw, read_all, read_until
 from tests.support import RunningNode, running_app, running_node, settings_of, with_models
 from tests.wire import wire
 

@@ -28,8 +28,8 @@ from agent_tts.engine.qwen3.engine import Qwen3Engine
 from agent_tts.engine.qwen3.graphs import BUCKETS, PrefillBudget, StepResult
 from agent_tts.engine.scheduler import Scheduler
 from agent_tts.events import EngineEvent, NamedVoice, SpeechOptions
-from agent_tts.in_child import settle
 from agent_tts.ipc.wire import TO_ENGINE, Decoder, encode
+from agent_tts.system.in_child import settle
 
 SLOTS = 64
 VOICE = SpeechOptions("ryan", lead_ms=None, resolved=NamedVoice("ryan"))

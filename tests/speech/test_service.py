@@ -25,10 +25,10 @@ from agent_tts.events import (
     RequestStarted,
     SpeechOptions,
 )
-from agent_tts.lexicon import Lexicon
 from agent_tts.speech.engine_handle import EngineClient, EngineClientFactory, EngineObserver
 from agent_tts.speech.engine_request import EngineRequest
 from agent_tts.speech.service import SpeechService
+from agent_tts.text.entries import Lexicon
 from agent_tts.voices.library import StoredVoice, VoiceLibrary
 from tests.in_process import InProcessEngine
 from tests.support import until, with_models

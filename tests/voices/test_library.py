@@ -33,8 +33,8 @@ from agent_tts.errors import (
     VoiceExists,
     VoiceLimit,
 )
-from agent_tts.lexicon import Lexicon
 from agent_tts.model.entries import CheckpointError
+from agent_tts.text.entries import Lexicon
 from agent_tts.voices import library as library_module
 from agent_tts.voices.library import Consent, StoredVoice, VoiceLibrary, default_folder
 from tests.small_disk import NEEDS_ROOT, small_disk

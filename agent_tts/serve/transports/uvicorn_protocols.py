@@ -21,13 +21,13 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from websockets.frames import CloseCode, Frame, Opcode
 from websockets.protocol import State
 
-from agent_tts import open_files
 from agent_tts.config.settings import Settings
-from agent_tts.serve import tcp
 from agent_tts.serve.connections import CONNECTION, ConnectionTable, Standing
 from agent_tts.serve.fronts import connections
-from agent_tts.serve.tls import server_context
 from agent_tts.serve.token_bucket import TokenBucket
+from agent_tts.serve.transports import tcp
+from agent_tts.serve.transports.tls import server_context
+from agent_tts.system import open_files
 
 if TYPE_CHECKING:
     from uvicorn._types import ASGIReceiveEvent, ASGISendEvent

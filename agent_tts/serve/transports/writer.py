@@ -9,8 +9,8 @@ from starlette.types import Message, Receive, Scope, Send
 
 from agent_tts.config.settings import Timeouts
 from agent_tts.errors import SlowConsumer
-from agent_tts.serve import tcp
 from agent_tts.serve.connections import CONNECTION
+from agent_tts.serve.transports import tcp
 from agent_tts.serve.transports.pace import Pace
 from agent_tts.serve.transports.uvicorn_protocols import HttpProtocol, WebSocketProtocol, cut, socket_of
 

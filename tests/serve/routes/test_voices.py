@@ -23,8 +23,8 @@ from safetensors.numpy import load_file
 from agent_tts.bench.checkpoint import write
 from agent_tts.errors import UnknownVoice
 from agent_tts.events import Model, SpeechOptions
+from agent_tts.serve.access.ledger import MAX_CLIPS, MAX_UPLOADS
 from agent_tts.serve.app import create_app
-from agent_tts.serve.ledger import MAX_CLIPS, MAX_UPLOADS
 from tests.fronts import running_fronts
 from tests.serve.routes.test_http import error_of, open_raw, read_all
 from tests.small_disk import NEEDS_ROOT, small_disk
