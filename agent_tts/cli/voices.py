@@ -22,8 +22,8 @@ from agent_tts.cli.options import AddFlags, ListFlags
 from agent_tts.config.lexicon import read_lexicon
 from agent_tts.config.loading import load_settings
 from agent_tts.config.settings import Settings
+from agent_tts.engine_info import FRAME_MS
 from agent_tts.errors import SettingsError, UnsupportedLanguage
-from agent_tts.events import FRAME_MS
 from agent_tts.model.config import ModelConfig
 from agent_tts.model.entries import CheckpointError
 from agent_tts.serve.local_engine import engine

@@ -12,6 +12,8 @@ import soxr
 from numpy.typing import NDArray
 
 from agent_tts.config.settings import Settings
+from agent_tts.directives import Language as SpokenLanguage
+from agent_tts.directives import Prosody
 from agent_tts.engine.base import AlignedOutput, Engine, Faults, StartRequest, StepInput, StepOutput
 from agent_tts.engine.espeak.library import (
     PITCH_MAX,
@@ -30,9 +32,10 @@ from agent_tts.engine.espeak.voices import EspeakVoices
 from agent_tts.engine.espeak.workers import EspeakWorkers, Job
 from agent_tts.engine.gain import Leveler, Levels, amplify
 from agent_tts.engine.slots import SlotFeed, SlotTable
+from agent_tts.engine_info import SAMPLE_RATE, EngineInfo
 from agent_tts.errors import BadMessage
-from agent_tts.events import SAMPLE_RATE, EngineInfo, Prosody, SpeechOptions, WordTime, within
-from agent_tts.events import Language as SpokenLanguage
+from agent_tts.events import WordTime
+from agent_tts.options import EngineOptions, within
 from agent_tts.text.directives import Ability, Directives
 from agent_tts.text.feed import Unit
 
@@ -81,7 +84,6 @@ class EspeakEngine(Engine):
             languages=self._voices.languages,
             aliases=self._voices.aliases,
             aligns_words=True,
-            performs=PERFORMS,
         )
         self._first_words = settings.espeak.first_words
         self._slots = SlotTable(slots, self._make)
@@ -111,7 +113,7 @@ class EspeakEngine(Engine):
         self._workers.close()
 
     def _make(self, opened: StartRequest) -> _EspeakRequest:
-        language, variant = self._voices.resolve(opened.options.resolved, opened.options.language)
+        language, variant = self._voices.resolve(opened.options.voice, opened.options.language)
         directives = Directives(PERFORMS, self._voices.languages, language.code)
         feed = SlotFeed(opened, language.code, self._first_words, directives)
         leveler = self._levels.leveler(opened.options, self._workers.sample_rate)
@@ -119,7 +121,7 @@ class EspeakEngine(Engine):
 
 
 def delivery(
-    language: Language, variant: str | None, options: SpeechOptions, prosody: Prosody | None = None
+    language: Language, variant: str | None, options: EngineOptions, prosody: Prosody | None = None
 ) -> Delivery:
     """How a request is spoken, and a part of it with its own `prosody`."""
     speed, its_pitch = options.speed, options.pitch
@@ -147,7 +149,7 @@ class _EspeakRequest:
         workers: EspeakWorkers,
         voices: EspeakVoices,
         feed: SlotFeed,
-        options: SpeechOptions,
+        options: EngineOptions,
         language: Language,
         variant: str | None,
         leveler: Leveler | None,

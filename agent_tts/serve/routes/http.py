@@ -131,8 +131,8 @@ async def create_speech(request: Request, client: Authorized) -> Response:
     else:
         media_type, make_body = CONTENT_TYPES[file], partial(FileBody, file)
     response = SpeechResponse(node, client, wanted.input, options, media_type, make_body, seal=seal)
-    if response.options.voice is not None:
-        response.headers["X-Voice"] = response.options.voice
+    if response.resolved.voice is not None:
+        response.headers["X-Voice"] = response.resolved.voice
     return response
 
 

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from agent_tts.events import SAMPLE_RATE
+from agent_tts.engine_info import SAMPLE_RATE
 from agent_tts.speech.audio.opus import OpusEncoder
 from agent_tts.speech.audio.packet_clock import PACKET_MS
 

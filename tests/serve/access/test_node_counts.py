@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from agent_tts.agent import relay, server
 from agent_tts.config.settings import Settings
-from agent_tts.events import Model
+from agent_tts.engine_info import Model
 from agent_tts.ipc.channel import NoAnswer
 from agent_tts.ipc.front_messages import Claim, Token
 from agent_tts.serve.access.ledger import MAX_UPLOADS
