@@ -30,7 +30,7 @@ LAYERS = {
     "speech": {"protocol", "sound", "text", "voices"},  # rules for numbers and abbreviations in text
     "serve": {"config", "ipc", "protocol", "sound", "speech", "system", "text", "voices"},
     "integrations": {"client", "config", "protocol", "serve", "speech", "text"},
-    "agent": {"config", "integrations", "ipc", "protocol", "serve", "speech", "voices"},
+    "agent": {"config", "integrations", "ipc", "protocol", "serve", "speech", "system", "voices"},
     "doctor": {"config", "serve", "speech", "system", "voices"},
     "cluster": {"config", "serve", "system"},  # `ray` is imported by nothing else
     "bench": {"client", "config", "doctor", "model", "protocol", "serve", "sound", "system", "voices"},

@@ -38,7 +38,7 @@ def exposed() -> Labels:
     """All samples of a fleet's node with several fronts and an agent, after some work, parsed by Prometheus' client."""
     metrics, counts, fronts = Metrics(), NodeCounts(Settings()), pages.NodePages()
     agent = AgentMetrics(metrics.registry)
-    Fleet(counts._ledger, RedisCounts("redis://127.0.0.1", ""), closed=False, clock=time.monotonic).show(
+    Fleet(counts.ledger.counts, RedisCounts("redis://127.0.0.1", ""), closed=False, clock=time.monotonic).show(
         counts._registry
     )
     counts.engines.started(0, EngineInfo("tone", "tone", 4, (), "a", {}))

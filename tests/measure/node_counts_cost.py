@@ -42,7 +42,7 @@ def front(number: int, end: socket.socket) -> SupervisorClient:
         meter.text(1)
         meter.audio(80)
         meter.finished(RequestFinished(1, "end", busy_ms=1))
-    supervisor = SupervisorClient(number, Channel(end, ToFront, lambda _: None), bytes(32).hex())
+    supervisor = SupervisorClient(number, Channel(end, ToFront, lambda _: None), bytes(32))
     supervisor.channel.handle(FrontPage, lambda _: pages.write(metrics.registry))
     return supervisor
 
