@@ -6,19 +6,16 @@ package.
 
 from __future__ import annotations
 
-import sys
-import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
-
-from agent_tts.renamed import NAMES, Finder
 
 if TYPE_CHECKING:
     from agent_tts.client.connection import ConnectionLost, NodeConnection
     from agent_tts.client.moving import MovingConnection, connect
     from agent_tts.client.resuming import ResumableUtterance
-    from agent_tts.client.utterance import Audio, Cancelled, Done, Flushed, Mark, RemoteUtterance, Word, Words
+    from agent_tts.client.utterance import RemoteUtterance
     from agent_tts.errors import SpeechError
+    from agent_tts.messages import Audio, Cancelled, Finished, Flushed, Mark, Word, Words
 
 __version__ = "0.1.0"
 
@@ -26,7 +23,7 @@ __all__ = [
     "Audio",
     "Cancelled",
     "ConnectionLost",
-    "Done",
+    "Finished",
     "Flushed",
     "Mark",
     "MovingConnection",
@@ -40,25 +37,21 @@ __all__ = [
     "connect",
 ]
 
-# The module of each name that is not in `client.utterance`.
+# The module of each name that is not in `messages`.
 _HOMES = {
     "ConnectionLost": "client.connection",
     "MovingConnection": "client.moving",
     "NodeConnection": "client.connection",
+    "RemoteUtterance": "client.utterance",
     "ResumableUtterance": "client.resuming",
     "SpeechError": "errors",
     "connect": "client.moving",
 }
 
-sys.meta_path.append(Finder())
-
 
 def __getattr__(name: str) -> Any:
-    if name in NAMES:
-        warnings.warn(f"agent_tts.{name} is now agent_tts.{NAMES[name]}", DeprecationWarning, stacklevel=2)
-        name = NAMES[name]
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    home = import_module(f"agent_tts.{_HOMES.get(name, 'client.utterance')}")
+    home = import_module(f"agent_tts.{_HOMES.get(name, 'messages')}")
     value = globals()[name] = getattr(home, name)
     return value

@@ -15,10 +15,12 @@ from promql_parser import parse
 
 from agent_tts.agent.turns import AgentMetrics
 from agent_tts.config.settings import Settings
-from agent_tts.events import EngineInfo, EnginePong, RequestFinished
-from agent_tts.serve.fleet import Fleet
-from agent_tts.serve.fleet_redis import RedisCounts
-from agent_tts.serve.node_counts import NodeCounts
+from agent_tts.engine_info import EngineInfo
+from agent_tts.events import EnginePong
+from agent_tts.messages import Finished
+from agent_tts.serve.access.fleet import Fleet
+from agent_tts.serve.access.fleet_redis import RedisCounts
+from agent_tts.serve.access.node_counts import NodeCounts
 from agent_tts.serve.telemetry import pages
 from agent_tts.serve.telemetry.metrics import Metrics
 
@@ -37,7 +39,7 @@ def exposed() -> Labels:
     """All samples of a fleet's node with several fronts and an agent, after some work, parsed by Prometheus' client."""
     metrics, counts, fronts = Metrics(), NodeCounts(Settings()), pages.NodePages()
     agent = AgentMetrics(metrics.registry)
-    Fleet(counts._ledger, RedisCounts("redis://127.0.0.1", ""), closed=False, clock=time.monotonic).show(
+    Fleet(counts.ledger.counts, RedisCounts("redis://127.0.0.1", ""), closed=False, clock=time.monotonic).show(
         counts._registry
     )
     counts.engines.started(0, EngineInfo("tone", "tone", 4, (), "a", {}))
@@ -49,7 +51,7 @@ def exposed() -> Labels:
         meter.text(1)
         meter.audio(80)
         meter.cancelled()
-        meter.finished(RequestFinished(1, "error", code="at_capacity"))
+        meter.finished(Finished("c", "error", code="at_capacity"))
     for labelled in (agent.calls.labels("rtc"), agent.turns.labels("answered")):
         labelled.inc()
     agent.turn.labels("audio_first").observe(0.1)

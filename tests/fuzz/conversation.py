@@ -11,7 +11,7 @@ from agent_tts.config.settings import Settings
 from agent_tts.engine.factory import create_loop
 from agent_tts.events import EngineCommand, EngineEvent
 from agent_tts.protocol.adapter import ProtocolAdapter
-from agent_tts.serve.guard import Guard
+from agent_tts.serve.access.guard import Guard
 from agent_tts.serve.node import Node
 from agent_tts.serve.session import Session
 from agent_tts.serve.telemetry.metrics import Metrics
@@ -70,10 +70,10 @@ class Conversation:
 
     def told(self, adapter: ProtocolAdapter) -> Iterator[str | bytes]:
         """All messages to the client that are due now, encoded in its dialect."""
-        while adapter.closing is None and (item := self.session.poll()) is not None:
-            yield from adapter.encode(item)
-            if (follow := getattr(adapter, "follow", None)) is not None:  # an adapter that holds messages back
-                self.session.receive(follow())
+        while adapter.closing is None and (event := self.session.poll()) is not None:
+            yield from adapter.encode(event)
+            if more := adapter.follow():
+                self.session.receive(more)
 
     def lose_engine(self) -> None:
         """The engine dies and is replaced at once."""

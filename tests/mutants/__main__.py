@@ -47,7 +47,7 @@ def run(name: str, progress: Progress, jobs: int, every: int, like: str) -> Outc
     """Run the tests of a module on its mutants, and say which survive."""
     outcome, began = Outcome(), time.monotonic()
     task = progress.add_task(name, total=None)
-    known = dict(MODULES[name].equivalent)
+    known = MODULES[name].reasons
 
     def say(title: str, what: str) -> None:
         progress.console.print(f"{name}: {title}: {what}", markup=False, highlight=False)

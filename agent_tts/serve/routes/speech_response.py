@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import dataclasses
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -12,16 +13,17 @@ from loguru import logger
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from agent_tts.engine_info import SAMPLE_RATE
 from agent_tts.errors import SlowConsumer, SpeechError, cut_short
-from agent_tts.events import SAMPLE_RATE, SpeechOptions
+from agent_tts.messages import Audio, Finished, Words
+from agent_tts.options import SpeechOptions
 from agent_tts.protocol import v1 as protocol
-from agent_tts.protocol.context import AudioChunk, Done, Words
-from agent_tts.provenance import HEADERS
-from agent_tts.serve.fair_queue import Flow
-from agent_tts.serve.guard import Client
+from agent_tts.serve import openai
+from agent_tts.serve.access.fair_queue import Flow
+from agent_tts.serve.access.guard import Client
 from agent_tts.serve.node import Node
-from agent_tts.serve.routes import openai
 from agent_tts.serve.transports.writer import Writer, disconnected
+from agent_tts.sound.provenance import HEADERS
 from agent_tts.speech.audio.files import HEADER_BYTES, FileEncoder, wav_header
 from agent_tts.speech.utterance import LocalUtterance, Utterance, WordsMode
 
@@ -32,7 +34,7 @@ PCM_BYTES_PER_S = 2 * SAMPLE_RATE
 class Body:
     """The body of one response, made while audio arrives: a file, or events of a dialect. Pure."""
 
-    def words(self, words: Words) -> bytes:
+    def words(self, words: Words[str]) -> bytes:
         """Word times, sent before their audio; called only if words were requested."""
         return b""
 
@@ -145,7 +147,9 @@ class SpeechResponse(Response):
         self._node = node
         self._client = client
         self._text = text
-        self.options = node.service.resolve(options)
+        self.resolved = node.service.resolve(options)
+        # A model's name may contain the language.
+        self._options = dataclasses.replace(options, language=self.resolved.options.language)
         # Called after the text was sent to the engine, because creating an encoder takes time.
         self._make_body = make_body
         self._words: WordsMode = words
@@ -162,13 +166,12 @@ class SpeechResponse(Response):
             try:
                 owner = admitted.enter_context(await self._node.guard.admit(self._client))
                 self._node.metrics.usage.check(owner)
-                request = self._node.service.open(self.options, owner)
+                request = self._node.service.open(self.resolved, owner)
             except SpeechError as error:
                 refused.labels(error.code).inc()
                 raise
             meter = self._node.metrics.context(TRANSPORT, owner=owner)
-            info, lexicons = self._node.service.info, self._node.service.lexicons(self.options)
-            spoken = Utterance(request, info, self.options, words=self._words, lexicons=lexicons, meter=meter)
+            spoken = Utterance(request, self._node.service.info, self._options, words=self._words, meter=meter)
             utterance = LocalUtterance(spoken)
             try:
                 await self._speak(utterance, writer, receive)
@@ -197,7 +200,7 @@ class SpeechResponse(Response):
                 case Words():
                     async with encoder:
                         held += body.words(event)
-                case AudioChunk(payload=pcm) if pcm:
+                case Audio(payload=pcm) if pcm:
                     if self._seal is None:
                         await self._start(writer)
                     async with encoder:
@@ -206,9 +209,9 @@ class SpeechResponse(Response):
                     if data:
                         await writer.write({"type": "http.response.body", "body": data, "more_body": True}, held_s)
                         held_s = 0.0
-                case Done(reason="cancelled"):
+                case Finished(reason="cancelled"):
                     return  # the client has disconnected
-                case Done(reason=reason, audio_ms=audio_ms):
+                case Finished(reason=reason, audio_ms=audio_ms):
                     error = cut_short(audio_ms) if reason == "length" else utterance.error
                     if error is not None and not self._started:
                         raise error

@@ -1,0 +1,229 @@
+"""The authorization matrix: every route with every kind of client. A route without a row fails."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from starlette.routing import BaseRoute, Mount
+from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+from agent_tts.config.settings import Settings
+from agent_tts.serve.app import create_app
+from tests.support import RunningNode, running_node
+from tests.wire import wire
+
+pytestmark = pytest.mark.node
+
+KEY = "correct-horse-battery-staple"
+AUTH = {"api_keys": [KEY], "allowed_origins": ["https://app.example"]}
+RIGHT = {"Authorization": f"Bearer {KEY}"}
+WRONG = {"Authorization": "Bearer wrong"}
+BAD_ORIGIN = {"Origin": "https://evil.example"}
+GOOD_ORIGIN = {"Origin": "https://app.example"}
+
+OPEN = "open"  # any client
+KEYED = "keyed"  # a client with a key
+STREAM = "stream"  # a key or a one-time token
+
+MATRIX = {
+    ("GET", "/"): OPEN,
+    ("MOUNT", "/web"): OPEN,
+    ("GET", "/docs"): OPEN,
+    ("GET", "/docs/{name:path}"): OPEN,
+    ("GET", "/openapi.json"): OPEN,
+    ("GET", "/api/agent"): OPEN,
+    ("GET", "/health"): OPEN,
+    ("GET", "/ready"): OPEN,
+    ("GET", "/metrics"): KEYED,
+    ("GET", "/api/operator"): KEYED,
+    ("POST", "/v1/audio/speech"): KEYED,
+    ("GET", "/v1/audio/voices"): KEYED,
+    ("POST", "/v1/audio/voices"): KEYED,
+    ("DELETE", "/v1/audio/voices"): KEYED,
+    ("DELETE", "/v1/audio/voices/{name}"): KEYED,
+    ("GET", "/v1/audio/voices/{name}"): KEYED,
+    ("GET", "/v1/audio/voices/{name}/lexicon"): KEYED,
+    ("PUT", "/v1/audio/voices/{name}/lexicon"): KEYED,
+    ("POST", "/v1/audio/detect"): KEYED,
+    ("GET", "/v1/models"): KEYED,
+    ("GET", "/v1/models/{model:path}"): KEYED,
+    ("POST", "/v1/text-to-speech/{voice_id}"): KEYED,
+    ("POST", "/v1/text-to-speech/{voice_id}/stream"): KEYED,
+    ("POST", "/v1/text-to-speech/{voice_id}/stream/with-timestamps"): KEYED,
+    ("POST", "/v1/text-to-speech/{voice_id}/with-timestamps"): KEYED,
+    ("POST", "/v1/tokens"): KEYED,
+    ("POST", "/tts/bytes"): KEYED,
+    ("POST", "/tts/sse"): KEYED,
+    ("POST", "/v1/speak"): KEYED,
+    ("POST", "/v2/speak"): KEYED,
+    ("GET", "/v1/voices"): KEYED,
+    ("POST", "/v1/vapi"): KEYED,
+    ("POST", "/v1/jambonz"): KEYED,
+    ("GET", "/pronunciation-dicts/"): KEYED,
+    ("POST", "/pronunciation-dicts/"): KEYED,
+    ("GET", "/pronunciation-dicts/{dictionary_id}"): KEYED,
+    ("PATCH", "/pronunciation-dicts/{dictionary_id}"): KEYED,
+    ("DELETE", "/pronunciation-dicts/{dictionary_id}"): KEYED,
+    ("GET", "/v1/pronunciation-dictionaries"): KEYED,
+    ("POST", "/v1/pronunciation-dictionaries/add-from-rules"): KEYED,
+    ("POST", "/v1/pronunciation-dictionaries/add-from-file"): KEYED,
+    ("GET", "/v1/pronunciation-dictionaries/{dictionary_id}"): KEYED,
+    ("PATCH", "/v1/pronunciation-dictionaries/{dictionary_id}"): KEYED,
+    ("GET", "/v1/pronunciation-dictionaries/{dictionary_id}/{version_id}/download"): KEYED,
+    ("POST", "/v1/pronunciation-dictionaries/{dictionary_id}/set-rules"): KEYED,
+    ("POST", "/v1/pronunciation-dictionaries/{dictionary_id}/add-rules"): KEYED,
+    ("POST", "/v1/pronunciation-dictionaries/{dictionary_id}/remove-rules"): KEYED,
+    ("POST", "/v1/rtc/offer"): STREAM,
+    ("GET", "/v1/rtc/ice"): KEYED,
+    ("DELETE", "/v1/rtc/{session_id}"): KEYED,
+    ("WEBSOCKET", "/v1/tts/stream"): STREAM,
+    ("WEBSOCKET", "/tts/websocket"): STREAM,
+    ("WEBSOCKET", "/v1/text-to-speech/{voice_id}/stream-input"): STREAM,
+    ("WEBSOCKET", "/v1/text-to-speech/{voice_id}/multi-stream-input"): STREAM,
+    ("WEBSOCKET", "/v1/speak"): STREAM,
+    ("WEBSOCKET", "/v1/jambonz"): STREAM,
+    ("WEBSOCKET", "/v2/speak"): STREAM,
+    ("WEBSOCKET", "/v1/audio/speech/stream"): STREAM,
+}
+REFUSED: tuple[dict[str, str], ...] = ({}, WRONG, {**RIGHT, **BAD_ORIGIN})
+KEYED_ROUTES = [row for row, who in MATRIX.items() if who != OPEN and row[0] != "WEBSOCKET"]
+OPEN_ROUTES = [row for row, who in MATRIX.items() if who == OPEN]
+
+
+def rows(routes: list[BaseRoute]) -> Iterator[tuple[str, str]]:
+    for route in routes:
+        path = getattr(route, "path", "")
+        if isinstance(route, Mount):
+            yield "MOUNT", path
+        elif (methods := getattr(route, "methods", None)) is None:
+            yield "WEBSOCKET", path
+        else:
+            yield from ((method, path) for method in methods if method != "HEAD")
+
+
+def test_every_route_has_a_row() -> None:
+    app = create_app(Settings(engine="tone"))
+    assert set(rows(list(app.routes))) == set(MATRIX)
+
+
+async def status(running: RunningNode, method: str, path: str, headers: dict[str, str], query: str = "") -> int:
+    path = re.sub(r"{(\w+)(:\w+)?}", r"\1", path)
+    body: dict[str, Any] = {} if method == "GET" else {"json": {}}
+    # Without certificates: reading them takes longer than a request.
+    async with httpx.AsyncClient(trust_env=False, verify=False) as client:
+        response = await client.request(method, running.url + path + query, headers=headers, **body)
+        assert KEY not in response.text
+        return response.status_code
+
+
+async def test_keyed_routes() -> None:
+    """Fails if `authorized` is removed from any of them."""
+    async with running_node(auth=AUTH) as running:
+        client = running.node.guard.authorize({"x-api-key": KEY, "host": "x"}, {})
+        for method, path in KEYED_ROUTES:
+            where = f"{method} {path}"
+            for refused in ({}, WRONG, {"X-API-Key": ""}, {"Cookie": f"key={KEY}"}, {**RIGHT, **BAD_ORIGIN}):
+                assert await status(running, method, path, refused) == 401, (where, refused)
+            token, _ = running.node.guard.issue_token(client)
+            is_taken = await status(running, method, path, {}, f"?token={token}") != 401
+            assert is_taken == (MATRIX[method, path] == STREAM), where
+            for taken in (RIGHT, {"X-API-Key": KEY}, {**RIGHT, **GOOD_ORIGIN}):
+                assert await status(running, method, path, taken) not in (401, 403, 500), (where, taken)
+
+
+async def test_open_routes() -> None:
+    async with running_node(auth=AUTH) as running:
+        for method, path in OPEN_ROUTES:
+            path = path.replace("{name:path}", "") + ("/index.html" if method == "MOUNT" else "")
+            assert await status(running, "GET", path, {}) in (200, 307), path
+
+
+async def stream_close_code(running: RunningNode, query: str = "", headers: dict[str, str] | None = None) -> int | None:
+    """The code with which the stream is closed at once; None when it greets."""
+    async with wire(running.ws_url + query, additional_headers=headers or {}) as peer:
+        try:
+            first = await peer.receive()
+            assert first is not None
+            if first["type"] == "session.created":
+                return None
+            assert (first["type"], first["fatal"]) == ("error", True)
+            await peer.receive()
+        except ConnectionClosed as closed:
+            return closed.rcvd.code if closed.rcvd else None
+    raise AssertionError("neither greeted nor closed")
+
+
+async def test_the_stream() -> None:
+    """The reused token passes if `Guard._redeem` looks up instead of `pop`."""
+    async with running_node(auth=AUTH) as running:
+        for refused in REFUSED:
+            assert await stream_close_code(running, headers=refused) == 1008
+        for taken in (RIGHT, {"X-API-Key": KEY}, {**RIGHT, **GOOD_ORIGIN}):
+            assert await stream_close_code(running, headers=taken) is None
+        async with httpx.AsyncClient(trust_env=False, headers=RIGHT) as client:
+            token = (await client.post(running.url + "/v1/tokens")).json()["token"]
+        assert await stream_close_code(running, "?token=wrong") == 1008
+        assert await stream_close_code(running, f"?token={token}", GOOD_ORIGIN) is None
+        assert await stream_close_code(running, f"?token={token}", GOOD_ORIGIN) == 1008
+
+
+async def test_the_streams_of_other_vendors() -> None:
+    """Refusals in the vendor's form: a close code, or an HTTP status with the same meaning."""
+
+    async def close_code(path: str, headers: dict[str, str]) -> int | None:
+        """The code with which it is closed at once; None when it answers a ping."""
+        url = running.url.replace("http", "ws", 1) + re.sub(r"{(\w+)}", r"\1", path)
+        try:
+            socket_ = await connect(url, additional_headers=headers, proxy=None)
+        except InvalidStatus as denied:
+            if denied.response.status_code != 401:
+                raise
+            return 1008
+        async with socket_:
+            with contextlib.suppress(ConnectionClosed):
+                if headers in REFUSED:
+                    async for message in socket_:
+                        assert KEY not in str(message)
+                else:
+                    await (await socket_.ping())
+            return socket_.close_code
+
+    async with running_node(auth=AUTH, voice_aliases={"*": "tone-440"}) as running:
+        for method, path in MATRIX:
+            if method != "WEBSOCKET":
+                continue
+            for refused in REFUSED:
+                assert await close_code(path, refused) == 1008, (path, refused)
+            for taken in (RIGHT, {"Authorization": f"Token {KEY}"}, {"X-API-Key": KEY}, {"xi-api-key": KEY}):
+                assert await close_code(path, taken) is None, (path, taken)
+
+
+async def test_an_expired_token() -> None:
+    async with running_node(auth={**AUTH, "token_ttl_s": 0.001}) as running:
+        async with httpx.AsyncClient(trust_env=False, headers=RIGHT) as client:
+            token = (await client.post(running.url + "/v1/tokens")).json()["token"]
+        assert await stream_close_code(running, f"?token={token}") == 1008
+
+
+async def test_without_keys_only_foreign_origins_are_refused() -> None:
+    async with running_node() as running:
+        assert await stream_close_code(running) is None
+        assert await stream_close_code(running, headers={"Origin": running.url}) is None
+        assert await stream_close_code(running, headers=BAD_ORIGIN) == 1008
+        assert await status(running, "GET", "/v1/models", BAD_ORIGIN) == 401
+        assert await status(running, "GET", "/v1/models", {"Host": "evil.example"}) == 401
+
+
+async def test_sessions_of_a_key_are_limited() -> None:
+    async with (
+        running_node(auth=AUTH, limits={"sessions_per_key": 1}) as running,
+        wire(running.ws_url, additional_headers=RIGHT) as peer,
+    ):
+        await peer.until("session.created")
+        assert await stream_close_code(running, headers=RIGHT) == 1013
