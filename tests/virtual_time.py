@@ -34,6 +34,7 @@ _epoch = time.time() - time.monotonic()  # noqa: TID251
 
 
 if sys.platform == "linux":
+    _main_thread: int
 
     def _find_main_thread() -> None:
         global _main_thread

@@ -50,15 +50,9 @@ class Forks:
         hypothesis.settings.register_profile("mutants", phases=phases, database=None, deadline=None, derandomize=True)
         hypothesis.settings.load_profile("mutants")
 
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> None:
-        """The first failure is the end of a mutant: what it says takes longer than most tests."""
-        if not self._tries or call.excinfo is None or item.get_closest_marker("xfail"):
-            return
-        if not call.excinfo.errisinstance(pytest.skip.Exception):
-            os._exit(KILLED)
-
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed and self._tries:
+            os._exit(KILLED)
         if report.failed:
             self._failures.append(f"{report.nodeid}\n{report.longreprtext}")
 

@@ -46,12 +46,12 @@ MODULES = {
                 "Fit.add: if heard_ms > self.span(mark)[0]: -> if heard_ms >= self.span(mark)[0]:",
             ),
             "a bound of what is tried, not of what is found": (
-                "Fit._extended: if off > HOPELESS and self._expected(guess, pause.mark) > gap.start_ms - last.start_ms: "
-                "-> if off >= HOPELESS and self._expected(guess, pause.mark) > gap.start_ms - last.start_ms:",
-                "Fit._extended: if off > HOPELESS and self._expected(guess, pause.mark) > gap.start_ms - last.start_ms: "
-                "-> if off > HOPELESS and self._expected(guess, pause.mark) >= gap.start_ms - last.start_ms:",
-                "Fit._extended: if off > HOPELESS and self._expected(guess, pause.mark) > gap.start_ms - last.start_ms: "
-                "-> if off > HOPELESS and self._expected(guess, pause.mark) > gap.start_ms + last.start_ms:",
+                "Fit._extended: if off > HOPELESS and self._expected(guess, pause.mark) > gap.start_ms - last.start_ms:"
+                " -> if off >= HOPELESS and self._expected(guess, pause.mark) > gap.start_ms - last.start_ms:",
+                "Fit._extended: if off > HOPELESS and self._expected(guess, pause.mark) > gap.start_ms - last.start_ms:"
+                " -> if off > HOPELESS and self._expected(guess, pause.mark) >= gap.start_ms - last.start_ms:",
+                "Fit._extended: if off > HOPELESS and self._expected(guess, pause.mark) > gap.start_ms - last.start_ms:"
+                " -> if off > HOPELESS and self._expected(guess, pause.mark) > gap.start_ms + last.start_ms:",
                 "Fit._keep: while len(kept[0].pins) > OPEN_PINS: -> while len(kept[0].pins) >= OPEN_PINS:",
             ),
             "a length of 0 or 1 ms": (
