@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -414,16 +413,3 @@ def frame(
     report.table(title, ("fp8", "batch", *frame.PARTS, "audio s/s"), rows)
     name = f"synthetic {synthetic}" if synthetic is not None else "checkpoint"
     outputs.write("frame", {"model": name, **versions}, runs)
-
-
-def _moved(name: str) -> Callable[[], None]:
-    @command
-    def tell() -> None:
-        raise SettingsError(f"`bench {name}` is now `python -m tests.measure.{name}`, in the repository of agent-tts")
-
-    return tell
-
-
-for _name in ("agent", "browser", "cancel", "checkpoint", "parity", "words"):
-    _options = {"ignore_unknown_options": True, "allow_extra_args": True}
-    bench.command(_name, hidden=True, context_settings=_options)(_moved(_name))
