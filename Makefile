@@ -7,6 +7,8 @@ PYTHON2 ?= python2.7
 CORES  ?= $(shell $(PYTHON) -c 'import os; print(os.cpu_count() or 1)')
 # Test processes: one more than there are cores, because some tests wait for processes of their own.
 WORKERS ?= $(shell expr $(CORES) + 1)
+# The tests that pytest runs without an -m, as in pyproject.toml.
+USUAL  := not slow and not gpu and not cluster
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint configs/constraints.txt
 
 # Tests start many processes: each would compile the package for itself.
@@ -42,13 +44,19 @@ lint: $(VENV)/dev
 types: $(VENV)/dev
 	$(BIN)/mypy
 
-# What fails beside other tests runs once more alone, and must pass there: limits in real time need a core.
+# What fails beside other tests runs once more alone, and must pass there. Tests with limits in real time need a core,
+# and run after the others. Pytest's 5 says that ARGS has selected no test of a run: that is an error if it holds for both.
 all-tests: $(VENV)/dev
-	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS) || \
-		{ [ $$? = 1 ] && $(BIN)/python -m pytest --last-failed --last-failed-no-failures none $(ARGS); }
+	@$(BIN)/python -m pytest -n $(WORKERS) -m "not alone and $(USUAL)" $(ARGS); beside=$$?; \
+	if [ $$beside = 1 ]; then \
+		$(BIN)/python -m pytest --last-failed --last-failed-no-failures none $(ARGS) && beside=0; \
+	fi; \
+	case $$beside in 0 | 1 | 5) ;; *) exit $$beside ;; esac; \
+	$(BIN)/python -m pytest -m "alone and $(USUAL)" $(ARGS); alone=$$?; \
+	case $$beside$$alone in 00 | 05 | 50) ;; *) exit 1 ;; esac
 
 quick-tests: $(VENV)/dev
-	$(BIN)/python -m pytest -n $(CORES) -p no:schemathesis -m "not node and not slow and not gpu" $(ARGS)
+	$(BIN)/python -m pytest -n $(CORES) -p no:schemathesis -m "not node and not alone and $(USUAL)" $(ARGS)
 
 # First of all prerequisites of `test`: a missing browser is told before anything is installed.
 browser:

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, get_type_hints
 
 from agent_tts.lexicon import Lexicon
 
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
     """Description and limits of a field of `SpeechOptions` or `Sampling`, wherever a client may set it."""

@@ -73,12 +73,17 @@ def pytest_configure() -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """`make quick` does not import files without a test to run: some imports take seconds."""
-    if "not node" not in config.option.markexpr or TESTS not in collection_path.parents:
+    """Files without a test to run are not imported, because some imports take seconds."""
+    selected = config.option.markexpr
+    if TESTS not in collection_path.parents:
         return None
-    if collection_path.relative_to(TESTS).parts[0] in WITH_NODES:
+    if "not node" in selected and collection_path.relative_to(TESTS).parts[0] in WITH_NODES:
         return True
-    return True if collection_path.suffix == ".py" and NODE_FILE.search(collection_path.read_text("utf-8")) else None
+    if collection_path.suffix != ".py":
+        return None
+    text = collection_path.read_text("utf-8")
+    unmarked = selected.split()[:1] == ["alone"] and "mark.alone" not in text
+    return True if unmarked or ("not node" in selected and NODE_FILE.search(text)) else None
 
 
 def pytest_collection_finish() -> None:

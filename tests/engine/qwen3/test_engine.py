@@ -78,7 +78,7 @@ def engine(*folders: Path, slots: int = 2, voices: Path | None = None, **setting
     """An engine on the CPU, with these checkpoints."""
     models = tuple(Checkpoint(source=str(folder)) for folder in folders)
     qwen3 = Qwen3(models=models, device="cpu", **{"max_model_len": 256, **settings})
-    library = Voices(folder=str(voices or "/nonexistent"))
+    library = Voices(folder=str(voices or folders[0] / "missing"))
     made = Qwen3Engine(Settings(slots=slots, qwen3=qwen3, voices=library), slots)
     try:
         yield routed(made)
@@ -1295,14 +1295,13 @@ class TestSeveralModels:
             with engine(folder, slots=4) as alone:
                 assert np.array_equal(speak(alone, "Hello.", options=asked[slot]).pcm, together[slot].pcm)
 
-    def test_a_model_can_be_loaded_on_first_use_while_others_speak(self, ending: Checkpoints) -> None:
+    def test_a_model_can_be_loaded_on_first_use_while_others_speak(self, ending: Checkpoints, tmp_path: Path) -> None:
         models = (
             Checkpoint(source=str(ending("custom_voice"))),
             Checkpoint(source=str(ending("voice_design")), load="first_use"),
         )
-        settings = Settings(
-            qwen3=Qwen3(models=models, device="cpu", max_model_len=256), voices=Voices(folder="/nonexistent")
-        )
+        qwen3 = Qwen3(models=models, device="cpu", max_model_len=256)
+        settings = Settings(qwen3=qwen3, voices=Voices(folder=str(tmp_path / "missing")))
         late = Qwen3Engine(settings, 2)
         described = SpeechOptions("design", instructions="Old.", seed=0)
         spoken = speak_all(late, {0: Script(["Hello."], RYAN), 1: Script(["Hello."], described)})

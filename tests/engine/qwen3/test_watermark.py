@@ -36,7 +36,9 @@ OPTIONS = SpeechOptions(voice="ryan", language="en", seed=0, sampling=Sampling(t
 @contextmanager
 def engine(model: Path, **settings: Any) -> Iterator[Qwen3Engine]:
     qwen3 = Qwen3(models=(Checkpoint(source=str(model)),), device="cpu", max_model_len=256)
-    with closing(Qwen3Engine(Settings(qwen3=qwen3, voices=Voices(folder="/nonexistent"), **settings), 2)) as made:
+    with closing(
+        Qwen3Engine(Settings(qwen3=qwen3, voices=Voices(folder=str(model / "missing")), **settings), 2)
+    ) as made:
         yield routed(made)
 
 
