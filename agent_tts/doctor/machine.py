@@ -96,8 +96,8 @@ def espeak() -> list[Finding]:
 
 
 async def _speak() -> tuple[int, float]:
-    from agent_tts.events import SpeechOptions
-    from agent_tts.serve.own_engine import engine
+    from agent_tts.options import SpeechOptions
+    from agent_tts.serve.local_engine import engine
 
     async with engine(Settings(engine="espeak", slots=1, queue=1)) as (service, info):
         speech = service.open(SpeechOptions(lead_ms=None))

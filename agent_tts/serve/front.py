@@ -48,7 +48,7 @@ from agent_tts.serve.app import create_app, extension_of
 from agent_tts.serve.listener import share
 from agent_tts.serve.process import event_loop_factory, raise_limit_of_files, warm_up
 from agent_tts.serve.server import NodeServer
-from agent_tts.serve.supervision import Supervision
+from agent_tts.serve.supervisor_client import SupervisorClient
 from agent_tts.serve.telemetry.logs import log_to_stderr, report_fault
 from agent_tts.speech.engine_handle import EngineClientFactory
 from agent_tts.speech.service import SpeechService
@@ -106,7 +106,7 @@ class Front:
             app = create_app(
                 settings,
                 extension=extension_of(settings, setup.extension),
-                supervision=Supervision(setup.number, self._channel, setup.token_secret),
+                supervisor=SupervisorClient(setup.number, self._channel, setup.token_secret),
                 links=[self._link_to(settings, engine) for engine in range(setup.engines)],
             )
             server = FrontServer(app, settings, lambda _: self._channel.tell(FrontReady()))

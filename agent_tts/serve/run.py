@@ -20,7 +20,7 @@ from agent_tts.config.settings import Settings
 from agent_tts.errors import EngineLost
 from agent_tts.in_child import settle, without_collections
 from agent_tts.serve.listener import listen
-from agent_tts.serve.own_engine import service_of
+from agent_tts.serve.local_engine import service_of
 from agent_tts.serve.process import event_loop_factory, raise_limit_of_files, warm_up
 from agent_tts.serve.reload import Reader, Reload
 from agent_tts.serve.telemetry.logs import StderrLog, log_to_stderr, report_fault

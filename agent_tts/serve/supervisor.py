@@ -13,8 +13,9 @@ from loguru import logger
 
 from agent_tts.config.hub import with_local_models
 from agent_tts.config.settings import Settings
+from agent_tts.engine_info import EngineInfo
 from agent_tts.errors import EngineLost, SettingsError, SpeechError
-from agent_tts.events import EngineInfo, EnginePong
+from agent_tts.events import EnginePong
 from agent_tts.ipc.channel import NoAnswer
 from agent_tts.ipc.engine_process import EngineProcess, engine_processes
 from agent_tts.ipc.front_messages import (
@@ -32,11 +33,11 @@ from agent_tts.processes import Deaths
 from agent_tts.serve.front_process import FrontProcess
 from agent_tts.serve.fronts import Role
 from agent_tts.serve.listener import reserve, url_of
+from agent_tts.serve.node_counts import NodeCounts
 from agent_tts.serve.process import event_loop_factory, raise_limit_of_files
 from agent_tts.serve.reload import Change, Reader, Reload, with_secrets
 from agent_tts.serve.telemetry.logs import log_to_stderr, report_fault
 from agent_tts.serve.tls import server_context
-from agent_tts.serve.whole import Whole
 from agent_tts.speech.engine_handle import EngineHandle, EngineObserver
 from agent_tts.speech.service import SpeechService
 
@@ -97,7 +98,7 @@ class Supervisor(EngineObserver):
         self._port = port
         self._on_ready = on_ready
         # What the fronts ask for, and what is counted for all of them.
-        self._whole = Whole(settings)
+        self._counts = NodeCounts(settings)
         self._service = SpeechService(engine_processes(settings), observer=self)
         # The fronts by number, between the spawn of each and its end.
         self._fronts: dict[int, FrontProcess] = {}
@@ -121,8 +122,8 @@ class Supervisor(EngineObserver):
             asyncio.create_task(self._run_engines(), name="engines"),
             asyncio.create_task(self._run_fronts(), name="fronts"),
         ]
-        if self._whole.fleet is not None:
-            tasks.append(asyncio.create_task(self._whole.fleet.run(), name="fleet"))
+        if self._counts.fleet is not None:
+            tasks.append(asyncio.create_task(self._counts.fleet.run(), name="fleet"))
         for task in tasks:
             task.add_done_callback(self._done)
         try:
@@ -176,7 +177,7 @@ class Supervisor(EngineObserver):
         server_context(settings.tls)
         raise_limit_of_files(settings)
         self._settings = settings
-        self._whole.configure(settings)
+        self._counts.configure(settings)
         for front in self._fronts.values():
             if front.set_up:  # others get them as soon as they are
                 front.run(self._have_used(front, settings), "new settings")
@@ -213,7 +214,7 @@ class Supervisor(EngineObserver):
             self._tell(engine.number, "failed")
 
     def started(self, engine: int, info: EngineInfo) -> None:
-        self._whole.engines.started(engine, info)
+        self._counts.engines.started(engine, info)
         self._tell(engine, "starting")
         for front in self._fronts.values():
             if front.set_up:
@@ -223,10 +224,10 @@ class Supervisor(EngineObserver):
         self._tell(engine, "ready")
 
     def pulse(self, engine: int, pong: EnginePong) -> None:
-        self._whole.engines.pulse(engine, pong)
+        self._counts.engines.pulse(engine, pong)
 
     def lost(self, engine: int) -> None:
-        self._whole.engines.lost(engine)
+        self._counts.engines.lost(engine)
         self._tell(engine, "lost")
 
     def _tell(self, engine: int, state: EngineState) -> None:
@@ -296,7 +297,7 @@ class Supervisor(EngineObserver):
         finally:
             del self._fronts[number]
             await front.end()
-            self._whole.lose(number)
+            self._counts.lose(number)
         drained = self._draining and front.exit_code == 0
         if not drained:
             logger.warning("{} is lost: {}; the end of its stderr: {}", front, why, front.tail or "none")
@@ -310,14 +311,14 @@ class Supervisor(EngineObserver):
 
     async def _set_up(self, front: FrontProcess) -> None:
         settings, role = self._settings, self._roles[front.number]
-        self._whole.attach(front.number, front.channel)  # before this nobody asks it: the setup has to come first
+        self._counts.attach(front.number, front.channel)  # before this nobody asks it: the setup has to come first
         setup = FrontSetup(
             front.number,
             with_secrets(settings),
             self._port if role.listens else None,
             len(self._service.engines),
             role.extension,
-            self._whole.token_secret,
+            self._counts.token_secret,
         )
         try:
             refused = await front.channel.ask(setup, SETUP_S)
@@ -349,7 +350,7 @@ class Supervisor(EngineObserver):
     def _on_front_ready(self, front: FrontProcess) -> None:
         front.ready = True
         if not self._roles[front.number].listens:
-            self._whole.take_calls(front.number)
+            self._counts.take_calls(front.number)
         if self._started:
             logger.info("{} takes requests", front)
         elif len(self._fronts) == len(self._roles) and all(one.ready for one in self._fronts.values()):

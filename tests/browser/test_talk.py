@@ -17,7 +17,7 @@ import pytest
 from starlette.responses import JSONResponse
 
 from agent_tts.bench.checkpoint import write as write_checkpoint
-from agent_tts.events import Model
+from agent_tts.engine_info import Model
 from agent_tts.serve.app import create_app
 from agent_tts.speech.engine_handle import EngineClientFactory
 from tests.browser.conftest import ELSEWHERE, MICROPHONE_HZ

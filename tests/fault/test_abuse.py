@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 from websockets.exceptions import ConnectionClosed
 
-from agent_tts.events import Model
+from agent_tts.engine_info import Model
 from agent_tts.serve.app import create_app
 from tests.serve.test_server import FAST, HEAD, HEALTH, HELLO, UPGRADE, harmless, raw, read_all, read_until
 from tests.support import RunningNode, running_app, running_node, settings_of, with_models

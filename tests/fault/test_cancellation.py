@@ -13,7 +13,7 @@ import pytest
 
 from agent_tts.config.settings import Settings
 from agent_tts.engine.factory import create_loop
-from agent_tts.events import SpeechOptions
+from agent_tts.options import SpeechOptions
 from agent_tts.serve.app import create_app
 from agent_tts.serve.connections import CONNECTION
 from agent_tts.serve.node import Node

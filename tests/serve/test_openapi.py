@@ -16,7 +16,7 @@ from schemathesis.core.result import Ok
 from schemathesis.specs.openapi import checks
 
 from agent_tts.config.settings import Settings
-from agent_tts.events import Model
+from agent_tts.engine_info import Model
 from agent_tts.serve.app import create_app
 from tests.examples import FACTOR
 from tests.support import running_app, running_node, settings_of, until, with_models

@@ -14,7 +14,7 @@ import openai
 import pytest
 import pytest_asyncio
 
-from agent_tts.events import FRAME_BYTES, Model
+from agent_tts.engine_info import FRAME_BYTES, Model
 from agent_tts.serve.app import create_app
 from tests.engine.qwen3.test_engine import FRAMES, TEXT, assert_same, theirs
 from tests.model import oracle

@@ -18,7 +18,7 @@ from agent_tts.config.settings import Audioseal, Checkpoint, Qwen3, Settings, Vo
 from agent_tts.engine.factory import create_engine
 from agent_tts.engine.qwen3.engine import Qwen3Engine
 from agent_tts.errors import SettingsError
-from agent_tts.events import Sampling, SpeechOptions
+from agent_tts.options import Sampling, SpeechOptions
 from tests.engine.driver import Script, Spoken, routed, speak_all
 from tests.model import audioseal_files
 from tests.model.conftest import Checkpoint as Checkpoints

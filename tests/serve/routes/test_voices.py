@@ -21,8 +21,9 @@ import pytest
 from safetensors.numpy import load_file
 
 from agent_tts.bench.checkpoint import write
+from agent_tts.engine_info import Model
 from agent_tts.errors import UnknownVoice
-from agent_tts.events import Model, SpeechOptions
+from agent_tts.options import SpeechOptions
 from agent_tts.serve.app import create_app
 from agent_tts.serve.ledger import MAX_CLIPS, MAX_UPLOADS
 from tests.fronts import running_fronts
@@ -95,8 +96,8 @@ async def test_a_clone_is_made_listed_routed_and_deleted(tmp_path: Path, base: M
         assert CONSENT not in made.model_dump_json()
         assert await names(http) == ["bob"]
         assert (await http.get("/voices")).json()["clones"] is True
-        options = node.node.service.resolve(SpeechOptions(voice="bob"))
-        assert (options.voice, options.model) == ("bob", "base-tiny")
+        resolved = node.node.service.resolve(SpeechOptions(voice="bob"))
+        assert (resolved.voice, resolved.options.model) == ("bob", "base-tiny")
         again = await clone(http)
         assert (again.status_code, error_of(again)["code"]) == (409, "voice_exists")
         deleted = await http.delete("/voices/bob")

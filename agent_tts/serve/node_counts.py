@@ -31,7 +31,7 @@ from agent_tts.ipc.front_messages import (
 )
 from agent_tts.serve.fleet import Fleet, fleet_of, secret_of
 from agent_tts.serve.ledger import Ledger
-from agent_tts.serve.supervision import NO_SESSION, OTHERS_S, PAGE_S, front_of
+from agent_tts.serve.supervisor_client import NO_SESSION, OTHERS_S, PAGE_S, front_of
 from agent_tts.serve.telemetry.engine_metrics import EngineMetrics
 from agent_tts.serve.telemetry.pages import NodePages
 
@@ -40,7 +40,7 @@ A = TypeVar("A")
 FRONT_PAGE_S = PAGE_S / 5  # longest wait for the metrics of a front; then its last ones count
 
 
-class Whole:
+class NodeCounts:
     """Counts what the fronts do together, merges their metrics, and brings questions to the front that has a session.
 
     Args:

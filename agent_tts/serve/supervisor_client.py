@@ -26,7 +26,7 @@ NO_SESSION = "there is no such session"
 A = TypeVar("A")
 
 
-class Supervision:
+class SupervisorClient:
     """One front's share of its node; the `LedgerClient` of its guard.
 
     Args:
