@@ -17,24 +17,45 @@ import agent_tts
 PACKAGE = Path(agent_tts.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
 
-# Allowed imports by sub-package; every package may import the top-level modules (events, errors, settings).
+# Allowed imports by folder; every folder may import the core files at the top of the package.
 LAYERS = {
-    "config": {"model", "protocol"},  # files with a checkpoint's weights; validation errors
-    "protocol": set(),
+    "system": set(),
+    "sound": set(),
+    "config": {"model", "protocol", "text"},  # files with a checkpoint's weights; validation errors; lexicons
+    "protocol": {"text"},
     "client": {"config", "protocol"},
     "text": set(),
-    "voices": {"config", "model"},  # runs in a child process: the front has no torch
-    "model": set(),
-    "engine": {"config", "text", "voices", "model"},
-    "ipc": {"config", "engine"},  # the child runs the engine's loop
-    "speech": {"protocol", "text", "voices"},  # rules for numbers and abbreviations in text
-    "serve": {"config", "protocol", "speech", "text", "ipc", "voices"},
-    "integrations": {"client", "config", "protocol", "speech", "serve", "text"},
-    "agent": {"config", "integrations", "protocol", "serve", "speech", "ipc", "voices"},
-    "doctor": {"config", "serve", "speech", "voices"},
-    "cluster": {"config", "serve"},  # `ray` is imported by nothing else
-    "bench": {"client", "config", "doctor", "protocol", "speech", "ipc", "serve", "model", "voices"},
+    "voices": {"config", "model", "sound", "system", "text"},  # runs in a child process: the front has no torch
+    "model": {"system"},
+    "engine": {"config", "model", "sound", "system", "text", "voices"},
+    "ipc": {"config", "engine", "system"},  # the child runs the engine's loop
+    "speech": {"protocol", "sound", "text", "voices"},  # rules for numbers and abbreviations in text
+    "serve": {"config", "ipc", "protocol", "sound", "speech", "system", "text", "voices"},
+    "integrations": {"client", "config", "protocol", "serve", "speech", "text"},
+    "agent": {"config", "integrations", "ipc", "protocol", "serve", "speech", "system", "voices"},
+    "doctor": {"config", "serve", "speech", "system", "voices"},
+    "cluster": {"config", "serve", "system"},  # `ray` is imported by nothing else
+    "bench": {"client", "config", "doctor", "model", "protocol", "serve", "sound", "system", "voices"},
 }
+
+# What is around the core, and may import all of it; and the files at the top that the core may import.
+SURROUNDINGS = {"agent", "bench", "cli", "client", "cluster", "doctor", "integrations"}
+TOP = {"directives", "engine_info", "errors", "events", "file_lock", "forecast", "messages", "options"}
+ENTRANCES = {"__init__", "__main__", "livekit", "pipecat"}
+
+# The rooms of `serve/`, and the files between them: each imports only what stands before it.
+ROOMS = [
+    {"connections", "dictionaries", "fronts", "high_water", "local_engine", "openai", "token_bucket"},
+    {"telemetry"},
+    {"access"},
+    {"node"},
+    {"session"},
+    {"transports"},
+    {"routes"},
+    {"dialects"},
+    {"app"},
+    {"processes"},
+]
 
 BANNED_MODULES = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "requests", "urllib.request"}
 BANNED_CALLS = {"eval", "exec", "compile", "os.system", "os.popen", "torch.load", "urlopen", "time.time"}
@@ -142,14 +163,14 @@ def loaded_by(statement: str) -> set[str]:
     ("modules", "heavy"),
     [
         pytest.param(
-            "agent_tts.serve.run, agent_tts.serve.app, agent_tts.serve.front",
+            "agent_tts.serve.processes.run, agent_tts.serve.app, agent_tts.serve.processes.front",
             "torch transformers triton qwen_tts matplotlib",
             id="a front",
         ),
         # The supervisor carries no audio: its memory and its start are those of a few sockets. With one front the
         # engines are spawned before the server is imported.
         pytest.param(
-            "agent_tts.cli.app, agent_tts.cli.serve, agent_tts.serve.supervisor, agent_tts.serve.run",
+            "agent_tts.cli.serve, agent_tts.serve.processes.run, agent_tts.serve.processes.supervisor",
             "fastapi starlette uvicorn aiortc av torch transformers pipecat",
             id="the supervisor",
         ),
@@ -168,12 +189,40 @@ def test_libraries_are_imported_only_where_they_belong() -> None:
     assert importers("opentelemetry") == {"bench/collector.py", *tracing}
     assert {name.split("/")[0] for name in importers("pipecat")} == {"agent", "integrations"}
     assert all(name == "livekit.py" or "integrations/livekit" in name for name in importers("livekit"))
+    livekit = {name_of(path) for path in FILES if "agent_tts.integrations.livekit" in imports(path)}
+    assert all(name == "livekit.py" or "integrations/livekit" in name for name in livekit)
 
 
-def test_packages_of_integrations_are_imported_by_none_below() -> None:
-    others = {"text", "voices", "model", "engine", "ipc", "speech", "serve", "bench"}
-    used = {m for path in FILES if path.relative_to(PACKAGE).parts[0] in others for m in imports(path)}
-    assert not used & {"agent_tts.agent", "agent_tts.integrations.pipecat", "agent_tts.pipecat"}
-    for path in FILES:
-        if name_of(path) != "livekit.py" and "integrations/livekit" not in name_of(path):
-            assert not any(name.startswith("agent_tts.integrations.livekit") for name in imports(path)), path
+def test_the_core_imports_nothing_of_what_is_around_it() -> None:
+    """Each folder and each file at the top belongs to one of them."""
+    folders = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+    assert folders == LAYERS.keys() | SURROUNDINGS
+    assert {path.stem for path in PACKAGE.glob("*.py")} == TOP | ENTRANCES
+    around = {f"agent_tts.{name}" for name in SURROUNDINGS | ENTRANCES}
+    upward = {
+        f"{relative} imports {used}"
+        for path in FILES
+        if (relative := path.relative_to(PACKAGE)).parts[0].removesuffix(".py") not in SURROUNDINGS | ENTRANCES
+        for used in imports(path)
+        if ".".join(used.split(".")[:2]) in around
+    }
+    assert not upward
+
+
+def room_of(path: Path) -> str:
+    """The room of a file of `serve/`, or the file's own name if it stands between them."""
+    return path.relative_to(PACKAGE / "serve").parts[0].removesuffix(".py")
+
+
+def test_the_rooms_of_serve_import_one_way() -> None:
+    level = {name: number for number, names in enumerate(ROOMS) for name in names}
+    files = [path for path in (PACKAGE / "serve").rglob("*.py") if room_of(path) != "__init__"]
+    assert {room_of(path) for path in files} == level.keys()
+    upward = {
+        f"{room_of(path)} imports {used}"
+        for path in files
+        for module in imports(path)
+        if module.startswith("agent_tts.serve.")
+        if (used := module.split(".")[2]) != room_of(path) and level[used] >= level[room_of(path)]
+    }
+    assert not upward

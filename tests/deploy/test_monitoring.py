@@ -17,9 +17,9 @@ from agent_tts.agent.turns import AgentMetrics
 from agent_tts.config.settings import Settings
 from agent_tts.engine_info import EngineInfo
 from agent_tts.events import EnginePong, RequestFinished
-from agent_tts.serve.fleet import Fleet
-from agent_tts.serve.fleet_redis import RedisCounts
-from agent_tts.serve.node_counts import NodeCounts
+from agent_tts.serve.access.fleet import Fleet
+from agent_tts.serve.access.fleet_redis import RedisCounts
+from agent_tts.serve.access.node_counts import NodeCounts
 from agent_tts.serve.telemetry import pages
 from agent_tts.serve.telemetry.metrics import Metrics
 
@@ -38,7 +38,7 @@ def exposed() -> Labels:
     """All samples of a fleet's node with several fronts and an agent, after some work, parsed by Prometheus' client."""
     metrics, counts, fronts = Metrics(), NodeCounts(Settings()), pages.NodePages()
     agent = AgentMetrics(metrics.registry)
-    Fleet(counts._ledger, RedisCounts("redis://127.0.0.1", ""), closed=False, clock=time.monotonic).show(
+    Fleet(counts.ledger.counts, RedisCounts("redis://127.0.0.1", ""), closed=False, clock=time.monotonic).show(
         counts._registry
     )
     counts.engines.started(0, EngineInfo("tone", "tone", 4, (), "a", {}))

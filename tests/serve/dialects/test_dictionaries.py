@@ -30,9 +30,9 @@ from pipecat.services.tts_service import TTSService
 
 from agent_tts.errors import InvalidRequest, UnknownDictionary
 from agent_tts.file_lock import file_lock
-from agent_tts.pls import read_pls
 from agent_tts.serve.dialects import elevenlabs_dictionaries
 from agent_tts.serve.dictionaries import MAX_RULES, MAX_VERSIONS, Dictionaries, Rule, Version
+from agent_tts.text.pls import read_pls
 from tests.integrations.pipecat.pipeline import running
 from tests.serve.dialects import livekit_run, pipecat_run
 from tests.serve.dialects.hearing import FIRST, VOICE
@@ -153,7 +153,7 @@ def test_limits(stored: Dictionaries) -> None:
 
 @pytest.mark.node
 async def test_rules_are_read_beside_the_speech_of_others(node: RunningNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A megabyte of transcriptions takes a second."""
+    """A megabyte of transcriptions takes a second, and who writes waits for other processes."""
     threads: list[str] = []
 
     def recorded(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -165,7 +165,8 @@ async def test_rules_are_read_beside_the_speech_of_others(node: RunningNode, mon
 
     monkeypatch.setattr(elevenlabs_dictionaries, "read_pls", recorded(read_pls))
     monkeypatch.setattr(Version, "of", recorded(Version.of))
-    monkeypatch.setattr(Dictionaries, "all", recorded(Dictionaries.all))
+    for method in ("all", "delete"):
+        monkeypatch.setattr(Dictionaries, method, recorded(getattr(Dictionaries, method)))
     rules = [{"type": "alias", "string_to_replace": "UN", "alias": "you en"}]
     items = [{"text": "UN", "alias": "you en"}]
     requests: list[tuple[str, list[tuple[str, str, dict[str, Any]]]]] = [
@@ -192,7 +193,8 @@ async def test_rules_are_read_beside_the_speech_of_others(node: RunningNode, mon
                 assert answer.status_code == 200, answer.text
                 made = answer.json()["id"]
             assert (await client.get(base if base.startswith("pron") else base.rstrip("/"))).status_code == 200
-    assert len(threads) == 10
+        assert (await client.delete(base + made)).status_code == 204
+    assert len(threads) == 11
     assert threading.main_thread().name not in threads
 
 
