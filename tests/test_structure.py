@@ -170,7 +170,8 @@ def loaded_by(statement: str) -> set[str]:
         # The supervisor carries no audio: its memory and its start are those of a few sockets. With one front the
         # engines are spawned before the server is imported.
         pytest.param(
-            "agent_tts.cli.serve, agent_tts.serve.processes.run, agent_tts.serve.processes.supervisor",
+            "agent_tts.cli.app, agent_tts.cli.serve, "
+            "agent_tts.serve.processes.run, agent_tts.serve.processes.supervisor",
             "fastapi starlette uvicorn aiortc av torch transformers pipecat",
             id="the supervisor",
         ),
