@@ -89,7 +89,8 @@ def test_the_text_stays_as_it_was(text: str) -> None:
         ("**nginx** _nginx_ `nginx`", "**<n>** _<n>_ `<n>`"),
         ("Ada's Ada’s Ada'll l'Ada 'Ada'", "<a>'s <a>’s <a>'ll l'<a> '<a>'"),
         ("don't Don't DON'T don’t", "don't Don't DON'T don’t"),
-        ("don 'don' the don's", "<d> '<d>' the <d>'s"),
+        ("don 'don' the don's don'", "<d> '<d>' the <d>'s <d>'"),
+        ("ol's ol' s", "<o>s <o> <s>"),
         ("it's s. I'm m", "it's <s>. I'm <m>"),
         # letters of any form
         ("café cafe\u0301 CAFÉ cafe", "<c> <c> <c> cafe"),
@@ -110,7 +111,17 @@ def test_the_text_stays_as_it_was(text: str) -> None:
     ],
 )
 def test_a_word_is_found_as_a_person_expects(text: str, expected: str) -> None:
-    lexicon = {"nginx": "n", "US": "u", "Ada": "a", "iPhone": "i", "don": "d", "s": "s", "m": "m", "café": "c"}
+    lexicon = {
+        "nginx": "n",
+        "US": "u",
+        "Ada": "a",
+        "iPhone": "i",
+        "don": "d",
+        "s": "s",
+        "m": "m",
+        "café": "c",
+        "ol'": "o",
+    }
     lexicon |= {
         "Straße": "g",
         "rock'n'roll": "r",
@@ -149,6 +160,10 @@ def test_a_transcription_comes_with_its_alias() -> None:
     assert read(["GIF nginx"], lexicon) == [Say("GIF", "jif", "dʒɪf"), " ", Say("nginx", None, "x")]
 
 
+def test_a_flush_ends_a_word() -> None:
+    assert read(["cata", _FLUSH, "cat", _FLUSH, "s"]) == ["cata", Say("cat", "x"), Say("s", "x")]
+
+
 def test_text_is_held_back_only_while_an_entry_may_come() -> None:
     reader = LexiconReader([Lexicon.of({"new york": "x"})])
     assert reader.append("the new") == ["the "]
@@ -160,6 +175,8 @@ def test_text_is_held_back_only_while_an_entry_may_come() -> None:
 
 def test_white_space_without_end_is_not_held() -> None:
     reader = LexiconReader([Lexicon.of({"new york": "x"})])
+    assert reader.append("new" + " " * (MAX_HELD - 4)) == []
+    assert reader.append(" ") == ["new" + " " * (MAX_HELD - 3)]
     assert len("".join(map(str, reader.append("new" + " " * 10_000)))) > 9_000
 
 
