@@ -97,8 +97,8 @@ class MultiStreamAdapter(ProtocolAdapter):
         self._waiting: dict[str | None, _Waiting] = {}
         self._count = 0  # contexts so far
         self._is_heard = False  # the client has sent something
-        # Why the connection cannot be served, as code and message: an error's traceback would keep the session. It is told
-        # after the client's first message: LiveKit's class waits forever on a connection that is closed before.
+        # Why the connection cannot be served, as code and message: an error's traceback would keep the session. It is
+        # told after the client's first message: LiveKit's class waits forever on a connection that is closed before.
         self._failure: tuple[str, str] | None = None
         self._is_leaving = False  # the client has asked for the end of the connection
 
