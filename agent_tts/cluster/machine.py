@@ -20,10 +20,9 @@ from typing import Any
 
 from loguru import logger
 
-from agent_tts.cluster.directory import address_of
+from agent_tts.cluster.directory import NodeAddress, address_of
 from agent_tts.cluster.door import Door
 from agent_tts.cluster.kept_node import FOLDER, START_S, end, living_nodes
-from agent_tts.cluster.nodes import NodeAddress
 from agent_tts.errors import SettingsError
 from agent_tts.system.in_child import die_with
 from agent_tts.system.processes import module_command
