@@ -54,7 +54,7 @@ class Caller:
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
         self._http = httpx.AsyncClient(base_url=urls.get("http", ""), headers=headers, timeout=OPEN_S, limits=limits)
         self._numbers = itertools.count()
-        # Of all calls that have begun.
+        # The samples of all calls that have begun.
         self.samples: list[CallSample] = []
 
     async def connect(self, peers: int) -> None:

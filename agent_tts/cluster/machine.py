@@ -177,7 +177,7 @@ class Machine:
         """Whether this machine is the head, and the application is deployed."""
         if self._options is None:
             return False
-        # As many nodes as may live on without a head: without a replica nobody would end them.
+        # So many nodes may live on without a head: without a replica nobody would end them.
         options = self._options | {"found": len(_read(self._folder / "nodes.json"))}
         async with self._running("agent_tts.cluster.app", self._head, input_=json.dumps(options).encode()) as process:
             with contextlib.suppress(TimeoutError):
