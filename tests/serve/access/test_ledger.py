@@ -6,7 +6,6 @@ import contextlib
 from typing import Any
 
 import pytest
-from hypothesis import settings as how
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -15,6 +14,7 @@ from agent_tts.errors import AtCapacity, RateLimited, Unauthorized
 from agent_tts.ipc.front_messages import Claim, Place, Token
 from agent_tts.serve.access.keys import Keys
 from agent_tts.serve.access.ledger import MAX_UPLOADS, Ledger
+from tests.examples import examples
 
 FRONTS = 3
 
@@ -291,4 +291,4 @@ class Course(RuleBasedStateMachine):
 
 
 TestCourse = Course.TestCase
-TestCourse.settings = how(max_examples=60, stateful_step_count=40, deadline=None)
+TestCourse.settings = examples(100, stateful_step_count=40)
