@@ -111,8 +111,11 @@ class CancelledAt:
 
 
 @pytest.mark.node
-async def test_a_cancelled_enrolment_leaves_nothing(folder: Path, library: VoiceLibrary, enrolment: Enrolment) -> None:
+async def test_a_cancelled_enrolment_leaves_nothing(
+    folder: Path, library: VoiceLibrary, checkpoints: Checkpoints
+) -> None:
     """Cancelled at its first await, its second, and so on until it completes, it leaves no file and no process."""
+    enrolment = Enrolment(library, [(checkpoints.tiny, 64)], max_s=5)
     for waits in range(1, 100):
 
         async def attempt(waits: int = waits) -> StoredVoice:
