@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType, FunctionType
 from typing import Any
 
 import pytest
@@ -60,7 +60,10 @@ class Forks:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        self._functions = live(functions(self._source), self._file)
+        found = list(live(self._file))
+        self._functions = [one for one in found if isinstance(one, FunctionType)]
+        self._caches = [one for one in found if not isinstance(one, FunctionType)]
+        codes = functions(self._source)
         callers = self._run_once(session.items)
         if callers is None:
             return True
@@ -74,7 +77,7 @@ class Forks:
             while len(running) >= self._jobs:
                 self._wait(running)
             if (pid := os.fork()) == 0:
-                _forked(lambda: self._try(mutant, items, limits))  # noqa: B023
+                _forked(lambda: self._try(mutant, codes[mutant.function, mutant.nth], items, limits))  # noqa: B023
             running[pid] = mutant, time.monotonic() + MOST_S
         while running:
             self._wait(running)
@@ -86,7 +89,7 @@ class Forks:
         if (pid := os.fork()) == 0:
 
             def run() -> int:
-                calls = [_Calls(self._file) for _ in items]
+                calls = [_Calls(self._file, self._caches) for _ in items]
                 _run(items, calls)
                 seen = [(call.took_s, sorted(call.functions)) for call in calls]
                 with open(writer, "w") as file:
@@ -107,15 +110,15 @@ class Forks:
                 callers[name.partition(".<locals>")[0]][place] = took_s
         return callers
 
-    def _try(self, mutant: Mutant, items: list[pytest.Item], limits: list[_Limit]) -> int:
-        of_process = self._functions[mutant.function, mutant.nth]
+    def _try(self, mutant: Mutant, right: CodeType, items: list[pytest.Item], limits: list[_Limit]) -> int:
+        mutated = [function for function in self._functions if function.__code__ == right]
         try:
-            for function in of_process:
+            for function in mutated:
                 function.__code__ = mutant.code
         except (SyntaxError, ValueError):  # no Python, or with other variables of the class around it
             return NO_MUTANT
         self._tries = True
-        assert of_process, f"nothing has the code of {mutant.function}"
+        assert mutated, f"nothing has the code of {mutant.function}"
         pages = int(Path("/proc/self/statm").read_text().split()[0])
         most = pages * resource.getpagesize() + MORE_BYTES
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
@@ -147,12 +150,14 @@ class Forks:
 class _Calls:
     """Which functions of a file a test calls, and how many seconds of CPU it takes."""
 
-    def __init__(self, file: str) -> None:
-        self._file = file
+    def __init__(self, file: str, caches: list[Any]) -> None:
+        self._file, self._caches = file, caches
         self.functions: set[str] = set()
         self.took_s = 0.0
 
     def __enter__(self) -> None:
+        for cache in self._caches:
+            cache.cache_clear()
         self._began = time.process_time()
         sys.setprofile(self._see)
 
