@@ -1,8 +1,8 @@
 """Virtual time: an event loop whose clock jumps to the next timer instead of waiting for it.
 
 `install` replaces the clocks of `time` before the package binds them. The clock jumps when an event loop is idle: no
-socket is ready, no executor thread works, the test has no child process, and the next timer is in the future. Sockets,
-encoders and engines are real; only waiting is skipped. Computation takes CPU time of the main thread instead of wall
+socket is ready, no executor thread works, the test has no child process but espeak-ng's idle workers, and the next timer
+is in the future. Sockets, encoders and engines are real; only waiting is skipped. Computation takes CPU time of the main thread instead of wall
 time, so limits in seconds hold on a busy machine.
 
 A jump is correct if all parties run in this event loop: loopback data that a socket has accepted is ready at the other
@@ -12,6 +12,7 @@ end at once. Tests that wait for a library's own threads are marked `real_time`.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import selectors
 import sys
 import threading
@@ -125,15 +126,25 @@ def jumping(enabled: bool) -> Iterator[None]:
             _Clock.reads = before
 
 
-def has_children() -> bool:
-    """Whether this process has child processes, including dead ones that were not waited for."""
+def has_busy_children() -> bool:
+    """Whether this process has child processes, including dead ones that were not waited for.
+
+    A worker of espeak-ng that sleeps does not count: it waits for a request, and its reply, if any, can be read.
+    """
     for children in Path("/proc/self/task").glob("*/children"):
         try:
-            if children.read_bytes():
+            if not all(map(_is_idle_worker, children.read_text().split())):
                 return True
         except OSError:  # the thread has just ended
             continue
     return False
+
+
+def _is_idle_worker(pid: str) -> bool:
+    process = Path("/proc", pid)
+    with contextlib.suppress(OSError):  # it has just been waited for
+        return b"espeak/worker.py" in (process / "cmdline").read_bytes() and b") S " in (process / "stat").read_bytes()
+    return True
 
 
 class _Selector(selectors.DefaultSelector):
@@ -151,7 +162,9 @@ class _Selector(selectors.DefaultSelector):
         if timeout <= 0:
             return super().select(timeout)
         # Checked before the sockets: a child or its waiting thread that ends in between makes a socket ready.
-        is_busy = has_children() or any(thread.name.startswith("asyncio-waitpid") for thread in threading.enumerate())
+        is_busy = has_busy_children() or any(
+            thread.name.startswith("asyncio-waitpid") for thread in threading.enumerate()
+        )
         if ready := super().select(0):
             return ready
         if self.in_threads or is_busy:
