@@ -1,9 +1,9 @@
 """Virtual time: an event loop whose clock jumps to the next timer instead of waiting for it.
 
 `install` replaces the clocks of `time` before the package binds them. The clock jumps when an event loop is idle: no
-socket is ready, no executor thread works, the test has no child process but espeak-ng's idle workers, and the next timer
-is in the future. Sockets, encoders and engines are real; only waiting is skipped. Computation takes CPU time of the main thread instead of wall
-time, so limits in seconds hold on a busy machine.
+socket is ready, no executor thread works, the test has no child process but espeak-ng's idle workers, and the next
+timer is in the future. Sockets, encoders and engines are real; only waiting is skipped. Computation takes CPU time of
+the main thread instead of wall time, so limits in seconds hold on a busy machine.
 
 A jump is correct if all parties run in this event loop: loopback data that a socket has accepted is ready at the other
 end at once. Tests that wait for a library's own threads are marked `real_time`.
