@@ -3,7 +3,7 @@
 `install` replaces the clocks of `time` before the package binds them. The clock jumps when an event loop is idle: no
 socket is ready, no executor thread works, the test has no child process but espeak-ng's idle workers, and the next
 timer is in the future. Sockets, encoders and engines are real; only waiting is skipped. Computation takes CPU time of
-the main thread instead of wall time, so limits in seconds hold on a busy machine.
+the main thread instead of wall time, and none in other threads, so limits in seconds hold on a busy machine.
 
 A jump is correct if all parties run in this event loop: loopback data that a socket has accepted is ready at the other
 end at once. Tests that wait for a library's own threads are marked `real_time`.
@@ -111,6 +111,18 @@ def free_computing() -> Iterator[None]:
         _Clock.computed = before
 
 
+def can_stop() -> bool:
+    """Whether `stopped` has an effect: no other process reads the same clock."""
+    return _Clock.jumps
+
+
+@contextmanager
+def stopped() -> Iterator[None]:
+    """Computation in the block takes no time, where the clock jumps."""
+    with _clock((lambda: 0.0) if _Clock.jumps else _Clock.reads[0]):
+        yield
+
+
 @contextmanager
 def jumping(enabled: bool) -> Iterator[None]:
     """Whether event loops skip their waits in the block. If not, the clock is the one that other processes read."""
@@ -147,6 +159,16 @@ def _is_idle_worker(pid: str) -> bool:
     return True
 
 
+def _threads_compute() -> bool:
+    """Whether a thread but this one runs, or would on an idle machine. One that waits for something does not."""
+    me = str(threading.get_native_id())
+    for stat in Path("/proc/self/task").glob("*/stat"):
+        with contextlib.suppress(OSError):  # it has just ended
+            if stat.parent.name != me and stat.read_bytes().rpartition(b") ")[2][:1] in b"RD":
+                return True
+    return False
+
+
 class _Selector(selectors.DefaultSelector):
     """Skips a wait in which nothing can happen."""
 
@@ -167,6 +189,8 @@ class _Selector(selectors.DefaultSelector):
         )
         if ready := super().select(0):
             return ready
+        if self.in_threads and _threads_compute():
+            return super().select(LOOK_S)  # which takes no time, either
         if self.in_threads or is_busy:
             with _clock(_real_monotonic):
                 return super().select(timeout if not self.in_threads else min(timeout, LOOK_S))

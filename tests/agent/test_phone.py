@@ -28,8 +28,6 @@ from tests.recogniser import recognise
 from tests.rtc_peer import LOUD, rms
 from tests.support import running_app, settings_of, until
 
-pytestmark = pytest.mark.real_time  # speech recognition runs in threads of its library
-
 RATE = 8_000
 PIECE = RATE // 50
 # What each carrier sends before its first audio, as published.

@@ -17,8 +17,6 @@ from tests.agent.llm_server import running_llm
 from tests.agent.node import RunningAgent, running_agent
 from tests.support import until
 
-pytestmark = pytest.mark.real_time  # speech recognition runs in threads of its library
-
 LONG = (
     "Winter nights are long and cold, and so people have always told each other stories by the fire. Some of these "
     "stories are very old. They tell of ships, of kings, and of a bird that could speak every language of the world."
