@@ -6,12 +6,8 @@ package.
 
 from __future__ import annotations
 
-import sys
-import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
-
-from agent_tts.renamed import NAMES, Finder
 
 if TYPE_CHECKING:
     from agent_tts.client.connection import ConnectionLost, NodeConnection
@@ -50,13 +46,8 @@ _HOMES = {
     "connect": "client.moving",
 }
 
-sys.meta_path.append(Finder())
-
 
 def __getattr__(name: str) -> Any:
-    if name in NAMES:
-        warnings.warn(f"agent_tts.{name} is now agent_tts.{NAMES[name]}", DeprecationWarning, stacklevel=2)
-        name = NAMES[name]
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     home = import_module(f"agent_tts.{_HOMES.get(name, 'client.utterance')}")

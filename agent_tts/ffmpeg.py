@@ -7,7 +7,7 @@ from fractions import Fraction
 import av
 from av.filter import Graph
 
-from agent_tts.events import SAMPLE_RATE
+from agent_tts.engine_info import SAMPLE_RATE
 
 
 def audio_frame(pcm: bytes) -> av.AudioFrame:

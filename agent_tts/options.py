@@ -87,6 +87,7 @@ TextMode = Literal["live", "whole", "auto"]
 class CommonOptions:
     """What a client says of a text and an engine reads."""
 
+    voice: str | ResolvedVoice | None = None
     language: Annotated[
         str, Option(help="A code (de, en-gb) or an English name; auto is the voice's.", max_length=64)
     ] = "auto"

@@ -20,7 +20,7 @@ from pipecat.workers.runner import WorkerRunner
 from agent_tts.cli.link import own_settings
 from agent_tts.cli.sinks import FileSink, StdoutSink
 from agent_tts.pipecat import AgentTTSService
-from agent_tts.serve.own_engine import engine
+from agent_tts.serve.local_engine import engine
 
 
 async def say(text: str, output: str, url: str | None, voice: str | None) -> str | None:

@@ -13,8 +13,9 @@ from agent_tts.config.settings import Settings
 from agent_tts.ipc.channel import Channel
 from agent_tts.ipc.front_messages import ToFront, ToSupervisor
 from agent_tts.serve.app import Extension, create_app
-from agent_tts.serve.supervision import Supervision
-from agent_tts.serve.whole import Whole
+from agent_tts.serve.local_engine import service_of
+from agent_tts.serve.node_counts import NodeCounts
+from agent_tts.serve.supervisor_client import SupervisorClient
 from agent_tts.speech.engine_handle import EngineClientFactory
 from tests.support import RunningNode, in_this_loop, running_app, settings_of
 
@@ -23,7 +24,7 @@ from tests.support import RunningNode, in_this_loop, running_app, settings_of
 class Fronts:
     """Running fronts, and what they are together."""
 
-    whole: Whole
+    counts: NodeCounts
     fronts: list[RunningNode] = field(default_factory=list)
     channels: list[Channel] = field(default_factory=list)  # the supervisor's ends
 
@@ -42,17 +43,17 @@ class Fronts:
     async def kill(self, number: int) -> None:
         """End a front, for its supervisor: it still answers clients."""
         await self.channels[number].close()
-        self.whole.lose(number)
+        self.counts.lose(number)
 
 
-def join(whole: Whole, number: int, *, calls: bool = False) -> tuple[Supervision, Channel]:
+def join(counts: NodeCounts, number: int, *, calls: bool = False) -> tuple[SupervisorClient, Channel]:
     """A front's end of a new channel, and the supervisor's."""
     ours, theirs = socket.socketpair()
-    channel = Channel(ours, ToSupervisor, lambda _: whole.lose(number))
-    whole.attach(number, channel)
+    channel = Channel(ours, ToSupervisor, lambda _: counts.lose(number))
+    counts.attach(number, channel)
     if calls:
-        whole.take_calls(number)
-    return Supervision(number, Channel(theirs, ToFront, lambda _: None), whole.token_secret), channel
+        counts.take_calls(number)
+    return SupervisorClient(number, Channel(theirs, ToFront, lambda _: None), counts.ledger.secret), channel
 
 
 @asynccontextmanager
@@ -68,15 +69,15 @@ async def running_fronts(
         extensions: make that of each front; a front beyond `count` runs the calls of the others.
     """
     settings = settings_of(**values)
-    found = Fronts(Whole(settings))
+    found = Fronts(NodeCounts(settings))
     async with AsyncExitStack() as closing:
         for number in range(max(count, len(extensions))):
-            supervision, channel = join(found.whole, number, calls=number >= count)
+            supervisor, channel = join(found.counts, number, calls=number >= count)
             closing.push_async_callback(channel.close)
-            closing.push_async_callback(supervision.channel.close)
+            closing.push_async_callback(supervisor.channel.close)
             client = engine or in_this_loop(settings)
             extended = extensions[number](settings) if extensions else None
-            app = create_app(settings, client, extended, supervision)
+            app = create_app(settings, service_of(settings, [client], prefers=number), extended, supervisor)
             found.fronts.append(await closing.enter_async_context(running_app(app)))
             found.channels.append(channel)
         yield found

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from importlib import import_module
 from importlib.metadata import version
 
 import pytest
 
 import agent_tts
-from agent_tts.renamed import MODULES, NAMES
 
 PUBLIC = {
     "Audio",
@@ -40,20 +38,6 @@ def test_public_names() -> None:
 def test_a_private_name_raises_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'conect'"):
         agent_tts.conect  # noqa: B018
-
-
-@pytest.mark.parametrize(("old", "new"), MODULES.items())
-def test_an_old_module_name_warns_and_gives_the_new_module(old: str, new: str) -> None:
-    with pytest.warns(DeprecationWarning, match=f"{old} is now {new}"):
-        module = import_module(old)
-    assert module is import_module(new)
-    sys.modules.pop(old)
-
-
-@pytest.mark.parametrize(("old", "new"), NAMES.items())
-def test_an_old_name_warns_and_gives_the_new_one(old: str, new: str) -> None:
-    with pytest.warns(DeprecationWarning, match=f"agent_tts.{old} is now agent_tts.{new}"):
-        assert getattr(agent_tts, old) is getattr(agent_tts, new)
 
 
 def test_version_is_the_installed_one() -> None:

@@ -14,19 +14,19 @@ from agent_tts.config.settings import Settings
 from agent_tts.errors import BadMessage, UnsupportedProtocol
 from agent_tts.ipc.front_messages import AddCandidates, BeginCall, DescribeAgent
 from agent_tts.serve.node import Node
-from agent_tts.serve.supervision import NO_SESSION, Supervision
+from agent_tts.serve.supervisor_client import NO_SESSION, SupervisorClient
 from agent_tts.serve.transports.websocket import deny
 
 
 class AgentRelay:
     """An `Extension` of a supervised front, and the `Switchboard` of its routes: it asks those that run calls."""
 
-    _supervision: Supervision
+    _supervisor: SupervisorClient
 
     def install(self, app: FastAPI, node: Node) -> None:
-        assert node.supervision is not None
-        self._supervision = node.supervision
-        self._supervision.channel.handle(AddCandidates, _refuse)
+        assert node.supervisor is not None
+        self._supervisor = node.supervisor
+        self._supervisor.channel.handle(AddCandidates, _refuse)
         app.state.agent = self
         app.include_router(routes)
         app.router.routes.append(WebSocketRoute(REALTIME, self._no_realtime))
@@ -44,15 +44,15 @@ class AgentRelay:
         """Nothing runs here."""
 
     async def describe(self) -> dict[str, Any]:
-        answer: str = await self._supervision.ask(DescribeAgent())
+        answer: str = await self._supervisor.ask(DescribeAgent())
         found: dict[str, Any] = json.loads(answer)
         return found
 
     async def begin(self, call: BeginCall) -> dict[str, str]:
-        return await self._supervision.ask(call)
+        return await self._supervisor.ask(call)
 
     async def candidates(self, question: AddCandidates) -> None:
-        await self._supervision.ask(question)
+        await self._supervisor.ask(question)
 
 
 def _refuse(_: AddCandidates) -> None:

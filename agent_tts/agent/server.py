@@ -38,9 +38,9 @@ class AgentServer:
 
     def install(self, app: FastAPI, node: Node) -> None:
         self.calls = Calls(node, self.stt, self.llm, self._build)
-        self._supervision = node.supervision
-        if node.supervision is not None:
-            channel = node.supervision.channel
+        self._supervisor = node.supervisor
+        if node.supervisor is not None:
+            channel = node.supervisor.channel
             channel.handle(AddCandidates, self.calls.candidates)
             channel.handle(BeginCall, self.begin)
             channel.handle(DescribeAgent, self._describe_to_others)
@@ -64,10 +64,10 @@ class AgentServer:
         return await self.calls.offer(call.sdp, choice, Client(call.key_id, call.token))
 
     async def candidates(self, question: AddCandidates) -> None:
-        if self._supervision is None or self._supervision.has(question.session_id):
+        if self._supervisor is None or self._supervisor.has(question.session_id):
             await self.calls.candidates(question)
         else:
-            await self._supervision.ask(question)
+            await self._supervisor.ask(question)
 
     async def _describe_to_others(self, _: DescribeAgent) -> str:
         return json.dumps(await self.describe())

@@ -9,7 +9,7 @@ from typing import Any
 from agent_tts.bench.runner import ScenarioResult
 from agent_tts.bench.scenario import CallSample, Scenario
 from agent_tts.bench.statistics import mean_at_once, most_at_once, percentiles
-from agent_tts.events import FRAME_MS
+from agent_tts.engine_info import FRAME_MS
 
 # Above these the client is the limit: it would add to what it measures, or ask for less than it should.
 CLIENT_CPU_PERCENT = 80.0  # of a core, of one process

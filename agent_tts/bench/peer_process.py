@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 
 from agent_tts.bench.checkpoint import ICL, SyntheticClone
 from agent_tts.bench.workers import ready, work
+from agent_tts.engine_info import SAMPLE_RATE
 from agent_tts.errors import Unsupported
-from agent_tts.events import SAMPLE_RATE
 from agent_tts.model.config import ModelConfig
 from agent_tts.silence import audible_at
 

@@ -20,7 +20,7 @@ from typing import Any, Literal
 import numpy as np
 
 from agent_tts.bench.statistics import Player, percentile
-from agent_tts.events import FRAME_MS, SAMPLE_RATE
+from agent_tts.engine_info import FRAME_MS, SAMPLE_RATE
 from agent_tts.silence import audible_at
 
 # health asks for /health; idle connects by TCP and never sends a byte.

@@ -22,8 +22,8 @@ from agent_tts.bench.statistics import percentiles
 from agent_tts.bench.workers import answers, workers
 from agent_tts.cli.bench_options import ModelOptions, Outputs
 from agent_tts.cli.bench_runs import BenchCheckpoint, checkpoint, missing_package, print_memory, progress, run, target
+from agent_tts.engine_info import FRAME_SAMPLES, SAMPLE_RATE
 from agent_tts.errors import SettingsError, SpeechError
-from agent_tts.events import FRAME_SAMPLES, SAMPLE_RATE
 
 MODULE = "agent_tts.bench.peer_process"
 LOAD_S = 600.0  # timeout of loading a model and of the warm-up requests

@@ -11,9 +11,9 @@ from agent_tts.config.hub import with_local_models
 from agent_tts.config.loading import load_settings
 from agent_tts.config.settings import Settings
 from agent_tts.errors import SettingsError
-from agent_tts.events import SpeechOptions, declared
+from agent_tts.options import SpeechOptions, declared
 from agent_tts.protocol.context import AnyUtterance
-from agent_tts.serve.own_engine import engine
+from agent_tts.serve.local_engine import engine
 
 # Buffer for a slow output. It holds the longest context that a node speaks, so that no context is cut off.
 BUFFER_BYTES = 16 << 20
@@ -63,8 +63,7 @@ async def local(settings: Settings, options: SpeechOptions) -> AsyncIterator[Spe
     async with engine(settings) as (service, info):
 
         async def open_() -> AnyUtterance:
-            lexicons = service.lexicons(options)
-            return LocalUtterance(Utterance(service.open(options), info, options, words="none", lexicons=lexicons))
+            return LocalUtterance(Utterance(service.open(options), info, options, words="none"))
 
         service.resolve(options)
         yield open_

@@ -22,8 +22,9 @@ from agent_tts.cli.link import Speaker, local, own_settings, refuse_engine_flags
 from agent_tts.cli.sinks import FileSink, PlayerSink, Sink, StdoutSink
 from agent_tts.config.loading import load_settings
 from agent_tts.config.settings import ENV_PREFIX, C2pa
+from agent_tts.engine_info import SAMPLE_RATE
 from agent_tts.errors import SettingsError
-from agent_tts.events import SAMPLE_RATE, SpeechOptions
+from agent_tts.options import SpeechOptions
 from agent_tts.protocol.context import AnyUtterance, Done
 from agent_tts.speech.audio.manifest import signer_of
 from agent_tts.speech.audio.players import find_player

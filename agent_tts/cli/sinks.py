@@ -12,8 +12,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from agent_tts.engine_info import SAMPLE_RATE
 from agent_tts.errors import SettingsError, SpeechError
-from agent_tts.events import SAMPLE_RATE
 from agent_tts.speech.audio.files import FileEncoder, wav_header
 from agent_tts.speech.audio.manifest import SIGNABLE, ManifestSigner
 

@@ -22,12 +22,12 @@ from agent_tts.cli.options import AddFlags, ListFlags
 from agent_tts.config.lexicon import read_lexicon
 from agent_tts.config.loading import load_settings
 from agent_tts.config.settings import Settings
+from agent_tts.engine_info import FRAME_MS
 from agent_tts.errors import SettingsError, UnsupportedLanguage
-from agent_tts.events import FRAME_MS
 from agent_tts.lexicon import Lexicon
 from agent_tts.model.config import ModelConfig
 from agent_tts.model.entries import CheckpointError
-from agent_tts.serve.own_engine import engine
+from agent_tts.serve.local_engine import engine
 from agent_tts.serve.routes.openai import VoiceList, voice_list
 from agent_tts.serve.routes.voices import VoiceAdded, VoiceDetails
 from agent_tts.speech.routing import check_free

@@ -11,8 +11,8 @@ from typing import Any
 from agent_tts.client.connection import ConnectionLost, NodeConnection
 from agent_tts.client.opus_packets import frames_of
 from agent_tts.client.utterance import RemoteUtterance, without_tags
+from agent_tts.engine_info import SAMPLE_RATE
 from agent_tts.errors import SpeechError
-from agent_tts.events import SAMPLE_RATE
 from agent_tts.protocol.context import (
     AnyUtterance,
     AudioChunk,

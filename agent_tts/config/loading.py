@@ -10,12 +10,10 @@ import difflib
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
 import yaml
-from loguru import logger
 from pydantic import SecretStr, ValidationError
 from pydantic.fields import FieldInfo
 
@@ -26,9 +24,6 @@ from agent_tts.protocol.validation import Complaint
 
 # Variables of the commands that talk to a node, which are not settings.
 CLIENT_VARIABLES = frozenset({"AGENT_TTS_URL", "AGENT_TTS_KEY"})
-
-# Old keys that work for one more version in files, variables and flags, with the key that replaced each.
-RENAMED = {"qwen3.positions": "qwen3.max_model_len"}
 
 
 def _fields(section: type[Section], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
@@ -89,7 +84,7 @@ def load(
     found = [] if config is None else [_Entry(*pair, config.name) for pair in _from_file(config)]
     found += [_Entry(*pair, "environment") for pair in _from_environment(environ)]
     found += [_Entry(*pair, "flag") for pair in (overrides or {}).items()]
-    entries = [_parsed(_renamed(entry)) for entry in found]
+    entries = [_parsed(entry) for entry in found]
     if wrong := [line for entry in entries if (line := _key_error(entry))]:
         raise SettingsError("\n".join(wrong))
     tree: dict[str, Any] = {}
@@ -160,19 +155,6 @@ def _from_environment(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 
 
 # ---------------------------------------------------------------- names and strings
-
-
-def _renamed(entry: _Entry) -> _Entry:
-    if entry.key not in RENAMED:
-        return entry
-    key = RENAMED[entry.key]
-    _warn_of_new_name(entry.written, _spelt(key, entry.source))
-    return replace(entry, key=key)
-
-
-@cache  # logs each name once
-def _warn_of_new_name(written: str, new: str) -> None:
-    logger.warning("{} is called {} now; the next version will not know the old name", written, new)
 
 
 def _spelt(key: str, source: str) -> str:

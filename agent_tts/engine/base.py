@@ -9,7 +9,10 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from agent_tts.events import CutReason, Directive, EngineInfo, SpeechOptions, WordTime
+from agent_tts.directives import Directive
+from agent_tts.engine_info import EngineInfo
+from agent_tts.events import CutReason, WordTime
+from agent_tts.options import EngineOptions
 
 # ---------------------------------------------------------------- inputs of a step
 
@@ -20,7 +23,7 @@ class StartRequest:
 
     slot: int
     epoch: int
-    options: SpeechOptions
+    options: EngineOptions
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from agent_tts.events import SpeechOptions
+from agent_tts.options import EngineOptions
 from agent_tts.silence import AUDIBLE_PEAK
 
 KNEE = 0.7  # of full scale
@@ -50,11 +50,11 @@ class Levels:
         # Mean squares of the blocks of each voice, full scale 1.
         self._blocks: OrderedDict[Hashable, list[float]] = OrderedDict()
 
-    def leveler(self, options: SpeechOptions, rate: int) -> Leveler | None:
+    def leveler(self, options: EngineOptions, rate: int) -> Leveler | None:
         """For one request, whose voice speaks at `rate` Hz; None where it has no target."""
         if options.loudness is None:
             return None
-        voice = (options.model, options.resolved)
+        voice = (options.model, options.voice)
         blocks = self._blocks[voice] = self._blocks.pop(voice, [])
         if len(self._blocks) > MAX_VOICES:
             self._blocks.popitem(last=False)

@@ -26,23 +26,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from agent_tts import events
+from agent_tts.directives import Directive, Pause, Prosody, Say
 from agent_tts.engine import base
-from agent_tts.events import (
-    FRAME_BYTES,
-    FRAME_MS,
-    SAMPLE_RATE,
-    CutReason,
-    Directive,
-    EngineEvent,
-    FinishReason,
-    Pause,
-    Prosody,
-    RequestFinished,
-    Say,
-    SpeechOptions,
-    within,
-)
+from agent_tts.engine_info import FRAME_BYTES, FRAME_MS, SAMPLE_RATE
+from agent_tts.events import CutReason, EngineEvent, FinishReason, RequestFinished
 from agent_tts.forecast import Forecast, retry_ms
+from agent_tts.options import EngineOptions, within
 
 FRAME_S = FRAME_MS / 1_000
 BYTES_PER_S = 2 * SAMPLE_RATE
@@ -111,7 +100,7 @@ class Request:
     """One request, waiting or speaking. Times are those of the `now` arguments, in seconds."""
 
     id: int
-    options: SpeechOptions
+    options: EngineOptions
     owner: int
     opened_at: float
     credit: int  # frames that may be made before the listener's side takes some
@@ -255,7 +244,7 @@ class Scheduler:
     def open(
         self,
         request_id: int,
-        options: SpeechOptions,
+        options: EngineOptions,
         now: float,
         owner: int = 0,
         *,

@@ -12,6 +12,7 @@ from typing import Generic, Protocol, TypeVar
 
 from loguru import logger
 
+from agent_tts.directives import Directive, Pause
 from agent_tts.engine.base import (
     AddText,
     DoneOutput,
@@ -24,8 +25,8 @@ from agent_tts.engine.base import (
     StepInput,
     StepOutput,
 )
+from agent_tts.engine_info import FRAME_BYTES, SAMPLE_RATE
 from agent_tts.errors import SpeechError
-from agent_tts.events import FRAME_BYTES, SAMPLE_RATE, Directive, Pause
 from agent_tts.text.chars import SOUND
 from agent_tts.text.directives import Directives, in_letters
 from agent_tts.text.feed import Reading, TextFeed, Unit, spelled

@@ -23,10 +23,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agent_tts.config.settings import Settings, Tone
+from agent_tts.directives import Prosody
 from agent_tts.engine.base import DoneOutput, Engine, StartRequest, StepInput, StepOutput, to_pcm16
 from agent_tts.engine.gain import Levels
 from agent_tts.engine.slots import READ_S, Mark, SlotFeed, SlotTable
-from agent_tts.events import FRAME_SAMPLES, SAMPLE_RATE, EngineInfo, NamedVoice, Prosody, SpeechOptions, Voice
+from agent_tts.engine_info import FRAME_SAMPLES, SAMPLE_RATE, EngineInfo, Voice
+from agent_tts.options import EngineOptions, NamedVoice
 from agent_tts.text.directives import Ability, Directives
 from agent_tts.text.feed import Unit
 from agent_tts.voices import LANGUAGES, OPENAI_VOICES, QWEN_VOICES
@@ -52,7 +54,6 @@ class ToneEngine(Engine):
             default_voice=DEFAULT_VOICE,
             languages=LANGUAGES | {code: code for code in LANGUAGES.values()},
             aliases=ALIASES,
-            performs=PERFORMS,
         )
         levels = Levels()
         self._slots = SlotTable(slots, lambda opened: _ToneRequest(opened, settings.tone, levels))
@@ -146,9 +147,9 @@ class _ToneRequest:
 RISE: NDArray[np.float32] = np.linspace(0.0, 1.0, RAMP, endpoint=False, dtype=np.float32)
 
 
-def frequency(options: SpeechOptions) -> int:
+def frequency(options: EngineOptions) -> int:
     """The tone of a voice at a pitch, in whole Hz."""
-    name = options.resolved.name if isinstance(options.resolved, NamedVoice) else DEFAULT_VOICE
+    name = options.voice.name if isinstance(options.voice, NamedVoice) else DEFAULT_VOICE
     return round(int(name.removeprefix("tone-")) * options.pitch)
 
 

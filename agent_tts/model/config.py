@@ -135,7 +135,6 @@ class GenerationConfig:
     subtalker_temperature: float = 0.9
     subtalker_top_k: int = 50
     subtalker_top_p: float = 1.0
-    max_new_tokens: int = 2048
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

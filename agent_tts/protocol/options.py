@@ -1,4 +1,4 @@
-"""The fields of `events.SpeechOptions` as pydantic fields of a client's message."""
+"""The fields of `SpeechOptions` as pydantic fields of a client's message."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, PlainValidator, WithJsonSchema, create_model
 
-from agent_tts.events import Option, Sampling, SpeechOptions, declared
 from agent_tts.lexicon import Lexicon
+from agent_tts.options import Option, Sampling, SpeechOptions, declared
 
 
 class Strict(BaseModel):

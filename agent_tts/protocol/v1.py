@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, NoReturn, Self, get_args
 from pydantic import AfterValidator, BaseModel, Field, TypeAdapter, ValidationError, field_validator, model_validator
 
 from agent_tts.errors import BadMessage, SpeechError, UnknownType, UnsupportedFormat
-from agent_tts.events import Sampling, SpeechOptions
+from agent_tts.options import Sampling, SpeechOptions
 from agent_tts.protocol.adapter import Message, ProtocolAdapter
 from agent_tts.protocol.context import AudioChunk
 from agent_tts.protocol.formats import ENCODINGS, Encoding, SampleRate, check_format
@@ -59,7 +59,7 @@ class OutputFormat(Strict):
 
 
 class SamplingFields(option_model(Sampling)):  # type: ignore[misc]
-    """See `events.Sampling`."""
+    """See `Sampling`."""
 
 
 class SessionConfig(option_model(SpeechOptions)):  # type: ignore[misc]

@@ -14,7 +14,7 @@ from agent_tts.serve.dictionaries import Dictionaries
 from agent_tts.serve.fair_queue import FairQueue
 from agent_tts.serve.guard import Client, Guard
 from agent_tts.serve.high_water import HighWater
-from agent_tts.serve.supervision import Supervision
+from agent_tts.serve.supervisor_client import SupervisorClient
 from agent_tts.serve.telemetry.metrics import Metrics
 from agent_tts.serve.transports.packet_clock import PacketClock
 from agent_tts.speech.audio.manifest import ManifestSigner
@@ -60,7 +60,7 @@ class Node:
     guard: Guard
     metrics: Metrics
     # What it is a front of; None where it is the only one.
-    supervision: Supervision | None = None
+    supervisor: SupervisorClient | None = None
     # Signs files that a request wants signed; None without a certificate.
     signer: ManifestSigner | None = None
     # In which connections, responses and API keys share the event loop.
@@ -102,5 +102,5 @@ class Node:
         Without `fleet.node` the first part is not there, with one front the second.
         """
         node = "" if self.settings.fleet.node is None else f"{self.settings.fleet.node}."
-        front = "" if self.supervision is None else f"{self.supervision.number}-"
+        front = "" if self.supervisor is None else f"{self.supervisor.number}-"
         return f"{node}{front}{token_hex(8)}"

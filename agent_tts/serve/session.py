@@ -13,6 +13,7 @@ from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING
 
+from agent_tts.engine_info import FRAME_MS, SAMPLE_RATE
 from agent_tts.errors import (
     BadMessage,
     ContextExists,
@@ -23,7 +24,7 @@ from agent_tts.errors import (
     TextTooLong,
     UnknownContext,
 )
-from agent_tts.events import FRAME_MS, SAMPLE_RATE, RequestFinished, RequestStarted
+from agent_tts.events import RequestFinished, RequestStarted
 from agent_tts.protocol import v1 as protocol
 from agent_tts.protocol.adapter import Message
 from agent_tts.protocol.context import AudioChunk, Done, Flushed, Mark, Word, Words
@@ -269,7 +270,6 @@ class Session:
             output=config.output if self._playout is None else PCM,
             words="told" if config.timestamps == "word" else "kept",
             paces=self._paces,
-            lexicons=service.lexicons(options),
             meter=self._node.metrics.context(self._transport, self._clock, about, self._owner),
             context_id=context_id,
             context_no=self._context_no,

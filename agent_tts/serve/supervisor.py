@@ -5,16 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-import socket
 from collections.abc import Callable, Sequence
 from typing import cast
 
 from loguru import logger
 
-from agent_tts.config.hub import with_local_models
 from agent_tts.config.settings import Settings
+from agent_tts.engine_info import EngineInfo
 from agent_tts.errors import EngineLost, SettingsError, SpeechError
-from agent_tts.events import EngineInfo, EnginePong
+from agent_tts.events import EnginePong
 from agent_tts.ipc.channel import NoAnswer
 from agent_tts.ipc.engine_process import EngineProcess, engine_processes
 from agent_tts.ipc.front_messages import (
@@ -31,12 +30,10 @@ from agent_tts.ipc.front_messages import (
 from agent_tts.processes import Deaths
 from agent_tts.serve.front_process import FrontProcess
 from agent_tts.serve.fronts import Role
-from agent_tts.serve.listener import reserve, url_of
-from agent_tts.serve.process import event_loop_factory, raise_limit_of_files
-from agent_tts.serve.reload import Change, Reader, Reload, with_secrets
-from agent_tts.serve.telemetry.logs import log_to_stderr, report_fault
+from agent_tts.serve.node_counts import NodeCounts
+from agent_tts.serve.process import raise_limit_of_files
+from agent_tts.serve.reload import Change, Reload, with_secrets
 from agent_tts.serve.tls import server_context
-from agent_tts.serve.whole import Whole
 from agent_tts.speech.engine_handle import EngineHandle, EngineObserver
 from agent_tts.speech.service import SpeechService
 
@@ -50,45 +47,6 @@ USE_S = 30.0  # for a front to use new settings
 CUT_S = 10.0  # beyond `timeouts.drain_s`, for fronts to end their last responses (2 s) and to play out peers (5 s)
 
 
-def supervise(
-    settings: Settings,
-    roles: Sequence[Role],
-    on_ready: Callable[[str], None] = lambda url: None,
-    read_again: Reader | None = None,
-) -> int:
-    """Run a node with several fronts until SIGTERM or SIGINT; see `run.run`, also for the exit code.
-
-    The exit code is 1 as well when a front keeps dying.
-    """
-    log_to_stderr(settings.log_level, settings.log_format)
-    with contextlib.ExitStack() as closing:
-        closing.callback(logger.remove)
-        raise_limit_of_files(settings)
-        reload = None if read_again is None else Reload(read_again, settings)
-        settings = with_local_models(settings)
-        server_context(settings.tls)  # its errors come before anything has started
-        reserved = closing.enter_context(reserve(settings))
-        with asyncio.Runner(loop_factory=event_loop_factory()) as runner:
-            runner.get_loop().set_exception_handler(report_fault)
-            try:
-                return runner.run(_serve(settings, roles, reserved, on_ready, reload))
-            except EngineLost as error:
-                logger.error("{}", error)
-                return 1
-
-
-async def _serve(
-    settings: Settings,
-    roles: Sequence[Role],
-    reserved: socket.socket,
-    on_ready: Callable[[str], None],
-    reload: Reload | None,
-) -> int:
-    url = url_of(reserved, settings)
-    node = Supervisor(settings, roles, reserved.getsockname()[1], lambda: on_ready(url))
-    return await node.serve(reload)
-
-
 class Supervisor(EngineObserver):
     """A node with several fronts."""
 
@@ -97,7 +55,7 @@ class Supervisor(EngineObserver):
         self._port = port
         self._on_ready = on_ready
         # What the fronts ask for, and what is counted for all of them.
-        self._whole = Whole(settings)
+        self._counts = NodeCounts(settings)
         self._service = SpeechService(engine_processes(settings), observer=self)
         # The fronts by number, between the spawn of each and its end.
         self._fronts: dict[int, FrontProcess] = {}
@@ -121,8 +79,8 @@ class Supervisor(EngineObserver):
             asyncio.create_task(self._run_engines(), name="engines"),
             asyncio.create_task(self._run_fronts(), name="fronts"),
         ]
-        if self._whole.fleet is not None:
-            tasks.append(asyncio.create_task(self._whole.fleet.run(), name="fleet"))
+        if (fleet := self._counts.ledger.fleet) is not None:
+            tasks.append(asyncio.create_task(fleet.run(), name="fleet"))
         for task in tasks:
             task.add_done_callback(self._done)
         try:
@@ -176,7 +134,7 @@ class Supervisor(EngineObserver):
         server_context(settings.tls)
         raise_limit_of_files(settings)
         self._settings = settings
-        self._whole.configure(settings)
+        self._counts.ledger.configure(settings)
         for front in self._fronts.values():
             if front.set_up:  # others get them as soon as they are
                 front.run(self._have_used(front, settings), "new settings")
@@ -213,7 +171,7 @@ class Supervisor(EngineObserver):
             self._tell(engine.number, "failed")
 
     def started(self, engine: int, info: EngineInfo) -> None:
-        self._whole.engines.started(engine, info)
+        self._counts.engines.started(engine, info)
         self._tell(engine, "starting")
         for front in self._fronts.values():
             if front.set_up:
@@ -223,10 +181,10 @@ class Supervisor(EngineObserver):
         self._tell(engine, "ready")
 
     def pulse(self, engine: int, pong: EnginePong) -> None:
-        self._whole.engines.pulse(engine, pong)
+        self._counts.engines.pulse(engine, pong)
 
     def lost(self, engine: int) -> None:
-        self._whole.engines.lost(engine)
+        self._counts.engines.lost(engine)
         self._tell(engine, "lost")
 
     def _tell(self, engine: int, state: EngineState) -> None:
@@ -296,7 +254,7 @@ class Supervisor(EngineObserver):
         finally:
             del self._fronts[number]
             await front.end()
-            self._whole.lose(number)
+            self._counts.lose(number)
         drained = self._draining and front.exit_code == 0
         if not drained:
             logger.warning("{} is lost: {}; the end of its stderr: {}", front, why, front.tail or "none")
@@ -310,14 +268,14 @@ class Supervisor(EngineObserver):
 
     async def _set_up(self, front: FrontProcess) -> None:
         settings, role = self._settings, self._roles[front.number]
-        self._whole.attach(front.number, front.channel)  # before this nobody asks it: the setup has to come first
+        self._counts.attach(front.number, front.channel)  # before this nobody asks it: the setup has to come first
         setup = FrontSetup(
             front.number,
             with_secrets(settings),
             self._port if role.listens else None,
             len(self._service.engines),
             role.extension,
-            self._whole.token_secret,
+            self._counts.ledger.secret.hex(),
         )
         try:
             refused = await front.channel.ask(setup, SETUP_S)
@@ -349,7 +307,7 @@ class Supervisor(EngineObserver):
     def _on_front_ready(self, front: FrontProcess) -> None:
         front.ready = True
         if not self._roles[front.number].listens:
-            self._whole.take_calls(front.number)
+            self._counts.take_calls(front.number)
         if self._started:
             logger.info("{} takes requests", front)
         elif len(self._fronts) == len(self._roles) and all(one.ready for one in self._fronts.values()):

@@ -9,11 +9,11 @@ from typing import Literal, Protocol
 
 from loguru import logger
 
+from agent_tts.engine_info import EngineInfo
 from agent_tts.errors import RETRY_MS
 from agent_tts.events import (
     EngineCommand,
     EngineEvent,
-    EngineInfo,
     EngineLoad,
     EnginePong,
     EngineReady,
@@ -21,8 +21,8 @@ from agent_tts.events import (
     RequestAudio,
     RequestEvent,
     RequestFinished,
-    SpeechOptions,
 )
+from agent_tts.options import EngineOptions, SpeechOptions
 from agent_tts.speech.engine_request import EngineRequest
 from agent_tts.speech.routing import Routing
 from agent_tts.speech.words.peaks import peaks_of_each
@@ -177,14 +177,14 @@ class EngineHandle:
         """The owner of each request that has or had a slot."""
         return [request.owner for request in self._open.values() if isinstance(request, EngineRequest)]
 
-    def open(self, options: SpeechOptions, owner: int = 0) -> EngineRequest:
-        """Start a request with resolved options. It takes a slot or a place in the queue at once."""
+    def open(self, options: EngineOptions, owner: int = 0) -> EngineRequest:
+        """Start a request. It takes a slot or a place in the queue at once."""
         request = EngineRequest(self._next_id, self.client.send, self.window, self.number, owner)
         self.enter(request, options, owner)
         return request
 
     def enter(
-        self, receiver: Receiver, options: SpeechOptions, owner: int, *, waits: bool = True, waited_ms: int = 0
+        self, receiver: Receiver, options: EngineOptions, owner: int, *, waits: bool = True, waited_ms: int = 0
     ) -> int:
         """Open a request whose events `receiver` gets; returns its id. See `OpenRequest`."""
         request_id = self._next_id
@@ -250,7 +250,7 @@ class EngineHandle:
 
     def _try(self) -> None:
         assert self.info is not None
-        self._trial = trial = self.open(Routing(self.info).resolve(SpeechOptions(lead_ms=None)))
+        self._trial = trial = self.open(Routing(self.info).resolve(SpeechOptions(lead_ms=None)).options)
         trial.waker = partial(self._on_trial, trial)
         trial.write("ready")
         trial.end()

@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from itertools import takewhile
 
+from agent_tts.directives import Directive
+from agent_tts.engine_info import FRAME_BYTES
 from agent_tts.errors import from_code
 from agent_tts.events import (
-    FRAME_BYTES,
     AppendText,
     CancelRequest,
     Direct,
-    Directive,
     EndText,
     EngineCommand,
     FlushText,
@@ -24,6 +24,7 @@ from agent_tts.events import (
     RequestFinished,
     RequestStarted,
 )
+from agent_tts.lexicon import Lexicon
 
 # Credit is granted in this many parts of the window: few messages, and the engine never runs out of credit.
 GRANTS = 8
@@ -44,6 +45,8 @@ class EngineRequest:
         self.engine = engine
         # Whose it is.
         self.owner = owner
+        # How its words are said, strongest first; set by the service.
+        self.lexicons: Sequence[Lexicon] = ()
         # Whether it has or had a slot.
         self.started = False
         # Sends a command to the engine; never blocks.

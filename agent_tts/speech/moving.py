@@ -22,8 +22,8 @@ from agent_tts.events import (
     FlushText,
     RequestEvent,
     RequestFinished,
-    SpeechOptions,
 )
+from agent_tts.options import EngineOptions
 from agent_tts.speech.engine_handle import EngineHandle
 from agent_tts.speech.engine_request import EngineRequest
 
@@ -61,7 +61,7 @@ class _Attempt:
 class _Waiting:
     """One request until it has a slot."""
 
-    def __init__(self, mover: Mover, engine: EngineHandle, options: SpeechOptions, owner: int) -> None:
+    def __init__(self, mover: Mover, engine: EngineHandle, options: EngineOptions, owner: int) -> None:
         self._mover = mover
         self._options = options
         self.owner = owner
@@ -163,7 +163,7 @@ class Mover:
         # The next look; None while no request waits.
         self._timer: asyncio.TimerHandle | None = None
 
-    def open(self, engine: EngineHandle, options: SpeechOptions, owner: int) -> EngineRequest:
+    def open(self, engine: EngineHandle, options: EngineOptions, owner: int) -> EngineRequest:
         """Start a request with resolved options at this engine."""
         waiting = _Waiting(self, engine, options, owner)
         self._waiting[waiting] = None

@@ -7,20 +7,21 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import NamedTuple
 
+from agent_tts.engine_info import EngineInfo, Model, Voice, VoiceKind
 from agent_tts.errors import InvalidRequest, UnknownModel, UnknownVoice, Unsupported, UnsupportedLanguage
-from agent_tts.events import (
+from agent_tts.lexicon import Lexicon
+from agent_tts.options import (
+    CommonOptions,
     DesignedVoice,
     EmbeddedVoice,
-    EngineInfo,
-    Model,
+    EngineOptions,
     NamedVoice,
     ResolvedVoice,
     SpeechOptions,
     StoredPart,
     StoredVoices,
-    Voice,
-    VoiceKind,
 )
 from agent_tts.voices import ANYONE, DESIGN, OPENAI_VOICES, PSEUDO_VOICES, QWEN_VOICES, default_voice, own_voice
 from agent_tts.voices.library import StoredVoice
@@ -38,6 +39,7 @@ ANY_NAME = "*"
 # The type of checkpoint that speaks each kind of voice.
 CHECKPOINTS: dict[VoiceKind, str] = {"named": "CustomVoice", "designed": "VoiceDesign", "cloned": "Base"}
 HUB = "Qwen/Qwen3-TTS-12Hz-1.7B-"
+_COMMON = [field.name for field in dataclasses.fields(CommonOptions)]
 LISTED = ": `agent-tts voices` and GET /v1/audio/voices list them"
 
 
@@ -50,6 +52,15 @@ class _Wanted:
     what: str  # description of the voice for error messages
     kind: VoiceKind | None  # None on an engine without a choice of models
     vector_sizes: frozenset[int] | None = None  # allowed sizes of the model's speaker vector; None: no vector
+    stored: tuple[StoredVoice, ...] = ()  # of the library
+
+
+class Resolved(NamedTuple):
+    """What a request means here."""
+
+    options: EngineOptions
+    voice: str | None  # its name in the engine or the library; None for a speaker embedding
+    lexicons: tuple[Lexicon, ...]  # its own and its voices', strongest first
 
 
 class Routing:
@@ -73,8 +84,8 @@ class Routing:
 
     # ------------------------------------------------------------ one request
 
-    def resolve(self, options: SpeechOptions) -> SpeechOptions:
-        """The options with the engine's and the library's names, and the voice resolved. Idempotent.
+    def resolve(self, options: SpeechOptions) -> Resolved:
+        """The options with the engine's and the library's names, and the voice resolved.
 
         If the options have no voice, that of the model applies; if they have no language, that in the model's name. The
         model is None on an engine without a choice of models, and for a named voice, whose model the engine selects.
@@ -84,19 +95,13 @@ class Routing:
             Unsupported: no model here, or not the requested one, speaks this voice; the message says which would.
             InvalidRequest: an invalid speaker embedding or mix of voices.
         """
-        if options.resolved is not None:
-            return options
         asked, spoken = self.find_model(options.model)
         wanted = self._wanted(options, asked)
         language = options.language if options.language.lower() != "auto" else spoken or "auto"
-        return dataclasses.replace(
-            options,
-            voice=wanted.name,
-            language=self._language(language),
-            model=self._choose(wanted, asked),
-            speaker_embedding=None,
-            resolved=wanted.voice,
-        )
+        told = {name: getattr(options, name) for name in _COMMON}
+        told |= {"voice": wanted.voice, "language": self._language(language), "model": self._choose(wanted, asked)}
+        lexicons = (options.lexicon, *(voice.lexicon for voice in wanted.stored))
+        return Resolved(EngineOptions(**told), wanted.name, tuple(filter(None, lexicons)))
 
     def model_names(self) -> list[str]:
         """Every model name that a request may use, the engine's own first."""
@@ -206,10 +211,10 @@ class Routing:
                 raise InvalidRequest(f"only cloned voices can be mixed: {name!r} {why}", "voice")
             parts.append(StoredPart(name, voice.version, weight))
             sizes.append(frozenset(voice.vector_sizes))
-        spelled = "+".join(f"{name}({weight!r})" for name, weight in mix)
-        return _Wanted(
-            StoredVoices(tuple(parts)), spelled, "a mix of voices is cloned", "cloned", frozenset.intersection(*sizes)
-        )
+        name = "+".join(f"{part.stored}({part.weight!r})" for part in parts)
+        what, size = "a mix of voices is cloned", frozenset.intersection(*sizes)
+        stored = tuple(voice for voice in self._stored.values() if voice.name in dict(mix))
+        return _Wanted(StoredVoices(tuple(parts)), name, what, "cloned", size, stored)
 
     def _unknown(self, name: str) -> UnknownVoice:
         near = did_you_mean(name, [*self._own, *self._stored])
@@ -260,6 +265,6 @@ def _bad_embedding(why: str) -> InvalidRequest:
 def _wanted_of(voice: StoredVoice) -> _Wanted:
     what = f"the voice {voice.name!r} is {voice.kind}"
     if voice.kind == "designed":
-        return _Wanted(DesignedVoice(voice.prompt or ""), voice.name, what, "designed")
+        return _Wanted(DesignedVoice(voice.prompt or ""), voice.name, what, "designed", stored=(voice,))
     parts = (StoredPart(voice.name, voice.version),)
-    return _Wanted(StoredVoices(parts), voice.name, what, "cloned", frozenset(voice.vector_sizes))
+    return _Wanted(StoredVoices(parts), voice.name, what, "cloned", frozenset(voice.vector_sizes), (voice,))

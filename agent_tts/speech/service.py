@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from types import MappingProxyType
 
+from agent_tts.engine_info import EngineInfo
 from agent_tts.errors import RETRY_MS, Draining, EngineLost
-from agent_tts.events import EngineInfo, SpeechOptions, StoredVoices
 from agent_tts.lexicon import Lexicon
+from agent_tts.options import SpeechOptions
 from agent_tts.speech.engine_handle import EngineClientFactory, EngineHandle, EngineObserver
 from agent_tts.speech.engine_request import EngineRequest
 from agent_tts.speech.moving import Mover
-from agent_tts.speech.routing import Routing
+from agent_tts.speech.routing import Resolved, Routing
 from agent_tts.voices.library import VoiceLibrary
 
 
@@ -137,7 +137,7 @@ class SpeechService:
             for engine in self.engines:
                 await engine.idle.wait()
 
-    def open(self, options: SpeechOptions, owner: int = 0) -> EngineRequest:
+    def open(self, options: SpeechOptions | Resolved, owner: int = 0) -> EngineRequest:
         """Start an utterance on the least loaded engine. It takes a slot or a place in the queue at once.
 
         While it waits, it may move to an engine that has a slot first.
@@ -158,23 +158,17 @@ class SpeechService:
         # An engine that is not ready may fail fast and so look idle: it would receive every utterance.
         able = [engine for engine in up if engine.able] or [engine for engine in up if engine.ready] or up
         engine = min(able, key=lambda engine: (*engine.load, (engine.number - self._prefers) % len(self.engines)))
-        options = replace(self.resolve(options), lexicon=None)
-        return engine.open(options, owner) if self._mover is None else self._mover.open(engine, options, owner)
+        resolved = options if isinstance(options, Resolved) else self.resolve(options)
+        told = resolved.options
+        request = engine.open(told, owner) if self._mover is None else self._mover.open(engine, told, owner)
+        request.lexicons = resolved.lexicons
+        return request
 
-    def resolve(self, options: SpeechOptions) -> SpeechOptions:
-        """The options with voice, language and model resolved; raises the errors of `Routing.resolve`."""
-        return self.routing.resolve(options)
-
-    def lexicons(self, options: SpeechOptions) -> list[Lexicon]:
-        """The lexicons for a request, strongest first: its own, its voice's, the node's."""
-        found = [options.lexicon, self.lexicon]
-        if self.library is not None and any(voice.lexicon is not None for voice in self.library.voices()):
-            options = self.resolve(options)
-            names = [options.voice]
-            if isinstance(options.resolved, StoredVoices):
-                names += [part.stored for part in options.resolved.parts]
-            found[1:1] = [voice.lexicon for voice in self.library.voices() if voice.name in names]
-        return [lexicon for lexicon in found if lexicon is not None]
+    def resolve(self, options: SpeechOptions) -> Resolved:
+        """What the options mean here; its lexicons with the node's. Raises the errors of `Routing.resolve`."""
+        resolved = self.routing.resolve(options)
+        own = () if self.lexicon is None else (self.lexicon,)
+        return resolved._replace(lexicons=(*resolved.lexicons, *own))
 
     @property
     def routing(self) -> Routing:

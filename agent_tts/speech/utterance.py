@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
+from agent_tts.directives import Pause, Say
+from agent_tts.engine_info import SAMPLE_RATE, EngineInfo
 from agent_tts.errors import SpeechError, from_code
 from agent_tts.events import (
-    SAMPLE_RATE,
-    EngineInfo,
-    Pause,
     RequestAudio,
     RequestEvent,
     RequestFinished,
@@ -19,10 +18,8 @@ from agent_tts.events import (
     RequestStages,
     RequestStarted,
     RequestWords,
-    Say,
-    SpeechOptions,
 )
-from agent_tts.lexicon import Lexicon
+from agent_tts.options import SpeechOptions
 from agent_tts.protocol.context import (
     FLAG_FLUSH,
     FLAG_LAST,
@@ -113,7 +110,6 @@ class Utterance:
         output: OutputFormat = PCM,
         words: WordsMode = "told",
         paces: Paces | None = None,
-        lexicons: Sequence[Lexicon] = (),
         meter: Meter | None = None,
         context_id: str = "",
         context_no: int = 1,
@@ -148,7 +144,7 @@ class Utterance:
         self._markup = MarkupReader() if options.markup == "auto" else None
         self._marks = Marks()
         # Says words as the lexicons have them; None without one.
-        self._lexicon = LexiconReader(lexicons) if lexicons else None
+        self._lexicon = LexiconReader(request.lexicons) if request.lexicons else None
         # Characters of text so far, or of what is said for it if that is longer, tags included; and unanswered flushes.
         self.chars = 0
         self.flushes = 0

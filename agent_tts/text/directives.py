@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, get_args
 
-from agent_tts.events import Directive, Language, Pause, Prosody, Say, Style
+from agent_tts.directives import Directive, Language, Pause, Prosody, Say, Style
 from agent_tts.phones import to_letters
 
 # What an engine can perform; `ipa`: it speaks words that are given in IPA.

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from agent_tts.events import Directive, Language, Say, SpeechOptions
+from agent_tts.directives import Directive, Language, Say
+from agent_tts.options import CommonOptions
 from agent_tts.text.chars import SOUND, is_unspeakable
 from agent_tts.text.clean import Cleaner
 from agent_tts.text.directives import Directives
@@ -28,7 +29,7 @@ class Reading:
     normalize: str | None = None  # say numbers and signs in words of this language; None leaves them
 
     @classmethod
-    def of(cls, options: SpeechOptions, language: str) -> Reading:
+    def of(cls, options: CommonOptions, language: str) -> Reading:
         """The reading that a request asks for; `language` is a code."""
         return cls(options.clean, language if options.normalize else None)
 

@@ -19,7 +19,7 @@ import unicodedata
 from collections.abc import Sequence
 from functools import lru_cache
 
-from agent_tts.events import Say
+from agent_tts.directives import Say
 from agent_tts.lexicon import APOSTROPHES, MAX_WRITTEN, Entry, Lexicon, fold_char
 from agent_tts.text.chars import LINE_BREAKS, is_cjk
 

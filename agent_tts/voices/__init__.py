@@ -1,6 +1,7 @@
 """Names of voices and languages, of this project and of others."""
 
-from agent_tts.events import AnyVoice, DesignedVoice, Model, NamedVoice, ResolvedVoice
+from agent_tts.engine_info import Model
+from agent_tts.options import AnyVoice, DesignedVoice, NamedVoice, ResolvedVoice
 
 # Voices that clients of other engines request: every engine here has an alias for each.
 OPENAI_VOICES = (

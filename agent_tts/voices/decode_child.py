@@ -19,7 +19,7 @@ from enum import IntEnum
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from agent_tts.events import SAMPLE_RATE
+from agent_tts.engine_info import SAMPLE_RATE
 from agent_tts.in_child import die_with
 
 if TYPE_CHECKING:

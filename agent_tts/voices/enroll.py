@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from loguru import logger
 
+from agent_tts.engine_info import SAMPLE_RATE
 from agent_tts.errors import (
     RETRY_MS,
     AtCapacity,
@@ -19,7 +20,6 @@ from agent_tts.errors import (
     SettingsError,
     Unsupported,
 )
-from agent_tts.events import SAMPLE_RATE
 from agent_tts.in_child import REFUSAL
 from agent_tts.processes import ModuleResult, run_module
 from agent_tts.voices.decode_child import MAX_CHANNELS, MAX_RATE, MIN_RATE, Refusal

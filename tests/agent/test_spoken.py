@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from agent_tts.events import RequestEvent, RequestWords, SpeechOptions, WordTime
+from agent_tts.events import RequestEvent, RequestWords, WordTime
+from agent_tts.options import SpeechOptions
 from agent_tts.speech.engine_request import EngineRequest
 from tests.agent.caller import calling
 from tests.agent.llm_server import running_llm
@@ -97,7 +98,7 @@ def times_of_words(agent: RunningAgent) -> defaultdict[int, list[WordTime]]:
         speech.deliver = delivered  # type: ignore[method-assign]
         return speech
 
-    service.open = opened  # type: ignore[method-assign]
+    service.open = opened  # type: ignore[assignment, method-assign]
     return found
 
 

@@ -17,8 +17,8 @@ from typing import Any
 from agent_tts.bench.connection import RawConnection, dial
 from agent_tts.bench.statistics import Player, background, percentile
 from agent_tts.bench.workers import KEY, ready, report, work
+from agent_tts.engine_info import FRAME_MS, SAMPLE_RATE
 from agent_tts.errors import SpeechError
-from agent_tts.events import FRAME_MS, SAMPLE_RATE
 
 TEXT = "While all of this goes on, somebody else speaks calmly, word by word, and hears each one in time."
 WORD_S = 0.04  # an LLM's pace

@@ -7,7 +7,7 @@ import inspect
 from typing import Any
 
 from agent_tts.cli.options import NOT_ASKED, SpeechFlags, command, speech_options
-from agent_tts.events import Sampling, SpeechOptions, declared
+from agent_tts.options import Sampling, SpeechOptions, declared
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,6 +18,7 @@ from agent_tts.client import connection as client
 from agent_tts.client.connection import ConnectionLost, NodeConnection, http_url, stream_url
 from agent_tts.client.moving import connect
 from agent_tts.client.utterance import Audio, Cancelled, Done, Flushed, Mark, RemoteUtterance, Words
+from agent_tts.engine_info import SAMPLE_RATE
 from agent_tts.errors import (
     AtCapacity,
     BadMessage,
@@ -30,7 +31,6 @@ from agent_tts.errors import (
     UnknownVoice,
     UnsupportedFormat,
 )
-from agent_tts.events import SAMPLE_RATE
 from agent_tts.protocol.v1 import header
 from tests.support import RunningNode, dominant_hz, running_node, until
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
-from loguru import logger
 
-from agent_tts.config.loading import FIELDS, RENAMED, find_config, load, load_settings, to_yaml
+from agent_tts.config.loading import FIELDS, find_config, load, load_settings, to_yaml
 from agent_tts.config.settings import Settings
 from agent_tts.errors import SettingsError
 
@@ -21,15 +19,6 @@ def config(tmp_path: Path) -> Path:
     path = tmp_path / "node.yaml"
     path.write_text("port: 1\nslots: 1\nlimits:\n  connections: 1\n  rtc_peers: 1\n")
     return path
-
-
-@pytest.fixture
-def lines() -> Iterator[list[str]]:
-    """Log lines written during the test."""
-    found: list[str] = []
-    sink = logger.add(found.append, format="{message}")
-    yield found
-    logger.remove(sink)
 
 
 def test_flags_beat_environment_beats_file_beats_defaults(config: Path) -> None:
@@ -211,39 +200,6 @@ def test_a_configuration_is_found_by_path_or_by_name(config: Path) -> None:
     assert find_config("cpu") == CONFIGS / "cpu.yaml"
     with pytest.raises(SettingsError, match="no such file; the package has agent, cpu"):
         find_config("gpq")
-
-
-@pytest.mark.parametrize("source", ["node.yaml", "environment", "flag"])
-def test_an_old_setting_name_works_and_its_new_name_is_logged_once(source: str, config: Path, lines: list[str]) -> None:
-    environ, flags = {}, {}
-    if source == "node.yaml":
-        config.write_text("qwen3:\n  positions: 512\n")
-    elif source == "environment":
-        environ = {"AGENT_TTS_QWEN3__POSITIONS": "512"}
-    else:
-        flags = {"qwen3.positions": "512"}
-    for _ in range(2):
-        loaded = load(config, flags, environ)
-        assert loaded.settings.qwen3.max_model_len == 512
-        assert loaded.sources["qwen3.max_model_len"] == source
-        assert "positions: 512" not in to_yaml(loaded)
-    said = {
-        "node.yaml": "qwen3.positions in node.yaml is called qwen3.max_model_len now",
-        "environment": "AGENT_TTS_QWEN3__POSITIONS is called AGENT_TTS_QWEN3__MAX_MODEL_LEN now",
-        "flag": "qwen3.positions on the command line is called qwen3.max_model_len now",
-    }
-    assert len(lines) == 1
-    assert said[source] in lines[0]
-
-
-def test_a_new_name_overrides_the_old_name_of_a_weaker_source(config: Path) -> None:
-    config.write_text("qwen3:\n  positions: 512\n")
-    assert load_settings(config, {"qwen3.max_model_len": "256"}, {}).qwen3.max_model_len == 256
-
-
-def test_old_names_map_to_existing_settings() -> None:
-    assert set(RENAMED.values()) <= set(FIELDS)
-    assert not set(RENAMED) & set(FIELDS)
 
 
 def test_a_nested_section_has_keys_like_any_other(config: Path) -> None:

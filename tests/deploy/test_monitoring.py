@@ -15,12 +15,13 @@ from promql_parser import parse
 
 from agent_tts.agent.turns import AgentMetrics
 from agent_tts.config.settings import Settings
-from agent_tts.events import EngineInfo, EnginePong, RequestFinished
+from agent_tts.engine_info import EngineInfo
+from agent_tts.events import EnginePong, RequestFinished
 from agent_tts.serve.fleet import Fleet
 from agent_tts.serve.fleet_redis import RedisCounts
+from agent_tts.serve.node_counts import NodeCounts
 from agent_tts.serve.telemetry import pages
 from agent_tts.serve.telemetry.metrics import Metrics
-from agent_tts.serve.whole import Whole
 
 MONITORING = Path(__file__).parents[2] / "configs" / "monitoring"
 DASHBOARDS = [json.loads(path.read_text()) for path in sorted((MONITORING / "grafana" / "dashboards").glob("*.json"))]
@@ -35,13 +36,15 @@ Labels = dict[str, dict[str, set[str]]]  # sample name -> label -> values seen
 
 def exposed() -> Labels:
     """All samples of a fleet's node with several fronts and an agent, after some work, parsed by Prometheus' client."""
-    metrics, whole, fronts = Metrics(), Whole(Settings()), pages.NodePages()
+    metrics, counts, fronts = Metrics(), NodeCounts(Settings()), pages.NodePages()
     agent = AgentMetrics(metrics.registry)
-    Fleet(whole._ledger, RedisCounts("redis://127.0.0.1", ""), closed=False, clock=time.monotonic).show(whole._registry)
-    whole.engines.started(0, EngineInfo("tone", "tone", 4, (), "a", {}))
-    whole.engines.pulse(0, EnginePong(1, 1, 0, 2.0))
-    whole._up.labels(0).set(1)
-    whole._starts.labels(0).inc()
+    Fleet(counts.ledger.counts, RedisCounts("redis://127.0.0.1", ""), closed=False, clock=time.monotonic).show(
+        counts._registry
+    )
+    counts.engines.started(0, EngineInfo("tone", "tone", 4, (), "a", {}))
+    counts.engines.pulse(0, EnginePong(1, 1, 0, 2.0))
+    counts._up.labels(0).set(1)
+    counts._starts.labels(0).inc()
     for transport in ("websocket", "http", "rtc"):
         meter = metrics.context(transport)
         meter.text(1)
@@ -53,7 +56,7 @@ def exposed() -> Labels:
     agent.turn.labels("audio_first").observe(0.1)
     agent.page.labels("heard").observe(0.1)
     fronts.take(0, pages.write(metrics.registry))
-    return read(fronts.merged(whole._registry))
+    return read(fronts.merged(counts._registry))
 
 
 def read(page: str) -> Labels:

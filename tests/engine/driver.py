@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from agent_tts.directives import Directive
 from agent_tts.engine.base import (
     AddText,
     AlignedOutput,
@@ -22,7 +23,9 @@ from agent_tts.engine.base import (
     StepInput,
     StepOutput,
 )
-from agent_tts.events import FRAME_BYTES, SAMPLE_RATE, Directive, SpeechOptions, WordTime
+from agent_tts.engine_info import FRAME_BYTES, SAMPLE_RATE
+from agent_tts.events import WordTime
+from agent_tts.options import CommonOptions, EngineOptions, SpeechOptions
 from agent_tts.speech.routing import Routing
 
 MAX_STEPS = 20_000
@@ -35,7 +38,7 @@ class Script:
     """The text of one slot, in pieces. Each piece is given in a step of its own."""
 
     pieces: Sequence[Piece]
-    options: SpeechOptions = field(default_factory=SpeechOptions)
+    options: CommonOptions = field(default_factory=SpeechOptions)
 
 
 @dataclass(slots=True)
@@ -70,10 +73,18 @@ class Spoken:
 E = TypeVar("E", bound=Engine)
 
 
-def resolved(engine: Engine, options: SpeechOptions) -> SpeechOptions:
+def resolved(engine: Engine, options: CommonOptions) -> EngineOptions:
     """The options with their voice resolved, as routing does before a request reaches its engine."""
+    if isinstance(options, EngineOptions):
+        return options
+    assert isinstance(options, SpeechOptions)
     library = getattr(getattr(engine, "_voices", None), "_library", None)
-    return Routing(engine.info, library.voices() if library else ()).resolve(options)
+    return Routing(engine.info, library.voices() if library else ()).resolve(options).options
+
+
+def start_of(slot: int, epoch: int, options: CommonOptions) -> StartRequest:
+    """Of a request to an engine that resolves its voice, see `routed`, unless it is resolved."""
+    return StartRequest(slot, epoch, cast(EngineOptions, options))
 
 
 def routed(engine: E) -> E:
@@ -119,7 +130,7 @@ def speak_all(engine: Engine, scripts: Mapping[int, Script]) -> dict[int, Spoken
     raise AssertionError("the requests did not end")
 
 
-def speak(engine: Engine, *pieces: Piece, options: SpeechOptions | None = None, slot: int = 0) -> Spoken:
+def speak(engine: Engine, *pieces: Piece, options: CommonOptions | None = None, slot: int = 0) -> Spoken:
     """Run one slot alone."""
     return speak_all(engine, {slot: Script(pieces, options or SpeechOptions())})[slot]
 

@@ -15,11 +15,12 @@ from hypothesis import given
 from agent_tts import events
 from agent_tts.engine import base
 from agent_tts.engine.scheduler import CHAR_S, FRAME_S, IDLE_S, MAX_TAKEN_BACK, PATIENCE_S, Policy, Scheduler
-from agent_tts.events import FRAME_BYTES, SpeechOptions
+from agent_tts.engine_info import FRAME_BYTES
+from agent_tts.options import EngineOptions
 from tests.examples import examples
 
 PCM = bytes(FRAME_BYTES)
-PACED = SpeechOptions(lead_ms=1_000)
+PACED = EngineOptions(lead_ms=1_000)
 HOG, OTHER, THIRD = 1, 2, 3
 WORD_FRAMES = 5  # that the engine below speaks for an `append`
 

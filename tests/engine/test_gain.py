@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import loudness
 import numpy as np
@@ -11,11 +10,13 @@ import pytest
 from numpy.typing import NDArray
 
 from agent_tts.config.settings import Settings
+from agent_tts.directives import Prosody
 from agent_tts.engine.base import Engine
 from agent_tts.engine.espeak.engine import EspeakEngine
 from agent_tts.engine.gain import FULL_SCALE, KNEE, Leveler, Levels, Meter, integrated
 from agent_tts.engine.tone import ToneEngine
-from agent_tts.events import SAMPLE_RATE, NamedVoice, Prosody, SpeechOptions
+from agent_tts.engine_info import SAMPLE_RATE
+from agent_tts.options import EngineOptions, NamedVoice, SpeechOptions
 from tests.engine.driver import routed, speak
 
 TEXT = "One two three, four five six seven. And a longer sentence, with a comma in it! " * 3
@@ -77,7 +78,7 @@ def test_the_gain_moves_slowly_and_in_pauses_once_the_voice_is_known() -> None:
 def test_what_is_known_of_voices_is_bounded() -> None:
     levels = Levels()
     for number in range(300):
-        levels.leveler(replace(LOUD, resolved=NamedVoice(str(number))), SAMPLE_RATE)
+        levels.leveler(EngineOptions(NamedVoice(str(number)), loudness=-18), SAMPLE_RATE)
     assert len(levels._blocks) == 256
     blocks: list[float] = []
     Leveler(-18, blocks, SAMPLE_RATE).apply(noise(120, 0.1))
@@ -94,7 +95,7 @@ def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
 def test_an_engine_speaks_at_the_loudness_asked_for(engine: Engine) -> None:
     plain = speak(engine, TEXT)
     target = reference(plain.pcm) - 8
-    options = SpeechOptions(loudness=target)
+    options = EngineOptions(loudness=target)
     speak(engine, TEXT, options=options)
     levelled = speak(engine, TEXT, options=options)
     assert reference(levelled.pcm) == pytest.approx(target, abs=1)

@@ -13,7 +13,9 @@ from agent_tts.bench.statistics import Player
 from agent_tts.engine.base import DoneOutput, Engine, FrameOutput, StartRequest, StepInput, StepOutput
 from agent_tts.engine.loop import SPARE_AFTER_S, EngineLoop
 from agent_tts.engine.scheduler import BYTES_PER_S, Policy, Scheduler
-from agent_tts.events import FRAME_BYTES, EngineEvent, EngineInfo, EnginePong, SpeechOptions
+from agent_tts.engine_info import FRAME_BYTES, EngineInfo
+from agent_tts.events import EngineEvent, EnginePong
+from agent_tts.options import EngineOptions
 
 HOST_S = 0.001  # of a step, before its launch
 
@@ -104,7 +106,7 @@ def test_spare_work_is_done_while_nothing_is_due(*, overlaps: bool) -> None:
     loop = EngineLoop(device, Scheduler(Policy(slots=1, queue=1)), lambda: device.now)
     loop.step()
     assert (device.spare, device.now) == (2, 0.2)
-    loop.submit(events.OpenRequest(1, SpeechOptions(lead_ms=160), 0))
+    loop.submit(events.OpenRequest(1, EngineOptions(lead_ms=160), 0))
     loop.submit(events.AppendText(1, "Hello."))
     drive(loop, device, 1.4)
     assert device.spare == 2
@@ -119,7 +121,7 @@ def test_spare_work_without_a_pause_lets_no_listener_run_short(lead_ms: int, par
     """A node that speaks from its first second on would otherwise never capture its small batches."""
     device = Device([0.005] * 2_000, overlaps=overlaps, spare=2)
     loop = EngineLoop(device, Scheduler(Policy(slots=1, queue=1)), lambda: device.now)
-    loop.submit(events.OpenRequest(1, SpeechOptions(lead_ms=lead_ms), 0))
+    loop.submit(events.OpenRequest(1, EngineOptions(lead_ms=lead_ms), 0))
     loop.submit(events.AppendText(1, "Hello. " * 100))
     listener = Player()
     done_at: list[float] = []
@@ -142,7 +144,7 @@ def test_the_longest_step_is_told_once_and_no_wait_is_part_of_it(*, overlaps: bo
     device = Device(took_s, overlaps=overlaps)
     loop = EngineLoop(device, Scheduler(Policy(slots=1, queue=1)), lambda: device.now)
     assert longest_ms(loop) == 0
-    loop.submit(events.OpenRequest(1, SpeechOptions(lead_ms=1_000), 0))
+    loop.submit(events.OpenRequest(1, EngineOptions(lead_ms=1_000), 0))
     loop.submit(events.AppendText(1, "Hello. " * 20))
     happened = drive(loop, device, 0.9)
     assert 30 <= longest_ms(loop) <= 30 + 1_000 * HOST_S + 1e-6
@@ -152,14 +154,14 @@ def test_the_longest_step_is_told_once_and_no_wait_is_part_of_it(*, overlaps: bo
     drive(loop, device, 100.0)
     assert longest_ms(loop) <= 1_000 * HOST_S + 1e-6
     heard = b"".join(event.pcm for event in happened if isinstance(event, events.RequestAudio))
-    assert len(heard) == len(took_s) * events.FRAME_BYTES
+    assert len(heard) == len(took_s) * FRAME_BYTES
 
 
 @pytest.mark.parametrize("overlaps", [True, False])
 def test_the_stages_of_a_request_are_told_once_before_its_first_audio(*, overlaps: bool) -> None:
     device = Device([0.005] * 3, overlaps=overlaps)
     loop = EngineLoop(device, Scheduler(Policy(slots=1, queue=1)), lambda: device.now, tells_stages=True)
-    loop.submit(events.OpenRequest(1, SpeechOptions(lead_ms=1_000), 0))
+    loop.submit(events.OpenRequest(1, EngineOptions(lead_ms=1_000), 0))
     drive(loop, device, 0.5)
     loop.submit(events.AppendText(1, "Hello."))
     loop.submit(events.AppendText(1, " Bye."))
@@ -177,7 +179,7 @@ def test_the_stages_of_a_request_are_told_once_before_its_first_audio(*, overlap
 def test_a_request_that_ends_before_its_audio_has_no_stages_and_leaves_none() -> None:
     device = Device([], overlaps=False)
     loop = EngineLoop(device, Scheduler(Policy(slots=1, queue=1)), lambda: device.now, tells_stages=True)
-    loop.submit(events.OpenRequest(1, SpeechOptions(lead_ms=1_000), 0))
+    loop.submit(events.OpenRequest(1, EngineOptions(lead_ms=1_000), 0))
     loop.submit(events.CancelRequest(1))
     assert [type(event) for event in drive(loop, device, 1.0)] == [events.RequestFinished]
     assert loop._stages is not None

@@ -5,9 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent_tts.directives import Pause
 from agent_tts.engine.base import FlushedOutput, FrameOutput
 from agent_tts.engine.slots import Outlet
-from agent_tts.events import FRAME_BYTES, Pause
+from agent_tts.engine_info import FRAME_BYTES
 
 
 def drained(outlet: Outlet) -> list[FrameOutput | FlushedOutput]:

@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from agent_tts import events
 from agent_tts.config.settings import Limits
+from agent_tts.directives import Pause, Prosody, Say
 from agent_tts.engine import base
 from agent_tts.engine.scheduler import (
     BATCH_WINDOW_S,
@@ -27,11 +28,12 @@ from agent_tts.engine.scheduler import (
     Scheduler,
     Step,
 )
-from agent_tts.events import FRAME_BYTES, Pause, Prosody, Say, SpeechOptions
+from agent_tts.engine_info import FRAME_BYTES
+from agent_tts.options import EngineOptions
 from tests.examples import examples
 
 PCM = bytes(FRAME_BYTES)
-UNPACED = SpeechOptions(lead_ms=None)
+UNPACED = EngineOptions(lead_ms=None)
 
 
 class Bench:
@@ -285,7 +287,7 @@ def test_frames_are_not_held_while_the_listener_runs_short() -> None:
 def test_the_engine_wakes_to_tell_what_is_held() -> None:
     """Also where the next frame is due later, to be made in one step with those of others."""
     bench = Bench()
-    bench.scheduler.open(1, SpeechOptions(lead_ms=1_000), 0.0)
+    bench.scheduler.open(1, EngineOptions(lead_ms=1_000), 0.0)
     bench.scheduler.append(1, "one two three")
     request = bench.scheduler._requests[1]
     while not request.held:
@@ -368,7 +370,7 @@ def test_credit_never_exceeds_the_window() -> None:
 
 def test_a_paced_request_stays_within_its_lead() -> None:
     bench = Bench()
-    bench.scheduler.open(1, SpeechOptions(lead_ms=400), 0.0)
+    bench.scheduler.open(1, EngineOptions(lead_ms=400), 0.0)
     bench.scheduler.append(1, "text")
     assert bench.frames(100) == 2  # a step that it waits for, and one in flight
     for _ in range(2):  # the initial buffer of the listener
@@ -390,7 +392,7 @@ def test_well_buffered_requests_share_few_steps() -> None:
     bench = Bench(slots=8)
     for request in range(1, 9):
         bench.now = request * 0.009
-        bench.scheduler.open(request, SpeechOptions(lead_ms=1_000), bench.now)
+        bench.scheduler.open(request, EngineOptions(lead_ms=1_000), bench.now)
         bench.scheduler.append(request, "text")
         bench.go(bench.now)
     bench.go(2.0)
@@ -402,10 +404,10 @@ def test_well_buffered_requests_share_few_steps() -> None:
 
 def test_a_request_with_little_buffered_runs_at_once() -> None:
     bench = Bench(slots=2)
-    bench.scheduler.open(1, SpeechOptions(lead_ms=1_000), 0.0)
+    bench.scheduler.open(1, EngineOptions(lead_ms=1_000), 0.0)
     bench.scheduler.append(1, "text")
     bench.go(2.0)
-    bench.scheduler.open(2, SpeechOptions(lead_ms=1_000), bench.now)
+    bench.scheduler.open(2, EngineOptions(lead_ms=1_000), bench.now)
     bench.scheduler.append(2, "text")
     steps = bench.go(bench.now)
     assert [1] in steps  # alone, and as often as needed
@@ -418,7 +420,7 @@ def test_requests_with_a_minimal_lead_share_a_step_if_they_are_close() -> None:
     bench = Bench(slots=2)
     for request, at in ((1, 0.0), (2, 0.005)):
         bench.now = at
-        bench.scheduler.open(request, SpeechOptions(lead_ms=120), at)
+        bench.scheduler.open(request, EngineOptions(lead_ms=120), at)
         bench.scheduler.append(request, "text")
         bench.go(at)
     bench.go(1.0)
@@ -429,7 +431,7 @@ def test_requests_with_a_minimal_lead_share_a_step_if_they_are_close() -> None:
 def test_every_step_has_a_request(lead_ms: int) -> None:
     """A step that is due has a request that can run. A small lead is kept without underruns."""
     bench = Bench()
-    bench.scheduler.open(1, SpeechOptions(lead_ms=lead_ms), 0.0)
+    bench.scheduler.open(1, EngineOptions(lead_ms=lead_ms), 0.0)
     bench.scheduler.append(1, "text")
     woken, least = 0, 1.0
     while (due_at := bench.scheduler.next_step_at(bench.now)) is not None and due_at < 2.0:
@@ -450,14 +452,14 @@ class TestNewcomers:
         """Requests that have been speaking for a while: all can run and wait for a shared step."""
         bench = Bench(slots=8, batch_sizes=batch_sizes)
         for request in range(1, speaking + 1):
-            bench.scheduler.open(request, SpeechOptions(lead_ms=5_000), 0.0)
+            bench.scheduler.open(request, EngineOptions(lead_ms=5_000), 0.0)
             bench.scheduler.append(request, "text")
         bench.go(1.0)
         bench.now = bench.scheduler._last_full_step_at + 0.015
         return bench
 
     def comes(self, bench: Bench, request: int) -> None:
-        bench.scheduler.open(request, SpeechOptions(lead_ms=1_000), bench.now)
+        bench.scheduler.open(request, EngineOptions(lead_ms=1_000), bench.now)
         bench.scheduler.append(request, "text")
 
     def test_a_newcomer_runs_at_once_and_alone(self) -> None:
@@ -566,7 +568,7 @@ def test_a_request_opened_without_text_starves_too() -> None:
 @pytest.mark.parametrize(("speed", "cap"), [(1.0, 90), (0.5, 180), (2.0, 90)])
 def test_a_runaway_ends_at_a_cap_that_grows_with_the_text(speed: float, cap: int) -> None:
     bench = Bench(window_frames=1_000)
-    bench.scheduler.open(1, SpeechOptions(lead_ms=None, speed=speed), 0.0)
+    bench.scheduler.open(1, EngineOptions(lead_ms=None, speed=speed), 0.0)
     bench.scheduler.append(1, "text")
     assert bench.frames(1_000) == cap
     assert finished(bench.events) == [(1, "length", None)]
@@ -592,7 +594,7 @@ def test_a_request_has_a_maximum_duration() -> None:
 
 def test_the_length_of_its_audio_does_not_count_in_the_duration_of_a_request() -> None:
     bench = Bench(request_s=1.0, window_frames=1_000)
-    bench.scheduler.open(1, SpeechOptions(lead_ms=200), 0.0)
+    bench.scheduler.open(1, EngineOptions(lead_ms=200), 0.0)
     bench.scheduler.append(1, "x" * 100)
     made = 0
     while bench.now < 8.0:
@@ -664,7 +666,7 @@ class TestStepsInFlight:
 
     def test_a_paced_request_counts_them_in_its_lead(self) -> None:
         bench = Bench()
-        bench.scheduler.open(1, SpeechOptions(lead_ms=400), 0.0)
+        bench.scheduler.open(1, EngineOptions(lead_ms=400), 0.0)
         bench.scheduler.append(1, "text")
         assert bench.frames(2) == 2
         runs = []
@@ -697,8 +699,8 @@ def test_a_full_step_takes_newcomers_and_the_least_buffered() -> None:
     assert runs == [[0, 1], [0, 2], [1, 2]]
 
 
-@pytest.mark.parametrize("options", [UNPACED, SpeechOptions(lead_ms=400)])
-def test_requests_without_output_do_not_displace_those_that_speak(options: SpeechOptions) -> None:
+@pytest.mark.parametrize("options", [UNPACED, EngineOptions(lead_ms=400)])
+def test_requests_without_output_do_not_displace_those_that_speak(options: EngineOptions) -> None:
     """Requests whose model is loading, or that wait for cache blocks, give no output when they run."""
     bench, spoke = Bench(slots=4, batch_sizes=(2,)), []
     for request in (1, 2, 3, 4):
@@ -761,7 +763,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.owner[self.next_request] = owner
         self.open[self.next_request] = 0
         self.since[self.next_request] = self.now - waited_s
-        options = SpeechOptions(lead_ms=lead)
+        options = EngineOptions(lead_ms=lead)
         self.scheduler.open(self.next_request, options, self.now, owner, waits=waits, waited_s=waited_s)
         self.impatient |= set() if waits else {self.next_request}
         self.next_request += 1

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 from loguru import logger
 
+from agent_tts.directives import Directive
 from agent_tts.engine.base import (
     AddText,
     DoneOutput,
@@ -14,11 +15,12 @@ from agent_tts.engine.base import (
     StarvedOutput,
 )
 from agent_tts.engine.slots import READ_CHARS, Mark, SlotFeed, SlotTable
+from agent_tts.engine_info import FRAME_BYTES
 from agent_tts.errors import UnknownVoice
-from agent_tts.events import FRAME_BYTES, Directive, SpeechOptions
+from agent_tts.options import EngineOptions, NamedVoice
 from agent_tts.text.feed import Unit
 
-OPEN = StartRequest(0, 9, SpeechOptions())
+OPEN = StartRequest(0, 9, EngineOptions())
 
 
 class Spoken:
@@ -128,7 +130,7 @@ def test_an_end_right_after_a_whole_frame_adds_no_empty_one(feed: SlotFeed) -> N
 
 def test_an_error_ends_its_request_alone_and_is_logged_without_the_text() -> None:
     slots = SlotTable(2, Spoken)
-    assert slots.apply([OPEN, StartRequest(1, 10, SpeechOptions())]) == []
+    assert slots.apply([OPEN, StartRequest(1, 10, EngineOptions())]) == []
     first, second = slots.requests()
 
     def fail() -> None:
@@ -150,7 +152,7 @@ def test_an_error_ends_its_request_alone_and_is_logged_without_the_text() -> Non
 
 def test_an_error_of_the_client_keeps_its_code() -> None:
     slots = SlotTable(1, Spoken)
-    opened = StartRequest(0, 3, SpeechOptions(voice="nobody"))
+    opened = StartRequest(0, 3, EngineOptions(NamedVoice("nobody")))
     assert slots.apply([opened, AddText(0, "a")]) == [FailedOutput(0, 3, "unknown_voice", "no such voice")]
     assert slots.requests({0}) == []
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from agent_tts.config.settings import Settings, Tone
+from agent_tts.directives import Pause
 from agent_tts.engine.base import (
     AddText,
     DoneOutput,
@@ -23,7 +24,8 @@ from agent_tts.engine.base import (
     StarvedOutput,
 )
 from agent_tts.engine.tone import ALIASES, ToneEngine
-from agent_tts.events import FRAME_BYTES, SAMPLE_RATE, Pause, SpeechOptions
+from agent_tts.engine_info import FRAME_BYTES, SAMPLE_RATE
+from agent_tts.options import EngineOptions, SpeechOptions
 from agent_tts.voices import OPENAI_VOICES, QWEN_VOICES
 from tests.engine.driver import FLUSH, Script, assert_well_formed, routed, speak, speak_all
 from tests.examples import examples
@@ -50,8 +52,8 @@ def dominant_hz(pcm: NDArray[np.int16]) -> float:
     return float(np.argmax(spectrum)) * SAMPLE_RATE / len(pcm)
 
 
-def fault(kind: str) -> SpeechOptions:
-    return SpeechOptions(instructions=f"fault:{kind}")
+def fault(kind: str) -> EngineOptions:
+    return EngineOptions(instructions=f"fault:{kind}")
 
 
 # ---------------------------------------------------------------- sound
@@ -131,7 +133,7 @@ def test_each_flush_is_answered_even_without_text(engine: ToneEngine) -> None:
 
 
 def test_a_dry_slot_keeps_a_partial_frame_until_more_text_arrives(engine: ToneEngine) -> None:
-    options = SpeechOptions(clean=False)
+    options = EngineOptions(clean=False)
     assert engine.step([StartRequest(0, 7, options), AddText(0, "a ")], {0}) == [StarvedOutput(0, 7)]
     (frame, done) = engine.step([AddText(0, "", last=True)], {0})
     assert isinstance(frame, FrameOutput)
@@ -145,12 +147,12 @@ def test_a_text_without_words_ends_without_a_frame(engine: ToneEngine, text: str
 
 
 def test_a_slot_not_in_run_gives_no_output(engine: ToneEngine) -> None:
-    assert engine.step([StartRequest(0, 1, SpeechOptions()), AddText(0, TEXT, last=True)], ()) == []
+    assert engine.step([StartRequest(0, 1, EngineOptions()), AddText(0, TEXT, last=True)], ()) == []
 
 
 def test_a_released_slot_is_silent_and_its_next_request_starts_clean(engine: ToneEngine) -> None:
     fresh = speak(engine, "next request", slot=2).frames
-    engine.step([StartRequest(2, 1, SpeechOptions()), AddText(2, TEXT, flush=True)], {2})
+    engine.step([StartRequest(2, 1, EngineOptions()), AddText(2, TEXT, flush=True)], {2})
     assert engine.step([ReleaseSlot(2), AddText(2, "too late")], {2}) == []
     assert speak(engine, "next request", slot=2).frames == fresh
 
@@ -232,7 +234,7 @@ def test_a_step_reads_texts_for_a_limited_time(monkeypatch: pytest.MonkeyPatch) 
     engine = ToneEngine(Settings(), 64)
     now = iter(range(1_000_000))
     monkeypatch.setattr(time, "monotonic", lambda: next(now) * 0.001)
-    starts = [StartRequest(slot, slot + 1, SpeechOptions()) for slot in range(64)]
+    starts = [StartRequest(slot, slot + 1, EngineOptions()) for slot in range(64)]
     texts = [AddText(slot, "1 2 3 4 5 6 7 8 9 " * 20) for slot in range(64)]
     spoke = [output.slot for output in engine.step([*starts, *texts], range(64))]
     assert 0 < len(spoke) < 8

@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 from agent_tts.config.settings import Settings
-from agent_tts.events import RequestAudio, RequestFinished, SpeechOptions
+from agent_tts.events import RequestAudio, RequestFinished
 from agent_tts.ipc.engine_process import BACKOFF_S, EngineProcess
+from agent_tts.options import SpeechOptions
 from agent_tts.speech.engine_request import EngineRequest
 from agent_tts.speech.service import SpeechService
 from tests.ipc.listener import tone_settings
@@ -170,7 +171,8 @@ async def test_an_engine_that_exits_is_replaced(kind: str) -> None:
 
 PARENT = """
 import asyncio, sys
-from agent_tts.events import AppendText, OpenRequest, RequestAudio, SpeechOptions
+from agent_tts.events import AppendText, OpenRequest, RequestAudio
+from agent_tts.options import SpeechOptions
 from agent_tts.ipc.engine_process import EngineProcess
 from agent_tts.config.settings import Settings
 

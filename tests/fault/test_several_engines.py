@@ -17,8 +17,9 @@ import pytest
 
 from agent_tts.config.settings import Settings
 from agent_tts.errors import EngineLost, SettingsError
-from agent_tts.events import RequestAudio, RequestFinished, SpeechOptions
+from agent_tts.events import RequestAudio, RequestFinished
 from agent_tts.ipc.engine_process import BACKOFF_S, EngineProcess, engine_processes
+from agent_tts.options import SpeechOptions
 from agent_tts.speech.engine_request import EngineRequest
 from agent_tts.speech.service import SpeechService
 from tests.ipc.listener import tone_settings

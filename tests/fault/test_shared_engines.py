@@ -15,9 +15,10 @@ from typing import Any, cast
 import pytest
 
 from agent_tts.errors import EngineLost
-from agent_tts.events import RequestAudio, RequestFinished, RequestStarted, SpeechOptions
+from agent_tts.events import RequestAudio, RequestFinished, RequestStarted
 from agent_tts.ipc.engine_link import EngineLink
 from agent_tts.ipc.engine_process import EngineProcess, engine_processes
+from agent_tts.options import SpeechOptions
 from agent_tts.speech.engine_request import EngineRequest
 from agent_tts.speech.service import SpeechService
 from tests.ipc.listener import tone_settings

@@ -31,7 +31,7 @@ from agent_tts.engine.espeak import engine, scripts, workers
 from agent_tts.engine.espeak.library import Deadly, Delivery, EspeakError, Language, languages
 from agent_tts.engine.espeak.voices import VARIANTS
 from agent_tts.engine.espeak.workers import EspeakWorkers, Job
-from agent_tts.events import SpeechOptions
+from agent_tts.options import EngineOptions
 from agent_tts.text.feed import Reading, TextFeed, Unit
 
 # Each ends espeak-ng 1.52.0 or makes it write beyond a buffer.
@@ -102,7 +102,7 @@ def jobs(text: str, how: Delivery, most: int | None, *, raw: bool) -> Iterator[J
 
 def delivery(chance: random.Random, language: Language) -> Delivery:
     """Any voice that a client can ask for."""
-    options = SpeechOptions(speed=chance.choice((0.25, 0.5, 1, 4, 4, 4)), pitch=chance.choice((0.5, 0.8, 1, 1.5, 2)))
+    options = EngineOptions(speed=chance.choice((0.25, 0.5, 1, 4, 4, 4)), pitch=chance.choice((0.5, 0.8, 1, 1.5, 2)))
     return engine.delivery(language, chance.choice((None, *VARIANTS)), options)
 
 

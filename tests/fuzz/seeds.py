@@ -16,9 +16,9 @@ from agent_tts.events import (
     RequestAudio,
     RequestFinished,
     RequestWords,
-    SpeechOptions,
 )
 from agent_tts.ipc.wire import encode
+from agent_tts.options import EmbeddedVoice, EngineOptions
 from tests.serve.routes.test_multipart import GOOD, TYPE
 from tests.serve.transports.test_sdp import CHROMIUM
 
@@ -140,7 +140,7 @@ TALK = {
     ],
 }
 
-_OPEN = OpenRequest(1, SpeechOptions(voice="tone-660", speaker_embedding=(0.5, 1.0)))
+_OPEN = OpenRequest(1, EngineOptions(EmbeddedVoice((0.5, 1.0))))
 SEEDS: dict[str, list[bytes]] = {
     "protocol": [line.encode() for talk in TALK["/v1/tts/stream"] for line in talk.split("\n") if line[0] == "{"],
     "speech_request": [

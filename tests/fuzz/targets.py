@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise, product
 from typing import Any
 
+from agent_tts.directives import Directive, Say
 from agent_tts.errors import BadMessage, SlowConsumer, SpeechError
-from agent_tts.events import Directive, Say
 from agent_tts.ipc.wire import TO_ENGINE, TO_FRONT, Decoder, WireError, encode
 from agent_tts.lexicon import Lexicon
 from agent_tts.pls import read_pls, write_pls

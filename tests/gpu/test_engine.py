@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 
 from agent_tts.bench.checkpoint import write
 from agent_tts.config.settings import Checkpoint, Qwen3, Settings, Voices
-from agent_tts.engine.base import AddText, FrameOutput, ReleaseSlot, StartRequest
+from agent_tts.engine.base import AddText, FrameOutput, ReleaseSlot
 from agent_tts.engine.qwen3.engine import Qwen3Engine
 from agent_tts.engine.qwen3.graphs import ChunkInputs
-from agent_tts.events import Sampling, SpeechOptions
-from tests.engine.driver import routed
+from agent_tts.options import CommonOptions, Sampling, SpeechOptions
+from tests.engine.driver import routed, start_of
 
 pytestmark = pytest.mark.gpu
 
@@ -47,9 +47,9 @@ def engine(folder: Path, slots: int = 4, **settings: Any) -> Iterator[Qwen3Engin
         made.close()
 
 
-def sound(made: Qwen3Engine, *slots: int, options: SpeechOptions = RYAN) -> NDArray[np.int64]:
+def sound(made: Qwen3Engine, *slots: int, options: CommonOptions = RYAN) -> NDArray[np.int64]:
     """The first frames of the first of `slots`, which all speak the same text together."""
-    inputs = [one for slot in slots for one in (StartRequest(slot, slot, options), AddText(slot, TEXT, last=True))]
+    inputs = [one for slot in slots for one in (start_of(slot, slot, options), AddText(slot, TEXT, last=True))]
     pcm = b""
     while len(pcm) < FRAMES * 3_840:
         for output in made.step(inputs, slots):

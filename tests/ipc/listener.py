@@ -10,17 +10,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from agent_tts.config.settings import Settings
-from agent_tts.events import (
-    AppendText,
-    EndText,
-    EngineEvent,
-    EngineReady,
-    OpenRequest,
-    RequestAudio,
-    RequestFinished,
-    SpeechOptions,
-)
+from agent_tts.events import AppendText, EndText, EngineEvent, EngineReady, OpenRequest, RequestAudio, RequestFinished
 from agent_tts.ipc.engine_process import EngineProcess
+from agent_tts.options import EngineOptions
 from agent_tts.speech.engine_handle import EngineClient
 
 E = TypeVar("E", bound=EngineEvent)
@@ -102,6 +94,6 @@ async def engine_process(settings: Settings) -> AsyncIterator[tuple[EngineProces
 
 def speak(link: EngineClient, stream: int, text: str = "a sentence for the tone engine", **options: Any) -> None:
     """Open a request with all of its text, unpaced unless `lead_ms` is given."""
-    link.send(OpenRequest(stream, SpeechOptions(**{"lead_ms": None, **options})))
+    link.send(OpenRequest(stream, EngineOptions(**{"lead_ms": None, **options})))
     link.send(AppendText(stream, text))
     link.send(EndText(stream))

@@ -23,11 +23,11 @@ from agent_tts.events import (
     EngineReady,
     OpenRequest,
     RequestAudio,
-    SpeechOptions,
     StopEngine,
 )
 from agent_tts.ipc.child import EXIT_ENGINE_LOST, MAX_INBOX_BYTES
 from agent_tts.ipc.wire import TO_FRONT, Decoder, Setup, encode
+from agent_tts.options import EngineOptions
 from tests.ipc.listener import WAIT_S, shadow_numpy, tone_settings
 
 pytestmark = [pytest.mark.node, pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals and descriptors")]
@@ -97,7 +97,7 @@ async def child(*, parent: int | None = None, setup: bool = True, **environ: str
 
 def hang(stream: int = 1) -> tuple[EngineCommand, ...]:
     """Commands after whose first audio a step sleeps for a minute."""
-    options = SpeechOptions(instructions="fault:hang@1", lead_ms=None)
+    options = EngineOptions(instructions="fault:hang@1", lead_ms=None)
     return (OpenRequest(stream, options), AppendText(stream, "enough text for some frames"), EndText(stream))
 
 
@@ -215,7 +215,7 @@ async def test_a_failed_step_is_reported_with_its_traceback() -> None:
     """A step raises: exit code 70, location and reason on stderr."""
     async with child() as it:
         await it.next(EngineReady)
-        it.send(OpenRequest(1, SpeechOptions(instructions="fault:crash@0")), AppendText(1, "a secret word"), EndText(1))
+        it.send(OpenRequest(1, EngineOptions(instructions="fault:crash@0")), AppendText(1, "a secret word"), EndText(1))
         code, said = await it.end()
         assert code == EXIT_ENGINE_LOST
         assert "in step" in said

@@ -149,8 +149,8 @@ async def test_an_engine_that_cannot_be_set_up_is_a_settings_error() -> None:
         await EngineProcess(settings, lambda _: None, lambda _: None).start()
 
 
-async def test_a_missing_interpreter_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "executable", "/nonexistent/python")
+async def test_a_missing_interpreter_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "missing"))
     with pytest.raises(EngineLost, match="cannot be spawned"):
         await EngineProcess(tone_settings(), lambda _: None, lambda _: None).start()
 

@@ -125,7 +125,7 @@ async def test_a_failed_restart_is_final(tmp_path: Path, monkeypatch: pytest.Mon
         assert len(listener.all(EngineReady)) == 1
 
 
-async def test_a_process_that_cannot_be_spawned_is_no_death(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_process_that_cannot_be_spawned_is_no_death(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The machine may lack descriptors for longer than five deaths take. Mutation: counted, it ends the node."""
     monkeypatch.setattr(client, "RESPAWN_S", 0.01)
     lines: list[str] = []
@@ -133,7 +133,7 @@ async def test_a_process_that_cannot_be_spawned_is_no_death(monkeypatch: pytest.
     try:
         async with engine_process(tone_settings()) as (link, listener):
             with monkeypatch.context() as without:
-                without.setattr(sys, "executable", "/nonexistent/python")
+                without.setattr(sys, "executable", str(tmp_path / "missing"))
                 kill(link)
                 async with asyncio.timeout(20):
                     while len(lines) < len(BACKOFF_S) + 3:

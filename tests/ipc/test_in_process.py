@@ -17,8 +17,8 @@ from agent_tts.events import (
     OpenRequest,
     RequestAudio,
     RequestFinished,
-    SpeechOptions,
 )
+from agent_tts.options import EngineOptions
 from tests.in_process import InProcessEngine
 from tests.ipc.listener import Listener, tone_settings
 
@@ -39,7 +39,7 @@ async def local_engine() -> AsyncIterator[tuple[InProcessEngine, Listener]]:
 async def spoken(**options: Any) -> Listener:
     """All events of one request."""
     async with local_engine() as (link, listener):
-        link.send(OpenRequest(1, SpeechOptions(**options)))
+        link.send(OpenRequest(1, EngineOptions(**options)))
         link.send(AppendText(1, "some words"))
         link.send(EndText(1))
         await listener.until(lambda: listener.finished(1) is not None)
@@ -98,7 +98,7 @@ async def test_an_exception_is_a_loss() -> None:
     errors: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
     async with local_engine() as (link, listener):
-        link.send(OpenRequest(1, SpeechOptions(instructions="fault:crash@0")))
+        link.send(OpenRequest(1, EngineOptions(instructions="fault:crash@0")))
         link.send(AppendText(1, "word "))
         link.send(EndText(1))
         await listener.until(lambda: bool(listener.losses))

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
+from agent_tts.engine_info import FRAME_BYTES
 from agent_tts.errors import EngineLost
 from agent_tts.events import (
-    FRAME_BYTES,
     AppendText,
     CancelRequest,
     EngineCommand,
@@ -30,7 +30,6 @@ from agent_tts.events import (
     RequestAudio,
     RequestFinished,
     RequestStarted,
-    SpeechOptions,
     StopEngine,
 )
 from agent_tts.ipc import engine_link
@@ -39,6 +38,7 @@ from agent_tts.ipc.engine_link import EngineLink
 from agent_tts.ipc.engine_process import EngineProcess
 from agent_tts.ipc.links import CANCELS, MAX_BACKLOG_BYTES
 from agent_tts.ipc.wire import Setup, encode
+from agent_tts.options import EngineOptions
 from tests.examples import FACTOR
 from tests.ipc.listener import WAIT_S, Listener, engine_process, speak, tone_settings
 from tests.support import until
@@ -149,7 +149,7 @@ async def test_every_link_hears_what_a_process_of_its_own_would_say() -> None:
 
 async def test_pongs_of_all_links_have_the_load_and_only_the_owners_have_what_counts_once() -> None:
     async with shared(2) as (_, [one, other]):
-        one.link.send(OpenRequest(1, SpeechOptions()))
+        one.link.send(OpenRequest(1, EngineOptions()))
         await one.until(lambda: bool(one.all(RequestStarted)))
         for nonce in (100, 101):
             other.link.send(EnginePing(nonce))
@@ -162,8 +162,8 @@ async def test_each_link_is_told_the_requests_of_the_others() -> None:
     """A front knows its own. Fails if the last change within `LOAD_S` is not told."""
     async with shared(2, heartbeat_s=QUIET_S, slots=3) as (_, [one, other]), asyncio.timeout(5):
         for number in (1, 2, 3, 4):
-            one.link.send(OpenRequest(number, SpeechOptions()))
-        other.link.send(OpenRequest(1, SpeechOptions()))
+            one.link.send(OpenRequest(number, EngineOptions()))
+        other.link.send(OpenRequest(1, EngineOptions()))
         await one.until(lambda: one.load == EngineLoad(3, 2, others=1))
         await other.until(lambda: other.load == EngineLoad(3, 2, others=4))
         for number in (1, 2, 3, 4):
@@ -195,7 +195,7 @@ async def test_hundreds_of_requests_of_one_link_end_with_it(raw: list[socket.soc
     async with shared(1, slots=4 * CANCELS) as (process, [front]):
         raw.append(process.attach())
         for number in range(6 * CANCELS):
-            await tell(raw[0], OpenRequest(number, SpeechOptions()), AppendText(number, "word "))
+            await tell(raw[0], OpenRequest(number, EngineOptions()), AppendText(number, "word "))
         await front.until(lambda: front.load == EngineLoad(4 * CANCELS, 2 * CANCELS, others=6 * CANCELS))
         raw[0].close()
         await front.until(lambda: front.load == EngineLoad(0, 0, others=0))
@@ -205,8 +205,8 @@ BROKEN = (
     b"GET / HTTP/1.1\r\n\r\n",
     encode(Setup("{}")),
     encode(StopEngine()),
-    encode(OpenRequest(1, SpeechOptions())) * 2,
-    encode(OpenRequest((1 << 32) + 1, SpeechOptions())),  # an id of another link
+    encode(OpenRequest(1, EngineOptions())) * 2,
+    encode(OpenRequest((1 << 32) + 1, EngineOptions())),  # an id of another link
     encode(CancelRequest(-1)),
 )
 
@@ -234,7 +234,7 @@ async def test_a_link_that_does_not_read_loses_its_speech_and_nobody_elses(raw: 
         raw.append(process.attach())
         greedy = range(7)
         assert len(greedy) * WINDOW * FRAME_BYTES < MAX_BACKLOG_BYTES
-        options = SpeechOptions(lead_ms=None, instructions=NEVER_END)
+        options = EngineOptions(lead_ms=None, instructions=NEVER_END)
         for one in greedy:
             await tell(raw[0], OpenRequest(one, options), AppendText(one, LONG))
         await front.until(lambda: front.load == EngineLoad(7, 0, others=7))
@@ -274,7 +274,7 @@ async def test_a_link_that_falls_silent_ends(raw: list[socket.socket]) -> None:
     """A stopped front keeps no slots. One that has not begun to speak may take its time: it is starting."""
     async with shared(1, heartbeat_s=0.5) as (process, [front]):
         raw += [process.attach(), process.attach()]
-        await tell(raw[0], EnginePing(1), OpenRequest(1, SpeechOptions()))
+        await tell(raw[0], EnginePing(1), OpenRequest(1, EngineOptions()))
         assert await closed(raw[0])
         await front.until(lambda: front.load == EngineLoad(0, 0, others=0))
         await tell(raw[1], EnginePing(7))

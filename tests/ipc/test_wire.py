@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_tts import events
+from agent_tts.engine_info import EngineInfo, Voice
 from agent_tts.events import (
     AppendText,
     CancelRequest,
@@ -26,12 +27,12 @@ from agent_tts.events import (
     GrantCredit,
     RequestAudio,
     RequestFinished,
-    SpeechOptions,
     StopEngine,
 )
 from agent_tts.ipc import wire
 from agent_tts.ipc.wire import MAX_LENGTH, TO_ENGINE, TO_FRONT, Decoder, Setup, WireError, encode
 from agent_tts.lexicon import Lexicon
+from agent_tts.options import EngineOptions, NamedVoice
 
 COMMANDS: tuple[type, ...] = (Setup, *get_args(EngineCommand))
 EVENTS: tuple[type, ...] = get_args(EngineEvent)
@@ -87,7 +88,7 @@ def test_every_message_survives_a_round_trip(kind: type, data: st.DataObject) ->
 
 
 SAMPLE: list[EngineCommand] = [
-    events.OpenRequest(7, SpeechOptions(voice="tone-440", language="de", seed=3)),
+    events.OpenRequest(7, EngineOptions(voice=NamedVoice("tone-440"), language="de", seed=3)),
     AppendText(7, "Grüße \ud800 \U0001f600\0"),
     events.FlushText(7, "f1"),
     GrantCredit(7, 3),
@@ -167,7 +168,7 @@ def _json_frame(tag: int, **fields: object) -> bytes:
     return frame(tag, json.dumps(fields).encode())
 
 
-OPTIONS = json.loads(frame(0, wire.to_json(SpeechOptions()))[5:])
+OPTIONS = json.loads(frame(0, wire.to_json(EngineOptions()))[5:])
 MALFORMED = {
     "audio without a stream": (TO_FRONT, frame(1, b"\1\0\0")),
     "credit too short": (TO_ENGINE, frame(2, bytes(7))),
@@ -219,12 +220,12 @@ def test_null_in_place_of_an_optional_field_is_none() -> None:
     """The table above refuses null only for required fields."""
     fields = {"request_id": 1, "owner": 0, "waited_ms": 0, "waits": True}
     data = _json_frame(17, **fields, options=OPTIONS | {"seed": None, "speed": 2})
-    assert repr(Decoder(TO_ENGINE).feed(data)) == repr([events.OpenRequest(1, SpeechOptions(speed=2.0))])
+    assert repr(Decoder(TO_ENGINE).feed(data)) == repr([events.OpenRequest(1, EngineOptions(speed=2.0))])
 
 
 def test_a_dict_keeps_its_value_types() -> None:
     """`EngineReady` carries tables of names."""
-    info = events.EngineInfo("tone", "tone", 1, (events.Voice("a", ("en",)),), "a", {"german": "de"})
+    info = EngineInfo("tone", "tone", 1, (Voice("a", ("en",)),), "a", {"german": "de"})
     data = encode(events.EngineReady(info, 128, 50))
     assert Decoder(TO_FRONT).feed(data) == [events.EngineReady(info, 128, 50)]
     body = data[5:].replace(b'{"german":"de"}', b'{"german":7}')

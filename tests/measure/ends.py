@@ -28,7 +28,8 @@ from agent_tts.config.settings import Checkpoint, Qwen3, Settings, Voices
 from agent_tts.engine.loop import EngineLoop
 from agent_tts.engine.qwen3.engine import Qwen3Engine
 from agent_tts.engine.scheduler import Policy, Scheduler
-from agent_tts.events import FRAME_BYTES, SAMPLE_RATE, SpeechOptions, TextMode
+from agent_tts.engine_info import FRAME_BYTES, SAMPLE_RATE
+from agent_tts.options import EngineOptions, TextMode
 from agent_tts.silence import AUDIBLE_PEAK
 from tests.model import crafted
 
@@ -87,7 +88,7 @@ def listen(
     loop = EngineLoop(engine, Scheduler(Policy(slots=slots, queue=0, batch_sizes=engine.batch_sizes)))
     listeners = [Listener() for _ in range(count)]
     for number in range(count):
-        loop.submit(events.OpenRequest(number, SpeechOptions(seed=number, lead_ms=1_000, text_mode=mode)))
+        loop.submit(events.OpenRequest(number, EngineOptions(seed=number, lead_ms=1_000, text_mode=mode)))
         for command in text(number):
             loop.submit(command)
         loop.submit(events.EndText(number))

@@ -27,12 +27,14 @@ from agent_tts.engine.loop import EngineLoop, policy
 from agent_tts.engine.qwen3.engine import Qwen3Engine
 from agent_tts.engine.qwen3.graphs import BUCKETS, PrefillBudget, StepResult
 from agent_tts.engine.scheduler import Scheduler
-from agent_tts.events import EngineEvent, NamedVoice, SpeechOptions
+from agent_tts.engine_info import FRAME_BYTES
+from agent_tts.events import EngineEvent
 from agent_tts.in_child import settle
 from agent_tts.ipc.wire import TO_ENGINE, Decoder, encode
+from agent_tts.options import EngineOptions, NamedVoice
 
 SLOTS = 64
-VOICE = SpeechOptions("ryan", lead_ms=None, resolved=NamedVoice("ryan"))
+VOICE = EngineOptions(NamedVoice("ryan"), lead_ms=None)
 TEXT = "Your order left our warehouse this morning, and it will be with you by tomorrow at noon. " * 20
 WORD = "Unbelievably "
 PREPARED = 64  # frames of each row, of which none loops
@@ -124,7 +126,7 @@ class Node:
 
     def grant(self, new: Sequence[EngineEvent]) -> None:
         heard = [event for event in new if isinstance(event, events.RequestAudio)]
-        self.submit(*[events.GrantCredit(one.request_id, len(one.pcm) // events.FRAME_BYTES) for one in heard])
+        self.submit(*[events.GrantCredit(one.request_id, len(one.pcm) // FRAME_BYTES) for one in heard])
         assert not any(isinstance(event, events.RequestFinished) and event.code for event in new), new
 
 

@@ -27,9 +27,9 @@ from agent_tts.events import (
     OpenRequest,
     RequestAudio,
     RequestFinished,
-    SpeechOptions,
 )
 from agent_tts.ipc.engine_process import EngineProcess
+from agent_tts.options import EngineOptions
 
 WARM_S = 1.0
 TEXT = "word " * 3_000
@@ -59,7 +59,7 @@ class Listeners:
     def open(self, streams: range) -> None:
         """Begin streams that do not end."""
         for number in streams:
-            self.send(OpenRequest(number, SpeechOptions(seed=number)))
+            self.send(OpenRequest(number, EngineOptions(seed=number)))
             self.send(AppendText(number, TEXT))
 
 

@@ -11,8 +11,8 @@ import httpx
 import numpy as np
 
 from agent_tts.bench.node import own_node
+from agent_tts.engine_info import SAMPLE_RATE
 from agent_tts.errors import Internal
-from agent_tts.events import SAMPLE_RATE
 
 SENTENCES = ("Tell me a story.", "Please tell me another story.", "Now tell me something else.")
 LEAD_S = 4.0  # until the call is established

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from agent_tts.bench import report
 from agent_tts.cli.options import command
-from agent_tts.events import SAMPLE_RATE
+from agent_tts.engine_info import SAMPLE_RATE
 from agent_tts.speech.audio import opus
 
 PACKET = SAMPLE_RATE * 20 // 1_000  # samples

@@ -16,7 +16,7 @@ from typing import Annotated
 import typer
 
 from agent_tts import events
-from agent_tts.events import Directive, Prosody, Style
+from agent_tts.directives import Directive, Prosody, Style
 from tests.measure.ends import listen, opened, say_where, told
 from tests.model import crafted
 

@@ -23,6 +23,7 @@ from agent_tts.engine.qwen3.engine import Qwen3Engine
 from agent_tts.engine.qwen3.memory import GIB
 from agent_tts.engine.scheduler import Scheduler
 from agent_tts.model.device import Cuda
+from agent_tts.options import EngineOptions
 
 STEPS = 400
 
@@ -38,7 +39,7 @@ def run(gigabytes: int, folder: Path) -> None:
         engine = Qwen3Engine(settings, 64)
     loop = EngineLoop(engine, Scheduler(policy(settings, engine.info.slots, engine.batch_sizes)))
     for stream in range(engine.info.slots):
-        loop.submit(events.OpenRequest(stream, events.SpeechOptions(language="en")))
+        loop.submit(events.OpenRequest(stream, EngineOptions(language="en")))
         loop.submit(events.AppendText(stream, "Every slot speaks at once, for as long as it likes. " * 4))
         loop.submit(events.EndText(stream))
     heard = sum(isinstance(one, events.RequestAudio) for _ in range(STEPS) for one in loop.step())

@@ -164,7 +164,7 @@ def test_the_command_prints_and_writes_the_figures(checkpoint: Checkpoint, tmp_p
         (("--dtype", "float16"), "--dtype float16: must be one of float32, bfloat16"),
         (("--reference", "onnx"), "--reference onnx: must be one of float32, upstream"),
         (("--device", "tpu"), "--device tpu: must be one of cpu"),
-        (("--json", "/nonexistent/x"), "--json x: there is no such folder"),
+        (("--json", "missing/x"), "--json x: there is no such folder"),
         ((), "neither a folder here nor a hub id"),
     ],
 )

@@ -19,11 +19,13 @@ from agent_tts.cli.bench_options import Json, Outputs
 from agent_tts.cli.bench_runs import run
 from agent_tts.cli.link import own_settings
 from agent_tts.cli.options import command
+from agent_tts.engine_info import SAMPLE_RATE
 from agent_tts.errors import SettingsError, SpeechError, from_code
-from agent_tts.events import SAMPLE_RATE, RequestAudio, RequestFinished, RequestFlushed, SpeechOptions
+from agent_tts.events import RequestAudio, RequestFinished, RequestFlushed
 from agent_tts.events import RequestWords as Aligned
+from agent_tts.options import SpeechOptions
 from agent_tts.protocol.context import Word
-from agent_tts.serve.own_engine import engine
+from agent_tts.serve.local_engine import engine
 from agent_tts.speech.service import SpeechService
 from agent_tts.speech.words.peaks import peaks
 from agent_tts.speech.words.timeline import WordTimeline

@@ -80,7 +80,7 @@ def test_ids_and_dialects_are_those_of_the_file(checkpoint: Checkpoint) -> None:
     assert talker.spk_is_dialect["eric"] == "sichuan_dialect"
     assert talker.spk_is_dialect["ryan"] is False
     assert (config.tts_pad_token_id, config.tts_bos_token_id, config.tts_eos_token_id) == (151671, 151672, 151673)
-    assert config.generation.max_new_tokens == 8192
+    assert config.generation.top_k == 50
 
 
 @pytest.mark.parametrize(("size", "hidden", "label"), [("0.6B", 1024, "0b6"), ("1.7B", 2048, "1b7")])
@@ -258,7 +258,7 @@ def test_names_are_read_in_lower_case(edited: Edit) -> None:
 
 
 def test_missing_sampling_defaults_are_upstreams(edited: Edit) -> None:
-    assert ModelConfig.read(edited("generation_config.json", "max_new_tokens")).generation.max_new_tokens == 2048
+    assert ModelConfig.read(edited("generation_config.json", "top_p")).generation.top_p == 1.0
 
 
 def test_unknown_entries_are_ignored(edited: Edit) -> None:

@@ -98,10 +98,6 @@ OPEN_ROUTES = [row for row, who in MATRIX.items() if who == OPEN]
 
 def rows(routes: list[BaseRoute]) -> Iterator[tuple[str, str]]:
     for route in routes:
-        inner = getattr(route, "original_router", None)
-        if inner is not None:
-            yield from rows(inner.routes)
-            continue
         path = getattr(route, "path", "")
         if isinstance(route, Mount):
             yield "MOUNT", path

@@ -11,10 +11,10 @@ from typing import Any
 import httpx
 import pytest
 
+from agent_tts.directives import Directive, Language, Pause, Prosody, Say, Style
 from agent_tts.engine import tone
 from agent_tts.engine.espeak import engine as espeak
 from agent_tts.engine.qwen3.model import Qwen3Model
-from agent_tts.events import Directive, Language, Pause, Prosody, Say, Style
 from agent_tts.text.directives import ABILITIES
 from agent_tts.text.markup import Item, Mark, MarkupReader
 from tests.support import running_node

@@ -54,7 +54,7 @@ async def test_characters_count_on_all_fronts_and_what_has_begun_is_spoken_whole
     async with running_fronts(**keys(characters_per_minute=60)) as node:
         said = [await say(node, front, SHOP) for front in (0, 1)]
         assert [answer.status_code for answer in said] == [200, 200]
-        shares = [front.node.supervision for front in node.fronts]
+        shares = [front.node.supervisor for front in node.fronts]
         await until(lambda: all(share is not None and share._free_at for share in shares))
         for front in (0, 1):
             refused = await say(node, front, SHOP)

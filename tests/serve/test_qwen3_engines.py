@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from agent_tts.events import FRAME_BYTES
+from agent_tts.engine_info import FRAME_BYTES
 from tests.model.conftest import Checkpoint as Checkpoints
 from tests.model.conftest import checkpoint, ending
 from tests.serve.test_qwen3_node import same

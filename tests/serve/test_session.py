@@ -13,8 +13,9 @@ import pytest
 
 from agent_tts.config.settings import Settings
 from agent_tts.engine.factory import create_loop
-from agent_tts.events import FRAME_SAMPLES, SpeechOptions
+from agent_tts.engine_info import FRAME_SAMPLES
 from agent_tts.lexicon import Lexicon
+from agent_tts.options import SpeechOptions
 from agent_tts.protocol.context import AudioChunk, Word
 from agent_tts.protocol.v1 import MAX_UNKNOWN, NativeAdapter
 from agent_tts.serve import session as session_module

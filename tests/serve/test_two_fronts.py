@@ -11,7 +11,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from agent_tts.serve.supervision import front_of
+from agent_tts.serve.supervisor_client import front_of
 from tests.node_process import RunningProcess, running_process
 from tests.rtc_peer import connected
 from tests.wire import Wire, wire

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from agent_tts.events import FRAME_BYTES, EngineCommand, GrantCredit, RequestAudio
+from agent_tts.engine_info import FRAME_BYTES
+from agent_tts.events import EngineCommand, GrantCredit, RequestAudio
 from agent_tts.speech.engine_request import EngineRequest
 
 

@@ -14,19 +14,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_tts.config.settings import Settings
+from agent_tts.directives import Pause
 from agent_tts.engine.factory import create_loop
 from agent_tts.engine.loop import EngineLoop
 from agent_tts.events import (
     EngineCommand,
     EngineEvent,
     OpenRequest,
-    Pause,
     RequestAudio,
     RequestFinished,
     RequestFlushed,
     RequestStarted,
-    SpeechOptions,
 )
+from agent_tts.options import SpeechOptions
 from agent_tts.speech.engine_handle import EngineClient, EngineClientFactory
 from agent_tts.speech.engine_request import EngineRequest
 from agent_tts.speech.moving import LOOK_S, MAX_TEXT, WAITS_S

@@ -14,18 +14,11 @@ from loguru import logger
 
 from agent_tts.config.settings import Settings
 from agent_tts.engine.factory import create_loop
+from agent_tts.engine_info import EngineInfo, Model
 from agent_tts.errors import Draining, EngineLost, UnknownVoice, UnsupportedLanguage
-from agent_tts.events import (
-    EngineEvent,
-    EngineInfo,
-    Model,
-    RequestAudio,
-    RequestFinished,
-    RequestFlushed,
-    RequestStarted,
-    SpeechOptions,
-)
+from agent_tts.events import EngineEvent, RequestAudio, RequestFinished, RequestFlushed, RequestStarted
 from agent_tts.lexicon import Lexicon
+from agent_tts.options import SpeechOptions
 from agent_tts.speech.engine_handle import EngineClient, EngineClientFactory, EngineObserver
 from agent_tts.speech.engine_request import EngineRequest
 from agent_tts.speech.service import SpeechService
@@ -107,10 +100,10 @@ async def test_a_request_has_its_own_lexicon_before_its_voices_and_the_nodes(tmp
     await service.start()
     try:
         options = SpeechOptions(voice="bob", lexicon=own)
-        assert service.lexicons(options) == [own, node]
+        assert service.resolve(options).lexicons == (own, node)
         library.set_lexicon("bob", voice)
-        assert service.lexicons(options) == [own, voice, node]
-        assert service.lexicons(SpeechOptions()) == [node]
+        assert service.resolve(options).lexicons == (own, voice, node)
+        assert service.resolve(SpeechOptions()).lexicons == (node,)
     finally:
         await service.close()
 
@@ -187,7 +180,7 @@ LANGUAGES = {
 @pytest.mark.parametrize(("language", "code"), LANGUAGES.items())
 async def test_languages_are_accepted_by_name_and_code(language: str, code: str) -> None:
     async with running(engine="espeak") as service:
-        assert service.resolve(SpeechOptions(language=language)).language == code
+        assert service.resolve(SpeechOptions(language=language)).options.language == code
 
 
 async def test_voices_are_available_from_adding_to_deleting(tmp_path: Path) -> None:
@@ -203,7 +196,7 @@ async def test_voices_are_available_from_adding_to_deleting(tmp_path: Path) -> N
         with pytest.raises(UnknownVoice):
             service.resolve(SpeechOptions(voice="old"))
         library.add(StoredVoice(name="old", kind="designed", prompt="a calm old man"), {})
-        assert service.resolve(SpeechOptions(voice="old")).model == "design"
+        assert service.resolve(SpeechOptions(voice="old")).options.model == "design"
         assert service.routing is service.routing
         library.delete("old")
     await until(lambda: service.ready)

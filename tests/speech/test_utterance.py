@@ -6,26 +6,25 @@ import asyncio
 
 import pytest
 
+from agent_tts.directives import Say
+from agent_tts.engine_info import FRAME_BYTES, EngineInfo
 from agent_tts.errors import EngineLost
 from agent_tts.events import (
-    FRAME_BYTES,
     AppendText,
     CancelRequest,
     Direct,
     EndText,
     EngineCommand,
-    EngineInfo,
     RequestAudio,
     RequestEvent,
     RequestFinished,
     RequestFlushed,
     RequestStarted,
     RequestWords,
-    Say,
-    SpeechOptions,
     WordTime,
 )
 from agent_tts.lexicon import Lexicon
+from agent_tts.options import SpeechOptions
 from agent_tts.protocol.context import AudioChunk, Done, Flushed, Words
 from agent_tts.protocol.v1 import OutputFormat
 from agent_tts.speech.engine_request import EngineRequest
@@ -49,6 +48,7 @@ class Bench:
     ) -> None:
         self.sent: list[EngineCommand] = []
         self.request = EngineRequest(7, self.sent.append, window=80)
+        self.request.lexicons = [Lexicon.of(lexicon)] if lexicon else ()
         info = EngineInfo("tone", "tone", 1, (), "tone", {"en": "en"}, aligns_words=aligned)
         self.now = 0.0
         self.utterance = Utterance(
@@ -57,7 +57,6 @@ class Bench:
             SpeechOptions(language="en"),
             output=output or OutputFormat(),
             words=words,
-            lexicons=[Lexicon.of(lexicon)] if lexicon else (),
             clock=lambda: self.now,
         )
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from agent_tts.events import Directive, Language, Pause, Prosody, Say, Style
+from agent_tts.directives import Directive, Language, Pause, Prosody, Say, Style
 from agent_tts.text.directives import ABILITIES, Directives
 from agent_tts.text.feed import Reading, TextFeed, Unit
 

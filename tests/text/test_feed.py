@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_tts.events import Directive, Pause
+from agent_tts.directives import Directive, Pause
 from agent_tts.text.feed import Reading, TextFeed, Unit
 from agent_tts.text.units import MAX_CHARS, MAX_CLUSTER, MAX_RUN
 from tests.examples import examples

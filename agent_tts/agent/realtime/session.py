@@ -51,10 +51,11 @@ from agent_tts.agent.realtime.conversation import (
 from agent_tts.agent.realtime.ear import Ear, Resampler
 from agent_tts.agent.realtime.shapes import OPENAI_VOICES, Session, Settings, Tool
 from agent_tts.agent.turns import Turns
+from agent_tts.engine_info import SAMPLE_RATE
 from agent_tts.errors import SlowConsumer, SpeechError, UnknownVoice
-from agent_tts.events import SAMPLE_RATE, SpeechOptions
 from agent_tts.integrations.pipecat.service import AgentTTSService
 from agent_tts.integrations.pipecat.words import SPOKEN
+from agent_tts.options import SpeechOptions
 from agent_tts.serve.connections import CONNECTION
 from agent_tts.serve.fair_queue import Flow
 from agent_tts.serve.guard import Client

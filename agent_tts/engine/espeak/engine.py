@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Collection, Sequence
-from functools import lru_cache, partial
+from functools import partial
 
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
+import soxr
 from numpy.typing import NDArray
 
 from agent_tts.config.settings import Settings
+from agent_tts.directives import Language as SpokenLanguage
+from agent_tts.directives import Prosody
 from agent_tts.engine.base import AlignedOutput, Engine, Faults, StartRequest, StepInput, StepOutput
 from agent_tts.engine.espeak.library import (
     PITCH_MAX,
@@ -30,9 +32,10 @@ from agent_tts.engine.espeak.voices import EspeakVoices
 from agent_tts.engine.espeak.workers import EspeakWorkers, Job
 from agent_tts.engine.gain import Leveler, Levels, amplify
 from agent_tts.engine.slots import SlotFeed, SlotTable
+from agent_tts.engine_info import SAMPLE_RATE, EngineInfo
 from agent_tts.errors import BadMessage
-from agent_tts.events import SAMPLE_RATE, EngineInfo, Prosody, SpeechOptions, WordTime, within
-from agent_tts.events import Language as SpokenLanguage
+from agent_tts.events import WordTime
+from agent_tts.options import EngineOptions, within
 from agent_tts.text.directives import Ability, Directives
 from agent_tts.text.feed import Unit
 
@@ -57,13 +60,7 @@ PERFORMS: tuple[Ability, ...] = ("pause", "speed", "volume", "pitch", "language"
 CLAUSE_ENDS = tuple(".!?;:,…—–。！？，、；：।؟؛،")
 CLOSERS = " \"'”’»)]}」』）"
 
-# Of the resampler.
-TAPS = 32  # input samples per output sample
-PASSBAND = 0.93  # of the lower of the two Nyquist frequencies
-KAISER_BETA = 9.0
-# Blocks in one product: a constant, because BLAS rounds differently for other shapes; small, so that BLAS starts no
-# threads.
-ROWS = 8
+NO_SAMPLES = np.zeros(0, np.int16)
 
 
 class EspeakEngine(Engine):
@@ -87,7 +84,6 @@ class EspeakEngine(Engine):
             languages=self._voices.languages,
             aliases=self._voices.aliases,
             aligns_words=True,
-            performs=PERFORMS,
         )
         self._first_words = settings.espeak.first_words
         self._slots = SlotTable(slots, self._make)
@@ -117,7 +113,7 @@ class EspeakEngine(Engine):
         self._workers.close()
 
     def _make(self, opened: StartRequest) -> _EspeakRequest:
-        language, variant = self._voices.resolve(opened.options.resolved, opened.options.language)
+        language, variant = self._voices.resolve(opened.options.voice, opened.options.language)
         directives = Directives(PERFORMS, self._voices.languages, language.code)
         feed = SlotFeed(opened, language.code, self._first_words, directives)
         leveler = self._levels.leveler(opened.options, self._workers.sample_rate)
@@ -125,7 +121,7 @@ class EspeakEngine(Engine):
 
 
 def delivery(
-    language: Language, variant: str | None, options: SpeechOptions, prosody: Prosody | None = None
+    language: Language, variant: str | None, options: EngineOptions, prosody: Prosody | None = None
 ) -> Delivery:
     """How a request is spoken, and a part of it with its own `prosody`."""
     speed, its_pitch = options.speed, options.pitch
@@ -153,7 +149,7 @@ class _EspeakRequest:
         workers: EspeakWorkers,
         voices: EspeakVoices,
         feed: SlotFeed,
-        options: SpeechOptions,
+        options: EngineOptions,
         language: Language,
         variant: str | None,
         leveler: Leveler | None,
@@ -210,7 +206,7 @@ class _EspeakRequest:
             elif isinstance(item, SpokenLanguage):
                 self._language = self._voices.language(item.code) if item.code else self._own
             else:
-                self.feed.write(self._resampler.finish())
+                self.feed.write(self._resampler.push(NO_SAMPLES, last=True))
                 self.feed.mark(item)
                 self._resampler = Resampler(self._workers.sample_rate, SAMPLE_RATE)
                 self._origin, self._fed = self.feed.samples, 0
@@ -280,57 +276,13 @@ class _EspeakRequest:
 
 
 class Resampler:
-    """Resamples from `source` to `target` Hz, without delay and without a seam between pieces.
-
-    Stateful, polyphase, in numpy: PyAV's are filter graphs with threads each, too many for all slots.
-    """
+    """Resamples clauses from `source` to `target` Hz as one sound, however it is cut. It holds back 42 ms at most."""
 
     def __init__(self, source: int, target: int) -> None:
-        # float32[step_in + TAPS, step_out]: input block @ matrix = output block.
-        self._matrix = _matrix(source, target)
-        self._step = self._matrix.shape[0] - TAPS
-        # float32: input that is still needed, at first the silence before the first sample.
-        self._input = np.zeros(TAPS // 2 - 1, np.float32)
-        # Output samples owed for the input so far, times `step_in`.
-        self._owed = 0
+        # In float32, because soxr dithers int16: equal texts would not have equal samples.
+        self._stream = soxr.ResampleStream(source, target, 1, "float32", "HQ")
 
-    def push(self, samples: NDArray[np.int16] | NDArray[np.float32]) -> bytes:
-        """Samples [n] in the range of int16 in, pcm_s16le out; less than a block (some milliseconds) is held back."""
-        self._owed += len(samples) * self._matrix.shape[1]
-        self._input = np.concatenate((self._input, samples.astype(np.float32)))
-        return self._blocks((len(self._input) - TAPS) // self._step)
-
-    def finish(self) -> bytes:
-        """What was held back: output and input are then equally long. Nothing may be pushed afterwards."""
-        owed = math.ceil(self._owed / self._step)
-        blocks = math.ceil(owed / self._matrix.shape[1])
-        self._input = np.concatenate((self._input, np.zeros(blocks * self._step + TAPS, np.float32)))
-        return self._blocks(blocks)[: 2 * owed]
-
-    def _blocks(self, count: int) -> bytes:
-        if count <= 0:
-            return b""
-        whole = -(-count // ROWS) * ROWS
-        padding = np.zeros((whole - count) * self._step, np.float32)
-        rows = sliding_window_view(np.concatenate((self._input, padding)), len(self._matrix))[:: self._step]
-        products = [rows[first : first + ROWS] @ self._matrix for first in range(0, whole, ROWS)]
-        output = np.rint(np.concatenate(products)[:count]).ravel()
-        self._input = self._input[count * self._step :]
-        self._owed -= count * self._step * self._matrix.shape[1]
-        return np.clip(output, -32_768, 32_767).astype("<i2").tobytes()
-
-
-@lru_cache(maxsize=4)
-def _matrix(source: int, target: int) -> NDArray[np.float32]:
-    """A windowed sinc for each of the `step_out` positions of an output sample between input samples."""
-    common = math.gcd(source, target)
-    step_in, step_out = source // common, target // common
-    matrix = np.zeros((step_in + TAPS, step_out))
-    cutoff = PASSBAND * min(1.0, target / source)
-    for column in range(step_out):
-        whole, part = divmod(column * step_in, step_out)
-        distance = np.arange(TAPS) - (TAPS // 2 - 1) - part / step_out  # in input samples
-        window = np.i0(KAISER_BETA * np.sqrt(np.clip(1 - (distance / (TAPS / 2)) ** 2, 0, 1)))
-        taps = np.sinc(cutoff * distance) * window
-        matrix[whole : whole + TAPS, column] = taps / taps.sum()
-    return matrix.astype(np.float32)
+    def push(self, samples: NDArray[np.int16] | NDArray[np.float32], *, last: bool = False) -> bytes:
+        """Samples [n] in the range of int16 in, pcm_s16le out. Nothing may be pushed after the `last` ones."""
+        made: NDArray[np.float32] = self._stream.resample_chunk(samples.astype(np.float32), last=last)
+        return np.clip(np.rint(made), -32_768, 32_767).astype("<i2").tobytes()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from agent_tts.engine.espeak import library as espeak_lib
 from agent_tts.engine.espeak.library import Language
+from agent_tts.engine_info import Voice
 from agent_tts.errors import SettingsError
-from agent_tts.events import NamedVoice, ResolvedVoice, Voice
+from agent_tts.options import NamedVoice, ResolvedVoice
 from agent_tts.voices import LANGUAGES
 
 # Variants of every voice, with their descriptions.

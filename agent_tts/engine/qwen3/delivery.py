@@ -8,10 +8,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from agent_tts.directives import Directive, Language, Prosody, Style
 from agent_tts.engine.gain import amplify
 from agent_tts.engine.slots import Outlet
-from agent_tts.events import SAMPLE_RATE, Directive, Language, Prosody, Style, within
+from agent_tts.engine_info import SAMPLE_RATE
 from agent_tts.ffmpeg import FilterStream
+from agent_tts.options import within
 from agent_tts.silence import AUDIBLE_PEAK
 
 # Speeds of one filter of FFmpeg; others need several. Above the upper one it drops samples.

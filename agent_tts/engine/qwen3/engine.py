@@ -26,10 +26,9 @@ from agent_tts.engine.qwen3.runner import LoadedVoice
 from agent_tts.engine.qwen3.segment_feed import Segment
 from agent_tts.engine.qwen3.voices import ModelVoice, Qwen3Voices, speakers_of
 from agent_tts.engine.slots import READ_S, SlotTable
+from agent_tts.engine_info import EngineInfo, Model
 from agent_tts.errors import SpeechError, Unsupported
-from agent_tts.events import EngineInfo, Model
 from agent_tts.model.device import Device, queues
-from agent_tts.text.directives import ABILITIES
 from agent_tts.voices.library import VoiceLibrary
 
 # Prompts that are begun in one step: each takes the host about 0.1 ms, for which all rows wait.
@@ -71,7 +70,6 @@ class Qwen3Engine(Engine):
             languages=self._voices.languages,
             aliases=self._voices.aliases,
             watermark=None if settings.watermark == "none" else settings.watermark,
-            performs=tuple(one for one in ABILITIES if any(one in model.abilities for model in self._models)),
             models=tuple(Model(m.name, m.kind, str(m.folder), m.vector_size, speakers_of(m)) for m in self._models),
         )
         self._slots = SlotTable(slots, self._make)

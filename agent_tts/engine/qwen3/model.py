@@ -23,8 +23,8 @@ from agent_tts.engine.qwen3.compiling import Compilation, Steps, are_compiled
 from agent_tts.engine.qwen3.graphs import FrameGraphs, batch_sizes, rows_of_state
 from agent_tts.engine.qwen3.memory import LIBRARIES, DeviceMemory, MemoryPlan, ModelNeeds
 from agent_tts.engine.qwen3.runner import LoadedVoice, ModelRunner
+from agent_tts.engine_info import VoiceKind
 from agent_tts.errors import SettingsError
-from agent_tts.events import VoiceKind
 from agent_tts.model import codec as codec_module
 from agent_tts.model.adapters import AdapterBank
 from agent_tts.model.codec import Codec, CodecState

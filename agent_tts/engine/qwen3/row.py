@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from agent_tts.directives import MAX_PAUSE_MS, Pause
 from agent_tts.engine.base import (
     DoneOutput,
     FlushedOutput,
@@ -43,20 +44,12 @@ from agent_tts.engine.qwen3.runaway import (
 from agent_tts.engine.qwen3.runner import LoadedVoice
 from agent_tts.engine.qwen3.segment_feed import POSITIONS_PER_TOKEN, SEGMENT_TOKENS, Segment, SegmentFeed
 from agent_tts.engine.qwen3.voices import ModelVoice
+from agent_tts.engine_info import FRAME_BYTES, FRAME_MS, SAMPLE_RATE
 from agent_tts.errors import InvalidRequest, Unsupported, UnsupportedLanguage
-from agent_tts.events import (
-    FRAME_BYTES,
-    FRAME_MS,
-    MAX_PAUSE_MS,
-    SAMPLE_RATE,
-    AnyVoice,
-    CutReason,
-    DesignedVoice,
-    Pause,
-    SpeechOptions,
-)
+from agent_tts.events import CutReason
 from agent_tts.model.prompt import Prompt, Reference, build_prompt, text_needed
 from agent_tts.model.sampling import SamplingParams
+from agent_tts.options import AnyVoice, DesignedVoice, EngineOptions
 from agent_tts.silence import skipped
 from agent_tts.text.chars import is_cjk
 from agent_tts.text.directives import Directives
@@ -533,13 +526,13 @@ def _until_quiet(frames: Sequence[bytes]) -> list[bytes]:
     return [*frames[:end], *_faded(frames[end:])]
 
 
-def _code(options: SpeechOptions) -> str | None:
+def _code(options: EngineOptions) -> str | None:
     """The code of the language that is spoken; None where the model finds out."""
     code = LANGUAGES.get(options.language, options.language)
     return None if code == "auto" else code
 
 
-def _language(options: SpeechOptions, model: Qwen3Model) -> str:
+def _language(options: EngineOptions, model: Qwen3Model) -> str:
     """The model's name for the language of a request. Models of one node may differ in their dialects."""
     known = model.config.talker.codec_language_id
     name = LANGUAGE_NAMES.get(options.language, options.language)
@@ -548,7 +541,7 @@ def _language(options: SpeechOptions, model: Qwen3Model) -> str:
     return name
 
 
-def _sampling(options: SpeechOptions, model: Qwen3Model) -> SamplingParams:
+def _sampling(options: EngineOptions, model: Qwen3Model) -> SamplingParams:
     """How a request draws its codes: as the model's defaults say, but for what the request says.
 
     Its temperature 0 is greedy for the predictor, too.

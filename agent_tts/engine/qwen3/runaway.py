@@ -14,7 +14,7 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from agent_tts.events import FRAME_MS
+from agent_tts.engine_info import FRAME_MS
 from agent_tts.text.lengths import length
 
 SILENT_PEAK = 33  # of int16: -60 dB

@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 
 from agent_tts.engine.qwen3.graphs import ChunkInputs, FrameGraphs, LaunchedStep, PrefillBudget
-from agent_tts.events import StoredVoices
 from agent_tts.model.adapters import Adapter, AdapterBank
 from agent_tts.model.block_allocator import BlockAllocator
 from agent_tts.model.codec import CodecState
@@ -26,6 +25,7 @@ from agent_tts.model.row_changes import Prefix, RowChanges
 from agent_tts.model.sampling import SamplingParams
 from agent_tts.model.speech import SpeechModel, SpeechState
 from agent_tts.model.upload import Writes
+from agent_tts.options import StoredVoices
 
 PREFIX_POSITIONS = 4_096  # of cached prompts: 115 kB each at the released sizes
 # Positions, 24 s, that a row reserves behind its prompt where rows share the cache, so that few run out of it later.

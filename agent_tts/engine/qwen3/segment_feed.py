@@ -6,10 +6,10 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from agent_tts.directives import Directive, Language, Pause, Prosody, Say, Style
 from agent_tts.engine.base import AddText, StartRequest
 from agent_tts.engine.qwen3.delivery import Manner
 from agent_tts.engine.slots import Feed
-from agent_tts.events import Directive, Language, Pause, Prosody, Say, Style
 from agent_tts.text.chars import CLAUSE_MARKS, CLOSERS, WIDE_CLAUSE_MARKS, is_cjk, is_silent
 from agent_tts.text.directives import Directives
 from agent_tts.text.feed import Reader, Reading

@@ -13,22 +13,21 @@ from numpy.typing import NDArray
 
 from agent_tts.engine.qwen3.model import Qwen3Model
 from agent_tts.engine.qwen3.runner import LoadedVoice
+from agent_tts.engine_info import Voice, VoiceKind
 from agent_tts.errors import AtCapacity, InvalidRequest, UnknownVoice, Unsupported
-from agent_tts.events import (
-    AnyVoice,
-    DesignedVoice,
-    EmbeddedVoice,
-    NamedVoice,
-    ResolvedVoice,
-    SpeechOptions,
-    StoredPart,
-    StoredVoices,
-    Voice,
-    VoiceKind,
-)
 from agent_tts.model.adapters import Adapter
 from agent_tts.model.entries import CheckpointError
 from agent_tts.model.prompt import PromptVoice, Reference
+from agent_tts.options import (
+    AnyVoice,
+    DesignedVoice,
+    EmbeddedVoice,
+    EngineOptions,
+    NamedVoice,
+    ResolvedVoice,
+    StoredPart,
+    StoredVoices,
+)
 from agent_tts.voices import ANYONE, DESIGN, LANGUAGES, own_voice
 from agent_tts.voices.library import VoiceLibrary
 
@@ -95,13 +94,13 @@ class Qwen3Voices:
         own = [voice.name for voice in self.listed]
         self.aliases = {alias: name if name in own else own[0] for alias, name in ALIASES.items()}
 
-    def choose(self, options: SpeechOptions) -> ModelVoice:
+    def choose(self, options: EngineOptions) -> ModelVoice:
         """The voice and the model of a request.
 
         Raises:
             Unsupported: no model here speaks it.
         """
-        voice = options.resolved or self._default
+        voice = options.voice or self._default
         kind: VoiceKind = "cloned"
         instructions = ""  # a cloning model takes none
         if isinstance(voice, NamedVoice):

@@ -120,7 +120,6 @@ class InProcessNodeClient:
                 options,
                 output=config.output,
                 paces=self._paces,
-                lexicons=self._service.lexicons(options),
                 meter=meter,
             )
         )

@@ -19,8 +19,8 @@ from agent_tts import __version__
 from agent_tts.client.connection import ConnectionLost, http_url
 from agent_tts.client.moving import connect
 from agent_tts.client.utterance import RemoteUtterance
+from agent_tts.engine_info import SAMPLE_RATE
 from agent_tts.errors import BadMessage, SettingsError, SpeechError
-from agent_tts.events import SAMPLE_RATE
 from agent_tts.integrations.wyoming import wire
 from agent_tts.integrations.wyoming.wire import WyomingEvent
 from agent_tts.serve.routes.openai import VoiceList

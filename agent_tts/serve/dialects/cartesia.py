@@ -13,7 +13,7 @@ from pydantic import Field, field_validator
 
 from agent_tts.config.settings import Limits
 from agent_tts.errors import BadMessage, SpeechError, TextTooLong, UnknownDictionary, cut_short, from_code
-from agent_tts.events import SpeechOptions
+from agent_tts.options import SpeechOptions
 from agent_tts.protocol import v1 as protocol
 from agent_tts.protocol.adapter import Message, ProtocolAdapter
 from agent_tts.protocol.context import AudioChunk, Word

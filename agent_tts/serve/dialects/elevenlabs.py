@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from agent_tts.config.settings import Limits
+from agent_tts.engine_info import FRAME_MS
 from agent_tts.errors import SpeechError, TextTooLong, UnknownDictionary, cut_short, from_code
-from agent_tts.events import FRAME_MS
 from agent_tts.protocol import v1 as protocol
 from agent_tts.protocol.adapter import Message, QueueingAdapter
 from agent_tts.protocol.context import AudioChunk, Word

@@ -12,8 +12,8 @@ from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
 
+from agent_tts.engine_info import SAMPLE_RATE
 from agent_tts.errors import SpeechError
-from agent_tts.events import SAMPLE_RATE
 from agent_tts.protocol import v1 as protocol
 from agent_tts.protocol.context import Word, Words
 from agent_tts.serve.dialects.elevenlabs_messages import (

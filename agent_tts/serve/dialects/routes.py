@@ -30,7 +30,7 @@ for dialect in (
     elevenlabs_dictionaries,
     platforms_http,
 ):
-    routes.include_router(dialect.routes)
+    routes.routes += dialect.routes.routes
 
 # The dialect of each WebSocket path.
 STREAMS: dict[str, Dialect] = {

@@ -13,8 +13,8 @@ from typing import Any, Literal, Self
 
 from pydantic import AliasChoices, Field, model_validator
 
+from agent_tts.engine_info import SAMPLE_RATE
 from agent_tts.errors import BadMessage, UnknownType, Unsupported, cut_short
-from agent_tts.events import SAMPLE_RATE
 from agent_tts.protocol import v1 as protocol
 from agent_tts.protocol.adapter import Message, QueueingAdapter
 from agent_tts.protocol.context import AudioChunk, Word

@@ -131,8 +131,8 @@ async def create_speech(request: Request, client: Authorized) -> Response:
     else:
         media_type, make_body = CONTENT_TYPES[file], partial(FileBody, file)
     response = SpeechResponse(node, client, wanted.input, options, media_type, make_body, seal=seal)
-    if response.options.voice is not None:
-        response.headers["X-Voice"] = response.options.voice
+    if response.resolved.voice is not None:
+        response.headers["X-Voice"] = response.resolved.voice
     return response
 
 
@@ -172,7 +172,7 @@ async def ready(request: Request) -> Response:
     status = "draining" if node.service.draining else "ok" if node.service.ready else "starting"
     if status == "ok" and node.is_full():
         status = "full"
-    if status == "ok" and node.supervision is not None and not await node.supervision.counts():
+    if status == "ok" and node.supervisor is not None and not await node.supervisor.counts():
         status = "unsupervised"
     return JSONResponse({"status": status}, 200 if status == "ok" else 503)
 
@@ -189,7 +189,7 @@ async def metrics(request: Request, client: Authorized) -> Response:
     node = node_of(request)
     if not node.guard.operates(client):
         raise Unauthorized("this key is no operator's (auth.keys.NAME.operator): it cannot read the metrics")
-    page = generate_latest(node.metrics.registry) if node.supervision is None else await node.supervision.page()
+    page = generate_latest(node.metrics.registry) if node.supervisor is None else await node.supervisor.page()
     return Response(page, media_type=CONTENT_TYPE_LATEST)
 
 

@@ -15,7 +15,7 @@ from agent_tts.errors import (
     UnsupportedFormat,
     UnsupportedLanguage,
 )
-from agent_tts.events import Sampling, SpeechOptions
+from agent_tts.options import Sampling, SpeechOptions
 from agent_tts.protocol.options import Strict, VoiceName, limits, option_model, sampling_of, speech_options
 from agent_tts.speech.audio.files import FileFormat
 from agent_tts.speech.routing import Routing

@@ -14,7 +14,7 @@ from agent_tts.ipc.front_messages import ClosePeer
 from agent_tts.protocol.validation import parse
 from agent_tts.serve.node import Node
 from agent_tts.serve.routes.http import ERRORS, Authorized, json_body, node_of, read_body
-from agent_tts.serve.supervision import NO_SESSION
+from agent_tts.serve.supervisor_client import NO_SESSION
 from agent_tts.serve.transports import ice, sdp
 from agent_tts.serve.transports.rtc_peer import RtcPeer
 
@@ -91,10 +91,10 @@ async def hang_up(session_id: str, request: Request, client: Authorized) -> Resp
     """Close a peer of the same client, and wait until it is closed."""
     node, question = node_of(request), ClosePeer(session_id, client.key_id)
     try:
-        if node.supervision is None or node.supervision.has(session_id):
+        if node.supervisor is None or node.supervisor.has(session_id):
             await close_peer(node, question)
         else:
-            await node.supervision.ask(question)
+            await node.supervisor.ask(question)
     except BadMessage:
         raise HTTPException(404, "no such WebRTC session") from None
     return Response(status_code=204)

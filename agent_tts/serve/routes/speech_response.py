@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import dataclasses
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -12,8 +13,9 @@ from loguru import logger
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from agent_tts.engine_info import SAMPLE_RATE
 from agent_tts.errors import SlowConsumer, SpeechError, cut_short
-from agent_tts.events import SAMPLE_RATE, SpeechOptions
+from agent_tts.options import SpeechOptions
 from agent_tts.protocol import v1 as protocol
 from agent_tts.protocol.context import AudioChunk, Done, Words
 from agent_tts.provenance import HEADERS
@@ -145,7 +147,9 @@ class SpeechResponse(Response):
         self._node = node
         self._client = client
         self._text = text
-        self.options = node.service.resolve(options)
+        self.resolved = node.service.resolve(options)
+        # A model's name may contain the language.
+        self._options = dataclasses.replace(options, language=self.resolved.options.language)
         # Called after the text was sent to the engine, because creating an encoder takes time.
         self._make_body = make_body
         self._words: WordsMode = words
@@ -162,13 +166,12 @@ class SpeechResponse(Response):
             try:
                 owner = admitted.enter_context(await self._node.guard.admit(self._client))
                 self._node.metrics.usage.check(owner)
-                request = self._node.service.open(self.options, owner)
+                request = self._node.service.open(self.resolved, owner)
             except SpeechError as error:
                 refused.labels(error.code).inc()
                 raise
             meter = self._node.metrics.context(TRANSPORT, owner=owner)
-            info, lexicons = self._node.service.info, self._node.service.lexicons(self.options)
-            spoken = Utterance(request, info, self.options, words=self._words, lexicons=lexicons, meter=meter)
+            spoken = Utterance(request, self._node.service.info, self._options, words=self._words, meter=meter)
             utterance = LocalUtterance(spoken)
             try:
                 await self._speak(utterance, writer, receive)

@@ -1,8 +1,8 @@
 """What stands between the network and aiortc, which trusts every datagram and works off all it has at once.
 
-A peer's sockets are ours (`Door`). Data passes from an address that has answered a connectivity check with the peer's
-password, and waits in a bounded queue, from which aiortc takes no more than a share of the event loop (`Inbox`). What a
-peer sends on its data channels passes only where aiortc's work and memory for it are bounded.
+A peer's sockets are ours (`PeerSocket`). Data passes from an address that has answered a connectivity check with the
+peer's password, and waits in a bounded queue, from which aiortc takes no more than a share of the event loop
+(`DatagramQueue`). What a peer sends on its data channels passes only where aiortc's work and memory for it are bounded.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class PeerGuard:
         self._metrics = metrics
         self._max_message = max_message
         self._work_per_byte = work_per_kib / 1_024
-        self._inbox = Inbox(flow)
+        self._inbox = DatagramQueue(flow)
         # aiortc's tasks that connect the peer.
         self._connecting: set[asyncio.Task[None]] = set()
         # Takes apart what would keep a closed connection in memory until the garbage collector's next full run.
@@ -245,7 +245,7 @@ def _forget_checks(ice: Connection) -> None:
     ice._check_list.clear()
 
 
-class Inbox(asyncio.Queue[tuple[bytes, int] | None]):
+class DatagramQueue(asyncio.Queue[tuple[bytes, int] | None]):
     """Datagrams for aiortc: a bounded number, and others have their turn of the event loop before each."""
 
     def __init__(self, flow: Flow) -> None:
@@ -288,7 +288,7 @@ class Inbox(asyncio.Queue[tuple[bytes, int] | None]):
 class Gatherer:
     """Opens the sockets of a connection, in place of aioice's `Connection.get_component_candidates`."""
 
-    def __init__(self, connection: Connection, inbox: Inbox, drop: Callable[[str], None]) -> None:
+    def __init__(self, connection: Connection, inbox: DatagramQueue, drop: Callable[[str], None]) -> None:
         self._connection = connection
         self.inbox = inbox
         self.drop = drop
@@ -304,15 +304,15 @@ class Gatherer:
         On a machine without a network it uses loopback.
         """
         ice = self._connection
-        doors = [door for address in addresses or [LOOPBACK] if (door := await self._open(address, component))]
-        ice._protocols += doors
+        sockets = [sock for address in addresses or [LOOPBACK] if (sock := await self._open(address, component))]
+        ice._protocols += sockets
         asked: list[asyncio.Task[tuple[Candidate, StunProtocol | None]]] = []
         if ice.stun_server is not None:
-            v4 = [door for door in doors if ":" not in door.local_candidate.host]
-            asked += [asyncio.create_task(server_reflexive_candidate(door, ice.stun_server)) for door in v4]
+            v4 = [sock for sock in sockets if ":" not in sock.local_candidate.host]
+            asked += [asyncio.create_task(server_reflexive_candidate(sock, ice.stun_server)) for sock in v4]
         if ice.turn_server is not None:
             asked.append(asyncio.create_task(self._relay(component, ice.turn_server)))
-        candidates = [door.local_candidate for door in doors]
+        candidates = [sock.local_candidate for sock in sockets]
         if not asked:
             return candidates
         done, late = await asyncio.wait(asked, timeout=min(timeout, GATHER_S))
@@ -325,24 +325,24 @@ class Gatherer:
                 ice._protocols += [relay] if relay is not None else []
         return candidates
 
-    async def _open(self, address: str, component: int) -> Door | None:
+    async def _open(self, address: str, component: int) -> PeerSocket | None:
         loop = asyncio.get_running_loop()
         try:
-            transport, door = await loop.create_datagram_endpoint(self._door, local_addr=(address, 0))
+            transport, sock = await loop.create_datagram_endpoint(self._socket, local_addr=(address, 0))
         except OSError:
             return None
         host, port = transport.get_extra_info("sockname")[:2]
         transport.get_extra_info("socket").setsockopt(SOL_SOCKET, SO_RCVBUF, RECEIVE_BUFFER)
         foundation, priority = candidate_foundation("host", "udp", host), candidate_priority(component, "host")
-        door.local_candidate = Candidate(foundation, component, "udp", priority, host, port, "host")
-        return door
+        sock.local_candidate = Candidate(foundation, component, "udp", priority, host, port, "host")
+        return sock
 
     async def _relay(self, component: int, server: tuple[str, int]) -> tuple[Candidate, StunProtocol]:
         ice = self._connection
         return await relayed_candidate(
             component=component,
             hide_related_address=False,
-            protocol_factory=self._door,
+            protocol_factory=self._socket,
             turn_server=server,
             turn_username=ice.turn_username,
             turn_password=ice.turn_password,
@@ -350,11 +350,11 @@ class Gatherer:
             turn_transport=ice.turn_transport,
         )
 
-    def _door(self) -> Door:
-        return Door(self._connection, self)
+    def _socket(self) -> PeerSocket:
+        return PeerSocket(self._connection, self)
 
 
-class Door(StunProtocol):
+class PeerSocket(StunProtocol):
     """One socket, or one relayed address. Nothing of a stranger gets through it."""
 
     def __init__(self, connection: Connection, gatherer: Gatherer) -> None:

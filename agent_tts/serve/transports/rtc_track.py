@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from agent_tts.events import SAMPLE_RATE
+from agent_tts.engine_info import SAMPLE_RATE
 from agent_tts.serve.transports.packet_clock import PACKET_MS
 from agent_tts.speech.audio.opus import OpusEncoder
 

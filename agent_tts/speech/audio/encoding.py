@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from typing import Protocol, cast
 
-from agent_tts.events import SAMPLE_RATE
+from agent_tts.engine_info import SAMPLE_RATE
 from agent_tts.protocol.formats import check_format
 from agent_tts.speech.audio.files import Muxer
 from agent_tts.speech.audio.opus import RELIABLE_MS, OpusEncoder

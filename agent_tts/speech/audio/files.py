@@ -11,8 +11,8 @@ import av
 from av.audio.stream import AudioStream
 from av.container import OutputContainer
 
+from agent_tts.engine_info import SAMPLE_RATE
 from agent_tts.errors import UnsupportedFormat
-from agent_tts.events import SAMPLE_RATE
 from agent_tts.ffmpeg import audio_frame
 from agent_tts.provenance import MARK
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 
-from agent_tts.events import SAMPLE_RATE
+from agent_tts.engine_info import SAMPLE_RATE
 
 # Commands that play pcm_s16le, 24 kHz, mono from stdin; those that write least to stderr first.
 PLAYERS: tuple[tuple[str, ...], ...] = (

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from agent_tts.events import SAMPLE_RATE
+from agent_tts.engine_info import SAMPLE_RATE
 from agent_tts.speech.words.peaks import BLOCK_MS
 from agent_tts.text.lengths import SENTENCE_PAUSE_MS
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from agent_tts.events import FRAME_BYTES, SAMPLE_RATE
+from agent_tts.engine_info import FRAME_BYTES, SAMPLE_RATE
 
 BLOCK_MS = 10
 BLOCK = SAMPLE_RATE * BLOCK_MS // 1_000  # samples

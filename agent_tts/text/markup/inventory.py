@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from agent_tts.events import MAX_PAUSE_MS, Prosody
+from agent_tts.directives import MAX_PAUSE_MS, Prosody
 from agent_tts.phones import to_ipa
 
 # SSML, with the extensions of its vendors. `sub` and `mark` are HTML's, too: they need their attributes.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field, replace
 
-from agent_tts.events import Directive, Language, Pause, Prosody, Say, Style
+from agent_tts.directives import Directive, Language, Pause, Prosody, Say, Style
 from agent_tts.text.chars import NOT_FIRST, is_word
 from agent_tts.text.markup import inventory
 from agent_tts.text.markup.offsets import Offsets

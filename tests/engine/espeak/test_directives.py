@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 from agent_tts.config.settings import Settings
+from agent_tts.directives import Directive, Language, Pause, Prosody, Say, Style
 from agent_tts.engine.espeak.engine import EspeakEngine
-from agent_tts.events import SAMPLE_RATE, Directive, Language, Pause, Prosody, Say, SpeechOptions, Style
+from agent_tts.engine_info import SAMPLE_RATE
+from agent_tts.options import SpeechOptions
 from tests.engine.driver import FLUSH, Spoken, assert_well_formed, routed, speak
 
 FIRST, SECOND = "Six wizards walked slowly home", " over seven bridges of stone."

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from agent_tts.engine.espeak.engine import Resampler
+from agent_tts.engine.espeak.engine import NO_SAMPLES, Resampler
 from tests.examples import examples
 
 SOURCE, TARGET = 22_050, 24_000
@@ -15,20 +15,20 @@ NOISE = (np.random.default_rng(1).normal(size=9_000) * 6_000).astype(np.int16)
 
 def resample(*pieces: NDArray[np.int16]) -> NDArray[np.int16]:
     resampler = Resampler(SOURCE, TARGET)
-    return np.frombuffer(b"".join(resampler.push(piece) for piece in pieces) + resampler.finish(), "<i2")
+    return np.frombuffer(b"".join(map(resampler.push, pieces)) + resampler.push(NO_SAMPLES, last=True), "<i2")
 
 
-@pytest.mark.parametrize("hz", [60, 440, 3_000, 7_000])
-def test_a_tone_keeps_its_frequency_and_its_time(hz: int) -> None:
+@pytest.mark.parametrize(("hz", "most"), [(60, 4), (440, 4), (3_000, 4), (7_000, 4), (10_000, 40)])
+def test_a_tone_keeps_its_frequency_and_its_time(hz: int, most: int) -> None:
     tone = np.sin(2 * np.pi * hz * np.arange(SOURCE) / SOURCE) * 20_000
     expected = np.sin(2 * np.pi * hz * np.arange(TARGET) / TARGET) * 20_000
-    error = (resample(tone.astype(np.int16)) - expected)[50:-50]
-    assert np.abs(error).max() < 4
+    error = (resample(tone.astype(np.int16)) - expected)[1_000:-1_000]
+    assert np.abs(error).max() < most
 
 
 @pytest.mark.parametrize("length", [0, 1, 146, 147, 148, 1_176, 5_000])
 def test_output_is_as_long_as_the_input(length: int) -> None:
-    assert len(resample(NOISE[:length])) == -(-length * TARGET // SOURCE)
+    assert abs(len(resample(NOISE[:length])) - length * TARGET / SOURCE) < 1
 
 
 @given(cuts=st.lists(st.integers(0, len(NOISE)), max_size=20))
@@ -37,10 +37,12 @@ def test_samples_do_not_depend_on_how_the_input_is_cut(cuts: list[int]) -> None:
     assert np.array_equal(resample(*np.split(NOISE, sorted(cuts))), resample(NOISE))
 
 
-def test_only_milliseconds_are_delayed() -> None:
+@given(lengths=st.lists(st.integers(0, 3_000), max_size=8))
+@examples(40)
+def test_at_most_42_ms_are_held_back(lengths: list[int]) -> None:
     resampler = Resampler(SOURCE, TARGET)
-    given_out = len(resampler.push(NOISE)) // 2
-    assert given_out > (len(NOISE) - 147 - 32) * TARGET / SOURCE
+    made = sum(len(resampler.push(NOISE[:length])) for length in lengths) // 2
+    assert made > sum(lengths) * TARGET / SOURCE - 0.042 * TARGET
 
 
 def test_overshoot_is_clipped() -> None:

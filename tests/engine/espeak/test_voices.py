@@ -3,8 +3,9 @@ from __future__ import annotations
 import pytest
 
 from agent_tts.engine.espeak.voices import LIKE, VARIANTS, EspeakVoices
+from agent_tts.engine_info import EngineInfo
 from agent_tts.errors import InvalidRequest, SettingsError, UnknownVoice, UnsupportedLanguage
-from agent_tts.events import EngineInfo, SpeechOptions
+from agent_tts.options import SpeechOptions
 from agent_tts.speech.routing import Routing
 from agent_tts.voices import LANGUAGES, OPENAI_VOICES, QWEN_VOICES
 
@@ -17,8 +18,8 @@ def voices() -> EspeakVoices:
 def resolve(voices: EspeakVoices, voice: str | None, language: str) -> tuple[str, str | None]:
     """The code of the language and the variant that `Routing` resolves to."""
     info = EngineInfo("espeak", "espeak-ng", 1, voices.listed, "en-us", voices.languages, voices.aliases)
-    options = Routing(info).resolve(SpeechOptions(voice=voice, language=language))
-    found, variant = voices.resolve(options.resolved, options.language)
+    options = Routing(info).resolve(SpeechOptions(voice=voice, language=language)).options
+    found, variant = voices.resolve(options.voice, options.language)
     return found.code, variant
 
 

@@ -19,7 +19,7 @@ from agent_tts.engine.espeak.engine import EspeakEngine
 from agent_tts.engine.espeak.library import Clause, Deadly, Delivery, EspeakError, languages
 from agent_tts.engine.espeak.worker import LENGTH, READY, REPLY, SPOKEN
 from agent_tts.engine.espeak.workers import EspeakWorkers, Job
-from agent_tts.events import SpeechOptions
+from agent_tts.options import EngineOptions
 from tests.engine.driver import Script, routed, speak, speak_all
 from tests.fuzz.espeak import KILLER_LANGUAGES, KILLERS
 
@@ -250,7 +250,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[EspeakEngine]:
 
 
 def test_a_deadly_clause_is_left_out_and_nobody_else_hears_of_it(engine: EspeakEngine) -> None:
-    telugu = SpeechOptions(language="te")
+    telugu = EngineOptions(language="te")
     text = "one two three four. five six seven."
     alone = speak(engine, text)
     spoken = speak_all(
@@ -273,7 +273,7 @@ def test_a_deadly_clause_is_left_out_and_nobody_else_hears_of_it(engine: EspeakE
 
 def test_a_request_with_many_deadly_clauses_fails_alone(engine: EspeakEngine) -> None:
     text = " ".join(f"{KILLER} {word}." for word in ("one", "two", "three", "four", "five"))
-    spoken = speak(engine, text, options=SpeechOptions(language="te"))
+    spoken = speak(engine, text, options=EngineOptions(language="te"))
     assert spoken.outputs[-1] == FailedOutput(0, 100, "bad_message", "espeak-ng cannot speak this text")
     assert engine.take_faults().worker_deaths == 2 * (engines.MAX_DEADLY + 1)
     assert speak(engine, "hello").kinds[-1] == "Done"
@@ -284,7 +284,7 @@ def test_a_clause_without_end_delays_no_other_slot(engine: EspeakEngine, monkeyp
     both_ready(engine._workers)
     (first, _) = pids(engine._workers)
     os.kill(first, signal.SIGSTOP)
-    engine.step([StartRequest(0, 100, SpeechOptions()), AddText(0, "hello", last=True)], {0})
+    engine.step([StartRequest(0, 100, EngineOptions()), AddText(0, "hello", last=True)], {0})
     alone = speak(engine, "one two three", slot=1)
     assert alone.kinds[-1] == "Done"
     assert engine.step([], {0}) == []
@@ -299,7 +299,7 @@ def test_a_job_of_a_released_slot_does_no_harm(engine: EspeakEngine) -> None:
     fresh = speak(engine, "next request").frames
     for pid in pids(engine._workers):
         os.kill(pid, signal.SIGSTOP)
-    engine.step([StartRequest(0, 7, SpeechOptions()), AddText(0, "hello", last=True)], {0})
+    engine.step([StartRequest(0, 7, EngineOptions()), AddText(0, "hello", last=True)], {0})
     for pid in pids(engine._workers):
         os.kill(pid, signal.SIGCONT)
     assert speak(engine, "next request").frames == fresh

@@ -11,11 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agent_tts.config.settings import Checkpoint, Qwen3, Settings, Voices
-from agent_tts.engine.base import AddText, FailedOutput, FrameOutput, ReleaseSlot, StartRequest, StepInput
+from agent_tts.engine.base import AddText, FailedOutput, FrameOutput, ReleaseSlot, StepInput
 from agent_tts.engine.qwen3.engine import Qwen3Engine
-from agent_tts.events import FRAME_BYTES, Sampling, SpeechOptions
+from agent_tts.engine_info import FRAME_BYTES
+from agent_tts.options import Sampling, SpeechOptions
 from agent_tts.voices.library import Consent, StoredVoice, VoiceLibrary
-from tests.engine.driver import resolved, routed
+from tests.engine.driver import resolved, routed, start_of
 from tests.model import tiny
 
 TEXT = "Hello world, how are you?"
@@ -53,7 +54,7 @@ def speak(made: Qwen3Engine, voices: dict[int, str]) -> dict[int, NDArray[np.int
     """The first frames of requests in these slots at the same time, as samples; ValueError: one failed."""
     inputs: list[StepInput] = []
     for slot, voice in voices.items():
-        inputs += [StartRequest(slot, 1, resolved(made, of(voice))), AddText(slot, TEXT), AddText(slot, "", last=True)]
+        inputs += [start_of(slot, 1, resolved(made, of(voice))), AddText(slot, TEXT), AddText(slot, "", last=True)]
     said: dict[int, bytes] = dict.fromkeys(voices, b"")
     try:
         while min(map(len, said.values())) < FRAMES * FRAME_BYTES:

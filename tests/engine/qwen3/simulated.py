@@ -21,13 +21,14 @@ from agent_tts.engine.qwen3.engine import Qwen3Engine
 from agent_tts.engine.qwen3.graphs import BUCKETS, PrefillBudget, StepResult
 from agent_tts.engine.qwen3.runner import ModelRunner
 from agent_tts.engine.scheduler import BYTES_PER_S, FRAME_S, Scheduler
-from agent_tts.events import EngineCommand, NamedVoice, SpeechOptions
+from agent_tts.events import EngineCommand
+from agent_tts.options import EngineOptions, NamedVoice
 
 # A step of so many rows takes so many ms, and one with prompts 1.4 more: an H200 and the model of 1.7B.
 STEP_MS = dict(zip(BUCKETS, (2.6, 2.9, 3.1, 3.4, 3.7, 4.2, 4.8, 7.0, 10.5), strict=True))
 PROMPTS_MS = 1.4
 HOST_MS = 0.7  # of a step, before its launch
-VOICE = SpeechOptions("ryan", lead_ms=1_000, resolved=NamedVoice("ryan"))
+VOICE = EngineOptions(NamedVoice("ryan"), lead_ms=1_000)
 
 
 class Clock:

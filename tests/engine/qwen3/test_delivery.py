@@ -13,15 +13,17 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from agent_tts.engine.base import AddText, FlushedOutput, FrameOutput, StartRequest, StepInput
+from agent_tts.directives import Directive, Language, Pause, Prosody, Say, Style
+from agent_tts.engine.base import AddText, FlushedOutput, FrameOutput, StepInput
 from agent_tts.engine.gain import amplify, lufs
 from agent_tts.engine.qwen3.delivery import SEAM_MS, Manner, RowOutlet, Seam
 from agent_tts.engine.qwen3.engine import Qwen3Engine
 from agent_tts.engine.qwen3.graphs import LaunchedStep
-from agent_tts.events import SAMPLE_RATE, Directive, Language, Pause, Prosody, Say, SpeechOptions, Style
+from agent_tts.engine_info import SAMPLE_RATE
+from agent_tts.options import SpeechOptions
 from agent_tts.silence import AUDIBLE_PEAK
 from agent_tts.text.directives import ABILITIES
-from tests.engine.driver import FLUSH, Piece, Script, Spoken, assert_well_formed, resolved, speak, speak_all
+from tests.engine.driver import FLUSH, Piece, Script, Spoken, assert_well_formed, resolved, speak, speak_all, start_of
 from tests.engine.qwen3.test_engine import GREEDY, RYAN, TEXT, engine, frames_of, ours, overlapped, theirs
 from tests.examples import examples
 from tests.model import oracle
@@ -66,7 +68,7 @@ def test_a_piece_with_a_style_equals_upstream_with_its_instructions(
     expected = theirs(model, "generate_custom_voice", mode=mode, speaker="ryan", language="English", instruct=instruct)
     options = SpeechOptions("ryan", "en", own, 0, clean=False, sampling=GREEDY, text_mode=mode)
     with engine(checkpoint("custom_voice"), slots=1) as named:
-        start: list[StepInput] = [StartRequest(0, 1, options), AddText(0, "", directive=Style(EXCITED))]
+        start: list[StepInput] = [start_of(0, 1, options), AddText(0, "", directive=Style(EXCITED))]
         outputs = named.step([*start, AddText(0, TEXT, last=True)], [0])
         audio = frames_of(named, outputs)
     assert len(audio) == len(expected)
@@ -76,7 +78,7 @@ def test_a_piece_with_a_style_equals_upstream_with_its_instructions(
 def test_a_style_that_comes_after_the_prompt_was_computed_ahead_is_obeyed(checkpoint: Checkpoints) -> None:
     with engine(checkpoint("custom_voice"), slots=1) as named:
         expected = ours(named, replace(RYAN, instructions=EXCITED))
-        outputs = named.step([StartRequest(0, 1, RYAN)], [0])
+        outputs = named.step([start_of(0, 1, RYAN)], [0])
         for _ in range(3):
             outputs += named.step([], [])
         inputs = [AddText(0, "", directive=Style(EXCITED)), AddText(0, TEXT, last=True)]
@@ -107,7 +109,7 @@ def test_numbers_are_said_in_the_language_of_their_piece(ryan: Qwen3Engine) -> N
 
 
 def test_the_docs_say_what_is_performed(ryan: Qwen3Engine) -> None:
-    assert {name for name in ABILITIES if DONE[name]["qwen3"] == "performed"} == set(ryan.info.performs)
+    assert {name for name in ABILITIES if DONE[name]["qwen3"] == "performed"} == set(ryan._models[0].abilities)
 
 
 @pytest.mark.parametrize(
@@ -126,13 +128,13 @@ def test_a_voice_without_instructions_has_no_styles(checkpoint: Checkpoints, kin
         options = resolved(made, SpeechOptions(seed=0, clean=False, sampling=GREEDY))
         plain = ours(made, options, "Hello there.")
         start: list[StepInput] = [
-            StartRequest(0, 1, options),
+            start_of(0, 1, options),
             AddText(0, "Hello"),
             AddText(0, "", directive=Style(EXCITED)),
         ]
         outputs = made.step([*start, AddText(0, " there.", last=True)], [0])
         assert np.array_equal(frames_of(made, outputs), plain)
-        assert "style" not in made.info.performs
+        assert "style" not in made._models[0].abilities
 
 
 def test_words_with_another_pronunciation_are_said_by_their_alias(ryan: Qwen3Engine) -> None:
@@ -260,7 +262,7 @@ def test_the_next_piece_is_spoken_in_the_next_steps(ryan: Qwen3Engine) -> None:
     """A change costs a prompt, and no wait."""
     options = resolved(ryan, RYAN)
     text = [AddText(0, "One two three", directive=Style(EXCITED)), AddText(0, " four five six.", last=True)]
-    outputs = ryan.step([StartRequest(0, 1, options), *text], [0])
+    outputs = ryan.step([start_of(0, 1, options), *text], [0])
     longest = empty = 0
     while not any(type(one).__name__ == "DoneOutput" for one in outputs):
         new = ryan.step([], [0])

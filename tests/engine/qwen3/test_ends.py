@@ -13,15 +13,16 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from agent_tts.engine.base import AddText, DoneOutput, FrameOutput, StartRequest, StarvedOutput, StepOutput
+from agent_tts.engine.base import AddText, DoneOutput, FrameOutput, StarvedOutput, StepOutput
 from agent_tts.engine.gain import Levels
 from agent_tts.engine.qwen3.delivery import TimeStretch
 from agent_tts.engine.qwen3.engine import Qwen3Engine
 from agent_tts.engine.qwen3.graphs import LaunchedStep
 from agent_tts.engine.qwen3.runaway import LOOP_HELD, UNKNOWN_S, Paces, Verdict, nominal_frames
-from agent_tts.events import SAMPLE_RATE, SpeechOptions
+from agent_tts.engine_info import SAMPLE_RATE
 from agent_tts.model.prompt import Prompt
-from tests.engine.driver import FLUSH, Piece, speak
+from agent_tts.options import CommonOptions, SpeechOptions
+from tests.engine.driver import FLUSH, Piece, speak, start_of
 from tests.engine.qwen3.test_engine import GREEDY, RYAN, bob, engine, overlapped, recorded, with_clone
 from tests.model import oracle, tiny
 from tests.model.conftest import Checkpoint as Checkpoints
@@ -198,7 +199,7 @@ def test_a_piece_that_is_cut_within_its_text_is_not_begun_again() -> None:
         outputs.extend(looping.step(texts, [0]))
 
     with engine(tiny.looping("custom_voice"), slots=1, max_model_len=1_024) as looping, expectations(looping) as told:
-        looping.step([StartRequest(0, 1, RYAN)], [])
+        looping.step([start_of(0, 1, RYAN)], [])
         step(AddText(0, "a " * 60))
         for _ in range(100):
             step()
@@ -263,7 +264,7 @@ def test_speech_that_was_cut_is_not_carried(ending: Checkpoints) -> None:
     ids=["named", "vector", "reference", "sampled", "designed"],
 )
 def test_a_voice_has_the_same_place_in_the_prompts_of_all_pieces(
-    ending: Checkpoints, tmp_path: Path, kind: str, options: SpeechOptions
+    ending: Checkpoints, tmp_path: Path, kind: str, options: CommonOptions
 ) -> None:
     """What is given of it; what was drawn is behind that from the second piece on, growing at its end."""
     texts = ["One two.", "Three.", "Four five."]

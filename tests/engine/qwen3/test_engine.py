@@ -15,7 +15,7 @@ from dataclasses import astuple, replace
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 import numpy as np
 import pytest
@@ -25,6 +25,7 @@ from safetensors.torch import load_file, save_file
 
 from agent_tts import events
 from agent_tts.config.settings import Checkpoint, Qwen3, Settings, Voices
+from agent_tts.directives import Pause
 from agent_tts.engine.base import (
     AddText,
     DoneOutput,
@@ -32,7 +33,6 @@ from agent_tts.engine.base import (
     FlushedOutput,
     FrameOutput,
     ReleaseSlot,
-    StartRequest,
     StarvedOutput,
     StepInput,
     StepOutput,
@@ -54,13 +54,33 @@ from agent_tts.engine.qwen3.runner import PromptChunk
 from agent_tts.engine.scheduler import Policy, Scheduler
 from agent_tts.engine.slots import READ_CHARS, READ_S
 from agent_tts.errors import SettingsError, UnknownVoice
-from agent_tts.events import DesignedVoice, EmbeddedVoice, NamedVoice, Pause, Sampling, SpeechOptions, TextMode
 from agent_tts.model.device import Device
 from agent_tts.model.layers import BLOCK_SIZE
 from agent_tts.model.prompt import Prompt, PromptVoice, Reference, build_prompt
 from agent_tts.model.sampling import SamplingParams
+from agent_tts.options import (
+    CommonOptions,
+    DesignedVoice,
+    EmbeddedVoice,
+    EngineOptions,
+    NamedVoice,
+    Sampling,
+    SpeechOptions,
+    TextMode,
+)
 from agent_tts.voices.library import Consent, StoredVoice, VoiceLibrary
-from tests.engine.driver import FLUSH, Piece, Script, Spoken, assert_well_formed, resolved, routed, speak, speak_all
+from tests.engine.driver import (
+    FLUSH,
+    Piece,
+    Script,
+    Spoken,
+    assert_well_formed,
+    resolved,
+    routed,
+    speak,
+    speak_all,
+    start_of,
+)
 from tests.model import clips, oracle, tiny
 from tests.model.conftest import Checkpoint as Checkpoints
 from tests.model.conftest import checkpoint, ending
@@ -78,7 +98,7 @@ def engine(*folders: Path, slots: int = 2, voices: Path | None = None, **setting
     """An engine on the CPU, with these checkpoints."""
     models = tuple(Checkpoint(source=str(folder)) for folder in folders)
     qwen3 = Qwen3(models=models, device="cpu", **{"max_model_len": 256, **settings})
-    library = Voices(folder=str(voices or "/nonexistent"))
+    library = Voices(folder=str(voices or folders[0] / "missing"))
     made = Qwen3Engine(Settings(slots=slots, qwen3=qwen3, voices=library), slots)
     try:
         yield routed(made)
@@ -119,9 +139,9 @@ def theirs(
     return wav
 
 
-def ours(made: Qwen3Engine, options: SpeechOptions, text: str = TEXT, frames: int = FRAMES) -> NDArray[np.float32]:
+def ours(made: Qwen3Engine, options: CommonOptions, text: str = TEXT, frames: int = FRAMES) -> NDArray[np.float32]:
     """The first frames of a request."""
-    start: list[StepInput] = [StartRequest(0, 1, options), AddText(0, text), AddText(0, "", last=True)]
+    start: list[StepInput] = [start_of(0, 1, options), AddText(0, text), AddText(0, "", last=True)]
     return frames_of(made, made.step(start, [0]), frames)
 
 
@@ -312,7 +332,7 @@ class TestALiveTextForAReference:
         """A clause of twelve words, too."""
         words = ["I", "will", "have", "a", "look", "at", "the", "weather", "in", "Berlin", "for", "you,", "and"]
         made_at = None
-        outputs = self.heard(cloned, StartRequest(0, 1, bob()))
+        outputs = self.heard(cloned, start_of(0, 1, bob()))
         for number, word in enumerate(words):
             outputs += self.heard(cloned, AddText(0, f"{' ' if number else ''}{word}"), steps=3)
             if any(isinstance(one, FrameOutput) for one in outputs):
@@ -325,7 +345,7 @@ class TestALiveTextForAReference:
 
     def test_is_spoken_up_to_its_mark_after_a_pause_of_200_ms(self, cloned: Qwen3Engine, clock: Clock) -> None:
         text = "Wait\N{HORIZONTAL ELLIPSIS}"
-        outputs = self.heard(cloned, StartRequest(0, 1, bob()), AddText(0, text))
+        outputs = self.heard(cloned, start_of(0, 1, bob()), AddText(0, text))
         clock.now += 0.19
         outputs += self.heard(cloned)
         assert not any(isinstance(one, FrameOutput | StarvedOutput) for one in outputs)
@@ -336,7 +356,7 @@ class TestALiveTextForAReference:
         assert pcm_of(outputs) == speak(cloned, text, options=bob()).pcm.tobytes()
 
     def test_half_a_word_waits(self, cloned: Qwen3Engine, clock: Clock) -> None:
-        outputs = self.heard(cloned, StartRequest(0, 1, bob()), AddText(0, "unbeliev"))
+        outputs = self.heard(cloned, start_of(0, 1, bob()), AddText(0, "unbeliev"))
         clock.now += 1
         assert {type(one) for one in outputs + self.heard(cloned)} == {StarvedOutput}
         cloned.step([ReleaseSlot(0)], [])
@@ -350,7 +370,7 @@ class TestALiveTextForAReference:
         (item,) = model.create_voice_clone_prompt((clips.clip(24_000).numpy(), 24_000), "a")
         item.ref_code = torch.from_numpy(arrays["codes"].astype(np.int64))
         item.ref_spk_embedding = torch.from_numpy(vector)
-        outputs = self.heard(cloned, StartRequest(0, 1, bob()), AddText(0, "Well, fine. Now, let me look"))
+        outputs = self.heard(cloned, start_of(0, 1, bob()), AddText(0, "Well, fine. Now, let me look"))
         clock.now += 10
         outputs += self.heard(cloned, AddText(0, " at it", last=True))
         assert isinstance(outputs[-1], DoneOutput)
@@ -376,7 +396,7 @@ class TestALiveTextForAReference:
         monkeypatch.setattr("agent_tts.engine.qwen3.row.SPLIT_S", 0.1)
         runner = cloned._models[0].runner
         monkeypatch.setattr(runner, "launch", scaled(runner.launch, iter([0.0])))
-        outputs = self.heard(cloned, StartRequest(0, 1, bob()), AddText(0, "Well, fine. Now, he"))
+        outputs = self.heard(cloned, start_of(0, 1, bob()), AddText(0, "Well, fine. Now, he"))
         (row,) = cloned._slots.requests()
         assert row._plays_until - clock.now == pytest.approx(0.08 * len(pcm_of(outputs)) / 3_840)
         assert self.heard(cloned, AddText(0, "re it comes. And th")) == []
@@ -389,7 +409,7 @@ class TestALiveTextForAReference:
     def test_goes_on_by_the_time_that_the_speech_takes_at_its_speed(
         self, cloned: Qwen3Engine, clock: Clock, speed: float
     ) -> None:
-        self.heard(cloned, StartRequest(0, 1, replace(bob(), speed=speed)), AddText(0, "Well, fine. Now, he"))
+        self.heard(cloned, start_of(0, 1, replace(bob(), speed=speed)), AddText(0, "Well, fine. Now, he"))
         (row,) = cloned._slots.requests()
         assert row.outlet
         assert (row._plays_until - clock.now) * 24_000 == pytest.approx(row.outlet.samples, abs=1_200)
@@ -400,7 +420,7 @@ class TestALiveTextForAReference:
         with engine(tiny.looping("base"), slots=1, voices=tmp_path / "voices") as looping:
             with_clone(tmp_path / "voices", looping.info.models[0].vector_size or 0, "a", 40)
             speak(looping, "Hi.", options=bob())  # loads the voice
-            outputs = looping.step([StartRequest(0, 1, bob()), AddText(0, "Well, fine. Now, he")], [0])
+            outputs = looping.step([start_of(0, 1, bob()), AddText(0, "Well, fine. Now, he")], [0])
             for _ in range(2 * LOOP_FRAMES):
                 outputs += looping.step([], [0])
             (row,) = looping._slots.requests()
@@ -410,7 +430,7 @@ class TestALiveTextForAReference:
 
     def test_is_read_to_its_end_in_whole_mode(self, cloned: Qwen3Engine, clock: Clock) -> None:
         options = replace(bob(), text_mode="whole")
-        outputs = self.heard(cloned, StartRequest(0, 1, options), AddText(0, "Well, fine. Now, let me look at it"))
+        outputs = self.heard(cloned, start_of(0, 1, options), AddText(0, "Well, fine. Now, let me look at it"))
         clock.now += 1
         assert {type(one) for one in outputs + self.heard(cloned)} == {StarvedOutput}
         cloned.step([ReleaseSlot(0)], [])
@@ -430,7 +450,7 @@ class TestAVoiceThatIsDrawn:
             ("base", SpeechOptions(None, "auto", None, 0, clean=False, sampling=GREEDY)),
         ],
     )
-    def test_is_the_same_in_every_piece(self, ending: Checkpoints, kind: str, options: SpeechOptions) -> None:
+    def test_is_the_same_in_every_piece(self, ending: Checkpoints, kind: str, options: CommonOptions) -> None:
         pieces = ["Hello there.", "And you?"]
         with engine(ending(kind), slots=1) as made:
             first = speak(made, pieces[0], options=options)
@@ -492,7 +512,7 @@ def recorded(made: Qwen3Engine) -> Iterator[list[Prompt]]:
         yield prompts
 
 
-def prompts_instruct(model: qwen3_model.Qwen3Model, options: SpeechOptions) -> tuple[int, ...]:
+def prompts_instruct(model: qwen3_model.Qwen3Model, options: CommonOptions) -> tuple[int, ...]:
     """The tokens of the request's instructions, if it has any."""
     ids = model.config.im_start_token_id, model.config.im_end_token_id
     return model.tokenizer.instruction(options.instructions, *ids) if options.instructions else ()
@@ -557,7 +577,7 @@ def test_a_voice_used_again_is_restored_from_the_cache(checkpoint: Checkpoints, 
 def test_prompts_are_computed_before_text_arrives_when_the_engine_is_idle(checkpoint: Checkpoints) -> None:
     with engine(checkpoint("custom_voice"), slots=2) as made:
         loop = EngineLoop(made, Scheduler(Policy(slots=2, queue=2)))
-        loop.submit(events.OpenRequest(1, STYLED))
+        loop.submit(events.OpenRequest(1, cast(EngineOptions, STYLED)))
         turns = 0
         while loop.wait_s() == 0:
             loop.step()
@@ -571,7 +591,7 @@ def test_the_stages_of_a_request_come_before_its_first_audio_in_order(checkpoint
     """The computation is the frame's, apart from what the host does around it; the prompt is computed before."""
     with engine(checkpoint("custom_voice"), slots=2) as made:
         loop = EngineLoop(made, Scheduler(Policy(slots=2, queue=2)), tells_stages=True)
-        loop.submit(events.OpenRequest(1, STYLED))
+        loop.submit(events.OpenRequest(1, cast(EngineOptions, STYLED)))
         loop.submit(events.AppendText(1, TEXT))
         happened: list[events.EngineEvent] = []
         while not any(isinstance(event, events.RequestAudio) for event in happened):
@@ -591,7 +611,7 @@ def base(checkpoint: Checkpoints, tmp_path: Path) -> Iterator[tuple[Qwen3Engine,
         yield made, voices
 
 
-def to_the_end(made: Qwen3Engine, options: SpeechOptions) -> StepOutput:
+def to_the_end(made: Qwen3Engine, options: CommonOptions) -> StepOutput:
     """The last output of a request."""
     return speak(made, "Hello.", options=options).outputs[-1]
 
@@ -636,7 +656,7 @@ def test_a_transcript_longer_than_its_reference_gives_no_audio_before_text(
     made, voices = base
     with_clone(voices, made.info.models[0].vector_size or 0, "A transcript that is longer than that.", 3)
     ours(made, SpeechOptions("bob", seed=0))  # loads and caches the voice
-    assert made.step([StartRequest(0, 1, SpeechOptions("bob", seed=0))], []) == []
+    assert made.step([start_of(0, 1, SpeechOptions("bob", seed=0))], []) == []
     assert made.step([AddText(0, " ")], [0]) == [StarvedOutput(0, 1)]
     assert made.step([AddText(0, "", last=True)], [0]) == [DoneOutput(0, 1)]
 
@@ -644,7 +664,7 @@ def test_a_transcript_longer_than_its_reference_gives_no_audio_before_text(
 def test_a_language_that_another_model_speaks_is_refused(base: tuple[Qwen3Engine, Path]) -> None:
     made, _ = base
     options = replace(resolved(made, SpeechOptions(seed=0)), language="sichuan_dialect")
-    failed = Qwen3Engine.step(made, [StartRequest(0, 1, options)], [])[-1]  # bypasses routing, which refuses it too
+    failed = Qwen3Engine.step(made, [start_of(0, 1, options)], [])[-1]  # bypasses routing, which refuses it too
     made.step([ReleaseSlot(0)], [])
     assert isinstance(failed, FailedOutput)
     assert failed.code == "unsupported_language"
@@ -657,7 +677,7 @@ def test_clones_of_cancelled_requests_are_not_loaded(base: tuple[Qwen3Engine, Pa
     load, begun = made._voices.load, []
     made._voices.load = lambda wanted: begun.append(wanted) or load(wanted)  # type: ignore[method-assign,func-returns-value]
     for epoch in range(100):
-        made.step([StartRequest(0, epoch, SpeechOptions("bob", seed=0))], [])
+        made.step([start_of(0, epoch, SpeechOptions("bob", seed=0))], [])
         made.step([ReleaseSlot(0)], [])
     assert len(ours(made, SpeechOptions("bob", seed=0))) > 0
     assert len(begun) < 50
@@ -705,7 +725,7 @@ def test_nothing_of_a_request_is_kept_with_the_pace_of_its_voice(base: tuple[Qwe
     made, _ = base
     vector = (0.1,) * (made.info.models[0].vector_size or 0)
     options = resolved(made, SpeechOptions(seed=0, speaker_embedding=vector))
-    made.step([StartRequest(0, 1, options), AddText(0, "Hello.", last=True)], [0])
+    made.step([start_of(0, 1, options), AddText(0, "Hello.", last=True)], [0])
     (row,) = made._slots.requests()
     kept = row._voice
     made.step([ReleaseSlot(0)], [])
@@ -719,7 +739,7 @@ def test_cached_prompts_take_a_bounded_share_of_the_memory(
     with engine(checkpoint("voice_design"), slots=1) as design:
         for number in range(8):
             options = SpeechOptions("design", instructions=f"{number} old man. " * 5, seed=0)
-            outputs = design.step([StartRequest(0, 1, options), AddText(0, TEXT)], [0])
+            outputs = design.step([start_of(0, 1, options), AddText(0, TEXT)], [0])
             while not outputs:
                 outputs = design.step([], [0])
             design.step([ReleaseSlot(0)], [])
@@ -746,7 +766,7 @@ def test_other_requests_do_not_change_the_audio(ending: Checkpoints) -> None:
 
 
 def test_a_reused_slot_starts_clean(ryan: Qwen3Engine, alone: Spoken) -> None:
-    ryan.step([StartRequest(0, 1, SpeechOptions("sohee", seed=1)), AddText(0, "Something else entirely.")], [0])
+    ryan.step([start_of(0, 1, SpeechOptions("sohee", seed=1)), AddText(0, "Something else entirely.")], [0])
     for _ in range(5):
         ryan.step([], [0])
     ryan.step([ReleaseSlot(0)], [])
@@ -762,7 +782,7 @@ def test_equal_seeds_give_equal_audio(ryan: Qwen3Engine) -> None:
 
 
 def test_a_row_without_text_waits_and_reports_starvation(ryan: Qwen3Engine) -> None:
-    outputs = ryan.step([StartRequest(0, 9, RYAN)], [])
+    outputs = ryan.step([start_of(0, 9, RYAN)], [])
     outputs += ryan.step([], [0])
     assert outputs == [StarvedOutput(0, 9)]
     said: list[StepOutput] = []
@@ -813,7 +833,7 @@ def test_pauses_and_flushes_keep_their_order(ryan: Qwen3Engine, script: list[Pie
 @pytest.mark.parametrize("between", ["", "Hi."])
 def test_pauses_are_generated_as_they_are_played(ryan: Qwen3Engine, between: str) -> None:
     texts = [AddText(0, "", directive=Pause(9_000)), AddText(0, between)] * 200
-    outputs = ryan.step([StartRequest(0, 1, RYAN), *texts, AddText(0, "", last=True)], [0])
+    outputs = ryan.step([start_of(0, 1, RYAN), *texts, AddText(0, "", last=True)], [0])
     (row,) = ryan._slots.requests()
     most = 0
     for _ in range(400):
@@ -837,10 +857,10 @@ def test_another_speed_gives_the_same_speech_with_scaled_duration(
 
 def test_a_row_at_another_speed_outputs_all_audio_when_its_text_runs_out(ryan: Qwen3Engine) -> None:
     options = replace(RYAN, speed=0.5)
-    plain = ryan.step([StartRequest(0, 1, RYAN), AddText(0, "Hello world and ")], [0])
+    plain = ryan.step([start_of(0, 1, RYAN), AddText(0, "Hello world and ")], [0])
     while not isinstance(plain[-1], StarvedOutput):
         plain += ryan.step([], [0])
-    slow = ryan.step([ReleaseSlot(0), StartRequest(0, 2, options), AddText(0, "Hello world and ")], [0])
+    slow = ryan.step([ReleaseSlot(0), start_of(0, 2, options), AddText(0, "Hello world and ")], [0])
     while not any(isinstance(one, StarvedOutput) for one in slow):
         slow += ryan.step([], [0])
     assert isinstance(slow[-1], StarvedOutput)
@@ -908,7 +928,7 @@ def test_a_long_text_is_read_while_it_is_spoken(ryan: Qwen3Engine, monkeypatch: 
     monkeypatch.setattr("agent_tts.engine.slots.READ_CHARS", 30)
     sentence = "One of many words. "
     whole = speak(ryan, sentence * 3, options=RYAN)
-    outputs = ryan.step([StartRequest(0, 1, RYAN), *(AddText(0, sentence) for _ in range(2))], [0])
+    outputs = ryan.step([start_of(0, 1, RYAN), *(AddText(0, sentence) for _ in range(2))], [0])
     for _ in range(3):
         outputs += ryan.step([], [0])
     (row,) = ryan._slots.requests()
@@ -928,7 +948,7 @@ def test_a_step_reads_texts_for_a_limited_time_and_all_rows_in_turn(
     with engine(checkpoint("custom_voice"), slots=8) as made:
         monkeypatch.setattr("agent_tts.engine.qwen3.engine.time", clock)
         monkeypatch.setattr("agent_tts.engine.qwen3.engine.READ_S", READ_S)
-        starts = [StartRequest(slot, slot + 1, RYAN) for slot in range(8)]
+        starts = [start_of(slot, slot + 1, RYAN) for slot in range(8)]
         texts = [AddText(slot, "\0" * 10 * READ_CHARS) for slot in range(7)]
         made.step([*starts, *texts, AddText(7, "Hello there. " * 20)], range(8))
         unread = [sum(len(chunk.text) for chunk in row.feed._unread) for row in made._slots.requests()]
@@ -972,16 +992,14 @@ class TestOverlappedSteps:
     def test_a_step_in_flight_does_not_affect_the_slots_next_request(self, ryan: Qwen3Engine, alone: Spoken) -> None:
         with overlapped(ryan):
             for _ in range(2):
-                ryan.step(
-                    [StartRequest(0, 1, SpeechOptions("sohee", seed=1)), AddText(0, "Something else entirely.")], [0]
-                )
+                ryan.step([start_of(0, 1, SpeechOptions("sohee", seed=1)), AddText(0, "Something else entirely.")], [0])
                 ryan.step([], [0])
                 assert ryan.next_step_in_s() is not None
                 ryan.step([ReleaseSlot(0)], [])
                 assert ryan.next_step_in_s() is None
-            ryan.step([StartRequest(0, 1, SpeechOptions("sohee", seed=1)), AddText(0, "Something else entirely.")], [0])
+            ryan.step([start_of(0, 1, SpeechOptions("sohee", seed=1)), AddText(0, "Something else entirely.")], [0])
             ryan.step([], [0])
-            outputs = ryan.step([ReleaseSlot(0), StartRequest(0, 100, RYAN), AddText(0, TEXT, last=True)], [0])
+            outputs = ryan.step([ReleaseSlot(0), start_of(0, 100, RYAN), AddText(0, TEXT, last=True)], [0])
             while not outputs or not isinstance(outputs[-1], DoneOutput):
                 outputs += ryan.step([], [0])
         assert {output.epoch for output in outputs} == {100}
@@ -991,7 +1009,7 @@ class TestOverlappedSteps:
         """Whatever its expected duration."""
         monkeypatch.setattr(ryan._timer, "wait_s", lambda now: 60.0)
         with overlapped(ryan):
-            ryan.step([StartRequest(0, 1, RYAN), AddText(0, TEXT)], [0])
+            ryan.step([start_of(0, 1, RYAN), AddText(0, TEXT)], [0])
             assert ryan.next_step_in_s() == 0
             monkeypatch.setattr(LaunchedStep, "ready", lambda launched: False)
             assert 0 < (ryan.next_step_in_s() or 0) < 0.01
@@ -1164,7 +1182,7 @@ class TestSharedCache:
             loop = EngineLoop(shared, Scheduler(Policy(slots=4, queue=4, batch_sizes=(2,), window_frames=1_000)))
             for stream in range(1, 5):
                 for command in (
-                    events.OpenRequest(stream, RYAN),
+                    events.OpenRequest(stream, cast(EngineOptions, RYAN)),
                     events.AppendText(stream, "Hi."),
                     events.EndText(stream),
                 ):
@@ -1179,10 +1197,10 @@ class TestSharedCache:
     ) -> None:
         blocks(16)
         with engine(ending("custom_voice"), slots=4) as shared:
-            shared.step([StartRequest(0, 1, RYAN), AddText(0, TEXT)], [0])
+            shared.step([start_of(0, 1, RYAN), AddText(0, TEXT)], [0])
             assert any(isinstance(one, FrameOutput) for one in shared.step([], [0]))
             for _ in range(3):
-                assert not shared.step([StartRequest(1, 2, RYAN), AddText(1, TEXT, last=True)], [1])
+                assert not shared.step([start_of(1, 2, RYAN), AddText(1, TEXT, last=True)], [1])
             later = shared.step([ReleaseSlot(0)], [1])
             assert any(isinstance(one, FrameOutput) for one in later)
 
@@ -1191,13 +1209,13 @@ class TestSharedCache:
     ("options", "code"),
     [
         (SpeechOptions("ryan", pitch=2.0), "unsupported"),
-        (SpeechOptions(resolved=DesignedVoice()), "unsupported"),
-        (SpeechOptions(resolved=EmbeddedVoice((0.0,) * 64)), "unsupported"),
-        (SpeechOptions(resolved=NamedVoice("nobody")), "unsupported"),
+        (EngineOptions(DesignedVoice()), "unsupported"),
+        (EngineOptions(EmbeddedVoice((0.0,) * 64)), "unsupported"),
+        (EngineOptions(NamedVoice("nobody")), "unsupported"),
         (SpeechOptions("ryan", sampling=Sampling(temperature=-1)), "bad_message"),
     ],
 )
-def test_an_invalid_request_fails_alone(ryan: Qwen3Engine, alone: Spoken, options: SpeechOptions, code: str) -> None:
+def test_an_invalid_request_fails_alone(ryan: Qwen3Engine, alone: Spoken, options: CommonOptions, code: str) -> None:
     spoken = speak_all(ryan, {0: Script([TEXT], RYAN), 1: Script([TEXT], options)})
     failed = spoken[1].outputs[-1]
     assert isinstance(failed, FailedOutput)
@@ -1213,8 +1231,8 @@ def test_a_long_prompt_is_computed_in_chunks_while_others_speak(
         expected = ours(whole, styled)
     monkeypatch.setattr("agent_tts.engine.qwen3.graphs.CPU_ENTRIES", 16)
     with engine(checkpoint("custom_voice"), slots=2) as sliced:
-        sliced.step([StartRequest(1, 2, RYAN), AddText(1, TEXT)], [1])
-        outputs = sliced.step([StartRequest(0, 1, styled), AddText(0, TEXT, last=True)], [0, 1])
+        sliced.step([start_of(1, 2, RYAN), AddText(1, TEXT)], [1])
+        outputs = sliced.step([start_of(0, 1, styled), AddText(0, TEXT, last=True)], [0, 1])
         while not any(one.slot == 0 for one in outputs):
             assert [type(one) for one in outputs if one.slot == 1] == [FrameOutput]
             outputs = sliced.step([], [0, 1])
@@ -1224,7 +1242,7 @@ def test_a_long_prompt_is_computed_in_chunks_while_others_speak(
 
 def speaking(made: Qwen3Engine, count: int) -> list[int]:
     """How many of `count` slots opened together give a frame in each of the first steps, until all do."""
-    inputs = [one for slot in range(count) for one in (StartRequest(slot, slot, RYAN), AddText(slot, TEXT, last=True))]
+    inputs = [one for slot in range(count) for one in (start_of(slot, slot, RYAN), AddText(slot, TEXT, last=True))]
     spoke: list[int] = []
     while not spoke or spoke[-1] < count:
         spoke.append(sum(isinstance(one, FrameOutput) for one in made.step(inputs, range(count))))
@@ -1252,7 +1270,7 @@ def test_a_request_cancelled_during_its_prompt_leaves_nothing_behind(checkpoint:
         alone = ours(made, RYAN)
         queue = made._models[0].runner._waiting
         for steps in range(3):
-            made.step([StartRequest(0, 1, STYLED), AddText(0, TEXT, last=True)], [0])
+            made.step([start_of(0, 1, STYLED), AddText(0, TEXT, last=True)], [0])
             for _ in range(steps):
                 assert made.step([], [0]) == []
             assert bool(queue) == (steps < 2)
@@ -1266,8 +1284,8 @@ def test_a_prompt_that_has_begun_does_not_count_in_later_steps(
 ) -> None:
     monkeypatch.setattr("agent_tts.engine.qwen3.engine.PREFILLS_PER_STEP", 1)
 
-    def come(slot: int, options: SpeechOptions, run: list[int]) -> list[int]:
-        outputs = made.step([StartRequest(slot, slot, options), AddText(slot, TEXT, last=True)], run)
+    def come(slot: int, options: CommonOptions, run: list[int]) -> list[int]:
+        outputs = made.step([start_of(slot, slot, options), AddText(slot, TEXT, last=True)], run)
         return sorted(one.slot for one in outputs if isinstance(one, FrameOutput))
 
     with engine(checkpoint("custom_voice"), slots=3) as made:
@@ -1295,14 +1313,13 @@ class TestSeveralModels:
             with engine(folder, slots=4) as alone:
                 assert np.array_equal(speak(alone, "Hello.", options=asked[slot]).pcm, together[slot].pcm)
 
-    def test_a_model_can_be_loaded_on_first_use_while_others_speak(self, ending: Checkpoints) -> None:
+    def test_a_model_can_be_loaded_on_first_use_while_others_speak(self, ending: Checkpoints, tmp_path: Path) -> None:
         models = (
             Checkpoint(source=str(ending("custom_voice"))),
             Checkpoint(source=str(ending("voice_design")), load="first_use"),
         )
-        settings = Settings(
-            qwen3=Qwen3(models=models, device="cpu", max_model_len=256), voices=Voices(folder="/nonexistent")
-        )
+        qwen3 = Qwen3(models=models, device="cpu", max_model_len=256)
+        settings = Settings(qwen3=qwen3, voices=Voices(folder=str(tmp_path / "missing")))
         late = Qwen3Engine(settings, 2)
         described = SpeechOptions("design", instructions="Old.", seed=0)
         spoken = speak_all(late, {0: Script(["Hello."], RYAN), 1: Script(["Hello."], described)})

@@ -18,7 +18,7 @@ from agent_tts.config.settings import Audioseal, Checkpoint, Qwen3, Settings, Vo
 from agent_tts.engine.factory import create_engine
 from agent_tts.engine.qwen3.engine import Qwen3Engine
 from agent_tts.errors import SettingsError
-from agent_tts.events import Sampling, SpeechOptions
+from agent_tts.options import Sampling, SpeechOptions
 from tests.engine.driver import Script, Spoken, routed, speak_all
 from tests.model import audioseal_files
 from tests.model.conftest import Checkpoint as Checkpoints
@@ -36,7 +36,9 @@ OPTIONS = SpeechOptions(voice="ryan", language="en", seed=0, sampling=Sampling(t
 @contextmanager
 def engine(model: Path, **settings: Any) -> Iterator[Qwen3Engine]:
     qwen3 = Qwen3(models=(Checkpoint(source=str(model)),), device="cpu", max_model_len=256)
-    with closing(Qwen3Engine(Settings(qwen3=qwen3, voices=Voices(folder="/nonexistent"), **settings), 2)) as made:
+    with closing(
+        Qwen3Engine(Settings(qwen3=qwen3, voices=Voices(folder=str(model / "missing")), **settings), 2)
+    ) as made:
         yield routed(made)
 
 

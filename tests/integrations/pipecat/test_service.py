@@ -36,10 +36,10 @@ from pipecat.transcriptions.language import Language
 
 from agent_tts.client.connection import NodeConnection
 from agent_tts.errors import SettingsError
-from agent_tts.events import SpeechOptions
 from agent_tts.integrations.pipecat import service as service_module
 from agent_tts.integrations.pipecat.node_client import WebSocketNodeClient
 from agent_tts.integrations.pipecat.service import AgentTTSService
+from agent_tts.options import SpeechOptions
 from tests.integrations.pipecat.pipeline import Loudspeaker, running
 from tests.support import RunningNode, dominant_hz, running_node, running_node_with_process, until
 from tests.two_nodes import TEXT as SENTENCE
@@ -293,7 +293,7 @@ async def test_a_refused_setting_is_reported_at_once_and_can_be_corrected(node: 
 @pytest.mark.parametrize("language", [Language.DE, Language.DE_AT, Language.EN_US, Language.CMN_CN, Language.ZH_TW])
 async def test_pipecats_languages_are_known_to_a_node(node: RunningNode, language: Language) -> None:
     code = AgentTTSService(speech=node.node.service).language_to_service_language(language)
-    assert node.node.service.resolve(SpeechOptions(language=code)).language in ("de", "en", "zh")
+    assert node.node.service.resolve(SpeechOptions(language=code)).options.language in ("de", "en", "zh")
 
 
 def test_an_invalid_url_is_refused_at_once() -> None:

@@ -7,7 +7,7 @@ import itertools
 import json
 from typing import Any
 
-from agent_tts.events import FRAME_SAMPLES
+from agent_tts.engine_info import FRAME_SAMPLES
 from agent_tts.serve.connections import CONNECTION
 from agent_tts.serve.fair_queue import SLICE_S
 from agent_tts.speech.engine_request import EngineRequest

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry
 
-from agent_tts.events import EngineInfo, EnginePong
+from agent_tts.engine_info import EngineInfo
+from agent_tts.events import EnginePong
 from agent_tts.serve.telemetry.engine_metrics import EngineMetrics
 
 

@@ -28,10 +28,10 @@ from agent_tts.serve.transports.rtc_guard import (
     MAX_CONFLICTS,
     MAX_SOURCES,
     MAX_WAITING,
-    Door,
+    DatagramQueue,
     Gatherer,
-    Inbox,
     PeerGuard,
+    PeerSocket,
 )
 from agent_tts.serve.transports.rtc_peer import RtcPeer as NodePeer
 from tests.rtc_peer import RtcPeer, connected
@@ -166,14 +166,14 @@ async def test_a_peer_may_send_from_a_bounded_number_of_addresses() -> None:
         data_received = request_received = lambda _, *given: received.append(given)
 
     drops: list[str] = []
-    door = Door(Ice(), Gatherer(Ice(), Inbox(flow()), drops.append))  # type: ignore[arg-type]
+    sock = PeerSocket(Ice(), Gatherer(Ice(), DatagramQueue(flow()), drops.append))  # type: ignore[arg-type]
     for port in range(2 * MAX_ADDRESSES):
         check = stun.Message(stun.Method.BINDING, stun.Class.REQUEST)
         check.attributes |= {"USERNAME": "abcd:efgh", "PRIORITY": 1}
         check.add_message_integrity(b"p" * 22)
-        door.datagram_received(bytes(check), ("192.0.2.1", port))
+        sock.datagram_received(bytes(check), ("192.0.2.1", port))
     assert (len(received), drops) == (MAX_ADDRESSES, ["stun"] * MAX_ADDRESSES)
-    door.datagram_received(bytes(check), ("192.0.2.1", 0))
+    sock.datagram_received(bytes(check), ("192.0.2.1", 0))
     assert len(received) == MAX_ADDRESSES + 1
 
 
@@ -221,15 +221,15 @@ async def test_an_answer_has_the_address_that_a_stun_server_sees() -> None:
 
 
 async def test_an_answer_has_the_address_at_a_turn_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its datagrams go through a door as those of a socket do."""
+    """Its datagrams go through our socket as those of a socket do."""
     asked: dict[str, Any] = {}
 
-    async def relay(*, protocol_factory: Callable[[], Door], **given: Any) -> tuple[Candidate, Door]:
+    async def relay(*, protocol_factory: Callable[[], PeerSocket], **given: Any) -> tuple[Candidate, PeerSocket]:
         asked.update(given)
-        door = protocol_factory()
-        door.local_candidate = Candidate("r", 1, "udp", 1, "192.0.2.9", 4242, "relay")
-        door.transport = Mock(close=lambda: door.connection_lost(None))
-        return door.local_candidate, door
+        sock = protocol_factory()
+        sock.local_candidate = Candidate("r", 1, "udp", 1, "192.0.2.9", 4242, "relay")
+        sock.transport = Mock(close=lambda: sock.connection_lost(None))
+        return sock.local_candidate, sock
 
     monkeypatch.setattr(rtc_guard, "relayed_candidate", relay)
     servers = [{"urls": ["turn:192.0.2.8:3479?transport=tcp"], "username": "me", "credential": "secret"}]
@@ -517,7 +517,7 @@ async def test_messages_that_cost_more_are_counted_by_their_length() -> None:
 async def test_a_datagram_waits_for_a_turn_of_the_loop_and_is_not_lost_by_cancelling() -> None:
     """Many peers of one key share what the key has. Mutation: without the flow each has its own rate."""
     queue = FairQueue(clock=lambda: 1.0)
-    inbox = Inbox(Flow(queue.share("many")))
+    inbox = DatagramQueue(Flow(queue.share("many")))
     queue._began, queue._is_due = 0.0, True  # others have used this pass of the loop
     inbox.put_nowait((b"first", 1))
     inbox.put_nowait((b"second", 1))

@@ -12,7 +12,7 @@ import pytest
 from starlette.routing import WebSocketRoute
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from agent_tts.events import FRAME_BYTES
+from agent_tts.engine_info import FRAME_BYTES
 from agent_tts.protocol.adapter import Message, ProtocolAdapter
 from agent_tts.protocol.context import AudioChunk
 from agent_tts.serve.app import create_app

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_tts.events import FRAME_BYTES
+from agent_tts.engine_info import FRAME_BYTES
 from agent_tts.speech.words.peaks import BLOCK, peaks, peaks_of_each
 
 

@@ -9,7 +9,8 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from agent_tts.events import Pause, Say, WordTime
+from agent_tts.directives import Pause, Say
+from agent_tts.events import WordTime
 from agent_tts.protocol.context import Word
 from agent_tts.speech.words import timeline as timeline_module
 from agent_tts.speech.words.fitting import Fit

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_tts.events import MAX_PAUSE_MS, Directive, Language, Pause, Prosody, Say, Style
+from agent_tts.directives import MAX_PAUSE_MS, Directive, Language, Pause, Prosody, Say, Style
 from agent_tts.text.markup import Item, Mark, MarkupReader
 from agent_tts.text.markup.inventory import BRACKETS, NAMES
 from agent_tts.text.markup.scan import MAX_TAG

@@ -10,7 +10,7 @@ from loguru import logger
 
 from agent_tts.config.lexicon import node_lexicon
 from agent_tts.config.settings import Settings
-from agent_tts.events import EngineInfo
+from agent_tts.engine_info import EngineInfo
 from agent_tts.ipc.engine_process import engine_processes
 from agent_tts.speech.engine_handle import EngineClientFactory
 from agent_tts.speech.service import SpeechService

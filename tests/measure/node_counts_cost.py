@@ -1,6 +1,6 @@
 """CPU of what a front asks its supervisor: a session's admission, and the node's page of metrics.
 
-`python -m tests.measure.whole_cost`: a supervisor's part in another process, those of eight fronts in this one.
+`python -m tests.measure.node_counts_cost`: a supervisor's part in another process, those of eight fronts in this one.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from agent_tts.config.settings import Settings
 from agent_tts.events import RequestFinished
 from agent_tts.ipc.channel import Channel
 from agent_tts.ipc.front_messages import Claim, FrontPage, ToFront, ToSupervisor
-from agent_tts.serve.supervision import Supervision
+from agent_tts.serve.node_counts import NodeCounts
+from agent_tts.serve.supervisor_client import SupervisorClient
 from agent_tts.serve.telemetry import pages
 from agent_tts.serve.telemetry.metrics import Metrics
-from agent_tts.serve.whole import Whole
 
 FRONTS = 8
 SESSIONS, PAGES = 5_000, 100
@@ -28,13 +28,13 @@ SETTINGS = Settings(limits={"sessions_per_key": SESSIONS, "connections": SESSION
 
 async def supervise(ends: list[socket.socket]) -> None:
     """Answer until a front is gone."""
-    whole, gone = Whole(SETTINGS), asyncio.Event()
+    counts, gone = NodeCounts(SETTINGS), asyncio.Event()
     for number, end in enumerate(ends):
-        whole.attach(number, Channel(end, ToSupervisor, lambda _: gone.set()))
+        counts.attach(number, Channel(end, ToSupervisor, lambda _: gone.set()))
     await gone.wait()
 
 
-def front(number: int, end: socket.socket) -> Supervision:
+def front(number: int, end: socket.socket) -> SupervisorClient:
     """A front's side, with the metrics of three transports."""
     metrics = Metrics(front=number)
     for transport in ("websocket", "rtc", "http"):
@@ -42,9 +42,9 @@ def front(number: int, end: socket.socket) -> Supervision:
         meter.text(1)
         meter.audio(80)
         meter.finished(RequestFinished(1, "end", busy_ms=1))
-    supervision = Supervision(number, Channel(end, ToFront, lambda _: None), bytes(32).hex())
-    supervision.channel.handle(FrontPage, lambda _: pages.write(metrics.registry))
-    return supervision
+    supervisor = SupervisorClient(number, Channel(end, ToFront, lambda _: None), bytes(32))
+    supervisor.channel.handle(FrontPage, lambda _: pages.write(metrics.registry))
+    return supervisor
 
 
 def cpu_s(pid: int) -> float:
