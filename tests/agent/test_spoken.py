@@ -8,8 +8,6 @@ import time
 from collections import defaultdict
 from typing import Any
 
-import pytest
-
 from agent_tts.events import RequestEvent, RequestWords, WordTime
 from agent_tts.options import SpeechOptions
 from agent_tts.speech.engine_request import EngineRequest
