@@ -18,6 +18,8 @@ from tests.agent.llm_server import running_llm
 from tests.agent.node import running_agent
 from tests.agent.tiny_whisper import SAYS
 
+pytestmark = pytest.mark.real_time  # speech recognition runs in threads of its library
+
 ROOT = Path(__file__).parents[2]
 LOAD_S = 60
 
