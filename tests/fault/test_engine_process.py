@@ -8,73 +8,18 @@ import random
 import select
 import signal
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import Any
 
 import pytest
 
-from agent_tts.config.settings import Settings
-from agent_tts.events import RequestAudio, RequestFinished
-from agent_tts.ipc.engine_process import BACKOFF_S, EngineProcess
-from agent_tts.options import SpeechOptions
-from agent_tts.speech.engine_request import EngineRequest
-from agent_tts.speech.service import SpeechService
-from tests.ipc.listener import tone_settings
+from agent_tts.ipc.engine_process import BACKOFF_S
+from tests.fault.engines import BACK_S, TEXT, begin, hear, kill, several, whole
 from tests.support import logged, until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="/proc, pidfd and the parent-death signal")
 
-TEXT = "a sentence that is long enough to be killed in the middle of it"
 STREAMS = 32
 GONE_S = 15.0  # far less than the minute of a step that hangs
 HEARTBEAT_S = 2.0  # shorter, and a loaded machine's engine is taken for a hung one
-
-
-@asynccontextmanager
-async def speech_service(settings: Settings) -> AsyncIterator[tuple[SpeechService, EngineProcess]]:
-    """A service with its own engine process."""
-    links: list[EngineProcess] = []
-
-    def make_client(*callbacks: Any) -> EngineProcess:
-        links.append(EngineProcess(settings, *callbacks))
-        return links[0]
-
-    service = SpeechService([make_client])
-    await service.start()
-    try:
-        yield service, links[0]
-    finally:
-        await service.close()
-
-
-def kill(link: EngineProcess) -> None:
-    assert link.pid is not None
-    os.kill(link.pid, signal.SIGKILL)
-
-
-def begin(service: SpeechService, *, text: str = TEXT, **options: Any) -> EngineRequest:
-    """A request with all of its text."""
-    speech = service.open(SpeechOptions(seed=1, **options))
-    speech.write(text)
-    speech.end()
-    return speech
-
-
-async def hear(speech: EngineRequest) -> tuple[bytes, RequestFinished]:
-    """All audio of a request, and its last event."""
-    pcm = b""
-    async with asyncio.timeout(20):
-        while (event := await speech.next()) is not None:
-            if isinstance(event, RequestAudio):
-                pcm += event.pcm
-    assert speech.finished is not None
-    return pcm, speech.finished
-
-
-async def back(service: SpeechService) -> None:
-    """Wait until the engine is ready again and has spoken."""
-    await until(lambda: service.ready, 20)
 
 
 def fds() -> int:
@@ -91,11 +36,11 @@ async def test_kill_at_random_moments_under_load() -> None:
     bit-equal. Mutation: without `on_lost` in `EngineChild._lose` every request waits until the test times out.
     """
     moments = random.Random(0)
-    async with speech_service(tone_settings()) as (service, link):
-        expected, _ = await hear(begin(service, lead_ms=None))
+    async with several(1) as (service, [link]):
+        expected = await whole(service)
         before = fds()
         for _ in BACKOFF_S:
-            await back(service)
+            await until(lambda: service.ready, BACK_S)
             heard = [asyncio.create_task(hear(begin(service, lead_ms=200))) for _ in range(STREAMS)]
             await asyncio.sleep(moments.uniform(0.0, 0.3))  # the random moment
             kill(link)
@@ -104,15 +49,15 @@ async def test_kill_at_random_moments_under_load() -> None:
                 assert expected.startswith(pcm)
                 assert len(pcm) < len(expected)
             assert service.speaking == 0
-        await back(service)
-        assert (await hear(begin(service, lead_ms=None)))[0] == expected
+        await until(lambda: service.ready, BACK_S)
+        assert await whole(service) == expected
         assert fds() == before
         assert not link.failed.is_set()
 
 
 async def test_kill_during_the_drain_ends_it() -> None:
     """The drain waits for requests, and the kill ends them."""
-    async with speech_service(tone_settings()) as (service, link):
+    async with several(1) as (service, [link]):
         speech = begin(service, lead_ms=200)
         assert await speech.next() is not None
         drain = asyncio.create_task(service.drain())
@@ -134,15 +79,15 @@ async def test_a_hung_engine_is_dumped_killed_and_replaced(kind: str) -> None:
     process and the log does not name the place.
     """
     with logged() as lines:
-        async with speech_service(tone_settings(timeouts={"engine_heartbeat_s": HEARTBEAT_S})) as (service, link):
-            expected, _ = await hear(begin(service, lead_ms=None))
+        async with several(1, timeouts={"engine_heartbeat_s": HEARTBEAT_S}) as (service, [link]):
+            expected = await whole(service)
             pid = link.pid
             pcm, finished = await hear(begin(service, instructions=f"fault:{kind}@3", lead_ms=None))
             assert finished.code == "engine_lost"
             assert expected.startswith(pcm)
-            await back(service)
+            await until(lambda: service.ready, BACK_S)
             assert link.pid != pid
-            assert (await hear(begin(service, lead_ms=None)))[0] == expected
+            assert await whole(service) == expected
     [death] = [
         line for line in lines if f"engine process {pid} (signal 9) is lost: no answer for {HEARTBEAT_S:g} s" in line
     ]
@@ -157,14 +102,14 @@ async def test_a_hung_engine_is_dumped_killed_and_replaced(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["crash", "exit", "oom_step"])
 async def test_an_engine_that_exits_is_replaced(kind: str) -> None:
     """All its requests end with `engine_lost`, queued ones included, and a new one succeeds."""
-    async with speech_service(tone_settings(slots=3, queue=2)) as (service, _):
-        expected, _ = await hear(begin(service, lead_ms=None))
+    async with several(1, slots=3, queue=2) as (service, _):
+        expected = await whole(service)
         speeches = [begin(service, lead_ms=80) for _ in range(2)]
         speeches += [begin(service, lead_ms=80, instructions=f"fault:{kind}@3") for _ in range(2)]
         for _, finished in await asyncio.gather(*map(hear, speeches)):
             assert finished.code == "engine_lost"
-        await back(service)
-        assert (await hear(begin(service, lead_ms=None)))[0] == expected
+        await until(lambda: service.ready, BACK_S)
+        assert await whole(service) == expected
 
 
 # ---------------------------------------------------------------- F12: the parent is killed

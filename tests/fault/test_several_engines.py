@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,95 +14,15 @@ import pytest
 
 from agent_tts.config.settings import Settings
 from agent_tts.errors import EngineLost, SettingsError
-from agent_tts.events import RequestAudio, RequestFinished
 from agent_tts.ipc.engine_process import BACKOFF_S, EngineProcess, engine_processes
-from agent_tts.options import SpeechOptions
-from agent_tts.speech.engine_request import EngineRequest
 from agent_tts.speech.service import SpeechService
+from tests.fault.engines import BACK_S, Hearing, begin, check, kill, several, whole
 from tests.ipc.listener import tone_settings
 from tests.node_process import running_process
 from tests.support import logged, running_node, until
 from tests.wire import wire
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="/proc")
-
-TEXT = "a sentence that is long enough to be killed in the middle of it"
-LEAD_MS = 800
-BACK_S = 20.0
-
-
-@asynccontextmanager
-async def several(engines: int = 2, **values: Any) -> AsyncIterator[tuple[SpeechService, list[EngineProcess]]]:
-    """A service with several engine processes, each of which has spoken."""
-    service = SpeechService(engine_processes(tone_settings(engines=engines, **values)))
-    await service.start()
-    try:
-        links = [engine.client for engine in service.engines]
-        await until(lambda: all(engine.ready for engine in service.engines), BACK_S)
-        yield service, links  # type: ignore[misc]
-    finally:
-        await service.close()
-
-
-def kill(link: EngineProcess) -> None:
-    assert link.pid is not None
-    os.kill(link.pid, signal.SIGKILL)
-
-
-def begin(service: SpeechService, **options: Any) -> EngineRequest:
-    """A request with all of its text."""
-    speech = service.open(SpeechOptions(**{"seed": 1, "lead_ms": LEAD_MS, **options}))
-    speech.write(TEXT)
-    speech.end()
-    return speech
-
-
-class Hearing:
-    """Listens to a request."""
-
-    def __init__(self, service: SpeechService, **options: Any) -> None:
-        speech = begin(service, **options)
-        # The engine of the request, which has a slot at once.
-        self.engine = service.engines[speech.engine]
-        self.pcm = b""
-        # Every `RequestFinished` received.
-        self.ends: list[RequestFinished] = []
-        # Silence between frames for a listener who plays from the first one on.
-        self.gaps_s = 0.0
-        self.task = asyncio.create_task(self._hear(speech), name="listener")
-
-    async def _hear(self, speech: EngineRequest) -> None:
-        clock, heard_until = asyncio.get_running_loop().time, None
-        async with asyncio.timeout(30):
-            while (event := await speech.next()) is not None:
-                if isinstance(event, RequestFinished):
-                    self.ends.append(event)
-                elif isinstance(event, RequestAudio):
-                    now = clock()
-                    heard_until = now if heard_until is None else heard_until
-                    self.gaps_s += max(0.0, now - heard_until)
-                    heard_until = max(now, heard_until) + len(event.pcm) / 48_000
-                    self.pcm += event.pcm
-
-
-async def whole(service: SpeechService) -> bytes:
-    """All audio of one undisturbed request."""
-    hearing = Hearing(service, lead_ms=None)
-    await hearing.task
-    assert hearing.ends[0].reason == "end"
-    return hearing.pcm
-
-
-def check(hearings: list[Hearing], expected: bytes, lost: set[int]) -> None:
-    """Requests on the engines `lost` end once, with an error and a prefix of the audio. Others are whole."""
-    for hearing in hearings:
-        [end] = hearing.ends
-        if hearing.engine.number in lost:
-            assert (end.reason, end.code) == ("error", "engine_lost")
-            assert expected.startswith(hearing.pcm)
-            assert len(hearing.pcm) < len(expected)
-        else:
-            assert (end.reason, end.code, hearing.pcm) == ("end", None, expected)
 
 
 async def test_an_engine_killed_under_load_ends_its_own_requests_and_restarts() -> None:
@@ -117,21 +34,21 @@ async def test_an_engine_killed_under_load_ends_its_own_requests_and_restarts() 
         async with several() as (service, links):
             expected = await whole(service)
             first, second = (link.pid for link in links)
-            hearings = [Hearing(service) for _ in range(32)]
+            hearings = [Hearing(begin(service)) for _ in range(32)]
             assert [engine.speaking for engine in service.engines] == [16, 16]
             await until(lambda: all(hearing.pcm for hearing in hearings), BACK_S)
             kill(links[1])
             await until(lambda: not service.engines[1].alive, BACK_S)
             assert service.ready
             assert service.engines[1].speaking == 0
-            hearings += [Hearing(service) for _ in range(4)]
+            hearings += [Hearing(begin(service)) for _ in range(4)]
             assert service.engines[0].speaking == 20
             await asyncio.gather(*(hearing.task for hearing in hearings))
             check(hearings, expected, {1})
             await until(lambda: service.engines[1].ready, BACK_S)
             assert links[0].pid == first
             assert links[1].pid != second
-            again = [Hearing(service) for _ in range(4)]
+            again = [Hearing(begin(service)) for _ in range(4)]
             assert [engine.speaking for engine in service.engines] == [2, 2]
             await asyncio.gather(*(hearing.task for hearing in again))
             check(again, expected, set())
@@ -143,8 +60,12 @@ async def test_a_hung_engine_is_replaced_while_the_other_continues() -> None:
     async with several(timeouts={"engine_heartbeat_s": 3.0}) as (service, links):
         expected = await whole(service)
         pid = links[0].pid
-        hearings = [Hearing(service, instructions="fault:hang_gil@3"), Hearing(service, lead_ms=None), Hearing(service)]
-        assert [hearing.engine.number for hearing in hearings] == [0, 1, 0]
+        hearings = [
+            Hearing(begin(service, instructions="fault:hang_gil@3")),
+            Hearing(begin(service, lead_ms=None)),
+            Hearing(begin(service)),
+        ]
+        assert [hearing.speech.engine for hearing in hearings] == [0, 1, 0]
         await hearings[1].task
         assert not hearings[0].ends
         await asyncio.gather(*(hearing.task for hearing in hearings))
@@ -156,7 +77,7 @@ async def test_a_hung_engine_is_replaced_while_the_other_continues() -> None:
 async def test_when_all_engines_are_killed_all_requests_end_and_all_engines_restart() -> None:
     async with several(3) as (service, links):
         expected = await whole(service)
-        hearings = [Hearing(service) for _ in range(9)]
+        hearings = [Hearing(begin(service)) for _ in range(9)]
         await until(lambda: all(hearing.pcm for hearing in hearings), BACK_S)
         for link in links:
             kill(link)
@@ -221,7 +142,7 @@ async def test_a_drain_waits_for_the_requests_of_all_engines() -> None:
     """An engine killed meanwhile ends its own requests."""
     async with several() as (service, links):
         expected = await whole(service)
-        hearings = [Hearing(service) for _ in range(6)]
+        hearings = [Hearing(begin(service)) for _ in range(6)]
         drain = asyncio.create_task(service.drain())
         await until(lambda: all(hearing.pcm for hearing in hearings), BACK_S)
         kill(links[1])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import signal
 import sys
 from collections.abc import AsyncIterator
@@ -15,20 +14,18 @@ from typing import Any, cast
 import pytest
 
 from agent_tts.errors import EngineLost
-from agent_tts.events import RequestAudio, RequestFinished, RequestStarted
 from agent_tts.ipc.engine_link import EngineLink
 from agent_tts.ipc.engine_process import EngineProcess, engine_processes
 from agent_tts.options import SpeechOptions
 from agent_tts.speech.engine_request import EngineRequest
 from agent_tts.speech.service import SpeechService
+from tests.fault.engines import BACK_S, begin, hear, kill
 from tests.ipc.listener import tone_settings
 from tests.support import until
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="descriptors are passed")
 
-BACK_S = 20.0
 HEARTBEAT_S = 3.0
-TEXT = "some words that are the same everywhere"
 
 
 class Owner:
@@ -82,25 +79,6 @@ async def owned(**values: Any) -> AsyncIterator[Owner]:
             await service.close()
 
 
-def begin(service: SpeechService, **options: Any) -> EngineRequest:
-    speech = service.open(SpeechOptions(**{"seed": 1, "lead_ms": 400, **options}))
-    speech.write(TEXT)
-    speech.end()
-    return speech
-
-
-async def hear(speech: EngineRequest) -> tuple[bytes, RequestFinished]:
-    """All audio and the end of a request; it starts once at most."""
-    pcm, starts = b"", 0
-    async with asyncio.timeout(BACK_S):
-        while (event := await speech.next()) is not None:
-            pcm += event.pcm if isinstance(event, RequestAudio) else b""
-            starts += isinstance(event, RequestStarted)
-    assert starts <= 1
-    assert speech.finished is not None
-    return pcm, speech.finished
-
-
 async def occupy(front: SpeechService, count: int) -> list[EngineRequest]:
     """Speech for many seconds in so many slots, in the order of their engines."""
     held = [front.open(SpeechOptions(lead_ms=80)) for _ in range(count)]
@@ -122,8 +100,7 @@ async def test_all_fronts_speak_on_all_engines_and_a_killed_one_comes_back() -> 
 
         speeches = [begin(front) for front in owner.fronts for _ in range(4)]
         await until(lambda: all(speech.samples for speech in speeches), BACK_S)
-        assert owner.processes[0].pid is not None
-        os.kill(owner.processes[0].pid, signal.SIGKILL)
+        kill(owner.processes[0])
         await until(lambda: not any(front.engines[0].alive for front in owner.fronts), BACK_S)
         assert {begin(front).engine for front in owner.fronts for _ in range(2)} == {1}
         for speech, (pcm, end) in zip(speeches, await asyncio.gather(*map(hear, speeches)), strict=True):
@@ -176,8 +153,7 @@ async def test_a_stopped_engine_gets_no_streams_before_it_is_given_up_and_some_w
     async with owned(slots=1, queue=8) as owner:
         [front, _] = owner.fronts
         stopped = owner.processes[0]
-        assert stopped.pid is not None
-        os.kill(stopped.pid, signal.SIGSTOP)
+        kill(stopped, signal.SIGSTOP)
         waiting = begin(front, lead_ms=None)
         assert waiting.engine == 0
         assert (await hear(waiting))[1].reason == "end"
@@ -188,6 +164,6 @@ async def test_a_stopped_engine_gets_no_streams_before_it_is_given_up_and_some_w
             speech = begin(front, lead_ms=None)
             assert speech.engine == 1
             assert (await hear(speech))[1].reason == "end"
-        os.kill(stopped.pid, signal.SIGCONT)
+        kill(stopped, signal.SIGCONT)
         await until(lambda: front.engines[0].able, BACK_S)
         assert {begin(front).engine, begin(front).engine} == {0, 1}
