@@ -1,9 +1,9 @@
 """Virtual time: an event loop whose clock jumps to the next timer instead of waiting for it.
 
 `install` replaces the clocks of `time` before the package binds them. The clock jumps when an event loop is idle: no
-socket is ready, no executor thread works, the test has no child process but espeak-ng's idle workers, and the next
-timer is in the future. Sockets, encoders and engines are real; only waiting is skipped. Computation takes CPU time of
-the main thread instead of wall time, and none in other threads, so limits in seconds hold on a busy machine.
+socket is ready, no executor thread works, no child process of the test may work, and the next timer is in the future.
+Sockets, encoders and engines are real; only waiting is skipped. Computation takes CPU time of the main thread instead
+of wall time, and none in other threads, so limits in seconds hold on a busy machine.
 
 A jump is correct if all parties run in this event loop: loopback data that a socket has accepted is ready at the other
 end at once. Tests that wait for a library's own threads are marked `real_time`.
@@ -111,18 +111,6 @@ def free_computing() -> Iterator[None]:
         _Clock.computed = before
 
 
-def can_stop() -> bool:
-    """Whether `stopped` has an effect: no other process reads the same clock."""
-    return _Clock.jumps
-
-
-@contextmanager
-def stopped() -> Iterator[None]:
-    """Computation in the block takes no time, where the clock jumps."""
-    with _clock((lambda: 0.0) if _Clock.jumps else _Clock.reads[0]):
-        yield
-
-
 @contextmanager
 def jumping(enabled: bool) -> Iterator[None]:
     """Whether event loops skip their waits in the block. If not, the clock is the one that other processes read."""
@@ -138,25 +126,27 @@ def jumping(enabled: bool) -> Iterator[None]:
             _Clock.reads = before
 
 
-def has_busy_children() -> bool:
-    """Whether this process has child processes, including dead ones that were not waited for.
-
-    A worker of espeak-ng that sleeps does not count: it waits for a request, and its reply, if any, can be read.
-    """
+def has_children() -> bool:
+    """Whether this process has child processes that may work, or dead ones that were not waited for."""
     for children in Path("/proc/self/task").glob("*/children"):
         try:
-            if not all(map(_is_idle_worker, children.read_text().split())):
+            if not all(map(_waits_for_a_clause, children.read_text().split())):
                 return True
         except OSError:  # the thread has just ended
             continue
     return False
 
 
-def _is_idle_worker(pid: str) -> bool:
-    process = Path("/proc", pid)
-    with contextlib.suppress(OSError):  # it has just been waited for
-        return b"espeak/worker.py" in (process / "cmdline").read_bytes() and b") S " in (process / "stat").read_bytes()
-    return True
+def _waits_for_a_clause(pid: str) -> bool:
+    """Whether it is a process of the espeak engine that sleeps: it has no clause, or its answer is in the pipe.
+
+    A process that was given work does not sleep, even if a busy machine gives it no core.
+    """
+    try:
+        command, stat = (Path(f"/proc/{pid}/{name}").read_bytes() for name in ("cmdline", "stat"))
+    except OSError:  # it has just been waited for, by another thread
+        return False
+    return b"/espeak/worker.py" in command and stat.rpartition(b")")[2].split()[0] == b"S"
 
 
 def _threads_compute() -> bool:
@@ -184,9 +174,7 @@ class _Selector(selectors.DefaultSelector):
         if timeout <= 0:
             return super().select(timeout)
         # Checked before the sockets: a child or its waiting thread that ends in between makes a socket ready.
-        is_busy = has_busy_children() or any(
-            thread.name.startswith("asyncio-waitpid") for thread in threading.enumerate()
-        )
+        is_busy = has_children() or any(thread.name.startswith("asyncio-waitpid") for thread in threading.enumerate())
         if ready := super().select(0):
             return ready
         if self.in_threads and _threads_compute():

@@ -146,7 +146,7 @@ async def _info(node: MeasuredNode) -> dict[str, Any]:
 
 def run(main: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine in the event loop that nodes use. SIGTERM cancels it as Ctrl-C does, so that no node is left."""
-    from agent_tts.serve.process import event_loop_factory
+    from agent_tts.serve.processes.process import event_loop_factory
 
     async def until_terminated() -> T:
         task = asyncio.current_task()

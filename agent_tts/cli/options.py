@@ -15,8 +15,8 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from agent_tts.errors import SettingsError, SpeechError
-from agent_tts.lexicon import Lexicon
 from agent_tts.options import Sampling, SpeechOptions, declared
+from agent_tts.text.entries import Lexicon
 
 # Exit codes: a wrong option or setting; as a shell has them for SIGINT, SIGTERM and SIGPIPE.
 USAGE = 2

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, PlainValidator, WithJsonSchema, create_model
 
-from agent_tts.lexicon import Lexicon
 from agent_tts.options import Option, Sampling, SpeechOptions, declared
+from agent_tts.text.entries import Lexicon
 
 
 class Strict(BaseModel):

@@ -24,7 +24,7 @@ from agent_tts.events import (
     RequestFinished,
     RequestStarted,
 )
-from agent_tts.lexicon import Lexicon
+from agent_tts.text.entries import Lexicon
 
 # Credit is granted in this many parts of the window: few messages, and the engine never runs out of credit.
 GRANTS = 8

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 from loguru import logger
 
-from agent_tts import processes
 from agent_tts.events import EnginePong, EngineReady, RequestAudio
 from agent_tts.ipc import engine_process as client
 from agent_tts.ipc.engine_child import STOP_S
 from agent_tts.ipc.engine_process import BACKOFF_S, EngineProcess
+from agent_tts.system import processes
 from tests.ipc.listener import Listener, engine_process, shadow_numpy, speak, tone_settings
 
 uvloop = pytest.importorskip("uvloop")

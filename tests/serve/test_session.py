@@ -14,17 +14,17 @@ import pytest
 from agent_tts.config.settings import Settings
 from agent_tts.engine.factory import create_loop
 from agent_tts.engine_info import FRAME_SAMPLES
-from agent_tts.lexicon import Lexicon
 from agent_tts.options import SpeechOptions
 from agent_tts.protocol.context import AudioChunk, Word
 from agent_tts.protocol.v1 import MAX_UNKNOWN, NativeAdapter
 from agent_tts.serve import session as session_module
-from agent_tts.serve.guard import Guard
+from agent_tts.serve.access.guard import Guard
 from agent_tts.serve.node import Node
 from agent_tts.serve.session import Session
 from agent_tts.serve.telemetry.metrics import Metrics
 from agent_tts.speech.service import SpeechService
 from agent_tts.speech.words.timeline import WordTimeline
+from agent_tts.text.entries import Lexicon
 from tests.in_process import InProcessEngine
 from tests.support import dominant_hz, until
 

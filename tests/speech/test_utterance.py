@@ -23,12 +23,12 @@ from agent_tts.events import (
     RequestWords,
     WordTime,
 )
-from agent_tts.lexicon import Lexicon
 from agent_tts.options import SpeechOptions
 from agent_tts.protocol.context import AudioChunk, Done, Flushed, Words
 from agent_tts.protocol.v1 import OutputFormat
 from agent_tts.speech.engine_request import EngineRequest
 from agent_tts.speech.utterance import LocalUtterance, Told, Utterance, WordsMode
+from agent_tts.text.entries import Lexicon
 
 LOUD = b"\x00\x20" * (FRAME_BYTES // 2)
 AUDIO = RequestAudio(7, LOUD)

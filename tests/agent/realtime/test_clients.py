@@ -11,7 +11,6 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import aiohttp
-import numpy as np
 from livekit import rtc
 from livekit.agents import function_tool, llm
 from livekit.plugins.openai.realtime import RealtimeModel
@@ -54,7 +53,7 @@ def text_item(text: str) -> dict[str, Any]:
 
 
 def words(pcm: bytes) -> str:
-    return recognise(np.frombuffer(pcm, "<i2"))
+    return recognise(pcm)
 
 
 class Caller:

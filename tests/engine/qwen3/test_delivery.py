@@ -21,7 +21,7 @@ from agent_tts.engine.qwen3.engine import Qwen3Engine
 from agent_tts.engine.qwen3.graphs import LaunchedStep
 from agent_tts.engine_info import SAMPLE_RATE
 from agent_tts.options import SpeechOptions
-from agent_tts.silence import AUDIBLE_PEAK
+from agent_tts.sound.silence import AUDIBLE_PEAK
 from agent_tts.text.directives import ABILITIES
 from tests.engine.driver import FLUSH, Piece, Script, Spoken, assert_well_formed, resolved, speak, speak_all, start_of
 from tests.engine.qwen3.test_engine import GREEDY, RYAN, TEXT, engine, frames_of, ours, overlapped, theirs
