@@ -221,7 +221,6 @@ async def test_an_interruption_before_the_first_word_frees_the_slot(node: Runnin
         assert pipeline.words == ["Clean."]
 
 
-@pytest.mark.real_time
 async def test_the_llms_context_holds_what_was_heard(way: Way) -> None:
     context = LLMContext()
     user, assistant = LLMContextAggregatorPair(context)
