@@ -601,8 +601,8 @@ async def test_a_turn_goes_on_when_its_node_is_killed(browser: DevTools, tmp_pat
     async with AsyncExitStack() as closing:
         second = await closing.enter_async_context(running_node())
         killed = closing.enter_context(running_process(tmp_path)) if way == "webrtc" else None
-        first = killed or await closing.enter_async_context(running_node())
-        balanced = await closing.enter_async_context(balancer(first.url, second.url))
+        lost = await closing.enter_async_context(running_node())
+        balanced = await closing.enter_async_context(balancer((killed or lost).url, second.url))
         page = await closing.enter_async_context(browser.page())
         await page.open(balanced.url + "/")
         await page.js(EAR)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch  # noqa: F401 - its import keeps a pipe open: the first test to import it would leak one
+import torch  # its import keeps a pipe open: the first test to import it would leak one
 
 from agent_tts.bench.checkpoint import INSTRUCTIONS
 from agent_tts.bench.figures import is_clean
@@ -19,6 +19,7 @@ from tests.node_process import running_process
 
 pytestmark = pytest.mark.real_time  # client processes share this process's clock
 
+WITHOUT_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
 QUICK = ("--warmup", "0", "--duration", "1")
 
 
@@ -154,6 +155,17 @@ def test_a_signal_also_ends_the_node() -> None:
         (("cancel", "--streams", "0"), 2, b"python -m tests.measure.cancel"),
         (("peers",), 2, b"--synthetic 1.7B or --model FOLDER"),
         (("peers", "--synthetic", "tiny", "--peers", "x"), 2, b"--peers x: must be of qwen-tts"),
+        (("frame",), 2, b"--synthetic 1.7B and --model FOLDER are two ways"),
+        (("frame", "--synthetic", "1.7B", "--model", "x"), 2, b"--synthetic 1.7B and --model FOLDER are two ways"),
+        (("frame", "--synthetic", "7B"), 2, b"unknown size '7B'; known are tiny"),
+        (
+            ("frame", "--synthetic", "1.7B", "--fp8", "both,no"),
+            2,
+            b"must be of nothing,cache,weights,both, in this order",
+        ),
+        (("frame", "--synthetic", "1.7B", "--fp8", "weights", "--no-fused"), 2, b"--fp8 is for fused kernels alone"),
+        (("frame", "--synthetic", "1.7B", "--batches", "0"), 2, b"--batches 0: must be whole numbers from 1"),
+        pytest.param(("frame", "--synthetic", "tiny"), 2, b"torch finds none here", marks=WITHOUT_GPU),
         (("serve", "--rate", "many"), 2, b"--rate many: must be positive numbers"),
         (("serve", "--rate", "inf"), 2, b"--rate inf: must be positive numbers"),
         (("serve", "--concurrency", "0.4"), 2, b"--concurrency 0.4: must be whole numbers from 1"),

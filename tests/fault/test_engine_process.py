@@ -117,7 +117,7 @@ async def test_an_engine_that_exits_is_replaced(kind: str) -> None:
 PARENT = """
 import asyncio, sys
 from agent_tts.events import AppendText, OpenRequest, RequestAudio
-from agent_tts.options import SpeechOptions
+from agent_tts.options import EngineOptions
 from agent_tts.ipc.engine_process import EngineProcess
 from agent_tts.config.settings import Settings
 
@@ -128,7 +128,7 @@ async def main() -> None:
             speaks.set()
     link = EngineProcess(Settings.model_validate({"engine": "tone", "tone": {"scripted_faults": True}}), hear, print)
     await link.start()
-    link.send(OpenRequest(1, SpeechOptions(instructions=sys.argv[1] or None)))
+    link.send(OpenRequest(1, EngineOptions(instructions=sys.argv[1])))
     link.send(AppendText(1, "enough text for some frames of audio "))
     await speaks.wait()
     print(link.pid, flush=True)
@@ -149,7 +149,7 @@ async def test_the_engine_dies_with_its_parent(doing: str) -> None:
     )
     assert parent.stdout is not None
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(BACK_S):
             engine = os.pidfd_open(int(await parent.stdout.readline()))
     finally:
         os.kill(parent.pid, signal.SIGKILL)

@@ -22,7 +22,7 @@ from tests.wire import Wire, speak, wire
 pytestmark = [pytest.mark.real_time, pytest.mark.skipif(sys.platform != "linux", reason="/proc")]
 
 TEXT = "They may all finish what they are saying."
-SLOW = "word " * 30
+SLOW, SLOW_MS = "word " * 45, 45 * 4 * 60
 START_S = 60.0
 EXIT_S = 30.0  # the default of `timeouts.drain_s`, on a busy machine
 ASKED = 8  # connections
@@ -45,13 +45,14 @@ async def answers(node: RunningProcess, status: int) -> None:
 async def test_f13_running_speech_finishes_and_the_exit_code_is_0(tmp_path: Path) -> None:
     """Guards `NodeServer._drain_then_exit`: contexts speak on two engines, others wait in the queue, all finish.
 
-    And `NodeServer._is_sending`: the engine finishes long before a slow client has read its audio.
+    And `NodeServer._is_sending`, with a client that reads slowly.
     """
     with running_process(tmp_path, "--slots", "4", "--set", "engines=2", "--set", "timeouts.queue_s=20") as node:
         expected = await speak(node.ws_url, TEXT, seed=3, lead_ms=None)
         async with wire(node.ws_url) as peer, wire(node.ws_url, rcvbuf=4_096, max_queue=1) as slow:
             await slow.say("t", SLOW, lead_ms=None)
             await slow.until_audio("t")
+            reading = asyncio.create_task(read_slowly(slow))
             for number in range(10):
                 await peer.say(f"t{number}", TEXT, seed=3, lead_ms=200)
             for number in range(6):
@@ -67,15 +68,20 @@ async def test_f13_running_speech_finishes_and_the_exit_code_is_0(tmp_path: Path
             for number in range(10):
                 assert (await peer.until("context.done", f"t{number}"))["reason"] == "end"
                 assert peer.pcm(f"t{number}") == expected
-            done = None
-            while done is None:
-                message = await slow.receive()
-                done = message if message and message["type"] == "context.done" else None
-                await asyncio.sleep(0.01)
-            assert done["reason"] == "end"
-            assert len(slow.pcm("t")) == 30 * 4 * 60 * 48
+            await reading
             await ended(peer, 1012)
         assert await exit_code(node) == 0
+
+
+async def read_slowly(peer: Wire) -> None:
+    """The engine has finished the text long before the client has read its audio, at a few times real time."""
+    done = None
+    while done is None:
+        message = await peer.receive()
+        done = message if message and message["type"] == "context.done" else None
+        await asyncio.sleep(0.02)
+    assert done["reason"] == "end"
+    assert len(peer.pcm("t")) == SLOW_MS * 48
 
 
 async def ended(peer: Wire, code: int) -> None:
