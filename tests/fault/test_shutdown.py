@@ -53,18 +53,20 @@ async def test_f13_running_speech_finishes_and_the_exit_code_is_0(tmp_path: Path
             await slow.say("t", SLOW, lead_ms=None)
             await slow.until_audio("t")
             reading = asyncio.create_task(read_slowly(slow))
+            await peer.send("text.append", context_id="last", text="word " * 100)
             for number in range(10):
                 await peer.say(f"t{number}", TEXT, seed=3, lead_ms=200)
-            for number in range(6):
+            for number in range(5):
                 await peer.until_audio(f"t{number}")
             node.process.send_signal(signal.SIGTERM)
             await peer.until("session.draining")
-            await answers(node, 503)
             await peer.send("context.open", context_id="new")
             assert (await peer.until("error", "new"))["code"] == "draining"
+            await answers(node, 503)
             async with wire(node.ws_url) as late:
                 assert (await late.until("error"))["code"] == "draining"
                 await ended(late, 1012)
+            await peer.send("context.cancel", context_id="last")
             for number in range(10):
                 assert (await peer.until("context.done", f"t{number}"))["reason"] == "end"
                 assert peer.pcm(f"t{number}") == expected
