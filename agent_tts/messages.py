@@ -185,3 +185,4 @@ class Finished(_Message[K]):
     audio_ms: int = 0  # audio handed out
     ttfa_ms: float | None = None  # first text to first audio; None without audio
     rtf: float | None = None  # engine time / audio time; None without audio
+    context_no: int = 0  # as in `Started`

@@ -16,7 +16,8 @@ from promql_parser import parse
 from agent_tts.agent.turns import AgentMetrics
 from agent_tts.config.settings import Settings
 from agent_tts.engine_info import EngineInfo
-from agent_tts.events import EnginePong, RequestFinished
+from agent_tts.events import EnginePong
+from agent_tts.messages import Finished
 from agent_tts.serve.access.fleet import Fleet
 from agent_tts.serve.access.fleet_redis import RedisCounts
 from agent_tts.serve.access.node_counts import NodeCounts
@@ -50,7 +51,7 @@ def exposed() -> Labels:
         meter.text(1)
         meter.audio(80)
         meter.cancelled()
-        meter.finished(RequestFinished(1, "error", code="at_capacity"))
+        meter.finished(Finished("c", "error", code="at_capacity"))
     for labelled in (agent.calls.labels("rtc"), agent.turns.labels("answered")):
         labelled.inc()
     agent.turn.labels("audio_first").observe(0.1)

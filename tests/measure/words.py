@@ -23,8 +23,8 @@ from agent_tts.engine_info import SAMPLE_RATE
 from agent_tts.errors import SettingsError, SpeechError, from_code
 from agent_tts.events import RequestAudio, RequestFinished, RequestFlushed
 from agent_tts.events import RequestWords as Aligned
+from agent_tts.messages import Word
 from agent_tts.options import SpeechOptions
-from agent_tts.protocol.context import Word
 from agent_tts.serve.local_engine import engine
 from agent_tts.speech.service import SpeechService
 from agent_tts.speech.words.peaks import peaks

@@ -23,9 +23,9 @@ from agent_tts.events import (
     RequestWords,
     WordTime,
 )
+from agent_tts.messages import Audio, Finished, Flushed, Started, Words
 from agent_tts.options import SpeechOptions
-from agent_tts.protocol.context import AudioChunk, Done, Flushed, Words
-from agent_tts.protocol.v1 import OutputFormat
+from agent_tts.protocol.options import OutputFormat
 from agent_tts.speech.engine_request import EngineRequest
 from agent_tts.speech.utterance import LocalUtterance, Told, Utterance, WordsMode
 from agent_tts.text.entries import Lexicon
@@ -57,6 +57,7 @@ class Bench:
             SpeechOptions(language="en"),
             output=output or OutputFormat(),
             words=words,
+            context_id="c",
             clock=lambda: self.now,
         )
 
@@ -74,7 +75,7 @@ def test_words_before_the_start_are_sent_right_after_it() -> None:
     bench = Bench()
     assert bench.utterance.write("Two words ") == []
     started, words = bench.hear(RequestStarted(7, 12))
-    assert started == RequestStarted(7, 12)
+    assert started == Started("c", 12, 1)
     assert isinstance(words, Words)
     assert [word.word for word in words.words] == ["Two", "words"]
     (later,) = bench.utterance.write("more ")
@@ -105,10 +106,10 @@ def test_what_is_said_counts_as_text() -> None:
 def test_the_last_audio_is_flagged_and_done_follows() -> None:
     bench = Bench(words="none")
     first, last, done = bench.hear(AUDIO, AUDIO, END)
-    assert isinstance(first, AudioChunk)
-    assert isinstance(last, AudioChunk)
+    assert isinstance(first, Audio)
+    assert isinstance(last, Audio)
     assert (first.last, last.last, last.first_sample) == (False, True, FRAME_BYTES // 2)
-    assert done == Done("end", 160, None, 0.05)
+    assert done == Finished("c", "end", busy_ms=8.0, audio_ms=160, rtf=0.05, context_no=1)
     assert bench.utterance.poll() is None
 
 
@@ -116,9 +117,9 @@ def test_a_late_end_is_an_empty_chunk_with_the_last_flag() -> None:
     bench = Bench(words="none")
     bench.hear(AUDIO)
     chunk, done = bench.hear(END)
-    assert isinstance(chunk, AudioChunk)
+    assert isinstance(chunk, Audio)
     assert (chunk.payload, chunk.last) == (b"", True)
-    assert isinstance(done, Done)
+    assert isinstance(done, Finished)
 
 
 def test_a_flush_marks_its_audio_and_is_answered() -> None:
@@ -127,8 +128,8 @@ def test_a_flush_marks_its_audio_and_is_answered() -> None:
     bench.utterance.flush("f1")
     assert bench.utterance.flushes == 1
     *_, flushed = told = bench.hear(AUDIO, RequestFlushed(7, "f1"))
-    assert flushed == Flushed("f1", 80)
-    assert [event.flush for event in told if isinstance(event, AudioChunk)] == [True]
+    assert flushed == Flushed("c", "f1", 80)
+    assert [event.flush for event in told if isinstance(event, Audio)] == [True]
     assert bench.utterance.flushes == 0
 
 
@@ -146,10 +147,10 @@ def test_audio_in_another_format_is_encoded_and_flushed_at_the_end() -> None:
     half = RequestAudio(7, LOUD[: len(LOUD) // 2])
     assert bench.hear(half) == []
     chunk, done = bench.hear(END)
-    assert isinstance(chunk, AudioChunk)
+    assert isinstance(chunk, Audio)
     assert chunk.last
     assert 0 < len(chunk.payload) < 1_000
-    assert isinstance(done, Done)
+    assert isinstance(done, Finished)
 
 
 @pytest.mark.parametrize("acked", [None, 40])
@@ -166,7 +167,7 @@ def test_a_cut_reports_the_heard_text(acked: int | None) -> None:
     assert cut.heard_text + cut.unheard_text == "One two three four five six seven eight. "
     assert bench.sent[-1] == CancelRequest(7)
     (done,) = bench.hear(AUDIO, END)
-    assert isinstance(done, Done)
+    assert isinstance(done, Finished)
     assert done.reason == "cancelled"
 
 
@@ -200,9 +201,9 @@ async def test_a_local_reader_gets_words_audio_and_the_end() -> None:
         bench.request.deliver(event)
     kinds = [type(event) async for event in local.events()]
     assert kinds[0] is Words
-    assert (kinds[-1], kinds.count(AudioChunk)) == (Done, 1)
+    assert (kinds[-1], kinds.count(Audio)) == (Finished, 1)
     assert await local.next() is None
-    assert local.done == Done("end", 80, None, 0.1)
+    assert local.done == Finished("c", "end", busy_ms=8.0, audio_ms=80, rtf=0.1, context_no=1)
 
 
 async def test_a_failure_is_raised_after_all_events() -> None:
@@ -211,8 +212,8 @@ async def test_a_failure_is_raised_after_all_events() -> None:
     bench.request.deliver(AUDIO)
     bench.request.deliver(RequestFinished(7, "error", code="engine_lost", message="gone"))
     chunk = await local.next()
-    assert isinstance(chunk, AudioChunk)
-    assert isinstance(await local.next(), Done)
+    assert isinstance(chunk, Audio)
+    assert isinstance(await local.next(), Finished)
     with pytest.raises(EngineLost, match="gone"):
         await local.next()
     assert isinstance(local.error, EngineLost)
@@ -231,7 +232,7 @@ async def test_only_the_end_follows_a_stop(how: str) -> None:
         local.stop()
     bench.request.deliver(AUDIO)
     bench.request.deliver(END)
-    assert [event.reason async for event in local.events() if isinstance(event, Done)] == ["cancelled"]
+    assert [event.reason async for event in local.events() if isinstance(event, Finished)] == ["cancelled"]
     if how == "cancel":
         await cancelling
 
@@ -244,5 +245,5 @@ async def test_a_cancelled_read_loses_no_event() -> None:
     await asyncio.gather(reading, return_exceptions=True)
     bench.request.deliver(AUDIO)
     chunk = await local.next()
-    assert isinstance(chunk, AudioChunk)
+    assert isinstance(chunk, Audio)
     assert chunk.payload == LOUD

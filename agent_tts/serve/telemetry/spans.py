@@ -12,7 +12,7 @@ import queue
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, fields
+from dataclasses import fields
 from functools import partial
 from importlib.metadata import version
 
@@ -25,7 +25,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from agent_tts.events import RequestStages
-from agent_tts.protocol.context import Done
+from agent_tts.messages import Finished
 
 CLOSE_S = 5.0  # for the last spans to be sent
 TRACED = "/v1/"  # paths that get spans; probes, metrics and the page do not
@@ -134,8 +134,8 @@ class ContextSpan:
         self._span.set_attribute("agent_tts.queue_ms", ms)
         self.mark("started")
 
-    def end(self, done: Done, code: str | None) -> None:
-        told = asdict(done) | {"code": code}
+    def end(self, done: Finished[str]) -> None:
+        told = {name: getattr(done, name) for name in ("reason", "audio_ms", "ttfa_ms", "rtf", "cut", "code")}
         self._span.set_attributes({f"agent_tts.{name}": value for name, value in told.items() if value is not None})
         if done.reason == "error":
             self._span.set_status(StatusCode.ERROR)

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from agent_tts.directives import Directive, Pause, Prosody, Say
 from agent_tts.events import WordTime
-from agent_tts.protocol.context import Word
+from agent_tts.messages import Word
 from agent_tts.speech.words.fitting import Fit
 from agent_tts.text.lengths import length
 
