@@ -205,6 +205,7 @@ def test_load_reports_which_promises_are_kept(tmp_path: Path) -> None:
     assert figures["visits"] > 20
 
 
+@pytest.mark.slow
 def test_soak_kills_the_engine_and_finds_no_leak(tmp_path: Path) -> None:
     path = tmp_path / "out.json"
     quick = ("--engine", "tone", "--contexts", "40", "--rate", "10", "--kill-every", "2")
