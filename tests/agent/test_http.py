@@ -116,6 +116,7 @@ async def test_candidates_are_added_up_to_a_number_and_those_that_no_browser_sen
             for lines, said in CANDIDATES:
                 status, text = await add(*lines)
                 assert (status, said in text) == (400, True), said
+        await until(lambda: not agent.server.calls._peers)
         async with calling(agent.url):
             (pc_id,) = agent.server.calls._peers
             lines = [f"candidate:1 1 udp 1 {number}.local 9 typ host" for number in range(MAX_CANDIDATES - 1)]
