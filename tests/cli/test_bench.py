@@ -14,8 +14,11 @@ import torch  # its import keeps a pipe open: the first test to import it would 
 
 from agent_tts.bench.checkpoint import INSTRUCTIONS
 from agent_tts.bench.figures import is_clean
+from tests.bench.test_report import fonts
 from tests.cli.process import children_of, environment, invoke, is_running, run, start
 from tests.node_process import running_process
+
+__all__ = ["fonts"]  # a fixture
 
 pytestmark = pytest.mark.real_time  # client processes share this process's clock
 
@@ -30,6 +33,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield running.url
 
 
+@pytest.mark.usefixtures("fonts")
 def test_serve_measures_its_own_node_with_every_slot_busy_and_writes_the_results(tmp_path: Path) -> None:
     path, plot = tmp_path / "out.json", tmp_path / "out.png"
     loads = ("--engine", "tone", "--saturate", "8", "--words", "5", "--warmup", "1", "--duration", "1")
@@ -208,7 +212,7 @@ def test_load_reports_which_promises_are_kept(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_soak_kills_the_engine_and_finds_no_leak(tmp_path: Path) -> None:
     path = tmp_path / "out.json"
-    quick = ("--engine", "tone", "--contexts", "40", "--rate", "10", "--kill-every", "2")
+    quick = ("--engine", "tone", "--contexts", "80", "--rate", "10", "--kill-every", "5")
     result = invoke("bench", "soak", *quick, "--json", str(path), COLUMNS="160")
     (figures,) = json.loads(path.read_text())["runs"]
     assert figures["kills"] >= 1
