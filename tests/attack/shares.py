@@ -85,13 +85,11 @@ async def squeezed(target: Target, text: str, every_s: float) -> str:
     until = time.monotonic() + target.scaled(30, 1.5)
     async with background(hog.hold(text, every_s), "the attacker"):
         await asyncio.sleep(1.5)
-        while time.monotonic() < until:
+        while time.monotonic() < until or not hog.codes:  # `ATTACK_S` is the longest
             slowest_s = max(slowest_s, *await first_audio_s(target))
             asked += ASKED
     if slowest_s > WAIT_S and not target.short:
         raise Broken(f"another key waited for {slowest_s:.1f} s")
-    if not hog.codes:
-        raise Broken("the attacker gave nothing back")
     return f"another key had {asked} of {asked} contexts, in {slowest_s * 1_000:.0f} ms at most; {dict(hog.codes)}"
 
 
