@@ -14,11 +14,10 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from agent_tts.engine_info import FRAME_BYTES
 from agent_tts.protocol.adapter import Command, Event, ProtocolAdapter
-from agent_tts.serve.app import create_app
 from agent_tts.serve.transports.uvicorn_protocols import SPARE_CONNECTIONS, WebSocketProtocol
 from agent_tts.serve.transports.websocket import Dialect, StreamEndpoint
 from agent_tts.serve.transports.writer import WRITE_BYTES
-from tests.support import RunningNode, in_this_loop, running_app, running_node, settings_of, until
+from tests.support import RunningNode, app_with, in_this_loop, running_app, running_node, settings_of, until
 from tests.wire import speak, wire
 
 pytestmark = pytest.mark.node
@@ -153,7 +152,7 @@ class Counting(ProtocolAdapter):
 async def test_messages_of_one_item_are_encoded_together() -> None:
     """Fails if each message is encoded only when there is room for it."""
     adapter = Counting()
-    app = create_app(settings_of(), in_this_loop(settings_of()))
+    app = app_with(settings_of(), in_this_loop(settings_of()))
     endpoint = StreamEndpoint(app.state.node, Dialect("counting", lambda *_: adapter))
     app.router.routes.append(WebSocketRoute("/counting", endpoint))
     async with running_app(app) as node:
@@ -188,7 +187,7 @@ class Sizes(ProtocolAdapter):
 async def test_messages_of_every_size_are_complete_and_in_order() -> None:
     """Guards `_framed`."""
     sizes = Sizes().sizes
-    app = create_app(settings_of(), in_this_loop(settings_of()))
+    app = app_with(settings_of(), in_this_loop(settings_of()))
     app.router.routes.append(
         WebSocketRoute("/sizes", StreamEndpoint(app.state.node, Dialect("sizes", lambda *_: Sizes())))
     )
