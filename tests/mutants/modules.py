@@ -82,10 +82,19 @@ MODULES = {
         },
     ),
     "serve/token_bucket": Module(("serve/test_token_bucket.py",)),
-    "speech/routing": Module(("speech/test_routing.py",)),
+    "speech/routing": Module(
+        ("speech/test_routing.py",),
+        {
+            "it is refused with its name and kind": (
+                'Routing._named: return _Wanted(NamedVoice(None), name, f"{name!r} is a voice of the released models", '
+                '"named")',
+            ),
+        },
+    ),
     "text/entries": Module(
         ("text/test_entries.py", "text/test_lexicon.py"),
         {
+            "a shorter way where all entries are whole words": ("Lexicon.__init__: self.whole_words = None",),
             "a shorter way for ASCII": (
                 '_plain: return " ".join((text if (text.isascii()) and False else "".join(map(plain_char, '
                 "text))).split())",

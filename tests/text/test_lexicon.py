@@ -146,6 +146,8 @@ def test_an_entry_says_how_it_is_matched() -> None:
 def test_of_entries_for_one_word_the_strictest_is_found() -> None:
     assert said("us US Us", {"us": "1", "US": "2"}) == "<1> <2> <1>"
     assert said("POLISH Polish", {"Polish": "1", "POLISH": "2"}) == "<2> <1>"
+    lexicon = Lexicon([Entry("aDa", "1", match_case=False), Entry("ada", "2"), Entry("Ada", "3", match_case=True)])
+    assert [item.alias for item in read(["Ada ada"], lexicon) if isinstance(item, Say)] == ["3", "2"]
 
 
 def test_the_first_lexicon_wins_unless_a_later_one_has_a_longer_entry() -> None:
