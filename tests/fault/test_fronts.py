@@ -267,7 +267,7 @@ async def test_a_drain_while_one_front_starts_and_another_is_killed(tmp_path: Pa
     with running_process(tmp_path, "--fronts", "3") as node:
         async with callers(node) as peers:
             async with undisturbed(node.ws_url, peers["front 2"]):
-                await peers["front 1"].say("t", TEXT)
+                await peers["front 1"].say("t", "word " * 200)
                 await peers["front 1"].until_audio("t")
                 await replaced(node, "front 0", node.kill("front 0"))
                 pids = node.pids()
