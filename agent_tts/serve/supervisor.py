@@ -15,7 +15,7 @@ from agent_tts.config.hub import with_local_models
 from agent_tts.config.settings import Settings
 from agent_tts.engine_info import EngineInfo
 from agent_tts.errors import EngineLost, SettingsError, SpeechError
-from agent_tts.events import EnginePong
+from agent_tts.messages import EnginePong
 from agent_tts.ipc.channel import NoAnswer
 from agent_tts.ipc.engine_process import EngineProcess, engine_processes
 from agent_tts.ipc.front_messages import (

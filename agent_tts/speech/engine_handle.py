@@ -11,16 +11,16 @@ from loguru import logger
 
 from agent_tts.engine_info import EngineInfo
 from agent_tts.errors import RETRY_MS
-from agent_tts.events import (
+from agent_tts.messages import (
     EngineCommand,
     EngineEvent,
     EngineLoad,
     EnginePong,
     EngineReady,
-    OpenRequest,
-    RequestAudio,
+    Open,
+    Audio,
     RequestEvent,
-    RequestFinished,
+    Finished,
 )
 from agent_tts.options import EngineOptions, SpeechOptions
 from agent_tts.speech.engine_request import EngineRequest
@@ -186,12 +186,12 @@ class EngineHandle:
     def enter(
         self, receiver: Receiver, options: EngineOptions, owner: int, *, waits: bool = True, waited_ms: int = 0
     ) -> int:
-        """Open a request whose events `receiver` gets; returns its id. See `OpenRequest`."""
+        """Open a request whose events `receiver` gets; returns its id. See `Open`."""
         request_id = self._next_id
         self._next_id += 1
         self._open[request_id] = receiver
         self.idle.clear()
-        self.client.send(OpenRequest(request_id, options, owner, waited_ms, waits))
+        self.client.send(Open(request_id, options, owner, waited_ms, waits))
         return request_id
 
     def settle(self, request_id: int, request: EngineRequest) -> None:
@@ -216,18 +216,18 @@ class EngineHandle:
         self._trial = None  # its failure need not be logged
         for request_id, receiver in list(self._open.items()):
             self._forget(request_id)
-            receiver.deliver(RequestFinished(request_id, "error", code=code, message=message, retry_after_ms=RETRY_MS))
+            receiver.deliver(Finished(request_id, "error", code=code, message=message, retry_after_ms=RETRY_MS))
 
     # ------------------------------------------------------------ the engine client's side
 
     def _on_events(self, new: list[EngineEvent]) -> None:
         if self.info is not None and not self.info.aligns_words:
-            audio = [event for event in new if isinstance(event, RequestAudio)]
+            audio = [event for event in new if isinstance(event, Audio)]
             for frame, peaks in zip(audio, peaks_of_each([frame.pcm for frame in audio]), strict=True):
                 frame.peaks = peaks
         for event in new:
-            if isinstance(event, RequestAudio):
-                if (receiver := self._open.get(event.request_id)) is not None:
+            if isinstance(event, Audio):
+                if (receiver := self._open.get(event.id)) is not None:
                     receiver.deliver(event)
             elif isinstance(event, EngineReady):
                 self._on_ready(event)
@@ -235,11 +235,11 @@ class EngineHandle:
                 self._observer.pulse(self.number, event)
             elif isinstance(event, EngineLoad):
                 self._told = event
-            elif (receiver := self._open.get(event.request_id)) is not None:
-                if isinstance(event, RequestFinished):
-                    self._forget(event.request_id)
+            elif (receiver := self._open.get(event.id)) is not None:
+                if isinstance(event, Finished):
+                    self._forget(event.id)
                     if event.code == "internal":  # the engine's log has the traceback
-                        logger.error("request {}/{} failed: {}", self.number, event.request_id, event.message)
+                        logger.error("request {}/{} failed: {}", self.number, event.id, event.message)
                 receiver.deliver(event)
 
     def _on_ready(self, event: EngineReady) -> None:

@@ -16,7 +16,7 @@ from promql_parser import parse
 from agent_tts.agent.turns import AgentMetrics
 from agent_tts.config.settings import Settings
 from agent_tts.engine_info import EngineInfo
-from agent_tts.events import EnginePong, RequestFinished
+from agent_tts.messages import EnginePong, Finished
 from agent_tts.serve.fleet import Fleet
 from agent_tts.serve.fleet_redis import RedisCounts
 from agent_tts.serve.node_counts import NodeCounts
@@ -50,7 +50,7 @@ def exposed() -> Labels:
         meter.text(1)
         meter.audio(80)
         meter.cancelled()
-        meter.finished(RequestFinished(1, "error", code="at_capacity"))
+        meter.finished(Finished(1, "error", code="at_capacity"))
     for labelled in (agent.calls.labels("rtc"), agent.turns.labels("answered")):
         labelled.inc()
     agent.turn.labels("audio_first").observe(0.1)

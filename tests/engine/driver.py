@@ -24,7 +24,7 @@ from agent_tts.engine.base import (
     StepOutput,
 )
 from agent_tts.engine_info import FRAME_BYTES, SAMPLE_RATE
-from agent_tts.events import WordTime
+from agent_tts.messages import Word
 from agent_tts.options import CommonOptions, EngineOptions, SpeechOptions
 from agent_tts.speech.routing import Routing
 
@@ -60,7 +60,7 @@ class Spoken:
         return len(self.pcm) / SAMPLE_RATE
 
     @property
-    def words(self) -> list[WordTime]:
+    def words(self) -> list[Word]:
         return [word for output in self.outputs if isinstance(output, AlignedOutput) for word in output.words]
 
     @property

@@ -12,7 +12,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from agent_tts import events
+from agent_tts import messages
 from agent_tts.engine import base
 from agent_tts.engine.scheduler import CHAR_S, FRAME_S, IDLE_S, MAX_TAKEN_BACK, PATIENCE_S, Policy, Scheduler
 from agent_tts.engine_info import FRAME_BYTES
@@ -31,7 +31,7 @@ class Crowd:
     def __init__(self, **policy: Any) -> None:
         self.scheduler = Scheduler(Policy(**{"slots": 4, "queue": 8, **policy}))
         self.now = 0.0
-        self.events: list[events.EngineEvent] = []
+        self.events: list[messages.EngineEvent] = []
         self.frames: Counter[int] = Counter()  # that each request still has to speak
         self.ends: set[int] = set()
         self.held_back: Counter[int] = Counter()  # frames that it speaks only after a flush
@@ -91,8 +91,8 @@ class Crowd:
     def speaking(self) -> set[int]:
         return {request.id for request in self.scheduler._running.values()}
 
-    def finished(self, code: str | None = None) -> list[events.RequestFinished]:
-        found = [event for event in self.events if isinstance(event, events.RequestFinished)]
+    def finished(self, code: str | None = None) -> list[messages.Finished]:
+        found = [event for event in self.events if isinstance(event, messages.Finished)]
         return found if code is None else [event for event in found if event.code == code]
 
 
@@ -155,11 +155,11 @@ def test_a_word_now_and_then_keeps_no_slot_from_another_owner() -> None:
         crowd.wait(1)
     others = crowd.open(OTHER, 10, text="a short text", end=True)
     crowd.wait(PATIENCE_S + 0.01)
-    started = {event.request_id for event in crowd.events if isinstance(event, events.RequestStarted)}
+    started = {event.id for event in crowd.events if isinstance(event, messages.Started)}
     assert set(others) <= started
     assert not crowd.finished("at_capacity")
     crowd.wait(2)
-    assert {event.request_id for event in crowd.finished() if event.reason == "end"} == set(others)
+    assert {event.id for event in crowd.finished() if event.reason == "end"} == set(others)
 
 
 def test_an_idle_request_is_flushed_before_it_ends() -> None:
@@ -172,8 +172,8 @@ def test_an_idle_request_is_flushed_before_it_ends() -> None:
     crowd.wait(0.01)
     assert crowd.inputs[:2] == [base.AddText(0, "", flush=True), base.ReleaseSlot(0)]
     assert other in crowd.speaking
-    assert not [event for event in crowd.events if isinstance(event, events.RequestFlushed)]
-    assert [(event.request_id, event.code) for event in crowd.finished()] == [(request, "starved")]
+    assert not [event for event in crowd.events if isinstance(event, messages.Flushed)]
+    assert [(event.id, event.code) for event in crowd.finished()] == [(request, "starved")]
 
 
 def test_a_flushed_request_that_has_words_left_speaks_them() -> None:
@@ -183,9 +183,9 @@ def test_a_flushed_request_that_has_words_left_speaks_them() -> None:
     crowd.held_back[request] = 3  # frames that the engine speaks after a flush
     (other,) = crowd.open(HOG, text="word ", end=True)
     crowd.wait(0.5)
-    heard = [event for event in crowd.events if isinstance(event, events.RequestAudio)]
-    assert len([event for event in heard if event.request_id == request]) == WORD_FRAMES + 3
-    assert [event.request_id for event in crowd.finished()] == [request, other]
+    heard = [event for event in crowd.events if isinstance(event, messages.Audio)]
+    assert len([event for event in heard if event.id == request]) == WORD_FRAMES + 3
+    assert [event.id for event in crowd.finished()] == [request, other]
 
 
 def test_a_flush_for_others_gives_no_more_time() -> None:
@@ -252,8 +252,8 @@ def test_a_request_before_its_text_is_parked_and_loses_nothing() -> None:
     crowd.wait(0.01)
     assert crowd.speaking == {other, early}
     crowd.wait(2)
-    assert [(event.request_id, event.reason) for event in crowd.finished()] == [(early, "end")]
-    started = [event.request_id for event in crowd.events if isinstance(event, events.RequestStarted)]
+    assert [(event.id, event.reason) for event in crowd.finished()] == [(early, "end")]
+    started = [event.id for event in crowd.events if isinstance(event, messages.Started)]
     assert sorted(started) == [early, later, other], "told once that it has a slot"
 
 
@@ -266,7 +266,7 @@ def test_a_parked_request_without_text_starves_and_can_be_cancelled() -> None:
     assert crowd.held == {OTHER: 2}
     crowd.scheduler.cancel(later)
     crowd.wait(3.01)
-    assert [(event.request_id, event.reason, event.code) for event in crowd.finished()] == [
+    assert [(event.id, event.reason, event.code) for event in crowd.finished()] == [
         (later, "cancelled", None),
         (early, "error", "starved"),
     ]
@@ -309,7 +309,7 @@ def test_slots_that_speak_are_given_back_when_nothing_else_frees_one() -> None:
     crowd.wait(0.02)
     assert other in crowd.speaking
     (gone,) = crowd.finished()
-    assert (gone.request_id, gone.code, gone.gave_way) == (youngest, "at_capacity", True)
+    assert (gone.id, gone.code, gone.gave_way) == (youngest, "at_capacity", True)
     assert gone.retry_after_ms
 
 
@@ -357,7 +357,7 @@ def test_one_owner_does_not_fill_the_queue() -> None:
     hog = long(crowd, HOG, 3)
     (other,) = long(crowd, OTHER)
     crowd.wait(0.01)
-    assert [(event.request_id, event.code) for event in crowd.finished()] == [(hog[-1], "at_capacity")]
+    assert [(event.id, event.code) for event in crowd.finished()] == [(hog[-1], "at_capacity")]
     turns: list[int] = []
     for _ in range(3):
         crowd.scheduler.cancel(next(iter(crowd.speaking)))
@@ -374,7 +374,7 @@ def test_a_newcomer_displaces_nobody_who_uses_no_more() -> None:
     long(crowd, THIRD)
     (more,) = long(crowd, HOG)
     crowd.wait(0.01)
-    assert [event.request_id for event in crowd.finished()] == [more]
+    assert [event.id for event in crowd.finished()] == [more]
 
 
 def test_without_a_queue_shares_hold_at_once() -> None:
@@ -524,13 +524,13 @@ def refusals(
         if streamed:
             heapq.heappush(texts, (at + pieces * 2.5 * FRAME_S, request, 0))
     starts = sorted(
-        (opened[event.request_id], opened[event.request_id] + event.queue_ms / 1_000)
+        (opened[event.id], opened[event.id] + event.queue_ms / 1_000)
         for event in crowd.events
-        if isinstance(event, events.RequestStarted)
+        if isinstance(event, messages.Started)
     )
     found = []
     for refusal in crowd.finished("at_capacity"):
-        when = refused_at[refusal.request_id]
+        when = refused_at[refusal.id]
         later = [started for came, started in starts if came >= when]
         if when > 20 and later:
             found.append(((refusal.retry_after_ms or 0) / 1_000, min(later) - when))

@@ -10,7 +10,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from agent_tts import events
+from agent_tts import messages
 from agent_tts.config.settings import Limits
 from agent_tts.directives import Pause, Prosody, Say
 from agent_tts.engine import base
@@ -44,9 +44,9 @@ class Bench:
         self.now = 0.0
         self.inputs: list[base.StepInput] = []
         self.run: list[int] = []
-        self.events: list[events.EngineEvent] = []  # collected by `frames`
+        self.events: list[messages.EngineEvent] = []  # collected by `frames`
 
-    def step(self, *outputs: base.StepOutput, step_s: float = 0.0) -> list[events.EngineEvent]:
+    def step(self, *outputs: base.StepOutput, step_s: float = 0.0) -> list[messages.EngineEvent]:
         return self.scheduler.update(outputs, [self.plan()], self.now, step_s)
 
     def plan(self) -> Step:
@@ -81,8 +81,8 @@ class Bench:
         return steps
 
 
-def finished(happened: list[events.EngineEvent]) -> list[tuple[int, str, str | None]]:
-    return [(e.request_id, e.reason, e.code) for e in happened if isinstance(e, events.RequestFinished)]
+def finished(happened: list[messages.EngineEvent]) -> list[tuple[int, str, str | None]]:
+    return [(e.id, e.reason, e.code) for e in happened if isinstance(e, messages.Finished)]
 
 
 def test_many_free_slots_are_given_in_several_steps_at_once_after_one_another() -> None:
@@ -105,7 +105,7 @@ def test_a_request_gets_a_free_slot_with_the_text_received_before() -> None:
     bench.scheduler.open(1, UNPACED, 0.0)
     bench.scheduler.append(1, "Hello")
     bench.scheduler.end(1)
-    assert bench.step() == [events.RequestStarted(1, 0)]
+    assert bench.step() == [messages.Started(1, 0)]
     assert bench.inputs == [base.StartRequest(0, 1, UNPACED), base.AddText(0, "Hello"), base.AddText(0, "", last=True)]
     assert bench.run == [0]
 
@@ -147,10 +147,10 @@ def test_admission_is_first_in_first_out() -> None:
     bench = Bench(slots=1, queue=3)
     for request in (1, 2, 3):
         bench.scheduler.open(request, UNPACED, 0.0)
-    assert bench.step() == [events.RequestStarted(1, 0)]
+    assert bench.step() == [messages.Started(1, 0)]
     bench.scheduler.cancel(1)
     bench.now = 0.5
-    assert bench.step() == [events.RequestFinished(1, "cancelled"), events.RequestStarted(2, 500)]
+    assert bench.step() == [messages.Finished(1, "cancelled"), messages.Started(2, 500)]
     assert bench.inputs[0] == base.ReleaseSlot(0)
     assert bench.inputs[1] == base.StartRequest(0, 2, UNPACED)
 
@@ -179,9 +179,9 @@ def test_a_request_that_may_not_wait_starts_at_once_or_is_refused() -> None:
     bench.scheduler.open(3, UNPACED, 0.0, waits=False)
     happened = bench.step()
     assert finished(happened) == [(3, "error", "at_capacity")]
-    assert {e for e in happened if isinstance(e, events.RequestStarted)} == {
-        events.RequestStarted(1, 0),
-        events.RequestStarted(2, 250),
+    assert {e for e in happened if isinstance(e, messages.Started)} == {
+        messages.Started(1, 0),
+        messages.Started(2, 250),
     }
 
 
@@ -197,7 +197,7 @@ def test_time_at_other_engines_counts() -> None:
     assert finished(bench.step()) == [(3, "error", "at_capacity")]
     bench.scheduler.open(4, UNPACED, 0.5, waited_s=1.0)
     bench.scheduler.cancel(1)
-    assert events.RequestStarted(4, 1_000) in bench.step()
+    assert messages.Started(4, 1_000) in bench.step()
 
 
 def test_a_request_that_waits_too_long_gets_at_capacity() -> None:
@@ -224,12 +224,12 @@ def test_frames_of_an_earlier_request_are_dropped() -> None:
     bench.scheduler.open(2, UNPACED, 0.0)
     bench.scheduler.append(2, "two")
     happened = bench.step(base.FrameOutput(0, 1, PCM), base.DoneOutput(0, 1), base.FrameOutput(0, 2, PCM))
-    assert [e for e in happened if isinstance(e, events.RequestAudio)] == [events.RequestAudio(2, PCM)]
+    assert [e for e in happened if isinstance(e, messages.Audio)] == [messages.Audio(2, PCM)]
     assert finished(happened) == [(1, "cancelled", None)]
 
 
-def told(happened: list[events.EngineEvent]) -> list[int]:
-    return [len(event.pcm) // FRAME_BYTES for event in happened if isinstance(event, events.RequestAudio)]
+def told(happened: list[messages.EngineEvent]) -> list[int]:
+    return [len(event.pcm) // FRAME_BYTES for event in happened if isinstance(event, messages.Audio)]
 
 
 def test_frames_are_told_together_once_the_listener_has_enough() -> None:
@@ -263,7 +263,7 @@ def test_frames_that_are_held_come_before_their_flush() -> None:
     bench = Bench()
     held(bench)
     bench.scheduler.flush(1, "f")
-    assert bench.step(base.FlushedOutput(0, 1)) == [events.RequestAudio(1, PCM), events.RequestFlushed(1, "f")]
+    assert bench.step(base.FlushedOutput(0, 1)) == [messages.Audio(1, PCM), messages.Flushed(1, "f")]
 
 
 def test_frames_that_are_held_are_dropped_by_a_cancel() -> None:
@@ -318,11 +318,11 @@ def test_short_frames_cost_the_credit_of_their_length() -> None:
         outputs = [base.FrameOutput(0, 1, PCM[: FRAME_BYTES // 2])] if bench.run else []
         made += len(outputs)
         for event in bench.scheduler.update(outputs, [step], bench.now, 0.0):
-            if isinstance(event, events.RequestAudio):
+            if isinstance(event, messages.Audio):
                 bench.scheduler.grant_credit(1, -(-len(event.pcm) // FRAME_BYTES))
     assert made == 50
     for event in bench.step(base.StarvedOutput(0, 1)):
-        if isinstance(event, events.RequestAudio):
+        if isinstance(event, messages.Audio):
             bench.scheduler.grant_credit(1, -(-len(event.pcm) // FRAME_BYTES))
     assert bench.scheduler._requests[1].credit == 4
 
@@ -334,7 +334,7 @@ def test_one_that_may_not_wait_is_refused_when_another_gets_the_slot() -> None:
         bench.scheduler.open(number, UNPACED, 0.0, owner=owner, waits=owner == 2)
         bench.scheduler.append(number, "text")
     happened = bench.step()
-    assert [event.request_id for event in happened if isinstance(event, events.RequestStarted)] == [1, 3]
+    assert [event.id for event in happened if isinstance(event, messages.Started)] == [1, 3]
     assert finished(happened) == [(2, "error", "at_capacity")]
 
 
@@ -617,7 +617,7 @@ def test_flush_ids_come_back_in_order() -> None:
     bench.scheduler.flush(1, "first")
     bench.scheduler.flush(1, "second")
     happened = bench.step(base.FlushedOutput(0, 1), base.FlushedOutput(0, 1))
-    assert [e.flush_id for e in happened if isinstance(e, events.RequestFlushed)] == ["first", "second"]
+    assert [e.flush_id for e in happened if isinstance(e, messages.Flushed)] == ["first", "second"]
     assert [i.flush for i in bench.inputs if isinstance(i, base.AddText)] == [False, True, True]
 
 
@@ -649,7 +649,7 @@ def test_busy_time_is_the_time_of_the_steps_of_a_request() -> None:
     bench.step(base.StarvedOutput(0, 1), step_s=0.003)
     bench.step(step_s=0.5)
     bench.scheduler.cancel(1)
-    (done,) = [e for e in bench.step() if isinstance(e, events.RequestFinished)]
+    (done,) = [e for e in bench.step() if isinstance(e, messages.Finished)]
     assert done.busy_ms == pytest.approx(5.0)
 
 
@@ -682,7 +682,7 @@ class TestStepsInFlight:
         bench.scheduler.update([], [], 0.0, 0.5)
         bench.scheduler.update([], steps[:1], 0.0, 0.006)
         happened = bench.scheduler.update([base.DoneOutput(0, 1)], steps[1:], 0.0, 0.004)
-        assert [event.busy_ms for event in happened if isinstance(event, events.RequestFinished)] == [10]
+        assert [event.busy_ms for event in happened if isinstance(event, messages.Finished)] == [10]
 
 
 def test_a_full_step_takes_newcomers_and_the_least_buffered() -> None:
@@ -844,35 +844,35 @@ class SchedulerMachine(RuleBasedStateMachine):
         for event in self.scheduler.update(outputs, [step for step, _ in done], self.now, 0.001):
             self.see(event)
 
-    def see(self, event: events.EngineEvent) -> None:
-        assert not isinstance(event, events.EngineReady | events.EnginePong | events.EngineLoad)
-        assert event.request_id not in self.over, "an event after the end"
-        if isinstance(event, events.RequestStarted):
-            assert event.request_id not in self.started, "started twice"
+    def see(self, event: messages.EngineEvent) -> None:
+        assert not isinstance(event, messages.EngineReady | messages.EnginePong | messages.EngineLoad)
+        assert event.id not in self.over, "an event after the end"
+        if isinstance(event, messages.Started):
+            assert event.id not in self.started, "started twice"
             earlier = [
                 other
                 for other in self.open.keys() - set(self.started)
-                if self.owner[other] == self.owner[event.request_id]
-                and (self.since[other], other) < (self.since[event.request_id], event.request_id)
+                if self.owner[other] == self.owner[event.id]
+                and (self.since[other], other) < (self.since[event.id], event.id)
             ]
             assert not self.begun.intersection(earlier), "not first in, first out for one owner"
-            assert event.request_id in self.begun or not earlier, "overtaken without text"
-            self.started.append(event.request_id)
-        elif isinstance(event, events.RequestAudio):
-            assert event.request_id in self.started
+            assert event.id in self.begun or not earlier, "overtaken without text"
+            self.started.append(event.id)
+        elif isinstance(event, messages.Audio):
+            assert event.id in self.started
             frames = len(event.pcm) // FRAME_BYTES
-            self.open[event.request_id] += frames
-            self.made[event.request_id] -= frames
+            self.open[event.id] += frames
+            self.made[event.id] -= frames
             assert frames <= MAX_HELD
-        elif isinstance(event, events.RequestFinished):
+        elif isinstance(event, messages.Finished):
             if event.gave_way:
                 assert event.code in ("starved", "at_capacity")
-                assert event.request_id in self.started
+                assert event.id in self.started
             if event.code == "at_capacity":
                 assert 100 <= (event.retry_after_ms or 0) <= 30_000
-            self.over.add(event.request_id)
-            assert event.reason == "cancelled" or not self.made[event.request_id], "a frame was not told"
-            del self.open[event.request_id]
+            self.over.add(event.id)
+            assert event.reason == "cancelled" or not self.made[event.id], "a frame was not told"
+            del self.open[event.id]
 
     @invariant()
     def runnable_at_follows_from_the_lead(self) -> None:

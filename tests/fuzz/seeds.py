@@ -5,17 +5,17 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from agent_tts.events import (
-    AppendText,
+from agent_tts.messages import (
+    Append,
     EngineCommand,
     EngineEvent,
     EnginePing,
     EnginePong,
-    GrantCredit,
-    OpenRequest,
-    RequestAudio,
-    RequestFinished,
-    RequestWords,
+    Credit,
+    Open,
+    Audio,
+    Finished,
+    Words,
 )
 from agent_tts.ipc.wire import encode
 from agent_tts.options import EmbeddedVoice, EngineOptions
@@ -140,7 +140,7 @@ TALK = {
     ],
 }
 
-_OPEN = OpenRequest(1, EngineOptions(EmbeddedVoice((0.5, 1.0))))
+_OPEN = Open(1, EngineOptions(EmbeddedVoice((0.5, 1.0))))
 SEEDS: dict[str, list[bytes]] = {
     "protocol": [line.encode() for talk in TALK["/v1/tts/stream"] for line in talk.split("\n") if line[0] == "{"],
     "speech_request": [
@@ -150,10 +150,10 @@ SEEDS: dict[str, list[bytes]] = {
     "multipart": [TYPE.encode() + b"\n" + GOOD],
     "sdp": [CHROMIUM.encode()],
     "wire": [
-        b"\x00" + _frames(_OPEN, AppendText(1, "Hello \ud83d"), GrantCredit(1, 2), EnginePing(3)),
+        b"\x00" + _frames(_OPEN, Append(1, "Hello \ud83d"), Credit(1, 2), EnginePing(3)),
         b"\x09"
         + _frames(
-            RequestAudio(1, b"\x01\x02"), RequestWords(1, ()), RequestFinished(1, "end"), EnginePong(1, 2, 3, 0.5)
+            Audio(1, b"\x01\x02"), Words(1, ()), Finished(1, "end"), EnginePong(1, 2, 3, 0.5)
         ),
     ],
     "markup": [

@@ -21,14 +21,14 @@ import numpy as np
 import torch
 import typer
 
-from agent_tts import events
+from agent_tts import messages
 from agent_tts.config.settings import Checkpoint, Qwen3, Settings
 from agent_tts.engine.loop import EngineLoop, policy
 from agent_tts.engine.qwen3.engine import Qwen3Engine
 from agent_tts.engine.qwen3.graphs import BUCKETS, PrefillBudget, StepResult
 from agent_tts.engine.scheduler import Scheduler
 from agent_tts.engine_info import FRAME_BYTES
-from agent_tts.events import EngineEvent
+from agent_tts.messages import EngineEvent
 from agent_tts.in_child import settle
 from agent_tts.ipc.wire import TO_ENGINE, Decoder, encode
 from agent_tts.options import EngineOptions, NamedVoice
@@ -121,20 +121,20 @@ class Node:
 
     def open(self) -> int:
         request_id = next(self._ids)
-        self.submit(events.OpenRequest(request_id, VOICE, request_id))
+        self.submit(messages.Open(request_id, VOICE, request_id))
         return request_id
 
     def grant(self, new: Sequence[EngineEvent]) -> None:
-        heard = [event for event in new if isinstance(event, events.RequestAudio)]
-        self.submit(*[events.GrantCredit(one.request_id, len(one.pcm) // FRAME_BYTES) for one in heard])
-        assert not any(isinstance(event, events.RequestFinished) and event.code for event in new), new
+        heard = [event for event in new if isinstance(event, messages.Audio)]
+        self.submit(*[messages.Credit(one.id, len(one.pcm) // FRAME_BYTES) for one in heard])
+        assert not any(isinstance(event, messages.Finished) and event.code for event in new), new
 
 
 def steady(node: Node, rows: int, steps: int, profile: cProfile.Profile | None = None) -> float:
     """Seconds of a step in which `rows` requests speak."""
     ids = [node.open() for _ in range(rows)]
     for request_id in ids:
-        node.submit(events.AppendText(request_id, TEXT), events.EndText(request_id))
+        node.submit(messages.Append(request_id, TEXT), messages.End(request_id))
     took: list[float] = []
     while len(took) < WARM_STEPS + steps:
         if profile is not None and len(took) > WARM_STEPS:
@@ -145,7 +145,7 @@ def steady(node: Node, rows: int, steps: int, profile: cProfile.Profile | None =
         node.grant(new)
         if node.device.rows == rows:
             took.append(step_s)
-    node.submit(*map(events.CancelRequest, ids))
+    node.submit(*map(messages.Cancel, ids))
     clear(node)
     return median(took[WARM_STEPS:])
 
@@ -173,17 +173,17 @@ def first(
         if profile is not None:
             profile.enable()
         began = time.perf_counter()
-        node.submit(events.AppendText(request_id, WORD), events.AppendText(request_id, WORD))
+        node.submit(messages.Append(request_id, WORD), messages.Append(request_id, WORD))
         while not node.device.launched_at:
             node.step()
         at = node.device.launched_at
         launched.append(at - began)
-        while not any(isinstance(event, events.RequestAudio) for event in node.step()[0]):
+        while not any(isinstance(event, messages.Audio) for event in node.step()[0]):
             pass
         told.append(time.perf_counter() - at)
         if profile is not None:
             profile.disable()
-        node.submit(events.CancelRequest(request_id))
+        node.submit(messages.Cancel(request_id))
         clear(node)
     return median(opened), median(launched), median(told)
 

@@ -19,14 +19,14 @@ import typer
 from agent_tts.bench.node import cpu_s
 from agent_tts.cli.options import command
 from agent_tts.config.settings import Settings
-from agent_tts.events import (
-    AppendText,
+from agent_tts.messages import (
+    Append,
     EngineCommand,
     EngineEvent,
-    GrantCredit,
-    OpenRequest,
-    RequestAudio,
-    RequestFinished,
+    Credit,
+    Open,
+    Audio,
+    Finished,
 )
 from agent_tts.ipc.engine_process import EngineProcess
 from agent_tts.options import EngineOptions
@@ -47,20 +47,20 @@ class Listeners:
 
     def on_events(self, new: list[EngineEvent]) -> None:
         for event in new:
-            if isinstance(event, RequestAudio):
+            if isinstance(event, Audio):
                 self.frames += 1
-                self._taken[event.request_id] += 1
-                if self._taken[event.request_id] == 6:
-                    self.send(GrantCredit(event.request_id, 6))
-                    self._taken[event.request_id] = 0
-            elif isinstance(event, RequestFinished):
+                self._taken[event.id] += 1
+                if self._taken[event.id] == 6:
+                    self.send(Credit(event.id, 6))
+                    self._taken[event.id] = 0
+            elif isinstance(event, Finished):
                 self.failed += 1
 
     def open(self, streams: range) -> None:
         """Begin streams that do not end."""
         for number in streams:
-            self.send(OpenRequest(number, EngineOptions(seed=number)))
-            self.send(AppendText(number, TEXT))
+            self.send(Open(number, EngineOptions(seed=number)))
+            self.send(Append(number, TEXT))
 
 
 async def measure(links: int, streams: int, seconds: float) -> tuple[float, float, float]:

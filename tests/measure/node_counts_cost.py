@@ -13,7 +13,7 @@ import time
 import uvloop
 
 from agent_tts.config.settings import Settings
-from agent_tts.events import RequestFinished
+from agent_tts.messages import Finished
 from agent_tts.ipc.channel import Channel
 from agent_tts.ipc.front_messages import Claim, FrontPage, ToFront, ToSupervisor
 from agent_tts.serve.node_counts import NodeCounts
@@ -41,7 +41,7 @@ def front(number: int, end: socket.socket) -> SupervisorClient:
         meter = metrics.context(transport)
         meter.text(1)
         meter.audio(80)
-        meter.finished(RequestFinished(1, "end", busy_ms=1))
+        meter.finished(Finished(1, "end", busy_ms=1))
     supervisor = SupervisorClient(number, Channel(end, ToFront, lambda _: None), bytes(32).hex())
     supervisor.channel.handle(FrontPage, lambda _: pages.write(metrics.registry))
     return supervisor

@@ -23,7 +23,7 @@ import torch
 from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 
-from agent_tts import events
+from agent_tts import messages
 from agent_tts.config.settings import Checkpoint, Qwen3, Settings, Voices
 from agent_tts.directives import Pause
 from agent_tts.engine.base import (
@@ -577,7 +577,7 @@ def test_a_voice_used_again_is_restored_from_the_cache(checkpoint: Checkpoints, 
 def test_prompts_are_computed_before_text_arrives_when_the_engine_is_idle(checkpoint: Checkpoints) -> None:
     with engine(checkpoint("custom_voice"), slots=2) as made:
         loop = EngineLoop(made, Scheduler(Policy(slots=2, queue=2)))
-        loop.submit(events.OpenRequest(1, cast(EngineOptions, STYLED)))
+        loop.submit(messages.Open(1, cast(EngineOptions, STYLED)))
         turns = 0
         while loop.wait_s() == 0:
             loop.step()
@@ -591,12 +591,12 @@ def test_the_stages_of_a_request_come_before_its_first_audio_in_order(checkpoint
     """The computation is the frame's, apart from what the host does around it; the prompt is computed before."""
     with engine(checkpoint("custom_voice"), slots=2) as made:
         loop = EngineLoop(made, Scheduler(Policy(slots=2, queue=2)), tells_stages=True)
-        loop.submit(events.OpenRequest(1, cast(EngineOptions, STYLED)))
-        loop.submit(events.AppendText(1, TEXT))
-        happened: list[events.EngineEvent] = []
-        while not any(isinstance(event, events.RequestAudio) for event in happened):
+        loop.submit(messages.Open(1, cast(EngineOptions, STYLED)))
+        loop.submit(messages.Append(1, TEXT))
+        happened: list[messages.EngineEvent] = []
+        while not any(isinstance(event, messages.Audio) for event in happened):
             happened += loop.step()
-        (stages,) = [event for event in happened if isinstance(event, events.RequestStages)]
+        (stages,) = [event for event in happened if isinstance(event, messages.Stages)]
     _, *times = astuple(stages)
     assert times == sorted(times)
     assert stages.scheduled < stages.stepped
@@ -1182,13 +1182,13 @@ class TestSharedCache:
             loop = EngineLoop(shared, Scheduler(Policy(slots=4, queue=4, batch_sizes=(2,), window_frames=1_000)))
             for stream in range(1, 5):
                 for command in (
-                    events.OpenRequest(stream, cast(EngineOptions, RYAN)),
-                    events.AppendText(stream, "Hi."),
-                    events.EndText(stream),
+                    messages.Open(stream, cast(EngineOptions, RYAN)),
+                    messages.Append(stream, "Hi."),
+                    messages.End(stream),
                 ):
                     loop.submit(command)
             over = [
-                one.request_id for _ in range(400) for one in loop.step() if isinstance(one, events.RequestFinished)
+                one.id for _ in range(400) for one in loop.step() if isinstance(one, messages.Finished)
             ]
         assert sorted(over) == [1, 2, 3, 4]
 

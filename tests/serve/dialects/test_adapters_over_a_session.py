@@ -14,7 +14,7 @@ from hypothesis import given
 from agent_tts.config.settings import Settings
 from agent_tts.engine.factory import create_loop
 from agent_tts.errors import SlowConsumer
-from agent_tts.events import EngineCommand
+from agent_tts.messages import EngineCommand
 from agent_tts.protocol.adapter import ProtocolAdapter, QueueingAdapter
 from agent_tts.protocol.context import AudioChunk
 from agent_tts.serve.dialects.cartesia import CartesiaAdapter
