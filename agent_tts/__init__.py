@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     from agent_tts.client.connection import ConnectionLost, NodeConnection
     from agent_tts.client.moving import MovingConnection, connect
     from agent_tts.client.resuming import ResumableUtterance
-    from agent_tts.client.utterance import Audio, Cancelled, Done, Flushed, Mark, RemoteUtterance, Word, Words
+    from agent_tts.client.utterance import RemoteUtterance
     from agent_tts.errors import SpeechError
+    from agent_tts.messages import Audio, Cancelled, Finished, Flushed, Mark, Word, Words
 
 __version__ = "0.1.0"
 
@@ -22,7 +23,7 @@ __all__ = [
     "Audio",
     "Cancelled",
     "ConnectionLost",
-    "Done",
+    "Finished",
     "Flushed",
     "Mark",
     "MovingConnection",
@@ -36,11 +37,12 @@ __all__ = [
     "connect",
 ]
 
-# The module of each name that is not in `client.utterance`.
+# The module of each name that is not in `messages`.
 _HOMES = {
     "ConnectionLost": "client.connection",
     "MovingConnection": "client.moving",
     "NodeConnection": "client.connection",
+    "RemoteUtterance": "client.utterance",
     "ResumableUtterance": "client.resuming",
     "SpeechError": "errors",
     "connect": "client.moving",
@@ -50,6 +52,6 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    home = import_module(f"agent_tts.{_HOMES.get(name, 'client.utterance')}")
+    home = import_module(f"agent_tts.{_HOMES.get(name, 'messages')}")
     value = globals()[name] = getattr(home, name)
     return value

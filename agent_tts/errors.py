@@ -5,7 +5,7 @@ A message says what is wrong and what is allowed. It leaves the node, so it has 
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 RETRY_MS = 500  # default time after which a client may try again
 
@@ -24,6 +24,7 @@ class SpeechError(Exception):
 
     code: ClassVar[str] = "internal"  # the wire protocol's error code
     status: ClassVar[int] = 500  # the HTTP status of the same error
+    context_id: str | None = None  # the client's id of the context that it concerns; None: it does not say
 
     def __init_subclass__(cls) -> None:
         BY_CODE.setdefault(cls.code, cls)
@@ -32,6 +33,11 @@ class SpeechError(Exception):
         super().__init__(message)
         self.message = message
         self.retry_after_ms = retry_after_ms
+
+    def about(self, context_id: str | None) -> Self:
+        """This error, of a context."""
+        self.context_id = context_id
+        return self
 
 
 class Internal(SpeechError):

@@ -8,7 +8,7 @@ engine lives, so that late events of an ended request are recognised. Each engin
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Generic, Literal, NamedTuple, TypeVar
+from typing import Generic, Literal, NamedTuple, Protocol, TypeVar
 
 from agent_tts.directives import Directive
 from agent_tts.engine_info import EngineInfo
@@ -187,6 +187,7 @@ class Finished(_Message[K]):
     audio_ms: int = 0  # audio handed out
     ttfa_ms: float | None = None  # first text to first audio; None without audio
     rtf: float | None = None  # engine time / audio time; None without audio
+    context_no: int = 0  # as in `Started`
 
 
 # ---------------------------------------------------------------- between a front and an engine process alone
@@ -249,6 +250,12 @@ class EngineLoad:
     speaking: int  # slots in use, by any front
     queued: int
     others: int  # open requests of the other fronts
+
+
+class Send(Protocol):
+    """Sends a command to an engine, and never blocks. What `waits` does so a few ms, for others to leave with it."""
+
+    def __call__(self, command: EngineCommand, *, waits: bool = False) -> None: ...
 
 
 StepCommand = Open[int, EngineOptions] | Append[int] | Flush[int] | End[int] | Cancel[int]

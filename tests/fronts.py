@@ -13,6 +13,7 @@ from agent_tts.config.settings import Settings
 from agent_tts.ipc.channel import Channel
 from agent_tts.ipc.front_messages import ToFront, ToSupervisor
 from agent_tts.serve.app import Extension, create_app
+from agent_tts.serve.local_engine import service_of
 from agent_tts.serve.node_counts import NodeCounts
 from agent_tts.serve.supervisor_client import SupervisorClient
 from agent_tts.speech.engine_handle import EngineClientFactory
@@ -52,7 +53,7 @@ def join(counts: NodeCounts, number: int, *, calls: bool = False) -> tuple[Super
     counts.attach(number, channel)
     if calls:
         counts.take_calls(number)
-    return SupervisorClient(number, Channel(theirs, ToFront, lambda _: None), counts.token_secret), channel
+    return SupervisorClient(number, Channel(theirs, ToFront, lambda _: None), counts.ledger.secret), channel
 
 
 @asynccontextmanager
@@ -76,7 +77,7 @@ async def running_fronts(
             closing.push_async_callback(supervisor.channel.close)
             client = engine or in_this_loop(settings)
             extended = extensions[number](settings) if extensions else None
-            app = create_app(settings, client, extended, supervisor)
+            app = create_app(settings, service_of(settings, [client], prefers=number), extended, supervisor)
             found.fronts.append(await closing.enter_async_context(running_app(app)))
             found.channels.append(channel)
         yield found

@@ -20,12 +20,13 @@ from agent_tts.engine.loop import EngineLoop, policy
 from agent_tts.engine.scheduler import Scheduler
 from agent_tts.engine.tone import ToneEngine
 from agent_tts.engine_info import Model
-from agent_tts.messages import EngineEvent
 from agent_tts.ipc.front_messages import Place
-from agent_tts.serve.app import create_app
+from agent_tts.messages import EngineEvent
+from agent_tts.serve.app import Extension, create_app
 from agent_tts.serve.dictionaries import Dictionaries
-from agent_tts.serve.ledger_client import OwnLedger
+from agent_tts.serve.ledger_client import NodeLedger
 from agent_tts.serve.listener import listen
+from agent_tts.serve.local_engine import service_of
 from agent_tts.serve.node import Node
 from agent_tts.serve.server import NodeServer
 from agent_tts.speech.engine_handle import EngineClient, EngineClientFactory
@@ -58,7 +59,8 @@ async def running_node(**values: Any) -> AsyncIterator[RunningNode]:
     """
     settings = settings_of(**values)
     in_process = settings.engines in (None, 1) and chosen_engine(settings) != "qwen3"
-    async with running_app(create_app(settings, in_this_loop(settings) if in_process else None)) as node:
+    app = app_with(settings, in_this_loop(settings)) if in_process else create_app(settings)
+    async with running_app(app) as node:
         yield node
 
 
@@ -67,6 +69,11 @@ async def running_node_with_process(**values: Any) -> AsyncIterator[RunningNode]
     """A node in this event loop with its engine in a child process, as in production. `values` are settings."""
     async with running_app(create_app(settings_of(**values))) as node:
         yield node
+
+
+def app_with(settings: Settings, client: EngineClientFactory, extension: Extension | None = None) -> FastAPI:
+    """A node with one engine, whose client this factory makes."""
+    return create_app(settings, service_of(settings, [client]), extension)
 
 
 def in_this_loop(settings: Settings) -> EngineClientFactory:
@@ -132,8 +139,8 @@ async def until(condition: Callable[[], bool], timeout_s: float = 5.0) -> None:
 def taken(node: RunningNode, place: Place) -> int:
     """Places of a kind that are taken on a node with one front."""
     ledger = node.node.guard.ledger
-    assert isinstance(ledger, OwnLedger)
-    return ledger.ledger.taken(place)
+    assert isinstance(ledger, NodeLedger)
+    return ledger.counts.taken(place)
 
 
 def dominant_hz(pcm: bytes | NDArray[np.int16], rate: int = 24_000) -> float:

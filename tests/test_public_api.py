@@ -14,7 +14,7 @@ PUBLIC = {
     "Audio",
     "Cancelled",
     "ConnectionLost",
-    "Done",
+    "Finished",
     "Flushed",
     "Mark",
     "MovingConnection",

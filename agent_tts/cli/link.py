@@ -12,7 +12,7 @@ from agent_tts.config.loading import load_settings
 from agent_tts.config.settings import Settings
 from agent_tts.errors import SettingsError
 from agent_tts.options import SpeechOptions, declared
-from agent_tts.protocol.context import AnyUtterance
+from agent_tts.protocol.utterance import AnyUtterance
 from agent_tts.serve.local_engine import engine
 
 # Buffer for a slow output. It holds the longest context that a node speaks, so that no context is cut off.

@@ -24,8 +24,9 @@ from agent_tts.config.loading import load_settings
 from agent_tts.config.settings import ENV_PREFIX, C2pa
 from agent_tts.engine_info import SAMPLE_RATE
 from agent_tts.errors import SettingsError
+from agent_tts.messages import Finished
 from agent_tts.options import SpeechOptions
-from agent_tts.protocol.context import AnyUtterance, Done
+from agent_tts.protocol.utterance import AnyUtterance
 from agent_tts.speech.audio.manifest import signer_of
 from agent_tts.speech.audio.players import find_player
 from agent_tts.text.segments import Pieces
@@ -256,7 +257,7 @@ class Progress:
             self._drawn_at = now
             self._live.update(self._line(), refresh=True)
 
-    def ended(self, done: Done) -> None:
+    def ended(self, done: Finished[str]) -> None:
         """A context has ended."""
         self._busy_s += (done.rtf or 0.0) * done.audio_ms / 1_000
         self._busy_samples = self._samples

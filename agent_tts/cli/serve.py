@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from loguru import logger
 from rich.console import Console
 from rich.panel import Panel
 from rich.table import Table
@@ -13,7 +12,7 @@ from agent_tts.config.loading import Loaded, find_config, load, to_yaml
 from agent_tts.config.settings import Settings
 from agent_tts.engine.factory import chosen_engine
 from agent_tts.ipc.engine_process import engine_settings
-from agent_tts.serve.fronts import front_count, roles
+from agent_tts.serve.fronts import front_count
 
 
 def serve(config: str | None, flags: dict[str, Any], print_config: bool, extension: str | None = None) -> int:
@@ -32,16 +31,6 @@ def serve(config: str | None, flags: dict[str, Any], print_config: bool, extensi
         print(to_yaml(loaded), end="")
         return 0
     settings = loaded.settings
-    from agent_tts.serve.telemetry.logs import log_to_stderr
-
-    log_to_stderr(settings.log_level, settings.log_format)  # before the import of an extension, which may log
-    parts = roles(settings, extension)
-    if settings.fronts not in ("auto", sum(part.listens for part in parts)):
-        logger.warning("fronts: {} are set, but on this system a node has one", settings.fronts)
-    if len(parts) > 1:
-        from agent_tts.serve.supervisor import supervise
-
-        return supervise(settings, parts, lambda url: welcome(settings, url), lambda: read().settings)
     from agent_tts.serve.run import run
 
     return run(settings, lambda url: welcome(settings, url), extension, lambda: read().settings)

@@ -35,7 +35,7 @@ from websockets.typing import Subprotocol
 from agent_tts.client.utterance import RemoteUtterance
 from agent_tts.config.settings import is_loopback
 from agent_tts.errors import BadMessage, ContextExists, SettingsError, SpeechError, from_code
-from agent_tts.protocol.context import AudioChunk, Cancelled, Done, Flushed, Mark, Word, Words
+from agent_tts.messages import Audio, Cancelled, Finished, Flushed, Mark, Word, Words
 from agent_tts.protocol.v1 import HEADER, KIND_AUDIO, MAX_ID, SUBPROTOCOL, VERSION, unknown_fields
 
 DEFAULT_URL = "ws://127.0.0.1:8100"
@@ -56,7 +56,7 @@ MAX_UNSENT_CHARS = 1 << 20  # of messages that the node has not received
 # Errors from reading a message that does not follow the protocol.
 GARBLED = (ValueError, KeyError, TypeError, AttributeError, struct.error)
 
-_T = TypeVar("_T", Mark, Flushed, Cancelled, Done, "NodeInfo")
+_T = TypeVar("_T", Mark[str], Flushed[str], Cancelled[str], Finished[str], "NodeInfo")
 
 
 class ConnectionLost(SpeechError, ConnectionError):
@@ -297,7 +297,7 @@ class NodeConnection:
 
     async def _deliver_audio(self, utterance: RemoteUtterance, payload: bytes, first_sample: int, flags: int) -> None:
         """Receives nothing more while the reader is behind, for `PATIENCE_S` at most: other readers wait, too."""
-        utterance.deliver(AudioChunk(utterance.context_id, utterance.context_no, first_sample, flags, payload))
+        utterance.deliver(Audio(utterance.context_id, payload, first_sample, flags, utterance.context_no))
         try:
             async with asyncio.timeout(PATIENCE_S):
                 await utterance.room(self._buffer_bytes)
@@ -313,7 +313,8 @@ class NodeConnection:
                 payload = base64.b64decode(fields["audio"])
                 await self._deliver_audio(utterance, payload, fields["first_sample"], fields["flags"])
             case "words" if utterance:
-                utterance.deliver(Words(fields["kind"], tuple(Word(**word) for word in fields["words"])))
+                words = tuple(Word(**word) for word in fields["words"])
+                utterance.deliver(Words(utterance.context_id, words, fields["kind"]))
             case "mark" if utterance:
                 utterance.deliver(_read(Mark, fields))
             case "context.started" if utterance:
@@ -328,7 +329,7 @@ class NodeConnection:
             case "context.done" if utterance:
                 del self._utterances[utterance.context_id]
                 self._by_no.pop(fields["context_no"], None)
-                utterance.deliver(_read(Done, fields | {"cut": tuple(fields.get("cut", ()))}))
+                utterance.deliver(_read(Finished, fields | {"cut": tuple(fields.get("cut", ()))}))
             case "session.updated" if self._updates:
                 _complete(self._updates.popleft())
             case "session.draining":
@@ -359,8 +360,10 @@ class NodeConnection:
 
 
 def _read(type_: type[_T], fields: dict[str, Any]) -> _T:
-    """A dataclass from a message, which may have fields of newer nodes."""
-    return type_(**{field.name: fields[field.name] for field in dataclasses.fields(type_)})
+    """A dataclass from a message, which may have fields of newer nodes; `TypeError` if one is missing."""
+    told = {**fields, "id": fields.get("context_id")}
+    names = [field.name for field in dataclasses.fields(type_) if field.name in told]
+    return type_(**{name: told[name] for name in names})
 
 
 def _complete(answer: asyncio.Future[None], error: SpeechError | None = None) -> None:

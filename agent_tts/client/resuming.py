@@ -13,17 +13,8 @@ from agent_tts.client.opus_packets import frames_of
 from agent_tts.client.utterance import RemoteUtterance, without_tags
 from agent_tts.engine_info import SAMPLE_RATE
 from agent_tts.errors import SpeechError
-from agent_tts.protocol.context import (
-    AnyUtterance,
-    AudioChunk,
-    Cancelled,
-    ContextEvent,
-    Done,
-    Flushed,
-    Mark,
-    Word,
-    Words,
-)
+from agent_tts.messages import Audio, Cancelled, Finished, Flushed, Mark, Word, Words
+from agent_tts.protocol.utterance import AnyUtterance, UtteranceEvent
 
 # Bytes of a sample, of encodings that can be cut anywhere and joined.
 WIDTHS = {"pcm_s16le": 2, "pcm_f32le": 4, "mulaw": 1, "alaw": 1}
@@ -40,7 +31,7 @@ class ResumableUtterance(AnyUtterance):
     word whose node is lost is then dropped, and the word is said from its start by the next node.
     """
 
-    done: Done | None = None
+    done: Finished[str] | None = None
 
     def __init__(
         self, node: NodeConnection, renew: Callable[[NodeConnection], Awaitable[NodeConnection]], **session: Any
@@ -75,8 +66,8 @@ class ResumableUtterance(AnyUtterance):
         # Places of marks that were told.
         self._marks: set[int] = set()
         # Events from the first audio on that waits for the end of its word; then those for the reader.
-        self._held: deque[ContextEvent] = deque()
-        self._events: deque[ContextEvent] = deque()
+        self._held: deque[UtteranceEvent] = deque()
+        self._events: deque[UtteranceEvent] = deque()
         # Samples that have come, and that the reader got; when the first would be heard without pauses of the writer,
         # by the loop's clock.
         self._received = self._given = 0
@@ -128,10 +119,10 @@ class ResumableUtterance(AnyUtterance):
         """See `RemoteUtterance`."""
         self._stopped = True
         self._held.clear()
-        self._events = deque(event for event in self._events if not isinstance(event, AudioChunk))
+        self._events = deque(event for event in self._events if not isinstance(event, Audio))
         self._part.stop(None if played_ms is None else max(0.0, played_ms - self._first_ms))
 
-    async def cancel(self, played_ms: float | None = None) -> Cancelled:
+    async def cancel(self, played_ms: float | None = None) -> Cancelled[str]:
         """See `RemoteUtterance`."""
         self.stop(played_ms)
         cut = await self._part.cancel()
@@ -143,11 +134,11 @@ class ResumableUtterance(AnyUtterance):
         heard = sum((word.start_ms + word.end_ms) / 2 <= played_ms for word in words)
         parts = without_tags("".join(self._text), words)
         made_ms = round(cut.generated_ms + self._first_ms)
-        return Cancelled(round(played_ms), made_ms, "".join(parts[:heard]), "".join(parts[heard:]))
+        return Cancelled(self.context_id, round(played_ms), made_ms, "".join(parts[:heard]), "".join(parts[heard:]))
 
     # ------------------------------------------------------------ the reader's side
 
-    async def next(self) -> ContextEvent | None:
+    async def next(self) -> UtteranceEvent | None:
         while not self._events:
             wait_s = self._patience_s()
             if wait_s is not None and wait_s <= 0:
@@ -166,7 +157,7 @@ class ResumableUtterance(AnyUtterance):
             self._take(event)
         event = self._events.popleft()
         match event:
-            case AudioChunk(payload=payload, first_sample=first) if payload:
+            case Audio(payload=payload, first_sample=first) if payload:
                 # Later than before where the listener has played all and waits.
                 heard_from = asyncio.get_running_loop().time() - first / self._rate
                 self._heard_from = max(heard_from, self._heard_from or heard_from)
@@ -174,7 +165,7 @@ class ResumableUtterance(AnyUtterance):
                 self._marks.add(place)
             case Flushed() if self._flushes:
                 self._flushes.popleft()
-            case Done():
+            case Finished():
                 self.done = event
         return event
 
@@ -192,7 +183,7 @@ class ResumableUtterance(AnyUtterance):
             return 0.0
         return self._heard_from + self._given / self._rate - MARGIN_S - asyncio.get_running_loop().time()
 
-    def _take(self, event: ContextEvent) -> None:
+    def _take(self, event: UtteranceEvent) -> None:
         """Take an event of the part. Times and places are counted from the beginning of the whole."""
         first_ms = round(self._first_ms)
         match event:
@@ -210,22 +201,21 @@ class ResumableUtterance(AnyUtterance):
                 self._words |= {word.char_start: word for word in moved}
                 if kind == "aligned":
                     self._aligned += moved
-                self._events.append(Words(kind, moved))
+                self._events.append(Words(self.context_id, moved, kind))
                 return
-            case AudioChunk():
+            case Audio():
                 event = event._replace(first_sample=event.first_sample + self._first_sample)
                 if self._can_resume:
                     self._received = self._end(event)
             case Mark():
-                event = Mark(event.name, event.at_ms + first_ms, event.char_start + self._first_char)
+                char_start = event.char_start + self._first_char
+                event = replace(event, at_ms=event.at_ms + first_ms, char_start=char_start)
                 if event.char_start in self._marks:
                     return
-            case Flushed():
-                event = Flushed(event.flush_id, event.audio_ms + first_ms)
-            case Done():
+            case Flushed() | Finished():
                 event = replace(event, audio_ms=event.audio_ms + first_ms)
         self._held.append(event)
-        self._release(self._received if isinstance(event, Done) or not self._can_resume else self._whole())
+        self._release(self._received if isinstance(event, Finished) or not self._can_resume else self._whole())
 
     def _whole(self) -> int:
         """The samples that have come, without those of a word of which more is to come."""
@@ -243,7 +233,7 @@ class ResumableUtterance(AnyUtterance):
         """Give the reader what is held up to this sample, and what is not audio before and at it."""
         while self._held:
             event = self._held[0]
-            if isinstance(event, AudioChunk) and self._can_resume:
+            if isinstance(event, Audio) and self._can_resume:
                 if self._end(event) > until:
                     room = (until - event.first_sample) * self._width
                     if room > 0:
@@ -255,11 +245,11 @@ class ResumableUtterance(AnyUtterance):
                 self._events.append(event)
             self._held.popleft()
 
-    def _give(self, chunk: AudioChunk) -> None:
+    def _give(self, chunk: Audio[str]) -> None:
         self._given = self._end(chunk)
         self._events.append(chunk)
 
-    def _end(self, chunk: AudioChunk) -> int:
+    def _end(self, chunk: Audio[str]) -> int:
         """The sample behind it."""
         payload = chunk.payload
         samples = len(payload) // self._width if self._width else self._packet_samples if payload else 0
@@ -267,7 +257,7 @@ class ResumableUtterance(AnyUtterance):
 
     def _give_frames(self, until: int) -> None:
         """Give the reader the frames of a held Opus packet up to this sample, to half a frame."""
-        chunk = next((event for event in self._held if isinstance(event, AudioChunk)), None)
+        chunk = next((event for event in self._held if isinstance(event, Audio)), None)
         if self._width or chunk is None or not chunk.payload:
             return
         frames = frames_of(chunk.payload)
@@ -293,7 +283,7 @@ class ResumableUtterance(AnyUtterance):
         if self._stopped:
             raise lost
         if self._ended and not text[said:].strip() and not self._flushes:
-            self._events.append(Done("end", round(self._first_ms), None, None))
+            self._events.append(Finished(self.context_id, "end", audio_ms=round(self._first_ms)))
             return
         self._node, self._part = node, node.begin(**self._session)
         place = said

@@ -8,10 +8,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from agent_tts.errors import SlowConsumer, SpeechError
-from agent_tts.protocol.context import AnyUtterance, Cancelled, ContextEvent, Done, Flushed, Mark, Word, Words
-from agent_tts.protocol.context import AudioChunk as Audio
-
-__all__ = ["Audio", "Cancelled", "ContextEvent", "Done", "Flushed", "Mark", "RemoteUtterance", "Word", "Words"]
+from agent_tts.messages import Audio, Cancelled, Finished, Word, Words
+from agent_tts.protocol.utterance import AnyUtterance, UtteranceEvent
 
 CANCEL_S = 5.0  # for a cancelled context to be confirmed
 
@@ -27,7 +25,7 @@ class RemoteUtterance(AnyUtterance):
     As an async context manager, it stops at the end of the block.
     """
 
-    done: Done | None = None
+    done: Finished[str] | None = None
 
     def __init__(self, context_id: str, send: Callable[..., None], text_message_chars: int) -> None:
         self.context_id = context_id
@@ -38,7 +36,7 @@ class RemoteUtterance(AnyUtterance):
         # The node's limit of characters in one message.
         self._text_message_chars = text_message_chars
         # Events for the reader, and the bytes of audio in them, bounded by the connection's `buffer_bytes`.
-        self._events: deque[ContextEvent] = deque()
+        self._events: deque[UtteranceEvent] = deque()
         self._buffered = 0
         # Whether a reader is in `next`.
         self._has_reader = False
@@ -58,7 +56,7 @@ class RemoteUtterance(AnyUtterance):
         self._aligned = False
         # When the first audio came, on the monotonic clock.
         self._heard_from: float | None = None
-        self._cancelled: Cancelled | None = None
+        self._cancelled: Cancelled[str] | None = None
         self.error: SpeechError | None = None
 
     async def __aenter__(self) -> RemoteUtterance:
@@ -109,7 +107,7 @@ class RemoteUtterance(AnyUtterance):
         self._events = deque(event for event in self._events if not isinstance(event, Audio))
         self._take_off(self._buffered)
 
-    async def cancel(self, played_ms: float | None = None) -> Cancelled:
+    async def cancel(self, played_ms: float | None = None) -> Cancelled[str]:
         """Barge-in: stop at once; returns what was heard. The slot is free when it returns. Idempotent.
 
         Cancelling this coroutine is safe: the context stops anyway. Raises `TimeoutError` if the node does not confirm
@@ -132,7 +130,7 @@ class RemoteUtterance(AnyUtterance):
         """The words so far, in the order of the text, with their latest times."""
         return tuple(self._words[start] for start in sorted(self._words))
 
-    async def next(self) -> ContextEvent | None:
+    async def next(self) -> UtteranceEvent | None:
         if self._has_reader:
             raise RuntimeError("an utterance has one reader")
         self._has_reader = True
@@ -153,7 +151,7 @@ class RemoteUtterance(AnyUtterance):
 
     # ------------------------------------------------------------ the connection's side
 
-    def deliver(self, event: ContextEvent) -> None:
+    def deliver(self, event: UtteranceEvent) -> None:
         """Take an event of this context. For the connection only."""
         if isinstance(event, Audio):
             if self._stopped:
@@ -164,19 +162,19 @@ class RemoteUtterance(AnyUtterance):
         elif isinstance(event, Words):
             self._words |= {word.char_start: word for word in event.words}
             self._aligned = event.kind == "aligned"
-        elif isinstance(event, Done):
+        elif isinstance(event, Finished):
             self.done = event
         self._events.append(event)
         self._arrived.set()
-        if isinstance(event, Done):
+        if isinstance(event, Finished):
             self.close(None)
 
-    def cut(self, cancelled: Cancelled) -> None:
+    def cut(self, cancelled: Cancelled[str]) -> None:
         """Take the node's answer to a cancel."""
         self._cancelled = cancelled
 
     def fail(self, error: SpeechError) -> None:
-        """Remember the first error; `close` or `Done` follows."""
+        """Remember the first error; `close` or `Finished` follows."""
         if self.error is None:
             self.error = error
         if not self.started.done():
@@ -213,7 +211,7 @@ class RemoteUtterance(AnyUtterance):
         self._buffered -= count
         self._taken.set()
 
-    def _cut_here(self, played_ms: float | None) -> Cancelled:
+    def _cut_here(self, played_ms: float | None) -> Cancelled[str]:
         """What was heard of a context that has ended at the node but still plays at the listener."""
         audio_ms = self.done.audio_ms if self.done else 0
         if played_ms is None:
@@ -224,7 +222,7 @@ class RemoteUtterance(AnyUtterance):
         scale = 1.0 if self._aligned or not words or not audio_ms else audio_ms / max(1, words[-1].end_ms)
         heard = sum((word.start_ms + word.end_ms) / 2 * scale <= played_ms for word in words)
         parts = without_tags("".join(self._text), words)
-        return Cancelled(round(played_ms), audio_ms, "".join(parts[:heard]), "".join(parts[heard:]))
+        return Cancelled(self.context_id, round(played_ms), audio_ms, "".join(parts[:heard]), "".join(parts[heard:]))
 
 
 def without_tags(text: str, words: Sequence[Word]) -> list[str]:

@@ -17,8 +17,8 @@ from agent_tts import open_files
 from agent_tts.config.settings import Settings
 from agent_tts.doctor.finding import Finding, bad, good, note
 from agent_tts.errors import SettingsError, SpeechError
+from agent_tts.records import data_folder
 from agent_tts.serve.fronts import connections, rtc_peers
-from agent_tts.voices.library import default_folder
 
 ENCODERS = {"mp3": "libmp3lame", "opus": "libopus", "aac": "aac", "flac": "flac"}
 
@@ -147,7 +147,7 @@ def disk(settings: Settings) -> list[Finding]:
     found = []
     if settings.voices.limit:
         try:
-            folder = Path(settings.voices.folder).expanduser() if settings.voices.folder else default_folder()
+            folder = Path(settings.voices.folder).expanduser() if settings.voices.folder else data_folder() / "voices"
         except RuntimeError:
             found.append(bad("voices", "there is no home folder", "set voices.folder"))
         else:

@@ -6,7 +6,6 @@ import asyncio
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
 
 from agent_tts.ipc.wire import TO_FRONT, WireError, decode, encode
 from agent_tts.messages import EngineCommand, EngineEvent, EnginePing, EnginePong
@@ -18,12 +17,6 @@ WAIT_S = 0.005
 LONG_BYTES = 65_536  # 17 frames; a step of many is read in pieces of 64, each of which takes half a millisecond
 BEATS = 5  # heartbeats without an answer, after which it counts as hung
 LATE = 2  # and after which new streams go elsewhere: the first of them has waited for a whole interval
-
-
-class Send(Protocol):
-    """See `EngineConnection.send`."""
-
-    def __call__(self, command: EngineCommand, *, waits: bool = False) -> None: ...
 
 
 def drop(command: EngineCommand, *, waits: bool = False) -> None:

@@ -7,8 +7,8 @@ import socket
 from collections.abc import Callable
 from typing import cast
 
-from agent_tts.ipc.connection import EngineConnection, Send, drop
-from agent_tts.messages import EngineEvent, EngineReady
+from agent_tts.ipc.connection import EngineConnection, drop
+from agent_tts.messages import EngineEvent, EngineReady, Send
 
 ASK_S = 1.0  # between two requests for a new link
 

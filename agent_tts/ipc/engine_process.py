@@ -13,9 +13,9 @@ from loguru import logger
 from agent_tts.config.settings import Settings
 from agent_tts.engine.factory import chosen_engine
 from agent_tts.errors import EngineLost, SettingsError
-from agent_tts.ipc.connection import Send, drop
+from agent_tts.ipc.connection import drop
 from agent_tts.ipc.engine_child import EngineChild
-from agent_tts.messages import EngineEvent, EngineReady
+from agent_tts.messages import EngineEvent, EngineReady, Send
 from agent_tts.processes import DEATHS_WITHIN_S, Deaths
 
 BACKOFF_S = (0.0, 0.1, 0.2, 0.5, 1.0)  # see `Deaths`

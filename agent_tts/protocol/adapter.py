@@ -1,15 +1,146 @@
-"""Adapters: they translate between a client's dialect and the messages of a session."""
+"""What an adapter and its session tell each other, and the interface of adapters.
+
+An adapter translates between a client's dialect and these commands and events. `id` is the client's context id.
+"""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from agent_tts.protocol.context import AudioChunk
+from agent_tts.errors import SpeechError
+from agent_tts.messages import (
+    Append,
+    Audio,
+    Cancel,
+    Cancelled,
+    End,
+    Finished,
+    Flush,
+    Flushed,
+    Mark,
+    Open,
+    Started,
+    Words,
+)
+from agent_tts.protocol.options import SessionConfig
 
-# A message of `agent_tts.v1` as a dict with its `type`. One that comes from a client is not validated yet.
-Message = dict[str, Any]
+# ---------------------------------------------------------------- commands, besides those of `messages`
+
+ALL = "*"  # a `Cancel` of this id is one of every context
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """Fields of the `SessionConfig` of later contexts; answered by `Updated`."""
+
+    fields: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """The listener has played so much of a context."""
+
+    id: str
+    played_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Ping:
+    """Answered by `Pong`, with the same `t`."""
+
+    t: int | float | str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """Cancel every context, then end the session."""
+
+
+@dataclass(frozen=True, slots=True)
+class Echo:
+    """An item of the adapter's own: the session gives it back in its place among the answers."""
+
+    item: Any = None
+
+
+# The options of `Open` are the fields of `SessionConfig` that differ from the session's.
+Command = (
+    Open[str, dict[str, Any]]
+    | Append[str]
+    | Flush[str]
+    | End[str]
+    | Cancel[str]
+    | Update
+    | Played
+    | Ping
+    | Close
+    | Echo
+)
+
+# ---------------------------------------------------------------- events, besides those of `messages`
+
+
+@dataclass(frozen=True, slots=True)
+class Created:
+    """The first event of a session; `engine` and `model` are None before the engine's first start."""
+
+    session_id: str
+    engine: str | None
+    model: str | None
+    provenance: Mapping[str, Any]
+    limits: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Updated:
+    """An `Update` was taken."""
+
+    session: SessionConfig
+
+
+@dataclass(frozen=True, slots=True)
+class AskedToMove:
+    """The client is asked to move: new contexts belong on another node."""
+
+    deadline_ms: int
+    reason: str
+    address: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Pong:
+    """The answer to a `Ping`."""
+
+    t: int | float | str | None
+    played: Mapping[str, int] | None  # ms of each context that this node plays; None: it plays none
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A command was refused, or a context failed; `Finished` follows only of a context that was open."""
+
+    id: str | None  # None: it concerns no context
+    error: SpeechError
+    fatal: bool = False  # the connection ends
+
+
+Event = (
+    Started[str]
+    | Audio[str]
+    | Words[str]
+    | Mark[str]
+    | Flushed[str]
+    | Cancelled[str]
+    | Finished[str]
+    | Created
+    | Updated
+    | AskedToMove
+    | Pong
+    | Failed
+    | Echo
+)
 
 
 class ProtocolAdapter:
@@ -18,35 +149,23 @@ class ProtocolAdapter:
     # (WebSocket close code, reason) when the connection must close after the last encoded message.
     closing: tuple[int, str] | None = None
 
-    def begin(self) -> Iterator[Message]:
-        """Messages that the URL of the connection implies. A generator, as `decode`, with the same errors."""
+    def begin(self) -> Iterator[Command]:
+        """Commands that the URL of the connection implies. A generator, as `decode`, with the same errors."""
         yield from ()
 
-    def decode(self, data: str | bytes) -> Iterator[Message]:
-        """The protocol's messages for a message of the client. A generator: errors are raised while it is iterated.
+    def decode(self, data: str | bytes) -> Iterator[Command]:
+        """The commands in a message of the client. A generator: errors are raised while it is iterated.
 
         Raises:
-            SpeechError: the client's message is invalid. Messages that were yielded before remain valid.
+            SpeechError: the client's message is invalid. Commands that were yielded before remain valid. The error is
+                one of the context that it names, or of the last command's.
         """
         raise NotImplementedError
 
-    def encode(self, item: Message | AudioChunk) -> Iterable[str | bytes]:
-        """The client's messages for an item of the session; empty where the dialect has none."""
+    def encode(self, event: Event) -> Iterable[str | bytes]:
+        """The client's messages for an event of the session; empty where the dialect has none."""
         raise NotImplementedError
 
-
-class QueueingAdapter(ProtocolAdapter):
-    """An adapter that holds back messages of the client until the session has sent something."""
-
-    def __init__(self) -> None:
-        # Its own answers to the client, each for the pong of a ping; None for a pong that only wakes it.
-        self._notes: deque[Message | None] = deque()
-
-    def follow(self) -> Iterable[Message]:
-        """Messages that are no longer held back; called after each `encode`. Raises the errors of `decode`."""
-        raise NotImplementedError
-
-    def _note(self, answer: Message | None = None) -> Message:
-        """A ping, whose pong keeps the place of `answer` among the answers of the session."""
-        self._notes.append(answer)
-        return {"type": "ping"}
+    def follow(self) -> Iterable[Command]:
+        """Commands that are no longer held back; called after each `encode`. Raises the errors of `decode`."""
+        return ()

@@ -1,15 +1,29 @@
-"""The fields of `SpeechOptions` as pydantic fields of a client's message."""
+"""The fields of `SpeechOptions` as pydantic fields of a client's message, and the options of a session."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, NoReturn, Self
 
-from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, PlainValidator, WithJsonSchema, create_model
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    ValidationError,
+    WithJsonSchema,
+    create_model,
+    field_validator,
+    model_validator,
+)
 
+from agent_tts.errors import BadMessage, UnsupportedFormat
 from agent_tts.lexicon import Lexicon
 from agent_tts.options import Option, Sampling, SpeechOptions, declared
+from agent_tts.protocol.formats import Encoding, SampleRate, check_format
+from agent_tts.protocol.validation import UNKNOWN_FIELD, first_complaint, message_error
 
 
 class Strict(BaseModel):
@@ -71,3 +85,85 @@ def speech_options(values: BaseModel, **others: Any) -> SpeechOptions:
 def sampling_of(values: BaseModel) -> Sampling:
     """The sampling parameters in a message."""
     return Sampling(**{field.name: getattr(values, field.name) for field in dataclasses.fields(Sampling)})
+
+
+# ---------------------------------------------------------------- a session
+
+# Minimum of lead_ms: one frame, plus the time to wake several utterances at once. A lower lead would cause gaps. The
+# node's maximum limits the audio that a cancel discards.
+MIN_LEAD_MS = 120
+
+Framing = Literal["binary", "base64"]
+
+
+class OutputFormat(Strict):
+    """The format in which audio is sent."""
+
+    encoding: Encoding = "pcm_s16le"
+    sample_rate: SampleRate = 24_000
+    bit_rate: int | None = Field(None, ge=8_000, le=320_000)  # bits per second of ogg_opus and mp3; None: the default
+    framing: Framing = "binary"
+
+    @model_validator(mode="after")
+    def _has_an_encoder(self) -> Self:
+        try:
+            check_format(self.encoding, self.sample_rate)
+        except UnsupportedFormat as error:
+            raise ValueError(error.message) from None
+        return self
+
+
+class SamplingFields(option_model(Sampling)):  # type: ignore[misc]
+    """See `Sampling`."""
+
+
+class SessionConfig(option_model(SpeechOptions)):  # type: ignore[misc]
+    """All options of a client. A context inherits its session's options and may override each."""
+
+    timestamps: Literal["word", "none"] = "word"
+    output: OutputFormat = OutputFormat()
+    sampling: SamplingFields = SamplingFields()
+
+    @field_validator("language", mode="before")
+    @classmethod
+    def _null_is_auto(cls, value: object) -> object:
+        return "auto" if value is None else value
+
+    def merged(self, fields: dict[str, Any], max_lead_ms: int) -> SessionConfig:
+        """This configuration with `fields` replaced; `output` and `sampling` are merged field by field.
+
+        Raises:
+            BadMessage, UnsupportedFormat: a field is unknown or not allowed; the configuration is unchanged.
+        """
+        new = self.model_dump(exclude={"lexicon"}) | {"lexicon": self.lexicon}  # made once, not for each context
+        for name, value in fields.items():
+            nested = new.get(name)
+            new[name] = {**nested, **value} if isinstance(nested, dict) and isinstance(value, dict) else value
+        new |= replaced_by(fields)
+        try:
+            merged: SessionConfig = SessionConfig.model_validate(new)
+        except ValidationError as error:
+            refuse(error, "session")
+        if merged.lead_ms is not None:
+            merged = merged.model_copy(update={"lead_ms": min(max(merged.lead_ms, MIN_LEAD_MS), max_lead_ms)})
+        return merged
+
+    def options(self) -> SpeechOptions:
+        return speech_options(self, sampling=sampling_of(self.sampling))
+
+
+def replaced_by(fields: dict[str, Any]) -> dict[str, None]:
+    """What `fields` replace besides themselves: a voice replaces an earlier speaker embedding, and the reverse."""
+    pairs = (("voice", "speaker_embedding"), ("speaker_embedding", "voice"))
+    return {other: None for name, other in pairs if fields.get(name) is not None and other not in fields}
+
+
+def refuse(error: ValidationError, what: str) -> NoReturn:
+    """Raise the error of a configuration or a message."""
+    complaint = first_complaint(error)
+    where = complaint.path
+    if complaint.kind == UNKNOWN_FIELD:
+        nested: dict[str, type[BaseModel]] = {"output": OutputFormat, "sampling": SamplingFields}
+        allowed = nested.get(where[0], SessionConfig) if len(where) > 1 else SessionConfig
+        raise BadMessage(f"{what} has a field that is not known; fields are {', '.join(allowed.model_fields)}")
+    raise message_error(complaint, ".".join([what, *where]))

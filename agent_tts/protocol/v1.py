@@ -1,22 +1,50 @@
-"""The wire protocol `agent_tts.v1`: validated messages in, JSON or bytes out. Sans-I/O."""
+"""The wire protocol `agent_tts.v1`: JSON and bytes of clients to commands, events to JSON and bytes. Sans-I/O."""
 
 from __future__ import annotations
 
 import base64
 import json
 import struct
-from collections.abc import Iterator
-from typing import Annotated, Any, Literal, NoReturn, Self, get_args
+from collections.abc import Callable, Iterable, Iterator
+from typing import Annotated, Any, get_args
 
-from pydantic import AfterValidator, BaseModel, Field, TypeAdapter, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, Field, ValidationError, create_model
 
-from agent_tts.errors import BadMessage, SpeechError, UnknownType, UnsupportedFormat
-from agent_tts.options import Sampling, SpeechOptions
-from agent_tts.protocol.adapter import Message, ProtocolAdapter
-from agent_tts.protocol.context import AudioChunk
-from agent_tts.protocol.formats import ENCODINGS, Encoding, SampleRate, check_format
-from agent_tts.protocol.options import Lenient, Strict, option_model, sampling_of, speech_options
-from agent_tts.protocol.validation import UNKNOWN_FIELD, first_complaint, message_error, parse
+from agent_tts.engine_info import FRAME_MS, SAMPLE_RATE
+from agent_tts.errors import BadMessage, SpeechError, UnknownType
+from agent_tts.messages import (
+    Append,
+    Audio,
+    Cancel,
+    Cancelled,
+    End,
+    Finished,
+    Flush,
+    Flushed,
+    Mark,
+    Open,
+    Started,
+    Words,
+)
+from agent_tts.protocol.adapter import (
+    ALL,
+    AskedToMove,
+    Close,
+    Command,
+    Created,
+    Echo,
+    Event,
+    Failed,
+    Ping,
+    Played,
+    Pong,
+    ProtocolAdapter,
+    Update,
+    Updated,
+)
+from agent_tts.protocol.formats import ENCODINGS
+from agent_tts.protocol.options import Framing, Lenient, SessionConfig, refuse
+from agent_tts.protocol.validation import parse
 
 SUBPROTOCOL = "agent_tts.v1"
 
@@ -30,81 +58,19 @@ MAX_ID = 128
 MAX_UNKNOWN = 32  # unknown fields that a client is told of, by one message and by one session
 MAX_UNKNOWN_CHARS = 64  # of the path of each
 
-# Minimum of lead_ms: one frame, plus the time to wake several utterances at once. A lower lead would cause gaps. The
-# node's maximum limits the audio that a cancel discards.
-MIN_LEAD_MS = 120
+MAX_WORDS = 200  # per message: about 80 bytes each, so that a message fits any data channel
 
 Id = Annotated[str, Field(min_length=1, max_length=MAX_ID)]
-Framing = Literal["binary", "base64"]
 Milliseconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
+
+# A message of the protocol as a dict with its `type`. One that comes from a client is not validated yet.
+Message = dict[str, Any]
 
 # ---------------------------------------------------------------- client -> server
 
 
-class OutputFormat(Strict):
-    """The format in which audio is sent."""
-
-    encoding: Encoding = "pcm_s16le"
-    sample_rate: SampleRate = 24_000
-    bit_rate: int | None = Field(None, ge=8_000, le=320_000)  # bits per second of ogg_opus and mp3; None: the default
-    framing: Framing = "binary"
-
-    @model_validator(mode="after")
-    def _has_an_encoder(self) -> Self:
-        try:
-            check_format(self.encoding, self.sample_rate)
-        except UnsupportedFormat as error:
-            raise ValueError(error.message) from None
-        return self
-
-
-class SamplingFields(option_model(Sampling)):  # type: ignore[misc]
-    """See `Sampling`."""
-
-
-class SessionConfig(option_model(SpeechOptions)):  # type: ignore[misc]
-    """All options of a client. A context inherits its session's options and may override each."""
-
-    timestamps: Literal["word", "none"] = "word"
-    output: OutputFormat = OutputFormat()
-    sampling: SamplingFields = SamplingFields()
-
-    @field_validator("language", mode="before")
-    @classmethod
-    def _null_is_auto(cls, value: object) -> object:
-        return "auto" if value is None else value
-
-    def merged(self, fields: dict[str, Any], max_lead_ms: int) -> SessionConfig:
-        """This configuration with `fields` replaced; `output` and `sampling` are merged field by field.
-
-        Raises:
-            BadMessage, UnsupportedFormat: a field is unknown or not allowed; the configuration is unchanged.
-        """
-        new = self.model_dump(exclude={"lexicon"}) | {"lexicon": self.lexicon}  # made once, not for each context
-        for name, value in fields.items():
-            nested = new.get(name)
-            new[name] = {**nested, **value} if isinstance(nested, dict) and isinstance(value, dict) else value
-        new |= replaced_by(fields)
-        try:
-            merged: SessionConfig = SessionConfig.model_validate(new)
-        except ValidationError as error:
-            _refuse(error, "session")
-        if merged.lead_ms is not None:
-            merged = merged.model_copy(update={"lead_ms": min(max(merged.lead_ms, MIN_LEAD_MS), max_lead_ms)})
-        return merged
-
-    def options(self) -> SpeechOptions:
-        return speech_options(self, sampling=sampling_of(self.sampling))
-
-
-def replaced_by(fields: dict[str, Any]) -> dict[str, None]:
-    """What `fields` replace besides themselves: a voice replaces an earlier speaker embedding, and the reverse."""
-    pairs = (("voice", "speaker_embedding"), ("speaker_embedding", "voice"))
-    return {other: None for name, other in pairs if fields.get(name) is not None and other not in fields}
-
-
 def _not_star(context_id: str) -> str:
-    if context_id == "*":
+    if context_id == ALL:
         raise ValueError("should not be '*', which stands for every context")
     return context_id
 
@@ -112,73 +78,42 @@ def _not_star(context_id: str) -> str:
 NewId = Annotated[Id, AfterValidator(_not_star)]
 
 
-class SessionUpdate(Lenient):
-    type: Literal["session.update"]
-    session: dict[str, Any]
+def _model(**fields: Any) -> type[BaseModel]:
+    required: dict[str, Any] = {name: hint if isinstance(hint, tuple) else (hint, ...) for name, hint in fields.items()}
+    return create_model("Message", __base__=Lenient, **required)
 
 
-class ContextOpen(Lenient, extra="allow"):
+class _Opening(Lenient, extra="allow"):
     """Further fields override the session's."""
 
-    type: Literal["context.open"]
     context_id: NewId
 
-    @property
-    def overrides(self) -> dict[str, Any]:
-        return dict(self.model_extra or {})
 
+_FLUSH_ID = (Annotated[str, Field(max_length=128)], "")
+_PLAYED_MS = (Milliseconds | None, None)
+_T = (int | Annotated[float, Field(allow_inf_nan=False)] | Annotated[str, Field(max_length=128)] | None, None)
 
-class TextAppend(Lenient):
-    type: Literal["text.append"]
-    context_id: NewId
-    text: str
-
-
-class ContextFlush(Lenient):
-    type: Literal["context.flush"]
-    context_id: Id
-    flush_id: str = Field("", max_length=128)
-
-
-class ContextEnd(Lenient):
-    type: Literal["context.end"]
-    context_id: Id
-
-
-class ContextCancel(Lenient):
-    type: Literal["context.cancel"]
-    context_id: Id
-    played_ms: Milliseconds | None = None
-
-
-class PlaybackAck(Lenient):
-    type: Literal["playback.ack"]
-    context_id: Id
-    played_ms: Milliseconds
-
-
-class Ping(Lenient):
-    type: Literal["ping"]
-    t: int | Annotated[float, Field(allow_inf_nan=False)] | Annotated[str, Field(max_length=128)] | None = None
-
-
-class SessionClose(Lenient):
-    type: Literal["session.close"]
-
-
-ClientMessage = (
-    SessionUpdate
-    | ContextOpen
-    | TextAppend
-    | ContextFlush
-    | ContextEnd
-    | ContextCancel
-    | PlaybackAck
-    | Ping
-    | SessionClose
-)
-_CLASSES: tuple[type[BaseModel], ...] = get_args(ClientMessage)
-_ADAPTER: TypeAdapter[ClientMessage] = TypeAdapter(Annotated[ClientMessage, Field(discriminator="type")])
+# For each type of message the fields that it has, and the command that it is.
+_COMMANDS: dict[str, tuple[type[BaseModel], Callable[[Any], Command]]] = {
+    "session.update": (_model(session=dict[str, Any]), lambda told: Update(told.session)),
+    "context.open": (_Opening, lambda told: Open(told.context_id, told.model_extra)),
+    "text.append": (_model(context_id=NewId, text=str), lambda told: Append(told.context_id, told.text)),
+    "context.flush": (
+        _model(context_id=Id, flush_id=_FLUSH_ID),
+        lambda told: Flush(told.context_id, told.flush_id),
+    ),
+    "context.end": (_model(context_id=Id), lambda told: End(told.context_id)),
+    "context.cancel": (
+        _model(context_id=Id, played_ms=_PLAYED_MS),
+        lambda told: Cancel(told.context_id, told.played_ms),
+    ),
+    "playback.ack": (
+        _model(context_id=Id, played_ms=Milliseconds),
+        lambda told: Played(told.context_id, told.played_ms),
+    ),
+    "ping": (_model(t=_T), lambda told: Ping(told.t)),
+    "session.close": (_model(), lambda told: Close()),
+}
 
 # The fields of an object by name; of a field that is an object, its own fields.
 Fields = dict[str, "Fields"]
@@ -198,7 +133,7 @@ def _paths(fields: Fields, parent: str = "") -> Iterator[str]:
 
 _SESSION = _fields_of(SessionConfig)
 # The fields of each type of message.
-_FIELDS = {get_args(cls.model_fields["type"].annotation)[0]: _fields_of(cls) for cls in _CLASSES}
+_FIELDS = {name: _fields_of(model) for name, (model, _) in _COMMANDS.items()}
 _FIELDS["session.update"]["session"] = _SESSION
 _FIELDS["context.open"] |= _SESSION
 TYPES = list(_FIELDS)
@@ -220,22 +155,24 @@ def context_of(message: Message) -> str | None:
     return context_id if isinstance(context_id, str) and 0 < len(context_id) <= MAX_ID else None
 
 
-def check(message: Message) -> tuple[ClientMessage, list[str]]:
-    """Validate one message of a client. Returns it without the fields that this version does not know, and their paths.
+def check(message: Message) -> tuple[Command, list[str]]:
+    """The command in one message of a client, without the fields that this version does not know, and their paths.
 
     There are at most `MAX_UNKNOWN` paths (`session.output.gain`), in printable ASCII.
 
     Raises:
         BadMessage, UnknownType: a known field is wrong; the error tells none of the content.
     """
-    if message.get("type") not in TYPES:
+    type_ = message.get("type")
+    if type_ not in TYPES:
         raise UnknownType(f"type is one of {', '.join(TYPES)}")
     unknown: list[str] = []
-    known = _known(message, _FIELDS[message["type"]], unknown)
+    known = _known({name: message[name] for name in message if name != "type"}, _FIELDS[type_], unknown)
+    model, command = _COMMANDS[type_]
     try:
-        return _ADAPTER.validate_python(known), unknown
+        return command(model.model_validate(known)), unknown
     except ValidationError as error:
-        _refuse(error, "message", skip=1)
+        refuse(error, "message")
 
 
 def unknown_fields(session: Message) -> list[str]:
@@ -259,43 +196,13 @@ def _known(value: Message, fields: Fields, unknown: list[str], parent: str = "")
     return known
 
 
-def _refuse(error: ValidationError, what: str, skip: int = 0) -> NoReturn:
-    """Raise the error of a configuration or a message. `skip`: leading parts of the path that pydantic adds."""
-    complaint = first_complaint(error)
-    complaint = complaint._replace(path=complaint.path[skip:])
-    where = complaint.path
-    if complaint.kind == UNKNOWN_FIELD:
-        nested: dict[str, type[BaseModel]] = {"output": OutputFormat, "sampling": SamplingFields}
-        allowed = nested.get(where[0], SessionConfig) if len(where) > 1 else SessionConfig
-        raise BadMessage(f"{what} has a field that is not known; fields are {', '.join(allowed.model_fields)}")
-    raise message_error(complaint, ".".join([what, *where]))
-
-
 # ---------------------------------------------------------------- server -> client
+
+_JSON = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 
 
 def build(type_: str, **fields: Any) -> Message:
     return {"type": type_, **fields}
-
-
-def build_error(error: SpeechError, *, context_id: str | None = None, fatal: bool = False) -> Message:
-    return build(
-        "error",
-        code=error.code,
-        message=error.message,
-        context_id=context_id,
-        fatal=fatal,
-        retry_after_ms=error.retry_after_ms,
-    )
-
-
-def build_warning(fields: list[str], *, context_id: str | None = None) -> Message:
-    """The warning that a message had `fields` that are not known."""
-    message = "fields that this node does not know are ignored; session.created names those that it knows, in features"
-    return build("warning", code="unknown_field", message=message, context_id=context_id, fields=fields)
-
-
-_JSON = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 
 
 def dump(message: Message) -> str:
@@ -308,17 +215,90 @@ def header(context_no: int, first_sample: int, flags: int) -> bytes:
     return HEADER.pack(VERSION, KIND_AUDIO, flags, context_no, first_sample)
 
 
+def build_warning(fields: list[str], context_id: str | None) -> Message:
+    """The warning that a message had `fields` that are not known."""
+    message = "fields that this node does not know are ignored; session.created names those that it knows, in features"
+    return {"type": "warning", "code": "unknown_field", "message": message, "context_id": context_id, "fields": fields}
+
+
 class NativeAdapter(ProtocolAdapter):
-    """The adapter of this protocol, which needs no translation."""
+    """The adapter of this protocol. A message that is longer than `max_message` bytes is left out, or some of it."""
 
-    def decode(self, data: str | bytes) -> Iterator[Message]:
-        yield load(data)
+    max_message: int | None = None
 
-    def encode(self, item: Message | AudioChunk) -> tuple[str | bytes]:
-        if not isinstance(item, AudioChunk):
-            return (dump(item),)
-        if not item.base64:
-            return (header(item.context_no, item.first_sample, item.flags) + item.payload,)
-        audio = base64.b64encode(item.payload).decode()
-        fields = {"context_id": item.context_id, "first_sample": item.first_sample, "flags": item.flags}
-        return (dump(build("audio", **fields, audio=audio)),)
+    def __init__(self) -> None:
+        # Unknown fields that the client was told of, each once.
+        self._warned: set[str] = set()
+
+    def decode(self, data: str | bytes) -> Iterator[Command]:
+        message = load(data)
+        context_id = context_of(message)
+        try:
+            command, unknown = check(message)
+        except SpeechError as error:
+            raise error.about(context_id) from None
+        new = [path for path in dict.fromkeys(unknown) if path not in self._warned]
+        if new := new[: MAX_UNKNOWN - len(self._warned)]:
+            self._warned.update(new)
+            yield Echo(build_warning(new, context_id))
+        yield command
+
+    def encode(self, event: Event) -> Iterable[str | bytes]:
+        if isinstance(event, Audio) and not event.base64:
+            return (header(event.context_no, event.first_sample, event.flags) + event.payload,)
+        texts = map(dump, _messages(event))
+        if self.max_message is None:
+            return texts
+        return [text for text in texts if len(text) <= self.max_message] or self._shortened(event)
+
+    def _shortened(self, event: Event) -> list[str]:
+        """A `context.cancelled` without its texts; nothing for a word that is far too long."""
+        if not isinstance(event, Cancelled):
+            return []
+        return [dump(message | {"heard_text": None, "unheard_text": None}) for message in _messages(event)]
+
+
+# Events whose fields are those of their message.
+_TYPES = {
+    Started: "context.started",
+    Mark: "mark",
+    Flushed: "context.flushed",
+    Cancelled: "context.cancelled",
+    AskedToMove: "session.draining",
+    Pong: "pong",
+}
+
+
+def _messages(event: Event) -> Iterator[Message]:
+    match event:
+        case Audio(id=context_id, first_sample=first_sample, flags=flags, payload=payload):
+            fields = {"context_id": context_id, "first_sample": first_sample, "flags": flags}
+            yield {"type": "audio", **fields, "audio": base64.b64encode(payload).decode()}
+        case Words(id=context_id, kind=kind, words=words):
+            told = [_fields(word) for word in words]
+            for first in range(0, len(told), MAX_WORDS):
+                some = told[first : first + MAX_WORDS]
+                yield {"type": "words", "context_id": context_id, "kind": kind, "words": some}
+        case Finished():
+            names = ("context_no", "reason", "audio_ms", "ttfa_ms", "rtf", "cut")
+            fields = {name: getattr(event, name) for name in names}
+            yield {"type": "context.done", "context_id": event.id, **fields}
+        case Failed(id=context_id, error=error, fatal=fatal):
+            fields = {"context_id": context_id, "fatal": fatal, "retry_after_ms": error.retry_after_ms}
+            yield {"type": "error", "code": error.code, "message": error.message, **fields}
+        case Created():
+            about = {"sample_rate": SAMPLE_RATE, "frame_ms": FRAME_MS, "features": FEATURES}
+            yield {"type": "session.created", "protocol": SUBPROTOCOL, **about, **_fields(event)}
+        case Updated(session=session):
+            yield {"type": "session.updated", "session": session.model_dump()}
+        case Echo(item=item):
+            yield item
+        case Pong(played=None):
+            yield {"type": "pong", "t": event.t}
+        case _:
+            yield {"type": _TYPES[type(event)], **_fields(event)}
+
+
+def _fields(told: Any) -> Message:
+    """The fields of a dataclass, by their names in the protocol."""
+    return {"context_id" if name == "id" else name: getattr(told, name) for name in told.__match_args__}

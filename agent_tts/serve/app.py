@@ -33,7 +33,7 @@ from agent_tts.ipc.front_messages import ClosePeer, FrontPage
 from agent_tts.serve.dialects import routes as dialects
 from agent_tts.serve.fair_queue import Flow
 from agent_tts.serve.guard import Guard
-from agent_tts.serve.ledger_client import OwnLedger
+from agent_tts.serve.ledger_client import NodeLedger
 from agent_tts.serve.local_engine import service_of
 from agent_tts.serve.node import Node
 from agent_tts.serve.routes import detect, http, rtc, voices
@@ -45,7 +45,6 @@ from agent_tts.serve.telemetry.metrics import Metrics
 from agent_tts.serve.telemetry.tracing import spans_of
 from agent_tts.serve.transports.websocket import NATIVE, StreamEndpoint
 from agent_tts.speech.audio.manifest import signer_of
-from agent_tts.speech.engine_handle import EngineClientFactory
 from agent_tts.speech.service import SpeechService
 from agent_tts.voices.library import VoiceLibrary
 
@@ -98,21 +97,17 @@ def extension_of(settings: Settings, place: str | None) -> Extension | None:
 
 def create_app(
     settings: Settings,
-    make_client: EngineClientFactory | None = None,
+    service: SpeechService | None = None,
     extension: Extension | None = None,
     supervisor: SupervisorClient | None = None,
-    links: Sequence[EngineClientFactory] | None = None,
-    service: SpeechService | None = None,
 ) -> FastAPI:
     """A node as an application; its engines start with the lifespan.
 
     If one does not start, the lifespan fails and `app.state.start_error` holds the error, which servers do not report.
 
     Args:
-        make_client: makes the client of its only engine; None starts engine processes as set.
+        service: its engines, which may have begun to start; None: processes as set.
         supervisor: what it is a front of; None: it is the only one.
-        links: make the links to engines that others start and try, in place of clients of its own engines.
-        service: of engines that start already, in place of one that is made here.
 
     Raises:
         SettingsError: the voice library, the lexicon or telemetry cannot be set up with these settings.
@@ -121,8 +116,7 @@ def create_app(
     spans = spans_of(settings.telemetry, front=front)
     metrics = Metrics(spans, front or 0)
     if service is None:
-        clients = links or (None if make_client is None else [make_client])
-        service = service_of(settings, clients, tries=links is None, prefers=front or 0)
+        service = service_of(settings)
     if supervisor is None:
         service.observe(EngineMetrics(metrics.registry))
     node = Node(settings, service, Guard(settings, metrics, ledger=supervisor), metrics, supervisor)
@@ -147,7 +141,7 @@ def create_app(
                 closing.push_async_callback(extension.close)
                 await extension.start()
             closing.callback(asyncio.create_task(_probe_lag(node), name="loop lag probe").cancel)
-            if isinstance(own := node.guard.ledger, OwnLedger) and own.fleet is not None:
+            if isinstance(own := node.guard.ledger, NodeLedger) and own.fleet is not None:
                 own.fleet.show(metrics.registry)
                 closing.push_async_callback(_ended, asyncio.create_task(own.fleet.run(), name="fleet"))
             if service.library is not None and (store := service.library.store) is not None:

@@ -1,31 +1,22 @@
-"""Pronunciation dictionaries that clients keep on the node: a JSON file each, by id.
-
-A file is replaced as a whole, and changes wait for each other, so any number of processes may share the folder.
-"""
+"""Pronunciation dictionaries that clients keep on the node: a JSON file each, by id."""
 
 from __future__ import annotations
 
-import errno
-import os
 import re
 import secrets
-import threading
-from collections.abc import Container, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal, Self
 
-from loguru import logger
 from pydantic import TypeAdapter
 
 from agent_tts.config import settings as config
-from agent_tts.errors import Internal, InvalidRequest, SettingsError, StorageFull, UnknownDictionary
-from agent_tts.file_lock import file_lock
+from agent_tts.errors import InvalidRequest, UnknownDictionary
 from agent_tts.lexicon import Entry, Lexicon
 from agent_tts.phones import to_ipa
-from agent_tts.voices.library import default_folder
+from agent_tts.records import Records, folder_of, regular, write_file
 
 MAX_RULES = 1_000  # of one dictionary
 RULES_BYTES = 1_024 * MAX_RULES  # of a request with rules
@@ -33,9 +24,7 @@ MAX_VERSIONS = 8  # of one dictionary that are kept, the latest ones
 MAX_NAME = 256  # characters
 MAX_DESCRIPTION = 2_048  # characters
 
-_ID = re.compile(r"[0-9a-f]{20}")
-_TEMPORARY = ".temporary-"
-_LOCK = ".lock"
+_NAME = re.compile(r"[0-9a-f]{20}\.json")  # of a file
 _CACHED = 64  # compiled lexicons in memory
 
 
@@ -116,57 +105,34 @@ _FILE = TypeAdapter(Dictionary)
 class Dictionaries:
     """The dictionaries in a folder, at most `limit`; the folder is made when the first one is added.
 
-    `all`, `add` and `change` may take a second of computing: any thread may call them.
+    `all`, `add` and `change` may take a second of computing, and `delete` waits for them: threads call them.
     """
 
     def __init__(self, folder: Path, limit: int) -> None:
-        self._folder = folder
+        self._records = Records(
+            folder, "pronunciation dictionary", lambda name: _NAME.fullmatch(name) is not None, _read
+        )
         self._limit = limit
-        self._changing = threading.Lock()
-        # By id: (inode, modification time) when read, and the dictionary.
-        self._read: dict[str, tuple[tuple[int, int], Dictionary]] = {}
         # By the ids of versions, the oldest first.
         self._compiled: dict[tuple[str, ...], Lexicon] = {}
 
     @classmethod
     def of(cls, settings: config.Dictionaries) -> Self:
         """The dictionaries of these settings. Raises `SettingsError` if there is no absolute folder."""
-        try:
-            given = settings.folder
-            folder = Path(given).expanduser() if given else default_folder().with_name("dictionaries")
-        except RuntimeError as error:
-            raise SettingsError("dictionaries.folder: there is no home folder; set an absolute path") from error
-        if not folder.is_absolute():
-            raise SettingsError("dictionaries.folder: it has to be absolute or start with ~")
-        return cls(folder, settings.limit)
+        return cls(folder_of("dictionaries.folder", settings.folder, "dictionaries"), settings.limit)
 
     def all(self) -> list[Dictionary]:
         """All dictionaries, the newest first; a damaged one is left out and logged."""
-        found = []
-        for name in self._names():
-            try:
-                found.append(self.get(name))
-            except UnknownDictionary:  # damaged, or deleted meanwhile
-                continue
-        return sorted(found, key=lambda each: (each.created_at, each.id), reverse=True)
+        return sorted(self._records.all(), key=lambda each: (each.created_at, each.id), reverse=True)
 
     def get(self, dictionary_id: str) -> Dictionary:
         """The dictionary of an id; raises `UnknownDictionary` if there is none, or it is damaged."""
-        path = self._path(dictionary_id)
         try:
-            with path.open("rb") as file:
-                at = os.fstat(file.fileno())
-                identity = (at.st_ino, at.st_mtime_ns)
-                known = self._read.get(dictionary_id)
-                if known is None or known[0] != identity:
-                    known = self._read[dictionary_id] = (identity, _FILE.validate_json(file.read()))
+            return self._records.get(_file(dictionary_id))
         except FileNotFoundError:
-            self._read.pop(dictionary_id, None)
             raise _unknown() from None
-        except (OSError, ValueError) as error:
-            logger.warning("the dictionary {!r} is damaged and left out: {}", dictionary_id, type(error).__name__)
+        except ValueError:
             raise UnknownDictionary("this pronunciation dictionary is damaged: delete it and add it again") from None
-        return known[1]
 
     def lexicon(self, wanted: Sequence[tuple[str, str | None]]) -> Lexicon:
         """The lexicon of dictionaries, by id and version, where None is the latest; the first rule for a word counts.
@@ -191,8 +157,8 @@ class Dictionaries:
             StorageFull, Internal: the disk is full or refuses it.
         """
         version = Version.of(rules)
-        with self._alone():
-            if len(self._names()) >= self._limit:
+        with self._records.changing("stored"):
+            if len(self._records.names()) >= self._limit:
                 raise InvalidRequest(
                     f"this node stores {self._limit} pronunciation dictionaries at most: delete one first"
                 )
@@ -213,7 +179,7 @@ class Dictionaries:
             instead_of: the words whose rules `rules` replace; None: all.
         """
         self.get(dictionary_id)
-        with self._alone():
+        with self._records.changing("changed"):
             changed = self.get(dictionary_id)
             old = () if instead_of is None else changed.latest.rules
             kept = (rule for rule in old if instead_of is not None and rule.written not in instead_of)
@@ -228,62 +194,27 @@ class Dictionaries:
 
     def delete(self, dictionary_id: str) -> None:
         """Delete a dictionary with all its versions. Raises `UnknownDictionary`, or `Internal` if the disk refuses."""
-        with self._alone():
-            self._read.pop(dictionary_id, None)
-            try:
-                self._path(dictionary_id).unlink()
-            except FileNotFoundError:
-                raise _unknown() from None
-            except OSError as error:
-                raise _refused("deleted", error) from error
-
-    # ------------------------------------------------------------ inside
-
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Keep other threads, and other processes of this machine, from changing a dictionary."""
-        with self._changing, ExitStack() as locked:
-            try:
-                locked.enter_context(file_lock(self._folder / _LOCK))
-            except BlockingIOError:
-                raise Internal("another process changes the dictionaries: try again", retry_after_ms=1_000) from None
-            except OSError as error:
-                raise _refused("changed", error) from error
-            yield
-
-    def _names(self) -> list[str]:
-        try:
-            return [path.stem for path in self._folder.iterdir() if path.suffix == ".json" and _ID.fullmatch(path.stem)]
-        except FileNotFoundError:
-            return []
-
-    def _path(self, dictionary_id: str) -> Path:
-        if not _ID.fullmatch(dictionary_id):
+        file = _file(dictionary_id)
+        if file not in self._records.names():
             raise _unknown()
-        return self._folder / f"{dictionary_id}.json"
+        with self._records.changing("deleted"):
+            if not self._records.drop(file):
+                raise _unknown()
 
     def _store(self, dictionary: Dictionary) -> Dictionary:
-        path = self._path(dictionary.id)
-        temporary = path.with_name(f"{_TEMPORARY}{secrets.token_hex(8)}")
-        try:
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            try:
-                temporary.write_bytes(_FILE.dump_json(dictionary))
-                temporary.chmod(0o600)
-                temporary.replace(path)
-            finally:
-                temporary.unlink(missing_ok=True)
-        except OSError as error:
-            raise _refused("stored", error) from error
+        with self._records.temporary() as made:
+            write_file(made, _FILE.dump_json(dictionary))
+            self._records.put(made, _file(dictionary.id))
         return dictionary
+
+
+def _file(dictionary_id: str) -> str:
+    return f"{dictionary_id}.json"
+
+
+def _read(path: Path) -> Dictionary:
+    return _FILE.validate_json(regular(path).read_bytes())
 
 
 def _unknown() -> UnknownDictionary:
     return UnknownDictionary("this node has no such pronunciation dictionary: add it first")
-
-
-def _refused(what: str, error: OSError) -> StorageFull | Internal:
-    logger.error("a pronunciation dictionary cannot be {}: {}", what, error.strerror)
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return StorageFull(f"the dictionary cannot be {what}: the node's disk is full")
-    return Internal(f"the dictionary cannot be {what}; the reason is in the node's log")

@@ -46,6 +46,7 @@ from agent_tts.ipc.front_messages import (
 )
 from agent_tts.serve.app import create_app, extension_of
 from agent_tts.serve.listener import share
+from agent_tts.serve.local_engine import service_of
 from agent_tts.serve.process import event_loop_factory, raise_limit_of_files, warm_up
 from agent_tts.serve.server import NodeServer
 from agent_tts.serve.supervisor_client import SupervisorClient
@@ -103,19 +104,16 @@ class Front:
         raise_limit_of_files(settings, warn=FrontServer.warns)
         try:
             listeners = [] if setup.port is None else [share(settings, setup.port)]
-            app = create_app(
-                settings,
-                extension=extension_of(settings, setup.extension),
-                supervisor=SupervisorClient(setup.number, self._channel, setup.token_secret),
-                links=[self._link_to(settings, engine) for engine in range(setup.engines)],
-            )
+            links = [self._link_to(settings, engine) for engine in range(setup.engines)]
+            self._service = service_of(settings, links, tries=False, prefers=setup.number)
+            supervisor = SupervisorClient(setup.number, self._channel, bytes.fromhex(setup.token_secret))
+            app = create_app(settings, self._service, extension_of(settings, setup.extension), supervisor)
             server = FrontServer(app, settings, lambda _: self._channel.tell(FrontReady()))
         except SettingsError as error:
             return str(error)
         lost = app.state.node.metrics.log_lost
         log.on_lost = lambda why: lost.labels(why).inc()
         warm_up(app)
-        self._service = app.state.node.service
         self._built.set_result((server, listeners))
         return None
 

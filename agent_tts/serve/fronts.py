@@ -38,11 +38,14 @@ class Role(NamedTuple):
 
 def roles(settings: Settings, extension: str | None) -> list[Role]:
     """The front processes of a node, by number; logs why there are fewer than set."""
+    count = front_count(settings)
+    if settings.fronts not in ("auto", count):
+        logger.warning("fronts: {} are set, but on this system a node has one", settings.fronts)
     calls = settings.agent.processes if extension == AGENT else 0
     if calls and sys.platform != "linux":
         logger.warning("agent.processes: {} are set, but on this system calls run in the node's process", calls)
         calls = 0
-    return [Role(True, RELAY if calls else extension)] * front_count(settings) + [Role(False, extension)] * calls
+    return [Role(True, RELAY if calls else extension)] * count + [Role(False, extension)] * calls
 
 
 def front_count(settings: Settings) -> int:

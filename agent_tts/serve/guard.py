@@ -18,8 +18,8 @@ from agent_tts.errors import RateLimited, SpeechError, Unauthorized
 from agent_tts.ipc.front_messages import Claim, Place, Token
 from agent_tts.serve.connections import CONNECTION
 from agent_tts.serve.keys import Keys
-from agent_tts.serve.ledger import NO_TOKEN, Ledger
-from agent_tts.serve.ledger_client import LedgerClient, OwnLedger
+from agent_tts.serve.ledger import NO_TOKEN
+from agent_tts.serve.ledger_client import LedgerClient, NodeLedger
 from agent_tts.serve.telemetry.metrics import Metrics
 from agent_tts.serve.tokens import Tokens
 
@@ -70,7 +70,7 @@ class Guard:
         ledger: LedgerClient | None = None,
     ) -> None:
         self._metrics = metrics
-        self.ledger: LedgerClient = ledger or OwnLedger(Ledger(settings), clock, settings.fleet)
+        self.ledger: LedgerClient = ledger or NodeLedger(settings, clock)
         self._clock = clock
         # Of claims, which are never used again.
         self._numbers = itertools.count()

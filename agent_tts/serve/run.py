@@ -1,4 +1,4 @@
-"""Run a node with one front until SIGTERM or SIGINT."""
+"""Run a node until SIGTERM or SIGINT: one front in this process, or several below it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import logging
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from loguru import logger
@@ -19,11 +19,13 @@ from agent_tts.config.hub import with_local_models
 from agent_tts.config.settings import Settings
 from agent_tts.errors import EngineLost
 from agent_tts.in_child import settle, without_collections
-from agent_tts.serve.listener import listen
+from agent_tts.serve.fronts import Role, roles
+from agent_tts.serve.listener import listen, reserve, url_of
 from agent_tts.serve.local_engine import service_of
 from agent_tts.serve.process import event_loop_factory, raise_limit_of_files, warm_up
 from agent_tts.serve.reload import Reader, Reload
 from agent_tts.serve.telemetry.logs import StderrLog, log_to_stderr, report_fault
+from agent_tts.serve.tls import server_context
 
 if TYPE_CHECKING:
     from agent_tts.serve.app import Extension
@@ -38,11 +40,12 @@ def run(
     """Serve until SIGTERM or SIGINT.
 
     Returns the exit code: 0 after a drain, 128 + the signal when a second one ended the drain, 1 when an engine does
-    not start or keeps dying.
+    not start, or an engine or a front keeps dying.
 
     Args:
         on_ready: called once, with the node's URL, when it takes requests.
-        extension: served beside the node's own routes; or what makes it, as `app.extension_of` takes it.
+        extension: what makes a part that is served beside the node's own routes, as `app.extension_of` takes it; or
+            that part itself, with which the node has one front.
         read_again: reads the settings again at SIGHUP.
 
     Raises:
@@ -51,14 +54,21 @@ def run(
     log = log_to_stderr(settings.log_level, settings.log_format)
     with contextlib.ExitStack() as closing:
         closing.callback(logger.remove)
+        parts = roles(settings, extension) if extension is None or isinstance(extension, str) else []
         raise_limit_of_files(settings)
         reload = None if read_again is None else Reload(read_again, settings)
         settings = with_local_models(settings)
-        listener = closing.enter_context(contextlib.closing(listen(settings)))
+        if len(parts) > 1:
+            server_context(settings.tls)  # its errors come before anything has started
+            reserved = closing.enter_context(reserve(settings))
+            serving = _supervise(settings, parts, reserved, on_ready, reload)
+        else:
+            listener = closing.enter_context(contextlib.closing(listen(settings)))
+            serving = _serve(settings, listener, log, on_ready, extension, reload)
         with asyncio.Runner(loop_factory=event_loop_factory()) as runner:
             runner.get_loop().set_exception_handler(report_fault)
             try:
-                return runner.run(_serve(settings, listener, log, on_ready, extension, reload))
+                return runner.run(serving)
             except asyncio.CancelledError:
                 return 128 + signal.SIGTERM
             except EngineLost as error:
@@ -66,6 +76,20 @@ def run(
                 return 1
             finally:
                 gc.unfreeze()
+
+
+async def _supervise(
+    settings: Settings,
+    parts: Sequence[Role],
+    reserved: socket.socket,
+    on_ready: Callable[[str], None],
+    reload: Reload | None,
+) -> int:
+    from agent_tts.serve.supervisor import Supervisor
+
+    url = url_of(reserved, settings)
+    node = Supervisor(settings, parts, reserved.getsockname()[1], lambda: on_ready(url))
+    return await node.serve(reload)
 
 
 async def _serve(
@@ -76,7 +100,7 @@ async def _serve(
     extension: Extension | str | None,
     reload: Reload | None,
 ) -> int:
-    """See `run`. The application, whose import takes 1 s, is made while the engines start."""
+    """Serve with one front. The application, whose import takes 1 s, is made while the engines start."""
 
     def ready(url: str) -> None:
         settle()
@@ -94,7 +118,7 @@ async def _serve(
 
                 if isinstance(extension, str):
                     extension = await asyncio.to_thread(extension_of, settings, extension)
-            app = create_app(settings, extension=extension, service=service)
+            app = create_app(settings, service, extension)
             warm_up(app)
         lost = app.state.node.metrics.log_lost
         log.on_lost = lambda why: lost.labels(why).inc()

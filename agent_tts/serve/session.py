@@ -1,6 +1,6 @@
-"""The protocol of one client, independent of the transport: messages in, messages and audio out. No I/O.
+"""The contexts of one client, independent of the transport and the dialect: commands in, events out. No I/O.
 
-The transport (WebSocket, WebRTC) calls `receive` with incoming messages and `poll` for outgoing ones. Audio that is
+The transport (WebSocket, WebRTC) calls `receive` with an adapter's commands and `poll` for events. Audio that is
 not polled stays in the engine's credit window, so a slow client delays only itself.
 """
 
@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from agent_tts.engine_info import FRAME_MS, SAMPLE_RATE
+from agent_tts.engine_info import SAMPLE_RATE
 from agent_tts.errors import (
     BadMessage,
     ContextExists,
@@ -24,13 +23,25 @@ from agent_tts.errors import (
     TextTooLong,
     UnknownContext,
 )
-from agent_tts.events import RequestFinished, RequestStarted
-from agent_tts.protocol import v1 as protocol
-from agent_tts.protocol.adapter import Message
-from agent_tts.protocol.context import AudioChunk, Done, Flushed, Mark, Word, Words
+from agent_tts.messages import Append, Audio, Cancel, End, Finished, Flush, Open, Started, Words
+from agent_tts.protocol.adapter import (
+    AskedToMove,
+    Close,
+    Command,
+    Created,
+    Echo,
+    Event,
+    Failed,
+    Ping,
+    Played,
+    Pong,
+    Update,
+    Updated,
+)
+from agent_tts.protocol.options import SessionConfig
 from agent_tts.provenance import declaration
 from agent_tts.serve.node import Node
-from agent_tts.speech.utterance import PCM, Told, Utterance
+from agent_tts.speech.utterance import PCM, Utterance
 from agent_tts.speech.words.timeline import Paces
 
 if TYPE_CHECKING:
@@ -38,7 +49,6 @@ if TYPE_CHECKING:
 
 MAX_REMEMBERED = 64  # ids of failed contexts, so that text in flight does not open them again, and of ended ones
 MAX_FLUSHES = 1_000  # unanswered, per context: each uses memory of the engine
-MAX_WORDS = 200  # per message: about 80 bytes each, so that a message fits any data channel
 MAX_REPLIES = 1_000  # answers that a client may leave unread before it is disconnected
 
 
@@ -65,7 +75,7 @@ class Session:
         self._playout = playout
         self._owner = owner
         self._clock = clock
-        self._config = protocol.SessionConfig(lead_ms=node.settings.lead_ms, normalize=node.settings.normalize)
+        self._config = SessionConfig(lead_ms=node.settings.lead_ms, normalize=node.settings.normalize)
         self._contexts: dict[str, Utterance] = {}
         # Ids of contexts refused or ended without the client's request; text for them is refused.
         self._dead: deque[str] = deque(maxlen=MAX_REMEMBERED)
@@ -75,12 +85,10 @@ class Session:
         # Audio that was polled. Contexts that are open together are heard together: each has its share of the time.
         self.heard_s = 0.0
         self._paces = Paces()
-        # Unknown fields that the client was told of, each once.
-        self._warned: set[str] = set()
-        # Messages that need not wait for audio.
-        self._replies: deque[Message] = deque()
+        # Events that need not wait for audio.
+        self._replies: deque[Event] = deque()
         # Unsent events of the context that was polled last.
-        self._outbox: deque[Message | AudioChunk] = deque()
+        self._outbox: deque[Event] = deque()
         # Open contexts that may have events, in round-robin order.
         self._ready: dict[str, None] = {}
         # Time of the client's last message or of the last end of a context.
@@ -100,30 +108,27 @@ class Session:
 
     # ------------------------------------------------------------ the transport's side
 
-    def receive(self, messages: Iterable[Message]) -> None:
-        """Handle messages of the client, decoded by an adapter. An error is answered and drops the rest of `messages`.
+    def receive(self, commands: Iterable[Command]) -> None:
+        """Obey the commands of an adapter. An error is answered and drops the rest of them.
 
         Raises:
             SlowConsumer: more than `MAX_REPLIES` answers are unread.
         """
         self._active_at = self._clock()
-        context_id = None
+        context_id: str | None = None
         try:
-            for message in messages:
-                context_id = protocol.context_of(message)
-                checked, unknown = protocol.check(message)
-                if unknown:
-                    self._warn(unknown, context_id)
-                self._dispatch(checked)
+            for command in commands:
+                context_id = getattr(command, "id", None)
+                self._dispatch(command)
         except SpeechError as error:
             if error.code in ("at_capacity", "engine_lost", "draining", "context_limit"):
                 self._node.metrics.refused.labels(error.code).inc()
-            self._reply(protocol.build_error(error, context_id=context_id))
+            self._reply(Failed(error.context_id or context_id, error))
         if len(self._replies) > MAX_REPLIES:
             raise SlowConsumer("the client does not read the answers")
 
-    def poll(self) -> Message | AudioChunk | None:
-        """The next item to send, or None when there is nothing now."""
+    def poll(self) -> Event | None:
+        """The next event to tell, or None when there is nothing now."""
         while True:
             if self._outbox:
                 return self._outbox.popleft()
@@ -165,8 +170,7 @@ class Session:
 
     def _ask_to_move(self, reason: str, within_s: float) -> None:
         self._may_be_asked = False
-        fields = {"deadline_ms": round(within_s * 1_000), "reason": reason, "address": self._node.settings.public_url}
-        self._reply(protocol.build("session.draining", **fields))
+        self._reply(AskedToMove(round(within_s * 1_000), reason, self._node.settings.public_url))
 
     def expire(self) -> float:
         """Set `closing` after `session_idle_s` without activity. Returns the seconds until the next check."""
@@ -193,57 +197,53 @@ class Session:
         self._outbox.clear()
         self._ready.clear()
 
-    # ------------------------------------------------------------ messages from the client
+    # ------------------------------------------------------------ commands of the client
 
-    def _dispatch(self, message: protocol.ClientMessage) -> None:
-        match message:
-            case protocol.TextAppend(context_id=context_id, text=text):
+    def _dispatch(self, command: Command) -> None:
+        match command:
+            case Append(id=context_id, content=str(text)):
                 self._append(context_id, text)
-            case protocol.PlaybackAck(context_id=context_id, played_ms=played_ms):
+            case Played(id=context_id, played_ms=played_ms):
                 self._ack(context_id, played_ms)
-            case protocol.ContextOpen(context_id=context_id):
+            case Open(id=context_id, options=overrides):
                 self._release_id(context_id)
                 if context_id in self._contexts:
                     raise ContextExists("this context is open: choose another context_id, or end it first")
-                self._open(context_id, message.overrides)
-            case protocol.ContextFlush(context_id=context_id, flush_id=flush_id):
-                self._flush(context_id, flush_id)
-            case protocol.ContextEnd(context_id=context_id):
+                self._open(context_id, overrides)
+            case Flush(id=context_id, flush_id=flush_id):
+                self._flush(context_id, flush_id or "")
+            case End(id=context_id):
                 self._end(context_id)
-            case protocol.ContextCancel(context_id="*", played_ms=played_ms):
+            case Cancel(id="*", played_ms=played_ms):
                 self._dead.clear()
                 self._cancel_all(played_ms)
-            case protocol.ContextCancel(context_id=context_id, played_ms=played_ms):
+            case Cancel(id=context_id, played_ms=played_ms):
                 if not self._release_id(context_id):
                     self._cancel(self._utterance(context_id), played_ms)
-            case protocol.SessionUpdate(session=fields):
+            case Update(fields=fields):
                 self._update(fields)
-            case protocol.Ping(t=t):
-                self._reply(protocol.build("pong", t=t, **self._played()))
-            case protocol.SessionClose():
+            case Ping(t=t):
+                self._reply(Pong(t, self._played()))
+            case Echo():
+                self._reply(command)
+            case Close():
                 self._leaving = (1000, "closed by the client")
                 self._cancel_all(None)
                 self.waker()
 
-    def _played(self) -> dict[str, dict[str, int]]:
+    def _played(self) -> dict[str, int] | None:
         """What was played of each context, ms, where this node plays it: its client counts on from there."""
         if self._playout is None:
-            return {}
+            return None
         played = {id_: self._playout.played_ms(utterance.context_no) for id_, utterance in self._contexts.items()}
-        return {"played": {id_: ms for id_, ms in played.items() if ms is not None}}
-
-    def _warn(self, unknown: list[str], context_id: str | None) -> None:
-        new = [path for path in dict.fromkeys(unknown) if path not in self._warned]
-        if new := new[: protocol.MAX_UNKNOWN - len(self._warned)]:
-            self._warned.update(new)
-            self._reply(protocol.build_warning(new, context_id=context_id))
+        return {id_: ms for id_, ms in played.items() if ms is not None}
 
     def _update(self, fields: dict[str, object]) -> None:
         config = self._config.merged(fields, self._limits.max_lead_ms)
         if self._node.service.info is not None:
             self._node.service.resolve(config.options())
         self._config = config
-        self._reply(protocol.build("session.updated", session=config.model_dump()))
+        self._reply(Updated(config))
 
     def _open(self, context_id: str, overrides: dict[str, object]) -> Utterance:
         try:
@@ -253,7 +253,7 @@ class Session:
             self._dead.append(context_id)
             raise
 
-    def _admit(self, context_id: str, config: protocol.SessionConfig) -> Utterance:
+    def _admit(self, context_id: str, config: SessionConfig) -> Utterance:
         if self._leaving is not None:
             raise Draining(f"no new context: {self._leaving[1]}")
         if len(self._contexts) >= self._limits.contexts_per_session:
@@ -331,13 +331,12 @@ class Session:
         elif played_ms is None:
             played_ms = utterance.played_ms()
         self._drop_audio(utterance)  # before the cut, which computes the figures of a finished request
-        cut = utterance.cut(played_ms)
-        self._reply(protocol.build("context.cancelled", context_id=utterance.context_id, **asdict(cut)))
+        self._reply(utterance.cut(played_ms))
         self._mark_ready(utterance.context_id)
 
     def _drop_audio(self, utterance: Utterance) -> None:
         number = utterance.context_no
-        dropped = [item for item in self._outbox if isinstance(item, AudioChunk) and item.context_no == number]
+        dropped = [item for item in self._outbox if isinstance(item, Audio) and item.context_no == number]
         for item in dropped:
             self._outbox.remove(item)
         if dropped:
@@ -371,83 +370,55 @@ class Session:
         if utterance.is_unread:
             return False
         event = next(utterance.request.ahead(), None)
-        if isinstance(event, RequestFinished):
+        if isinstance(event, Finished):
             return event.reason in ("end", "length") and playout.is_playing(utterance.context_no)
         return not playout.wants(utterance.context_no)
 
-    def _tell(self, utterance: Utterance, told: Iterable[Told]) -> None:
+    def _tell(self, utterance: Utterance, told: Iterable[Event]) -> None:
         for event in told:
-            if isinstance(event, AudioChunk):
-                self._outbox.append(event)
-                continue
             match event:
-                case Words(kind=kind, words=words):
-                    # Final times stay in order before their audio.
-                    put = self._reply if kind == "estimated" and utterance.done is None else self._outbox.append
-                    self._tell_words(put, utterance.context_id, kind, words)
-                case RequestStarted(queue_ms=queue_ms):
-                    started = {"context_no": utterance.context_no, "queue_ms": queue_ms}
-                    self._reply(protocol.build("context.started", context_id=utterance.context_id, **started))
-                case Mark():
-                    self._outbox.append(protocol.build("mark", context_id=utterance.context_id, **asdict(event)))
-                case Flushed():
-                    message = protocol.build("context.flushed", context_id=utterance.context_id, **asdict(event))
-                    self._outbox.append(message)
-                case Done():
-                    self._tell_done(utterance, event)
+                case Finished():
+                    self._tell_finished(utterance, event)
+                # Final times stay in order before their audio.
+                case Started() | Words(kind="estimated") if utterance.done is None:
+                    self._reply(event)
+                case _:
+                    self._outbox.append(event)
 
-    def _tell_words(self, put: Callable[[Message], None], context_id: str, kind: str, words: Sequence[Word]) -> None:
-        for first in range(0, len(words), MAX_WORDS):
-            some = words[first : first + MAX_WORDS]
-            told = [{name: getattr(word, name) for name in Word.__match_args__} for word in some]
-            put(protocol.build("words", context_id=context_id, kind=kind, words=told))
-
-    def _tell_done(self, utterance: Utterance, done: Done) -> None:
-        context_id, context_no = utterance.context_id, utterance.context_no
+    def _tell_finished(self, utterance: Utterance, event: Finished[str]) -> None:
+        context_id = utterance.context_id
         del self._contexts[context_id]
         self._ready.pop(context_id, None)
         self._done.append(context_id)
         self._active_at = self._clock()
         if self._playout is not None:
-            self._playout.end(context_no)
+            self._playout.end(utterance.context_no)
         if utterance.error is not None:
-            self._outbox.append(protocol.build_error(utterance.error, context_id=context_id))
-        if done.reason in ("length", "error") and not utterance.request.ended:
+            self._outbox.append(Failed(context_id, utterance.error))
+        if event.reason in ("length", "error") and not utterance.request.ended:
             self._dead.append(context_id)
-        message = protocol.build("context.done", context_id=context_id, context_no=context_no, **asdict(done))
-        self._outbox.append(message)
+        self._outbox.append(event)
 
     def _greet(self) -> None:
         info, limits = self._node.service.info, self._limits
-        self._reply(
-            protocol.build(
-                "session.created",
-                session_id=self.id,
-                protocol=protocol.SUBPROTOCOL,
-                engine=info.engine if info else None,
-                model=info.model if info else None,
-                sample_rate=SAMPLE_RATE,
-                frame_ms=FRAME_MS,
-                features=protocol.FEATURES,
-                provenance=declaration(info.watermark if info else None),
-                limits={
-                    "text_message_chars": limits.text_message_chars,
-                    "text_context_chars": limits.text_context_chars,
-                    "message_bytes": limits.message_bytes,
-                    "contexts": limits.contexts_per_session,
-                    "session_idle_s": limits.session_idle_s,
-                    "text_idle_s": limits.text_idle_s,
-                    "max_lead_ms": limits.max_lead_ms,
-                },
-            )
-        )
+        told = {
+            "text_message_chars": limits.text_message_chars,
+            "text_context_chars": limits.text_context_chars,
+            "message_bytes": limits.message_bytes,
+            "contexts": limits.contexts_per_session,
+            "session_idle_s": limits.session_idle_s,
+            "text_idle_s": limits.text_idle_s,
+            "max_lead_ms": limits.max_lead_ms,
+        }
+        engine, model = (info.engine, info.model) if info else (None, None)
+        self._reply(Created(self.id, engine, model, declaration(info.watermark if info else None), told))
 
     def _mark_ready(self, context_id: str) -> None:
         self._ready[context_id] = None
         self.waker()
 
-    def _reply(self, message: Message) -> None:
-        self._replies.append(message)
+    def _reply(self, event: Event) -> None:
+        self._replies.append(event)
         self.waker()
 
 

@@ -5,17 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-import socket
 from collections.abc import Callable, Sequence
 from typing import cast
 
 from loguru import logger
 
-from agent_tts.config.hub import with_local_models
 from agent_tts.config.settings import Settings
 from agent_tts.engine_info import EngineInfo
 from agent_tts.errors import EngineLost, SettingsError, SpeechError
-from agent_tts.messages import EnginePong
 from agent_tts.ipc.channel import NoAnswer
 from agent_tts.ipc.engine_process import EngineProcess, engine_processes
 from agent_tts.ipc.front_messages import (
@@ -29,14 +26,13 @@ from agent_tts.ipc.front_messages import (
     Serve,
     UseSettings,
 )
+from agent_tts.messages import EnginePong
 from agent_tts.processes import Deaths
 from agent_tts.serve.front_process import FrontProcess
 from agent_tts.serve.fronts import Role
-from agent_tts.serve.listener import reserve, url_of
 from agent_tts.serve.node_counts import NodeCounts
-from agent_tts.serve.process import event_loop_factory, raise_limit_of_files
-from agent_tts.serve.reload import Change, Reader, Reload, with_secrets
-from agent_tts.serve.telemetry.logs import log_to_stderr, report_fault
+from agent_tts.serve.process import raise_limit_of_files
+from agent_tts.serve.reload import Change, Reload, with_secrets
 from agent_tts.serve.tls import server_context
 from agent_tts.speech.engine_handle import EngineHandle, EngineObserver
 from agent_tts.speech.service import SpeechService
@@ -49,45 +45,6 @@ LINK_S = 5.0  # for a front to take a link
 RELINK_S = 0.2  # before the next attempt
 USE_S = 30.0  # for a front to use new settings
 CUT_S = 10.0  # beyond `timeouts.drain_s`, for fronts to end their last responses (2 s) and to play out peers (5 s)
-
-
-def supervise(
-    settings: Settings,
-    roles: Sequence[Role],
-    on_ready: Callable[[str], None] = lambda url: None,
-    read_again: Reader | None = None,
-) -> int:
-    """Run a node with several fronts until SIGTERM or SIGINT; see `run.run`, also for the exit code.
-
-    The exit code is 1 as well when a front keeps dying.
-    """
-    log_to_stderr(settings.log_level, settings.log_format)
-    with contextlib.ExitStack() as closing:
-        closing.callback(logger.remove)
-        raise_limit_of_files(settings)
-        reload = None if read_again is None else Reload(read_again, settings)
-        settings = with_local_models(settings)
-        server_context(settings.tls)  # its errors come before anything has started
-        reserved = closing.enter_context(reserve(settings))
-        with asyncio.Runner(loop_factory=event_loop_factory()) as runner:
-            runner.get_loop().set_exception_handler(report_fault)
-            try:
-                return runner.run(_serve(settings, roles, reserved, on_ready, reload))
-            except EngineLost as error:
-                logger.error("{}", error)
-                return 1
-
-
-async def _serve(
-    settings: Settings,
-    roles: Sequence[Role],
-    reserved: socket.socket,
-    on_ready: Callable[[str], None],
-    reload: Reload | None,
-) -> int:
-    url = url_of(reserved, settings)
-    node = Supervisor(settings, roles, reserved.getsockname()[1], lambda: on_ready(url))
-    return await node.serve(reload)
 
 
 class Supervisor(EngineObserver):
@@ -122,8 +79,8 @@ class Supervisor(EngineObserver):
             asyncio.create_task(self._run_engines(), name="engines"),
             asyncio.create_task(self._run_fronts(), name="fronts"),
         ]
-        if self._counts.fleet is not None:
-            tasks.append(asyncio.create_task(self._counts.fleet.run(), name="fleet"))
+        if (fleet := self._counts.ledger.fleet) is not None:
+            tasks.append(asyncio.create_task(fleet.run(), name="fleet"))
         for task in tasks:
             task.add_done_callback(self._done)
         try:
@@ -177,7 +134,7 @@ class Supervisor(EngineObserver):
         server_context(settings.tls)
         raise_limit_of_files(settings)
         self._settings = settings
-        self._counts.configure(settings)
+        self._counts.ledger.configure(settings)
         for front in self._fronts.values():
             if front.set_up:  # others get them as soon as they are
                 front.run(self._have_used(front, settings), "new settings")
@@ -318,7 +275,7 @@ class Supervisor(EngineObserver):
             self._port if role.listens else None,
             len(self._service.engines),
             role.extension,
-            self._counts.token_secret,
+            self._counts.ledger.secret.hex(),
         )
         try:
             refused = await front.channel.ask(setup, SETUP_S)

@@ -31,15 +31,15 @@ class SupervisorClient:
 
     Args:
         number: of this front, from 0.
-        token_secret: of the node's tokens, in hex.
+        secret: of the node's tokens.
     """
 
     def __init__(
-        self, number: int, channel: Channel, token_secret: str, clock: Callable[[], float] = time.monotonic
+        self, number: int, channel: Channel, secret: bytes, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.number = number
         self.channel = channel
-        self.secret = bytes.fromhex(token_secret)
+        self.secret = secret
         self._clock = clock
         # Requests that each key may send before the ledger is asked again.
         self._allowed: dict[str | None, int] = {}

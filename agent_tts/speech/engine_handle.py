@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Literal, Protocol
 
@@ -12,15 +12,14 @@ from loguru import logger
 from agent_tts.engine_info import EngineInfo
 from agent_tts.errors import RETRY_MS
 from agent_tts.messages import (
-    EngineCommand,
+    Audio,
     EngineEvent,
     EngineLoad,
     EnginePong,
     EngineReady,
-    Open,
-    Audio,
-    RequestEvent,
     Finished,
+    Open,
+    RequestEvent,
 )
 from agent_tts.options import EngineOptions, SpeechOptions
 from agent_tts.speech.engine_request import EngineRequest
@@ -42,8 +41,9 @@ class EngineClient(Protocol):
             EngineLost: the engine did not start; the message says why.
         """
 
-    def send(self, command: EngineCommand) -> None:
-        """Send a command. Never blocks; commands to a lost engine are dropped."""
+    @property
+    def send(self) -> Send:
+        """Sends commands to the engine that runs, and to none when that is lost."""
 
     async def close(self) -> None:
         """Stop the engine and its supervision. Idempotent."""
@@ -221,14 +221,14 @@ class EngineHandle:
     # ------------------------------------------------------------ the engine client's side
 
     def _on_events(self, new: list[EngineEvent]) -> None:
+        peaks: Iterator[bytes] | None = None
         if self.info is not None and not self.info.aligns_words:
-            audio = [event for event in new if isinstance(event, Audio)]
-            for frame, peaks in zip(audio, peaks_of_each([frame.pcm for frame in audio]), strict=True):
-                frame.peaks = peaks
+            peaks = iter(peaks_of_each([event.payload for event in new if isinstance(event, Audio)]))
         for event in new:
             if isinstance(event, Audio):
+                its_peaks = b"" if peaks is None else next(peaks)
                 if (receiver := self._open.get(event.id)) is not None:
-                    receiver.deliver(event)
+                    receiver.deliver(event._replace(peaks=its_peaks))
             elif isinstance(event, EngineReady):
                 self._on_ready(event)
             elif isinstance(event, EnginePong):

@@ -11,20 +11,20 @@ from itertools import takewhile
 from agent_tts.directives import Directive
 from agent_tts.engine_info import FRAME_BYTES
 from agent_tts.errors import from_code
+from agent_tts.lexicon import Lexicon
 from agent_tts.messages import (
     Append,
+    Audio,
     Cancel,
-    Append,
+    Credit,
     End,
     EngineCommand,
-    Flush,
-    Credit,
-    Audio,
-    RequestEvent,
     Finished,
+    Flush,
+    RequestEvent,
     Started,
 )
-from agent_tts.lexicon import Lexicon
+
 
 # Credit is granted in this many parts of the window: few messages, and the engine never runs out of credit.
 GRANTS = 8
@@ -37,9 +37,7 @@ class EngineRequest:
     the audio.
     """
 
-    def __init__(
-        self, request_id: int, send: Callable[[EngineCommand], None], window: int, engine: int = 0, owner: int = 0
-    ) -> None:
+    def __init__(self, request_id: int, send: Send, window: int, engine: int = 0, owner: int = 0) -> None:
         # Id of this request in its engine, and the engine's index in the node. Both may change until it has a slot.
         self.id = request_id
         self.engine = engine
@@ -57,7 +55,7 @@ class EngineRequest:
         # Events not yet taken by the reader. The engine makes at most `window` frames beyond the credit.
         self._events: deque[RequestEvent] = deque()
         # The last event; None until it arrives.
-        self.finished: Finished | None = None
+        self.finished: Finished[int] | None = None
         self.ended = False
         # Whether `stop` was called. From then on only `Finished` is delivered.
         self.stopped = False
@@ -80,7 +78,7 @@ class EngineRequest:
     def write(self, text: str) -> None:
         """Append text; empty text says that more will come. Never blocks; ignored after `end` and once finished."""
         if self.finished is None and not self.ended:
-            self._send(Append(self.id, text, waits=self.samples > 0))
+            self._send(Append(self.id, text), waits=self.samples > 0)
 
     def direct(self, directive: Directive) -> None:
         """A directive after all text so far. Ignored after `end` and once finished."""
@@ -125,9 +123,9 @@ class EngineRequest:
             return None
         event = self._events.popleft()
         if isinstance(event, Audio):
-            self._taken += -(-len(event.pcm) // FRAME_BYTES)
+            self._taken += -(-len(event.payload) // FRAME_BYTES)
             if self._taken >= self._grant:
-                self._send(Credit(self.id, self._taken))
+                self._send(Credit(self.id, self._taken), waits=True)
                 self._taken = 0
         return event
 
@@ -156,20 +154,20 @@ class EngineRequest:
         """
         while (event := await self.next()) is not None:
             if isinstance(event, Audio):
-                yield event.pcm
+                yield event.payload
             elif isinstance(event, Finished) and event.code is not None:
                 raise from_code(event.code, event.message, event.retry_after_ms)
 
     # ------------------------------------------------------------ the service's side
 
-    def settle(self, request_id: int, engine: int, send: Callable[[EngineCommand], None]) -> None:
+    def settle(self, request_id: int, engine: int, send: Send) -> None:
         """It is open at this engine under this id. Called only by the service."""
         self.id, self.engine, self._send = request_id, engine, send
 
     def deliver(self, event: RequestEvent) -> None:
         """Take an event from the engine. Called only by the service."""
         if isinstance(event, Audio):
-            self.samples += len(event.pcm) // 2
+            self.samples += len(event.payload) // 2
         elif isinstance(event, Started):
             self.started = True
         elif isinstance(event, Finished):

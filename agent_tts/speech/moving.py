@@ -16,16 +16,17 @@ from collections.abc import Iterable, Sequence
 from agent_tts.messages import (
     Append,
     Cancel,
-    Append,
     End,
     EngineCommand,
+    Finished,
     Flush,
     RequestEvent,
-    Finished,
 )
 from agent_tts.options import EngineOptions
 from agent_tts.speech.engine_handle import EngineHandle
 from agent_tts.speech.engine_request import EngineRequest
+
+Text = Append[int] | Flush[int] | End[int]
 
 WAITS_S = 0.1  # a request without a slot for so long waits for one; others start within a step or two
 LOOK_S = 0.05  # between two looks for free slots, while requests wait
@@ -45,7 +46,7 @@ class _Attempt:
         self.waits = waits
         self.id = 0
 
-    def send(self, command: Append | Append | Flush | End) -> None:
+    def send(self, command: Text) -> None:
         self.engine.client.send(dataclasses.replace(command, id=self.id))
 
     def give_up(self) -> None:
@@ -68,14 +69,14 @@ class _Waiting:
         # When it was opened, on the event loop's clock.
         self.since = mover.now()
         # Its text so far, and the number of characters.
-        self._text: list[Append | Append | Flush | End] = []
+        self._text: list[Text] = []
         self._chars = 0
         # Where it is open, its home first.
         self.attempts: list[_Attempt] = []
         # Engines that have been its home.
         self._homes: list[EngineHandle] = []
         # What the first of them said when it refused it.
-        self._refusal: Finished | None = None
+        self._refusal: Finished[int] | None = None
         home = self._make_home(engine)
         self.request = EngineRequest(home.id, self._send, engine.window, engine.number, owner)
 
@@ -139,10 +140,11 @@ class _Waiting:
         attempt.waiting = None
         self._mover.forget(self)
 
-    def _send(self, command: EngineCommand) -> None:
+    def _send(self, command: EngineCommand, *, waits: bool = False) -> None:
         """Take a command of the request."""
-        if isinstance(command, Append | Append | Flush | End):
-            self._chars += len(command.text) if isinstance(command, Append) else 1
+        if isinstance(command, Append | Flush | End):
+            text = command.content if isinstance(command, Append) else None
+            self._chars += len(text) if isinstance(text, str) else 1
             if self._chars <= MAX_TEXT:
                 self._text.append(command)
             for attempt in self.attempts:

@@ -5,35 +5,29 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import asdict, replace
 from typing import Any, Literal
 
 from agent_tts.directives import Pause, Say
 from agent_tts.engine_info import SAMPLE_RATE, EngineInfo
 from agent_tts.errors import SpeechError, from_code
-from agent_tts.events import (
-    RequestAudio,
-    RequestEvent,
-    RequestFinished,
-    RequestFlushed,
-    RequestStages,
-    RequestStarted,
-    RequestWords,
-)
-from agent_tts.options import SpeechOptions
-from agent_tts.protocol.context import (
+from agent_tts.messages import (
     FLAG_FLUSH,
     FLAG_LAST,
-    AnyUtterance,
-    AudioChunk,
+    Audio,
     Cancelled,
-    ContextEvent,
-    Done,
+    Finished,
     Flushed,
     Mark,
+    RequestEvent,
+    Stages,
+    Started,
     Word,
     Words,
 )
-from agent_tts.protocol.v1 import OutputFormat
+from agent_tts.options import SpeechOptions
+from agent_tts.protocol.options import OutputFormat
+from agent_tts.protocol.utterance import AnyUtterance, UtteranceEvent
 from agent_tts.speech.audio.encoding import Chunk, make_encoder
 from agent_tts.speech.engine_request import EngineRequest
 from agent_tts.speech.words.marks import Marks
@@ -45,7 +39,7 @@ from agent_tts.text.markup import Item, MarkupReader
 # Words are sent to the listener, kept only for `cut`, or not computed.
 WordsMode = Literal["told", "kept", "none"]
 
-Told = RequestStarted | ContextEvent
+Told = Started[str] | UtteranceEvent
 
 PCM = OutputFormat()
 
@@ -65,7 +59,7 @@ class Meter:
     def submitted(self, read_at: float) -> None:
         """The first text is on its way to the engine. It was read from the transport at `read_at`, in seconds."""
 
-    def stages(self, stages: RequestStages) -> None:
+    def stages(self, stages: Stages) -> None:
         """When the engine passed which stage before the first audio, which follows."""
 
     def started(self, queue_ms: int) -> None:
@@ -86,17 +80,17 @@ class Meter:
         """What a listener who plays in real time has heard by now."""
         return self.audio_ms
 
-    def finished(self, event: RequestFinished) -> Done:
+    def finished(self, event: Finished[str]) -> Finished[str]:
         """The utterance has ended; returns its figures. Called exactly once."""
         rtf = event.busy_ms / self.audio_ms if self.audio_ms else None
-        return Done(event.reason, round(self.audio_ms), None, rtf, event.cut)
+        return replace(event, audio_ms=round(self.audio_ms), rtf=rtf)
 
 
 class Utterance:
     """Translates the events of an engine request into events for the listener.
 
-    Words that are known before the engine has started follow right after `RequestStarted`. The last event is exactly
-    one `Done`; if its reason is "error", `error` holds the cause. `info` is None before the engine's first start;
+    Words that are known before the engine has started follow right after `Started`. The last event is exactly
+    one `Finished`; if its reason is "error", `error` holds the cause. `info` is None before the engine's first start;
     `options` are those of the client; `paces` of earlier utterances learn from this one; of `lexicons` the first goes
     before the others.
     """
@@ -142,7 +136,7 @@ class Utterance:
                 self._timeline = LateTimeline(**how)
         # Reads the tags in the text, None if they are text; and the marks among them.
         self._markup = MarkupReader() if options.markup == "auto" else None
-        self._marks = Marks()
+        self._marks = Marks(self.context_id)
         # Says words as the lexicons have them; None without one.
         self._lexicon = LexiconReader(request.lexicons) if request.lexicons else None
         # Characters of text so far, or of what is said for it if that is longer, tags included; and unanswered flushes.
@@ -159,8 +153,8 @@ class Utterance:
         self._closed = False
         # The listener's last acknowledgement: (ms played, time of arrival); None before the first.
         self._acked: tuple[float, float] | None = None
-        # The figures; set when `RequestFinished` is taken, or arrives after `stop`.
-        self.done: Done | None = None
+        # The figures; set when `Finished` is taken, or arrives after `stop`.
+        self.done: Finished[str] | None = None
         # Cause of a failure; set with `done`.
         self.error: SpeechError | None = None
         # Called when `poll` may have an event; set by the reader. It must not raise or await.
@@ -168,7 +162,7 @@ class Utterance:
 
     # ------------------------------------------------------------ the writer's side
 
-    def write(self, text: str) -> list[Words]:
+    def write(self, text: str) -> list[Words[str]]:
         """Append text, verbatim and in any split; returns words to send now, `poll` the rest. Ignored after the end."""
         if not text:
             return []
@@ -184,20 +178,20 @@ class Utterance:
         """The first text has been written. It was read from the transport at `read_at`, in seconds."""
         self._meter.submitted(read_at)
 
-    def flush(self, flush_id: str) -> list[Words]:
+    def flush(self, flush_id: str) -> list[Words[str]]:
         """Speak all text so far as complete words; answered by `Flushed`. Returns words to send now."""
         self.flushes += 1
         words = self._take(self._markup.flush() if self._markup is not None else [], complete=True)
         self.request.flush(flush_id)
         return words + (self._read_now(self._timeline.flush()) if self._timeline is not None else [])
 
-    def end(self) -> list[Words]:
+    def end(self) -> list[Words[str]]:
         """No more text; returns words to send now. Idempotent."""
         words = self._take(self._markup.end() if self._markup is not None else [], complete=True)
         self.request.end()
         return words + (self._read_now(self._timeline.complete()) if self._timeline is not None else [])
 
-    def _take(self, items: list[Item], *, complete: bool = False) -> list[Words]:
+    def _take(self, items: list[Item], *, complete: bool = False) -> list[Words[str]]:
         """Give text without tags, and directives, to the engine and the timeline; `complete`: its last word is."""
         words: list[Word] = []
         for item in items if self._lexicon is None else self._looked_up(self._lexicon, items, complete=complete):
@@ -230,7 +224,7 @@ class Utterance:
         self._acked = (played_ms, self._clock())
 
     def stop(self) -> None:
-        """Stop without waiting: only `Done` follows. Idempotent."""
+        """Stop without waiting: only `Finished` follows. Idempotent."""
         if self.done is not None:
             return
         self._meter.cancelled()
@@ -242,7 +236,7 @@ class Utterance:
         self.stop()
         await self.request.cancel()
 
-    def cut(self, played_ms: float | None = None) -> Cancelled:
+    def cut(self, played_ms: float | None = None) -> Cancelled[str]:
         """Stop; returns the text that was heard, after `played_ms` of audio (default: `played_ms()`), and the rest."""
         assert self._timeline is not None, "words are left out"
         generated_ms = round(self.request.samples * 1_000 / SAMPLE_RATE)
@@ -251,7 +245,7 @@ class Utterance:
             self._timeline.finish(generated_ms, cut=finished.reason != "end" or self._timeline.is_unread)
         heard, unheard = self._timeline.split(played_ms)
         self.stop()
-        return Cancelled(round(played_ms), generated_ms, heard, unheard)
+        return Cancelled(self.context_id, round(played_ms), generated_ms, heard, unheard)
 
     def take_back(self, first_sample: int) -> None:
         """Chunks from `first_sample` (at the output rate) on were handed out, but not sent."""
@@ -281,7 +275,7 @@ class Utterance:
         return None if event is None else self._told(event)
 
     async def next(self) -> list[Told] | None:
-        """Like `poll`, but waits for the next event; None after `Done`. Cancelling it loses nothing."""
+        """Like `poll`, but waits for the next event; None after `Finished`. Cancelling it loses nothing."""
         if self.is_unread:
             return self._read()
         event = await self.request.next()
@@ -315,31 +309,32 @@ class Utterance:
         if self.request.stopped and self.request.finished is not None:
             self._end(self.request.finished)
 
-    def _end(self, finished: RequestFinished) -> Done:
+    def _end(self, finished: Finished[int]) -> Finished[str]:
         if self.done is None:
-            self.done = self._meter.finished(finished)
+            figures = {name: value for name, value in asdict(finished).items() if name not in ("id", "context_no")}
+            self.done = self._meter.finished(Finished(self.context_id, **figures, context_no=self.context_no))
             self.request.waker = None  # nothing follows; without the cycle both are freed at once
         return self.done
 
     def _told(self, event: RequestEvent) -> list[Told]:
-        if isinstance(event, RequestAudio):
-            return self._on_audio(event.pcm, event.peaks)
+        if isinstance(event, Audio):
+            return self._on_audio(event.payload, event.peaks)
         match event:
-            case RequestWords(words=times):
+            case Words(words=times):
                 return [*self._final(self._timeline.align(times))] if self._timeline is not None else []
-            case RequestStages():
+            case Stages():
                 self._meter.stages(event)
                 return []
-            case RequestStarted(queue_ms=queue_ms):
+            case Started(queue_ms=queue_ms):
                 self._meter.started(queue_ms)
                 early, self._early = self._early or [], None
-                return [event, *self._new_words(early)]
-            case RequestFlushed(flush_id=flush_id):
+                return [Started(self.context_id, queue_ms, self.context_no), *self._new_words(early)]
+            case Flushed(flush_id=flush_id):
                 self.flushes -= 1
                 if self._timeline is not None:
                     self._timeline.flushed(self.audio_ms)
-                return [Flushed(flush_id, self.audio_ms)]
-            case RequestFinished():
+                return [Flushed(self.context_id, flush_id, self.audio_ms)]
+            case Finished():
                 return self._on_finished(event)
 
     def _on_audio(self, pcm: bytes, peaks: bytes) -> list[Told]:
@@ -354,9 +349,9 @@ class Utterance:
         chunks = self._encoder.encode(pcm)
         flags = 0
         for later in self.request.ahead() if self.request.has_events else ():
-            if isinstance(later, RequestFlushed):
+            if isinstance(later, Flushed):
                 flags |= FLAG_FLUSH
-            elif isinstance(later, RequestFinished) and later.reason in ("end", "length"):
+            elif isinstance(later, Finished) and later.reason in ("end", "length"):
                 flags |= FLAG_LAST
                 self._closed = True
                 chunks += self._encoder.flush()
@@ -371,12 +366,11 @@ class Utterance:
         for payload, samples in chunks:
             left -= 1
             its_flags = 0 if left else flags
-            told.append(
-                AudioChunk(self.context_id, self.context_no, self._first_sample, its_flags, payload, self._base64)
-            )
+            place = self._first_sample, its_flags, self.context_no
+            told.append(Audio(self.context_id, payload, *place, self._base64))
             self._first_sample += samples
 
-    def _on_finished(self, event: RequestFinished) -> list[Told]:
+    def _on_finished(self, event: Finished[int]) -> list[Told]:
         told: list[Told] = []
         if event.reason == "end" and self._has_text and not self.samples:
             told += self._on_audio(NO_WORDS, b"")
@@ -394,25 +388,25 @@ class Utterance:
         told.append(self._end(event))
         return told
 
-    def _read_now(self, words: list[Word]) -> list[Words]:
+    def _read_now(self, words: list[Word]) -> list[Words[str]]:
         if self.is_unread and self.waker is not None:
             self.waker()
         return self._new_words(words)
 
-    def _new_words(self, words: list[Word]) -> list[Words]:
+    def _new_words(self, words: list[Word]) -> list[Words[str]]:
         if self._early is None:
             return self._words("estimated", words)
         self._early += words
         return []
 
-    def _words(self, kind: Literal["estimated", "aligned"], words: list[Word]) -> list[Words]:
+    def _words(self, kind: Literal["estimated", "aligned"], words: list[Word]) -> list[Words[str]]:
         if not (words and self._tells):
             return []
         if self._markup is not None and (offsets := self._markup.offsets).is_shifted:
             words = [_moved(word, *offsets.span(word.char_start, word.char_end)) for word in words]
-        return [Words(kind, tuple(words))]
+        return [Words(self.context_id, tuple(words), kind)]
 
-    def _final(self, words: list[Word]) -> list[Words | Mark]:
+    def _final(self, words: list[Word]) -> list[Words[str] | Mark[str]]:
         """Words with final times, and the marks among them."""
         return [*self._words("aligned", words), *self._marks.due(words)] if self._tells else []
 
@@ -428,10 +422,10 @@ class LocalUtterance(AnyUtterance):
         self._utterance = utterance
         self.context_id = utterance.context_id
         # Events not yet taken by the reader.
-        self._told: deque[ContextEvent] = deque()
+        self._told: deque[UtteranceEvent] = deque()
 
     @property
-    def done(self) -> Done | None:
+    def done(self) -> Finished[str] | None:
         return self._utterance.done
 
     @property
@@ -454,12 +448,12 @@ class LocalUtterance(AnyUtterance):
         self.stop()
         await self._utterance.cancel()
 
-    async def next(self) -> ContextEvent | None:
+    async def next(self) -> UtteranceEvent | None:
         while not self._told:
             told = await self._utterance.next()
             if told is None:
                 if self.error is not None:
                     raise self.error
                 return None
-            self._told += [event for event in told if not isinstance(event, RequestStarted)]
+            self._told += [event for event in told if not isinstance(event, Started)]
         return self._told.popleft()

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from agent_tts.messages import RequestEvent, Words, Word
+from agent_tts.messages import RequestEvent, Word, Words
 from agent_tts.options import SpeechOptions
 from agent_tts.speech.engine_request import EngineRequest
 from tests.agent.caller import calling

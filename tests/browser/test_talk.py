@@ -24,7 +24,7 @@ from tests.browser.conftest import ELSEWHERE, MICROPHONE_HZ
 from tests.browser.scripted_agent import Agent, Call, agent_of
 from tests.browser.test_page import EAR, LONG, readable
 from tests.measure.chromium import DevTools, Page
-from tests.support import dominant_hz, running_app, running_node, settings_of, until, with_models
+from tests.support import app_with, dominant_hz, running_app, running_node, settings_of, until, with_models
 
 NEAR_HZ = 25
 # From the agent's message to silence: its track, the network and the browser's buffer.
@@ -43,7 +43,8 @@ async def open_talk(
     **settings: Any,
 ) -> AsyncIterator[tuple[Page, Agent]]:
     """The Talk view of a new node. It must log no complaint (except `expected`) and load nothing from other hosts."""
-    app = create_app(settings_of(**settings), link)
+    made = settings_of(**settings)
+    app = create_app(made) if link is None else app_with(made, link)
     async with agent_of(app) as agent, running_app(app) as node, browser.page() as page:
         agent.about |= about or {}
         await page.allow("microphone", "granted")

@@ -17,7 +17,7 @@ from websockets.typing import Subprotocol
 from agent_tts.client import connection as client
 from agent_tts.client.connection import ConnectionLost, NodeConnection, http_url, stream_url
 from agent_tts.client.moving import connect
-from agent_tts.client.utterance import Audio, Cancelled, Done, Flushed, Mark, RemoteUtterance, Words
+from agent_tts.client.utterance import RemoteUtterance
 from agent_tts.engine_info import SAMPLE_RATE
 from agent_tts.errors import (
     AtCapacity,
@@ -31,6 +31,7 @@ from agent_tts.errors import (
     UnknownVoice,
     UnsupportedFormat,
 )
+from agent_tts.messages import Audio, Cancelled, Finished, Flushed, Mark, Words
 from agent_tts.protocol.v1 import header
 from tests.support import RunningNode, dominant_hz, running_node, until
 
@@ -135,7 +136,7 @@ async def test_events_report_words_audio_and_flush_points_in_order(node: Running
     assert [event.first_sample for event in audio[:3]] == [0, 1_920, 3_840]
     assert [event.last for event in audio] == [False] * (len(audio) - 1) + [True]
     assert sum(event.flush for event in audio) == 1
-    assert isinstance(events[-1], Done)
+    assert isinstance(events[-1], Finished)
     assert [word.word for word in speech.words] == ["one", "two", "three"]
     assert any(isinstance(event, Words) for event in events)
 
@@ -183,7 +184,7 @@ async def test_tags_are_in_no_heard_text_and_marks_are_events(node: RunningNode)
         speech.end()
         marks = [event async for event in speech.events() if isinstance(event, Mark)]
         times = {word.word: word for word in speech.words}
-        assert marks == [Mark("two", times["two,"].start_ms, 10)]
+        assert marks == [Mark(speech.context_id, "two", times["two,"].start_ms, 10)]
         cut = await speech.cancel(played_ms=times["two,"].end_ms)
         assert (cut.heard_text, cut.unheard_text) == ("One two,", " three. Four.")
 
@@ -209,7 +210,7 @@ async def test_a_cancel_after_the_last_audio_still_reports_the_heard_text(node: 
         speech.end()
         await until(lambda: speech.done is not None)
         cut = await speech.cancel(played_ms=900)
-        assert cut == Cancelled(900, cut.generated_ms, cut.heard_text, cut.unheard_text)
+        assert cut == Cancelled(speech.context_id, 900, cut.generated_ms, cut.heard_text, cut.unheard_text)
         assert cut.heard_text
         assert cut.unheard_text
         assert cut.heard_text + cut.unheard_text == TEXT

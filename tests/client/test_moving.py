@@ -11,7 +11,7 @@ import pytest
 
 from agent_tts.client.connection import ConnectionLost
 from agent_tts.client.moving import MovingConnection, _allowed, connect
-from agent_tts.client.utterance import Audio, Cancelled, Flushed, Words
+from agent_tts.messages import Audio, Cancelled, Flushed, Words
 from tests.support import dominant_hz, running_node, until
 from tests.two_nodes import TEXT, kill, two_nodes
 

@@ -28,14 +28,13 @@ from agent_tts.cluster import haproxy
 from agent_tts.cluster.door import LOOK_S, Door
 from agent_tts.cluster.nodes import NodeAddress
 from agent_tts.errors import SettingsError
-from agent_tts.serve.app import create_app
 from tests.agent.caller import Caller
 from tests.certificates import make_certificate
 from tests.cli.process import is_running
 from tests.node_process import running_process
 from tests.rtc_peer import connected
 from tests.serve.telemetry.test_tracing import assert_traced, watched
-from tests.support import RunningNode, in_this_loop, running_app, running_node, settings_of, until
+from tests.support import RunningNode, app_with, in_this_loop, running_app, running_node, settings_of, until
 from tests.wire import Wire, speak, wire
 
 pytestmark = [pytest.mark.node, pytest.mark.real_time]
@@ -161,7 +160,7 @@ async def test_candidates_of_a_call_find_its_node(tmp_path: Path) -> None:
         nodes = {}
         for name in ("one", "two"):
             settings = settings_of(agent=AGENT, fleet={"node": name})
-            app = create_app(settings, in_this_loop(settings), server.extension(settings))
+            app = app_with(settings, in_this_loop(settings), server.extension(settings))
             nodes[name] = await closing.enter_async_context(running_app(app))
         door = await closing.enter_async_context(opened(tmp_path))
         await door.update([address(name, node) for name, node in nodes.items()])
@@ -357,7 +356,7 @@ async def asked(door: Door, path: str, before: bytes) -> bytes:
 
 async def test_a_load_balancer_tells_the_address_and_an_address_has_so_many_connections(tmp_path: Path) -> None:
     settings = settings_of()
-    app = create_app(settings, in_this_loop(settings))
+    app = app_with(settings, in_this_loop(settings))
     seen = Route("/seen", lambda request: PlainTextResponse(request.headers["X-Forwarded-For"]))
     app.router.routes.insert(0, seen)
     async with running_app(app) as node, opened(tmp_path, accept_proxy=True, connections_per_address=2) as door:

@@ -21,7 +21,7 @@ from openai import OpenAI
 from agent_tts.config.loading import FIELDS
 from agent_tts.errors import BY_CODE
 from agent_tts.protocol import v1 as protocol
-from agent_tts.protocol.v1 import SessionConfig
+from agent_tts.protocol.options import SessionConfig
 from agent_tts.serve.routes.docs import Docs
 from tests.deploy.test_monitoring import EXPOSED
 from tests.integrations.pipecat.pipeline import running

@@ -38,7 +38,7 @@ def exposed() -> Labels:
     """All samples of a fleet's node with several fronts and an agent, after some work, parsed by Prometheus' client."""
     metrics, counts, fronts = Metrics(), NodeCounts(Settings()), pages.NodePages()
     agent = AgentMetrics(metrics.registry)
-    Fleet(counts._ledger, RedisCounts("redis://127.0.0.1", ""), closed=False, clock=time.monotonic).show(
+    Fleet(counts.ledger.counts, RedisCounts("redis://127.0.0.1", ""), closed=False, clock=time.monotonic).show(
         counts._registry
     )
     counts.engines.started(0, EngineInfo("tone", "tone", 4, (), "a", {}))
@@ -50,7 +50,7 @@ def exposed() -> Labels:
         meter.text(1)
         meter.audio(80)
         meter.cancelled()
-        meter.finished(Finished(1, "error", code="at_capacity"))
+        meter.finished(Finished("c", "error", code="at_capacity"))
     for labelled in (agent.calls.labels("rtc"), agent.turns.labels("answered")):
         labelled.inc()
     agent.turn.labels("audio_first").observe(0.1)

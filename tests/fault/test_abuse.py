@@ -23,9 +23,8 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 
 from agent_tts.engine_info import Model
-from agent_tts.serve.app import create_app
 from tests.serve.test_server import FAST, HEAD, HEALTH, HELLO, UPGRADE, harmless, raw, read_all, read_until
-from tests.support import RunningNode, running_app, running_node, settings_of, with_models
+from tests.support import RunningNode, app_with, running_app, running_node, settings_of, with_models
 from tests.wire import wire
 
 AT_ONCE = 5  # connections of each case
@@ -217,7 +216,7 @@ async def test_upload_bombs(tmp_path: Path) -> None:
         "nothing": b"",
     }
     assert len(bombs["hours of silence"]) < 3 * MIB
-    async with running_app(create_app(settings, with_models(Model("base", "cloned", "nowhere", 1_024)))) as running:
+    async with running_app(app_with(settings, with_models(Model("base", "cloned", "nowhere", 1_024)))) as running:
         async with harmless(running, within_s=20.0), httpx.AsyncClient(base_url=running.url) as http:
             for what, clip in bombs.items():
                 files = {"audio_sample": ("clip.wav", clip)}

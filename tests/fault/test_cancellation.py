@@ -14,12 +14,11 @@ import pytest
 from agent_tts.config.settings import Settings
 from agent_tts.engine.factory import create_loop
 from agent_tts.options import SpeechOptions
-from agent_tts.serve.app import create_app
 from agent_tts.serve.connections import CONNECTION
 from agent_tts.serve.node import Node
 from agent_tts.speech.service import SpeechService
 from tests.in_process import InProcessEngine
-from tests.support import until
+from tests.support import app_with, until
 
 TEXT = "one two three four five six seven eight "
 ENOUGH = 400  # awaits; every run has fewer
@@ -141,7 +140,7 @@ class Channel:
 async def local_node() -> AsyncIterator[tuple[Node, Any]]:
     """A node whose engine runs in this event loop."""
     settings = Settings(engine="tone", lead_ms=60_000)
-    app = create_app(settings, lambda events, lost: InProcessEngine(create_loop(settings), events, lost))
+    app = app_with(settings, lambda events, lost: InProcessEngine(create_loop(settings), events, lost))
     async with app.router.lifespan_context(app):
         node: Node = app.state.node
         await until(lambda: node.service.ready)

@@ -16,8 +16,8 @@ import pytest
 from loguru import logger
 
 from agent_tts.config.settings import Settings
-from agent_tts.messages import Audio, Finished
 from agent_tts.ipc.engine_process import BACKOFF_S, EngineProcess
+from agent_tts.messages import Audio, Finished
 from agent_tts.options import SpeechOptions
 from agent_tts.speech.engine_request import EngineRequest
 from agent_tts.speech.service import SpeechService

@@ -17,8 +17,8 @@ from loguru import logger
 
 from agent_tts.config.settings import Settings
 from agent_tts.errors import EngineLost, SettingsError
-from agent_tts.messages import Audio, Finished
 from agent_tts.ipc.engine_process import BACKOFF_S, EngineProcess, engine_processes
+from agent_tts.messages import Audio, Finished
 from agent_tts.options import SpeechOptions
 from agent_tts.speech.engine_request import EngineRequest
 from agent_tts.speech.service import SpeechService

@@ -15,9 +15,9 @@ from typing import Any, cast
 import pytest
 
 from agent_tts.errors import EngineLost
-from agent_tts.messages import Audio, Finished, Started
 from agent_tts.ipc.engine_link import EngineLink
 from agent_tts.ipc.engine_process import EngineProcess, engine_processes
+from agent_tts.messages import Audio, Finished, Started
 from agent_tts.options import SpeechOptions
 from agent_tts.speech.engine_request import EngineRequest
 from agent_tts.speech.service import SpeechService

@@ -70,10 +70,10 @@ class Conversation:
 
     def told(self, adapter: ProtocolAdapter) -> Iterator[str | bytes]:
         """All messages to the client that are due now, encoded in its dialect."""
-        while adapter.closing is None and (item := self.session.poll()) is not None:
-            yield from adapter.encode(item)
-            if (follow := getattr(adapter, "follow", None)) is not None:  # an adapter that holds messages back
-                self.session.receive(follow())
+        while adapter.closing is None and (event := self.session.poll()) is not None:
+            yield from adapter.encode(event)
+            if more := adapter.follow():
+                self.session.receive(more)
 
     def lose_engine(self) -> None:
         """The engine dies and is replaced at once."""

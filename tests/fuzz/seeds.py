@@ -5,19 +5,19 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from agent_tts.ipc.wire import encode
 from agent_tts.messages import (
     Append,
+    Audio,
+    Credit,
     EngineCommand,
     EngineEvent,
     EnginePing,
     EnginePong,
-    Credit,
-    Open,
-    Audio,
     Finished,
+    Open,
     Words,
 )
-from agent_tts.ipc.wire import encode
 from agent_tts.options import EmbeddedVoice, EngineOptions
 from tests.serve.routes.test_multipart import GOOD, TYPE
 from tests.serve.transports.test_sdp import CHROMIUM

@@ -15,8 +15,11 @@ from agent_tts.directives import Directive, Say
 from agent_tts.errors import BadMessage, SlowConsumer, SpeechError
 from agent_tts.ipc.wire import TO_ENGINE, TO_FRONT, Decoder, WireError, encode
 from agent_tts.lexicon import Lexicon
+from agent_tts.messages import Open
 from agent_tts.pls import read_pls, write_pls
-from agent_tts.protocol import v1 as protocol
+from agent_tts.protocol.adapter import Failed, Update
+from agent_tts.protocol.options import SessionConfig
+from agent_tts.protocol.v1 import NativeAdapter
 from agent_tts.protocol.validation import check_body
 from agent_tts.serve.dialects.routes import STREAMS
 from agent_tts.serve.routes import multipart, openai
@@ -92,14 +95,12 @@ def converse(path: str, lines: list[bytes]) -> list[str | bytes]:
 def check_message(data: bytes) -> None:
     """One message of the native protocol: a command, or a documented error that can be sent."""
     try:
-        message = protocol.load(text_of(data))
-        command = protocol.check(message)
-        if isinstance(command, protocol.SessionUpdate):
-            protocol.SessionConfig().merged(command.session, 60_000).options()
-        if isinstance(command, protocol.ContextOpen):
-            protocol.SessionConfig().merged(command.overrides, 60_000).options()
+        for command in NativeAdapter().decode(text_of(data)):
+            if isinstance(command, Open | Update):
+                fields = command.options if isinstance(command, Open) else command.fields
+                SessionConfig().merged(fields, 60_000).options()
     except SpeechError as error:
-        json.dumps(protocol.build_error(error)).encode()
+        list(NativeAdapter().encode(Failed(None, error)))
 
 
 # ---------------------------------------------------------------- HTTP

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, get_args
 
 import hypothesis.strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from agent_tts import messages
-from agent_tts.messages import EngineReady
-from agent_tts.protocol.adapter import Message
-from agent_tts.protocol.context import AudioChunk
+from agent_tts.messages import Audio, EngineReady
+from agent_tts.protocol.adapter import Event
 from agent_tts.protocol.v1 import NativeAdapter
 from tests.examples import examples
 from tests.fuzz.conversation import Conversation
@@ -27,6 +27,7 @@ class SessionMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.talk = Conversation()
+        self.adapter = NativeAdapter()
         self.session, self.service, self.link = self.talk.session, self.talk.service, self.talk.link
         # The model: contexts by number -> [id, state, next first_sample]; state is open, started, cancelled or done.
         self.contexts: dict[int, list[Any]] = {}
@@ -34,7 +35,7 @@ class SessionMachine(RuleBasedStateMachine):
         self.pings = 0
 
     def tell(self, type_: str, **fields: Any) -> None:
-        self.session.receive([{"type": type_, **fields}])
+        self.session.receive(self.adapter.decode(json.dumps({"type": type_, **fields})))
 
     @rule(id_=IDS, lead=st.sampled_from([None, 80, 1_000]), voice=st.sampled_from([None, "tone-660", "nobody"]))
     def open(self, id_: str, lead: int | None, voice: str | None) -> None:
@@ -67,7 +68,7 @@ class SessionMachine(RuleBasedStateMachine):
 
     @rule(junk=st.text(max_size=20) | st.binary(max_size=20))
     def junk(self, junk: str | bytes) -> None:
-        self.session.receive(NativeAdapter().decode(junk))
+        self.session.receive(self.adapter.decode(junk))
 
     @rule(steps=st.integers(1, 5), seconds=st.sampled_from([0.0, 0.08, 1.0, 4.0]))
     def engine(self, steps: int, seconds: float) -> None:
@@ -76,22 +77,25 @@ class SessionMachine(RuleBasedStateMachine):
     @rule(count=st.integers(1, 20))
     def take(self, count: int) -> None:
         for _ in range(count):
-            if (item := self.session.poll()) is None:
+            if (event := self.session.poll()) is None:
                 return
-            self.see(item)
+            self.see(event)
 
     @rule()
     def lose_engine(self) -> None:
         self.talk.lose_engine()
 
-    def see(self, item: Message | AudioChunk) -> None:
-        if isinstance(item, AudioChunk):
-            context = self.contexts[item.context_no]
+    def see(self, event: Event) -> None:
+        if isinstance(event, Audio):
+            context = self.contexts[event.context_no]
             assert context[1] == "started", f"audio of a {context[1]} context"
-            assert item.first_sample == context[2], "a gap in the audio"
-            context[2] += len(item.payload) // 2
+            assert event.first_sample == context[2], "a gap in the audio"
+            context[2] += len(event.payload) // 2
             return
-        message = item
+        for text in self.adapter.encode(event):
+            self.see_message(json.loads(text))
+
+    def see_message(self, message: dict[str, Any]) -> None:
         kind, id_ = message["type"], message.get("context_id")
         if kind == "context.started":
             assert message["context_no"] not in self.contexts
@@ -126,8 +130,8 @@ class SessionMachine(RuleBasedStateMachine):
         self.tell("context.cancel", context_id="*")
         for _ in range(10):
             self.link.turn()
-        while (item := self.session.poll()) is not None:
-            self.see(item)
+        while (event := self.session.poll()) is not None:
+            self.see(event)
         assert all(context[1] == "done" for context in self.contexts.values()), "a context did not end"
         assert not self.session._contexts
         assert self.service.speaking == 0

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from agent_tts.config.settings import Settings
-from agent_tts.messages import Append, End, EngineEvent, EngineReady, Open, Audio, Finished
 from agent_tts.ipc.engine_process import EngineProcess
+from agent_tts.messages import Append, Audio, End, EngineEvent, EngineReady, Finished, Open
 from agent_tts.options import EngineOptions
 from agent_tts.speech.engine_handle import EngineClient
 

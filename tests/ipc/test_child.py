@@ -13,8 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from agent_tts.ipc.child import EXIT_ENGINE_LOST, MAX_INBOX_BYTES
+from agent_tts.ipc.wire import TO_FRONT, Decoder, Setup, encode
 from agent_tts.messages import (
     Append,
+    Audio,
     End,
     EngineCommand,
     EngineEvent,
@@ -22,11 +25,8 @@ from agent_tts.messages import (
     EnginePong,
     EngineReady,
     Open,
-    Audio,
     StopEngine,
 )
-from agent_tts.ipc.child import EXIT_ENGINE_LOST, MAX_INBOX_BYTES
-from agent_tts.ipc.wire import TO_FRONT, Decoder, Setup, encode
 from agent_tts.options import EngineOptions
 from tests.ipc.listener import WAIT_S, shadow_numpy, tone_settings
 

@@ -7,9 +7,9 @@ from typing import Any, cast
 
 import pytest
 
-from agent_tts.messages import Append, EngineCommand, EngineEvent, Credit, Audio
 from agent_tts.ipc.connection import LONG_BYTES, WAIT_S, EngineConnection
 from agent_tts.ipc.wire import TO_ENGINE, Decoder, encode
+from agent_tts.messages import Append, Audio, Credit, EngineCommand, EngineEvent
 
 FRAMES = LONG_BYTES // 3_840 + 1  # of one long piece
 

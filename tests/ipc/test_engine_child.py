@@ -16,10 +16,10 @@ from loguru import logger
 
 from agent_tts.config.settings import ENV_PREFIX, Settings
 from agent_tts.errors import EngineLost, SettingsError
-from agent_tts.messages import Append, EnginePing, EnginePong, EngineReady, Audio
 from agent_tts.ipc.connection import MAX_UNREAD_BYTES, EngineConnection
 from agent_tts.ipc.engine_process import EngineProcess
 from agent_tts.ipc.wire import TO_ENGINE, Decoder, Setup, encode
+from agent_tts.messages import Append, Audio, EnginePing, EnginePong, EngineReady
 from tests.ipc.listener import WAIT_S, Listener, engine_process, shadow_numpy, speak, tone_settings
 
 pytestmark = [pytest.mark.node, pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals and scripts")]

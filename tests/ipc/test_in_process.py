@@ -10,13 +10,13 @@ from typing import Any
 from agent_tts.engine.factory import create_loop
 from agent_tts.messages import (
     Append,
+    Audio,
     End,
     EnginePing,
     EnginePong,
     EngineReady,
-    Open,
-    Audio,
     Finished,
+    Open,
 )
 from agent_tts.options import EngineOptions
 from tests.in_process import InProcessEngine

@@ -17,27 +17,27 @@ import pytest
 
 from agent_tts.engine_info import FRAME_BYTES
 from agent_tts.errors import EngineLost
-from agent_tts.messages import (
-    Append,
-    Cancel,
-    EngineCommand,
-    EngineLoad,
-    EnginePing,
-    EnginePong,
-    EngineReady,
-    Credit,
-    Open,
-    Audio,
-    Finished,
-    Started,
-    StopEngine,
-)
 from agent_tts.ipc import engine_link
 from agent_tts.ipc.connection import BEATS
 from agent_tts.ipc.engine_link import EngineLink
 from agent_tts.ipc.engine_process import EngineProcess
 from agent_tts.ipc.links import CANCELS, MAX_BACKLOG_BYTES
 from agent_tts.ipc.wire import Setup, encode
+from agent_tts.messages import (
+    Append,
+    Audio,
+    Cancel,
+    Credit,
+    EngineCommand,
+    EngineLoad,
+    EnginePing,
+    EnginePong,
+    EngineReady,
+    Finished,
+    Open,
+    Started,
+    StopEngine,
+)
 from agent_tts.options import EngineOptions
 from tests.examples import FACTOR
 from tests.ipc.listener import WAIT_S, Listener, engine_process, speak, tone_settings

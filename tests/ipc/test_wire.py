@@ -17,21 +17,21 @@ from hypothesis import strategies as st
 
 from agent_tts import messages
 from agent_tts.engine_info import EngineInfo, Voice
+from agent_tts.ipc import wire
+from agent_tts.ipc.wire import MAX_LENGTH, TO_ENGINE, TO_FRONT, Decoder, Setup, WireError, encode
+from agent_tts.lexicon import Lexicon
 from agent_tts.messages import (
     Append,
+    Audio,
     Cancel,
+    Credit,
     EngineCommand,
     EngineEvent,
     EnginePing,
     EnginePong,
-    Credit,
-    Audio,
     Finished,
     StopEngine,
 )
-from agent_tts.ipc import wire
-from agent_tts.ipc.wire import MAX_LENGTH, TO_ENGINE, TO_FRONT, Decoder, Setup, WireError, encode
-from agent_tts.lexicon import Lexicon
 from agent_tts.options import EngineOptions, NamedVoice
 
 COMMANDS: tuple[type, ...] = (Setup, *get_args(EngineCommand))

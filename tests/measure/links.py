@@ -19,16 +19,16 @@ import typer
 from agent_tts.bench.node import cpu_s
 from agent_tts.cli.options import command
 from agent_tts.config.settings import Settings
+from agent_tts.ipc.engine_process import EngineProcess
 from agent_tts.messages import (
     Append,
+    Audio,
+    Credit,
     EngineCommand,
     EngineEvent,
-    Credit,
-    Open,
-    Audio,
     Finished,
+    Open,
 )
-from agent_tts.ipc.engine_process import EngineProcess
 from agent_tts.options import EngineOptions
 
 WARM_S = 1.0

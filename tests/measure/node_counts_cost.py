@@ -13,9 +13,9 @@ import time
 import uvloop
 
 from agent_tts.config.settings import Settings
-from agent_tts.messages import Finished
 from agent_tts.ipc.channel import Channel
 from agent_tts.ipc.front_messages import Claim, FrontPage, ToFront, ToSupervisor
+from agent_tts.messages import Finished
 from agent_tts.serve.node_counts import NodeCounts
 from agent_tts.serve.supervisor_client import SupervisorClient
 from agent_tts.serve.telemetry import pages
@@ -41,8 +41,8 @@ def front(number: int, end: socket.socket) -> SupervisorClient:
         meter = metrics.context(transport)
         meter.text(1)
         meter.audio(80)
-        meter.finished(Finished(1, "end", busy_ms=1))
-    supervisor = SupervisorClient(number, Channel(end, ToFront, lambda _: None), bytes(32).hex())
+        meter.finished(Finished("c", "end", busy_ms=1))
+    supervisor = SupervisorClient(number, Channel(end, ToFront, lambda _: None), bytes(32))
     supervisor.channel.handle(FrontPage, lambda _: pages.write(metrics.registry))
     return supervisor
 

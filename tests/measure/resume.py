@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from agent_tts.client.moving import connect
-from agent_tts.client.utterance import Audio, Words
+from agent_tts.messages import Audio, Words
 from tests.two_nodes import TEXT, kill, two_nodes
 
 

@@ -21,10 +21,9 @@ from agent_tts.cli.link import own_settings
 from agent_tts.cli.options import command
 from agent_tts.engine_info import SAMPLE_RATE
 from agent_tts.errors import SettingsError, SpeechError, from_code
-from agent_tts.messages import Audio, Finished, Flushed
+from agent_tts.messages import Audio, Finished, Flushed, Word
 from agent_tts.messages import Words as Aligned
 from agent_tts.options import SpeechOptions
-from agent_tts.protocol.context import Word
 from agent_tts.serve.local_engine import engine
 from agent_tts.speech.service import SpeechService
 from agent_tts.speech.words.peaks import peaks

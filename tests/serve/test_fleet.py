@@ -27,7 +27,7 @@ from agent_tts.serve.fleet_redis import RedisCounts
 from agent_tts.serve.fleet_socket import CountsServer
 from agent_tts.serve.keys import Keys
 from agent_tts.serve.ledger import Ledger
-from agent_tts.serve.ledger_client import OwnLedger
+from agent_tts.serve.ledger_client import NodeLedger
 from agent_tts.serve.node_counts import NodeCounts
 from tests.fronts import join
 from tests.support import running_node
@@ -107,7 +107,7 @@ class Node:
     """The counts of one node of a fleet."""
 
     def __init__(self, settings: Settings) -> None:
-        self.ledger = OwnLedger(Ledger(settings), fleet=settings.fleet)
+        self.ledger = NodeLedger(settings)
         self.key = next(iter(Keys(settings.auth).ids))
         self._numbers = itertools.count()
 
@@ -210,7 +210,7 @@ async def test_fronts_of_two_nodes_are_counted_together(redis: Redis) -> None:
     settings = settings_of(redis, sessions=3, characters_per_minute=60_000)
     key = next(iter(Keys(settings.auth).ids))
     nodes = [NodeCounts(settings) for _ in range(2)]
-    tasks = [asyncio.create_task(node.fleet.run()) for node in nodes if node.fleet is not None]
+    tasks = [asyncio.create_task(node.ledger.fleet.run()) for node in nodes if node.ledger.fleet is not None]
     fronts = [join(node, number) for node in nodes for number in range(2)]
     try:
         claims = [front.admit(Claim(number, key)) for number in range(3) for front, _ in fronts]

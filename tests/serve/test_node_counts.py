@@ -120,8 +120,8 @@ async def test_without_its_supervisor_a_front_refuses_new_sessions_and_goes_on_w
         await asyncio.sleep(ANSWER_S)
         assert await readiness(node) == "ok"
         assert await greeting(urls(node)[0]) == "session.created"
-        await until(lambda: node.counts.sessions == 1)
-    assert node.counts.sessions == 0
+        await until(lambda: node.counts.ledger.counts.sessions == 1)
+    assert node.counts.ledger.counts.sessions == 0
 
 
 async def readiness(node: Fronts) -> str:
@@ -152,7 +152,7 @@ async def test_an_answer_that_comes_too_late_counts_nothing() -> None:
         with node.stopped(), pytest.raises(NoAnswer):
             await share_of(node).admit(Claim(1, "a", token, "calls"))
         await asyncio.sleep(ANSWER_S)
-        assert node.counts.sessions == 0
+        assert node.counts.ledger.counts.sessions == 0
         await share_of(node).admit(Claim(2, "a", token, "calls"))  # the token is still good, and the place free
 
 
@@ -164,9 +164,9 @@ async def test_a_client_that_leaves_before_the_answer_counts_nothing() -> None:
             leaving.cancel()
             await asyncio.gather(leaving, return_exceptions=True)
         await share_of(node).admit(Claim(2, "a"))
-        assert node.counts.sessions == 1
+        assert node.counts.ledger.counts.sessions == 1
         share_of(node).release(2)
-        await until(lambda: node.counts.sessions == 0)
+        await until(lambda: node.counts.ledger.counts.sessions == 0)
 
 
 async def test_a_client_that_leaves_at_any_step_counts_nothing() -> None:
@@ -179,9 +179,9 @@ async def test_a_client_that_leaves_at_any_step_counts_nothing() -> None:
             (found,) = await asyncio.gather(leaving, return_exceptions=True)
             if isinstance(found, int):
                 share_of(node).release(steps)
-        await until(lambda: node.counts.sessions == 0)
+        await until(lambda: node.counts.ledger.counts.sessions == 0)
         await share_of(node).admit(Claim(100, "a"))
-        assert node.counts.sessions == 1
+        assert node.counts.ledger.counts.sessions == 1
 
 
 # ---------------------------------------------------------------- sessions of another front
@@ -358,10 +358,10 @@ async def test_calls_run_in_a_process_of_their_own_whichever_front_they_reach() 
                 for each in (caller, other):
                     each.type("Hello.")
                     await each.loud()
-                assert node.counts._ledger.taken("calls", 2) == 2
+                assert node.counts.ledger.counts.taken("calls", 2) == 2
                 reply = await http.post(f"{second.url}/api/agent/offer", json=await offer())
                 assert (reply.status_code, reply.json()["error"]["code"]) == (503, "at_capacity")
-            await until(lambda: node.counts._ledger.taken("calls") == 0)
+            await until(lambda: node.counts.ledger.counts.taken("calls") == 0)
             assert calls.node.guard.sessions == first.node.guard.sessions == 0
             await node.kill(2)
             reply = await http.post(f"{first.url}/api/agent/offer", json=await offer())
@@ -413,12 +413,12 @@ async def test_new_voices_are_limited_over_all_fronts(tmp_path: Path) -> None:
     ):
         first, second = (f"{front.url}/v1/audio/voices" for front in node.fronts)
         uploads = [asyncio.create_task(http.post(first, content=endless())) for _ in range(MAX_UPLOADS)]
-        await until(lambda: node.counts._ledger.taken("new voices") == MAX_UPLOADS)
+        await until(lambda: node.counts.ledger.counts.taken("new voices") == MAX_UPLOADS)
         design = {"type": "prompt", "prompt": "a calm voice", "name": "calm"}
         assert (await http.post(second, json=design)).status_code == 503
         for upload in uploads:
             upload.cancel()
         await asyncio.gather(*uploads, return_exceptions=True)
-        await until(lambda: node.counts._ledger.taken("new voices") == 0)
+        await until(lambda: node.counts.ledger.counts.taken("new voices") == 0)
         answer = await http.post(second, json=design)
         assert answer.status_code == 200, answer.text

@@ -19,7 +19,7 @@ from agent_tts.config.settings import Settings
 from agent_tts.engine_info import Model
 from agent_tts.serve.app import create_app
 from tests.examples import FACTOR
-from tests.support import running_app, running_node, settings_of, until, with_models
+from tests.support import app_with, running_app, running_node, settings_of, until, with_models
 
 pytestmark = pytest.mark.node
 
@@ -80,7 +80,7 @@ async def test_schema_is_kept() -> None:
 async def test_schema_is_kept_by_a_node_that_takes_voices(tmp_path: Path) -> None:
     models = (Model("design", "designed", "nowhere"), Model("base", "cloned", "nowhere", 1_024))
     settings = settings_of(voices={"folder": str(tmp_path / "library")})
-    async with running_app(create_app(settings, with_models(*models))) as node:
+    async with running_app(app_with(settings, with_models(*models))) as node:
         assert await asyncio.to_thread(fuzz, node.url, r"^/v1/audio/voices") > 2 * EXAMPLES
         assert node.node.service.library is not None
         assert {voice.kind for voice in node.node.service.library.voices()} == {"designed"}

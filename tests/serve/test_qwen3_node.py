@@ -15,13 +15,12 @@ import pytest
 import pytest_asyncio
 
 from agent_tts.engine_info import FRAME_BYTES, Model
-from agent_tts.serve.app import create_app
 from tests.engine.qwen3.test_engine import FRAMES, TEXT, assert_same, theirs
 from tests.model import oracle
 from tests.model.clips import clip
 from tests.model.conftest import Checkpoint as Checkpoints
 from tests.model.conftest import checkpoint, ending
-from tests.support import RunningNode, running_app, running_node, settings_of, until, with_models
+from tests.support import RunningNode, app_with, running_app, running_node, settings_of, until, with_models
 from tests.voices.clips import wav
 from tests.wire import Wire, wire
 
@@ -290,7 +289,7 @@ async def test_the_error_for_a_wrong_model_names_the_models_that_speak_the_voice
 
 async def test_a_node_without_the_model_of_a_voice_names_the_missing_model(speaker: Speaker) -> None:
     """It has the same library, and lists no voice of it."""
-    app = create_app(settings_of(voices={"folder": str(speaker.library)}), with_models())
+    app = app_with(settings_of(voices={"folder": str(speaker.library)}), with_models())
     async with running_app(app) as other, httpx.AsyncClient(base_url=f"{other.url}/v1/audio", timeout=10) as http:
         listed = (await http.get("/voices")).json()["voices"]
         assert not {"bob", "zoe", "narrator", "vec"} & {voice["name"] for voice in listed}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from agent_tts.engine_info import FRAME_BYTES
-from agent_tts.messages import EngineCommand, Credit, Audio
+from agent_tts.messages import Audio, Credit, EngineCommand
 from agent_tts.speech.engine_request import EngineRequest
 
 

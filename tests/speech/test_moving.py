@@ -18,12 +18,12 @@ from agent_tts.directives import Pause
 from agent_tts.engine.factory import create_loop
 from agent_tts.engine.loop import EngineLoop
 from agent_tts.messages import (
+    Audio,
     EngineCommand,
     EngineEvent,
-    Open,
-    Audio,
     Finished,
     Flushed,
+    Open,
     Started,
 )
 from agent_tts.options import SpeechOptions

@@ -16,8 +16,8 @@ from agent_tts.config.settings import Settings
 from agent_tts.engine.factory import create_loop
 from agent_tts.engine_info import EngineInfo, Model
 from agent_tts.errors import Draining, EngineLost, UnknownVoice, UnsupportedLanguage
-from agent_tts.messages import EngineEvent, Audio, Finished, Flushed, Started
 from agent_tts.lexicon import Lexicon
+from agent_tts.messages import Audio, EngineEvent, Finished, Flushed, Started
 from agent_tts.options import SpeechOptions
 from agent_tts.speech.engine_handle import EngineClient, EngineClientFactory, EngineObserver
 from agent_tts.speech.engine_request import EngineRequest

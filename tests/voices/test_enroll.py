@@ -79,7 +79,7 @@ def nowhere(library: VoiceLibrary, tmp_path: Path) -> Enrolment:
 
 def is_empty(folder: Path) -> bool:
     """Whether the library has nothing, not even something on its way."""
-    return not folder.exists() or not any(folder.iterdir())
+    return not folder.exists() or {path.name for path in folder.iterdir()} <= {".lock"}
 
 
 class CancelledAt:

@@ -10,8 +10,9 @@ import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +34,12 @@ from agent_tts.errors import (
     VoiceExists,
     VoiceLimit,
 )
+from agent_tts.file_lock import file_lock
 from agent_tts.lexicon import Lexicon
 from agent_tts.model.entries import CheckpointError
+from agent_tts.records import data_folder
 from agent_tts.voices import library as library_module
-from agent_tts.voices.library import Consent, StoredVoice, VoiceLibrary, default_folder
+from agent_tts.voices.library import Consent, StoredVoice, VoiceLibrary
 from tests.small_disk import NEEDS_ROOT, small_disk
 
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="POSIX modes and links")
@@ -127,7 +130,7 @@ def test_only_the_owner_can_read_the_voices(folder: Path, library: VoiceLibrary)
     finally:
         os.umask(before)
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (folder, *folder.rglob("*"))}
-    assert modes == {"voices": 0o700, "bob": 0o700, "voice.json": 0o600, "voice.safetensors": 0o600}
+    assert modes == {"voices": 0o700, ".lock": 0o600, "bob": 0o700, "voice.json": 0o600, "voice.safetensors": 0o600}
 
 
 def test_reading_a_library_creates_no_folder(folder: Path, library: VoiceLibrary) -> None:
@@ -144,44 +147,6 @@ def test_a_used_name_is_refused(library: VoiceLibrary) -> None:
         library.add(designed(), {})
 
 
-def test_a_name_that_another_process_has_just_taken_is_refused(
-    folder: Path, library: VoiceLibrary, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Even if the name was free at the first check. Mutation: without the second check `bob` is lost."""
-    monkeypatch.setattr(VoiceLibrary, "check_room", lambda *_: None)
-    VoiceLibrary(folder, 3).add(cloned(), sound())
-    with pytest.raises(VoiceExists):
-        library.add(designed("bob"), {})
-    assert library.get("bob").kind == "cloned"
-    assert [path.name for path in folder.iterdir()] == ["bob"]
-
-
-def test_of_two_processes_that_take_a_name_at_once_one_is_refused(
-    folder: Path, library: VoiceLibrary, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The other one's rename comes between this one's check and its rename, which then meets a folder with files."""
-    real = os.path.lexists
-
-    def lexists(_: Path) -> bool:
-        monkeypatch.setattr(os.path, "lexists", real)
-        VoiceLibrary(folder, 3).add(cloned(), sound())
-        return False
-
-    monkeypatch.setattr(VoiceLibrary, "check_room", lambda *_: None)
-    monkeypatch.setattr(os.path, "lexists", lexists)
-    with pytest.raises(VoiceExists):
-        library.add(designed("bob"), {})
-    assert library.get("bob").kind == "cloned"
-    assert [path.name for path in folder.iterdir()] == ["bob"]
-
-
-def test_a_voice_that_another_process_deletes_at_once_was_added(
-    library: VoiceLibrary, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(VoiceLibrary, "get", lambda *_: pytest.fail("it is gone"))
-    assert library.add(cloned(), sound()).frames == 25
-
-
 @pytest.mark.node
 @NEEDS_ROOT
 def test_a_full_disk_is_told_and_leaves_no_files(tmp_path: Path, log: list[str]) -> None:
@@ -191,7 +156,7 @@ def test_a_full_disk_is_told_and_leaves_no_files(tmp_path: Path, log: list[str])
         library.add(designed(), {})
         with pytest.raises(StorageFull, match="disk is full"):
             library.add(cloned(transcript=None), {"vector_16384": np.ones(16_384, np.float32)})
-        assert [path.name for path in (tmp_path / "voices").iterdir()] == ["sage"]
+        assert entries(tmp_path / "voices") == ["sage"]
         assert "a voice cannot be stored: No space left on device" in log[0]
         library.delete("sage")
 
@@ -278,12 +243,12 @@ def test_a_failed_write_leaves_no_files(
     def fail(*_: object) -> None:
         raise OSError(number, os.strerror(number))
 
-    for victim, step in ((library_module, "_write_file"), (Path, "rename")):
+    for victim, step in ((library_module, "write_file"), (Path, "replace")):
         with monkeypatch.context() as patch:
             patch.setattr(victim, step, fail)
             with pytest.raises(error, match="cannot be stored"):
                 library.add(cloned(), sound())
-        assert [path.name for path in folder.iterdir()] == ["sage"]
+        assert entries(folder) == ["sage"]
     library.add(cloned(), sound())
 
 
@@ -300,21 +265,23 @@ def test_an_unchanged_library_is_not_read_again(
     assert library.voices() is voices
 
 
+def test_reading_waits_for_no_writer(folder: Path, library: VoiceLibrary) -> None:
+    """The event loop of a front reads. Mutation: reading within the lock."""
+    library.add(designed(), {})
+    with file_lock(folder / ".lock"):
+        assert library.get("sage") == library.voices()[0]
+
+
 def test_only_new_voices_are_read(folder: Path, library: VoiceLibrary, monkeypatch: pytest.MonkeyPatch) -> None:
     library.add(designed(), {})
     settle(folder / "sage")
     library.voices()
-    read: list[str] = []
-    original = VoiceLibrary._read
-
-    def spy(self: VoiceLibrary, name: str) -> StoredVoice | None:
-        read.append(name)
-        return original(self, name)
-
-    monkeypatch.setattr(VoiceLibrary, "_read", spy)
     library.add(cloned(), sound())
-    library.voices()
-    assert set(read) == {"bob"}
+    read = library_module._read
+    monkeypatch.setattr(
+        library._records, "_read", lambda path: pytest.fail("read again") if path.name == "sage" else read(path)
+    )
+    assert [voice.name for voice in library.voices()] == ["bob", "sage"]
 
 
 @pytest.mark.parametrize("settled", [True, False])
@@ -345,25 +312,28 @@ def test_a_voice_that_another_process_replaced_within_a_tick_is_read_again(folde
     assert library.get("sage").version == "0" * 32
 
 
-def test_of_two_processes_that_take_the_last_place_at_most_one_is_served(
-    folder: Path, library: VoiceLibrary, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("names", "error"), [("bb", VoiceExists), ("bc", VoiceLimit)])
+def test_of_two_processes_that_add_at_once_one_is_refused(
+    names: str, error: type[SpeechError], folder: Path, library: VoiceLibrary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The other one's voice comes between the check and the write."""
-    library.add(designed(), {})
-    settle(folder)
-    other = VoiceLibrary(folder, 2)
-    write = VoiceLibrary._write
+    """The other one comes while the first writes the last voice for which there is room."""
+    VoiceLibrary(folder, 2).add(designed("a"), {})
+    other, write_card, pool = VoiceLibrary(folder, 2), library_module._write_card, ThreadPoolExecutor(1)
+    seconds: list[Future[StoredVoice]] = []
 
-    def slow(self: VoiceLibrary, voice: StoredVoice, arrays: Any) -> None:
-        if self is other:
-            library._limit = 2
-            library.add(designed("first"), {})
-        write(self, voice, arrays)
+    def slow(made: Path, voice: StoredVoice) -> None:
+        if not seconds:
+            seconds.append(pool.submit(VoiceLibrary(folder, 2).add, designed(names[1]), {}))
+            with pytest.raises(TimeoutError):
+                seconds[0].result(0.05)
+        write_card(made, voice)
 
-    monkeypatch.setattr(VoiceLibrary, "_write", slow)
-    with pytest.raises(VoiceLimit):
-        other.add(designed("second"), {})
-    assert [voice.name for voice in library.voices()] == ["first", "sage"]
+    monkeypatch.setattr(library_module, "_write_card", slow)
+    with pool:
+        other.add(designed(names[0]), {})
+        with pytest.raises(error):
+            seconds[0].result(5)
+    assert [voice.name for voice in library.voices()] == ["a", "b"]
 
 
 def test_a_voice_with_a_reused_name_has_another_version(library: VoiceLibrary) -> None:
@@ -374,6 +344,11 @@ def test_a_voice_with_a_reused_name_has_another_version(library: VoiceLibrary) -
     assert first.version != second.version
     assert library.get("bob") == second
     assert np.array_equal(library.arrays("bob")["vector_64"], sound(1)["vector_64"])
+
+
+def entries(folder: Path) -> list[str]:
+    """What is in a library's folder beside its lock."""
+    return sorted(path.name for path in folder.iterdir() if path.name != ".lock")
 
 
 def settle(folder: Path) -> None:
@@ -462,7 +437,7 @@ def test_a_damaged_voice_is_left_out_and_can_be_deleted(
             use("bob")
     outside = {path for path in folder.parent.rglob("*") if folder not in path.parents}
     fresh.delete("bob")
-    assert [path.name for path in folder.iterdir()] == ["sage"]
+    assert entries(folder) == ["sage"]
     assert {path for path in folder.parent.rglob("*") if folder not in path.parents} == outside
 
 
@@ -492,22 +467,18 @@ def test_entries_without_a_valid_name_are_ignored(folder: Path, library: VoiceLi
 
 
 @pytest.mark.node
-def test_old_temporary_folders_of_a_crash_are_removed(folder: Path, library: VoiceLibrary) -> None:
-    """But not the folder that another process is writing."""
+def test_temporary_folders_of_a_crash_are_removed(folder: Path, library: VoiceLibrary) -> None:
+    """The lock of the process that died is free."""
     library.add(designed(), {})
     program = "import os, sys\nfrom pathlib import Path\nfrom agent_tts.voices import library\n"
-    crash = f"{program}library._write_file = lambda *_: os._exit(1)\n"
+    crash = f"{program}library._write_card = lambda *_: os._exit(1)\n"
     add = (
         "library.VoiceLibrary(Path(sys.argv[1]), 3).add(library.StoredVoice(name='x', kind='designed', prompt='x'), {})"
     )
     subprocess.run([sys.executable, "-c", crash + add, str(folder)], timeout=60, check=False)
-    (left,) = folder.glob(".*")
-    VoiceLibrary(folder, 3)
-    assert left.exists()
-    old = (datetime.now(UTC) - timedelta(hours=2)).timestamp()
-    os.utime(left, (old, old))
-    assert [voice.name for voice in VoiceLibrary(folder, 3).voices()] == ["sage"]
-    assert [path.name for path in folder.iterdir()] == ["sage"]
+    assert len(entries(folder)) == 2
+    library.set_lexicon("sage", None)
+    assert entries(folder) == ["sage"]
 
 
 # ---------------------------------------------------------------- location
@@ -517,14 +488,14 @@ def test_the_library_is_in_the_user_s_data_folder(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("XDG_DATA_HOME", raising=False)
-    assert default_folder() == tmp_path / ".local/share/agent-tts/voices"
+    assert data_folder() == tmp_path / ".local/share/agent-tts"
     monkeypatch.setenv("XDG_DATA_HOME", "not/absolute")
-    assert default_folder() == tmp_path / ".local/share/agent-tts/voices"
+    assert data_folder() == tmp_path / ".local/share/agent-tts"
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    assert default_folder() == tmp_path / "data/agent-tts/voices"
+    assert data_folder() == tmp_path / "data/agent-tts"
     monkeypatch.setattr(sys, "platform", "win32")
     monkeypatch.setenv("LOCALAPPDATA", str(tmp_path / "local"))
-    assert default_folder() == tmp_path / "local/agent-tts/voices"
+    assert data_folder() == tmp_path / "local/agent-tts"
 
 
 def test_the_settings_can_name_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -597,7 +568,7 @@ def test_a_voice_takes_an_adapter_with_all_that_it_has_and_a_new_version(
     assert (other.adapter("bob").rank, other.adapter("bob").scale) == (2, 2.0)
     library.set_adapter("bob", None)
     assert not other.get("bob").adapter
-    assert [path.name for path in folder.iterdir()] == ["bob"]
+    assert entries(folder) == ["bob"]
 
 
 def test_an_adapter_is_refused_as_a_whole(folder: Path, library: VoiceLibrary, tmp_path: Path) -> None:
@@ -611,7 +582,7 @@ def test_an_adapter_is_refused_as_a_whole(folder: Path, library: VoiceLibrary, t
     with pytest.raises(UnknownVoice):
         library.set_adapter("nobody", good)
     assert not library.get("bob").adapter
-    assert sorted(path.name for path in folder.iterdir()) == ["bob", "sage"]
+    assert entries(folder) == ["bob", "sage"]
 
 
 def test_a_damaged_adapter_damages_the_voice(

@@ -15,10 +15,11 @@ from livekit.agents.types import DEFAULT_API_CONNECT_OPTIONS, TimedString
 from agent_tts.client.connection import DEFAULT_URL, ConnectionLost, NodeConnection
 from agent_tts.client.moving import MovingConnection
 from agent_tts.client.resuming import ResumableUtterance
-from agent_tts.client.utterance import Audio, Done, RemoteUtterance, Word, Words
+from agent_tts.client.utterance import RemoteUtterance
 from agent_tts.errors import SettingsError, SpeechError, Starved
 from agent_tts.integrations.livekit.pool import Pool
-from agent_tts.protocol.v1 import SessionConfig, replaced_by
+from agent_tts.messages import Audio, Finished, Word, Words
+from agent_tts.protocol.options import SessionConfig, replaced_by
 from agent_tts.speech.words.due_words import DueWords
 
 Rate = Literal[8_000, 16_000, 24_000, 48_000]
@@ -223,7 +224,7 @@ async def _listen(
                     audio_ms = round((first + len(payload) // 2) * 1_000 / rate)
                     emitter.push_timed_transcript(transcript.due(audio_ms))
                     emitter.push(payload)
-                case Done(reason=reason):
+                case Finished(reason=reason):
                     audio_ms = event.audio_ms
                     if reason == "end":
                         emitter.push_timed_transcript(transcript.finish(audio_ms))

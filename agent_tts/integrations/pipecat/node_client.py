@@ -10,8 +10,8 @@ from agent_tts.client.connection import ConnectionLost, NodeConnection, open_con
 from agent_tts.client.moving import MovingConnection
 from agent_tts.config.settings import Limits
 from agent_tts.errors import RETRY_MS, Draining, EngineLost
-from agent_tts.protocol.context import AnyUtterance
-from agent_tts.protocol.v1 import SessionConfig
+from agent_tts.protocol.options import SessionConfig
+from agent_tts.protocol.utterance import AnyUtterance
 from agent_tts.serve.telemetry.metrics import Metrics
 from agent_tts.speech.service import SpeechService
 from agent_tts.speech.utterance import LocalUtterance, Utterance

@@ -28,11 +28,11 @@ from pipecat.utils.errors import ErrorCategory
 from pipecat.utils.types import NOT_GIVEN, NotGiven
 
 from agent_tts.client.connection import DEFAULT_URL
-from agent_tts.client.utterance import Audio, Done, Words
 from agent_tts.errors import RETRY_MS, SpeechError, Starved
 from agent_tts.integrations.pipecat.node_client import InProcessNodeClient, NodeClient, WebSocketNodeClient
 from agent_tts.integrations.pipecat.words import REQUEST_ID, SPOKEN, PlainText, SpokenWord, SpokenWords
-from agent_tts.protocol.context import AnyUtterance
+from agent_tts.messages import Audio, Finished, Words
+from agent_tts.protocol.utterance import AnyUtterance
 from agent_tts.serve.telemetry.metrics import Metrics
 from agent_tts.speech.service import SpeechService
 
@@ -346,7 +346,7 @@ class AgentTTSService(TTSService):
                         frame.metadata[SPOKEN], turn.spoken = turn.spoken, []
                         frame.metadata[REQUEST_ID] = utterance.context_id
                         await self.append_to_audio_context(turn.context_id, frame)
-                    case Done(reason=reason, audio_ms=audio_ms):
+                    case Finished(reason=reason, audio_ms=audio_ms):
                         await self._done(turn, reason, audio_ms)
         except Starved:
             await self._tell(turn, turn.words.finish(samples * 1_000 / sample_rate))

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from agent_tts.client.utterance import Word
 from agent_tts.directives import Say
+from agent_tts.messages import Word
 from agent_tts.speech.words.due_words import DueWords
 from agent_tts.text.markup import MarkupReader
 

@@ -12,12 +12,12 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, field_validator
 
 from agent_tts.config.settings import Limits
-from agent_tts.errors import BadMessage, SpeechError, TextTooLong, UnknownDictionary, cut_short, from_code
+from agent_tts.errors import BadMessage, SpeechError, TextTooLong, UnknownDictionary, cut_short
+from agent_tts.messages import Append, Audio, Cancel, End, Finished, Flush, Flushed, Open, Word, Words
 from agent_tts.options import SpeechOptions
 from agent_tts.protocol import v1 as protocol
-from agent_tts.protocol.adapter import Message, ProtocolAdapter
-from agent_tts.protocol.context import AudioChunk, Word
-from agent_tts.protocol.options import Lenient, SpeakerEmbedding
+from agent_tts.protocol.adapter import Command, Created, Event, Failed, ProtocolAdapter
+from agent_tts.protocol.options import MIN_LEAD_MS, Lenient, SessionConfig, SpeakerEmbedding
 from agent_tts.protocol.validation import check_message
 from agent_tts.serve.dialects.text import spaced
 from agent_tts.serve.dictionaries import Dictionaries
@@ -145,8 +145,8 @@ class CartesiaRequest(Lenient):
 
     def options(self, node: Node) -> SpeechOptions:
         """The options of speech, unpaced. Raises `UnknownDictionary`."""
-        config = protocol.SessionConfig(lead_ms=None, normalize=node.settings.normalize)
-        return config.merged(self.overrides(node.dictionaries), protocol.MIN_LEAD_MS).options()
+        config = SessionConfig(lead_ms=None, normalize=node.settings.normalize)
+        return config.merged(self.overrides(node.dictionaries), MIN_LEAD_MS).options()
 
 
 # ---------------------------------------------------------------- to the client
@@ -264,7 +264,7 @@ class CartesiaAdapter(ProtocolAdapter):
 
     # ------------------------------------------------------------ from the client
 
-    def decode(self, data: str | bytes) -> Iterator[Message]:
+    def decode(self, data: str | bytes) -> Iterator[Command]:
         fields = protocol.load(data)
         try:
             message = check_message(GenerationMessage, fields)
@@ -276,16 +276,16 @@ class CartesiaAdapter(ProtocolAdapter):
         else:
             yield from self._generate(message)
 
-    def _cancel(self, context_id: str | None) -> Iterator[Message]:
+    def _cancel(self, context_id: str | None) -> Iterator[Command]:
         if context_id is None:
             raise BadMessage("context_id: is needed to cancel")
         self._failed.pop(context_id, None)
         context = self._contexts.get(context_id)
         if context is not None and not context.is_cancelled:  # otherwise it has ended already
             context.is_cancelled = True
-            yield {"type": "context.cancel", "context_id": context_id}
+            yield Cancel(context_id)
 
-    def _generate(self, message: GenerationMessage) -> Iterator[Message]:
+    def _generate(self, message: GenerationMessage) -> Iterator[Command]:
         # A new id is different from all that clients choose.
         context_id, is_last = message.context_id or f"context-{token_hex(8)}", not message.continue_
         context = self._contexts.get(context_id)
@@ -309,17 +309,17 @@ class CartesiaAdapter(ProtocolAdapter):
             context = _Context(ContextEvents(context_id, audio), is_ended=is_last)
             self._contexts[context_id] = context
             output = {"encoding": audio.ours, "sample_rate": audio.sample_rate, "framing": "binary"}
-            yield {"type": "context.open", "context_id": context_id, "output": output} | opening
+            yield Open(context_id, {"output": output} | opening)
         elif context.is_ended:
             return
         context.is_ended = is_last
         if text:
             context.events.text += text
-            yield {"type": "text.append", "context_id": context_id, "text": text}
+            yield Append(context_id, text)
         if message.flush:
-            yield {"type": "context.flush", "context_id": context_id}
+            yield Flush(context_id)
         if is_last:
-            yield {"type": "context.end", "context_id": context_id}
+            yield End(context_id)
 
     def _complaint(self, context: _Context | None, text: str) -> SpeechError | None:
         """What is wrong with more text; the session would only find it after the context was opened."""
@@ -332,59 +332,56 @@ class CartesiaAdapter(ProtocolAdapter):
             return TextTooLong(f"text of one context is at most {limits.text_context_chars} characters")
         return None
 
-    def _refuse(self, context_id: str | None, error: SpeechError, *, is_last: bool) -> Iterator[Message]:
+    def _refuse(self, context_id: str | None, error: SpeechError, *, is_last: bool) -> Iterator[Command]:
         """End a context because of a message and raise the error; `is_last`: the message would have ended it anyway.
 
         A context that the client has ended is spoken to its end; the error names no context then.
         """
         context = None if context_id is None else self._contexts.get(context_id)
-        if context is not None and context.is_ended:
+        if context_id is None or (context is not None and context.is_ended):
             raise error
-        if context is not None and not context.is_cancelled:
-            context.is_cancelled, context.is_ended = True, is_last
-            yield {"type": "context.cancel", "context_id": context_id}
-        elif context_id is not None:
-            if context is None and not is_last:
+        if context is None:
+            if not is_last:
                 self._fail(context_id)
-            yield {"type": "ping", "context_id": context_id}  # so that the error names it
-        raise error
+        elif not context.is_cancelled:
+            context.is_cancelled, context.is_ended = True, is_last
+            yield Cancel(context_id)
+        raise error.about(context_id)
 
     # ------------------------------------------------------------ to the client
 
-    def encode(self, item: Message | AudioChunk) -> Iterable[str]:
-        if isinstance(item, AudioChunk):
-            context = self._contexts.get(item.context_id)
-            return () if context is None else context.events.audio(item.payload, item.first_sample)
-        if item["type"] == "session.created":
-            self._request_id = item["session_id"]
-        elif item["type"] == "error" and item["code"] != "unknown_context":  # it ended while a message was on its way
-            return self._error(item)
-        if (context := self._contexts.get(item.get("context_id", ""))) is None:
+    def encode(self, event: Event) -> Iterable[str]:
+        if isinstance(event, Created):
+            self._request_id = event.session_id
+        elif isinstance(event, Failed) and event.error.code != "unknown_context":  # else a message was on its way
+            return self._error(event.id, event.error)
+        context_id: str | None = getattr(event, "id", None)
+        if context_id is None or (context := self._contexts.get(context_id)) is None:
             return ()
-        match item["type"]:
-            case "words":
-                context.events.words.learn((Word(**word) for word in item["words"]), final=item["kind"] == "aligned")
-            case "context.flushed":
+        match event:
+            case Audio(payload=payload, first_sample=first_sample):
+                return context.events.audio(payload, first_sample)
+            case Words(words=words, kind=kind):
+                context.events.words.learn(words, final=kind == "aligned")
+            case Flushed():
                 return [context.events.flushed()]
-            case "context.done" if item["reason"] != "error":  # already told; a new context may have its id
-                return self._done(item["context_id"], context, item)
+            case Finished(reason=reason) if reason != "error":  # already told; a new context may have its id
+                return self._done(context_id, context, event)
         return ()
 
-    def _done(self, context_id: str, context: _Context, done: Message) -> Iterable[str]:
+    def _done(self, context_id: str, context: _Context, done: Finished[str]) -> Iterable[str]:
         del self._contexts[context_id]
-        reason = done["reason"]
-        if reason == "length":
+        if done.reason == "length":
             if not context.is_ended:
                 self._fail(context_id)
-            return failure(context_id, cut_short(done["audio_ms"]), self._request_id)
-        return [context.events.done()] if reason == "cancelled" else context.events.end()
+            return failure(context_id, cut_short(done.audio_ms), self._request_id)
+        return [context.events.done()] if done.reason == "cancelled" else context.events.end()
 
-    def _error(self, message: Message) -> Iterable[str]:
-        context_id = message["context_id"]
-        context = self._contexts.pop(context_id, None)
-        if context is not None and not context.is_ended and message["code"] != "starved":
+    def _error(self, context_id: str | None, error: SpeechError) -> Iterable[str]:
+        context = None if context_id is None else self._contexts.pop(context_id, None)
+        if context is not None and context_id is not None and not context.is_ended and error.code != "starved":
             self._fail(context_id)
-        return failure(context_id, from_code(message["code"], message["message"]), self._request_id)
+        return failure(context_id, error, self._request_id)
 
     def _fail(self, context_id: str) -> None:
         self._failed[context_id] = None

@@ -140,5 +140,5 @@ async def update_dictionary(dictionary_id: str, request: Request, client: Author
 @routes.delete("/{dictionary_id}", status_code=204)
 async def delete_dictionary(dictionary_id: str, request: Request, client: Authorized) -> Response:
     """Delete a dictionary."""
-    node_of(request).dictionaries.delete(dictionary_id)
+    await asyncio.to_thread(node_of(request).dictionaries.delete, dictionary_id)
     return Response(status_code=204)

@@ -13,8 +13,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from agent_tts.errors import SpeechError
+from agent_tts.messages import Words
 from agent_tts.protocol import v1 as protocol
-from agent_tts.protocol.context import Words
 from agent_tts.protocol.options import Lenient
 from agent_tts.serve.dialects.cartesia import (
     CartesiaRequest,
@@ -75,7 +75,7 @@ class CartesiaEventsBody(Body):
         # Index of the next sample at the output rate.
         self._first_sample = 0
 
-    def words(self, words: Words) -> bytes:
+    def words(self, words: Words[str]) -> bytes:
         self._events.words.learn(words.words, final=words.kind == "aligned")
         return b""
 

@@ -7,10 +7,12 @@ from collections.abc import Iterator, Mapping
 
 from pydantic import Field
 
-from agent_tts.errors import UnknownType, UnsupportedFormat, cut_short
+from agent_tts.errors import SpeechError, UnknownType, UnknownVoice, UnsupportedFormat, cut_short
+from agent_tts.messages import Cancel, Finished
 from agent_tts.protocol import v1 as protocol
-from agent_tts.protocol.adapter import Message
+from agent_tts.protocol.adapter import Close, Command, Echo, Event, Failed, Update, Updated
 from agent_tts.protocol.options import Lenient
+from agent_tts.protocol.v1 import Message
 from agent_tts.protocol.validation import check_message
 from agent_tts.serve.dialects.utterances import UtterancesAdapter
 from agent_tts.speech.routing import ANY_NAME
@@ -50,11 +52,11 @@ class SpeakMessage(Lenient):
     text: str
 
 
-def described(code: str, message: str) -> str:
+def described(error: SpeechError) -> str:
     """The text of an error; for an unknown voice also what the node's operator can do."""
-    if code == "unknown_voice":
-        return f"{message}; voice_aliases, a setting of the node, gives voices other names"
-    return message
+    if isinstance(error, UnknownVoice):
+        return f"{error.message}; voice_aliases, a setting of the node, gives voices other names"
+    return error.message
 
 
 def cut_short_warning(audio_ms: int) -> Message:
@@ -75,13 +77,12 @@ class DeepgramAdapter(UtterancesAdapter):
         self._query = query
         self._aliases = aliases
 
-    def begin(self) -> Iterator[Message]:
+    def begin(self) -> Iterator[Command]:
         query = check_message(DeepgramQuery, self._query)
         encoding, sample_rate = query.raw_format()
         output = {"encoding": encoding, "sample_rate": sample_rate}
         # No message of these protocols has times of words.
-        session = query.session(self._aliases) | {"timestamps": "none", "output": output}
-        yield protocol.build("session.update", session=session)
+        yield Update(query.session(self._aliases) | {"timestamps": "none", "output": output})
 
     def _described_model(self) -> Message:
         name = self._query.get("model") or "default"
@@ -101,40 +102,40 @@ class AuraAdapter(DeepgramAdapter):
         # Answers to Flush and Clear so far.
         self._answered = 0
 
-    def decode(self, data: str | bytes) -> Iterator[Message]:
+    def decode(self, data: str | bytes) -> Iterator[Command]:
         message = protocol.load(data)
         match message.get("type"):
             case "Speak":
                 yield from self._queue.write(self._apart(check_message(SpeakMessage, message).text))
             case "Flush":
                 # Without text before it, only earlier flushes are answered first.
-                yield self._note(protocol.build("Flushed") if self._queue.speaking is None else None)
+                yield Echo(protocol.build("Flushed") if self._queue.speaking is None else None)
                 yield from self._queue.flush()
             case "Clear":
                 dropped = self._queue.drop()
-                yield self._note(protocol.build("Cleared"))
+                yield Echo(protocol.build("Cleared"))
                 if dropped and dropped[0].context_id is not None:
-                    yield protocol.build("context.cancel", context_id=dropped[0].context_id)
+                    yield Cancel(dropped[0].context_id)
             case "Close":
-                yield protocol.build("session.close")
+                yield Close()
             case "KeepAlive":
                 pass
             case _:
                 raise UnknownType(f"type is one of {', '.join(AURA_TYPES)}")
 
-    def _answers(self, item: Message) -> Iterator[Message]:
-        match item["type"]:
-            case "session.updated":
+    def _answers(self, event: Event) -> Iterator[Message]:
+        match event:
+            case Updated():
                 yield protocol.build("Metadata", **self._described_model(), additional_model_uuids=[])
-            case "context.done":
-                self._queue.ended(item["context_id"], item["audio_ms"])
-                if item["reason"] == "length":
-                    yield cut_short_warning(item["audio_ms"])
-            case "pong" if (note := self._notes.popleft()) is not None:
-                yield self._numbered(note)
-            case "error" if self._closes(item["code"], item["code"]):
-                message = described(item["code"], item["message"])
-                yield protocol.build("Error", description=message, message=message, variant=item["code"])
+            case Finished(reason=reason, audio_ms=audio_ms):
+                self._queue.ended(event)
+                if reason == "length":
+                    yield cut_short_warning(audio_ms)
+            case Echo(item=answer) if answer is not None:
+                yield self._numbered(answer)
+            case Failed(error=error) if self._closes(error.code, error.code):
+                message = described(error)
+                yield protocol.build("Error", description=message, message=message, variant=error.code)
         while (utterance := self._queue.finish()) is not None:
             for _ in range(utterance.flushes):
                 yield self._numbered(protocol.build("Flushed"))

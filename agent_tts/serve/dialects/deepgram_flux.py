@@ -9,9 +9,11 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError
 
 from agent_tts.errors import UnknownType
+from agent_tts.messages import Cancel, Cancelled, Finished, Started
 from agent_tts.protocol import v1 as protocol
-from agent_tts.protocol.adapter import Message
-from agent_tts.protocol.options import Lenient
+from agent_tts.protocol.adapter import Command, Echo, Event, Failed, Update, Updated
+from agent_tts.protocol.options import Lenient, SessionConfig
+from agent_tts.protocol.v1 import Message
 from agent_tts.protocol.validation import check_message
 from agent_tts.serve.dialects.deepgram import (
     DeepgramAdapter,
@@ -59,7 +61,7 @@ class InterruptMessage(Lenient):
 
 
 class FluxAdapter(DeepgramAdapter):
-    """See `QueueingAdapter`.
+    """See `ProtocolAdapter`.
 
     Positions are milliseconds of the session's audio: all that was spoken of earlier utterances, but of an interrupted
     one only what was heard.
@@ -82,7 +84,7 @@ class FluxAdapter(DeepgramAdapter):
 
     # ------------------------------------------------------------ from the client
 
-    def decode(self, data: str | bytes) -> Iterator[Message]:
+    def decode(self, data: str | bytes) -> Iterator[Command]:
         message = protocol.load(data)
         if self._is_leaving:
             return
@@ -91,10 +93,10 @@ class FluxAdapter(DeepgramAdapter):
                 yield from self._queue.write(check_message(SpeakMessage, message).text)
             case "Flush":
                 if self._queue.writing is None:
-                    yield self._note(_warning("NO_ACTIVE_SPEECH"))
+                    yield Echo(_warning("NO_ACTIVE_SPEECH"))
                 else:
                     yield from self._queue.flush()
-                    yield self._note()
+                    yield Echo()
             case "Interrupt":
                 yield self._interrupt(check_message(InterruptMessage, message).playback_offset)
             case "Configure":
@@ -103,68 +105,67 @@ class FluxAdapter(DeepgramAdapter):
                 self._is_leaving = True
                 if self._queue.writing is not None:
                     yield from self._queue.flush()
-                yield self._note()
+                yield Echo()
             case "KeepAlive":
                 pass
             case _:
                 raise UnknownType(f"type is one of {', '.join(TYPES)}")
 
-    def _configure(self, speed: float | None) -> Message:
+    def _configure(self, speed: float | None) -> Command:
         fields = {} if speed is None else {"speed": speed}
         try:
-            protocol.SessionConfig.model_validate(fields)
+            SessionConfig.model_validate(fields)
         except ValidationError:
-            limit = protocol.SessionConfig.model_json_schema()["properties"]["speed"]
+            limit = SessionConfig.model_json_schema()["properties"]["speed"]
             failure = protocol.build("ConfigureFailure", code="SPEED_OUT_OF_RANGE", field="speed", value=speed)
             failure["description"] = f"speed is {limit['minimum']} to {limit['maximum']}"
-            return self._note(failure)
-        return protocol.build("session.update", session=fields)
+            return Echo(failure)
+        return Update(fields)
 
-    def _interrupt(self, offset: PlaybackOffset | None) -> Message:
+    def _interrupt(self, offset: PlaybackOffset | None) -> Command:
         if self._interrupted is not None:
-            return self._note(_warning("INTERRUPT_IN_PROGRESS"))
+            return Echo(_warning("INTERRUPT_IN_PROGRESS"))
         if offset is not None and offset.value < self._interrupt_ms:
-            return self._note(_warning("INVALID_INTERRUPT_OFFSET"))
+            return Echo(_warning("INVALID_INTERRUPT_OFFSET"))
         dropped = self._queue.drop()
         utterance = dropped[0] if dropped else None
         if utterance is None or utterance.context_id is None:
             if utterance is not None:
                 self._over(utterance)
-            return self._note(_warning("NO_ACTIVE_SPEECH"))
+            return Echo(_warning("NO_ACTIVE_SPEECH"))
         offset_ms = None if offset is None else offset.value
         self._interrupted = utterance, offset_ms, "".join(text for other in dropped[1:] for text in other.waiting)
-        cancel = protocol.build("context.cancel", context_id=utterance.context_id)
-        if offset_ms is not None:
-            cancel["played_ms"] = max(0.0, offset_ms - self._position_ms - utterance.audio_ms)
-        return cancel
+        if offset_ms is None:
+            return Cancel(utterance.context_id)
+        return Cancel(utterance.context_id, max(0.0, offset_ms - self._position_ms - utterance.audio_ms))
 
     # ------------------------------------------------------------ to the client
 
-    def _answers(self, item: Message) -> Iterator[Message]:
-        match item["type"]:
-            case "session.updated" if self._connected:
-                yield protocol.build("ConfigureSuccess", applied={"speed": item["session"]["speed"]})
-            case "session.updated":
+    def _answers(self, event: Event) -> Iterator[Message]:
+        match event:
+            case Updated(session=session) if self._connected:
+                yield protocol.build("ConfigureSuccess", applied={"speed": session.speed})
+            case Updated():
                 self._connected = True
                 model = self._described_model()
                 model["model_uuids"] = [model.pop("model_uuid")]
                 yield protocol.build("Connected", **model)
-            case "context.started" if self._queue.of(item["context_id"]) is not None and not self._is_started:
+            case Started(id=context_id) if self._queue.of(context_id) is not None and not self._is_started:
                 self._is_started = True
                 yield protocol.build("SpeechStarted", speech_id=self._speech_id)
-            case "context.cancelled" if self._interrupted is not None:
+            case Cancelled() if self._interrupted is not None:
                 interrupted, self._interrupted = self._interrupted, None
-                yield self._cut(item, *interrupted)
-            case "context.done":
-                if item["reason"] == "length":
-                    yield cut_short_warning(item["audio_ms"])
-                yield from self._ended(item["context_id"], item["audio_ms"])
-            case "pong" if (note := self._notes.popleft()) is not None:
-                yield note
-            case "error":
-                code = ERROR_CODES.get(item["code"], item["code"].upper())
-                if self._closes(item["code"], code):
-                    yield protocol.build("Error", code=code, description=described(item["code"], item["message"]))
+                yield self._cut(event, *interrupted)
+            case Finished(reason=reason, audio_ms=audio_ms):
+                if reason == "length":
+                    yield cut_short_warning(audio_ms)
+                yield from self._ended(event)
+            case Echo(item=answer) if answer is not None:
+                yield answer
+            case Failed(error=error):
+                code = ERROR_CODES.get(error.code, error.code.upper())
+                if self._closes(error.code, code):
+                    yield protocol.build("Error", code=code, description=described(error))
         while (utterance := self._queue.finish()) is not None:
             yield from self._finished(utterance)
         if self._is_leaving and self._queue.speaking is None and self.closing is None:
@@ -172,23 +173,23 @@ class FluxAdapter(DeepgramAdapter):
             totals = {"total_input_character_count": self._chars, "total_billable_character_count": self._chars}
             yield protocol.build("SessionMetadata", total_audio_duration_ms=self._position_ms, **totals)
 
-    def _cut(self, item: Message, utterance: QueuedUtterance, offset_ms: float | None, behind: str) -> Message:
+    def _cut(self, cut: Cancelled[str], utterance: QueuedUtterance, offset_ms: float | None, behind: str) -> Message:
         """The answer to an Interrupt, whose context has been cancelled."""
-        utterance.audio_ms += item["generated_ms"]
+        utterance.audio_ms += cut.generated_ms
         metadata = self._over(utterance)
         text = {}
         if offset_ms is not None:
             self._position_ms = min(round(offset_ms), self._position_ms)
-            text = {"text_spoken": item["heard_text"], "text_remaining": item["unheard_text"] + behind}
+            text = {"text_spoken": cut.heard_text, "text_remaining": cut.unheard_text + behind}
         self._interrupt_ms = self._position_ms
         return protocol.build("SpeechInterrupted", audio_played_ms=self._position_ms, **text, metadata=metadata)
 
-    def _ended(self, context_id: str, audio_ms: int) -> Iterator[Message]:
-        self._queue.ended(context_id, audio_ms)
-        if self._interrupted is not None and self._interrupted[0].context_id == context_id:
+    def _ended(self, done: Finished[str]) -> Iterator[Message]:
+        self._queue.ended(done)
+        if self._interrupted is not None and self._interrupted[0].context_id == done.id:
             # It had ended before the Interrupt came.
             utterance, self._interrupted = self._interrupted[0], None
-            utterance.audio_ms += audio_ms
+            utterance.audio_ms += done.audio_ms
             yield from self._finished(utterance)
             yield _warning("NO_ACTIVE_SPEECH")
 

@@ -13,9 +13,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from agent_tts.errors import SpeechError, Unsupported, UnsupportedFormat
-from agent_tts.protocol import v1 as protocol
 from agent_tts.protocol.formats import check_format
-from agent_tts.protocol.options import Lenient
+from agent_tts.protocol.options import Lenient, SessionConfig
 from agent_tts.protocol.validation import check_message
 from agent_tts.serve.dialects.deepgram import ENCODINGS, DeepgramQuery, described, model_uuid
 from agent_tts.serve.dialects.vendor_http import AUDIO, AudioBody, speaks
@@ -50,7 +49,7 @@ class DeepgramRequest(Lenient):
 def error_body(error: SpeechError) -> dict[str, Any]:
     return {
         "err_code": error.code.upper(),
-        "err_msg": described(error.code, error.message),
+        "err_msg": described(error),
         "request_id": str(uuid.uuid4()),
     }
 
@@ -78,7 +77,7 @@ async def create_audio(request: Request, client: Authorized) -> Response:
     media_type, make_body = audio_of(query)
     text = (await read_request(request, DeepgramRequest)).text
     session = query.session(node.settings.voice_aliases) | {"lead_ms": None}
-    config = protocol.SessionConfig().merged(session, node.settings.limits.max_lead_ms)
+    config = SessionConfig().merged(session, node.settings.limits.max_lead_ms)
     response = SpeechResponse(node, client, text, config.options(), media_type, make_body)
     model = query.model or "default"
     response.headers["dg-request-id"] = str(uuid.uuid4())

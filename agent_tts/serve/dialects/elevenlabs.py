@@ -10,10 +10,10 @@ from typing import Any, Literal
 
 from agent_tts.config.settings import Limits
 from agent_tts.engine_info import FRAME_MS
-from agent_tts.errors import SpeechError, TextTooLong, UnknownDictionary, cut_short, from_code
+from agent_tts.errors import SpeechError, Starved, TextTooLong, UnknownContext, UnknownDictionary, cut_short
+from agent_tts.messages import Append, Audio, Cancel, End, Finished, Flush, Open, Word, Words
 from agent_tts.protocol import v1 as protocol
-from agent_tts.protocol.adapter import Message, QueueingAdapter
-from agent_tts.protocol.context import AudioChunk, Word
+from agent_tts.protocol.adapter import Close, Command, Echo, Event, Failed, ProtocolAdapter, Update
 from agent_tts.protocol.validation import check_message
 from agent_tts.serve.dialects.elevenlabs_messages import (
     CharacterTimes,
@@ -72,15 +72,14 @@ class _Waiting:
         return message
 
 
-class MultiStreamAdapter(QueueingAdapter):
-    """`multi-stream-input`: many contexts on one connection. See `QueueingAdapter`.
+class MultiStreamAdapter(ProtocolAdapter):
+    """`multi-stream-input`: many contexts on one connection. See `ProtocolAdapter`.
 
     Text for a context that was closed waits until that context has been spoken. A context that fails gets an error and
     its end. A message or query that is not allowed, or too much waiting text, ends the connection.
     """
 
     def __init__(self, voice: str, query: Mapping[str, str], limits: Limits, dictionaries: Dictionaries) -> None:
-        super().__init__()
         self._dictionaries = dictionaries
         self._voice = voice
         self._query = query
@@ -100,24 +99,24 @@ class MultiStreamAdapter(QueueingAdapter):
         self._is_heard = False  # the client has sent something
         # Why the connection cannot be served. Told after the client's first message: LiveKit's class waits forever on a
         # connection that is closed before.
-        self._failure: tuple[str, str] | None = None
+        self._failure: SpeechError | None = None
         self._is_leaving = False  # the client has asked for the end of the connection
 
-    def begin(self) -> Iterator[Message]:
+    def begin(self) -> Iterator[Command]:
         try:
             query = check_message(ElevenLabsQuery, self._query)
             session = query.session(self._voice)
         except SpeechError as error:
-            self._failure = error.code, error.message
+            self._failure = error
             return
         self._rate = session["output"]["sample_rate"]
         self._is_whole = query.auto_mode
         self._is_synced = query.sync_alignment
-        yield {"type": "session.update", "session": session}
+        yield Update(session)
 
     # ------------------------------------------------------------ from the client
 
-    def decode(self, data: str | bytes) -> Iterator[Message]:
+    def decode(self, data: str | bytes) -> Iterator[Command]:
         message = self._parse(data)
         if self._is_leaving:
             return
@@ -128,7 +127,7 @@ class MultiStreamAdapter(QueueingAdapter):
         else:
             yield from self._dispatch(message)
 
-    def follow(self) -> Iterator[Message]:
+    def follow(self) -> Iterator[Command]:
         for name, waiting in list(self._waiting.items()):
             while waiting.messages and not self._is_behind(waiting.messages[0]):
                 yield from self._dispatch(waiting.take())
@@ -139,10 +138,10 @@ class MultiStreamAdapter(QueueingAdapter):
     def _parse(self, data: str | bytes) -> ElevenLabsMessage:
         self._is_heard = True
         if self._failure is not None:
-            raise from_code(*self._failure)
+            raise self._failure
         return check_message(ElevenLabsMessage, protocol.load(data))
 
-    def _dispatch(self, message: ElevenLabsMessage) -> Iterator[Message]:
+    def _dispatch(self, message: ElevenLabsMessage) -> Iterator[Command]:
         if message.close_context:
             yield from self._close(message.context_id)
         else:
@@ -153,7 +152,7 @@ class MultiStreamAdapter(QueueingAdapter):
         context = self._named.get(message.context_id)
         return bool(context and context.state == "ended" and message.text and not message.close_context)
 
-    def _wait(self, message: ElevenLabsMessage) -> Iterator[Message]:
+    def _wait(self, message: ElevenLabsMessage) -> Iterator[Command]:
         waiting = self._waiting.setdefault(message.context_id, _Waiting())
         if message.close_context:
             if waiting.is_closed or not waiting.is_flushed:  # an interruption
@@ -172,7 +171,7 @@ class MultiStreamAdapter(QueueingAdapter):
         """Whether a flush with this text completes the context's text."""
         return not (text and self._is_synced and self._is_whole)
 
-    def _write(self, message: ElevenLabsMessage) -> Iterator[Message]:
+    def _write(self, message: ElevenLabsMessage) -> Iterator[Command]:
         context = self._named.get(message.context_id)
         text = spaced(message.text or "", is_whole=self._is_whole)
         if context is None or (context.state == "cancelled" and text):
@@ -197,7 +196,7 @@ class MultiStreamAdapter(QueueingAdapter):
             yield self._append(context, " ")  # keep-alive: white space counts as text and is silent
         if message.flush:
             context.is_flushed = self._is_last(text)
-            yield {"type": "context.flush", "context_id": context.id}
+            yield Flush(context.id)
 
     def _begin(self, name: str | None) -> _Context:
         self._count += 1
@@ -209,37 +208,35 @@ class MultiStreamAdapter(QueueingAdapter):
             del self._named[idle[0]]
         return context
 
-    def _admit(self, context: _Context) -> Iterator[Message]:
+    def _admit(self, context: _Context) -> Iterator[Command]:
         self._open[context.id] = context
         context.state = "refused"  # stays so if the session raises
         speed = {} if context.speed is None else {"speed": context.speed}
         try:
             lexicon = lexicon_of(context.locators, self._dictionaries)
-        except UnknownDictionary:
-            yield {"type": "ping", "context_id": context.id}  # so that the error names it
-            raise
-        yield {"type": "context.open", "context_id": context.id} | speed | lexicon
+        except UnknownDictionary as unknown:
+            raise unknown.about(context.id) from None
+        yield Open(context.id, speed | lexicon)
         context.state = "open"
 
-    def _refuse(self, context: _Context, why: str) -> Iterator[Message]:
+    def _refuse(self, context: _Context, why: str) -> Iterator[Command]:
         """End a context because of a text and raise the error; the session would leave it open."""
         if context.state == "open":
             yield from self._cancel(context)
         elif context.state == "new":
             self._open[context.id] = context
             context.state = "refused"
-            yield {"type": "ping", "context_id": context.id}  # so that the error names it
         else:
             return
-        raise TextTooLong(f"{why} characters")
+        raise TextTooLong(f"{why} characters").about(context.id)
 
-    def _append(self, context: _Context, text: str) -> Message:
+    def _append(self, context: _Context, text: str) -> Command:
         context.is_flushed = context.is_flushed and text.isspace()
         context.chars += len(text)
         context.ends_in_word = text[-1].isalnum()
-        return {"type": "text.append", "context_id": context.id, "text": text}
+        return Append(context.id, text)
 
-    def _close(self, name: str | None) -> Iterator[Message]:
+    def _close(self, name: str | None) -> Iterator[Command]:
         """The first close after a flush lets everything be spoken; any other is an interruption."""
         context = self._named.get(name)
         if context is None:
@@ -253,19 +250,19 @@ class MultiStreamAdapter(QueueingAdapter):
             if context.state == "new":
                 yield from self._end(context)
 
-    def _end(self, context: _Context) -> Iterator[Message]:
-        if context.state == "new":  # without text: the pong ends it
+    def _end(self, context: _Context) -> Iterator[Command]:
+        if context.state == "new":  # without text
             self._open[context.id] = context
-            yield {"type": "ping", "t": context.id}
+            yield Echo(Finished(context.id, "end"))
         elif context.state == "open":
             context.state = "ended"
-            yield {"type": "context.end", "context_id": context.id}
+            yield End(context.id)
 
-    def _cancel(self, context: _Context) -> Iterator[Message]:
+    def _cancel(self, context: _Context) -> Iterator[Command]:
         context.state = "cancelled"
-        yield {"type": "context.cancel", "context_id": context.id}
+        yield Cancel(context.id)
 
-    def _leave(self) -> Iterator[Message]:
+    def _leave(self) -> Iterator[Command]:
         self._is_leaving = True
         for context in list(self._open.values()):
             if context.state == "open":
@@ -274,40 +271,39 @@ class MultiStreamAdapter(QueueingAdapter):
             if not waiting.is_closed:
                 waiting.put(ElevenLabsMessage(context_id=name, close_context=True))
         if not self._open and not self._waiting:
-            yield {"type": "session.close"}
+            yield Close()
 
     # ------------------------------------------------------------ to the client
 
-    def encode(self, item: Message | AudioChunk) -> Iterable[str]:
-        if isinstance(item, AudioChunk):
-            context = self._open.get(item.context_id)
-            return () if context is None else self._audio(context, item)
-        context = self._open.get(str(item.get("t" if item["type"] == "pong" else "context_id")))
-        if item["type"] == "error":
-            return self._error(context, item)
+    def encode(self, event: Event) -> Iterable[str]:
+        if isinstance(event, Echo):
+            event = event.item
+        context = self._open.get(getattr(event, "id", None) or "")
+        if isinstance(event, Failed):
+            return self._error(context, event)
         if context is None:
             return ()
-        match item["type"]:
-            case "words":
-                context.words.learn((Word(**word) for word in item["words"]), final=item["kind"] == "aligned")
-            case "context.done":
-                return self._done(context, item)
-            case "pong":
-                return self._done(context, {"reason": "end"})
+        match event:
+            case Audio():
+                return self._audio(context, event)
+            case Words(words=words, kind=kind):
+                context.words.learn(words, final=kind == "aligned")
+            case Finished():
+                return self._done(context, event)
         return ()
 
-    def _audio(self, context: _Context, chunk: AudioChunk) -> Iterator[str]:
+    def _audio(self, context: _Context, chunk: Audio[str]) -> Iterator[str]:
         begun_ms = chunk.first_sample * 1_000 / self._rate + FRAME_MS
         alignment = self._alignment(context, context.words.due(begun_ms))
         if chunk.payload or alignment:
             yield self._message(context, base64.b64encode(chunk.payload).decode(), alignment)
 
-    def _done(self, context: _Context, done: Message) -> Iterator[str]:
+    def _done(self, context: _Context, done: Finished[str]) -> Iterator[str]:
         self._forget(context)
-        if done["reason"] in ("end", "length") and (rest := self._alignment(context, context.words.rest())):
+        if done.reason in ("end", "length") and (rest := self._alignment(context, context.words.rest())):
             yield self._message(context, "", rest)
-        if done["reason"] == "length":
-            error = cut_short(done["audio_ms"])
+        if done.reason == "length":
+            error = cut_short(done.audio_ms)
             yield self._dump(context, {"message": error.message, "error": error.code, "code": POLICY_VIOLATION})
         yield from self._final(context)
 
@@ -326,20 +322,20 @@ class MultiStreamAdapter(QueueingAdapter):
         fields = {"audio": audio, "isFinal": is_final, "alignment": alignment, "normalizedAlignment": alignment}
         return self._dump(context, fields)
 
-    def _error(self, context: _Context | None, message: Message) -> Iterator[str]:
-        code, text = message["code"], message["message"]
-        if context is None and message["context_id"] is not None:
+    def _error(self, context: _Context | None, failed: Failed) -> Iterator[str]:
+        error = failed.error
+        if context is None and failed.id is not None:
             return  # it ended while a message was on its way
         if context is None and not self._is_heard:
-            self._failure = code, text
+            self._failure = error
             return
-        close_code = CLOSE_CODES.get(code, POLICY_VIOLATION)
-        told = {"message": text, "error": code, "code": close_code}
+        close_code = CLOSE_CODES.get(error.code, POLICY_VIOLATION)
+        told = {"message": error.message, "error": error.code, "code": close_code}
         if context is None:
-            self.closing = (close_code, text.encode()[:MAX_REASON_BYTES].decode(errors="ignore"))
+            self.closing = (close_code, error.message.encode()[:MAX_REASON_BYTES].decode(errors="ignore"))
             yield protocol.dump(told)
-        elif code != "unknown_context":
-            if code == "starved":
+        elif not isinstance(error, UnknownContext):
+            if isinstance(error, Starved):
                 context.state = "cancelled"  # later text of its name goes on in a new one
             yield self._dump(context, told)
             if context.state == "refused":
@@ -369,7 +365,7 @@ class MultiStreamAdapter(QueueingAdapter):
 class StreamAdapter(MultiStreamAdapter):
     """`stream-input`: one utterance; an empty text ends it and the connection. See `ProtocolAdapter`."""
 
-    def decode(self, data: str | bytes) -> Iterator[Message]:
+    def decode(self, data: str | bytes) -> Iterator[Command]:
         message = self._parse(data).model_copy(update={"context_id": None})
         if self._is_leaving:
             return
@@ -379,16 +375,16 @@ class StreamAdapter(MultiStreamAdapter):
         self._is_leaving = True
         yield from self._end(self._named.get(None) or self._begin(None))
 
-    def _done(self, context: _Context, done: Message) -> Iterator[str]:
+    def _done(self, context: _Context, done: Finished[str]) -> Iterator[str]:
         yield from super()._done(context, done)
         self.closing = (1000, "the text has been spoken")
 
-    def _error(self, context: _Context | None, message: Message) -> Iterator[str]:
-        if message["code"] == "unknown_context":
+    def _error(self, context: _Context | None, failed: Failed) -> Iterator[str]:
+        if isinstance(failed.error, UnknownContext):
             return  # it ended while a message was on its way
         if context is not None:
             self._forget(context)
-        yield from super()._error(None, message | {"context_id": None})
+        yield from super()._error(None, Failed(None, failed.error))
 
     def _dump(self, context: _Context, fields: dict[str, Any]) -> str:
         return protocol.dump(fields)

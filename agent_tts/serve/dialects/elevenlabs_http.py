@@ -14,8 +14,8 @@ from starlette.responses import Response
 
 from agent_tts.engine_info import SAMPLE_RATE
 from agent_tts.errors import SpeechError
+from agent_tts.messages import Word, Words
 from agent_tts.protocol import v1 as protocol
-from agent_tts.protocol.context import Word, Words
 from agent_tts.serve.dialects.elevenlabs_messages import (
     DEFAULT_FORMAT,
     FILE_FORMATS,
@@ -137,7 +137,7 @@ class TimedBody(AudioBody):
         # Audio so far, at 24 kHz.
         self._samples = 0
 
-    def words(self, words: Words) -> bytes:
+    def words(self, words: Words[str]) -> bytes:
         self._due.learn(words.words, final=words.kind == "aligned")
         return b""
 

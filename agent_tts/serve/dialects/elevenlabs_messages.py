@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 from pydantic import AliasChoices, Field
 
 from agent_tts.errors import UnsupportedFormat
+from agent_tts.messages import Word
 from agent_tts.options import SpeechOptions
-from agent_tts.protocol.context import Word
 from agent_tts.protocol.options import Lenient, limits
 from agent_tts.protocol.v1 import MAX_ID
 from agent_tts.serve.dictionaries import Dictionaries

@@ -7,9 +7,11 @@ from collections.abc import Iterator, Mapping
 from pydantic import Field
 
 from agent_tts.errors import UnknownType
+from agent_tts.messages import Cancel, Finished
 from agent_tts.protocol import v1 as protocol
-from agent_tts.protocol.adapter import Message
+from agent_tts.protocol.adapter import Command, Echo, Event, Failed, Update, Updated
 from agent_tts.protocol.options import Lenient, VoiceName, limits
+from agent_tts.protocol.v1 import Message
 from agent_tts.protocol.validation import check_message
 from agent_tts.serve.dialects.utterances import UtterancesAdapter
 
@@ -45,38 +47,36 @@ class JambonzAdapter(UtterancesAdapter):
         rate = query.get("sampleRate", "")
         self._rate = int(rate) if rate in map(str, RATES) else 16_000
 
-    def begin(self) -> Iterator[Message]:
+    def begin(self) -> Iterator[Command]:
         output = {"encoding": "pcm_s16le", "sample_rate": self._rate}
         voice = check_message(JambonzVoice, self._query).session()
-        yield protocol.build("session.update", session=voice | {"timestamps": "none", "output": output})
+        yield Update(voice | {"timestamps": "none", "output": output})
 
-    def decode(self, data: str | bytes) -> Iterator[Message]:
+    def decode(self, data: str | bytes) -> Iterator[Command]:
         message = protocol.load(data)
         match message.get("type"):
             case "stream":
                 # jambonz cuts the text between words and sends no space there.
                 yield from self._queue.write(f"{check_message(StreamMessage, message).text} ")
             case "flush":
-                yield self._note()  # of an utterance that has starved there may be nothing else to come
+                yield Echo()  # of an utterance that has starved there may be nothing else to come
                 yield from self._queue.flush()
             case "stop":
                 dropped = self._queue.drop()
                 if dropped and dropped[0].context_id is not None:
-                    yield protocol.build("context.cancel", context_id=dropped[0].context_id)
+                    yield Cancel(dropped[0].context_id)
             case "keepalive":
                 pass
             case _:
                 raise UnknownType(f"type is one of {', '.join(TYPES)}")
 
-    def _answers(self, item: Message) -> Iterator[Message]:
-        match item["type"]:
-            case "session.updated":
+    def _answers(self, event: Event) -> Iterator[Message]:
+        match event:
+            case Updated():
                 yield protocol.build("connect", data={"sample_rate": self._rate, "base64_encoding": False})
-            case "context.done":
-                self._queue.ended(item["context_id"], item["audio_ms"])
-            case "pong":
-                self._notes.popleft()
-            case "error" if self._closes(item["code"], item["code"]):
-                yield protocol.build("error", error=item["message"])
+            case Finished():
+                self._queue.ended(event)
+            case Failed(error=error) if self._closes(error.code, error.code):
+                yield protocol.build("error", error=error.message)
         while self._queue.finish() is not None:
             pass

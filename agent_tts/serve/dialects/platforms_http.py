@@ -12,9 +12,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from agent_tts.errors import SpeechError
-from agent_tts.protocol import v1 as protocol
 from agent_tts.protocol.formats import check_format
-from agent_tts.protocol.options import Lenient
+from agent_tts.protocol.options import Lenient, SessionConfig
 from agent_tts.protocol.validation import check_body
 from agent_tts.serve.dialects.jambonz import JambonzVoice
 from agent_tts.serve.dialects.vendor_http import AUDIO, AudioBody, speaks
@@ -50,7 +49,7 @@ routes = APIRouter(dependencies=[errors_as(error_body)])
 def _speech(
     node: Node, client: Client, text: str, session: dict[str, Any], media_type: str, encoding: str, rate: int
 ) -> Response:
-    config = protocol.SessionConfig().merged(session | {"lead_ms": None}, node.settings.limits.max_lead_ms)
+    config = SessionConfig().merged(session | {"lead_ms": None}, node.settings.limits.max_lead_ms)
     return SpeechResponse(node, client, text, config.options(), media_type, partial(AudioBody, encoding, rate))
 
 

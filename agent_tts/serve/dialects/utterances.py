@@ -7,9 +7,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from agent_tts.errors import BadMessage
+from agent_tts.messages import Append, Audio, End, Finished
 from agent_tts.protocol import v1 as protocol
-from agent_tts.protocol.adapter import Message, QueueingAdapter
-from agent_tts.protocol.context import AudioChunk
+from agent_tts.protocol.adapter import Command, Event, ProtocolAdapter
+from agent_tts.protocol.v1 import Message
 from agent_tts.serve.dialects.text import WaitingBudget
 
 # Close codes after errors; others are POLICY_VIOLATION.
@@ -54,7 +55,7 @@ class UtteranceQueue:
         first = self.speaking
         return first if first is not None and context_id is not None and first.context_id == context_id else None
 
-    def write(self, text: str) -> list[Message]:
+    def write(self, text: str) -> list[Command]:
         """Add text; raises `TextTooLong` when too much of it waits for earlier utterances."""
         if not text:
             return []
@@ -68,7 +69,7 @@ class UtteranceQueue:
         utterance.waiting.append(text)
         return self.follow()
 
-    def flush(self) -> list[Message]:
+    def flush(self) -> list[Command]:
         """Complete the last utterance, if there is one; raises `BadMessage` when too many flushes wait for it."""
         if not self._utterances:
             return []
@@ -77,7 +78,7 @@ class UtteranceQueue:
             raise BadMessage(f"{MAX_FLUSHES} flushes wait for the same audio")
         utterance.flushes += 1
         if utterance.flushes == 1 and utterance.context_id is not None:
-            return [protocol.build("context.end", context_id=utterance.context_id)]
+            return [End(utterance.context_id)]
         return []
 
     def drop(self) -> list[QueuedUtterance]:
@@ -87,11 +88,11 @@ class UtteranceQueue:
         self._budget.clear()
         return dropped
 
-    def ended(self, context_id: str, audio_ms: int) -> None:
+    def ended(self, done: Finished[str]) -> None:
         """A context has ended, for whatever reason."""
-        if (utterance := self.of(context_id)) is not None:
+        if (utterance := self.of(done.id)) is not None:
             utterance.context_id = None
-            utterance.audio_ms += audio_ms
+            utterance.audio_ms += done.audio_ms
 
     def finish(self) -> QueuedUtterance | None:
         """Forget and return the first utterance if all of it has been spoken; otherwise None."""
@@ -101,7 +102,7 @@ class UtteranceQueue:
         self._utterances.popleft()
         return first
 
-    def follow(self) -> list[Message]:
+    def follow(self) -> list[Command]:
         """What to tell the session now: the texts of the first utterance."""
         first = self.speaking
         if first is None or not first.waiting:
@@ -109,32 +110,31 @@ class UtteranceQueue:
         if first.context_id is None:
             self._context_no += 1
             first.context_id = str(self._context_no)
-        ready = [protocol.build("text.append", context_id=first.context_id, text=text) for text in first.waiting]
+        ready: list[Command] = [Append(first.context_id, text) for text in first.waiting]
         if first.flushes:
-            ready.append(protocol.build("context.end", context_id=first.context_id))
+            ready.append(End(first.context_id))
         for text in first.waiting:
             self._budget.remove(len(text))
         first.waiting.clear()
         return ready
 
 
-class UtterancesAdapter(QueueingAdapter):
+class UtterancesAdapter(ProtocolAdapter):
     """An adapter whose audio is binary messages without a header."""
 
     def __init__(self) -> None:
-        super().__init__()
         self._queue = UtteranceQueue()
 
-    def follow(self) -> Iterable[Message]:
+    def follow(self) -> Iterable[Command]:
         return self._queue.follow()
 
-    def encode(self, item: Message | AudioChunk) -> list[str | bytes]:
-        if isinstance(item, AudioChunk):
-            return [item.payload] if item.payload and self._queue.of(item.context_id) is not None else []
-        return [protocol.dump(message) for message in self._answers(item)]
+    def encode(self, event: Event) -> list[str | bytes]:
+        if isinstance(event, Audio):
+            return [event.payload] if event.payload and self._queue.of(event.id) is not None else []
+        return [protocol.dump(message) for message in self._answers(event)]
 
-    def _answers(self, item: Message) -> Iterator[Message]:
-        """What the client is told of a message of the session."""
+    def _answers(self, event: Event) -> Iterator[Message]:
+        """What the client is told of an event of the session."""
         raise NotImplementedError
 
     def _closes(self, code: str, reason: str) -> bool:

@@ -14,11 +14,12 @@ from typing import Any, Literal, Self
 from pydantic import AliasChoices, Field, model_validator
 
 from agent_tts.engine_info import SAMPLE_RATE
-from agent_tts.errors import BadMessage, UnknownType, Unsupported, cut_short
+from agent_tts.errors import BadMessage, SpeechError, Starved, UnknownContext, UnknownType, Unsupported, cut_short
+from agent_tts.messages import Append, Audio, Cancel, End, Finished, Open, Word, Words
 from agent_tts.protocol import v1 as protocol
-from agent_tts.protocol.adapter import Message, QueueingAdapter
-from agent_tts.protocol.context import AudioChunk, Word
+from agent_tts.protocol.adapter import Close, Command, Echo, Event, Failed, ProtocolAdapter, Update
 from agent_tts.protocol.options import Lenient, SpeakerEmbedding
+from agent_tts.protocol.v1 import Message
 from agent_tts.protocol.validation import check_message
 from agent_tts.serve.dialects.text import WaitingBudget
 from agent_tts.speech.audio.files import wav_header
@@ -102,11 +103,10 @@ class _Utterance:
         return protocol.build(type_, utterance_index=self.index, **fields)
 
 
-class VllmOmniAdapter(QueueingAdapter):
-    """See `QueueingAdapter`. Messages that come while a complete utterance is spoken wait for its end."""
+class VllmOmniAdapter(ProtocolAdapter):
+    """See `ProtocolAdapter`. Messages that come while a complete utterance is spoken wait for its end."""
 
     def __init__(self, lead_ms: int) -> None:
-        super().__init__()
         self._lead_ms = lead_ms  # of streamed audio
         # None before the first.
         self._config: VllmConfig | None = None
@@ -121,7 +121,7 @@ class VllmOmniAdapter(QueueingAdapter):
 
     # ------------------------------------------------------------ from the client
 
-    def decode(self, data: str | bytes) -> Iterator[Message]:
+    def decode(self, data: str | bytes) -> Iterator[Command]:
         message = protocol.load(data)
         if message.get("type") == "input.cancel":
             yield from self._cancel()
@@ -131,10 +131,10 @@ class VllmOmniAdapter(QueueingAdapter):
         else:
             yield from self._dispatch(message)
 
-    def follow(self) -> Iterator[Message]:
+    def follow(self) -> Iterator[Command]:
         if self._failed is not None:
             context_id, self._failed = self._failed, None
-            yield protocol.build("context.cancel", context_id=context_id)
+            yield Cancel(context_id)
         while self._waiting and not self._is_busy:
             message, chars = self._waiting.popleft()
             self._budget.remove(chars)
@@ -144,25 +144,23 @@ class VllmOmniAdapter(QueueingAdapter):
     def _is_busy(self) -> bool:
         return self._utterance is not None and self._utterance.is_done
 
-    def _cancel(self) -> Iterator[Message]:
+    def _cancel(self) -> Iterator[Command]:
         self._waiting.clear()
         self._budget.clear()
         utterance, index = self._utterance, self._index
         if utterance is not None:
             self._finish()
         # Before the cancel: if the context has ended meanwhile, the session refuses it and takes no further message.
-        yield self._note(
-            protocol.build("audio.cancelled", utterance_index=index, sentence_index=0, reason="client_cancel")
-        )
+        yield Echo(protocol.build("audio.cancelled", utterance_index=index, sentence_index=0, reason="client_cancel"))
         if utterance is not None and not utterance.is_over:
-            yield protocol.build("context.cancel", context_id=utterance.context_id)
+            yield Cancel(utterance.context_id)
 
-    def _dispatch(self, message: Message) -> Iterator[Message]:
+    def _dispatch(self, message: Message) -> Iterator[Command]:
         match message.get("type"):
             case "session.config":
                 yield from self._configure(message)
             case "session.close":
-                yield protocol.build("session.close")
+                yield Close()
             case "input.text" | "input.done" if self._config is None:
                 self.closing = (1008, "session.config comes first")
                 raise BadMessage("session.config comes first")
@@ -173,16 +171,16 @@ class VllmOmniAdapter(QueueingAdapter):
             case _:
                 raise UnknownType("type is one of session.config, input.text, input.done, input.cancel, session.close")
 
-    def _configure(self, message: Message) -> Iterator[Message]:
+    def _configure(self, message: Message) -> Iterator[Command]:
         if self._utterance is not None:
             raise BadMessage("session.config cannot change an utterance that has begun: send input.done first")
         config = check_message(VllmConfig, message)
         if config.ref_audio is not None:
             raise Unsupported("ref_audio: add the voice once, by POST /v1/audio/voices, and name it as voice")
-        yield protocol.build("session.update", session=config.session(self._lead_ms))
+        yield Update(config.session(self._lead_ms))
         self._config = config
 
-    def _write(self, text: Any) -> Iterator[Message]:
+    def _write(self, text: Any) -> Iterator[Command]:
         if not isinstance(text, str):
             raise BadMessage("input.text has a text, which is a string")
         if not text:
@@ -192,20 +190,20 @@ class VllmOmniAdapter(QueueingAdapter):
             self._utterance = _Utterance(self._index, self._config)
         if self._utterance.is_starved:  # it goes on
             self._utterance = _Utterance(self._utterance.index, self._utterance.config)
-            yield protocol.build("context.open", context_id=self._utterance.context_id)
+            yield Open(self._utterance.context_id, {})
         if not self._utterance.is_over:
-            yield protocol.build("text.append", context_id=self._utterance.context_id, text=text)
+            yield Append(self._utterance.context_id, text)
             self._utterance.text += text  # after the session has taken it, so that its limits hold here too
 
-    def _end(self) -> Message:
+    def _end(self) -> Command:
         utterance = self._utterance
         if utterance is not None and not utterance.is_over:
             utterance.is_done = True
-            return protocol.build("context.end", context_id=utterance.context_id)
+            return End(utterance.context_id)
         sentences = 0 if utterance is None else 1
-        note = self._note(protocol.build("session.done", utterance_index=self._index, total_sentences=sentences))
+        done = Echo(protocol.build("session.done", utterance_index=self._index, total_sentences=sentences))
         self._finish()
-        return note
+        return done
 
     def _finish(self) -> None:
         self._utterance = None
@@ -213,24 +211,24 @@ class VllmOmniAdapter(QueueingAdapter):
 
     # ------------------------------------------------------------ to the client
 
-    def encode(self, item: Message | AudioChunk) -> Iterator[str | bytes]:
-        for answer in self._answers(item):
+    def encode(self, event: Event) -> Iterator[str | bytes]:
+        for answer in self._answers(event):
             yield answer if isinstance(answer, bytes) else protocol.dump(answer)
 
-    def _answers(self, item: Message | AudioChunk) -> Iterable[Message | bytes]:
-        if isinstance(item, AudioChunk):
-            return () if (utterance := self._of(item.context_id)) is None else _audio(utterance, item)
-        utterance = self._of(item.get("context_id"))
-        match item["type"]:
-            case "pong" if (note := self._notes.popleft()) is not None:
-                return [note]
-            case "error" if item["code"] != "unknown_context":
-                return self._error(item, utterance)
-            case "words" if utterance is not None:
-                utterance.words.learn((Word(**word) for word in item["words"]), final=item["kind"] == "aligned")
+    def _answers(self, event: Event) -> Iterable[Message | bytes]:
+        utterance = self._of(getattr(event, "id", None))
+        match event:
+            case Echo(item=answer):
+                return [answer]
+            case Failed(error=error) if not isinstance(error, UnknownContext):
+                return self._error(error, utterance)
+            case Audio() if utterance is not None:
+                return _audio(utterance, event)
+            case Words(words=words, kind=kind) if utterance is not None:
+                utterance.words.learn(words, final=kind == "aligned")
             # An error was already told; the id may be in use again.
-            case "context.done" if utterance is not None and item["reason"] != "error":
-                return self._over(utterance) if item["reason"] != "length" else self._cut(utterance, item["audio_ms"])
+            case Finished(reason=reason, audio_ms=audio_ms) if utterance is not None and reason != "error":
+                return self._cut(utterance, audio_ms) if reason == "length" else self._over(utterance)
         return ()
 
     def _of(self, context_id: str | None) -> _Utterance | None:
@@ -254,27 +252,26 @@ class VllmOmniAdapter(QueueingAdapter):
             self._finish()
 
     def _cut(self, utterance: _Utterance, audio_ms: int) -> Iterator[Message]:
-        error = cut_short(audio_ms)
-        yield _refusal(error.code, error.message, utterance)
+        yield _refusal(cut_short(audio_ms), utterance)
         yield from self._over(utterance, failed=True)
 
-    def _error(self, message: Message, utterance: _Utterance | None) -> Iterator[Message]:
-        yield _refusal(message["code"], message["message"], utterance)
+    def _error(self, error: SpeechError, utterance: _Utterance | None) -> Iterator[Message]:
+        yield _refusal(error, utterance)
         if utterance is not None:
-            if message["code"] == "starved":
+            if isinstance(error, Starved):
                 utterance.is_starved = not utterance.is_done
             else:
                 self._failed = utterance.context_id
             yield from self._over(utterance, failed=True)
 
 
-def _refusal(code: str, message: str, utterance: _Utterance | None) -> Message:
+def _refusal(error: SpeechError, utterance: _Utterance | None) -> Message:
     """An error, which also tells whether part of an utterance was sent."""
     partial = {"partial_audio": True, "action": "discard"} if utterance is not None and utterance.bytes else {}
-    return protocol.build("error", message=message, code=code, **partial)
+    return protocol.build("error", message=error.message, code=error.code, **partial)
 
 
-def _audio(utterance: _Utterance, chunk: AudioChunk) -> Iterator[Message | bytes]:
+def _audio(utterance: _Utterance, chunk: Audio[str]) -> Iterator[Message | bytes]:
     """The next audio, after `audio.start` if it is the first."""
     payload = chunk.payload
     if not payload:

@@ -15,9 +15,9 @@ from starlette.types import Receive, Scope, Send
 
 from agent_tts.engine_info import SAMPLE_RATE
 from agent_tts.errors import SlowConsumer, SpeechError, cut_short
+from agent_tts.messages import Audio, Finished, Words
 from agent_tts.options import SpeechOptions
 from agent_tts.protocol import v1 as protocol
-from agent_tts.protocol.context import AudioChunk, Done, Words
 from agent_tts.provenance import HEADERS
 from agent_tts.serve.fair_queue import Flow
 from agent_tts.serve.guard import Client
@@ -34,7 +34,7 @@ PCM_BYTES_PER_S = 2 * SAMPLE_RATE
 class Body:
     """The body of one response, made while audio arrives: a file, or events of a dialect. Pure."""
 
-    def words(self, words: Words) -> bytes:
+    def words(self, words: Words[str]) -> bytes:
         """Word times, sent before their audio; called only if words were requested."""
         return b""
 
@@ -200,7 +200,7 @@ class SpeechResponse(Response):
                 case Words():
                     async with encoder:
                         held += body.words(event)
-                case AudioChunk(payload=pcm) if pcm:
+                case Audio(payload=pcm) if pcm:
                     if self._seal is None:
                         await self._start(writer)
                     async with encoder:
@@ -209,9 +209,9 @@ class SpeechResponse(Response):
                     if data:
                         await writer.write({"type": "http.response.body", "body": data, "more_body": True}, held_s)
                         held_s = 0.0
-                case Done(reason="cancelled"):
+                case Finished(reason="cancelled"):
                     return  # the client has disconnected
-                case Done(reason=reason, audio_ms=audio_ms):
+                case Finished(reason=reason, audio_ms=audio_ms):
                     error = cut_short(audio_ms) if reason == "length" else utterance.error
                     if error is not None and not self._started:
                         raise error

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from agent_tts.events import CutReason, RequestFinished, RequestStages
-from agent_tts.protocol.context import Done
+from agent_tts.messages import CutReason, Finished, Stages
 from agent_tts.serve.connections import Standing
 from agent_tts.serve.telemetry.engine_metrics import SECONDS
 from agent_tts.serve.telemetry.usage import Usage
@@ -119,7 +119,7 @@ class ContextMeter(Meter):
             self._span.mark("received", read_at)
             self._span.mark("submitted")
 
-    def stages(self, stages: RequestStages) -> None:
+    def stages(self, stages: Stages) -> None:
         if self._span is not None:
             self._span.stages(stages)
 
@@ -156,13 +156,13 @@ class ContextMeter(Meter):
             return 0.0
         return max(0.0, self.audio_ms - max(0.0, self._heard_until - self._clock()) * 1_000)
 
-    def finished(self, event: RequestFinished) -> Done:
+    def finished(self, event: Finished[str]) -> Finished[str]:
         done = self._count(event)
         if self._span is not None:
-            self._span.end(done, event.code)
+            self._span.end(done)
         return done
 
-    def _count(self, event: RequestFinished) -> Done:
+    def _count(self, event: Finished[str]) -> Finished[str]:
         metrics = self._metrics
         metrics.active.labels(self._transport).dec()
         metrics.finished.labels(self._transport, event.reason).inc()
@@ -175,7 +175,8 @@ class ContextMeter(Meter):
         if self._cancelled_at is not None:
             metrics.cancel.observe(self._clock() - self._cancelled_at)
         if self._ttfa_s is None or not self.audio_ms:
-            return Done(event.reason, round(self.audio_ms), None, None, event.cut)
+            return replace(event, audio_ms=round(self.audio_ms))
         rtf = event.busy_ms / self.audio_ms
         metrics.rtf.observe(rtf)
-        return Done(event.reason, round(self.audio_ms), round(self._ttfa_s * 1_000, 1), round(rtf, 4), event.cut)
+        ttfa_ms, rtf = round(self._ttfa_s * 1_000, 1), round(rtf, 4)
+        return replace(event, audio_ms=round(self.audio_ms), ttfa_ms=ttfa_ms, rtf=rtf)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections.abc import Iterable, Iterator
 from functools import partial
 
 from aiortc import (
@@ -16,10 +17,10 @@ from aiortc import (
 )
 from loguru import logger
 
-from agent_tts.errors import SlowConsumer, SpeechError, UnsupportedProtocol
+from agent_tts.errors import SlowConsumer, UnsupportedProtocol
+from agent_tts.messages import Audio
 from agent_tts.protocol import v1 as protocol
-from agent_tts.protocol.adapter import Message
-from agent_tts.protocol.context import AudioChunk
+from agent_tts.protocol.adapter import Command, Failed, Ping
 from agent_tts.serve.fair_queue import Flow
 from agent_tts.serve.guard import Client, Permit
 from agent_tts.serve.node import Node
@@ -78,8 +79,7 @@ class RtcPeer:
         self._session.waker = self._wake.set
         # Random, so that only its client can name the peer in DELETE.
         self.id = self._session.id
-        # Bytes that the client accepts in one message.
-        self._max_message = DEFAULT_MAX_MESSAGE
+        self._adapter.max_message = DEFAULT_MAX_MESSAGE
         # The protocol's data channel, None until the client has opened it; when it must be there; how many others are.
         self._channel: RTCDataChannel | None = None
         self._channel_due = time.monotonic() + 3 * node.settings.timeouts.handshake_s
@@ -101,7 +101,7 @@ class RtcPeer:
 
         After an error or a cancellation the caller must close the peer.
         """
-        self._max_message, self._track.dtx = offer.max_message, offer.dtx
+        self._adapter.max_message, self._track.dtx = offer.max_message, offer.dtx
         await self._connection.setRemoteDescription(RTCSessionDescription(sdp=offer.sdp, type="offer"))
         await self._connection.setLocalDescription(await self._connection.createAnswer())
         return str(self._connection.localDescription.sdp)
@@ -181,7 +181,8 @@ class RtcPeer:
     def _on_channel(self, channel: RTCDataChannel) -> None:
         if channel.label != protocol.SUBPROTOCOL or self._channel is not None:
             error = UnsupportedProtocol(f"a peer speaks on one data channel, labelled {protocol.SUBPROTOCOL}")
-            channel.send(protocol.dump(protocol.build_error(error, fatal=True)))
+            for message in self._adapter.encode(Failed(None, error, fatal=True)):
+                channel.send(message)
             channel.close()
             self._stray_channels += 1
             if self._stray_channels > MAX_STRAY_CHANNELS:
@@ -203,11 +204,15 @@ class RtcPeer:
         if size > self._node.settings.limits.message_bytes:
             self.hang_up("a message is too long")
             return
-        self._pings = self._pings or _is_ping(data)
         try:
-            self._session.receive(self._adapter.decode(data))
+            self._session.receive(self._seen(self._adapter.decode(data)))
         except SlowConsumer as error:
             self._drop_slow(error.message)
+
+    def _seen(self, commands: Iterable[Command]) -> Iterator[Command]:
+        for command in commands:
+            self._pings = self._pings or isinstance(command, Ping)
+            yield command
 
     async def _pump(self) -> None:
         while True:
@@ -221,12 +226,13 @@ class RtcPeer:
 
     def _send_all(self, channel: RTCDataChannel) -> None:
         while channel.readyState == "open" and channel.bufferedAmount < MAX_BUFFERED:
-            item = self._session.poll()
-            if item is None:
+            event = self._session.poll()
+            if event is None:
                 break
-            if isinstance(item, AudioChunk):
-                self._track.write(item.context_no, item.payload)
-            elif (message := _fit(item, self._max_message)) is not None:
+            if isinstance(event, Audio):
+                self._track.write(event.context_no, event.payload)
+                continue
+            for message in self._adapter.encode(event):
                 channel.send(message)
                 self._pace.wrote(len(message))
         if channel.bufferedAmount < MAX_BUFFERED:
@@ -250,20 +256,3 @@ class RtcPeer:
 def _complete(closing: asyncio.Future[str], why: str) -> None:
     if not closing.done():
         closing.set_result(why)
-
-
-def _is_ping(data: str | bytes) -> bool:
-    try:
-        return isinstance(protocol.check(protocol.load(data))[0], protocol.Ping)
-    except SpeechError:
-        return False
-
-
-def _fit(message: Message, limit: int) -> str | None:
-    """The message in at most `limit` bytes: a `context.cancelled` may lose its texts. None for a word far too long."""
-    text = protocol.dump(message)
-    if len(text) <= limit:  # JSON of the protocol is ASCII
-        return text
-    if message["type"] != "context.cancelled":
-        return None
-    return protocol.dump(message | {"heard_text": None, "unheard_text": None})

@@ -14,7 +14,7 @@ from starlette.websockets import WebSocket, WebSocketState
 
 from agent_tts.errors import Draining, SlowConsumer, SpeechError, UnsupportedProtocol
 from agent_tts.protocol import v1 as protocol
-from agent_tts.protocol.adapter import ProtocolAdapter, QueueingAdapter
+from agent_tts.protocol.adapter import Failed, ProtocolAdapter
 from agent_tts.serve.connections import CONNECTION
 from agent_tts.serve.fair_queue import Flow
 from agent_tts.serve.guard import Client
@@ -116,7 +116,7 @@ class StreamEndpoint:
         asyncio.get_running_loop().call_later(write_s, websocket.scope["extensions"][CONNECTION].transport.abort)
         with contextlib.suppress(Exception):  # the client may be gone
             async with asyncio.timeout(write_s):
-                for message in adapter.encode(protocol.build_error(error, fatal=True)):
+                for message in adapter.encode(Failed(None, error, fatal=True)):
                     kind = "bytes" if isinstance(message, bytes) else "text"
                     await websocket.send({"type": "websocket.send", kind: message})
                 await websocket.close(CLOSE_CODES.get(error.code, 1011), error.message)
@@ -149,8 +149,6 @@ class Connection:
     ) -> None:
         self._node = node
         self._adapter = adapter
-        # The adapter if it holds messages back.
-        self._queue = adapter if isinstance(adapter, QueueingAdapter) else None
         self._websocket = websocket
         self._writer = Writer(websocket.scope, send, node.settings.timeouts)
         self._connection: WebSocketProtocol = websocket.scope["extensions"][CONNECTION]
@@ -246,12 +244,12 @@ class Connection:
         messages: list[str | bytes] = []
         size, heard_s = 0, session.heard_s
         has_room = True
-        while has_room and adapter.closing is None and (item := session.poll()) is not None:
-            for message in adapter.encode(item):
+        while has_room and adapter.closing is None and (event := session.poll()) is not None:
+            for message in adapter.encode(event):
                 messages.append(message)
                 size += len(message)
-            if self._queue is not None:
-                session.receive(self._queue.follow())
+            if more := adapter.follow():
+                session.receive(more)
             has_room = size < WRITE_BYTES and self._encoder.has_time()
         if messages:
             self._connection.write(messages)

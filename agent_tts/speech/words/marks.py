@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from agent_tts.protocol.context import Mark, Word
+from agent_tts.messages import Mark, Word
 
 
 @dataclass(slots=True)
@@ -24,7 +24,8 @@ class Marks:
     ends.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, context_id: str) -> None:
+        self._context_id = context_id
         # In text order.
         self._waiting: deque[_Waiting] = deque()
         # Length of the text, and without white space at its end.
@@ -49,9 +50,9 @@ class Marks:
                 break
             waiting.before_pause = True
 
-    def due(self, words: Sequence[Word]) -> list[Mark]:
+    def due(self, words: Sequence[Word]) -> list[Mark[str]]:
         """The marks whose times these words tell, which are the next ones with final times."""
-        marks: list[Mark] = []
+        marks: list[Mark[str]] = []
         for word in words:
             while self._waiting and (waiting := self._waiting[0]).place <= word.char_start:
                 marks.append(self._at(self._spoken_ms if waiting.before_pause else word.start_ms))
@@ -60,10 +61,10 @@ class Marks:
                 marks.append(self._at(word.end_ms))
         return marks
 
-    def rest(self) -> list[Mark]:
+    def rest(self) -> list[Mark[str]]:
         """The marks behind all words, at the end of the speech."""
         return [self._at(self._spoken_ms) for _ in range(len(self._waiting))]
 
-    def _at(self, ms: int) -> Mark:
+    def _at(self, ms: int) -> Mark[str]:
         mark = self._waiting.popleft()
-        return Mark(mark.name, ms, mark.raw)
+        return Mark(self._context_id, mark.name, ms, mark.raw)

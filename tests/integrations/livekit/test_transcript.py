@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_tts.client.utterance import Word
 from agent_tts.integrations.livekit.tts import Transcript
+from agent_tts.messages import Word
 
 TEXT = "Hello there,  you. "
 HELLO = Word("Hello", 0, 300, 0, 5)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from agent_tts.client.utterance import Word
 from agent_tts.integrations.pipecat.words import SpokenWord, SpokenWords
+from agent_tts.messages import Word
 
 
 def words(*texts: str, ms: int = 100) -> list[Word]:

@@ -250,7 +250,7 @@ def _session(module: Any) -> None:
 
     def told(self: Any, utterance: Any, what: Any) -> None:
         what = list(what)
-        if utterance.context_id not in _seen and any(type(one).__name__ == "AudioChunk" for one in what):
+        if utterance.context_id not in _seen and any(type(one).__name__ == "Audio" for one in what):
             _seen.add(utterance.context_id)
             events.append(("told", now(), utterance.context_id))
         tell(self, utterance, what)

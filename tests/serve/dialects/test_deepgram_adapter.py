@@ -9,10 +9,11 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from agent_tts.errors import BadMessage, SpeechError, TextTooLong, UnknownType, UnsupportedFormat
-from agent_tts.protocol import v1 as protocol
-from agent_tts.protocol.adapter import Message, QueueingAdapter
-from agent_tts.protocol.context import AudioChunk
+from agent_tts.errors import BadMessage, SpeechError, TextTooLong, UnknownType, UnsupportedFormat, from_code
+from agent_tts.messages import Append, Audio, Cancel, Cancelled, End, Finished, FinishReason, Started
+from agent_tts.protocol.adapter import Close, Command, Echo, Event, Failed, Update, Updated
+from agent_tts.protocol.options import SessionConfig
+from agent_tts.protocol.v1 import Message
 from agent_tts.serve.dialects.deepgram import AuraAdapter
 from agent_tts.serve.dialects.deepgram_flux import FluxAdapter
 from agent_tts.serve.dialects.text import MAX_WAITING, MESSAGE_COST
@@ -23,11 +24,11 @@ ADAPTERS = [AuraAdapter, FluxAdapter]
 
 
 class Talk:
-    """An adapter with a scripted session; records the messages to both sides."""
+    """An adapter with a scripted session; records what both sides get."""
 
     def __init__(self, adapter: Adapter) -> None:
         self.adapter = adapter
-        self.asked: list[Message] = []  # to the session
+        self.asked: list[Command] = []  # of the session
         self.told: list[Any] = []  # to the client
 
     def connect(self) -> None:
@@ -35,20 +36,20 @@ class Talk:
         self.hear(session())
 
     def say(self, type_: str, **fields: Any) -> None:
-        """Decode a client's message; the session answers its pings."""
+        """Decode a client's message; the session gives echoes back."""
         asked = list(self.adapter.decode(json.dumps({"type": type_, **fields})))
-        self.asked += [message for message in asked if message["type"] != "ping"]
-        for message in asked:
-            if message["type"] == "ping":
-                self.hear(protocol.build("pong", t=message.get("t")))
+        self.asked += [command for command in asked if not isinstance(command, Echo)]
+        for command in asked:
+            if isinstance(command, Echo):
+                self.hear(command)
 
-    def hear(self, item: Message | AudioChunk) -> None:
-        """Encode an item of the session."""
-        for data in self.adapter.encode(item):
+    def hear(self, event: Event) -> None:
+        """Encode an event of the session."""
+        for data in self.adapter.encode(event):
             self.told.append(json.loads(data) if isinstance(data, str) else data)
         self.asked += self.adapter.follow()
 
-    def speak(self, context_id: str, audio: bytes = b"ab", reason: str = "end", audio_ms: int = 100) -> None:
+    def speak(self, context_id: str, audio: bytes = b"ab", reason: FinishReason = "end", audio_ms: int = 100) -> None:
         """The session speaks a whole context."""
         self.hear(started(context_id))
         self.hear(chunk(context_id, audio))
@@ -59,10 +60,10 @@ class Talk:
         told, self.told = [m.decode() if isinstance(m, bytes) else m["type"] for m in self.told], []
         return told
 
-    def commands(self) -> list[tuple[Any, ...]]:
-        """Commands since the last call: (type, context_id, text)."""
+    def commands(self) -> list[Command]:
+        """Commands since the last call."""
         asked, self.asked = self.asked, []
-        return [tuple(m[name] for name in ("type", "context_id", "text") if name in m) for m in asked]
+        return asked
 
 
 def talk(make: type[Adapter], **query: str) -> Talk:
@@ -74,29 +75,28 @@ def talk(make: type[Adapter], **query: str) -> Talk:
     return new
 
 
-def session(speed: float = 1.0) -> Message:
-    return protocol.build("session.updated", session={"speed": speed})
+def session(speed: float = 1.0) -> Updated:
+    return Updated(SessionConfig(speed=speed))
 
 
-def started(context_id: str) -> Message:
-    return protocol.build("context.started", context_id=context_id, context_no=1, queue_ms=0)
+def started(context_id: str) -> Started[str]:
+    return Started(context_id, 0)
 
 
-def chunk(context_id: str, audio: bytes) -> AudioChunk:
-    return AudioChunk(context_id, 1, 0, 0, audio)
+def chunk(context_id: str, audio: bytes) -> Audio[str]:
+    return Audio(context_id, audio)
 
 
-def done(context_id: str, reason: str = "end", audio_ms: int = 100) -> Message:
-    return protocol.build("context.done", context_id=context_id, reason=reason, audio_ms=audio_ms)
+def done(context_id: str, reason: FinishReason = "end", audio_ms: int = 100) -> Finished[str]:
+    return Finished(context_id, reason, audio_ms=audio_ms)
 
 
-def error(code: str, context_id: str | None = None) -> Message:
-    return protocol.build("error", code=code, message="what was wrong", context_id=context_id, fatal=False)
+def error(code: str, context_id: str | None = None) -> Failed:
+    return Failed(context_id, from_code(code, "what was wrong"))
 
 
-def cancelled(context_id: str, generated_ms: int) -> Message:
-    heard = {"heard_text": "One two", "unheard_text": " three."}
-    return protocol.build("context.cancelled", context_id=context_id, played_ms=1, generated_ms=generated_ms, **heard)
+def cancelled(context_id: str, generated_ms: int) -> Cancelled[str]:
+    return Cancelled(context_id, 1, generated_ms, "One two", " three.")
 
 
 # ---------------------------------------------------------------- the query
@@ -121,8 +121,9 @@ def test_the_query_configures_the_session(
     make: type[Adapter], query: dict[str, str], aliases: dict[str, str], wanted: dict[str, Any]
 ) -> None:
     (update,) = make(query, aliases).begin()
-    assert update["session"].items() >= wanted.items()
-    protocol.SessionConfig().merged(update["session"], 60_000)
+    assert isinstance(update, Update)
+    assert update.fields.items() >= wanted.items()
+    SessionConfig().merged(update.fields, 60_000)
 
 
 @pytest.mark.parametrize("make", ADAPTERS)
@@ -163,7 +164,6 @@ def test_the_greeting_has_the_models_name() -> None:
             greeting == "Metadata",
             greeting != "Metadata",
         )
-        assert isinstance(new.adapter, QueueingAdapter)
 
 
 # ---------------------------------------------------------------- turns
@@ -180,16 +180,16 @@ def test_a_turn_is_one_context_and_the_next_turn_waits_for_it(make: type[Adapter
     peer.say("Speak", text="Three.")
     peer.say("Flush")
     peer.say("Speak", text="Four.")
-    one = [("text.append", "1", "One "), ("text.append", "1", "two."), ("context.end", "1")]
+    one = [Append("1", "One "), Append("1", "two."), End("1")]
     assert peer.commands() == one
     peer.speak("1")
-    assert peer.commands() == [("text.append", "2", "Three."), ("context.end", "2")]
+    assert peer.commands() == [Append("2", "Three."), End("2")]
     peer.say("Speak", text=" Five.")
     assert peer.commands() == []
     peer.speak("2")
-    assert peer.commands() == [("text.append", "3", "Four."), ("text.append", "3", " Five.")]
+    assert peer.commands() == [Append("3", "Four."), Append("3", " Five.")]
     peer.say("Speak", text=" Six.")
-    assert peer.commands() == [("text.append", "3", " Six.")]
+    assert peer.commands() == [Append("3", " Six.")]
 
 
 @pytest.mark.parametrize("make", ADAPTERS)
@@ -201,7 +201,7 @@ def test_a_starved_turn_goes_on_in_a_new_context(make: type[Adapter]) -> None:
     peer.hear(done("1", "error"))
     peer.say("Speak", text="two.")
     peer.say("Flush")
-    commands = [("text.append", "1", "One "), ("text.append", "2", "two."), ("context.end", "2")]
+    commands = [Append("1", "One "), Append("2", "two."), End("2")]
     assert peer.commands() == commands
     peer.speak("2")
     assert peer.types()[-1] in ("Flushed", "SpeechMetadata")
@@ -275,7 +275,7 @@ def test_flux_interrupts_at_a_place_in_the_sessions_audio() -> None:
     peer.hear(started("2"))
     peer.types(), peer.commands()
     peer.say("Interrupt", playback_offset={"type": "time_ms", "value": 1_300})
-    assert peer.asked == [{"type": "context.cancel", "context_id": "2", "played_ms": 300.0}]
+    assert peer.asked == [Cancel("2", 300.0)]
     peer.hear(chunk("2", b"late"))
     peer.hear(cancelled("2", 900))
     peer.hear(done("2", "cancelled"))
@@ -285,9 +285,9 @@ def test_flux_interrupts_at_a_place_in_the_sessions_audio() -> None:
     assert told["metadata"]["audio_duration_ms"] == 900
     peer.types(), peer.commands()
     peer.say("Speak", text="Five.")
-    assert peer.commands() == [("text.append", "3", "Five.")]
+    assert peer.commands() == [Append("3", "Five.")]
     peer.say("Interrupt", playback_offset={"type": "time_ms", "value": 1_310})
-    assert peer.asked[0]["played_ms"] == 10
+    assert peer.asked[0] == Cancel("3", 10)
     # Without a place everything made counts as heard, and the text is empty.
     peer.hear(cancelled("3", 90))
     peer.say("Speak", text="Six.")
@@ -327,7 +327,7 @@ def test_flux_turn_that_ended_before_its_interrupt_counts_as_spoken() -> None:
     assert peer.adapter.closing is None
     peer.say("Speak", text="Two.")
     peer.say("Interrupt", playback_offset={"type": "time_ms", "value": 90})
-    assert peer.asked[-1]["played_ms"] == 10
+    assert peer.asked[-1] == Cancel("2", 10)
 
 
 def test_flux_reports_a_turn_without_speech() -> None:
@@ -358,7 +358,7 @@ def test_speech_that_is_cut_short_is_a_warning_before_its_end(make: type[Adapter
 def test_flux_speed() -> None:
     peer = talk(FluxAdapter)
     peer.say("Configure", speed=1.5)
-    assert peer.asked == [{"type": "session.update", "session": {"speed": 1.5}}]
+    assert peer.asked == [Update({"speed": 1.5})]
     peer.hear(session(1.5))
     peer.say("Configure", speed=9)
     success, failure = peer.told
@@ -375,7 +375,7 @@ def test_flux_speaks_the_rest_before_it_closes() -> None:
     peer.say("Speak", text="One.")
     peer.say("Close")
     peer.say("Speak", text="Never.")
-    assert peer.commands() == [("text.append", "1", "One."), ("context.end", "1")]
+    assert peer.commands() == [Append("1", "One."), End("1")]
     assert peer.adapter.closing is None
     peer.speak("1")
     assert peer.types() == ["SpeechStarted", "ab", "Flushed", "SpeechMetadata", "SessionMetadata"]
@@ -416,10 +416,10 @@ def test_aura_clears_everything_at_once() -> None:
     peer.hear(chunk("1", b"a"))
     peer.commands()
     peer.say("Clear")
-    assert peer.commands() == [("context.cancel", "1")]
+    assert peer.commands() == [Cancel("1")]
     peer.hear(chunk("1", b"late"))
     peer.say("Speak", text="Three.")
-    assert peer.commands() == [("text.append", "2", "Three.")]
+    assert peer.commands() == [Append("2", "Three.")]
     peer.hear(cancelled("1", 100))
     peer.hear(done("1", "cancelled"))
     peer.say("Flush")
@@ -440,14 +440,15 @@ def test_aura_adds_a_missing_space_between_sentences() -> None:
     peer = talk(AuraAdapter)
     for text in ("It is 3.", "14.", "Next one!", " Last.", "e", "x."):
         peer.say("Speak", text=text)
-    assert "".join(text for *_, text in peer.commands()) == "It is 3.14. Next one! Last.ex."
+    texts = [command.content for command in peer.commands() if isinstance(command, Append)]
+    assert "".join(map(str, texts)) == "It is 3.14. Next one! Last.ex."
 
 
 def test_aura_closes_at_once() -> None:
     peer = talk(AuraAdapter)
     peer.say("Speak", text="One.")
     peer.say("Close")
-    assert peer.commands()[-1] == ("session.close",)
+    assert peer.commands()[-1] == Close()
 
 
 # ---------------------------------------------------------------- arbitrary input
@@ -498,10 +499,9 @@ def test_any_message_is_decoded_or_refused(make: type[Adapter], data: str | byte
         asked = list(peer.adapter.decode(data))
     except SpeechError:
         return
-    for message in asked:
-        protocol.check(message)
-        if message["type"] == "ping":
-            peer.hear(protocol.build("pong", t=message.get("t")))
+    for command in asked:
+        if isinstance(command, Echo):
+            peer.hear(command)
 
 
 WISHES = st.lists(st.sampled_from(["Speak", "Speak", "Flush", "Interrupt", "Clear", "spoken", "starved"]), max_size=40)
@@ -530,17 +530,17 @@ def test_every_text_is_spoken_once_in_order_or_dropped(make: type[Adapter], wish
             peer.say(stop)
             expected.clear()
         for command in peer.asked:
-            if command["type"] == "text.append":
-                assert alive in (None, command["context_id"]), "two contexts at once"
-                alive = command["context_id"]
-                text_of.setdefault(alive, []).append(command["text"])
-            elif command["type"] == "context.end":
-                ended.add(command["context_id"])
-            elif command["type"] == "context.cancel":
-                assert command["context_id"] == alive
+            if isinstance(command, Append):
+                assert alive in (None, command.id), "two contexts at once"
+                alive = command.id
+                text_of.setdefault(alive, []).append(str(command.content))
+            elif isinstance(command, End):
+                ended.add(command.id)
+            elif isinstance(command, Cancel):
+                assert command.id == alive
                 alive = None
-                peer.hear(cancelled(command["context_id"], 10))
-                peer.hear(done(command["context_id"], "cancelled"))
+                peer.hear(cancelled(command.id, 10))
+                peer.hear(done(command.id, "cancelled"))
         peer.asked.clear()
         if alive is not None and (wish == "starved" or (wish == "spoken" and alive in ended)):
             if wish == "starved" and alive in ended:

@@ -153,7 +153,7 @@ def test_limits(stored: Dictionaries) -> None:
 
 @pytest.mark.node
 async def test_rules_are_read_beside_the_speech_of_others(node: RunningNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A megabyte of transcriptions takes a second."""
+    """A megabyte of transcriptions takes a second, and who writes waits for other processes."""
     threads: list[str] = []
 
     def recorded(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -165,7 +165,8 @@ async def test_rules_are_read_beside_the_speech_of_others(node: RunningNode, mon
 
     monkeypatch.setattr(elevenlabs_dictionaries, "read_pls", recorded(read_pls))
     monkeypatch.setattr(Version, "of", recorded(Version.of))
-    monkeypatch.setattr(Dictionaries, "all", recorded(Dictionaries.all))
+    for method in ("all", "delete"):
+        monkeypatch.setattr(Dictionaries, method, recorded(getattr(Dictionaries, method)))
     rules = [{"type": "alias", "string_to_replace": "UN", "alias": "you en"}]
     items = [{"text": "UN", "alias": "you en"}]
     requests: list[tuple[str, list[tuple[str, str, dict[str, Any]]]]] = [
@@ -192,7 +193,8 @@ async def test_rules_are_read_beside_the_speech_of_others(node: RunningNode, mon
                 assert answer.status_code == 200, answer.text
                 made = answer.json()["id"]
             assert (await client.get(base if base.startswith("pron") else base.rstrip("/"))).status_code == 200
-    assert len(threads) == 10
+        assert (await client.delete(base + made)).status_code == 204
+    assert len(threads) == 11
     assert threading.main_thread().name not in threads
 
 

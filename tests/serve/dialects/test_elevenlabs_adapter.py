@@ -17,13 +17,14 @@ from agent_tts.errors import (
     BadMessage,
     SpeechError,
     TextTooLong,
+    UnknownContext,
     UnknownVoice,
     UnsupportedFormat,
 )
-from agent_tts.protocol import v1 as protocol
-from agent_tts.protocol.adapter import Message
-from agent_tts.protocol.context import AudioChunk, Word
+from agent_tts.messages import Append, Audio, Cancel, End, Finished, FinishReason, Flush, Open, Started, Word, Words
+from agent_tts.protocol.adapter import Close, Command, Echo, Event, Failed, Update
 from agent_tts.protocol.formats import check_format
+from agent_tts.protocol.options import SessionConfig
 from agent_tts.protocol.validation import check_body
 from agent_tts.serve.dialects.elevenlabs import MAX_IDLE_CONTEXTS, MAX_REASON_BYTES, MultiStreamAdapter, StreamAdapter
 from agent_tts.serve.dialects.elevenlabs_messages import FORMATS, CharacterTimes, ElevenLabsRequest, format_of
@@ -42,42 +43,42 @@ def begun(
     return adapter
 
 
-def say(adapter: MultiStreamAdapter, **fields: Any) -> list[tuple[str, str | None]]:
-    """Decode a client's message: the types of the session's messages, each with its text or its context."""
-    told = []
-    for message in adapter.decode(json.dumps(fields)):
-        protocol.check(message)
-        told.append((message["type"], message.get("text", message.get("context_id", message.get("t")))))
-    return told
+def say(adapter: MultiStreamAdapter, **fields: Any) -> list[Command]:
+    return list(adapter.decode(json.dumps(fields)))
 
 
-def hear(adapter: MultiStreamAdapter, item: Message | AudioChunk) -> list[dict[str, Any]]:
-    return [json.loads(message) for message in adapter.encode(item)]
+def hear(adapter: MultiStreamAdapter, event: Event) -> list[dict[str, Any]]:
+    return [json.loads(message) for message in adapter.encode(event)]
 
 
-def audio(frame: int, context_id: str = "1", flags: int = 0) -> AudioChunk:
-    return AudioChunk(context_id, 1, frame * 1_920, flags, bytes(3_840))
+def audio(frame: int, context_id: str = "1") -> Audio[str]:
+    return Audio(context_id, bytes(3_840), frame * 1_920)
 
 
-def done(context_id: str = "1", reason: str = "end") -> Message:
-    return {"type": "context.done", "context_id": context_id, "reason": reason}
+def done(context_id: str = "1", reason: FinishReason = "end") -> Finished[str]:
+    return Finished(context_id, reason, audio_ms=1_000)
 
 
-def words(*times: tuple[str, int, int, int], context_id: str = "1") -> Message:
+def words(*times: tuple[str, int, int, int], context_id: str = "1") -> Words[str]:
     """Tuples (word, offset in the text, start, end)."""
-    told = [
-        {"word": text, "start_ms": start, "end_ms": end, "char_start": at, "char_end": at + len(text)}
-        for text, at, start, end in times
-    ]
-    return {"type": "words", "context_id": context_id, "kind": "aligned", "words": told}
+    return Words(context_id, tuple(Word(text, start, end, at, at + len(text)) for text, at, start, end in times))
 
 
 def refused(adapter: MultiStreamAdapter, error: SpeechError, **fields: Any) -> list[dict[str, Any]]:
-    """The answer when the session refuses the first request of the message."""
+    """The answer when the session refuses the first command of the message."""
     generator = adapter.decode(json.dumps(fields))
-    message = next(generator)
+    command = next(generator)
     del generator
-    return hear(adapter, protocol.build_error(error, context_id=message.get("context_id")))
+    assert isinstance(command, Open)
+    return hear(adapter, Failed(command.id, error))
+
+
+def configured(adapter: MultiStreamAdapter) -> dict[str, Any]:
+    """The fields of the session that the address asks for."""
+    (update,) = adapter.begin()
+    assert isinstance(update, Update)
+    SessionConfig().merged(update.fields, 1_000)
+    return update.fields
 
 
 # ---------------------------------------------------------------- the connection
@@ -85,21 +86,19 @@ def refused(adapter: MultiStreamAdapter, error: SpeechError, **fields: Any) -> l
 
 def test_the_address_configures_the_session() -> None:
     query = {"model_id": "eleven_flash_v2_5", "output_format": "mp3_22050_32", "language_code": "de", "seed": "7"}
-    (update,) = MultiStreamAdapter("anna", query, Limits(), NO_DICTIONARIES).begin()
-    assert update["session"] == {
+    assert configured(MultiStreamAdapter("anna", query, Limits(), NO_DICTIONARIES)) == {
         "voice": "anna",
         "model": None,
         "language": "de",
         "seed": 7,
         "output": {"encoding": "mp3", "sample_rate": 22_050, "bit_rate": 32_000},
     }
-    protocol.SessionConfig().merged(update["session"], 1_000)
 
 
 @pytest.mark.parametrize("voice", ["None", "hpp4J3VqNfWAUOO0d1Us"])
 def test_a_client_librarys_default_voice_is_the_engines_own(voice: str) -> None:
-    (update,) = MultiStreamAdapter(voice, {"model_id": "tts-1"}, Limits(), NO_DICTIONARIES).begin()
-    assert (update["session"]["voice"], update["session"]["model"]) == (None, "tts-1")
+    session = configured(MultiStreamAdapter(voice, {"model_id": "tts-1"}, Limits(), NO_DICTIONARIES))
+    assert (session["voice"], session["model"]) == (None, "tts-1")
 
 
 @pytest.mark.parametrize("output_format", FORMATS)
@@ -116,7 +115,7 @@ def test_an_address_that_cannot_be_served_closes_the_connection(name: str, value
     with pytest.raises(SpeechError) as caught:
         list(adapter.decode("{}"))
     assert isinstance(caught.value, UnsupportedFormat | BadMessage)
-    (told,) = hear(adapter, protocol.build_error(caught.value))
+    (told,) = hear(adapter, Failed(None, caught.value))
     assert (told["error"], told["code"], told["message"]) == (caught.value.code, 1008, caught.value.message)
     assert adapter.closing is not None
     assert adapter.closing[0] == 1008
@@ -125,11 +124,11 @@ def test_an_address_that_cannot_be_served_closes_the_connection(name: str, value
 
 def test_a_voice_that_the_node_does_not_have_closes_the_connection() -> None:
     adapter = begun()
-    assert hear(adapter, protocol.build_error(UnknownVoice("ä" * 100))) == []
+    assert hear(adapter, Failed(None, UnknownVoice("ä" * 100))) == []
     assert adapter.closing is None
     with pytest.raises(UnknownVoice) as caught:
         list(adapter.decode('{"text": "Hello"}'))
-    (told,) = hear(adapter, protocol.build_error(caught.value))
+    (told,) = hear(adapter, Failed(None, caught.value))
     assert told["error"] == "unknown_voice"
     assert adapter.closing == (1008, "ä" * 61)
 
@@ -149,15 +148,14 @@ def test_a_context_is_opened_with_its_first_word() -> None:
     adapter = begun()
     assert say(adapter, text=" ", context_id="a", voice_settings={"stability": 0.5}) == []
     assert say(adapter, text="", context_id="a") == []
-    assert say(adapter, text="Hel", context_id="a") == [("context.open", "1"), ("text.append", "Hel")]
-    assert say(adapter, text="lo", context_id="a") == [("text.append", "lo")]
+    assert say(adapter, text="Hel", context_id="a") == [Open("1", {}), Append("1", "Hel")]
+    assert say(adapter, text="lo", context_id="a") == [Append("1", "lo")]
 
 
 def test_speed_is_the_contexts_own() -> None:
     adapter = begun()
     say(adapter, text=" ", context_id="a", voice_settings={"speed": 1.1, "stability": 0.5})
-    opened, _ = adapter.decode(json.dumps({"text": "Hello", "context_id": "a"}))
-    assert opened["speed"] == 1.1
+    assert say(adapter, text="Hello", context_id="a")[0] == Open("1", {"speed": 1.1})
 
 
 @pytest.mark.parametrize(
@@ -167,17 +165,17 @@ def test_speed_is_the_contexts_own() -> None:
 )
 def test_sentences_in_separate_messages_stay_separate(query: dict[str, str], text: str) -> None:
     adapter = begun(query)
-    told = [say(adapter, text=sentence)[-1][1] for sentence in ("Hi", " there", ".", "How are you?")]
-    assert "".join(filter(None, told)) == text
+    commands = [say(adapter, text=sentence)[-1] for sentence in ("Hi", " there", ".", "How are you?")]
+    assert "".join(str(command.content) for command in commands if isinstance(command, Append)) == text
 
 
 def test_a_closed_context_is_spoken_to_the_end_if_it_was_flushed() -> None:
     adapter = begun()
     say(adapter, text="Hello. ", context_id="a")
-    assert say(adapter, context_id="a", flush=True) == [("context.flush", "1")]
-    assert say(adapter, text="", context_id="a") == [("text.append", " ")]
-    assert say(adapter, context_id="a", close_context=True) == [("context.end", "1")]
-    assert say(adapter, context_id="a", close_context=True) == [("context.cancel", "1")]
+    assert say(adapter, context_id="a", flush=True) == [Flush("1")]
+    assert say(adapter, text="", context_id="a") == [Append("1", " ")]
+    assert say(adapter, context_id="a", close_context=True) == [End("1")]
+    assert say(adapter, context_id="a", close_context=True) == [Cancel("1")]
     assert say(adapter, context_id="a", close_context=True) == []
 
 
@@ -186,18 +184,19 @@ def test_a_context_with_text_after_its_last_flush_is_cut(flushed: bool) -> None:
     adapter = begun()
     say(adapter, text="Hello. ", context_id="a", flush=flushed)
     say(adapter, text="More. ", context_id="a")
-    assert say(adapter, context_id="a", close_context=True) == [("context.cancel", "1")]
+    assert say(adapter, context_id="a", close_context=True) == [Cancel("1")]
 
 
 def test_livekit_flushes_every_sentence_and_once_without_text_at_the_end() -> None:
-    for query, closed in ((LIVEKIT, "context.cancel"), (SENTENCES, "context.end"), ({}, "context.end")):
+    closes: list[tuple[dict[str, str], Command]] = [(LIVEKIT, Cancel("1")), (SENTENCES, End("1")), ({}, End("1"))]
+    for query, closed in closes:
         adapter = begun(query)
         say(adapter, text="Hello. ", context_id="a", flush=True)
-        assert say(adapter, context_id="a", close_context=True) == [(closed, "1")]
+        assert say(adapter, context_id="a", close_context=True) == [closed]
     adapter = begun(LIVEKIT)
     say(adapter, text="Hello. ", context_id="a", flush=True)
     say(adapter, text="", context_id="a", flush=True)
-    assert say(adapter, context_id="a", close_context=True) == [("context.end", "1")]
+    assert say(adapter, context_id="a", close_context=True) == [End("1")]
 
 
 def test_a_context_without_a_text_ends_too() -> None:
@@ -205,8 +204,9 @@ def test_a_context_without_a_text_ends_too() -> None:
     adapter = begun()
     say(adapter, text=" ", context_id="a")
     say(adapter, text="", context_id="a", flush=True)
-    assert say(adapter, context_id="a", close_context=True) == [("ping", "1")]
-    (final,) = hear(adapter, {"type": "pong", "t": "1"})
+    (echo,) = say(adapter, context_id="a", close_context=True)
+    assert isinstance(echo, Echo)
+    (final,) = hear(adapter, echo)
     assert (final["isFinal"], final["contextId"]) == (True, "a")
 
 
@@ -214,9 +214,9 @@ def test_a_context_id_can_be_used_again_at_once() -> None:
     adapter = begun()
     say(adapter, text="One. ", context_id="a")
     say(adapter, context_id="a", close_context=True)
-    assert say(adapter, text="Two. ", context_id="a") == [("context.open", "2"), ("text.append", "Two. ")]
+    assert say(adapter, text="Two. ", context_id="a") == [Open("2", {}), Append("2", "Two. ")]
     assert [told["contextId"] for told in hear(adapter, done("1", "cancelled"))] == ["a"]
-    assert say(adapter, text="Three. ", context_id="a") == [("text.append", "Three. ")]
+    assert say(adapter, text="Three. ", context_id="a") == [Append("2", "Three. ")]
 
 
 def test_a_keep_alive_counts_as_text_but_splits_no_word() -> None:
@@ -225,7 +225,7 @@ def test_a_keep_alive_counts_as_text_but_splits_no_word() -> None:
     say(adapter, text="Hel", context_id="a")
     assert say(adapter, text="", context_id="a") == []
     say(adapter, text="lo,", context_id="a")
-    assert say(adapter, text="", context_id="a") == [("text.append", " ")]
+    assert say(adapter, text="", context_id="a") == [Append("1", " ")]
     assert say(adapter, text="") == []
 
 
@@ -233,7 +233,7 @@ def test_close_socket_ends_flushed_contexts_and_cancels_the_others() -> None:
     adapter = begun()
     say(adapter, text="One. ", context_id="a", flush=True)
     say(adapter, text="Two. ", context_id="b")
-    assert say(adapter, close_socket=True) == [("context.end", "1"), ("context.cancel", "2")]
+    assert say(adapter, close_socket=True) == [End("1"), Cancel("2")]
     assert say(adapter, text="Three. ", context_id="c") == []
     hear(adapter, done("2", "cancelled"))
     assert adapter.closing is None
@@ -242,7 +242,7 @@ def test_close_socket_ends_flushed_contexts_and_cancels_the_others() -> None:
 
 
 def test_close_socket_without_a_context_closes_the_session() -> None:
-    assert say(begun(), close_socket=True) == [("session.close", None)]
+    assert say(begun(), close_socket=True) == [Close()]
 
 
 def test_contexts_without_text_are_bounded() -> None:
@@ -308,7 +308,7 @@ def test_a_cancelled_context_sends_no_more_words() -> None:
 
 def test_characters_never_go_back_in_time() -> None:
     characters = CharacterTimes()
-    entries = [Word(**word) for word in words(("ab", 0, 0, 500), ("c", 3, 100, 200), ("d", 5, 600, 550))["words"]]
+    entries = list(words(("ab", 0, 0, 500), ("c", 3, 100, 200), ("d", 5, 600, 550)).words)
     told = characters.of(entries[:1]) + characters.of(entries[1:])
     edges = [edge for each in told for edge in (each.start_ms, each.end_ms)]
     assert edges == sorted(edges)
@@ -325,14 +325,14 @@ def test_a_context_that_is_refused_gets_an_error_and_its_end() -> None:
     assert (final["isFinal"], final["contextId"]) == (True, "a")
     assert say(adapter, text="Two. ", context_id="a") == []
     assert say(adapter, context_id="a", close_context=True) == []
-    assert say(adapter, text="Three. ", context_id="a")[0][0] == "context.open"
+    assert isinstance(say(adapter, text="Three. ", context_id="a")[0], Open)
     assert adapter.closing is None
 
 
 def test_a_context_that_fails_gets_an_error_and_its_end() -> None:
     adapter = begun()
     say(adapter, text="One. ", context_id="a")
-    (error,) = hear(adapter, protocol.build_error(AtCapacity("full"), context_id="1"))
+    (error,) = hear(adapter, Failed("1", AtCapacity("full")))
     (final,) = hear(adapter, done(reason="error"))
     assert (error["error"], final["isFinal"]) == ("at_capacity", True)
 
@@ -343,10 +343,9 @@ def test_a_too_long_text_ends_its_context() -> None:
         adapter = begun()
         if first:
             say(adapter, text=first, context_id="a")
-        told: list[Message] = []
         with pytest.raises(TextTooLong) as caught:
-            told += adapter.decode(json.dumps({"text": "x" * (limits.text_message_chars + 1), "context_id": "a"}))
-        answer = hear(adapter, protocol.build_error(caught.value, context_id="1"))
+            say(adapter, text="x" * (limits.text_message_chars + 1), context_id="a")
+        answer = hear(adapter, Failed(caught.value.context_id, caught.value))
         assert answer[0]["error"] == "text_too_long"
         assert say(adapter, context_id="a", close_context=True) == []
 
@@ -354,10 +353,9 @@ def test_a_too_long_text_ends_its_context() -> None:
 def test_text_for_an_ended_context_is_no_error() -> None:
     adapter = begun()
     say(adapter, text="One. ", context_id="a")
-    told, final = hear(adapter, done(reason="length") | {"audio_ms": 1_000})
+    told, final = hear(adapter, done(reason="length"))
     assert (told["error"], final["isFinal"]) == ("text_too_long", True)
-    error = {"type": "error", "code": "unknown_context", "message": "", "context_id": "1"}
-    assert hear(adapter, error) == []
+    assert hear(adapter, Failed("1", UnknownContext(""))) == []
 
 
 # ---------------------------------------------------------------- stream-input
@@ -367,10 +365,10 @@ def test_one_text_and_its_final_message() -> None:
     adapter = begun(kind=StreamAdapter)
     assert say(adapter, text=" ", voice_settings=None, generation_config={"chunk_length_schedule": [50]}) == []
     assert say(adapter, text="Hello. ", try_trigger_generation=True) == [
-        ("context.open", "1"),
-        ("text.append", "Hello. "),
+        Open("1", {}),
+        Append("1", "Hello. "),
     ]
-    assert say(adapter, text="") == [("context.end", "1")]
+    assert say(adapter, text="") == [End("1")]
     assert say(adapter, text="More. ") == []
     (spoken,) = hear(adapter, audio(0))
     assert "contextId" not in spoken
@@ -382,8 +380,9 @@ def test_one_text_and_its_final_message() -> None:
 
 def test_no_text_and_its_final_message() -> None:
     adapter = begun(kind=StreamAdapter)
-    assert say(adapter, text="") == [("ping", "1")]
-    assert hear(adapter, {"type": "pong", "t": "1"})[0]["isFinal"] is True
+    (echo,) = say(adapter, text="")
+    assert isinstance(echo, Echo)
+    assert hear(adapter, echo)[0]["isFinal"] is True
     assert adapter.closing is not None
 
 
@@ -408,7 +407,7 @@ FIELDS = st.fixed_dictionaries(
         "voice_settings": st.one_of(st.none(), st.dictionaries(st.sampled_from(["speed", "x"]), st.floats(-1, 9))),
     },
 )
-EVENTS = st.sampled_from(["open", "words", "audio", "done", "error", "pong"])
+EVENTS = st.sampled_from(["open", "words", "audio", "done", "error", "echo"])
 
 
 @examples(150)
@@ -423,26 +422,23 @@ def test_any_message_is_decoded_or_refused(
     adapter = begun(query, kind)
     open_, offset = ["1"], 0
     for step in steps:
-        if isinstance(step, str) and step in ("open", "words", "audio", "done", "error", "pong"):
+        if isinstance(step, str) and step in ("open", "words", "audio", "done", "error", "echo"):
             context_id = open_[-1]
             offset += 2
-            event: dict[str, Message | AudioChunk] = {
+            event: dict[str, Event] = {
                 "words": words(("w", offset, offset * 40, offset * 40 + 60), context_id=context_id),
                 "audio": audio(offset, context_id),
                 "done": done(context_id),
-                "error": protocol.build_error(AtCapacity("full"), context_id=context_id),
-                "pong": {"type": "pong", "t": context_id},
-                "open": {"type": "context.started", "context_id": context_id},
+                "error": Failed(context_id, AtCapacity("full")),
+                "echo": Echo(done(context_id)),
+                "open": Started(context_id, 0),
             }
             for told in hear(adapter, event[step]):
                 assert isinstance(told, dict)
             continue
         data = json.dumps(step) if isinstance(step, dict) else step
         with contextlib.suppress(SpeechError):
-            for message in adapter.decode(data):
-                command = protocol.check(message)
-                if isinstance(command, protocol.ContextOpen):
-                    open_.append(command.context_id)
+            open_ += [command.id for command in adapter.decode(data) if isinstance(command, Open)]
 
 
 @examples(100)

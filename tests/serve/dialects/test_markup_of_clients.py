@@ -39,9 +39,9 @@ from pipecat.services.openai.tts import OpenAITTSService
 from pipecat.services.tts_service import TextAggregationMode, TTSService
 
 from agent_tts.client.moving import connect
-from agent_tts.client.utterance import Audio, Words
 from agent_tts.integrations.livekit.tts import TTS
 from agent_tts.integrations.pipecat.service import AgentTTSService
+from agent_tts.messages import Audio, Words
 from tests.hearing import heard
 from tests.integrations.pipecat.pipeline import running
 from tests.serve.dialects import livekit_run, pipecat_run

@@ -15,6 +15,7 @@ import pytest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidStatus
 
+from agent_tts.protocol.adapter import Update
 from agent_tts.serve.dialects.jambonz import JambonzAdapter
 from tests.serve.dialects.hearing import FIRST, LONG, NEXT, SECOND, VOICE, check_spoken
 from tests.support import RunningNode, running_node
@@ -113,5 +114,5 @@ async def test_jambonz_stream_speaks_and_is_interrupted(node: RunningNode) -> No
 @pytest.mark.parametrize(("asked", "rate"), [("8000", 8_000), ("48000", 48_000), ("11025", 16_000), ("x", 16_000)])
 def test_a_rate_that_jambonz_cannot_take_is_not_used(asked: str, rate: int) -> None:
     (update,) = JambonzAdapter({"sampleRate": asked, "voice": "", "language": ""}).begin()
-    assert update["session"]["output"]["sample_rate"] == rate
-    assert update["session"]["voice"] is None
+    assert isinstance(update, Update)
+    assert (update.fields["output"]["sample_rate"], update.fields["voice"]) == (rate, None)

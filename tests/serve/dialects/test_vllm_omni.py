@@ -17,8 +17,8 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
 from agent_tts.errors import SpeechError
-from agent_tts.protocol import v1 as protocol
-from agent_tts.protocol.context import AudioChunk
+from agent_tts.messages import Audio, End, Finished
+from agent_tts.protocol.adapter import Echo, Update
 from agent_tts.serve.dialects.vllm_omni import VllmOmniAdapter
 from tests.examples import examples
 from tests.serve.dialects.hearing import FIRST, LONG, NEXT, SECOND, VOICE, check_spoken
@@ -193,12 +193,10 @@ def test_junk_raises_only_speech_errors(messages: list[str | bytes]) -> None:
     for message in messages:
         try:
             for each in adapter.decode(message):
-                protocol.check(each)
-                if each["type"] == "ping":
-                    list(adapter.encode(protocol.build("pong", t=None)))
-                if each["type"] == "context.end":
-                    done = {"context_id": each["context_id"], "reason": "end"}
-                    list(adapter.encode(protocol.build("context.done", **done)))
+                if isinstance(each, Echo):
+                    list(adapter.encode(each))
+                if isinstance(each, End):
+                    list(adapter.encode(Finished(each.id, "end")))
             list(adapter.follow())
         except SpeechError:
             pass
@@ -219,7 +217,7 @@ def test_waiting_text_is_bounded() -> None:
 def test_audio_of_another_context_is_not_sent() -> None:
     adapter = VllmOmniAdapter(1_000)
     silence = np.zeros(4, "<i2").tobytes()
-    assert list(adapter.encode(AudioChunk("utterance-0", 1, 0, 0, silence))) == []
+    assert list(adapter.encode(Audio("utterance-0", silence))) == []
 
 
 async def test_speech_that_is_cut_short_is_an_error() -> None:
@@ -242,5 +240,6 @@ def test_each_configuration_sets_the_lead() -> None:
     for streamed in (True, False, True):
         message = {"type": "session.config", "stream_audio": streamed, "response_format": "pcm"}
         (update,) = adapter.decode(json.dumps(message))
-        leads.append(update["session"]["lead_ms"])
+        assert isinstance(update, Update)
+        leads.append(update.fields["lead_ms"])
     assert leads == [1_000, None, 1_000]

@@ -10,11 +10,10 @@ import pytest
 
 pytest.importorskip("audioseal", reason="writes the weights: a dependency of the tests")
 
-from agent_tts.serve.app import create_app
 from agent_tts.speech.audio.files import CONTENT_TYPES, FileEncoder
 from tests.cli.process import invoke
 from tests.model import audioseal_files
-from tests.support import in_this_loop, running_app, running_node, settings_of
+from tests.support import app_with, in_this_loop, running_app, running_node, settings_of
 from tests.voices.clips import KINDS, encoded, tone
 
 pytestmark = [pytest.mark.node, pytest.mark.real_time]  # children run in real time
@@ -48,7 +47,7 @@ async def test_a_node_with_a_watermark_looks_for_it(tmp_path: Path) -> None:
     marking = settings.model_copy(
         update={"watermark": "audioseal", "audioseal": settings.audioseal.model_copy(update={"source": str(weights)})}
     )
-    async with running_app(create_app(marking, in_this_loop(settings))) as node:
+    async with running_app(app_with(marking, in_this_loop(settings))) as node:
         async with httpx.AsyncClient(base_url=node.url, timeout=60) as http:
             found = (await asked(http, RECORDED)).json()
             assert 0 <= found["watermark"]["share"] <= 1

@@ -13,8 +13,7 @@ from starlette.routing import WebSocketRoute
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from agent_tts.engine_info import FRAME_BYTES
-from agent_tts.protocol.adapter import Message, ProtocolAdapter
-from agent_tts.protocol.context import AudioChunk
+from agent_tts.protocol.adapter import Command, Event, ProtocolAdapter
 from agent_tts.serve.app import create_app
 from agent_tts.serve.server import SPARE_CONNECTIONS, WebSocketProtocol
 from agent_tts.serve.transports.websocket import Dialect, StreamEndpoint
@@ -150,11 +149,11 @@ class Counting(ProtocolAdapter):
     def __init__(self) -> None:
         self.heard = 0
 
-    def decode(self, data: str | bytes) -> Iterator[Message]:
+    def decode(self, data: str | bytes) -> Iterator[Command]:
         self.heard += 1
         yield from ()
 
-    def encode(self, item: Message | AudioChunk) -> Iterator[str]:
+    def encode(self, event: Event) -> Iterator[str]:
         yield "x" * 16_000_000  # more than all buffers to a client that does not read
         yield "waits"
         yield str(self.heard)
@@ -185,10 +184,10 @@ class Sizes(ProtocolAdapter):
         # Around the limits of the length encodings of WebSocket frames.
         self.sizes = [0, 1, 125, 126, 127, 65_535, 65_536]
 
-    def decode(self, data: str | bytes) -> Iterator[Message]:
+    def decode(self, data: str | bytes) -> Iterator[Command]:
         yield from ()
 
-    def encode(self, item: Message | AudioChunk) -> Iterator[str | bytes]:
+    def encode(self, event: Event) -> Iterator[str | bytes]:
         while self.sizes:
             size = self.sizes.pop(0)
             yield bytes([size % 256]) * size

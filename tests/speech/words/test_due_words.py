@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agent_tts.protocol.context import Word
+from agent_tts.messages import Word
 from agent_tts.speech.words.due_words import DueWords
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agent_tts.protocol.context import Mark, Word
+from agent_tts.messages import Mark, Word
 from agent_tts.speech.words.marks import Marks
 
 
@@ -13,34 +13,37 @@ def words(*spoken: tuple[str, int, int]) -> list[Word]:
 
 
 def test_a_mark_has_the_start_of_the_next_word() -> None:
-    marks = Marks()
+    marks = Marks("c")
     marks.add("first", 0)
     marks.append("One ")
     marks.add("a", 20)
     marks.add("b", 40)
     marks.append("two three")
     marks.add("last", 80)
-    assert marks.due(words(("One", 10, 300))) == [Mark("first", 10, 0)]
-    assert marks.due(words(("two", 350, 600), ("three", 650, 900))) == [Mark("a", 350, 20), Mark("b", 350, 40)]
-    assert marks.rest() == [Mark("last", 900, 80)]
+    assert marks.due(words(("One", 10, 300))) == [Mark("c", "first", 10, 0)]
+    assert marks.due(words(("two", 350, 600), ("three", 650, 900))) == [
+        Mark("c", "a", 350, 20),
+        Mark("c", "b", 350, 40),
+    ]
+    assert marks.rest() == [Mark("c", "last", 900, 80)]
     assert marks.rest() == []
 
 
 def test_a_mark_before_a_pause_has_the_end_of_the_last_word() -> None:
-    marks = Marks()
+    marks = Marks("c")
     marks.append("One")
     marks.add("before", 3)
     marks.append(" ")
     marks.pause()
     marks.add("after", 40)
     marks.append("two")
-    assert marks.due(words(("One", 0, 300))) == [Mark("before", 300, 3)]
-    assert marks.due(words(("two", 1_300, 1_600))) == [Mark("after", 1_300, 40)]
+    assert marks.due(words(("One", 0, 300))) == [Mark("c", "before", 300, 3)]
+    assert marks.due(words(("two", 1_300, 1_600))) == [Mark("c", "after", 1_300, 40)]
 
 
 def test_a_mark_before_a_pause_before_all_words_is_at_the_start() -> None:
-    marks = Marks()
+    marks = Marks("c")
     marks.add("m", 0)
     marks.pause()
     marks.append("One")
-    assert marks.due(words(("One", 1_000, 1_300))) == [Mark("m", 0, 0)]
+    assert marks.due(words(("One", 1_000, 1_300))) == [Mark("c", "m", 0, 0)]

@@ -11,7 +11,6 @@ from hypothesis import given
 
 from agent_tts.directives import Pause, Say
 from agent_tts.messages import Word
-from agent_tts.protocol.context import Word
 from agent_tts.speech.words import timeline as timeline_module
 from agent_tts.speech.words.fitting import Fit
 from agent_tts.speech.words.peaks import peaks

@@ -1,0 +1,238 @@
+"""Folders of records that any number of processes share: voices, pronunciation dictionaries.
+
+A record is a file or a folder of its own name. It appears, changes and goes by renames, so readers take no lock.
+Writers take turns, in all processes of a machine.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import shutil
+import stat
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from loguru import logger
+
+from agent_tts.errors import AtCapacity, Internal, SettingsError, StorageFull
+from agent_tts.file_lock import LOCK_S, file_lock
+
+T = TypeVar("T")
+
+_LOCK = ".lock"
+_TEMPORARY = ".temporary-"  # begins the names of what is being written or deleted
+# What was just changed may change again within the same modification time.
+_SETTLED_S = 1
+_RETRY_MS = 1_000
+
+
+class RecordsBusy(AtCapacity):
+    """Another process has been changing records for too long."""
+
+
+class Records(Generic[T]):
+    """The records in a folder, which is made when the first one is stored. Every method may be called in any thread.
+
+    Args:
+        noun: what a record is, for errors: "voice".
+        is_record: whether an entry of this name is one; others are left alone.
+        read: makes a record of its path; raises `OSError` or `ValueError` if it is damaged.
+    """
+
+    def __init__(self, folder: Path, noun: str, is_record: Callable[[str], bool], read: Callable[[Path], T]) -> None:
+        self.folder = folder
+        self._noun = noun
+        self._is_record = is_record
+        self._read = read
+        # By name: (inode, modification time) when read, or None if it must be read again; and the record, or None if it
+        # is damaged.
+        self._entries: dict[str, tuple[tuple[int, int] | None, T | None]] = {}
+        # Modification time of the folder when it was last listed, ns, or None if it must be listed again; and all
+        # records that were found in it.
+        self._listed: tuple[int | None, tuple[T, ...]] = (None, ())
+
+    # ------------------------------------------------------------ reading
+
+    def all(self) -> tuple[T, ...]:
+        """All records, sorted by name; the same object until a process changes one.
+
+        A damaged one is left out and logged. Without changes, this takes two system calls.
+        """
+        read_at, records = self._listed
+        try:
+            modified = self.folder.stat().st_mtime_ns
+            if modified != read_at:
+                settled = age_s(modified) > _SETTLED_S
+                entries = {}
+                for name in sorted(self.names()):
+                    with suppress(FileNotFoundError):  # deleted meanwhile
+                        entries[name] = self._entry(name)
+                self._entries = entries
+                found = tuple(record for _, record in entries.values() if record is not None)
+                records = records if found == records else found
+                self._listed = modified if settled else None, records
+        except OSError as error:
+            self._listed = None, ()
+            if not isinstance(error, FileNotFoundError):
+                logger.error("the folder of each {} cannot be read: {}", self._noun, error.strerror)
+            return ()
+        return records
+
+    def names(self) -> set[str]:
+        """The names of all records, damaged or not."""
+        try:
+            return {name for name in os.listdir(self.folder) if self._is_record(name)}
+        except OSError:
+            return set()
+
+    def get(self, name: str) -> T:
+        """One record. Raises `FileNotFoundError` if there is none of this name, `ValueError` if it is damaged."""
+        if not self._is_record(name):
+            raise FileNotFoundError(name)
+        try:
+            _, record = self._entries[name] = self._entry(name)
+        except OSError:
+            self._entries.pop(name, None)
+            raise FileNotFoundError(name) from None
+        if record is None:
+            raise ValueError(f"the {self._noun} {name!r} is damaged")
+        return record
+
+    def _entry(self, name: str) -> tuple[tuple[int, int] | None, T | None]:
+        path = self.folder / name
+        at = path.lstat()
+        identity = (at.st_ino, at.st_mtime_ns)
+        known = self._entries.get(name)
+        if known is not None and known[0] == identity:
+            return known
+        settled, record = age_s(at.st_mtime_ns) > _SETTLED_S, None
+        try:
+            record = self._read(path)
+        except (OSError, ValueError) as error:
+            # The text of the error may quote the file.
+            logger.warning("the {} {!r} is damaged and left out: {}", self._noun, name, type(error).__name__)
+        return identity if settled or record is None else None, record  # a successor may get its inode
+
+    def path(self, name: str) -> Path:
+        """Where a record of this name is, or would be. Raises `ValueError` for what is no name of a record."""
+        if not self._is_record(name):
+            raise ValueError(f"a {self._noun} cannot have this name")
+        return self.folder / name
+
+    # ------------------------------------------------------------ writing
+
+    @contextmanager
+    def changing(self, what: str, wait_s: float = LOCK_S) -> Iterator[None]:
+        """Keep all others from changing records; `what` is done to one: "stored".
+
+        Raises:
+            RecordsBusy: another process still changes them after `wait_s`.
+            StorageFull, Internal: the disk is full, or refuses.
+        """
+        try:
+            with ExitStack() as locked:
+                try:
+                    locked.enter_context(file_lock(self.folder / _LOCK, wait_s))
+                except BlockingIOError:
+                    busy = f"another process changes a {self._noun}: try again"
+                    raise RecordsBusy(busy, retry_after_ms=_RETRY_MS) from None
+                for left in self.folder.glob(f"{_TEMPORARY}*"):  # by a process that died
+                    remove(left)
+                yield
+        except OSError as error:
+            logger.error("a {} cannot be {}: {}", self._noun, what, error.strerror)
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise StorageFull(f"the {self._noun} cannot be {what}: the node's disk is full") from error
+            raise Internal(f"the {self._noun} cannot be {what}; the reason is in the node's log") from error
+
+    @contextmanager
+    def temporary(self) -> Iterator[Path]:
+        """A new path beside the records, for what becomes one; what is left there at the end is removed."""
+        path = self.folder / f"{_TEMPORARY}{secrets.token_hex(8)}"
+        try:
+            yield path
+        finally:
+            remove(path)
+
+    def put(self, made: Path, name: str) -> None:
+        """Give what was made at a `temporary` path the name of a record, in the place of one that there is."""
+        target = self.path(name)
+        if not made.is_dir() or not os.path.lexists(target):
+            made.replace(target)
+            return
+        with self.temporary() as old:
+            target.rename(old)
+            try:
+                made.rename(target)
+            except BaseException:
+                old.rename(target)
+                raise
+
+    def drop(self, name: str) -> bool:
+        """Remove a record; returns whether there was one."""
+        with self.temporary() as old:
+            try:
+                self.path(name).rename(old)
+            except FileNotFoundError:
+                return False
+        return True
+
+
+def regular(path: Path) -> Path:
+    """Return `path`; raise ValueError for a link, which could lead out of the folder, and for a pipe."""
+    if not stat.S_ISREG(path.lstat().st_mode):
+        raise ValueError(f"{path.name} is not a regular file")
+    return path
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """Write a new file with mode 0600."""
+    with open(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+        file.write(data)
+
+
+def remove(path: Path) -> None:
+    """Remove a file, a link or a folder with all that is in it, if there is one."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def data_folder() -> Path:
+    """`agent-tts` in the user's data folder: $XDG_DATA_HOME or ~/.local/share; %LOCALAPPDATA% on Windows.
+
+    Raises `RuntimeError` if there is no home folder.
+    """
+    variable, default = (
+        ("LOCALAPPDATA", "AppData/Local") if sys.platform == "win32" else ("XDG_DATA_HOME", ".local/share")
+    )
+    base = Path(os.environ.get(variable, ""))
+    if not base.is_absolute():  # the XDG specification says to ignore it
+        base = Path.home() / default
+    return base / "agent-tts"
+
+
+def folder_of(setting: str, given: str | None, default: str, allowed: str = "absolute or start with ~") -> Path:
+    """The folder that a setting gives, otherwise `default` in the user's data folder.
+
+    Raises `SettingsError` if there is no absolute one.
+    """
+    try:
+        folder = Path(given).expanduser() if given else data_folder() / default
+    except RuntimeError as error:
+        raise SettingsError(f"{setting}: there is no home folder; set an absolute path") from error
+    if not folder.is_absolute():
+        raise SettingsError(f"{setting}: it has to be {allowed}")
+    return folder
+
+
+def age_s(modified_ns: int) -> float:
+    """Seconds since a file's modification time."""
+    return datetime.now(UTC).timestamp() - modified_ns / 1e9
