@@ -7,7 +7,7 @@ import functools
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, get_type_hints
 
-from agent_tts.lexicon import Lexicon
+from agent_tts.text.entries import Lexicon
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

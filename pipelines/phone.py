@@ -48,7 +48,7 @@ from agent_tts.config.loading import find_config, load_settings
 from agent_tts.errors import BadMessage, SettingsError, SpeechError
 from agent_tts.protocol.validation import parse
 from agent_tts.serve.node import Node
-from agent_tts.serve.run import run
+from agent_tts.serve.processes.run import run
 from agent_tts.serve.transports.websocket import CLOSE_CODES
 
 RATE = 8_000  # Hz

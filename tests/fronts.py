@@ -12,10 +12,10 @@ from typing import Any
 from agent_tts.config.settings import Settings
 from agent_tts.ipc.channel import Channel
 from agent_tts.ipc.front_messages import ToFront, ToSupervisor
+from agent_tts.serve.access.node_counts import NodeCounts
+from agent_tts.serve.access.supervisor_client import SupervisorClient
 from agent_tts.serve.app import Extension, create_app
 from agent_tts.serve.local_engine import service_of
-from agent_tts.serve.node_counts import NodeCounts
-from agent_tts.serve.supervisor_client import SupervisorClient
 from agent_tts.speech.engine_handle import EngineClientFactory
 from tests.support import RunningNode, in_this_loop, running_app, settings_of
 

@@ -33,7 +33,7 @@ def processes_of(pid: int) -> dict[str, int]:
             words = Path(f"/proc/{child}/cmdline").read_text().split("\0")
         except OSError:  # it has just ended
             continue
-        if "agent_tts.serve.front" in words:
+        if "agent_tts.serve.processes.front" in words:
             found[f"front {words[-2]}"] = child
         elif "agent_tts.ipc.child" in words:
             engines.append(child)

@@ -22,13 +22,13 @@ from agent_tts.engine.tone import ToneEngine
 from agent_tts.engine_info import Model
 from agent_tts.ipc.front_messages import Place
 from agent_tts.messages import EngineEvent
+from agent_tts.serve.access.ledger_client import NodeLedger
 from agent_tts.serve.app import Extension, create_app
 from agent_tts.serve.dictionaries import Dictionaries
-from agent_tts.serve.ledger_client import NodeLedger
-from agent_tts.serve.listener import listen
 from agent_tts.serve.local_engine import service_of
 from agent_tts.serve.node import Node
-from agent_tts.serve.server import NodeServer
+from agent_tts.serve.processes.listener import listen
+from agent_tts.serve.processes.server import NodeServer
 from agent_tts.speech.engine_handle import EngineClient, EngineClientFactory
 from tests.in_process import InProcessEngine
 

@@ -15,24 +15,45 @@ import agent_tts
 PACKAGE = Path(agent_tts.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
 
-# Allowed imports by sub-package; every package may import the top-level modules (events, errors, settings).
+# Allowed imports by folder; every folder may import the core files at the top of the package.
 LAYERS = {
-    "config": {"model", "protocol"},  # files with a checkpoint's weights; validation errors
-    "protocol": set(),
+    "system": set(),
+    "sound": set(),
+    "config": {"model", "protocol", "text"},  # files with a checkpoint's weights; validation errors; lexicons
+    "protocol": {"text"},
     "client": {"config", "protocol"},
     "text": set(),
-    "voices": {"config", "model"},  # runs in a child process: the front has no torch
-    "model": set(),
-    "engine": {"config", "text", "voices", "model"},
-    "ipc": {"config", "engine"},  # the child runs the engine's loop
-    "speech": {"protocol", "text", "voices"},  # rules for numbers and abbreviations in text
-    "serve": {"config", "protocol", "speech", "text", "ipc", "voices"},
-    "integrations": {"client", "config", "protocol", "speech", "serve", "text"},
-    "agent": {"config", "integrations", "protocol", "serve", "speech", "ipc", "voices"},
-    "doctor": {"config", "serve", "speech", "voices"},
-    "cluster": {"config", "serve"},  # `ray` is imported by nothing else
-    "bench": {"client", "config", "doctor", "protocol", "speech", "ipc", "serve", "model", "voices"},
+    "voices": {"config", "model", "sound", "system", "text"},  # runs in a child process: the front has no torch
+    "model": {"system"},
+    "engine": {"config", "model", "sound", "system", "text", "voices"},
+    "ipc": {"config", "engine", "system"},  # the child runs the engine's loop
+    "speech": {"protocol", "sound", "text", "voices"},  # rules for numbers and abbreviations in text
+    "serve": {"config", "ipc", "protocol", "sound", "speech", "system", "text", "voices"},
+    "integrations": {"client", "config", "protocol", "serve", "speech", "text"},
+    "agent": {"config", "integrations", "ipc", "protocol", "serve", "speech", "system", "voices"},
+    "doctor": {"config", "serve", "speech", "system", "voices"},
+    "cluster": {"config", "serve", "system"},  # `ray` is imported by nothing else
+    "bench": {"client", "config", "doctor", "model", "protocol", "serve", "sound", "system", "voices"},
 }
+
+# What is around the core, and may import all of it; and the files at the top that the core may import.
+SURROUNDINGS = {"agent", "bench", "cli", "client", "cluster", "doctor", "integrations"}
+TOP = {"directives", "engine_info", "errors", "events", "file_lock", "forecast", "messages", "options"}
+ENTRANCES = {"__init__", "__main__", "livekit", "pipecat"}
+
+# The rooms of `serve/`, and the files between them: each imports only what stands before it.
+ROOMS = [
+    {"connections", "dictionaries", "fronts", "high_water", "local_engine", "openai", "token_bucket"},
+    {"telemetry"},
+    {"access"},
+    {"node"},
+    {"session"},
+    {"transports"},
+    {"routes"},
+    {"dialects"},
+    {"app"},
+    {"processes"},
+]
 
 BANNED_MODULES = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "requests", "urllib.request"}
 BANNED_CALLS = {"eval", "exec", "compile", "os.system", "os.popen", "torch.load", "urlopen", "time.time"}
@@ -115,7 +136,7 @@ def loaded_by(statement: str) -> set[str]:
 @pytest.mark.node
 def test_the_front_never_imports_torch() -> None:
     heavy = {"torch", "transformers", "qwen_tts", "matplotlib"}
-    assert not loaded_by("import agent_tts.serve.run, agent_tts.serve.app") & heavy
+    assert not loaded_by("import agent_tts.serve.processes.run, agent_tts.serve.app") & heavy
 
 
 @pytest.mark.node
@@ -124,14 +145,17 @@ def test_the_supervisor_imports_no_server_and_no_engine() -> None:
     before the server is imported."""
     heavy = {"fastapi", "starlette", "uvicorn", "aiortc", "av", "torch", "transformers", "pipecat"}
     assert (
-        not loaded_by("import agent_tts.cli.app, agent_tts.cli.serve, agent_tts.serve.supervisor, agent_tts.serve.run")
+        not loaded_by(
+            "import agent_tts.cli.app, agent_tts.cli.serve\n"
+            "import agent_tts.serve.processes.supervisor, agent_tts.serve.processes.run"
+        )
         & heavy
     )
 
 
 @pytest.mark.node
 def test_a_front_never_imports_an_engine() -> None:
-    assert not loaded_by("import agent_tts.serve.front") & {"torch", "transformers", "triton", "qwen_tts"}
+    assert not loaded_by("import agent_tts.serve.processes.front") & {"torch", "transformers", "triton", "qwen_tts"}
 
 
 def test_only_the_comparison_with_the_reference_imports_transformers() -> None:
@@ -158,7 +182,7 @@ def test_pipecat_is_imported_only_by_its_own_packages() -> None:
     others = {"text", "voices", "model", "engine", "ipc", "speech", "serve", "bench"}
     used = {m for path in FILES if path.relative_to(PACKAGE).parts[0] in others for m in imports(path)}
     assert not used & {"agent_tts.agent", "agent_tts.integrations.pipecat", "agent_tts.pipecat"}
-    assert not loaded_by("import agent_tts.cli, agent_tts.serve.run") & {"pipecat"}
+    assert not loaded_by("import agent_tts.cli, agent_tts.serve.processes.run") & {"pipecat"}
 
 
 @pytest.mark.node
@@ -179,3 +203,38 @@ def test_livekit_is_imported_only_by_its_own_package() -> None:
                 for name in used
                 if name.split(".")[0] == "livekit" or name.startswith("agent_tts.integrations.livekit")
             }
+
+
+def test_the_core_imports_nothing_of_what_is_around_it() -> None:
+    """Each folder and each file at the top belongs to one of them."""
+    folders = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+    assert folders == LAYERS.keys() | SURROUNDINGS
+    assert {path.stem for path in PACKAGE.glob("*.py")} == TOP | ENTRANCES
+    around = {f"agent_tts.{name}" for name in SURROUNDINGS | ENTRANCES}
+    upward = {
+        f"{relative} imports {used}"
+        for path in FILES
+        if (relative := path.relative_to(PACKAGE)).parts[0].removesuffix(".py") not in SURROUNDINGS | ENTRANCES
+        for used in imports(path)
+        if ".".join(used.split(".")[:2]) in around
+    }
+    assert not upward
+
+
+def room_of(path: Path) -> str:
+    """The room of a file of `serve/`, or the file's own name if it stands between them."""
+    return path.relative_to(PACKAGE / "serve").parts[0].removesuffix(".py")
+
+
+def test_the_rooms_of_serve_import_one_way() -> None:
+    level = {name: number for number, names in enumerate(ROOMS) for name in names}
+    files = [path for path in (PACKAGE / "serve").rglob("*.py") if room_of(path) != "__init__"]
+    assert {room_of(path) for path in files} == level.keys()
+    upward = {
+        f"{room_of(path)} imports {used}"
+        for path in files
+        for module in imports(path)
+        if module.startswith("agent_tts.serve.")
+        if (used := module.split(".")[2]) != room_of(path) and level[used] >= level[room_of(path)]
+    }
+    assert not upward

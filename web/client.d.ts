@@ -48,19 +48,53 @@ export type ConnectOptions = {
     WebSocket?: typeof WebSocket;
 };
 export type SpeechOptions = {
-    model?: string;
-    voice?: string;
+    model?: string | null;
+    voice?: string | null;
+    /**
+     * a speaker's vector, in place of a voice
+     */
+    speaker_embedding?: number[] | null;
     language?: string;
-    instructions?: string;
-    seed?: number;
+    instructions?: string | null;
+    seed?: number | null;
     speed?: number;
     pitch?: number;
+    sampling?: Sampling;
     /**
      * how far audio runs ahead of real time; null: as fast as it can be made
      */
     lead_ms?: number | null;
+    /**
+     * silence of a voice before its speech that is sent; null: all
+     */
+    leading_silence_ms?: number | null;
+    /**
+     * LUFS that voices are brought to; null: their own
+     */
+    loudness?: number | null;
+    /**
+     * make markdown, links and emoji speakable
+     */
+    clean?: boolean;
     normalize?: boolean;
+    /**
+     * whether tags are obeyed, or are text
+     */
+    markup?: "auto" | "none";
+    text_mode?: "live" | "whole" | "auto";
+    /**
+     * how words are said
+     */
+    lexicon?: {
+        [written: string]: string | object;
+    } | null;
     timestamps?: "word" | "none";
+};
+export type Sampling = {
+    temperature?: number | null;
+    top_k?: number | null;
+    top_p?: number | null;
+    repetition_penalty?: number | null;
 };
 export type AudioEvent = {
     type: "audio";
@@ -121,16 +155,30 @@ export type SpeechEvent = AudioEvent | WordsEvent | MarkEvent | StartedEvent | F
  * @property {typeof WebSocket} [WebSocket] another class, for a runtime without one: that of the package `ws`
  *
  * @typedef {object} SpeechOptions fields of `context.open`; what is left out is the node's choice
- * @property {string} [model]
- * @property {string} [voice]
+ * @property {string | null} [model]
+ * @property {string | null} [voice]
+ * @property {number[] | null} [speaker_embedding] a speaker's vector, in place of a voice
  * @property {string} [language]
- * @property {string} [instructions]
- * @property {number} [seed]
+ * @property {string | null} [instructions]
+ * @property {number | null} [seed]
  * @property {number} [speed]
  * @property {number} [pitch]
+ * @property {Sampling} [sampling]
  * @property {number | null} [lead_ms] how far audio runs ahead of real time; null: as fast as it can be made
+ * @property {number | null} [leading_silence_ms] silence of a voice before its speech that is sent; null: all
+ * @property {number | null} [loudness] LUFS that voices are brought to; null: their own
+ * @property {boolean} [clean] make markdown, links and emoji speakable
  * @property {boolean} [normalize]
+ * @property {"auto" | "none"} [markup] whether tags are obeyed, or are text
+ * @property {"live" | "whole" | "auto"} [text_mode]
+ * @property {{[written: string]: string | object} | null} [lexicon] how words are said
  * @property {"word" | "none"} [timestamps]
+ *
+ * @typedef {object} Sampling of the neural engines; null is the model's own
+ * @property {number | null} [temperature]
+ * @property {number | null} [top_k]
+ * @property {number | null} [top_p]
+ * @property {number | null} [repetition_penalty]
  *
  * @typedef {{type: "audio", pcm: Int16Array, firstSample: number, last: boolean}} AudioEvent 24 kHz, mono
  * @typedef {{type: "words", kind: "estimated" | "aligned", words: Word[]}} WordsEvent
@@ -298,14 +346,9 @@ export declare class Session {
     lost(code: number, reason: string): ApiError | null;
     /**
      * Open a context; text may be written at once.
-     * @param {{voice?: string, language?: string, speed?: number, instructions?: string}} options what the node does not decide itself
+     * @param {SpeechOptions} options what the node does not decide itself
      */
-    open(options: {
-        voice?: string;
-        language?: string;
-        speed?: number;
-        instructions?: string;
-    }): Context;
+    open(options: SpeechOptions): Context;
     /** @param {object} message */
     send(message: object): void;
     close(): void;

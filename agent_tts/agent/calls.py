@@ -27,10 +27,10 @@ from agent_tts.errors import BadMessage, Draining, Internal
 from agent_tts.integrations.pipecat.service import AgentTTSService
 from agent_tts.ipc.front_messages import AddCandidates
 from agent_tts.options import SpeechOptions
-from agent_tts.serve.fair_queue import Flow
-from agent_tts.serve.guard import Client
+from agent_tts.serve.access.fair_queue import Flow
+from agent_tts.serve.access.guard import Client
+from agent_tts.serve.access.supervisor_client import NO_SESSION
 from agent_tts.serve.node import Node
-from agent_tts.serve.supervisor_client import NO_SESSION
 from agent_tts.serve.transports import ice, sdp
 from agent_tts.serve.transports.rtc_guard import PeerGuard
 

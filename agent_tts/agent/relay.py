@@ -13,8 +13,8 @@ from agent_tts.agent.signalling import REALTIME, routes
 from agent_tts.config.settings import Settings
 from agent_tts.errors import BadMessage, UnsupportedProtocol
 from agent_tts.ipc.front_messages import AddCandidates, BeginCall, DescribeAgent
+from agent_tts.serve.access.supervisor_client import NO_SESSION, SupervisorClient
 from agent_tts.serve.node import Node
-from agent_tts.serve.supervisor_client import NO_SESSION, SupervisorClient
 from agent_tts.serve.transports.websocket import deny
 
 

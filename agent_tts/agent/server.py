@@ -17,7 +17,7 @@ from agent_tts.agent.signalling import REALTIME, VoiceChoice, routes
 from agent_tts.agent.stt import SpeechToText
 from agent_tts.config.settings import Agent, Settings
 from agent_tts.ipc.front_messages import AddCandidates, BeginCall, DescribeAgent
-from agent_tts.serve.guard import Client
+from agent_tts.serve.access.guard import Client
 from agent_tts.serve.node import Node
 
 

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from agent_tts.ipc.front_messages import AddCandidates, BeginCall, Candidate
 from agent_tts.protocol.validation import first_complaint, message_error
-from agent_tts.serve.guard import Client
+from agent_tts.serve.access.guard import Client
 from agent_tts.serve.routes.http import Authorized, json_body, node_of, read_body
 from agent_tts.serve.transports import ice, sdp
 

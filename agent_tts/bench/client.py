@@ -25,7 +25,7 @@ from agent_tts.bench.scenario import LAST, CallListener, CallSample, Scenario, S
 from agent_tts.bench.statistics import lag_watched, percentiles
 from agent_tts.bench.workers import KEY, ready, work
 from agent_tts.errors import SpeechError
-from agent_tts.serve.process import event_loop_factory
+from agent_tts.serve.processes.process import event_loop_factory
 
 if TYPE_CHECKING:
     from agent_tts.bench.rtc_peer import ListeningPeer

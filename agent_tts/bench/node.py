@@ -21,7 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from agent_tts.bench.statistics import background
 from agent_tts.config.settings import ENV_PREFIX
 from agent_tts.errors import EngineLost, SettingsError
-from agent_tts.processes import stat_of
+from agent_tts.system.processes import stat_of
 
 START_S = 300.0  # a large model is read from disk
 STOP_S = 15.0
@@ -31,7 +31,7 @@ WELCOME = "agent-tts: http"  # start of the line with the node's address
 MIB = 1 << 20
 ANSWER_S = 10.0  # for the node to answer with its metrics
 LAG = "agent_tts_loop_lag_seconds"
-FRONT, ENGINE = "agent_tts.serve.front", "agent_tts.ipc.child"  # modules of a node's child processes
+FRONT, ENGINE = "agent_tts.serve.processes.front", "agent_tts.ipc.child"  # modules of a node's child processes
 
 MetricSamples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 

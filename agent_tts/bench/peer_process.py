@@ -26,7 +26,7 @@ from agent_tts.bench.workers import ready, work
 from agent_tts.engine_info import SAMPLE_RATE
 from agent_tts.errors import Unsupported
 from agent_tts.model.config import ModelConfig
-from agent_tts.silence import audible_at
+from agent_tts.sound.silence import audible_at
 
 MIB = 1 << 20
 # Packages for the 25 Hz tokenizer, which no model here uses: they may be absent, or fail with another build of torch.

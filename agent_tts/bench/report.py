@@ -67,6 +67,17 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], 
     Console(highlight=False, width=width).print(shown)
 
 
+def table_of(title: str, columns: Sequence[tuple[str, str]], runs: Sequence[Mapping[str, Any]]) -> None:
+    """Print figures of runs: titles of columns, and where each one's figure is in a run, such as `ttfa_ms.p50`."""
+    table(title, [name for name, _ in columns], [[_cell(run, path) for _, path in columns] for run in runs])
+
+
+def _cell(run: Any, path: str) -> object:
+    for name in path.split("."):
+        run = run.get(name)
+    return counted(run) if isinstance(run, dict) else run
+
+
 def counted(counts: dict[str, int]) -> str:
     """Errors by code, in short."""
     return ", ".join(f"{count} {code}" for code, count in sorted(counts.items())) or "0"

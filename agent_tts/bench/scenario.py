@@ -21,7 +21,7 @@ import numpy as np
 
 from agent_tts.bench.statistics import Player, percentile
 from agent_tts.engine_info import FRAME_MS, SAMPLE_RATE
-from agent_tts.silence import audible_at
+from agent_tts.sound.silence import audible_at
 
 # health asks for /health; idle connects by TCP and never sends a byte.
 Transport = Literal["websocket", "http", "rtc", "health", "idle"]

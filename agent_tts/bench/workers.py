@@ -18,7 +18,7 @@ from typing import Any
 
 from agent_tts.bench.statistics import together
 from agent_tts.errors import SpeechError
-from agent_tts.in_child import settle
+from agent_tts.system.in_child import settle
 
 LINE_BYTES = 1 << 28  # an answer with all of its samples is one line
 STOP_S = 5.0  # for a process to end, once it has answered

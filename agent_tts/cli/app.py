@@ -33,7 +33,7 @@ from agent_tts.cli.options import (
     settings_of,
     speech_options,
 )
-from agent_tts.in_child import without_collections
+from agent_tts.system.in_child import without_collections
 
 NODE, CONFIG, SPEECH, LIST, ADD, TRY = (
     NodeFlags(),

@@ -1,4 +1,4 @@
-"""Options that several `agent-tts bench` commands share. Each group is declared once, as a dataclass."""
+"""Options of the `agent-tts bench` commands. Each group that several share is declared once, as a dataclass."""
 
 from __future__ import annotations
 
@@ -19,6 +19,14 @@ if TYPE_CHECKING:
     from agent_tts.bench.runner import ClientProcesses
 
 Json = Annotated[Path | None, typer.Option("--json", help="Write all figures to this file.")]
+Voice = Annotated[str | None, typer.Option(help="A voice of the node.")]
+WordsEveryMs = Annotated[float, typer.Option(min=0, max=60_000, help="Pace of the text; 0 sends it whole.")]
+Frames = Annotated[
+    int | None, typer.Option(min=1, max=3_000, help="Of a node that is started: most 80 ms frames of a request.")
+]
+LoadSeconds = Annotated[float, typer.Option(min=1, max=86_400, help="Seconds measured, for each load.")]
+RunSeconds = Annotated[float, typer.Option(min=1, max=86_400, help="Measured, for each run.")]
+Warmup = Annotated[float, typer.Option(min=0, max=86_400, help="Seconds before, not measured.")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +96,7 @@ class NodeOptions(OwnNodeOptions):
 class VoiceOptions:
     """How the node is asked to speak."""
 
-    voice: Annotated[str | None, typer.Option(help="A voice of the node.")] = None
+    voice: Voice = None
     instructions: Annotated[
         str | None, typer.Option(help="How to speak, or who speaks; voice_design has a default.")
     ] = None
@@ -164,11 +172,21 @@ class ProcessOptions:
         return ClientProcesses(self.clients, cores("--client-cores", self.client_cores))
 
 
-WordsEveryMs = Annotated[float, typer.Option(min=0, max=60_000, help="Pace of the text; 0 sends it whole.")]
-Words = Annotated[int | None, typer.Option(min=1, max=1_000, help="Of each text; default: sentences of voice agents.")]
-Frames = Annotated[
-    int | None, typer.Option(min=1, max=3_000, help="Of a node that is started: most 80 ms frames of a request.")
-]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextOptions:
+    """The texts of requests."""
+
+    words_every_ms: WordsEveryMs = 10
+    words: Annotated[
+        int | None, typer.Option(min=1, max=1_000, help="Of each text; default: sentences of voice agents.")
+    ] = None
+    frames: Frames = None
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        from agent_tts.bench.scenario import TEXTS, texts_of
+
+        return TEXTS if self.words is None else texts_of(self.words)
 
 
 def cores(option: str, text: str | None) -> list[int]:

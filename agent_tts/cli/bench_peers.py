@@ -17,10 +17,11 @@ from typing import Any
 from agent_tts import __version__
 from agent_tts.bench import report
 from agent_tts.bench.client import Caller
-from agent_tts.bench.scenario import requests
+from agent_tts.bench.scenario import requests, texts_of
 from agent_tts.bench.statistics import percentiles
 from agent_tts.bench.workers import answers, workers
-from agent_tts.cli.bench_options import ModelOptions, Outputs
+from agent_tts.cli.bench import PeersOptions
+from agent_tts.cli.bench_options import ModelOptions
 from agent_tts.cli.bench_runs import BenchCheckpoint, checkpoint, missing_package, print_memory, progress, run, target
 from agent_tts.engine_info import FRAME_SAMPLES, SAMPLE_RATE
 from agent_tts.errors import SettingsError, SpeechError
@@ -28,17 +29,11 @@ from agent_tts.errors import SettingsError, SpeechError
 MODULE = "agent_tts.bench.peer_process"
 LOAD_S = 600.0  # timeout of loading a model and of the warm-up requests
 SPEAK_S = 600.0  # timeout of the measured requests
-# Column -> figure.
-COLUMNS = {
-    "engine": "engine",
-    "first audio ms": "first_audio_ms",
-    "audible ms": "audible_ms",
-    "ms a frame": "frame_ms",
-    "audio s/s": "audio_s_per_s",
-    "frames": "frames",
-    "GPU MiB": "memory_used_mib",
-    "note": "note",
-}
+COLUMNS = [
+    *(("engine", "engine"), ("first audio ms", "first_audio_ms"), ("audible ms", "audible_ms")),
+    *(("ms a frame", "frame_ms"), ("audio s/s", "audio_s_per_s"), ("frames", "frames")),
+    *(("GPU MiB", "memory_used_mib"), ("note", "note")),
+]
 DTYPES = ("float32", "bfloat16")
 
 
@@ -157,29 +152,30 @@ def chosen(peers: str) -> list[PeerEngine]:
     return [PEERS[name] for name in names]
 
 
-def run_peers(options: ModelOptions, peers: Sequence[PeerEngine], task: PeerTask, outputs: Outputs) -> None:
-    """Measure, print, and write down. A peer that is not installed, or fails, is named on stderr and left out.
-
-    Args:
-        task: without its model, which the options name.
-    """
-    if not options.has_model:
+def peers(options: PeersOptions) -> None:
+    """Measure, print, and write down. A peer that is not installed, or fails, is named on stderr and left out."""
+    wanted = chosen(options.peers)
+    if not options.model.has_model:
         raise SettingsError("every engine needs the same checkpoint: --synthetic 1.7B or --model FOLDER")
-    device, dtype = _where(task.device, task.dtype)
-    with checkpoint(options) as made:
+    device, dtype = _where(options.device, options.dtype)
+    with checkpoint(options.model) as made:
         assert made is not None
-        session = made.session({"voice": task.voice, "instructions": task.instructions})
+        session = made.session(options.voice.session)
         named = made.config.tts_model_type == "custom_voice"
-        voice = session.get("voice") or (min(made.config.talker.spk_id) if named else None)
-        task = replace(task, model=str(made.folder), device=device, dtype=dtype)
-        task = replace(task, voice=voice, instructions=session.get("instructions"))
-        info, runs = run(_measure(options, made, peers, task))
+        task = PeerTask(
+            str(made.folder),
+            *(device, dtype, texts_of(options.words)[0], options.frames),
+            session.get("voice") or (min(made.config.talker.spk_id) if named else None),
+            session.get("instructions"),
+            *(options.requests, options.warmups),
+        )
+        info, runs = run(_measure(options.model, made, wanted, task))
     title = f"{task.dtype} on {task.device}, one request at a time, {task.frames} frames"
-    report.table(title, list(COLUMNS), [[one[figure] for figure in COLUMNS.values()] for one in runs])
+    report.table_of(title, COLUMNS, runs)
     print_memory(info)
     series = {"first audio": [one["first_audio_ms"] for one in runs], "a frame": [one["frame_ms"] for one in runs]}
     title, names = f"{task.frames} frames, one request at a time", [one["engine"] for one in runs]
-    outputs.write("peers", info, runs, lambda plot: plot.bars(title, names, series, "ms"))
+    options.outputs.write("peers", info, runs, lambda plot: plot.bars(title, names, series, "ms"))
 
 
 def _where(device: str, dtype: str) -> tuple[str, str]:

@@ -7,7 +7,7 @@ import contextlib
 import math
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -50,6 +50,20 @@ SPARE_CONNECTIONS = 16
 REQUESTS_PER_S = 10_000.0  # handshakes from the address of the clients
 SPOKEN_S = 10.0  # no request takes longer, and each has a connection for itself
 OVER_SLOTS = 8  # with a request for each slot and one more for each so many, no slot waits for a client
+
+# Columns of tables, see `report.table_of`.
+ERRORS = ("errors", "errors")
+REQUESTS = [
+    *(("load", "load"), ("requests", "requests"), ("connect ms", "connect_ms.p50")),
+    *(("first audio p50", "ttfa_ms.p50"), ("p95", "ttfa_ms.p95"), ("p99", "ttfa_ms.p99"), ("most", "ttfa_ms.p100")),
+    *(("audible p50", "audible_ms.p50"), ("p95", "audible_ms.p95")),
+    *(
+        ("gaps", "gaps"),
+        ("callers", "callers_with_gaps"),
+        ("longest", "longest_gap_ms"),
+        ("audio s/s", "audio_s_per_s"),
+    ),
+]
 
 Measured = tuple[Scenario, ScenarioResult, dict[str, Any]]
 
@@ -146,7 +160,7 @@ async def _info(node: MeasuredNode) -> dict[str, Any]:
 
 def run(main: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine in the event loop that nodes use. SIGTERM cancels it as Ctrl-C does, so that no node is left."""
-    from agent_tts.serve.process import event_loop_factory
+    from agent_tts.serve.processes.process import event_loop_factory
 
     async def until_terminated() -> T:
         task = asyncio.current_task()
@@ -244,34 +258,21 @@ def serve_scenarios(
     return loads, settings | limits(max(sizes), frames)
 
 
-def cpu_columns(runs: Sequence[Mapping[str, Any]]) -> Iterable[str]:
-    """Names of the columns with the CPU time of each kind of process."""
-    return (f"cpu % {name}" for name in runs[0]["cpu_percent"])
+def cpu_columns(runs: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """The columns with the CPU time of each kind of process."""
+    return [(f"cpu % {name}", f"cpu_percent.{name}") for name in runs[0]["cpu_percent"]]
 
 
 def print_requests(title: str, runs: Sequence[dict[str, Any]]) -> None:
     """Print `figures.request_figures` of loads."""
-    rows = [
-        (
-            *(
-                run["load"],
-                run["requests"],
-                run["connect_ms"]["p50"],
-                *run["ttfa_ms"].values(),
-                *run["audible_ms"].values(),
-            ),
-            *(run["gaps"], run["callers_with_gaps"], run["longest_gap_ms"], run["audio_s_per_s"]),
-            *(*run["cpu_percent"].values(), run["us_per_frame"].get("front"), report.counted(run["errors"])),
-        )
-        for run in runs
-    ]
-    columns = (
-        *("load", "requests", "connect ms", "first audio p50", "p95", "p99", "most", "audible p50", "p95"),
-        *("gaps", "callers", "longest", "audio s/s", *cpu_columns(runs), "front us/frame", "errors"),
-    )
-    report.table(title, columns, rows)
+    print_runs(title, [*REQUESTS, *cpu_columns(runs), ("front us/frame", "us_per_frame.front"), ERRORS], runs, "{load}")
+
+
+def print_runs(title: str, columns: Sequence[tuple[str, str]], runs: Sequence[dict[str, Any]], name: str) -> None:
+    """Print runs as `report.table_of` does, and the processes of each, whose `name` is made of its figures."""
+    report.table_of(title, columns, runs)
     for run in runs:
-        print_processes(run["load"], run)
+        print_processes(name.format_map(run), run)
 
 
 def print_processes(name: str, run: Mapping[str, Any]) -> None:

@@ -96,7 +96,7 @@ def start(
     from agent_tts.cluster.machine import is_taken
     from agent_tts.config.loading import find_config, load_settings
     from agent_tts.doctor.gpu import gpus as found_gpus
-    from agent_tts.serve.reload import with_secrets
+    from agent_tts.serve.processes.reload import with_secrets
 
     host, place = machine.host or _own_address(), _folder(machine.folder)
     flags = {key: value for key, value in settings_of(context).items() if key != "port"} | {"host": host}
@@ -130,7 +130,7 @@ def join(
 ) -> None:
     """Have this machine take part in a cluster, with a door and a node where one is needed, until Ctrl+C."""
     from agent_tts.cluster.machine import is_taken
-    from agent_tts.processes import write_private
+    from agent_tts.system.processes import write_private
 
     name, _, number = head.rpartition(":")
     if not name or not number.isdecimal() or not 0 < int(number) < 65_536:
@@ -207,7 +207,7 @@ def stop(folder: Folder = None) -> None:
 
 def _secret(path: Path) -> str:
     """The same at each start: nodes with other settings than they were started with are not adopted."""
-    from agent_tts.processes import write_private
+    from agent_tts.system.processes import write_private
 
     if not path.exists() or not path.read_text():
         write_private(path, secrets.token_urlsafe(32))
@@ -302,7 +302,7 @@ def _head_of(head: str | None, token: str | None, folder: Path | None) -> str:
 
 def _ray(*command: str) -> None:
     """A command of Ray's. Raises `SettingsError`."""
-    from agent_tts.processes import module_command
+    from agent_tts.system.processes import module_command
 
     module = module_command("ray.scripts.scripts", *command)
     try:
@@ -315,7 +315,7 @@ def _ray(*command: str) -> None:
 
 def _reports(head: str) -> Generator[list[dict[str, Any]]]:
     """What the cluster's nodes tell, each second. Raises `SettingsError` when the cluster does not answer."""
-    from agent_tts.processes import module_command
+    from agent_tts.system.processes import module_command
 
     command = module_command("agent_tts.cluster.watch", head)
     with (

@@ -13,7 +13,7 @@ from agent_tts.cli.options import TryFlags
 from agent_tts.config.lexicon import node_lexicon, read_lexicon
 from agent_tts.config.loading import find_config, load_settings
 from agent_tts.directives import Say
-from agent_tts.lexicon import Lexicon
+from agent_tts.text.entries import Lexicon
 from agent_tts.text.feed import Reader, Reading
 from agent_tts.text.lexicon import LexiconReader
 from agent_tts.text.markup import MarkupReader

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from agent_tts.client.connection import ConnectionLost, http_url
 from agent_tts.errors import SettingsError, SpeechError, Unauthorized, from_code
-from agent_tts.serve.routes.openai import ErrorBody
+from agent_tts.serve.openai import ErrorBody
 
 ANSWER_S = 10.0  # for a node to answer
 

@@ -15,8 +15,8 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from agent_tts.errors import SettingsError, SpeechError
-from agent_tts.lexicon import Lexicon
 from agent_tts.options import Sampling, SpeechOptions, declared
+from agent_tts.text.entries import Lexicon
 
 # Exit codes: a wrong option or setting; as a shell has them for SIGINT, SIGTERM and SIGPIPE.
 USAGE = 2
@@ -177,31 +177,38 @@ def speech_options(flags: Any, model: str | None, lexicon: Lexicon | None = None
 def command(function: Callable[..., None]) -> Callable[..., None]:
     """Make a command of a function whose parameters may be groups of options: each field of a group is an option.
 
-    A group is a dataclass; the default of such a parameter holds the defaults of its options. Errors become messages
-    and exit codes.
+    A group is a dataclass, whose fields may be groups; the default of such a parameter holds the defaults of its
+    options. Errors become messages and exit codes.
     """
     hints = get_type_hints(function, include_extras=True)
-    groups: dict[str, type[Any]] = {}
-    parameters: list[inspect.Parameter] = []
-    for parameter in inspect.signature(function).parameters.values():
-        parameter = parameter.replace(kind=parameter.KEYWORD_ONLY, annotation=hints[parameter.name])
-        if not dataclasses.is_dataclass(parameter.default):
-            parameters.append(parameter)
-            continue
-        kind = groups[parameter.name] = type(parameter.default)
-        for name, annotation in get_type_hints(kind, include_extras=True).items():
-            default = getattr(parameter.default, name)
-            parameters.append(parameter.replace(name=name, default=default, annotation=annotation))
+    taken = list(inspect.signature(function).parameters.values())
+    parameters = [one for each in taken for one in _flat(each.name, hints[each.name], each.default)]
 
     @functools.wraps(function)
     def run(**values: Any) -> None:
         with reported():
-            for name, kind in groups.items():
-                values[name] = kind(**{field.name: values.pop(field.name) for field in dataclasses.fields(kind)})
-            function(**values)
+            function(**{each.name: _grouped(each.name, each.default, values) for each in taken})
 
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return run
+
+
+def _flat(name: str, hint: Any, default: Any) -> Iterator[inspect.Parameter]:
+    """The options of a parameter or field."""
+    if not dataclasses.is_dataclass(default):
+        yield inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint)
+        return
+    for field, hinted in get_type_hints(type(default), include_extras=True).items():
+        yield from _flat(field, hinted, getattr(default, field))
+
+
+def _grouped(name: str, default: Any, values: dict[str, Any]) -> Any:
+    """The value of a parameter or field, from those of its options."""
+    if not dataclasses.is_dataclass(default):
+        return values[name]
+    fields = [field.name for field in dataclasses.fields(default)]
+    made: Any = type(default)
+    return made(**{field: _grouped(field, getattr(default, field), values) for field in fields})
 
 
 def settings_of(context: typer.Context) -> dict[str, Any]:

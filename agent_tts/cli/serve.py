@@ -31,7 +31,7 @@ def serve(config: str | None, flags: dict[str, Any], print_config: bool, extensi
         print(to_yaml(loaded), end="")
         return 0
     settings = loaded.settings
-    from agent_tts.serve.run import run
+    from agent_tts.serve.processes.run import run
 
     return run(settings, lambda url: welcome(settings, url), extension, lambda: read().settings)
 

@@ -24,13 +24,13 @@ from agent_tts.config.loading import load_settings
 from agent_tts.config.settings import Settings
 from agent_tts.engine_info import FRAME_MS
 from agent_tts.errors import SettingsError, UnsupportedLanguage
-from agent_tts.lexicon import Lexicon
 from agent_tts.model.config import ModelConfig
 from agent_tts.model.entries import CheckpointError
 from agent_tts.serve.local_engine import engine
-from agent_tts.serve.routes.openai import VoiceList, voice_list
+from agent_tts.serve.openai import VoiceList, voice_list
 from agent_tts.serve.routes.voices import VoiceAdded, VoiceDetails
 from agent_tts.speech.routing import check_free
+from agent_tts.text.entries import Lexicon
 from agent_tts.voices.enroll import Enrolment
 from agent_tts.voices.library import VoiceLibrary
 

@@ -28,8 +28,8 @@ from agent_tts.cluster.kept_node import DEFAULT_FOLDER, FOLDER, KeptNode
 from agent_tts.config.loading import find_config, load_settings
 from agent_tts.config.settings import Settings
 from agent_tts.errors import SettingsError
-from agent_tts.processes import Deaths
-from agent_tts.serve.fleet_socket import CountsServer
+from agent_tts.serve.access.fleet_socket import CountsServer
+from agent_tts.system.processes import Deaths
 
 APP = "agent-tts"
 ANSWER_S = 2.0  # for the directory

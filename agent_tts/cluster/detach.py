@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 
-from agent_tts.processes import module_command
+from agent_tts.system.processes import module_command
 
 
 def main(log: str, *args: str) -> None:

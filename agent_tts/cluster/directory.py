@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agent_tts.cluster.nodes import NodeAddress
-from agent_tts.serve.fleet_counts import Batch, Counts
+from agent_tts.serve.access.fleet_counts import Batch, Counts
 
 NAME, NAMESPACE = "directory", "agent-tts"  # of the actor
 TELL_S = 1.0  # between two reports of a node
@@ -56,5 +56,5 @@ class Directory:
         return [report for _, (report, _) in sorted(self._reports.items())]
 
     def exchange(self, batch: dict[str, Any], now: float) -> tuple[list[int], list[int]]:
-        """See `agent_tts.serve.fleet_counts.Counts`."""
+        """See `agent_tts.serve.access.fleet_counts.Counts`."""
         return self._counts.exchange(Batch(**batch), now * 1_000)

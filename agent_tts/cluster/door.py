@@ -24,7 +24,7 @@ from loguru import logger
 from agent_tts.cluster import haproxy
 from agent_tts.cluster.nodes import NodeAddress
 from agent_tts.errors import SettingsError
-from agent_tts.processes import ENVIRONMENT, ChildProcess, Deaths
+from agent_tts.system.processes import ENVIRONMENT, ChildProcess, Deaths
 
 START_S = 5.0  # for HAProxy to answer, and for an old one to leave the port
 ANSWER_S = 2.0  # longest wait for an answer of the runtime API

@@ -32,8 +32,8 @@ from agent_tts.cluster.nodes import host_port
 from agent_tts.cluster.scaling import Load
 from agent_tts.config.settings import ENV_PREFIX, Settings
 from agent_tts.errors import SettingsError
-from agent_tts.processes import module_command, stat_of, write_private
-from agent_tts.serve.reload import with_secrets
+from agent_tts.serve.processes.reload import with_secrets
+from agent_tts.system.processes import module_command, stat_of, write_private
 
 FOLDER = "TTS_CLUSTER_FOLDER"  # variable of Ray's processes: the folder of their machine
 DEFAULT_FOLDER = "~/.local/state/agent-tts/cluster"

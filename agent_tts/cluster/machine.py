@@ -25,8 +25,8 @@ from agent_tts.cluster.door import Door
 from agent_tts.cluster.kept_node import FOLDER, START_S, end, living_nodes
 from agent_tts.cluster.nodes import NodeAddress
 from agent_tts.errors import SettingsError
-from agent_tts.in_child import die_with
-from agent_tts.processes import module_command
+from agent_tts.system.in_child import die_with
+from agent_tts.system.processes import module_command
 
 DOOR_DRAIN_S = 3_600.0  # longest wait for the callers of this door when its machine is taken out
 UNATTENDED_S = START_S + 60  # a node that starts is not told of yet

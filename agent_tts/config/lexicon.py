@@ -8,8 +8,8 @@ import yaml
 
 from agent_tts.config.settings import Settings
 from agent_tts.errors import SettingsError
-from agent_tts.lexicon import Lexicon
-from agent_tts.pls import MAX_BYTES, read_pls
+from agent_tts.text.entries import Lexicon
+from agent_tts.text.pls import MAX_BYTES, read_pls
 
 
 def read_lexicon(path: Path) -> Lexicon:

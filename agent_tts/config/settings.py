@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
-from agent_tts.lexicon import Lexicon
+from agent_tts.text.entries import Lexicon
 
 ENV_PREFIX = "AGENT_TTS_"  # AGENT_TTS_LIMITS__CONNECTIONS=64 is limits.connections
 

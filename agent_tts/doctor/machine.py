@@ -13,12 +13,12 @@ import sys
 import time
 from pathlib import Path
 
-from agent_tts import open_files
 from agent_tts.config.settings import Settings
 from agent_tts.doctor.finding import Finding, bad, good, note
 from agent_tts.errors import SettingsError, SpeechError
-from agent_tts.records import data_folder
 from agent_tts.serve.fronts import connections, rtc_peers
+from agent_tts.system import open_files
+from agent_tts.system.records import data_folder
 
 ENCODERS = {"mp3": "libmp3lame", "opus": "libopus", "aac": "aac", "flac": "flac"}
 
@@ -65,7 +65,7 @@ def packages() -> list[Finding]:
 
 
 def event_loop() -> list[Finding]:
-    from agent_tts.serve.process import event_loop_factory
+    from agent_tts.serve.processes.process import event_loop_factory
 
     factory = event_loop_factory()
     return [good("event loop", "asyncio" if factory is None else factory.__module__)]

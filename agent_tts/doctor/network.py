@@ -27,7 +27,7 @@ EXPIRES_SOON = datetime.timedelta(days=14)
 
 def port(settings: Settings) -> list[Finding]:
     """Whether a node can listen on its port; if not, which process does."""
-    from agent_tts.serve.listener import listen
+    from agent_tts.serve.processes.listener import listen
 
     try:
         listen(settings).close()
@@ -62,7 +62,7 @@ def _listener(number: int) -> str | None:
 
 def tls(settings: Settings) -> list[Finding]:
     """The certificate, or what browsers do without one."""
-    from agent_tts.serve.tls import server_context
+    from agent_tts.serve.transports.tls import server_context
 
     try:
         context = server_context(settings.tls)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agent_tts.options import EngineOptions
-from agent_tts.silence import AUDIBLE_PEAK
+from agent_tts.sound.silence import AUDIBLE_PEAK
 
 KNEE = 0.7  # of full scale
 FULL_SCALE = 32_767

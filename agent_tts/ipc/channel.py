@@ -20,10 +20,10 @@ from typing import Any, TypeVar, get_args, get_origin
 
 from loguru import logger
 
-from agent_tts import open_files
 from agent_tts.errors import RETRY_MS, AtCapacity, Internal, SpeechError, from_code
 from agent_tts.ipc.front_messages import Question
 from agent_tts.ipc.wire import WireError, decode, frame, from_json, to_json
+from agent_tts.system import open_files
 
 READ_BYTES = 1 << 16
 MAX_FDS = 64  # of one message

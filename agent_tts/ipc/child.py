@@ -22,12 +22,20 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from agent_tts import open_files
 from agent_tts.errors import SettingsError
-from agent_tts.in_child import FAULTS, REFUSAL, arrange_signals, die_with, settle, take_stdout, without_collections
 from agent_tts.ipc.links import BUFFER_BYTES, Arrivals, Links, LinkThread
 from agent_tts.ipc.wire import TO_ENGINE, Setup, WireError, decode, encode
 from agent_tts.messages import EngineCommand, EngineEvent
+from agent_tts.system import open_files
+from agent_tts.system.in_child import (
+    FAULTS,
+    REFUSAL,
+    arrange_signals,
+    die_with,
+    settle,
+    take_stdout,
+    without_collections,
+)
 
 if TYPE_CHECKING:
     from loguru import Message

@@ -14,11 +14,11 @@ from loguru import logger
 
 from agent_tts.config.settings import Settings
 from agent_tts.errors import EngineLost, SettingsError
-from agent_tts.in_child import FAULTS, REFUSAL
 from agent_tts.ipc.connection import EngineConnection
 from agent_tts.ipc.wire import Setup, encode
 from agent_tts.messages import EngineEvent, EngineReady, StopEngine
-from agent_tts.processes import PIPES_S, TAIL_BYTES, ChildProcess
+from agent_tts.system.in_child import FAULTS, REFUSAL
+from agent_tts.system.processes import PIPES_S, TAIL_BYTES, ChildProcess
 
 # Settings that the engine process gets. API keys, TURN credentials and addresses are not for it.
 ENGINE_SETTINGS: dict[str, Any] = {

@@ -16,7 +16,7 @@ from agent_tts.errors import EngineLost, SettingsError
 from agent_tts.ipc.connection import drop
 from agent_tts.ipc.engine_child import EngineChild
 from agent_tts.messages import EngineEvent, EngineReady, Send
-from agent_tts.processes import DEATHS_WITHIN_S, Deaths
+from agent_tts.system.processes import DEATHS_WITHIN_S, Deaths
 
 BACKOFF_S = (0.0, 0.1, 0.2, 0.5, 1.0)  # see `Deaths`
 RESPAWN_S = 1.0  # before the next attempt to spawn a process that could not be spawned

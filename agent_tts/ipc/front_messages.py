@@ -174,7 +174,7 @@ Place = Literal["WebRTC peers", "calls", "new voices", "clips"]
 
 @dataclass(frozen=True, slots=True)
 class Claim(Question[int]):
-    """A session, a place, or both, until `Release`. The answer is the owner; see `agent_tts/serve/ledger.py`."""
+    """A session, a place, or both, until `Release`. The answer is the owner; see `agent_tts/serve/access/ledger.py`."""
 
     number: int  # the front's; it never uses it again
     key_id: str | None = None

@@ -20,10 +20,10 @@ from pydantic import (
 )
 
 from agent_tts.errors import BadMessage, UnsupportedFormat
-from agent_tts.lexicon import Lexicon
 from agent_tts.options import Option, Sampling, SpeechOptions, declared
 from agent_tts.protocol.formats import Encoding, SampleRate, check_format
 from agent_tts.protocol.validation import UNKNOWN_FIELD, first_complaint, message_error
+from agent_tts.text.entries import Lexicon
 
 
 class Strict(BaseModel):

@@ -30,15 +30,15 @@ from agent_tts.config.loading import data_folder
 from agent_tts.config.settings import Settings
 from agent_tts.errors import EngineLost, SettingsError, SpeechError
 from agent_tts.ipc.front_messages import ClosePeer, FrontPage
+from agent_tts.serve.access.fair_queue import Flow
+from agent_tts.serve.access.guard import Guard
+from agent_tts.serve.access.ledger_client import NodeLedger
+from agent_tts.serve.access.supervisor_client import SupervisorClient
 from agent_tts.serve.dialects import routes as dialects
-from agent_tts.serve.fair_queue import Flow
-from agent_tts.serve.guard import Guard
-from agent_tts.serve.ledger_client import NodeLedger
 from agent_tts.serve.local_engine import service_of
 from agent_tts.serve.node import Node
 from agent_tts.serve.routes import detect, http, rtc, voices
 from agent_tts.serve.routes.docs import Docs
-from agent_tts.serve.supervisor_client import SupervisorClient
 from agent_tts.serve.telemetry import pages
 from agent_tts.serve.telemetry.engine_metrics import EngineMetrics
 from agent_tts.serve.telemetry.metrics import Metrics

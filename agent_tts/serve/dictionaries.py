@@ -14,9 +14,9 @@ from pydantic import TypeAdapter
 
 from agent_tts.config import settings as config
 from agent_tts.errors import InvalidRequest, UnknownDictionary
-from agent_tts.lexicon import Entry, Lexicon
-from agent_tts.phones import to_ipa
-from agent_tts.records import Records, folder_of, regular, write_file
+from agent_tts.system.records import Records, folder_of, regular, write_file
+from agent_tts.text.entries import Entry, Lexicon
+from agent_tts.text.phones import to_ipa
 
 MAX_RULES = 1_000  # of one dictionary
 RULES_BYTES = 1_024 * MAX_RULES  # of a request with rules

@@ -10,14 +10,14 @@ from secrets import token_hex
 from typing import Protocol
 
 from agent_tts.config.settings import Settings
+from agent_tts.serve.access.fair_queue import FairQueue
+from agent_tts.serve.access.guard import Client, Guard
+from agent_tts.serve.access.supervisor_client import SupervisorClient
 from agent_tts.serve.dictionaries import Dictionaries
-from agent_tts.serve.fair_queue import FairQueue
-from agent_tts.serve.guard import Client, Guard
 from agent_tts.serve.high_water import HighWater
-from agent_tts.serve.supervisor_client import SupervisorClient
 from agent_tts.serve.telemetry.metrics import Metrics
-from agent_tts.serve.transports.packet_clock import PacketClock
 from agent_tts.speech.audio.manifest import ManifestSigner
+from agent_tts.speech.audio.packet_clock import PacketClock
 from agent_tts.speech.service import SpeechService
 from agent_tts.voices.enroll import Enrolment
 

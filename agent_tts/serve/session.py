@@ -39,13 +39,13 @@ from agent_tts.protocol.adapter import (
     Updated,
 )
 from agent_tts.protocol.options import SessionConfig
-from agent_tts.provenance import declaration
 from agent_tts.serve.node import Node
+from agent_tts.sound.provenance import declaration
 from agent_tts.speech.utterance import PCM, Utterance
 from agent_tts.speech.words.timeline import Paces
 
 if TYPE_CHECKING:
-    from agent_tts.serve.transports.rtc_track import SpeechTrack
+    from agent_tts.speech.audio.track import SpeechTrack
 
 MAX_REMEMBERED = 64  # ids of failed contexts, so that text in flight does not open them again, and of ended ones
 MAX_FLUSHES = 1_000  # unanswered, per context: each uses memory of the engine

@@ -20,6 +20,7 @@ from agent_tts.messages import (
     Finished,
     Open,
     RequestEvent,
+    Send,
 )
 from agent_tts.options import EngineOptions, SpeechOptions
 from agent_tts.speech.engine_request import EngineRequest

@@ -11,20 +11,19 @@ from itertools import takewhile
 from agent_tts.directives import Directive
 from agent_tts.engine_info import FRAME_BYTES
 from agent_tts.errors import from_code
-from agent_tts.lexicon import Lexicon
 from agent_tts.messages import (
     Append,
     Audio,
     Cancel,
     Credit,
     End,
-    EngineCommand,
     Finished,
     Flush,
     RequestEvent,
+    Send,
     Started,
 )
-
+from agent_tts.text.entries import Lexicon
 
 # Credit is granted in this many parts of the window: few messages, and the engine never runs out of credit.
 GRANTS = 8

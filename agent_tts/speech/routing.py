@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 from agent_tts.engine_info import EngineInfo, Model, Voice, VoiceKind
 from agent_tts.errors import InvalidRequest, UnknownModel, UnknownVoice, Unsupported, UnsupportedLanguage
-from agent_tts.lexicon import Lexicon
 from agent_tts.options import (
     CommonOptions,
     DesignedVoice,
@@ -23,6 +22,7 @@ from agent_tts.options import (
     StoredPart,
     StoredVoices,
 )
+from agent_tts.text.entries import Lexicon
 from agent_tts.voices import ANYONE, DESIGN, OPENAI_VOICES, PSEUDO_VOICES, QWEN_VOICES, default_voice, own_voice
 from agent_tts.voices.library import StoredVoice
 from agent_tts.voices.names import Mix, did_you_mean, library_name, parse_mix

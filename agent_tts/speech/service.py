@@ -8,12 +8,12 @@ from types import MappingProxyType
 
 from agent_tts.engine_info import EngineInfo
 from agent_tts.errors import RETRY_MS, Draining, EngineLost
-from agent_tts.lexicon import Lexicon
 from agent_tts.options import SpeechOptions
 from agent_tts.speech.engine_handle import EngineClientFactory, EngineHandle, EngineObserver
 from agent_tts.speech.engine_request import EngineRequest
 from agent_tts.speech.moving import Mover
 from agent_tts.speech.routing import Resolved, Routing
+from agent_tts.text.entries import Lexicon
 from agent_tts.voices.library import VoiceLibrary
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Literal, get_args
 
 from agent_tts.directives import Directive, Language, Pause, Prosody, Say, Style
-from agent_tts.phones import to_letters
+from agent_tts.text.phones import to_letters
 
 # What an engine can perform; `ipa`: it speaks words that are given in IPA.
 Ability = Literal["pause", "speed", "volume", "pitch", "style", "language", "ipa"]

@@ -20,8 +20,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from agent_tts.directives import Say
-from agent_tts.lexicon import APOSTROPHES, MAX_WRITTEN, Entry, Lexicon, fold_char
 from agent_tts.text.chars import LINE_BREAKS, is_cjk
+from agent_tts.text.entries import APOSTROPHES, MAX_WRITTEN, Entry, Lexicon, fold_char
 
 MAX_HELD = 4 * MAX_WRITTEN  # characters: with white space and decomposed letters
 

@@ -20,7 +20,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from agent_tts.engine_info import SAMPLE_RATE
-from agent_tts.in_child import die_with
+from agent_tts.system.in_child import die_with
 
 if TYPE_CHECKING:
     import av

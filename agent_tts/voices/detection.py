@@ -7,7 +7,7 @@ from pathlib import Path
 from pydantic import BaseModel, Field
 
 from agent_tts.errors import Internal
-from agent_tts.provenance import has_mark
+from agent_tts.sound.provenance import has_mark
 from agent_tts.voices.enroll import decode, output_of, run_child
 
 DETECT_TIMEOUT_S = 120.0

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from agent_tts.in_child import die_with, take_stdout
+from agent_tts.system.in_child import die_with, take_stdout
 
 NICE = 10
 THREADS = 2  # leaves the other cores to running speech

@@ -20,8 +20,8 @@ from agent_tts.errors import (
     SettingsError,
     Unsupported,
 )
-from agent_tts.in_child import REFUSAL
-from agent_tts.processes import ModuleResult, run_module
+from agent_tts.system.in_child import REFUSAL
+from agent_tts.system.processes import ModuleResult, run_module
 from agent_tts.voices.decode_child import MAX_CHANNELS, MAX_RATE, MIN_RATE, Refusal
 from agent_tts.voices.library import Consent, StoredVoice, VoiceLibrary
 

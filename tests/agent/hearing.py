@@ -11,7 +11,7 @@ from pipecat.utils.time import time_now_iso8601
 
 from agent_tts.agent.stt import ComponentStatus, SpeechToText
 from agent_tts.config.settings import AgentStt
-from tests.hearing import heard
+from tests.recogniser import recognise
 
 
 class GrammarSTT(SegmentedSTTService):
@@ -25,7 +25,7 @@ class GrammarSTT(SegmentedSTTService):
         return False
 
     async def run_stt(self, audio: bytes) -> AsyncGenerator[Frame, None]:
-        if text := await heard(audio, self.sample_rate):
+        if text := recognise(audio, self.sample_rate):
             yield TranscriptionFrame(text, "", time_now_iso8601(), None)
 
 

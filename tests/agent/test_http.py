@@ -12,8 +12,8 @@ import pytest
 
 from agent_tts.agent.server import AgentServer
 from agent_tts.agent.signalling import VoiceChoice
+from agent_tts.serve.access.guard import Client
 from agent_tts.serve.app import create_app
-from agent_tts.serve.guard import Client
 from agent_tts.serve.transports.sdp import MAX_CANDIDATES
 from tests.agent.caller import Caller, calling
 from tests.agent.node import running_agent

@@ -19,8 +19,8 @@ from starlette.types import Receive, Scope, Send
 
 from agent_tts.bench.report import table
 from agent_tts.config.settings import Settings
-from agent_tts.serve.listener import listen
-from agent_tts.serve.server import MAX_FRAGMENTS, NodeConfig
+from agent_tts.serve.processes.listener import listen
+from agent_tts.serve.transports.uvicorn_protocols import MAX_FRAGMENTS, NodeConfig
 
 SUITE = "autobahntestsuite==25.10.1"
 FOLDER = Path("build/autobahn").absolute()

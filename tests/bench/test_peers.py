@@ -7,8 +7,9 @@ import pytest
 
 from agent_tts.bench.peer_process import timed
 from agent_tts.cli import bench_peers
-from agent_tts.cli.bench_options import ModelOptions, Outputs
-from agent_tts.cli.bench_peers import PEERS, PeerRequest, PeerTask, chosen, figures_of, measure_node, run_peers
+from agent_tts.cli.bench import PeersOptions
+from agent_tts.cli.bench_options import ModelOptions
+from agent_tts.cli.bench_peers import PEERS, PeerRequest, PeerTask, chosen, figures_of, measure_node
 from agent_tts.errors import SettingsError, SpeechError
 from tests.support import running_node
 
@@ -76,11 +77,10 @@ def test_packages_are_chosen_by_name() -> None:
     [("tpu", "auto", "--device tpu: must be one of auto, cpu"), ("cpu", "float16", "--dtype float16: must be one of")],
 )
 def test_an_unsupported_device_or_dtype_is_a_message(device: str, dtype: str, said: str) -> None:
-    source = ModelOptions(synthetic="tiny")
     with pytest.raises(SettingsError, match=said):
-        run_peers(source, [], PeerTask("", device, dtype, "x", 2, None, None), Outputs())
+        bench_peers.peers(PeersOptions(model=ModelOptions(synthetic="tiny"), device=device, dtype=dtype))
 
 
 def test_every_engine_needs_a_checkpoint() -> None:
     with pytest.raises(SettingsError, match=r"--synthetic 1\.7B or --model FOLDER"):
-        run_peers(ModelOptions(), [], TASK, Outputs())
+        bench_peers.peers(PeersOptions())

@@ -152,7 +152,6 @@ def test_a_signal_also_ends_the_node(how: signal.Signals, code: int) -> None:
         (("serve", "--synthetic", "tiny", "--model", "x"), 2, b"choose one"),
         (("serve", "--type", "base"), 2, b"--type is of random weights"),
         (("streams", "--synthetic", "tiny", "--type", "x"), 2, b"unknown type 'x'"),
-        (("cancel", "--streams", "0"), 2, b"python -m tests.measure.cancel"),
         (("peers",), 2, b"--synthetic 1.7B or --model FOLDER"),
         (("peers", "--synthetic", "tiny", "--peers", "x"), 2, b"--peers x: must be of qwen-tts"),
         (("serve", "--rate", "many"), 2, b"--rate many: must be positive numbers"),

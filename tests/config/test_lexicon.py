@@ -10,7 +10,7 @@ from agent_tts.config.lexicon import node_lexicon, read_lexicon
 from agent_tts.config.loading import load_settings
 from agent_tts.config.settings import Settings
 from agent_tts.errors import SettingsError
-from agent_tts.lexicon import Lexicon
+from agent_tts.text.entries import Lexicon
 
 PLS = "<lexicon><lexeme><grapheme>nginx</grapheme><alias>engine x</alias></lexeme></lexicon>"
 

@@ -10,12 +10,20 @@ import pytest
 
 from agent_tts import messages
 from agent_tts.bench.statistics import Player
-from agent_tts.engine.base import DoneOutput, Engine, FrameOutput, StartRequest, StepInput, StepOutput
+from agent_tts.engine.base import Engine
 from agent_tts.engine.loop import SPARE_AFTER_S, EngineLoop
 from agent_tts.engine.scheduler import BYTES_PER_S, Policy, Scheduler
 from agent_tts.engine_info import FRAME_BYTES, EngineInfo
-from agent_tts.messages import EngineEvent, EnginePong
+from agent_tts.messages import (
+    Audio,
+    EngineEvent,
+    EnginePong,
+    Finished,
+    StepCommand,
+    StepEvent,
+)
 from agent_tts.options import EngineOptions
+from tests.engine.driver import start_of
 
 HOST_S = 0.001  # of a step, before its launch
 
@@ -38,21 +46,21 @@ class Device(Engine):
         # When the step in flight is done; None where there is none.
         self._done_at: float | None = None
 
-    def step(self, inputs: Sequence[StepInput], run: Collection[int]) -> list[StepOutput]:
-        self._epoch = next((one.epoch for one in inputs if isinstance(one, StartRequest)), self._epoch)
+    def step(self, inputs: Sequence[StepCommand], run: Collection[int]) -> list[StepEvent]:
+        self._epoch = next((one.epoch for one in inputs if isinstance(one, start_of)), self._epoch)
         self.now += HOST_S
         before, self._done_at = self._done_at, None
         if run:
             took_s = next(self._took_s, None)
             if took_s is None:
-                return [DoneOutput(0, self._epoch)]
+                return [Finished(0, "end")]
             self._done_at = max(before or 0.0, self.now) + took_s
         if not self._overlaps:
             before, self._done_at = self._done_at, None
         if before is None:
             return []
         self.now = max(self.now, before)
-        return [FrameOutput(0, self._epoch, bytes(FRAME_BYTES))]
+        return [Audio(0, bytes(FRAME_BYTES))]
 
     def next_step_in_s(self) -> float | None:
         return None if self._done_at is None else max(0.0, self._done_at - HOST_S - self.now)

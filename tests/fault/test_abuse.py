@@ -1,7 +1,7 @@
 """Hostile input over real sockets, all of it at once: each case is refused or cut, and other clients do not notice.
 
-`tests/serve/test_server.py` covers floods and slow senders; each case here is invalid in one way. `harmless` runs a
-normal client beside them, checks its audio and timing, and checks memory and connections.
+`tests/serve/processes/test_server.py` covers floods and slow senders; each case here is invalid in one way. `harmless`
+runs a normal client beside them, checks its audio and timing, and checks memory and connections.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 
 from agent_tts.engine_info import Model
-from tests.serve.test_server import FAST, HEAD, HEALTH, HELLO, UPGRADE, harmless, raw, read_all, read_until
+from tests.serve.processes.test_server import FAST, HEAD, HEALTH, HELLO, UPGRADE, harmless, raw, read_all, read_until
 from tests.support import RunningNode, app_with, running_app, running_node, settings_of, with_models
 from tests.wire import wire
 

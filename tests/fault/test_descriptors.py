@@ -14,9 +14,9 @@ import httpx
 import pytest
 from loguru import logger
 
-from agent_tts import open_files
 from agent_tts.config.settings import Settings
-from agent_tts.serve.process import raise_limit_of_files
+from agent_tts.serve.processes.process import raise_limit_of_files
+from agent_tts.system import open_files
 from tests.certificates import make_certificate
 from tests.cli.process import children_of
 from tests.hampered import hampered_node

@@ -11,7 +11,7 @@ from agent_tts.config.settings import Settings
 from agent_tts.engine.factory import create_loop
 from agent_tts.messages import EngineCommand, EngineEvent
 from agent_tts.protocol.adapter import ProtocolAdapter
-from agent_tts.serve.guard import Guard
+from agent_tts.serve.access.guard import Guard
 from agent_tts.serve.node import Node
 from agent_tts.serve.session import Session
 from agent_tts.serve.telemetry.metrics import Metrics

@@ -151,10 +151,7 @@ SEEDS: dict[str, list[bytes]] = {
     "sdp": [CHROMIUM.encode()],
     "wire": [
         b"\x00" + _frames(_OPEN, Append(1, "Hello \ud83d"), Credit(1, 2), EnginePing(3)),
-        b"\x09"
-        + _frames(
-            Audio(1, b"\x01\x02"), Words(1, ()), Finished(1, "end"), EnginePong(1, 2, 3, 0.5)
-        ),
+        b"\x09" + _frames(Audio(1, b"\x01\x02"), Words(1, ()), Finished(1, "end"), EnginePong(1, 2, 3, 0.5)),
     ],
     "markup": [
         b'<speak><p>Hi <emotion val\x1eue="sad"/>you. <break time="1\x1es"/> [laughs] <spell>A 1</spell> &am\x1ep;</p>',

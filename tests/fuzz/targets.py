@@ -14,22 +14,23 @@ from typing import Any
 from agent_tts.directives import Directive, Say
 from agent_tts.errors import BadMessage, SlowConsumer, SpeechError
 from agent_tts.ipc.wire import TO_ENGINE, TO_FRONT, Decoder, WireError, encode
-from agent_tts.lexicon import Lexicon
 from agent_tts.messages import Open
-from agent_tts.pls import read_pls, write_pls
 from agent_tts.protocol.adapter import Failed, Update
 from agent_tts.protocol.options import SessionConfig
 from agent_tts.protocol.v1 import NativeAdapter
 from agent_tts.protocol.validation import check_body
+from agent_tts.serve import openai
 from agent_tts.serve.dialects.routes import STREAMS
-from agent_tts.serve.routes import multipart, openai
+from agent_tts.serve.routes import multipart
 from agent_tts.serve.transports.sdp import read_offer
 from agent_tts.serve.transports.websocket import NATIVE, Dialect
+from agent_tts.text.entries import Lexicon
 from agent_tts.text.feed import Reading, TextFeed, Unit
 from agent_tts.text.lexicon import LexiconReader
 from agent_tts.text.markup import Item, MarkupReader, Offsets
 from agent_tts.text.markup.scan import MAX_TAG
 from agent_tts.text.normalize import RUNS, TABLES
+from agent_tts.text.pls import read_pls, write_pls
 from agent_tts.text.units import MAX_CHARS, MAX_CLUSTER, MAX_RUN
 from tests.fuzz.conversation import Conversation, codec_of
 

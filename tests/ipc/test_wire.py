@@ -19,7 +19,6 @@ from agent_tts import messages
 from agent_tts.engine_info import EngineInfo, Voice
 from agent_tts.ipc import wire
 from agent_tts.ipc.wire import MAX_LENGTH, TO_ENGINE, TO_FRONT, Decoder, Setup, WireError, encode
-from agent_tts.lexicon import Lexicon
 from agent_tts.messages import (
     Append,
     Audio,
@@ -33,6 +32,7 @@ from agent_tts.messages import (
     StopEngine,
 )
 from agent_tts.options import EngineOptions, NamedVoice
+from agent_tts.text.entries import Lexicon
 
 COMMANDS: tuple[type, ...] = (Setup, *get_args(EngineCommand))
 EVENTS: tuple[type, ...] = get_args(EngineEvent)

@@ -20,7 +20,7 @@ import typer
 
 from agent_tts.cluster.door import Door
 from agent_tts.cluster.nodes import NodeAddress
-from agent_tts.processes import module_command
+from agent_tts.system.processes import module_command
 from tests.node_process import RunningProcess, running_process
 from tests.wire import wire
 

@@ -30,7 +30,7 @@ from agent_tts.engine.qwen3.engine import Qwen3Engine
 from agent_tts.engine.scheduler import Policy, Scheduler
 from agent_tts.engine_info import FRAME_BYTES, SAMPLE_RATE
 from agent_tts.options import EngineOptions, TextMode
-from agent_tts.silence import AUDIBLE_PEAK
+from agent_tts.sound.silence import AUDIBLE_PEAK
 from tests.model import crafted
 
 PIECES = "Hello there, how are you?", "It was good to hear from you."

@@ -28,10 +28,10 @@ from agent_tts.engine.qwen3.engine import Qwen3Engine
 from agent_tts.engine.qwen3.graphs import BUCKETS, PrefillBudget, StepResult
 from agent_tts.engine.scheduler import Scheduler
 from agent_tts.engine_info import FRAME_BYTES
-from agent_tts.in_child import settle
 from agent_tts.ipc.wire import TO_ENGINE, Decoder, encode
 from agent_tts.messages import EngineEvent
 from agent_tts.options import EngineOptions, NamedVoice
+from agent_tts.system.in_child import settle
 
 SLOTS = 64
 VOICE = EngineOptions(NamedVoice("ryan"), lead_ms=None)

@@ -16,8 +16,8 @@ from agent_tts.config.settings import Settings
 from agent_tts.ipc.channel import Channel
 from agent_tts.ipc.front_messages import Claim, FrontPage, ToFront, ToSupervisor
 from agent_tts.messages import Finished
-from agent_tts.serve.node_counts import NodeCounts
-from agent_tts.serve.supervisor_client import SupervisorClient
+from agent_tts.serve.access.node_counts import NodeCounts
+from agent_tts.serve.access.supervisor_client import SupervisorClient
 from agent_tts.serve.telemetry import pages
 from agent_tts.serve.telemetry.metrics import Metrics
 

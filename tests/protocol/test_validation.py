@@ -11,9 +11,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from agent_tts.errors import BadMessage, InvalidRequest, SpeechError, UnsupportedFormat
 from agent_tts.protocol.options import Lenient, Strict
 from agent_tts.protocol.validation import MAX_DEPTH, MAX_FIELDS, MAX_VALUES, body_error, check_message, parse
+from agent_tts.serve import openai
 from agent_tts.serve.dialects import routes as dialects
 from agent_tts.serve.dialects.cartesia_http import CartesiaBytesRequest
-from agent_tts.serve.routes import openai, voices
+from agent_tts.serve.routes import voices
 
 SECRET = "secret"
 

@@ -20,7 +20,7 @@ from hypothesis.stateful import (
 from agent_tts.errors import AtCapacity
 from agent_tts.serve import connections
 from agent_tts.serve.connections import STRANGERS, ConnectionTable, Standing
-from agent_tts.serve.server import SPARE_CONNECTIONS
+from agent_tts.serve.transports.uvicorn_protocols import SPARE_CONNECTIONS
 from tests.examples import examples
 from tests.support import RunningNode, running_node, until
 from tests.wire import wire

@@ -19,7 +19,7 @@ from agent_tts.options import SpeechOptions
 from agent_tts.protocol.adapter import Event
 from agent_tts.protocol.v1 import MAX_UNKNOWN, NativeAdapter
 from agent_tts.serve import session as session_module
-from agent_tts.serve.guard import Guard
+from agent_tts.serve.access.guard import Guard
 from agent_tts.serve.node import Node
 from agent_tts.serve.session import Session
 from agent_tts.serve.telemetry.metrics import Metrics

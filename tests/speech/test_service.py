@@ -16,12 +16,12 @@ from agent_tts.config.settings import Settings
 from agent_tts.engine.factory import create_loop
 from agent_tts.engine_info import EngineInfo, Model
 from agent_tts.errors import Draining, EngineLost, UnknownVoice, UnsupportedLanguage
-from agent_tts.lexicon import Lexicon
 from agent_tts.messages import Audio, EngineEvent, Finished, Flushed, Started
 from agent_tts.options import SpeechOptions
 from agent_tts.speech.engine_handle import EngineClient, EngineClientFactory, EngineObserver
 from agent_tts.speech.engine_request import EngineRequest
 from agent_tts.speech.service import SpeechService
+from agent_tts.text.entries import Lexicon
 from agent_tts.voices.library import StoredVoice, VoiceLibrary
 from tests.in_process import InProcessEngine
 from tests.support import until, with_models

@@ -9,7 +9,6 @@ import pytest
 from agent_tts.directives import Say
 from agent_tts.engine_info import FRAME_BYTES, EngineInfo
 from agent_tts.errors import EngineLost
-from agent_tts.lexicon import Lexicon
 from agent_tts.messages import (
     Append,
     Audio,
@@ -27,6 +26,7 @@ from agent_tts.options import SpeechOptions
 from agent_tts.protocol.options import OutputFormat
 from agent_tts.speech.engine_request import EngineRequest
 from agent_tts.speech.utterance import LocalUtterance, Told, Utterance, WordsMode
+from agent_tts.text.entries import Lexicon
 
 LOUD = b"\x00\x20" * (FRAME_BYTES // 2)
 AUDIO = Audio(7, LOUD)

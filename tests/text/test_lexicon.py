@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_tts.directives import Say
-from agent_tts.lexicon import Entry, Lexicon
+from agent_tts.text.entries import Entry, Lexicon
 from agent_tts.text.lexicon import MAX_HELD, LexiconReader
 from tests.examples import examples
 

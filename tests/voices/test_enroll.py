@@ -197,7 +197,7 @@ async def test_a_process_that_is_killed_leaves_nothing(
 
 PARENT = """
 import asyncio, os, sys
-from agent_tts.processes import run_module
+from agent_tts.system.processes import run_module
 module, *arguments = sys.argv[1:]
 asyncio.run(run_module(module, str(os.getpid()), *arguments, data=bytes(1 << 26), output_bytes=1, timeout_s=60))
 """

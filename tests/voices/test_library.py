@@ -35,9 +35,9 @@ from agent_tts.errors import (
     VoiceLimit,
 )
 from agent_tts.file_lock import file_lock
-from agent_tts.lexicon import Lexicon
 from agent_tts.model.entries import CheckpointError
-from agent_tts.records import data_folder
+from agent_tts.system.records import data_folder
+from agent_tts.text.entries import Lexicon
 from agent_tts.voices import library as library_module
 from agent_tts.voices.library import Consent, StoredVoice, VoiceLibrary
 from tests.small_disk import NEEDS_ROOT, small_disk

@@ -13,7 +13,7 @@ import pytest
 
 from agent_tts.config.settings import Voices
 from agent_tts.errors import InvalidRequest, SettingsError, UnknownVoice, VoiceExists
-from agent_tts.lexicon import Lexicon
+from agent_tts.text.entries import Lexicon
 from agent_tts.voices import store as store_module
 from agent_tts.voices.library import Consent, StoredVoice, VoiceLibrary
 from agent_tts.voices.store import StoreLost, VoiceStore

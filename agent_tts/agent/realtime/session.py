@@ -56,12 +56,12 @@ from agent_tts.errors import SlowConsumer, SpeechError, UnknownVoice
 from agent_tts.integrations.pipecat.service import AgentTTSService
 from agent_tts.integrations.pipecat.words import SPOKEN
 from agent_tts.options import SpeechOptions
+from agent_tts.serve.access.fair_queue import Flow
+from agent_tts.serve.access.guard import Client
 from agent_tts.serve.connections import CONNECTION
-from agent_tts.serve.fair_queue import Flow
-from agent_tts.serve.guard import Client
 from agent_tts.serve.node import Node
-from agent_tts.serve.server import WebSocketProtocol
 from agent_tts.serve.token_bucket import TokenBucket
+from agent_tts.serve.transports.uvicorn_protocols import WebSocketProtocol
 from agent_tts.serve.transports.websocket import MESSAGES_BURST, MESSAGES_PER_S, next_message
 from agent_tts.serve.transports.writer import Writer
 

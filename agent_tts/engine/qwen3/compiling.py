@@ -30,8 +30,8 @@ from typing import IO, TYPE_CHECKING
 from loguru import logger
 
 from agent_tts import model as model_package
-from agent_tts.in_child import die_with, take_stdout, without_collections
-from agent_tts.processes import LineProcess
+from agent_tts.system.in_child import die_with, take_stdout, without_collections
+from agent_tts.system.processes import LineProcess
 
 if TYPE_CHECKING:
     from agent_tts.model.config import ModelConfig

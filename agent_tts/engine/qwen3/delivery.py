@@ -12,9 +12,9 @@ from agent_tts.directives import Directive, Language, Prosody, Style
 from agent_tts.engine.gain import amplify
 from agent_tts.engine.slots import Outlet
 from agent_tts.engine_info import SAMPLE_RATE
-from agent_tts.ffmpeg import FilterStream
 from agent_tts.options import within
-from agent_tts.silence import AUDIBLE_PEAK
+from agent_tts.sound.ffmpeg import FilterStream
+from agent_tts.sound.silence import AUDIBLE_PEAK
 
 # Speeds of one filter of FFmpeg; others need several. Above the upper one it drops samples.
 SLOWEST, FASTEST = 0.5, 2.0

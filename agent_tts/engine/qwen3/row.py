@@ -42,7 +42,7 @@ from agent_tts.messages import Audio, CutReason, Finished, Flushed, Starved, Ste
 from agent_tts.model.prompt import Prompt, Reference, build_prompt, text_needed
 from agent_tts.model.sampling import SamplingParams
 from agent_tts.options import AnyVoice, DesignedVoice, EngineOptions
-from agent_tts.silence import skipped
+from agent_tts.sound.silence import skipped
 from agent_tts.text.chars import is_cjk
 from agent_tts.text.directives import Directives
 from agent_tts.text.tokens import TokenFeed

@@ -23,7 +23,7 @@ from agent_tts.engine_info import SAMPLE_RATE
 from agent_tts.errors import BadMessage, SettingsError, SpeechError
 from agent_tts.integrations.wyoming import wire
 from agent_tts.integrations.wyoming.wire import WyomingEvent
-from agent_tts.serve.routes.openai import VoiceList
+from agent_tts.serve.openai import VoiceList
 
 MAX_CLIENTS = 64
 IDLE_S = 300.0  # without an event, while nothing is spoken

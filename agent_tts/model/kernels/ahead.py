@@ -24,9 +24,9 @@ from torch.nn import functional as F
 from triton.backends.compiler import GPUTarget
 from triton.backends.nvidia import driver as nvidia
 
-from agent_tts.in_child import die_with
 from agent_tts.model.kernels.architectures import TENSOR_MEMORY, Architecture
 from agent_tts.model.kernels.launch import Arguments, with_fewer_stages
+from agent_tts.system.in_child import die_with
 
 Progress = Callable[[int, int], None]  # kernels done, of how many
 

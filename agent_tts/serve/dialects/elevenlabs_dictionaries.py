@@ -12,13 +12,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from agent_tts.errors import InvalidRequest
-from agent_tts.pls import MAX_BYTES, read_pls, write_pls
 from agent_tts.protocol.options import Lenient
 from agent_tts.serve.dialects.elevenlabs_http import error_body
 from agent_tts.serve.dialects.vendor_http import ERRORS
 from agent_tts.serve.dictionaries import MAX_DESCRIPTION, MAX_NAME, RULES_BYTES, Dictionary, Rule
 from agent_tts.serve.routes import multipart
 from agent_tts.serve.routes.http import Authorized, errors_as, json_body, node_of, read_body, read_fields
+from agent_tts.text.pls import MAX_BYTES, read_pls, write_pls
 
 Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME)]
 Description = Annotated[str, Field(max_length=MAX_DESCRIPTION)]

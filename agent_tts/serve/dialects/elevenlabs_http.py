@@ -16,6 +16,7 @@ from agent_tts.engine_info import SAMPLE_RATE
 from agent_tts.errors import SpeechError
 from agent_tts.messages import Word, Words
 from agent_tts.protocol import v1 as protocol
+from agent_tts.serve.access.guard import Client
 from agent_tts.serve.dialects.elevenlabs_messages import (
     DEFAULT_FORMAT,
     FILE_FORMATS,
@@ -27,7 +28,6 @@ from agent_tts.serve.dialects.elevenlabs_messages import (
     format_of,
 )
 from agent_tts.serve.dialects.vendor_http import AUDIO, ERRORS, AudioBody, speaks
-from agent_tts.serve.guard import Client
 from agent_tts.serve.routes.http import Authorized, errors_as, node_of, read_request
 from agent_tts.serve.routes.speech_response import Body, SpeechResponse
 from agent_tts.speech.words.due_words import DueWords

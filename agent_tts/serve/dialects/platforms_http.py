@@ -15,9 +15,9 @@ from agent_tts.errors import SpeechError
 from agent_tts.protocol.formats import check_format
 from agent_tts.protocol.options import Lenient, SessionConfig
 from agent_tts.protocol.validation import check_body
+from agent_tts.serve.access.guard import Client
 from agent_tts.serve.dialects.jambonz import JambonzVoice
 from agent_tts.serve.dialects.vendor_http import AUDIO, AudioBody, speaks
-from agent_tts.serve.guard import Client
 from agent_tts.serve.node import Node
 from agent_tts.serve.routes.http import Authorized, errors_as, node_of, read_body, read_request
 from agent_tts.serve.routes.speech_response import SpeechResponse

@@ -29,11 +29,11 @@ from agent_tts.errors import (
     Unsupported,
 )
 from agent_tts.protocol.validation import NOT_JSON, Complaint, body_error, check_body, parse
-from agent_tts.provenance import HEADERS
-from agent_tts.serve.guard import Client, authorized
+from agent_tts.serve import openai
+from agent_tts.serve.access.guard import Client, authorized
 from agent_tts.serve.node import Node
-from agent_tts.serve.routes import openai
 from agent_tts.serve.routes.speech_response import EventBody, FileBody, SpeechResponse, WholeBody
+from agent_tts.sound.provenance import HEADERS
 from agent_tts.speech.audio.files import CONTENT_TYPES
 from agent_tts.speech.audio.manifest import SIGNABLE
 from agent_tts.speech.engine_handle import EngineState
@@ -272,16 +272,8 @@ def errors_as(body: ErrorBody) -> Any:
 _CLOSING = {RequestTimeout.status, TextTooLong.status}
 
 
-def retry_headers(error: SpeechError) -> dict[str, str]:
-    """The headers that tell a client when to try again."""
-    if error.retry_after_ms is None:
-        return {}
-    seconds = -(-error.retry_after_ms // 1_000)
-    return {"Retry-After": str(seconds), "Retry-After-Ms": str(error.retry_after_ms)}
-
-
 async def _on_speech_error(request: Request, error: SpeechError) -> Response:
-    headers = retry_headers(error)
+    headers = openai.retry_headers(error)
     if error.status == 401:
         headers["WWW-Authenticate"] = "Bearer"
     if error.status in _CLOSING:

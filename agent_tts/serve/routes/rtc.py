@@ -12,9 +12,9 @@ from pydantic import BaseModel, ValidationError
 from agent_tts.errors import BadMessage, Draining, Internal
 from agent_tts.ipc.front_messages import ClosePeer
 from agent_tts.protocol.validation import parse
+from agent_tts.serve.access.supervisor_client import NO_SESSION
 from agent_tts.serve.node import Node
 from agent_tts.serve.routes.http import ERRORS, Authorized, json_body, node_of, read_body
-from agent_tts.serve.supervisor_client import NO_SESSION
 from agent_tts.serve.transports import ice, sdp
 from agent_tts.serve.transports.rtc_peer import RtcPeer
 

@@ -18,12 +18,12 @@ from agent_tts.errors import SlowConsumer, SpeechError, cut_short
 from agent_tts.messages import Audio, Finished, Words
 from agent_tts.options import SpeechOptions
 from agent_tts.protocol import v1 as protocol
-from agent_tts.provenance import HEADERS
-from agent_tts.serve.fair_queue import Flow
-from agent_tts.serve.guard import Client
+from agent_tts.serve import openai
+from agent_tts.serve.access.fair_queue import Flow
+from agent_tts.serve.access.guard import Client
 from agent_tts.serve.node import Node
-from agent_tts.serve.routes import openai
 from agent_tts.serve.transports.writer import Writer, disconnected
+from agent_tts.sound.provenance import HEADERS
 from agent_tts.speech.audio.files import HEADER_BYTES, FileEncoder, wav_header
 from agent_tts.speech.utterance import LocalUtterance, Utterance, WordsMode
 

@@ -16,14 +16,15 @@ from starlette.requests import Request
 from starlette.types import Receive
 
 from agent_tts.errors import BadMessage, Draining, InvalidRequest, UnknownVoice, Unsupported
-from agent_tts.lexicon import Lexicon
-from agent_tts.pls import read_pls
 from agent_tts.protocol import validation
 from agent_tts.protocol.options import SpeakerEmbedding
+from agent_tts.serve import openai
 from agent_tts.serve.node import Node
-from agent_tts.serve.routes import multipart, openai
+from agent_tts.serve.routes import multipart
 from agent_tts.serve.routes.http import ERRORS, Authorized, node_of, read_body
 from agent_tts.serve.transports.writer import disconnected
+from agent_tts.text.entries import Lexicon
+from agent_tts.text.pls import read_pls
 from agent_tts.voices.enroll import (
     MAX_CONSENT_BY_CHARS,
     MAX_CONSENT_CHARS,

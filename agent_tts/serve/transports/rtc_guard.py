@@ -21,7 +21,7 @@ from aiortc import RTCDtlsTransport, RTCPeerConnection, RTCSctpTransport
 from aiortc.rtp import AnyRtcpPacket, RtcpRtpfbPacket, RtpPacket, is_rtcp
 from loguru import logger
 
-from agent_tts.serve.fair_queue import Flow
+from agent_tts.serve.access.fair_queue import Flow
 from agent_tts.serve.telemetry.metrics import Metrics
 from agent_tts.serve.token_bucket import TokenBucket
 from agent_tts.serve.transports.datagrams import Hostile, dtls_records, kind_of, opus_ms, sctp_work

@@ -21,16 +21,16 @@ from agent_tts.errors import SlowConsumer, UnsupportedProtocol
 from agent_tts.messages import Audio
 from agent_tts.protocol import v1 as protocol
 from agent_tts.protocol.adapter import Command, Failed, Ping
-from agent_tts.serve.fair_queue import Flow
-from agent_tts.serve.guard import Client, Permit
+from agent_tts.serve.access.fair_queue import Flow
+from agent_tts.serve.access.guard import Client, Permit
 from agent_tts.serve.node import Node
 from agent_tts.serve.session import Session
 from agent_tts.serve.transports import ice
 from agent_tts.serve.transports.pace import Pace
 from agent_tts.serve.transports.rtc_guard import PeerGuard
 from agent_tts.serve.transports.rtc_sender import SpeechSender
-from agent_tts.serve.transports.rtc_track import SpeechTrack
 from agent_tts.serve.transports.sdp import DEFAULT_MAX_MESSAGE, Offer
+from agent_tts.speech.audio.track import SpeechTrack
 
 CLOSE_S = 1.0  # for aiortc to take a connection down
 LINGER_S = 1.0  # for the last messages of a closing session

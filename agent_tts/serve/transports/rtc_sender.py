@@ -13,8 +13,8 @@ from aiortc import RTCRtpSender, RTCRtpTransceiver, clock
 from aiortc.rtcrtpparameters import RTCRtpCodecParameters
 from loguru import logger
 
-from agent_tts.serve.transports.packet_clock import PacketClock
-from agent_tts.serve.transports.rtc_track import SpeechTrack
+from agent_tts.speech.audio.packet_clock import PacketClock
+from agent_tts.speech.audio.track import SpeechTrack
 
 # RTP's fixed header: version 2; marker and payload type; sequence number; timestamp; source.
 HEADER = Struct("!BBHII")

@@ -15,15 +15,14 @@ from starlette.websockets import WebSocket, WebSocketState
 from agent_tts.errors import Draining, SlowConsumer, SpeechError, UnsupportedProtocol
 from agent_tts.protocol import v1 as protocol
 from agent_tts.protocol.adapter import Failed, ProtocolAdapter
+from agent_tts.serve import openai
+from agent_tts.serve.access.fair_queue import Flow
+from agent_tts.serve.access.guard import Client
 from agent_tts.serve.connections import CONNECTION
-from agent_tts.serve.fair_queue import Flow
-from agent_tts.serve.guard import Client
 from agent_tts.serve.node import Node
-from agent_tts.serve.routes import openai
-from agent_tts.serve.routes.http import retry_headers
-from agent_tts.serve.server import WebSocketProtocol
 from agent_tts.serve.session import Session
 from agent_tts.serve.token_bucket import TokenBucket
+from agent_tts.serve.transports.uvicorn_protocols import WebSocketProtocol
 from agent_tts.serve.transports.writer import WRITE_BYTES, Writer
 
 # Close codes of errors that refuse a connection.
@@ -126,7 +125,7 @@ async def deny(
     websocket: WebSocket, error: SpeechError, write_s: float, headers: Mapping[str, str] | None = None
 ) -> None:
     """Answer an upgrade with the HTTP status of an error, within `write_s` seconds."""
-    response = JSONResponse(openai.error_body(error), error.status, retry_headers(error))
+    response = JSONResponse(openai.error_body(error), error.status, openai.retry_headers(error))
     response.headers.update(headers or {})
     with contextlib.suppress(Exception):  # the client may be gone
         async with asyncio.timeout(write_s):

@@ -9,10 +9,10 @@ from starlette.types import Message, Receive, Scope, Send
 
 from agent_tts.config.settings import Timeouts
 from agent_tts.errors import SlowConsumer
-from agent_tts.serve import tcp
 from agent_tts.serve.connections import CONNECTION
-from agent_tts.serve.server import HttpProtocol, WebSocketProtocol, cut, socket_of
+from agent_tts.serve.transports import tcp
 from agent_tts.serve.transports.pace import Pace
+from agent_tts.serve.transports.uvicorn_protocols import HttpProtocol, WebSocketProtocol, cut, socket_of
 
 # Bytes of one write of several messages: half a second of 24 kHz audio. This and one message is the most that
 # waits in this process for one connection; more would hide a slow reader for longer.

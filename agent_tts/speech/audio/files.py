@@ -13,8 +13,8 @@ from av.container import OutputContainer
 
 from agent_tts.engine_info import SAMPLE_RATE
 from agent_tts.errors import UnsupportedFormat
-from agent_tts.ffmpeg import audio_frame
-from agent_tts.provenance import MARK
+from agent_tts.sound.ffmpeg import audio_frame
+from agent_tts.sound.provenance import MARK
 
 FileFormat = Literal["mp3", "opus", "aac", "flac", "wav", "pcm"]
 

@@ -9,7 +9,7 @@ from loguru import logger
 
 from agent_tts import __version__
 from agent_tts.errors import Internal, SettingsError
-from agent_tts.provenance import DIGITAL_SOURCE
+from agent_tts.sound.provenance import DIGITAL_SOURCE
 from agent_tts.speech.audio.files import CONTENT_TYPES, wav_header
 
 SIGNABLE = ("wav", "mp3", "flac")  # formats of `FileEncoder` that have a place for a manifest

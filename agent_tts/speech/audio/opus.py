@@ -7,7 +7,7 @@ from fractions import Fraction
 import av
 
 from agent_tts.engine_info import SAMPLE_RATE
-from agent_tts.ffmpeg import audio_frame
+from agent_tts.sound.ffmpeg import audio_frame
 
 BIT_RATE = 32_000  # bits per second of mono speech in 80 ms packets, variable
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agent_tts.engine_info import FRAME_BYTES, FRAME_MS, SAMPLE_RATE
-from agent_tts.ffmpeg import FilterStream, audio_frame
+from agent_tts.sound.ffmpeg import FilterStream, audio_frame
 
 PcmEncoding = Literal["pcm_s16le", "pcm_f32le", "mulaw", "alaw"]
 

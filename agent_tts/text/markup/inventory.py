@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 
 from agent_tts.directives import MAX_PAUSE_MS, Prosody
-from agent_tts.phones import to_ipa
+from agent_tts.text.phones import to_ipa
 
 # SSML, with the extensions of its vendors. `sub` and `mark` are HTML's, too: they need their attributes.
 SSML = ["speak", "p", "s", "w", "break", "sub", "say-as", "phoneme", "prosody", "emphasis", "lang", "voice", "mark"]

@@ -83,7 +83,7 @@ async def test_two_whole_texts_are_spoken_one_after_the_other(node: RunningNode)
     async with connected(node) as client:
         for sentence in (FIRST, NEXT):
             await client.write_event(Synthesize(sentence, ASKED).event())
-            await check_spoken(await spoken(client), sentence)
+            check_spoken(await spoken(client), sentence)
 
 
 async def test_text_is_spoken_while_it_arrives(node: RunningNode) -> None:
@@ -100,7 +100,7 @@ async def test_text_is_spoken_while_it_arrives(node: RunningNode) -> None:
         await client.write_event(Synthesize(text, ASKED).event())
         await client.write_event(SynthesizeStop().event())
         pcm = AudioChunk.from_event(first).audio + await spoken(client, SynthesizeStopped().event().type)
-        await check_spoken(pcm, FIRST, SECOND)
+        check_spoken(pcm, FIRST, SECOND)
 
 
 async def test_a_client_that_leaves_stops_its_speech(node: RunningNode) -> None:

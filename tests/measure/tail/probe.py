@@ -322,6 +322,6 @@ PATCHES: dict[str, Callable[[Any], None]] = {
     "agent_tts.engine.qwen3.runner": _runner,
     "agent_tts.serve.session": _session,
     "agent_tts.speech.engine_handle": _handle,
-    "agent_tts.serve.fair_queue": _line,
+    "agent_tts.serve.access.fair_queue": _line,
     "agent_tts.serve.transports.websocket": _websocket,
 }

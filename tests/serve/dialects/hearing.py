@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from itertools import groupby
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.hearing import heard
+from tests.recogniser import recognise
 
 # The espeak voice that the recogniser, trained on human speech, recognises best.
 VOICE = "en-us+f2"
@@ -20,10 +19,10 @@ LONG = "One two three four five six seven eight nine ten. " * 4
 SILENCE = 100
 
 
-async def check_spoken(pcm: bytes, *sentences: str, rate: int = 24_000) -> None:
+def check_spoken(pcm: bytes, *sentences: str, rate: int = 24_000) -> None:
     """Assert that the audio is exactly these sentences, one or two."""
     parts = [pcm] if len(sentences) == 1 else halves(pcm)
-    said = await asyncio.gather(*(heard(part, rate) for part in parts))
+    said = [recognise(part, rate) for part in parts]
     assert said == [sentence.lower().rstrip(".") for sentence in sentences]
 
 

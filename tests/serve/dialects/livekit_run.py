@@ -59,13 +59,13 @@ async def converse(
     """
     rate = speaker.sample_rate
     events = await say(speaker, f"{FIRST} {SECOND}")
-    await check_spoken(pcm(events), FIRST, SECOND, rate=rate)
+    check_spoken(pcm(events), FIRST, SECOND, rate=rate)
     if tells_words:
         assert words(events) == f"{FIRST} {SECOND}".split()
     await interrupted(speaker, node, is_paced=is_paced)
     events = await say(speaker, NEXT)
     await until(lambda: node.node.service.speaking == 0, 2)
-    await check_spoken(pcm(events), NEXT, rate=rate)
+    check_spoken(pcm(events), NEXT, rate=rate)
     if tells_words:
         assert words(events) == NEXT.split()
 

@@ -29,14 +29,14 @@ async def converse(service: TTSService, node: RunningNode, *, tells_words: bool 
     """
     async with running([service], sample_rate=rate) as pipeline:
         await pipeline.turn(*tokens(f"{FIRST} {SECOND}"))
-        await check_spoken(pipeline.pcm(), FIRST, SECOND, rate=rate)
+        check_spoken(pipeline.pcm(), FIRST, SECOND, rate=rate)
         if tells_words:
             assert pipeline.words == f"{FIRST} {SECOND}".split()
         await interrupted(pipeline, node)
         turns, words = len(pipeline.contexts), len(pipeline.words)
         await pipeline.turn(*tokens(NEXT))
         assert len(pipeline.contexts) == turns + 1, "the turn contains other audio, or is incomplete"
-        await check_spoken(pipeline.pcm(pipeline.contexts[-1]), NEXT, rate=rate)
+        check_spoken(pipeline.pcm(pipeline.contexts[-1]), NEXT, rate=rate)
         if tells_words:
             assert pipeline.words[words:] == NEXT.split()
         assert not pipeline.errors

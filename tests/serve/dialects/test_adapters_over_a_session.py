@@ -16,13 +16,13 @@ from agent_tts.engine.factory import create_loop
 from agent_tts.errors import SlowConsumer
 from agent_tts.messages import Audio, EngineCommand, Open
 from agent_tts.protocol.adapter import ProtocolAdapter
+from agent_tts.serve.access.guard import Guard
 from agent_tts.serve.dialects.cartesia import CartesiaAdapter
 from agent_tts.serve.dialects.deepgram import AuraAdapter
 from agent_tts.serve.dialects.deepgram_flux import FluxAdapter
 from agent_tts.serve.dialects.elevenlabs import MultiStreamAdapter, StreamAdapter
 from agent_tts.serve.dialects.jambonz import JambonzAdapter
 from agent_tts.serve.dialects.vllm_omni import VllmOmniAdapter
-from agent_tts.serve.guard import Guard
 from agent_tts.serve.node import Node
 from agent_tts.serve.session import Session
 from agent_tts.serve.telemetry.metrics import Metrics

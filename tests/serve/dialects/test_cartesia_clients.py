@@ -50,7 +50,7 @@ async def test_a_pause_tag_is_silence_and_no_word(node: RunningNode) -> None:
     async with running([service]) as pipeline:
         await pipeline.turn(*pipecat_run.tokens(f"{FIRST} {service.PAUSE_TAG(1.5)} {SECOND}"))
         assert pipeline.words == f"{FIRST} {SECOND}".split()
-        await check_spoken(pipeline.pcm(), FIRST, SECOND)
+        check_spoken(pipeline.pcm(), FIRST, SECOND)
         first, last = pipeline.down(TTSTextFrame)[4].pts, pipeline.down(TTSTextFrame)[5].pts
         assert first is not None
         assert last is not None
@@ -69,7 +69,7 @@ async def test_livekit(node: RunningNode) -> None:
         speaker = livekit_cartesia.TTS(api_key="none", base_url=node.url, voice=VOICE, http_session=session)
         async with speaker:
             await livekit_run.converse(speaker, node)
-            await check_spoken(await livekit_run.synthesized(speaker, NEXT), NEXT)
+            check_spoken(await livekit_run.synthesized(speaker, NEXT), NEXT)
 
 
 async def test_the_sdk_over_the_websocket(node: RunningNode) -> None:
@@ -82,7 +82,7 @@ async def test_the_sdk_over_the_websocket(node: RunningNode) -> None:
             await context.no_more_inputs()
             events = [event async for event in context.receive()]
             assert events[-1].type == "done"
-            await check_spoken(as_s16(b"".join(chunks(events))), FIRST, SECOND, rate=44_100)
+            check_spoken(as_s16(b"".join(chunks(events))), FIRST, SECOND, rate=44_100)
             assert words(events) == f"{FIRST} {SECOND}".split()
 
             cut = connection.context(voice=VOICE)
@@ -94,7 +94,7 @@ async def test_the_sdk_over_the_websocket(node: RunningNode) -> None:
             following = connection.context(voice=VOICE)
             await following.push(NEXT, continue_=False)
             pcm = b"".join(chunks([event async for event in following.receive()]))
-            await check_spoken(as_s16(pcm), NEXT, rate=44_100)
+            check_spoken(as_s16(pcm), NEXT, rate=44_100)
 
 
 async def test_contexts_of_the_sdk_speak_in_parallel(node: RunningNode) -> None:
@@ -108,7 +108,7 @@ async def test_contexts_of_the_sdk_speak_in_parallel(node: RunningNode) -> None:
             heard = await asyncio.gather(*(received(context.receive()) for context in contexts))
             for events, text in zip(heard, (FIRST, NEXT), strict=True):
                 assert [event.flush_id for event in events if event.type == "flush_done"] == [1]
-                await check_spoken(b"".join(chunks(events)), text, rate=16_000)
+                check_spoken(b"".join(chunks(events)), text, rate=16_000)
 
 
 @pytest.mark.parametrize("container", ["raw", "wav", "mp3"])
@@ -120,11 +120,11 @@ async def test_the_sdk_over_http(node: RunningNode, container: str) -> None:
         answer = await client.tts.generate(model_id="sonic-3", transcript=FIRST, voice=VOICE, output_format=output)
         data = await answer.read()
     if container == "raw":
-        await check_spoken(data, FIRST, rate=22_050)
+        check_spoken(data, FIRST, rate=22_050)
     else:
         samples, rate = decoded(data)
         assert rate == output["sample_rate"]
-        await check_spoken(samples.tobytes(), FIRST, rate=rate)
+        check_spoken(samples.tobytes(), FIRST, rate=rate)
 
 
 async def test_the_sdk_over_server_sent_events(node: RunningNode) -> None:
@@ -142,7 +142,7 @@ async def test_the_sdk_over_server_sent_events(node: RunningNode) -> None:
     assert {event.context_id for event in events} == {"mine"}
     assert [event.done for event in events] == [False] * (len(events) - 1) + [True]
     assert words(events) == FIRST.split()
-    await check_spoken(b"".join(chunks(events)), FIRST, rate=8_000)
+    check_spoken(b"".join(chunks(events)), FIRST, rate=8_000)
 
 
 async def test_a_client_that_does_not_read_its_audio_is_cut() -> None:
@@ -166,7 +166,7 @@ async def test_pipecat_gets_an_error_from_a_full_node() -> None:
             await speech.cancel()
             await until(lambda: bool(pipeline.down(LLMFullResponseEndFrame)), 2)  # it does not wait for audio
             await pipeline.turn(*pipecat_run.tokens(NEXT))
-            await check_spoken(pipeline.pcm(), NEXT)
+            check_spoken(pipeline.pcm(), NEXT)
 
 
 async def test_livekit_gets_an_error_from_a_full_node() -> None:

@@ -160,7 +160,7 @@ async def test_sdk_flux(node: RunningNode) -> None:
         await connection.send_speak(SpeakV2Speak(text=FIRST))
         await connection.send_flush(SpeakV2Flush())
         audio, first = await turn()
-        await check_spoken(audio, FIRST, rate=16_000)
+        check_spoken(audio, FIRST, rate=16_000)
         assert isinstance(first, SpeakV2SpeechMetadata)
         assert abs(first.audio_duration_ms - len(audio) / 32) < 5
 
@@ -180,7 +180,7 @@ async def test_sdk_flux(node: RunningNode) -> None:
         await connection.send_speak(SpeakV2Speak(text=NEXT))
         await connection.send_close()
         audio, _ = await turn()
-        await check_spoken(audio, NEXT, rate=16_000)
+        check_spoken(audio, NEXT, rate=16_000)
 
 
 async def test_sdk_aura(node: RunningNode) -> None:
@@ -206,7 +206,7 @@ async def test_sdk_aura(node: RunningNode) -> None:
             await connection.send_text(SpeakV1Text(text=text))
             await connection.send_flush(SpeakV1Flush(type="Flush"))
         for text in (FIRST, NEXT):
-            await check_spoken(await until_told("Flushed"), text, rate=16_000)
+            check_spoken(await until_told("Flushed"), text, rate=16_000)
 
 
 # ---------------------------------------------------------------- HTTP
@@ -222,7 +222,7 @@ async def test_pipecat_http(node: RunningNode) -> None:
         )
         async with running([service], sample_rate=24_000) as pipeline:
             await pipeline.turn(*pipecat_run.tokens(FIRST))
-            await check_spoken(pipeline.pcm(), FIRST)
+            check_spoken(pipeline.pcm(), FIRST)
             assert not pipeline.errors
 
 
@@ -233,14 +233,14 @@ async def test_livekit_whole_texts(node: RunningNode) -> None:
             (livekit_deepgram.TTSv2, "/v2/speak", "flux-haley-en"),
         ):
             async with make(api_key=KEY, base_url=node.url + path, model=model, http_session=session) as speaker:
-                await check_spoken(await livekit_run.synthesized(speaker, FIRST), FIRST)
+                check_spoken(await livekit_run.synthesized(speaker, FIRST), FIRST)
         for encoding in ("mp3", "opus", "flac", "aac"):
             url = node.url + "/v2/speak"
             speaker = livekit_deepgram.TTSv2(
                 api_key=KEY, base_url=url, model="flux-haley-en", encoding=encoding, http_session=session
             )
             async with speaker:
-                await check_spoken(await livekit_run.synthesized(speaker, FIRST), FIRST)
+                check_spoken(await livekit_run.synthesized(speaker, FIRST), FIRST)
 
 
 FILES: list[tuple[dict[str, Any], str, int]] = [
@@ -267,7 +267,7 @@ async def test_sdk_files(node: RunningNode) -> None:
                 audio = b"".join([piece async for piece in response.data])
             pcm = decoded(audio, rate)
             if media_type == "audio/wav":  # compared with LiveKit's decoding for the other formats
-                await check_spoken(pcm, NEXT)
+                check_spoken(pcm, NEXT)
             seconds.append(len(pcm) / 48_000)
     assert max(seconds) - min(seconds) < 0.15  # padding by encoders
 

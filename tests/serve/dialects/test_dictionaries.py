@@ -30,9 +30,9 @@ from pipecat.services.tts_service import TTSService
 
 from agent_tts.errors import InvalidRequest, UnknownDictionary
 from agent_tts.file_lock import file_lock
-from agent_tts.pls import read_pls
 from agent_tts.serve.dialects import elevenlabs_dictionaries
 from agent_tts.serve.dictionaries import MAX_RULES, MAX_VERSIONS, Dictionaries, Rule, Version
+from agent_tts.text.pls import read_pls
 from tests.integrations.pipecat.pipeline import running
 from tests.serve.dialects import livekit_run, pipecat_run
 from tests.serve.dialects.hearing import FIRST, VOICE

@@ -67,7 +67,7 @@ async def test_livekit(node: RunningNode) -> None:
         )
         async with speaker:
             await livekit_run.converse(speaker, node)
-            await check_spoken(await livekit_run.synthesized(speaker, FIRST), FIRST, rate=speaker.sample_rate)
+            check_spoken(await livekit_run.synthesized(speaker, FIRST), FIRST, rate=speaker.sample_rate)
 
 
 async def test_pipecat_gets_the_times_of_words(node: RunningNode) -> None:
@@ -153,7 +153,7 @@ async def test_pipecat_over_http(node: RunningNode) -> None:
 
 async def test_its_own_sdk(sdk: RealtimeTextToSpeechClient) -> None:
     pcm = await asyncio.to_thread(lambda: b"".join(sdk.convert(VOICE, text=FIRST, output_format="pcm_16000")))
-    await check_spoken(pcm, FIRST, rate=16_000)
+    check_spoken(pcm, FIRST, rate=16_000)
     assert pcm == await asyncio.to_thread(lambda: b"".join(sdk.stream(VOICE, text=FIRST, output_format="pcm_16000")))
     whole = await asyncio.to_thread(
         sdk.convert_with_timestamps, VOICE, text=FIRST, output_format="pcm_24000", voice_settings=FAST
@@ -177,7 +177,7 @@ async def test_its_own_sdk_streams_text_while_it_receives_audio(sdk: RealtimeTex
     def speak() -> bytes:
         return b"".join(sdk.convert_realtime(VOICE, text=iter(pipecat_run.tokens(FIRST)), output_format="pcm_24000"))
 
-    await check_spoken(await asyncio.to_thread(speak), FIRST)
+    check_spoken(await asyncio.to_thread(speak), FIRST)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

@@ -42,8 +42,8 @@ from agent_tts.client.moving import connect
 from agent_tts.integrations.livekit.tts import TTS
 from agent_tts.integrations.pipecat.service import AgentTTSService
 from agent_tts.messages import Audio, Words
-from tests.hearing import heard
 from tests.integrations.pipecat.pipeline import running
+from tests.recogniser import recognise
 from tests.serve.dialects import livekit_run, pipecat_run
 from tests.serve.dialects.hearing import FIRST, SECOND, VOICE, halves
 from tests.support import RunningNode, running_node, until
@@ -407,7 +407,7 @@ async def differences(node: RunningNode, clients: dict[str, Speaker], text_of: C
 
 async def sentences_of(pcm: bytes) -> list[str]:
     """The two recognised sentences."""
-    said = await asyncio.gather(*(heard(part) for part in halves(pcm)))
+    said = [recognise(part) for part in halves(pcm)]
     return [f"{sentence.capitalize()}." for sentence in said]
 
 

@@ -49,10 +49,10 @@ async def test_pipecat_in_tokens(node: RunningNode) -> None:
     """Each token is a request, so only whole words are recognised."""
     async with pipecat_service(node, TextAggregationMode.TOKEN) as service, running([service]) as pipeline:
         await pipeline.turn(*(f"{word} " for word in FIRST.split()))
-        await check_spoken(pipeline.pcm(), FIRST)
+        check_spoken(pipeline.pcm(), FIRST)
         await pipecat_run.interrupted(pipeline, node)
         await pipeline.turn(*(f"{word} " for word in NEXT.split()))
-        await check_spoken(pipeline.pcm(pipeline.contexts[-1]), NEXT)
+        check_spoken(pipeline.pcm(pipeline.contexts[-1]), NEXT)
         assert not pipeline.errors
 
 
@@ -64,7 +64,7 @@ async def test_livekit(node: RunningNode, response_format: livekit_openai.tts.RE
     async with speaker:
         adapter = tts.StreamAdapter(tts=speaker, sentence_tokenizer=tokenize.blingfire.SentenceTokenizer())
         await livekit_run.converse(adapter, node, tells_words=False, is_paced=False)
-        await check_spoken(await livekit_run.synthesized(speaker, NEXT), NEXT)
+        check_spoken(await livekit_run.synthesized(speaker, NEXT), NEXT)
 
 
 async def test_the_sdk(node: RunningNode) -> None:
@@ -75,4 +75,4 @@ async def test_the_sdk(node: RunningNode) -> None:
                 break
         await until(lambda: node.node.service.speaking == 0, 2)
         async with speech.create(model="tts-1", voice=VOICE, input=NEXT, response_format="pcm") as answer:
-            await check_spoken(b"".join([piece async for piece in answer.iter_bytes()]), NEXT)
+            check_spoken(b"".join([piece async for piece in answer.iter_bytes()]), NEXT)

@@ -20,7 +20,7 @@ from agent_tts.serve.dialects.jambonz import JambonzAdapter
 from tests.serve.dialects.hearing import FIRST, LONG, NEXT, SECOND, VOICE, check_spoken
 from tests.support import RunningNode, running_node
 
-pytestmark = [pytest.mark.node, pytest.mark.real_time]
+pytestmark = pytest.mark.node
 
 KEY = "correct-horse-battery-staple"
 LIMIT_S = 20.0
@@ -43,7 +43,7 @@ async def test_vapis_voice_request_is_answered_with_raw_pcm(node: RunningNode) -
     async with client(node, **{"X-VAPI-SECRET": KEY}) as vapi:
         answer = await vapi.post(f"/v1/vapi?voice={VOICE.replace('+', '%2B')}", json={"message": message})
         assert answer.headers["content-type"] == "application/octet-stream"
-        await check_spoken(answer.content, FIRST, rate=16_000)
+        check_spoken(answer.content, FIRST, rate=16_000)
         for wrong in ({"type": "end-of-call-report"}, {"sampleRate": 12_345}, {"text": " "}):
             refused = await vapi.post("/v1/vapi", json={"message": message | wrong})
             assert refused.status_code == 400, wrong
@@ -61,7 +61,7 @@ async def test_jambonz_request_is_answered_with_mp3(node: RunningNode) -> None:
     with av.open(io.BytesIO(answer.content), "r") as file:
         samples = np.concatenate([frame.to_ndarray().reshape(-1) for frame in file.decode(audio=0)])
         rate = file.streams.audio[0].rate
-    await check_spoken((samples * 32_767).astype("<i2").tobytes(), SECOND, rate=rate)
+    check_spoken((samples * 32_767).astype("<i2").tobytes(), SECOND, rate=rate)
 
 
 async def spoken(socket: ClientConnection, quiet_s: float = 0.6) -> bytes:
@@ -95,7 +95,7 @@ async def test_jambonz_stream_speaks_and_is_interrupted(node: RunningNode) -> No
         await send("stream", text=first)  # without the space between them, as jambonz sends it
         await send("stream", text=second)
         await send("flush")
-        await check_spoken(await spoken(socket), FIRST, rate=16_000)
+        check_spoken(await spoken(socket), FIRST, rate=16_000)
         await send("stream", text=LONG)
         await send("flush")
         assert isinstance(await socket.recv(), bytes)
@@ -103,7 +103,7 @@ async def test_jambonz_stream_speaks_and_is_interrupted(node: RunningNode) -> No
         await spoken(socket, 0.3)
         await send("stream", text=NEXT)
         await send("flush")
-        await check_spoken(await spoken(socket), NEXT, rate=16_000)
+        check_spoken(await spoken(socket), NEXT, rate=16_000)
         await send("keepalive")
         await send("dance")
         error = json.loads(await socket.recv())

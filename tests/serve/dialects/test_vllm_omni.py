@@ -93,8 +93,8 @@ async def test_utterances_follow_each_other(node: RunningNode) -> None:
             assert came[-2]["total_bytes"] == len(sound(came))
             assert (came[-2]["error"], came[-1]["total_sentences"]) == (False, 1)
         assert (first[0]["sample_rate"], first[0]["channels"]) == (24_000, 1)
-        await check_spoken(sound(first), FIRST, SECOND)
-        await check_spoken(sound(second), NEXT)
+        check_spoken(sound(first), FIRST, SECOND)
+        check_spoken(sound(second), NEXT)
 
 
 async def test_files(node: RunningNode) -> None:
@@ -102,7 +102,7 @@ async def test_files(node: RunningNode) -> None:
         async with connected(node, response_format=format_) as client:
             await client.say(FIRST)
             samples, rate = decoded(sound(await client.until("session.done")))
-            await check_spoken(samples.tobytes(), FIRST, rate=rate)
+            check_spoken(samples.tobytes(), FIRST, rate=rate)
 
 
 async def test_words_come_with_their_audio(node: RunningNode) -> None:
@@ -115,7 +115,7 @@ async def test_words_come_with_their_audio(node: RunningNode) -> None:
     told = [(word, chunk["chunk_end_ms"]) for chunk in chunks for word in chunk["timestamps"] or ()]
     assert [word["word"] for word, _ in told] == f"{FIRST} {SECOND}".split()
     assert all(word["start_ms"] <= end_ms for word, end_ms in told)
-    await check_spoken(b"".join(base64.b64decode(each["audio_b64"]) for each in chunks), FIRST, SECOND)
+    check_spoken(b"".join(base64.b64decode(each["audio_b64"]) for each in chunks), FIRST, SECOND)
 
 
 async def test_a_cancel_stops_the_audio_and_the_next_utterance_is_clean(node: RunningNode) -> None:
@@ -131,7 +131,7 @@ async def test_a_cancel_stops_the_audio_and_the_next_utterance_is_clean(node: Ru
         came = await client.until("session.done")
         assert types(came) == ["audio.start", "audio.done", "session.done"]
         assert came[-1]["utterance_index"] == 1
-        await check_spoken(sound(came), NEXT)
+        check_spoken(sound(came), NEXT)
 
 
 async def test_a_cancel_and_an_end_without_an_utterance_are_answered(node: RunningNode) -> None:

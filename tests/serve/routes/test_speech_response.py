@@ -8,8 +8,8 @@ import json
 from typing import Any
 
 from agent_tts.engine_info import FRAME_SAMPLES
+from agent_tts.serve.access.fair_queue import SLICE_S
 from agent_tts.serve.connections import CONNECTION
-from agent_tts.serve.fair_queue import SLICE_S
 from agent_tts.speech.engine_request import EngineRequest
 from tests.fault.test_cancellation import TEXT, Link, cancelled_everywhere, local_node
 from tests.support import until

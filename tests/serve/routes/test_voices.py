@@ -24,7 +24,7 @@ from agent_tts.bench.checkpoint import write
 from agent_tts.engine_info import Model
 from agent_tts.errors import UnknownVoice
 from agent_tts.options import SpeechOptions
-from agent_tts.serve.ledger import MAX_CLIPS, MAX_UPLOADS
+from agent_tts.serve.access.ledger import MAX_CLIPS, MAX_UPLOADS
 from tests.fronts import running_fronts
 from tests.serve.routes.test_http import error_of, open_raw, read_all
 from tests.small_disk import NEEDS_ROOT, small_disk

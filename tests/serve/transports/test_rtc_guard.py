@@ -19,7 +19,7 @@ from aiortc import RTCPeerConnection
 from aiortc.rtcsctptransport import Chunk
 from aiortc.rtp import RtpPacket
 
-from agent_tts.serve.fair_queue import FairQueue, Flow
+from agent_tts.serve.access.fair_queue import FairQueue, Flow
 from agent_tts.serve.telemetry.metrics import Metrics
 from agent_tts.serve.transports import datagrams, rtc_guard
 from agent_tts.serve.transports.rtc_guard import (

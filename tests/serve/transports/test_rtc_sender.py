@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from aiortc.rtp import RTCP_RTPFB_NACK, RtcpRtpfbPacket, RtcpSrPacket, RtpPacket
 
-from agent_tts.serve.transports.packet_clock import PACKET_TICKS
-from agent_tts.serve.transports.rtc_track import DTX_EVERY, SILENCE, SpeechTrack
+from agent_tts.speech.audio.packet_clock import PACKET_TICKS
+from agent_tts.speech.audio.track import DTX_EVERY, SILENCE, SpeechTrack
 from tests.rtc_peer import RtcPeer, connected
 from tests.support import RunningNode, running_node, until
 

@@ -15,7 +15,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from agent_tts.engine_info import FRAME_BYTES
 from agent_tts.protocol.adapter import Command, Event, ProtocolAdapter
 from agent_tts.serve.app import create_app
-from agent_tts.serve.server import SPARE_CONNECTIONS, WebSocketProtocol
+from agent_tts.serve.transports.uvicorn_protocols import SPARE_CONNECTIONS, WebSocketProtocol
 from agent_tts.serve.transports.websocket import Dialect, StreamEndpoint
 from agent_tts.serve.transports.writer import WRITE_BYTES
 from tests.support import RunningNode, dominant_hz, running_app, running_node, settings_of, until

@@ -8,7 +8,7 @@ import contextlib
 import pytest
 from websockets.frames import Opcode
 
-from tests.serve.test_server import HELLO, raw, read_until
+from tests.serve.processes.test_server import HELLO, raw, read_until
 from tests.support import RunningNode, running_node
 
 pytestmark = pytest.mark.node

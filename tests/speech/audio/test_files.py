@@ -13,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 from agent_tts.errors import UnsupportedFormat
-from agent_tts.provenance import MARK
+from agent_tts.sound.provenance import MARK
 from agent_tts.speech.audio.files import CONTENT_TYPES, FileEncoder, wav_header
 from tests.speech.audio.test_pcm import NOISE, tone
 from tests.support import dominant_hz

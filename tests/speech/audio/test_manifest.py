@@ -16,7 +16,7 @@ from c2pa import Reader
 
 from agent_tts.cli.sinks import FileSink
 from agent_tts.errors import SettingsError
-from agent_tts.provenance import DIGITAL_SOURCE, has_mark
+from agent_tts.sound.provenance import DIGITAL_SOURCE, has_mark
 from agent_tts.speech.audio.files import CONTENT_TYPES, HEADER_BYTES
 from agent_tts.speech.audio.manifest import SIGNABLE, ManifestSigner
 from tests.certificates import make_certificate, make_signer

@@ -1,0 +1,286 @@
+"""Who may speak, and how much: keys, one-time browser tokens, origins; the counts are the ledger's."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
+from urllib.parse import urlsplit
+
+from starlette.requests import HTTPConnection
+
+from agent_tts.config.settings import Settings, is_loopback
+from agent_tts.errors import RateLimited, SpeechError, Unauthorized
+from agent_tts.ipc.front_messages import Claim, Place, Token
+from agent_tts.serve.access.keys import Keys
+from agent_tts.serve.access.ledger import NO_TOKEN
+from agent_tts.serve.access.ledger_client import LedgerClient, NodeLedger
+from agent_tts.serve.access.tokens import Tokens
+from agent_tts.serve.connections import CONNECTION
+from agent_tts.serve.telemetry.metrics import Metrics
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """Who sent a request."""
+
+    key_id: str | None  # a digest of the API key, to compare and never to log; None without authentication
+    token: Token | None = None  # the one-time token of this key that was given in its place
+
+
+class Permit:
+    """A place in the node's counts, until it is closed; in a `with` block, its owner."""
+
+    __slots__ = ("_close", "owner")
+
+    def __init__(self, owner: int, close: Callable[[], None]) -> None:
+        self.owner = owner
+        self._close: Callable[[], None] | None = close  # None when that was done
+
+    def close(self) -> None:
+        """Give the place back. Idempotent."""
+        close, self._close = self._close, None
+        if close is not None:
+            close()
+
+    def __enter__(self) -> int:
+        return self.owner
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Guard:
+    """Checks the clients of a front; the node's ledger counts them.
+
+    Args:
+        clock: seconds on the machine's monotonic clock, the same for all fronts.
+        ledger: of the node; None: this front is the only one.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        metrics: Metrics,
+        clock: Callable[[], float] = time.monotonic,
+        ledger: LedgerClient | None = None,
+    ) -> None:
+        self._metrics = metrics
+        self.ledger: LedgerClient = ledger or NodeLedger(settings, clock)
+        self._clock = clock
+        # Of claims, which are never used again.
+        self._numbers = itertools.count()
+        # Sessions and requests that this front has admitted.
+        self.sessions = 0
+        # The key of each owner that has one.
+        self._key_of: dict[int, str] = {}
+        metrics.usage.budget = self
+        self.configure(settings)
+
+    def configure(self, settings: Settings) -> None:
+        """Take the keys, origins and limits of these settings. Sessions of other keys go on; their tokens are void."""
+        self._keys = Keys(settings.auth)
+        for name in settings.auth.keys:
+            self._metrics.usage.show(name)
+        self._origins = {origin.rstrip("/").lower() for origin in settings.auth.allowed_origins}
+        self._token_ttl_s = settings.auth.token_ttl_s
+        self._tokens = Tokens(self.ledger.secret, self._keys.ids)
+        self.ledger.configure(settings)
+
+    def authorize(
+        self,
+        headers: Mapping[str, str],
+        query: Mapping[str, str],
+        *,
+        token_ok: bool = False,
+        key_query: str | None = None,
+    ) -> Client:
+        """The client behind a request, from its headers (names in lower case) and query.
+
+        Args:
+            token_ok: whether a one-time token may replace the key; `admit` or `redeem` uses it up.
+            key_query: the query parameter that may hold the key itself, if any.
+
+        Raises:
+            Unauthorized: the origin is not allowed, or the key or token is missing or wrong.
+        """
+        self._check_host_and_origin(headers)
+        if not self._keys:
+            return Client(None)
+        token = query.get("token")
+        if token_ok and token is not None:
+            return self._check_token(token)
+        return self._check_key(_key_in(headers) or (query.get(key_query, "") if key_query else ""))
+
+    async def identify(
+        self, connection: HTTPConnection, *, token_ok: bool = False, key_query: str | None = None
+    ) -> Client:
+        """The client behind a request, whose connection counts as a client's from now on. Cancelling it is safe.
+
+        Raises `Unauthorized` as `authorize` does, with the same arguments; `RateLimited` if the key sends too many
+        requests; `AtCapacity` if clients have no place left, or the ledger does not answer.
+        """
+        client = self.authorize(connection.headers, connection.query_params, token_ok=token_ok, key_query=key_query)
+        try:
+            await self.ledger.request(client.key_id)
+        except SpeechError as error:
+            self._metrics.usage.refused.labels(self._keys.name(client.key_id), error.code).inc()
+            if connection.scope["type"] == "http":  # a WebSocket's route counts its refusals
+                self._metrics.refused.labels(error.code).inc()
+            raise
+        protocol = connection.scope.get("extensions", {}).get(CONNECTION)
+        if protocol is not None:  # the server is the node's own
+            protocol.recognise()
+        return client
+
+    def issue_token(self, client: Client) -> tuple[str, float]:
+        """A one-time token for a browser, and its lifetime in seconds."""
+        return self._tokens.issue(client.key_id, self._clock() + _epoch(), self._token_ttl_s), self._token_ttl_s
+
+    def operates(self, client: Client) -> bool:
+        """Whether a client may see what all clients do.
+
+        It may with a key whose name has `operator`, with one without a name, and where the node has no keys.
+        """
+        return client.key_id is None or self._keys.quota(client.key_id).operator
+
+    async def redeem(self, client: Client) -> None:
+        """Use up the token that a client has given, if any, for no session.
+
+        Raises `Unauthorized` if it was used meanwhile, `AtCapacity` if the ledger does not answer.
+        """
+        if client.token is not None:
+            (await self._take(Claim(next(self._numbers), client.key_id, client.token, session=False))).close()
+
+    def _check_token(self, token: str) -> Client:
+        epoch = _epoch()
+        found = self._tokens.check(token, self._clock() + epoch)
+        if found is None:
+            raise Unauthorized(NO_TOKEN)
+        key_id, checked = found
+        return Client(key_id, replace(checked, expires_at=checked.expires_at - epoch))
+
+    def key_of(self, headers: Mapping[str, str]) -> str | None:
+        """The digest of the API key in a request's headers; None without one that is right."""
+        return self._keys.find(_key_in(headers))
+
+    def _check_key(self, given: str) -> Client:
+        key_id = self._keys.find(given)
+        if not given:
+            raise Unauthorized("an API key is required: Authorization: Bearer KEY, or X-API-Key")
+        if key_id is None:
+            raise Unauthorized("the API key is wrong")
+        return Client(key_id)
+
+    def _check_host_and_origin(self, headers: Mapping[str, str]) -> None:
+        host = headers.get("host", "").lower()
+        if not self._keys and not self._is_known_host(host):
+            # DNS rebinding: a foreign name that resolves to loopback gives any web page the same origin.
+            raise Unauthorized(
+                "without API keys the node answers requests to localhost only: set auth.api_keys or auth.keys"
+            )
+        origin = headers.get("origin")
+        if origin is None:
+            return
+        origin = origin.lower()
+        if _netloc(origin) != host and origin not in self._origins:
+            raise Unauthorized("this origin is not allowed: add it to auth.allowed_origins")
+
+    def _is_known_host(self, host: str) -> bool:
+        try:
+            name = urlsplit(f"//{host}").hostname or ""
+        except ValueError:
+            return False
+        return is_loopback(name) or any(_netloc(origin) == host for origin in self._origins)
+
+    async def admit(self, client: Client, place: Place | None = None) -> Permit:
+        """Count a session or request until its permit is closed, and use up its token. Cancelling it is safe.
+
+        The permit's owner is for `SpeechService.open`: a key with all that its tokens open; without keys, each session.
+
+        Args:
+            place: what it takes besides.
+
+        Raises:
+            AtCapacity: at a limit of the key or the node, or the ledger does not answer; the token stays good.
+            Unauthorized: the token was used meanwhile.
+        """
+        claim = Claim(next(self._numbers), client.key_id, client.token, place)
+        name = self._keys.name(client.key_id)
+        try:
+            owner = await self.ledger.admit(claim)
+        except SpeechError as error:
+            self._metrics.usage.refused.labels(name, error.code).inc()
+            raise
+        if client.key_id is not None:
+            self._key_of[owner] = client.key_id
+        self.sessions += 1
+        self._metrics.sessions.inc()
+        self._metrics.usage.sessions.labels(name).inc()
+        return Permit(owner, partial(self._end, claim.number, name))
+
+    def name(self, owner: int) -> str:
+        """The name of an owner's key."""
+        return self._keys.name(self._key_of.get(owner))
+
+    def check(self, owner: int) -> None:
+        """Raise `RateLimited` if the owner's key has no characters left."""
+        key_id = self._key_of.get(owner)
+        most = self._keys.quota(key_id).characters_per_minute
+        if key_id is None or most is None:
+            return
+        wait_s = self.ledger.free_at(key_id) - self._clock()
+        if wait_s > 0:
+            setting = f"auth.keys.{self.name(owner)}.characters_per_minute"
+            why = f"this key has used its {most} characters a minute ({setting}): try again in {math.ceil(wait_s)} s"
+            raise RateLimited(why, retry_after_ms=math.ceil(wait_s * 1_000))
+
+    def spend(self, owner: int, characters: int) -> None:
+        """Count text that is spoken for an owner, where its key has a limit."""
+        key_id = self._key_of.get(owner)
+        if key_id is not None and self._keys.quota(key_id).characters_per_minute is not None:
+            self.ledger.spend(key_id, characters)
+
+    async def place(self, place: Place) -> Permit:
+        """Take a place of this kind, without a session. Raises `AtCapacity`. Cancelling it is safe."""
+        return await self._take(Claim(next(self._numbers), place=place, session=False))
+
+    async def _take(self, claim: Claim) -> Permit:
+        return Permit(await self.ledger.admit(claim), partial(self.ledger.release, claim.number))
+
+    def _end(self, number: int, name: str) -> None:
+        self.sessions -= 1
+        self._metrics.sessions.dec()
+        self._metrics.usage.sessions.labels(name).dec()
+        self.ledger.release(number)
+
+
+async def authorized(connection: HTTPConnection) -> Client:
+    """FastAPI dependency: the client behind a request; raises the errors of `Guard.identify`."""
+    guard: Guard = connection.app.state.node.guard
+    return await guard.identify(connection)
+
+
+def _epoch() -> float:
+    """The time of day less the machine's monotonic clock, s: tokens expire by what all nodes have."""
+    return datetime.now(UTC).timestamp() - time.monotonic()
+
+
+def _key_in(headers: Mapping[str, str]) -> str:
+    """The API key in OpenAI's, Deepgram's, Cartesia's, ElevenLabs' or Vapi's header; empty without one."""
+    scheme, _, credentials = headers.get("authorization", "").partition(" ")
+    if scheme.lower() in ("bearer", "token"):
+        return credentials.strip()
+    return next((headers[name] for name in ("x-api-key", "xi-api-key", "x-vapi-secret") if headers.get(name)), "")
+
+
+def _netloc(origin: str) -> str | None:
+    """Host and port of an origin, if it has any."""
+    try:
+        return urlsplit(origin).netloc or None
+    except ValueError:
+        return None

@@ -1,0 +1,124 @@
+"""What a node with several fronts is as a whole: its supervisor's answers to the fronts' questions."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from agent_tts.config.settings import Settings
+from agent_tts.errors import RETRY_MS, AtCapacity, BadMessage, SpeechError
+from agent_tts.ipc.channel import Channel
+from agent_tts.ipc.front_messages import (
+    AddCandidates,
+    BeginCall,
+    Claim,
+    ClosePeer,
+    DescribeAgent,
+    ForOwner,
+    FreeAt,
+    FrontPage,
+    NodePage,
+    Question,
+    Release,
+    Spend,
+    TakeRequests,
+)
+from agent_tts.serve.access.ledger_client import NodeLedger
+from agent_tts.serve.access.supervisor_client import NO_SESSION, OTHERS_S, PAGE_S, front_of
+from agent_tts.serve.telemetry.engine_metrics import EngineMetrics
+from agent_tts.serve.telemetry.pages import NodePages
+
+A = TypeVar("A")
+
+FRONT_PAGE_S = PAGE_S / 5  # longest wait for the metrics of a front; then its last ones count
+
+
+class NodeCounts:
+    """Counts what the fronts do together, merges their metrics, and brings questions to the front that has a session.
+
+    Args:
+        clock: seconds on the machine's monotonic clock, as that of the fronts.
+    """
+
+    def __init__(self, settings: Settings, clock: Callable[[], float] = time.monotonic) -> None:
+        self.ledger = NodeLedger(settings, clock, self._tell_free_at)
+        # Of the fronts that run, by number.
+        self._channels: dict[int, Channel] = {}
+        self._for_calls: set[int] = set()  # of them, those that run calls for others
+        registry = self._registry = CollectorRegistry()
+        # Observes the node's engines.
+        self.engines = EngineMetrics(registry)
+        up = "Whether it answers; if not, its last metrics count."
+        self._up = Gauge("agent_tts_front_up", up, ["front"], registry=registry)
+        self._starts = Counter("agent_tts_front_starts", "Front processes started.", ["front"], registry=registry)
+        if self.ledger.fleet is not None:
+            self.ledger.fleet.show(registry)
+        self._pages = NodePages()
+        # Held while a page is made.
+        self._making = asyncio.Lock()
+
+    def attach(self, front: int, channel: Channel) -> None:
+        """A front process has been started; its first message has not been read. `lose` ends this."""
+        self._channels[front] = channel
+        self._starts.labels(front).inc()
+        self._up.labels(front).set(1)
+        ledger = self.ledger
+        channel.handle(Claim, partial(ledger.grant, front))
+        channel.handle(Release, lambda told: ledger.release(told.number, front, unused=told.unused))
+        channel.handle(TakeRequests, lambda wanted: ledger.requests(wanted.key_id))
+        channel.handle(Spend, lambda told: ledger.spend(told.key_id, told.characters))
+        channel.handle(NodePage, self._page)
+        channel.handle(ClosePeer, self._at_owner)
+        channel.handle(AddCandidates, self._at_owner)
+        channel.handle(BeginCall, self._where_calls_run)
+        channel.handle(DescribeAgent, self._where_calls_run)
+
+    def take_calls(self, front: int) -> None:
+        """A front is ready to run the calls that others do not run."""
+        self._for_calls.add(front)
+
+    def lose(self, front: int) -> None:
+        """A front is gone: nothing of it counts any more, but what its counters have shown. Idempotent."""
+        self._for_calls.discard(front)
+        if self._channels.pop(front, None) is not None:
+            self.ledger.lose(front)
+            self._pages.lose(front)
+            self._up.labels(front).set(0)
+
+    def _tell_free_at(self, key_id: str, at: float) -> None:
+        for channel in self._channels.values():
+            channel.tell(FreeAt(key_id, at))
+
+    async def _at_owner(self, question: ForOwner) -> None:
+        front = front_of(question.session_id)
+        channel = None if front is None else self._channels.get(front)
+        if channel is None:
+            raise BadMessage(NO_SESSION)
+        await channel.ask(question, OTHERS_S)
+
+    async def _where_calls_run(self, question: Question[A]) -> A:
+        if not self._for_calls:
+            raise AtCapacity("the agent is restarting: try again", retry_after_ms=RETRY_MS)
+        front = min(self._for_calls, key=lambda front: self.ledger.counts.taken("calls", front))
+        return await self._channels[front].ask(question, OTHERS_S)
+
+    async def _page(self, _: NodePage) -> str:
+        async with self._making:
+            await asyncio.gather(*(self._look(front, channel) for front, channel in self._channels.items()))
+            return self._pages.merged(self._registry)
+
+    async def _look(self, front: int, channel: Channel) -> None:
+        """Take a front's metrics; without an answer its last ones count."""
+        page = None
+        with contextlib.suppress(SpeechError):
+            page = await channel.ask(FrontPage(), FRONT_PAGE_S)
+        if self._channels.get(front) is channel:
+            self._up.labels(front).set(page is not None)
+            if page is not None:
+                self._pages.take(front, page)

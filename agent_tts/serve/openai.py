@@ -1,0 +1,157 @@
+"""The types of OpenAI's speech API: requests, models, voices, errors. Values only."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field
+
+from agent_tts.errors import (
+    InvalidRequest,
+    SpeechError,
+    TextTooLong,
+    UnknownModel,
+    UnknownVoice,
+    UnsupportedFormat,
+    UnsupportedLanguage,
+)
+from agent_tts.options import Sampling, SpeechOptions
+from agent_tts.protocol.options import Strict, VoiceName, limits, option_model, sampling_of, speech_options
+from agent_tts.speech.audio.files import FileFormat
+from agent_tts.speech.routing import Routing
+
+
+class VoiceRef(Strict):
+    """A voice as an object."""
+
+    id: VoiceName
+
+
+class SpeechRequest(option_model(SpeechOptions, Sampling, without=["lead_ms"])):  # type: ignore[misc]
+    """The body of `POST /v1/audio/speech`. Unknown fields are errors, so that a misspelt setting is not ignored."""
+
+    input: str = Field(min_length=1, pattern=r"\S", description="text to speak")
+    model: str = Field("tts-1", **limits("model"), description="one of GET /v1/models, or with a language: tts-1-de")
+    voice: VoiceName | VoiceRef | None = Field(
+        None, description="a voice of GET /v1/audio/voices; default: the engine's"
+    )
+    response_format: FileFormat = "mp3"
+    stream_format: Literal["audio", "sse"] = "audio"
+    c2pa: bool = Field(False, description="with a signed C2PA manifest: wav, mp3 or flac, sent when it is complete")
+    language: str | None = Field(
+        None, **limits("language"), description="goes before the model's; default: the voice's"
+    )
+    normalize: bool | None = Field(None, description="say numbers, money and dates in words; default: the node's")
+
+    def options(self, *, normalize: bool = False) -> SpeechOptions:
+        """The engine's options, unpaced; `normalize` is the value if the request has none."""
+        return speech_options(
+            self,
+            voice=self.voice.id if isinstance(self.voice, VoiceRef) else self.voice,
+            language=self.language or "auto",
+            normalize=normalize if self.normalize is None else self.normalize,
+            sampling=sampling_of(self),
+            lead_ms=None,
+        )
+
+
+class ModelCard(BaseModel):
+    """A model."""
+
+    id: str
+    object: Literal["model"] = "model"
+    created: int = 0
+    owned_by: str = "agent_tts"
+
+
+class ModelList(BaseModel):
+    """All models."""
+
+    object: Literal["list"] = "list"
+    data: list[ModelCard]
+
+
+class VoiceCard(BaseModel):
+    """A voice. `aliases` are its other names, including OpenAI's."""
+
+    id: str  # the name; clients that list voices read this field
+    name: str
+    languages: list[str]
+    description: str
+    aliases: list[str]
+
+
+class VoiceList(BaseModel):
+    """All voices, the default voice, and whether voices can be cloned from clips."""
+
+    voices: list[VoiceCard]
+    default: str
+    clones: bool = False
+
+
+def voice_list(routing: Routing, *, clones: bool = False) -> VoiceList:
+    """Every voice that the node can speak."""
+    return VoiceList(
+        voices=[
+            VoiceCard(
+                id=voice.name,
+                name=voice.name,
+                languages=list(voice.languages),
+                description=voice.description,
+                aliases=[alias for alias, name in routing.info.aliases.items() if name == voice.name],
+            )
+            for voice in routing.voices()
+        ],
+        default=routing.info.default_voice,
+        clones=clones,
+    )
+
+
+ErrorKind = Literal["invalid_request_error", "authentication_error", "rate_limit_error", "server_error"]
+
+# By HTTP status, where the class of the status does not determine the type.
+_KINDS: dict[int, ErrorKind] = {401: "authentication_error", 403: "authentication_error", 429: "rate_limit_error"}
+
+
+class ErrorDetail(BaseModel):
+    """What went wrong."""
+
+    message: str
+    type: ErrorKind
+    param: str | None
+    code: str
+
+
+class ErrorBody(BaseModel):
+    """The body of every error response."""
+
+    error: ErrorDetail
+
+
+_PARAMS: dict[type[SpeechError], str] = {
+    TextTooLong: "input",
+    UnknownModel: "model",
+    UnknownVoice: "voice",
+    UnsupportedFormat: "response_format",
+    UnsupportedLanguage: "language",
+}
+
+
+def error_body(error: SpeechError) -> dict[str, Any]:
+    """The body of a response that is an error, with the field that caused it."""
+    param = error.param if isinstance(error, InvalidRequest) else _PARAMS.get(type(error))
+    return status_body(error.status, error.message, error.code, param)
+
+
+def status_body(status: int, message: str, code: str, param: str | None = None) -> dict[str, Any]:
+    """The body of a response that is an error, for any HTTP status. See `ErrorBody`."""
+    kind = _KINDS.get(status, "server_error" if status >= 500 else "invalid_request_error")
+    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
+
+
+def retry_headers(error: SpeechError) -> dict[str, str]:
+    """The headers that tell a client when to try again."""
+    if error.retry_after_ms is None:
+        return {}
+    seconds = -(-error.retry_after_ms // 1_000)
+    return {"Retry-After": str(seconds), "Retry-After-Ms": str(error.retry_after_ms)}

@@ -1,0 +1,171 @@
+"""One of several front processes: `python -m agent_tts.serve.processes.front PARENT_PID CHANNEL LOG NUMBER`.
+
+CHANNEL and LOG are descriptors: a socket to the supervisor, which sends the settings, links to the engines and when to
+drain, and the node's stderr. NUMBER is the front's, for those who list processes. It ignores the signals that end a
+node, and exits as soon as the supervisor is gone.
+
+Exit codes: 0 after a drain, or when the supervisor is gone; 1 when it cannot serve with its settings.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import os
+import socket
+import sys
+from collections.abc import Iterator
+from functools import partial
+from typing import cast
+
+if __name__ == "__main__":
+    gc.disable()  # until `main`: see `without_collections`
+
+from loguru import logger
+
+from agent_tts.config.lexicon import node_lexicon
+from agent_tts.config.settings import Settings
+from agent_tts.errors import SettingsError
+from agent_tts.ipc.channel import Channel
+from agent_tts.ipc.engine_link import EngineLink
+from agent_tts.ipc.front_messages import (
+    Beat,
+    Drain,
+    EngineIs,
+    EngineState,
+    EngineUp,
+    FrontReady,
+    FrontSetup,
+    LinkLost,
+    Serve,
+    ToFront,
+    UseSettings,
+)
+from agent_tts.serve.access.supervisor_client import SupervisorClient
+from agent_tts.serve.app import create_app, extension_of
+from agent_tts.serve.local_engine import service_of
+from agent_tts.serve.processes.listener import share
+from agent_tts.serve.processes.process import event_loop_factory, raise_limit_of_files, warm_up
+from agent_tts.serve.processes.server import NodeServer
+from agent_tts.serve.telemetry.logs import log_to_stderr, report_fault
+from agent_tts.speech.engine_handle import EngineClientFactory
+from agent_tts.speech.service import SpeechService
+from agent_tts.system import open_files
+from agent_tts.system.in_child import arrange_signals, die_with
+
+
+class FrontServer(NodeServer):
+    """The server of one of several fronts, which obeys the supervisor instead of signals."""
+
+    warns = False  # the supervisor does
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class Front:
+    """One of several fronts, as the supervisor's messages make it."""
+
+    def __init__(self, sock: socket.socket, log: int) -> None:
+        self._log = log
+        self._channel = Channel(sock, ToFront, _leave)
+        # The server and its sockets, completed by the first message; and the engines behind the links of this front.
+        self._built: asyncio.Future[tuple[FrontServer, list[socket.socket]]] = (
+            asyncio.get_running_loop().create_future()
+        )
+        self._service: SpeechService
+        # Set when requests may be taken.
+        self._may_serve = asyncio.Event()
+        # Held while settings are used: those that came first go first.
+        self._using = asyncio.Lock()
+        # States of the engines, as told last.
+        self._states: dict[int, EngineState] = {}
+        self._channel.handle(FrontSetup, self._set_up)
+        self._channel.handle(EngineUp, self._take_link, fds=1)
+        self._channel.handle(EngineIs, self._note_state)
+        self._channel.handle(Serve, lambda _: self._may_serve.set())
+        self._channel.handle(Drain, lambda _: self._built.result()[0].drain())
+        self._channel.handle(UseSettings, self._use)
+        self._channel.handle(Beat, lambda _: None)
+
+    async def run(self) -> int:
+        """Serve until the supervisor has it drain; returns the exit code."""
+        server, listeners = await self._built
+        await self._may_serve.wait()
+        await server.serve(listeners)
+        return server.exit_code
+
+    def _set_up(self, setup: FrontSetup) -> str | None:
+        """Make all that can be made before the engines have started."""
+        settings = Settings.model_validate(setup.settings)
+        log = log_to_stderr(settings.log_level, settings.log_format, front=setup.number, fd=self._log)
+        raise_limit_of_files(settings, warn=FrontServer.warns)
+        try:
+            listeners = [] if setup.port is None else [share(settings, setup.port)]
+            links = [self._link_to(settings, engine) for engine in range(setup.engines)]
+            self._service = service_of(settings, links, tries=False, prefers=setup.number)
+            supervisor = SupervisorClient(setup.number, self._channel, bytes.fromhex(setup.token_secret))
+            app = create_app(settings, self._service, extension_of(settings, setup.extension), supervisor)
+            server = FrontServer(app, settings, lambda _: self._channel.tell(FrontReady()))
+        except SettingsError as error:
+            return str(error)
+        lost = app.state.node.metrics.log_lost
+        log.on_lost = lambda why: lost.labels(why).inc()
+        warm_up(app)
+        self._built.set_result((server, listeners))
+        return None
+
+    def _link_to(self, settings: Settings, engine: int) -> EngineClientFactory:
+        ask = partial(self._channel.tell, LinkLost(engine))
+        return partial(EngineLink, ask, settings.timeouts.engine_heartbeat_s)
+
+    async def _take_link(self, up: EngineUp, fd: int) -> None:
+        engine = self._service.engines[up.engine]
+        await cast(EngineLink, engine.client).connect(socket.socket(fileno=fd), up.greeting)
+        engine.tell(self._states[up.engine])  # which may have changed meanwhile
+
+    def _note_state(self, told: EngineIs) -> None:
+        self._states[told.engine] = told.state
+        if self._built.done():
+            self._service.engines[told.engine].tell(told.state)
+
+    async def _use(self, told: UseSettings) -> str | None:
+        server, _ = self._built.result()
+        settings = Settings.model_validate(told.settings)
+        try:
+            async with self._using:
+                server.use(settings, await asyncio.to_thread(node_lexicon, settings))
+        except SettingsError as error:
+            return str(error)
+        return None
+
+
+def _leave(why: str) -> None:
+    """The supervisor is gone."""
+    os._exit(0)
+
+
+async def _run(sock: socket.socket, log: int) -> int:
+    return await Front(sock, log).run()
+
+
+def main() -> None:
+    """Run a front process."""
+    gc.enable()
+    parent, channel, log = map(int, sys.argv[1:4])
+    die_with(parent)
+    open_files.keep(channel, log)
+    os.dup2(2, 1)  # what a library prints is for the supervisor
+    arrange_signals()
+    with asyncio.Runner(loop_factory=event_loop_factory()) as runner:
+        runner.get_loop().set_exception_handler(report_fault)
+        code = runner.run(_run(socket.socket(fileno=channel), log))
+    logger.remove()  # writes what waits
+    # At once: the supervisor takes the end of the channel for the end of the process.
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    main()

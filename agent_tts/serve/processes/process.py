@@ -1,0 +1,46 @@
+"""What each process of a node sets up: its event loop, its limit of open files, its garbage collection."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from loguru import logger
+
+from agent_tts.config.settings import Settings
+from agent_tts.serve.fronts import connections, rtc_peers
+from agent_tts.system import open_files
+from agent_tts.system.in_child import settle
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+
+def warm_up(app: FastAPI) -> None:
+    """Do what would hold the event loop later, once all is imported; `gc.unfreeze` undoes a part of it."""
+    app.openapi()  # takes 90 ms, and is kept
+    settle()
+
+
+def raise_limit_of_files(settings: Settings, *, warn: bool = True) -> None:
+    """Allow this process the file descriptors that its clients need, or warn that it may not open so many."""
+    most = connections(settings), rtc_peers(settings)
+    needed, limit = open_files.needed(*most), open_files.allowed()
+    open_files.raise_limit(needed)
+    if warn and limit < needed:
+        logger.warning(
+            "{} connections and {} WebRTC peers need {} open files, and this process may open {}: connections give way "
+            "before their limit; raise the hard limit (ulimit -Hn, LimitNOFILE)",
+            *(*most, needed, limit),
+        )
+
+
+def event_loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop, except on Windows: it halves the cost of small writes."""
+    if sys.platform == "win32":
+        return None
+    import uvloop
+
+    return uvloop.new_event_loop

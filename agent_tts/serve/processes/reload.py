@@ -1,0 +1,131 @@
+"""What SIGHUP does: settings are read again, and some are used from then on without a restart."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any
+
+from loguru import logger
+from pydantic import SecretStr
+
+from agent_tts.config.lexicon import node_lexicon
+from agent_tts.config.settings import Section, Settings
+from agent_tts.errors import SettingsError
+from agent_tts.text.entries import Lexicon
+
+# Reads the settings again from where they came; raises `SettingsError`.
+Reader = Callable[[], Settings]
+
+# Keys, and sections whose keys are used at once, except those that the engines got at their start.
+LIVE = ("auth", "tls", "limits", "timeouts", "lexicon", "lexicon_file")
+OF_ENGINES = {
+    *("limits.text_idle_s", "limits.window_frames", "limits.max_frames", "limits.context_s"),
+    *("timeouts.queue_s", "timeouts.engine_start_s", "timeouts.engine_heartbeat_s"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What differs between the settings of a running node and those that were read again."""
+
+    settings: Settings  # as read, without what needs a restart
+    used: tuple[str, ...]  # dotted keys that differ, of which the new value is used now
+    kept: tuple[str, ...]  # and those that need a restart
+    lexicon: Lexicon | None = None  # that of `settings`, with its file as it is now
+
+    def apply(self, running: Settings) -> Settings:
+        """The settings of a running node, which may have more than was read, with this change."""
+        return running.model_copy(update={name: getattr(self.settings, name) for name in LIVE})
+
+    def __str__(self) -> str:
+        used = ", ".join(self.used) or "nothing"
+        return f"changed: {used}" + (f"; needs a restart: {', '.join(self.kept)}" if self.kept else "")
+
+
+def change(old: Settings, new: Settings) -> Change:
+    """How a node with the settings `old` takes up `new`; both as read."""
+    differ = [key for key in _keys(old) if _value(old, key) != _value(new, key)]
+    # Whether there is TLS at all is part of the address that clients have.
+    encrypted = old.tls.cert is not None and new.tls.cert is not None
+    used = [
+        key
+        for key in differ
+        if key.partition(".")[0] in LIVE and key not in OF_ENGINES and (encrypted or not key.startswith("tls."))
+    ]
+    sections = {name: _live(getattr(old, name), getattr(new, name), name, used) for name in LIVE}
+    return Change(old.model_copy(update=sections), tuple(used), tuple(key for key in differ if key not in used))
+
+
+class Reload:
+    """Reads the settings of a running node again."""
+
+    def __init__(self, read: Reader, settings: Settings) -> None:
+        self._read = read
+        self._settings = settings  # as read, and used
+
+    async def serve(self, use: Callable[[Change], None]) -> None:
+        """Read them at each SIGHUP, one time after the other, until it is cancelled."""
+        loop, asked = asyncio.get_running_loop(), asyncio.Event()
+        loop.add_signal_handler(signal.SIGHUP, asked.set)
+        try:
+            while True:
+                await asked.wait()
+                asked.clear()
+                await self.read(use)
+        finally:
+            loop.remove_signal_handler(signal.SIGHUP)
+
+    async def read(self, use: Callable[[Change], None]) -> None:
+        """Have a change used, and log it. A `SettingsError` of the reader or of `use` leaves all as it was.
+
+        The files are read in a thread, which ends: a lexicon of 10 000 words takes a second.
+        """
+        try:
+            with ThreadPoolExecutor(1, "reload") as thread:
+                found = await asyncio.get_running_loop().run_in_executor(thread, self._found)
+            use(found)
+        except SettingsError as error:
+            logger.error("SIGHUP: the settings stay as they are: {}", error)
+            return
+        except Exception:  # noqa: BLE001 - a fault here must not end a node that speaks
+            logger.exception("SIGHUP: the settings stay as they are")
+            return
+        self._settings = found.settings
+        logger.info("SIGHUP: the settings are read again; {}", found)
+
+    def _found(self) -> Change:
+        found = change(self._settings, self._read())
+        return replace(found, lexicon=node_lexicon(found.settings))
+
+
+def _live(old: Any, new: Any, name: str, used: list[str]) -> Any:
+    if not isinstance(old, Section):
+        return new
+    return old.model_copy(update={key: getattr(new, key) for key in type(old).model_fields if f"{name}.{key}" in used})
+
+
+def _keys(section: Section, prefix: str = "") -> Iterator[str]:
+    for name in type(section).model_fields:
+        value = getattr(section, name)
+        if isinstance(value, Section):
+            yield from _keys(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name
+
+
+def _value(settings: Section, key: str) -> object:
+    value: Any = settings
+    for name in key.split("."):
+        value = getattr(value, name)
+    return value
+
+
+def with_secrets(settings: Settings) -> dict[str, Any]:
+    """The settings as a document of JSON, with secrets, for another process of the same node."""
+    document: dict[str, Any] = json.loads(json.dumps(settings.model_dump(), default=SecretStr.get_secret_value))
+    return document

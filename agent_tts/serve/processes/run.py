@@ -1,0 +1,144 @@
+"""Run a node until SIGTERM or SIGINT: one front in this process, or several below it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import importlib
+import logging
+import signal
+import socket
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from loguru import logger
+
+from agent_tts.config.hub import with_local_models
+from agent_tts.config.settings import Settings
+from agent_tts.errors import EngineLost
+from agent_tts.serve.fronts import Role, roles
+from agent_tts.serve.local_engine import service_of
+from agent_tts.serve.processes.listener import listen, reserve, url_of
+from agent_tts.serve.processes.process import event_loop_factory, raise_limit_of_files, warm_up
+from agent_tts.serve.processes.reload import Reader, Reload
+from agent_tts.serve.telemetry.logs import StderrLog, log_to_stderr, report_fault
+from agent_tts.serve.transports.tls import server_context
+from agent_tts.system.in_child import settle, without_collections
+
+if TYPE_CHECKING:
+    from agent_tts.serve.app import Extension
+
+
+def run(
+    settings: Settings,
+    on_ready: Callable[[str], None] = lambda url: None,
+    extension: Extension | str | None = None,
+    read_again: Reader | None = None,
+) -> int:
+    """Serve until SIGTERM or SIGINT.
+
+    Returns the exit code: 0 after a drain, 128 + the signal when a second one ended the drain, 1 when an engine does
+    not start, or an engine or a front keeps dying.
+
+    Args:
+        on_ready: called once, with the node's URL, when it takes requests.
+        extension: what makes a part that is served beside the node's own routes, as `app.extension_of` takes it; or
+            that part itself, with which the node has one front.
+        read_again: reads the settings again at SIGHUP.
+
+    Raises:
+        SettingsError: the node or its engine cannot be set up with these settings, or a model cannot be fetched.
+    """
+    log = log_to_stderr(settings.log_level, settings.log_format)
+    with contextlib.ExitStack() as closing:
+        closing.callback(logger.remove)
+        parts = roles(settings, extension) if extension is None or isinstance(extension, str) else []
+        raise_limit_of_files(settings)
+        reload = None if read_again is None else Reload(read_again, settings)
+        settings = with_local_models(settings)
+        if len(parts) > 1:
+            server_context(settings.tls)  # its errors come before anything has started
+            reserved = closing.enter_context(reserve(settings))
+            serving = _supervise(settings, parts, reserved, on_ready, reload)
+        else:
+            listener = closing.enter_context(contextlib.closing(listen(settings)))
+            serving = _serve(settings, listener, log, on_ready, extension, reload)
+        with asyncio.Runner(loop_factory=event_loop_factory()) as runner:
+            runner.get_loop().set_exception_handler(report_fault)
+            try:
+                return runner.run(serving)
+            except asyncio.CancelledError:
+                return 128 + signal.SIGTERM
+            except EngineLost as error:
+                logger.error("{}", error)
+                return 1
+            finally:
+                gc.unfreeze()
+
+
+async def _supervise(
+    settings: Settings,
+    parts: Sequence[Role],
+    reserved: socket.socket,
+    on_ready: Callable[[str], None],
+    reload: Reload | None,
+) -> int:
+    from agent_tts.serve.processes.supervisor import Supervisor
+
+    url = url_of(reserved, settings)
+    node = Supervisor(settings, parts, reserved.getsockname()[1], lambda: on_ready(url))
+    return await node.serve(reload)
+
+
+async def _serve(
+    settings: Settings,
+    listener: socket.socket,
+    log: StderrLog,
+    on_ready: Callable[[str], None],
+    extension: Extension | str | None,
+    reload: Reload | None,
+) -> int:
+    """Serve with one front. The application, whose import takes 1 s, is made while the engines start."""
+
+    def ready(url: str) -> None:
+        settle()
+        on_ready(url)
+
+    async with contextlib.AsyncExitStack() as closing:
+        service = service_of(settings)
+        service.begin()
+        closing.push_async_callback(service.close)
+        with _ended_by_sigterm():
+            with without_collections():
+                await asyncio.to_thread(importlib.import_module, "agent_tts.serve.app")
+                from agent_tts.serve.app import create_app, extension_of
+                from agent_tts.serve.processes.server import NodeServer
+
+                if isinstance(extension, str):
+                    extension = await asyncio.to_thread(extension_of, settings, extension)
+            app = create_app(settings, service, extension)
+            warm_up(app)
+        lost = app.state.node.metrics.log_lost
+        log.on_lost = lambda why: lost.labels(why).inc()
+        # uvicorn would log the traceback of an engine that does not start; `run` logs its message.
+        logging.getLogger("uvicorn.error").addFilter(lambda _: app.state.start_error is None)
+        server = NodeServer(app, settings, ready, reload)
+        await server.serve(sockets=[listener])
+    return server.exit_code
+
+
+@contextlib.contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """SIGTERM cancels this task, as SIGINT does; without a signal handler the engines would outlive this process."""
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
+    if sys.platform == "win32":
+        yield
+        return
+    loop.add_signal_handler(signal.SIGTERM, task.cancel)
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGTERM)

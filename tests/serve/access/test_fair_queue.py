@@ -1,0 +1,250 @@
+"""Shares of the event loop: who waits, for how long, and in which order."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from functools import partial
+
+from agent_tts.serve.access.fair_queue import CREDIT_S, SLICE_S, FairQueue, Flow
+
+
+class Bench:
+    """Flows whose work moves a clock; `log` has the name of each piece of work and the pass of the loop it was in."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.queue = FairQueue(lambda: self.now)
+        self.log: list[tuple[str, int]] = []
+        self.passes = 0
+
+    def piece(self, name: str, cost_s: float) -> None:
+        self.now += cost_s
+        self.log.append((name, self.passes))
+
+    async def work(self, name: str, pieces: int, cost_s: float, flow: Flow | None = None) -> None:
+        flow = flow or Flow(self.queue.share(None))
+        for _ in range(pieces):
+            async with flow:
+                self.piece(name, cost_s)
+
+    async def run(self, *works: Callable[[], object]) -> None:
+        """Start each of `works`, one a pass of the event loop, and wait for all."""
+        tasks: list[asyncio.Task[None]] = []
+        waiting = list(works)
+        while waiting or not all(task.done() for task in tasks):
+            if waiting:
+                tasks.append(asyncio.ensure_future(waiting.pop(0)()))  # type: ignore[call-overload]
+            await asyncio.sleep(0)
+            self.passes += 1
+        for task in tasks:
+            task.result()
+
+    def names(self) -> str:
+        return "".join(name for name, _ in self.log)
+
+
+async def count_passes(bench: Bench, passes: int) -> None:
+    for _ in range(passes):
+        await asyncio.sleep(0)
+        bench.passes += 1
+
+
+async def test_light_work_waits_for_nobody() -> None:
+    bench = Bench()
+    await bench.run(lambda: bench.work("a", 10, SLICE_S / 20))
+    assert len({at for _, at in bench.log}) == 1
+
+
+async def test_work_of_a_slice_or_more_is_alone_in_its_pass() -> None:
+    bench = Bench()
+    works = [lambda name=name: bench.work(name, 20, SLICE_S) for name in "abc"]
+    await bench.run(*works)
+    passes = [at for _, at in bench.log]
+    assert max(passes.count(at) for at in passes) == 1
+
+
+async def test_flows_with_equal_work_alternate() -> None:
+    bench = Bench()
+    works = [lambda name=name: bench.work(name, 50, SLICE_S) for name in "abcd"]
+    await bench.run(*works)
+    first = bench.names()[:100]
+    assert max(first.count(name) for name in "abcd") - min(first.count(name) for name in "abcd") <= CREDIT_S / SLICE_S
+
+
+async def test_one_with_little_to_do_goes_before_those_with_much() -> None:
+    """However many they are: it waits for the slice that is under way, and for those that came with as little."""
+    bench = Bench()
+    light = Flow(bench.queue.share(None))
+    waits: list[int] = []
+
+    async def ping() -> None:
+        for _ in range(20):
+            for _ in range(40):
+                await asyncio.sleep(0)
+            before = bench.passes
+            await bench.work("p", 1, SLICE_S / 50, light)
+            waits.append(bench.passes - before)
+
+    heavy = [lambda: bench.work("h", 100, SLICE_S) for _ in range(50)]
+    await bench.run(*heavy, ping)
+    assert max(waits) <= 3
+
+
+async def test_many_flows_have_one_share() -> None:
+    bench = Bench()
+    strangers = bench.queue.share("strangers")
+    assert bench.queue.share("strangers") is strangers
+
+    async def request() -> None:
+        await Flow(strangers).wait(SLICE_S)
+        bench.now += SLICE_S
+        bench.log.append(("s", bench.passes))
+
+    works: list[Callable[[], object]] = [lambda: bench.work("a", 200, SLICE_S)]
+
+    async def many() -> None:
+        await asyncio.gather(*(request() for _ in range(200)))
+
+    await bench.run(*works, many)
+    half = bench.names()[:200]
+    assert 70 <= half.count("s") <= 130
+
+
+async def test_new_connections_do_not_go_before_another_client() -> None:
+    """Each has the head start of a new flow, among those of its own client alone."""
+    bench = Bench()
+    light = Flow(bench.queue.share("polite"))
+    storm = bench.queue.share("storm")
+    waits: list[int] = []
+
+    async def come() -> None:
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(40):
+                for _ in range(20):
+                    tasks.create_task(bench.work("s", 3, SLICE_S, Flow(storm)))
+                for _ in range(10):
+                    await asyncio.sleep(0)
+
+    async def ping() -> None:
+        for _ in range(20):
+            for _ in range(15):
+                await asyncio.sleep(0)
+            before = bench.passes
+            await bench.work("p", 1, SLICE_S / 50, light)
+            waits.append(bench.passes - before)
+
+    await bench.run(come, ping)
+    assert max(waits) <= 3
+
+
+async def test_calls_share_a_pass_until_its_slice_is_used() -> None:
+    bench = Bench()
+    flows = [Flow(bench.queue.share(None)) for _ in range(40)]
+    for number, flow in enumerate(flows):
+        flow.call(partial(bench.piece, str(number), SLICE_S / 10))
+    assert not bench.log  # soon, not now
+    await bench.run()
+    for bench.passes in range(1, 10):
+        await asyncio.sleep(0)
+    passes = [at for _, at in bench.log]
+    assert sorted(name for name, _ in bench.log) == sorted(map(str, range(40)))
+    assert all(passes.count(at) in (10, 11) for at in set(passes) - {max(passes)})
+
+
+async def test_tasks_share_a_pass_once_their_slices_are_known() -> None:
+    """A pass has other work, too: a line of which each pass served one task grew while the loop was not full."""
+    bench = Bench()
+    flows = [Flow(bench.queue.share(None)) for _ in range(40)]
+    works = [partial(bench.work, str(number), 20, SLICE_S / 10, flow) for number, flow in enumerate(flows)]
+    await asyncio.gather(bench.run(), *(work() for work in works), count_passes(bench, 200))
+    passes = [at for _, at in bench.log]
+    assert len(passes) == 800
+    assert max(passes.count(at) for at in passes) <= 11
+    assert max(passes) < 150  # 40 first slices alone, then 10 a pass
+
+
+async def test_the_first_work_of_a_client_goes_before_that_of_older_ones() -> None:
+    """Also where another share uses more of the loop than any of them, so that all have the same head start."""
+    bench = Bench()
+    strangers = bench.queue.share("strangers")
+    flows = [Flow(bench.queue.share(None)) for _ in range(64)]
+    for _ in range(100):
+        for flow in flows:
+            flow.call(partial(bench.piece, "o", SLICE_S / 16))
+        await Flow(strangers).wait(5 * CREDIT_S)
+        for _ in range(5):
+            await asyncio.sleep(0)
+    bench.log.clear()
+    for flow in flows:
+        flow.call(partial(bench.piece, "o", SLICE_S / 16))
+    new = Flow(bench.queue.share(None))
+    for _ in range(4):
+        new.call(partial(bench.piece, "n", SLICE_S / 16))
+        await asyncio.sleep(0)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert bench.names().rindex("n") <= 3 * 16 + 3
+    assert bench.names().count("n") == 4
+
+
+async def test_a_flow_that_stands_in_line_keeps_one_place_and_its_last_call() -> None:
+    bench = Bench()
+    flow = Flow(bench.queue.share(None))
+    flow.call(partial(bench.piece, "a", 0.0))
+    flow.call(partial(bench.piece, "b", 0.0))
+    await asyncio.sleep(0)
+    flow.call(partial(bench.piece, "c", 0.0))
+    await asyncio.sleep(0)
+    assert bench.names() == "bc"
+
+
+async def test_a_newcomer_goes_before_those_that_have_used_the_loop() -> None:
+    """The first frame of a new stream, in a step of 256: whether all have one key, or each its own share."""
+    for name in ("key", None):
+        bench = Bench()
+        flows = [Flow(bench.queue.share(name)) for _ in range(256)]
+        for _ in range(300):  # 0.3 s of work each, in all
+            for flow in flows:
+                flow.call(partial(bench.piece, "o", SLICE_S / 256))
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+        bench.log.clear()
+        for flow in (*flows, Flow(bench.queue.share(name))):
+            is_new = flow not in flows
+            flow.call(partial(bench.piece, "n" if is_new else "o", SLICE_S / 20))
+        for _ in range(30):
+            await asyncio.sleep(0)
+        assert len(bench.log) == 257
+        assert bench.names().index("n") < 2, name
+
+
+async def test_a_step_of_many_frames_lets_others_pass_in_between() -> None:
+    """A task's light work waits for a slice of the writers' frames, not for all of them."""
+    bench = Bench()
+    writers = bench.queue.share("many")
+    for _ in range(256):
+        Flow(writers).call(partial(bench.piece, "w", SLICE_S / 20))
+    await asyncio.sleep(0)
+    await bench.work("p", 1, SLICE_S / 50)
+    assert bench.names().count("w") <= 3 * 20
+
+
+async def test_an_abandoned_place_in_line_is_skipped() -> None:
+    bench = Bench()
+    gone = asyncio.create_task(bench.work("gone", 1_000, SLICE_S))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    gone.cancel()
+    await asyncio.gather(gone, return_exceptions=True)
+    await asyncio.wait_for(bench.work("a", 3, SLICE_S), 10)
+    assert bench.names().endswith("aaa")
+
+
+async def test_slices_use_the_machines_clock() -> None:
+    queue = FairQueue()
+    assert queue.clock is time.monotonic
+    flow = Flow(queue.share(None))
+    async with flow:
+        assert flow.has_time()

@@ -1,0 +1,410 @@
+"""Attacks on the connection itself: each is cut in time, and other clients are not affected.
+
+Every test names the code that it guards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import gc
+import os
+import socket
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+
+import httpx
+import pytest
+from websockets.exceptions import WebSocketException
+
+from agent_tts.serve.session import Session
+from agent_tts.serve.transports.uvicorn_protocols import (
+    MAX_FRAGMENTS,
+    MAX_HEADER_BYTES,
+    MAX_URL_BYTES,
+    HttpProtocol,
+    WebSocketProtocol,
+)
+from agent_tts.serve.transports.websocket import Connection
+from agent_tts.speech.engine_request import EngineRequest
+from agent_tts.speech.utterance import Utterance
+from tests.support import RunningNode, running_node, until
+from tests.wire import speak, wire
+
+pytestmark = pytest.mark.node
+
+TEXT = "Meanwhile somebody else speaks."
+HANDSHAKE_S = 0.5
+WRITE_S = 0.5
+FAST = {"handshake_s": HANDSHAKE_S, "write_s": WRITE_S, "tcp_user_s": 1.0}
+LATE_S = 0.5  # s by which a frame may be late
+GROWTH = 48 << 20  # bytes of this process, including the client
+HEAD = b"Host: localhost\r\n"
+UPGRADE = HEAD + (
+    b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: "
+    + base64.b64encode(bytes(16))
+    + b"\r\n"
+)
+HELLO = b"GET /v1/tts/stream HTTP/1.1\r\n" + UPGRADE + b"\r\n"
+
+
+def frame(opcode: int, payload: bytes = b"", *, fin: bool = True) -> bytes:
+    """A client's WebSocket frame, masked with zeros."""
+    assert len(payload) < 126
+    return bytes([opcode | (0x80 if fin else 0), 0x80 | len(payload)]) + bytes(4) + payload
+
+
+TEXT_FRAME, CONTINUATION, PING, PONG = 1, 0, 9, 10
+
+
+@asynccontextmanager
+async def raw(running: RunningNode, rcvbuf: int = 4_096) -> AsyncIterator[socket.socket]:
+    host, port = running.url.removeprefix("http://").split(":")
+    with closing(socket.socket()) as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, rcvbuf)
+        sock.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(sock, (host, int(port)))
+        yield sock
+
+
+async def read_until(sock: socket.socket, end: bytes = b"\r\n\r\n") -> bytes:
+    """Received bytes up to `end` or the end of the connection."""
+    answer = b""
+    async with asyncio.timeout(5):
+        while end not in answer and (piece := await asyncio.get_running_loop().sock_recv(sock, 65_536)):
+            answer += piece
+    return answer
+
+
+async def read_all(sock: socket.socket) -> bytes:
+    return await read_until(sock, b"no such end")
+
+
+async def flood(sock: socket.socket, again: bytes, every_s: float = 0.0) -> None:
+    """Send the same bytes in a loop without reading. Returns when the connection is cut."""
+    loop = asyncio.get_running_loop()
+    try:
+        while True:
+            await loop.sock_sendall(sock, again)
+            await asyncio.sleep(every_s)
+    except OSError:
+        return
+
+
+def resident_bytes() -> int:
+    """Resident memory of this process, bytes; 0 where the system does not show it."""
+    if sys.platform != "linux":
+        return 0
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@asynccontextmanager
+async def harmless(running: RunningNode, within_s: float) -> AsyncIterator[None]:
+    """The body ends in time and takes little memory; a paced context beside it is bit-equal and never late."""
+    expected = await speak(running.ws_url, TEXT, seed=1, lead_ms=None)
+    loop = asyncio.get_running_loop()
+    async with wire(running.ws_url) as peer:
+        await peer.say("witness", TEXT, seed=1, lead_ms=200)
+        await peer.until_audio("witness")
+        begun, most, size = loop.time(), -1.0, resident_bytes()
+
+        async def listen() -> None:
+            nonlocal most
+            while (message := await peer.receive()) is None or message["type"] != "context.done":
+                if message is None:
+                    first_sample, _, _ = peer.frames[peer.numbers["witness"]][-1]
+                    most = max(most, loop.time() - begun - first_sample / 24_000)
+
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(listen())
+            async with asyncio.timeout(within_s):
+                yield
+            grown = resident_bytes() - size
+        assert peer.pcm("witness") == expected
+        assert most < LATE_S
+        assert grown < GROWTH
+        await until(lambda: len(running.server.server_state.connections) == 1)
+
+
+HEALTH = b"GET /health HTTP/1.1\r\n" + HEAD
+CHUNKED = b"POST /v1/audio/speech HTTP/1.1\r\nTransfer-Encoding: chunked\r\n" + HEAD + b"\r\n"
+HTTP_FLOODS = {
+    "endless URL": (b"GET /", b"a" * 65_536),
+    "endless header": (HEALTH + b"X: ", b"a" * 65_536),
+    "endless header of the second request": (HEALTH + b"\r\n" + HEALTH + b"X: ", b"a" * 65_536),
+    "endless trailer": (CHUNKED + b"0\r\nX: ", b"a" * 65_536),
+    "endless chunk extension": (CHUNKED + b"1;", b"a" * 65_536),
+    "pipelined requests": (b"", (HEALTH + b"\r\n") * 1_000),
+    "pipelined large answers": (b"", (b"GET /openapi.json HTTP/1.1\r\n" + HEAD + b"\r\n") * 1_000),
+    "frames before the WebSocket": (HELLO, frame(PING) * 4_000),
+}
+
+
+@pytest.mark.parametrize("attack", HTTP_FLOODS)
+async def test_a_flood_over_http_is_cut(attack: str) -> None:
+    """Guards `HttpProtocol.data_received` and MAX_PIPELINED; no deadline applies here."""
+    opening, again = HTTP_FLOODS[attack]
+    async with running_node() as running, harmless(running, within_s=2.0):
+        async with raw(running) as sock:
+            await asyncio.get_running_loop().sock_sendall(sock, opening)
+            await flood(sock, again)
+
+
+DRIBBLES = {
+    "first head": HEALTH + b"X: ",
+    "second head": HEALTH + b"\r\n" + HEALTH + b"X: ",
+    "empty lines": HEALTH + b"\r\n",
+    "a body after its answer": HEALTH + b"Content-Length: 9999\r\n\r\n",
+    "a body": b"POST /v1/audio/speech HTTP/1.1\r\nContent-Length: 9999\r\n" + HEAD + b"\r\n",
+}
+
+
+@pytest.mark.parametrize("what", DRIBBLES)
+async def test_a_slow_sender_does_not_hold_a_connection(what: str) -> None:
+    """Guards all uses of `HttpProtocol._set_deadline`."""
+    async with running_node(timeouts=FAST) as running, asyncio.timeout(4 * HANDSHAKE_S + 1):
+        async with raw(running) as sock:
+            await asyncio.get_running_loop().sock_sendall(sock, DRIBBLES[what])
+            await flood(sock, b"\r\n" if what == "empty lines" else b"x", every_s=0.05)
+        await until(lambda: not running.server.server_state.connections)
+
+
+async def test_an_invalid_upgrade_is_answered() -> None:
+    """Guards the end of `WebSocketProtocol.data_received`."""
+    async with running_node() as running:
+        for head, status in [
+            (b"GET /v1/tts/stream?" + b"a" * MAX_URL_BYTES + b" HTTP/1.1\r\n" + UPGRADE, b"400"),
+            (b"GET /v1/tts/stream HTTP/1.1\r\nX: " + b"a" * 9_000 + b"\r\n" + UPGRADE, b"431"),
+        ]:
+            async with raw(running) as sock:
+                await asyncio.get_running_loop().sock_sendall(sock, head + b"\r\n")
+                assert (await read_all(sock)).split()[1] == status
+        await until(lambda: not running.server.server_state.connections)
+
+
+@pytest.mark.parametrize(
+    ("name", "start"), [(b"Connection", b"Upgrade, "), (b"Sec-WebSocket-Protocol", b"agent_tts.v1, ")]
+)
+async def test_long_lists_of_an_upgrade_are_refused_before_they_are_parsed(name: bytes, start: bytes) -> None:
+    """Guards MAX_LIST_BYTES. The token of a browser in `Sec-WebSocket-Protocol` is shorter."""
+    lines = [line for line in HELLO.split(b"\r\n") if line and not line.startswith(name)]
+    async with running_node() as running:
+        for length, status in [(2_000, b"101"), (5_000, b"400")]:
+            head = b"\r\n".join([*lines, name + b": " + start + b"a" * length]) + b"\r\n\r\n"
+            async with raw(running) as sock:
+                await asyncio.get_running_loop().sock_sendall(sock, head)
+                assert (await read_until(sock)).split()[1] == status
+
+
+@pytest.mark.parametrize(("upgrade", "good"), [(b"", b"200"), (UPGRADE.replace(HEAD, b""), b"101")])
+async def test_a_request_has_exactly_one_host(upgrade: bytes, good: bytes) -> None:
+    """A proxy may take the other of two. HTTP/1.0 needs none."""
+    path = b"/v1/tts/stream" if upgrade else b"/v1/models"
+    async with running_node(auth={"api_keys": ["k"]}) as running:
+        for version, hosts, status in [
+            (b"1.1", b"Host: localhost\r\n", good),
+            (b"1.1", b"", b"400"),
+            (b"1.1", b"Host: localhost\r\nhost: elsewhere\r\n", b"400"),
+            (b"1.0", b"", good),
+            (b"1.0", b"Host: a\r\nHost: a\r\n", b"400"),
+        ]:
+            head = b"GET %b HTTP/%b\r\n%bX-API-Key: k\r\n%b\r\n" % (path, version, hosts, upgrade)
+            async with raw(running) as sock:
+                await asyncio.get_running_loop().sock_sendall(sock, head)
+                assert (await read_until(sock)).split()[1] == status, (version, hosts)
+
+
+async def test_an_upgrade_behind_an_unanswered_request_is_cut() -> None:
+    """Guards `HttpProtocol.handle_websocket_upgrade`."""
+    async with running_node() as running, raw(running) as sock:
+        await asyncio.get_running_loop().sock_sendall(sock, HEALTH + b"\r\n" + HELLO)
+        with contextlib.suppress(ConnectionResetError):
+            assert await read_all(sock) == b""
+        await until(lambda: not running.server.server_state.connections)
+
+
+WEBSOCKET_FLOODS = {
+    "pings": (b"", frame(PING, b"p" * 125) * 500),
+    "pongs": (b"", frame(PONG) * 5_000),
+    "empty continuations": (frame(TEXT_FRAME, fin=False), frame(CONTINUATION, fin=False) * 5_000),
+}
+
+
+@pytest.mark.parametrize("refused", [False, True], ids=["session", "refused"])
+@pytest.mark.parametrize("attack", WEBSOCKET_FLOODS)
+async def test_a_flood_of_frames_without_a_message_is_cut(attack: str, refused: bool) -> None:
+    """Guards `WebSocketProtocol._may_send_idle_frame`."""
+    opening, again = WEBSOCKET_FLOODS[attack]
+    limits = {"connections": 1} if refused else {}
+    async with running_node(timeouts=FAST | {"write_s": 5.0}, limits=limits) as running, harmless(running, 2.0):
+        async with raw(running) as sock:
+            loop = asyncio.get_running_loop()
+            await loop.sock_sendall(sock, HELLO)
+            assert b" 101 " in await read_until(sock)
+            await loop.sock_sendall(sock, opening)
+            await flood(sock, again)
+
+
+async def test_slow_fragments_do_not_pile_up() -> None:
+    """Guards MAX_FRAGMENTS, with the rate limit off."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("agent_tts.serve.transports.uvicorn_protocols.IDLE_FRAMES_BURST", 1_000_000)
+        async with running_node() as running, raw(running) as sock:
+            loop = asyncio.get_running_loop()
+            await loop.sock_sendall(sock, HELLO)
+            await read_until(sock)
+            await loop.sock_sendall(sock, frame(TEXT_FRAME, fin=False))
+            async with asyncio.timeout(2):
+                await flood(sock, frame(CONTINUATION, fin=False) * MAX_FRAGMENTS)
+
+
+async def test_a_refused_client_that_stays_connected_is_cut() -> None:
+    """Guards the deadline in `StreamEndpoint._refuse`; uvicorn's own is 10 s."""
+    keys = ["k" * 32]
+    async with running_node(timeouts=FAST, auth={"api_keys": keys}) as running, asyncio.timeout(WRITE_S * 4):
+        async with raw(running) as sock:
+            await asyncio.get_running_loop().sock_sendall(sock, HELLO)
+            assert b" 101 " in await read_until(sock)
+            await flood(sock, frame(PONG), every_s=0.05)
+        await until(lambda: not running.server.server_state.connections)
+
+
+async def test_a_flood_of_tiny_messages_is_delayed_and_complete() -> None:
+    """Guards `WebSocketProtocol._parse` and the bucket in `Connection._read`: messages neither pile up nor get lost."""
+    message = frame(TEXT_FRAME, b'{"type":"context.cancel","context_id":"*"}')
+    async with running_node() as running, harmless(running, 10.0), raw(running, 1 << 20) as sock:
+        loop = asyncio.get_running_loop()
+        await loop.sock_sendall(sock, HELLO)
+        await read_until(sock)
+        begun = loop.time()
+        connections = running.server.server_state.connections
+        (queue,) = [
+            connection.queue
+            for connection in connections
+            if isinstance(connection, WebSocketProtocol) and connection.client == sock.getsockname()
+        ]
+        longest = 0
+
+        async def watch() -> None:
+            nonlocal longest
+            while True:
+                longest = max(longest, queue.qsize())
+                await asyncio.sleep(0.005)
+
+        watching = asyncio.create_task(watch())
+        await loop.sock_sendall(sock, message * 4_000 + frame(TEXT_FRAME, b'{"type":"session.close"}'))
+        await read_until(sock, b"closed by the client")
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+        assert 1.5 < loop.time() - begun < 8
+        assert longest < 200
+
+
+# ---------------------------------------------------------------- legal traffic
+
+
+async def test_ordinary_http_works() -> None:
+    async with running_node(timeouts=FAST) as running, httpx.AsyncClient(base_url=running.url) as http:
+        body = b'{"model":"tts-1","input":"a","response_format":"pcm"}' + b" " * 60_000
+        for _ in range(3):
+            assert (await http.get("/health")).status_code == 200
+            assert (await http.post("/v1/audio/speech", content=body)).status_code == 200
+            await asyncio.sleep(HANDSHAKE_S * 1.2)  # no deadline runs between requests
+        assert len(running.server.server_state.connections) == 1
+
+
+async def test_two_pipelined_requests_are_both_answered() -> None:
+    async with running_node() as running, raw(running) as sock:
+        last = HEALTH + b"Connection: close\r\n\r\n"
+        await asyncio.get_running_loop().sock_sendall(sock, HEALTH + b"\r\n" + last)
+        assert (await read_all(sock)).count(b"HTTP/1.1 200 ") == 2
+
+
+H2C = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n"
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize("size", [1 << 16, 50, 1])
+async def test_an_offer_of_http_2_is_ignored(size: int) -> None:
+    """As Java's HttpClient sends it, with its bodies. Guards `HttpProtocol._unsupported_upgrade_warning`."""
+    body = b'{"model":"tts-1","input":"one","response_format":"pcm"}'
+    speech = b"POST /v1/audio/speech HTTP/1.1\r\n" + HEAD + H2C
+    requests = (
+        HEALTH + H2C + b"\r\n",
+        speech + b"Content-Length: %d\r\n\r\n" % len(body) + body,
+        speech + b"Transfer-Encoding: chunked\r\n\r\n%x\r\n" % len(body) + body + b"\r\n0\r\n\r\n",
+        HEALTH + b"Connection: close\r\n\r\n",
+    )
+    async with running_node() as running, raw(running) as sock:
+        whole = b"".join(requests)
+        for at in range(0, len(whole), size):
+            await asyncio.get_running_loop().sock_sendall(sock, whole[at : at + size])
+            await asyncio.sleep(0)
+        assert (await read_all(sock)).count(b"HTTP/1.1 200 ") == 4
+
+
+async def test_the_node_is_no_proxy() -> None:
+    async with running_node() as running, raw(running) as sock:
+        await asyncio.get_running_loop().sock_sendall(sock, b"CONNECT a:1 HTTP/1.1\r\n" + HEAD + b"\r\n")
+        assert (await read_all(sock)).startswith(b"HTTP/1.1 400 ")
+
+
+async def test_a_chunked_body_in_small_pieces_is_read() -> None:
+    body = b'{"model":"tts-1","input":"one","response_format":"pcm"}' + b" " * 60_000
+    chunks = b"".join(b"3;x=y\r\n" + body[at : at + 3] + b"\r\n" for at in range(0, len(body) - len(body) % 3, 3))
+    head = b"POST /v1/audio/speech HTTP/1.1\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n" + HEAD
+    assert len(chunks) > 2 * MAX_HEADER_BYTES
+    async with running_node() as running, raw(running, 1 << 16) as sock:
+        await asyncio.get_running_loop().sock_sendall(sock, head + b"\r\n" + chunks + b"0\r\nTrailer: yes\r\n\r\n")
+        assert (await read_all(sock)).startswith(b"HTTP/1.1 200 ")
+
+
+async def test_fragments_pings_and_many_tokens_at_once_are_legal() -> None:
+    async with running_node() as running, wire(running.ws_url) as peer:
+        expected = await speak(running.ws_url, "word " * 20, lead_ms=None)
+        message = '{"type":"context.open","context_id":"t","lead_ms":null}'
+        await peer.socket.send([*message, *(" " * 800)])
+        for _ in range(50):
+            await (await peer.socket.ping(b"p" * 125))
+        for character in "word " * 20:
+            await peer.send("text.append", context_id="t", text=character)
+        await peer.send("context.end", context_id="t")
+        assert (await peer.until("context.done"))["reason"] == "end"
+        assert peer.pcm("t") == expected
+
+
+# ---------------------------------------------------------------- after clients
+
+
+async def test_clients_leave_nothing_to_the_garbage_collector() -> None:
+    """Guards `GC_THRESHOLDS` and the weak references to protocols: a full collection takes 0.1 ms a connection."""
+    paths = ["/v1/tts/stream", "/tts/websocket", "/v1/speak", "/v1/text-to-speech/x/stream-input", "/nowhere"]
+    async with running_node() as running:
+        gc.collect()
+        gc.disable()
+        try:
+            for path in paths:
+                with contextlib.suppress(WebSocketException, TimeoutError):
+                    async with wire(f"{running.ws_url.removesuffix(paths[0])}{path}", subprotocols=None) as peer:
+                        await peer.socket.send("{}")
+                        async with asyncio.timeout(0.1):
+                            while True:
+                                await peer.socket.recv()
+            await speak(running.ws_url, "word " * 5, lead_ms=None)
+            async with httpx.AsyncClient(base_url=running.url) as http:
+                for body in ({"input": "one", "response_format": "pcm"}, {"input": "one", "voice": "nobody"}):
+                    await http.post("/v1/audio/speech", json=body)
+            await until(lambda: not running.server.server_state.connections and not running.node.sessions)
+            await asyncio.sleep(0.1)
+            gc.set_debug(gc.DEBUG_SAVEALL)
+            gc.collect()
+            left = {type(each) for each in gc.garbage}
+        finally:
+            gc.set_debug(0)
+            gc.garbage.clear()
+            gc.enable()
+    kinds = {HttpProtocol, WebSocketProtocol, Connection, Session, Utterance, EngineRequest}
+    assert not left & kinds
