@@ -65,7 +65,7 @@ async def hear(speech: EngineRequest) -> tuple[bytes, Finished]:
     async with asyncio.timeout(20):
         while (event := await speech.next()) is not None:
             if isinstance(event, Audio):
-                pcm += event.pcm
+                pcm += event.payload
     assert speech.finished is not None
     return pcm, speech.finished
 

@@ -84,8 +84,8 @@ class Hearing:
                     now = clock()
                     heard_until = now if heard_until is None else heard_until
                     self.gaps_s += max(0.0, now - heard_until)
-                    heard_until = max(now, heard_until) + len(event.pcm) / 48_000
-                    self.pcm += event.pcm
+                    heard_until = max(now, heard_until) + len(event.payload) / 48_000
+                    self.pcm += event.payload
 
 
 async def whole(service: SpeechService) -> bytes:

@@ -94,7 +94,7 @@ async def hear(speech: EngineRequest) -> tuple[bytes, Finished]:
     pcm, starts = b"", 0
     async with asyncio.timeout(BACK_S):
         while (event := await speech.next()) is not None:
-            pcm += event.pcm if isinstance(event, Audio) else b""
+            pcm += event.payload if isinstance(event, Audio) else b""
             starts += isinstance(event, Started)
     assert starts <= 1
     assert speech.finished is not None

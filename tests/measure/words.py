@@ -140,7 +140,7 @@ async def _compare(
         match event:
             case Aligned(words=times):
                 spoken += truth.align(times)
-            case Audio(pcm=pcm):
+            case Audio(payload=pcm):
                 before_ms, audio_ms = audio_ms, audio_ms + len(pcm) * 500 / SAMPLE_RATE
                 guess.hear(len(pcm) // 2, peaks(pcm))
                 settled += guess.settle(audio_ms)

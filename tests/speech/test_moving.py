@@ -56,7 +56,7 @@ class Engine(InProcessEngine):
         else:
             self._told(new)
 
-    def send(self, command: EngineCommand) -> None:
+    def send(self, command: EngineCommand, *, waits: bool = False) -> None:
         if isinstance(command, Open):
             self.opened.append(command)
         super().send(command)
@@ -102,7 +102,7 @@ class Hearing:
         while (event := await self.speech.next()) is not None:
             self.kinds.append(type(event))
             if isinstance(event, Audio):
-                self.pcm += event.pcm
+                self.pcm += event.payload
             elif isinstance(event, Started):
                 self.queue_ms = event.queue_ms
                 self.started_at = asyncio.get_running_loop().time()
