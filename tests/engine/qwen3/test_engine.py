@@ -26,7 +26,6 @@ from safetensors.torch import load_file, save_file
 from agent_tts import messages
 from agent_tts.config.settings import Checkpoint, Qwen3, Settings, Voices
 from agent_tts.directives import Pause
-from agent_tts.engine.admission import Policy
 from agent_tts.engine.loop import EngineLoop
 from agent_tts.engine.qwen3 import model as qwen3_model
 from agent_tts.engine.qwen3.engine import Qwen3Engine
@@ -41,6 +40,7 @@ from agent_tts.engine.qwen3.runaway import (
     nominal_frames,
 )
 from agent_tts.engine.qwen3.runner import PromptChunk
+from agent_tts.engine.requests import Policy
 from agent_tts.engine.scheduler import Scheduler
 from agent_tts.engine.slots import READ_CHARS, READ_S
 from agent_tts.errors import SettingsError, UnknownVoice
