@@ -8,17 +8,12 @@ import time
 from collections import defaultdict
 from typing import Any
 
-import pytest
-
-from agent_tts.messages import RequestEvent, Word, Words
 from agent_tts.options import SpeechOptions
 from agent_tts.speech.engine_request import EngineRequest
 from tests.agent.caller import calling
 from tests.agent.llm_server import running_llm
 from tests.agent.node import RunningAgent, running_agent
 from tests.support import until
-
-pytestmark = pytest.mark.real_time  # speech recognition runs in threads of its library
 
 LONG = (
     "Winter nights are long and cold, and so people have always told each other stories by the fire. Some of these "
@@ -82,9 +77,9 @@ async def test_words_interrupt_and_the_context_holds_the_heard_part() -> None:
     assert abs(len(heard.split()) - len(begun)) <= NEAR_WORDS
 
 
-def times_of_words(agent: RunningAgent) -> defaultdict[int, list[Word]]:
+def times_of_words(agent: RunningAgent) -> defaultdict[int, list[WordTime]]:
     """Word times from the engine, by the number of the utterance, from 1."""
-    found: defaultdict[int, list[Word]] = defaultdict(list)
+    found: defaultdict[int, list[WordTime]] = defaultdict(list)
     service = agent.node.node.service
     open_, count = service.open, itertools.count(1)
 
@@ -93,7 +88,7 @@ def times_of_words(agent: RunningAgent) -> defaultdict[int, list[Word]]:
         deliver, number = speech.deliver, next(count)
 
         def delivered(event: RequestEvent) -> None:
-            if isinstance(event, Words):
+            if isinstance(event, RequestWords):
                 found[number] += event.words
             deliver(event)
 
