@@ -8,7 +8,7 @@ import time
 from collections import defaultdict
 from typing import Any
 
-from agent_tts.events import RequestEvent, RequestWords, WordTime
+from agent_tts.messages import RequestEvent, Word, Words
 from agent_tts.options import SpeechOptions
 from agent_tts.speech.engine_request import EngineRequest
 from tests.agent.caller import calling
@@ -79,9 +79,9 @@ async def test_words_interrupt_and_the_context_holds_the_heard_part() -> None:
     assert abs(len(heard.split()) - len(begun)) <= NEAR_WORDS
 
 
-def times_of_words(agent: RunningAgent) -> defaultdict[int, list[WordTime]]:
+def times_of_words(agent: RunningAgent) -> defaultdict[int, list[Word]]:
     """Word times from the engine, by the number of the utterance, from 1."""
-    found: defaultdict[int, list[WordTime]] = defaultdict(list)
+    found: defaultdict[int, list[Word]] = defaultdict(list)
     service = agent.node.node.service
     open_, count = service.open, itertools.count(1)
 
@@ -90,7 +90,7 @@ def times_of_words(agent: RunningAgent) -> defaultdict[int, list[WordTime]]:
         deliver, number = speech.deliver, next(count)
 
         def delivered(event: RequestEvent) -> None:
-            if isinstance(event, RequestWords):
+            if isinstance(event, Words):
                 found[number] += event.words
             deliver(event)
 
