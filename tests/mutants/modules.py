@@ -21,6 +21,8 @@ class Module:
         return {change: reason for reason, changes in self.equivalent.items() for change in changes}
 
 
+_SCHEDULER = ("engine/test_scheduler.py", "engine/test_fair_shares.py")
+
 # By path below agent_tts, without the ending.
 MODULES = {
     "speech/words/fitting": Module(
@@ -152,5 +154,8 @@ MODULES = {
     "protocol/v1": Module(("protocol/test_v1.py",)),
     "ipc/wire": Module(("ipc/test_wire.py",)),
     "client/resuming": Module(("client/test_moving.py",)),
-    "engine/scheduler": Module(("engine/test_scheduler.py", "engine/test_fair_shares.py")),
+    "engine/requests": Module(_SCHEDULER),
+    "engine/estimates": Module(_SCHEDULER),
+    "engine/admission": Module(_SCHEDULER),
+    "engine/scheduler": Module(_SCHEDULER),
 }
