@@ -185,8 +185,28 @@ MODULES = {
             ),
         },
     ),
-    "protocol/v1": Module(("protocol/test_v1.py",)),
-    "ipc/wire": Module(("ipc/test_wire.py",)),
+    "protocol/v1": Module(
+        ("protocol/test_v1.py",),
+        {
+            "a text for people": ('check: refuse(error, "XXmessageXX")',),
+            "an object for a field that is none is refused with or without its own fields": (
+                '_known: _known(inner, nested, unknown, f"{parent}{name}.") if type(inner) is dict else inner',
+            ),
+        },
+    ),
+    "ipc/wire": Module(
+        ("ipc/test_wire.py",),
+        {
+            "a name that nobody sees": (
+                '_adapter: return TypeAdapter(TypeAliasType("XXBodyXX", hint), config=_STRICT)  # type: ignore[arg-type]',
+            ),
+            "it is the default": ("to_json: body = pydantic_core.to_json(message, )",),
+            "a frame without a body is refused for its body, too": (
+                "decode: if not 2 <= length <= MAX_LENGTH:",
+                "decode: if not 1 < length <= MAX_LENGTH:",
+            ),
+        },
+    ),
     "client/resuming": Module(("client/test_moving.py",)),
     "engine/requests": Module(_SCHEDULER),
     "engine/estimates": Module(_SCHEDULER),
