@@ -202,7 +202,7 @@ class Utterance:
         """Give text without tags, and directives, to the engine and the timeline; `complete`: its last word is."""
         words: list[Word] = []
         for item in items if self._lexicon is None else self._looked_up(self._lexicon, items, complete=complete):
-            if isinstance(item, markup.Mark):
+            if isinstance(item, markup.MarkTag):
                 self._marks.add(item.name, item.offset)
             elif isinstance(item, str):
                 self.request.write(item)

@@ -35,9 +35,9 @@ from agent_tts.engine.qwen3.runaway import (
     LEAST_FRAMES_PER_TOKEN,
     MOST_HELD,
     SHORT,
-    Paces,
+    FramePaces,
+    FrameVerdict,
     RunawayDetector,
-    Verdict,
     nominal_frames,
     spelled_frames,
 )
@@ -67,10 +67,10 @@ RESTS_AHEAD = MAX_PAUSE_MS // FRAME_MS
 FADE_SAMPLES = 120  # 5 ms, where speech is cut
 QUIET_PEAK = 328  # of int16: -40 dB; between words
 
-CUTS: dict[Verdict, CutReason] = {
-    Verdict.LOOP: "loop",
-    Verdict.SILENCE: "silence",
-    Verdict.OVERRUN: "overrun",
+CUTS: dict[FrameVerdict, CutReason] = {
+    FrameVerdict.LOOP: "loop",
+    FrameVerdict.SILENCE: "silence",
+    FrameVerdict.OVERRUN: "overrun",
 }
 
 # A text that a reference wants more of: how long no more has come when it is spoken up to any word; and how much of the
@@ -120,7 +120,7 @@ class Row:
     """
 
     def __init__(
-        self, opened: StartRequest, wanted: ModelVoice, runaway: RunawayDetector, paces: Paces, levels: Levels
+        self, opened: StartRequest, wanted: ModelVoice, runaway: RunawayDetector, paces: FramePaces, levels: Levels
     ) -> None:
         self.state: Waiting | Prefill | Decoding | Ending = Waiting()
         code = _code(opened.options)
@@ -381,7 +381,7 @@ class Row:
         self._in_flight -= 1
         return isinstance(self.state, Decoding) and self.feed.segments[0] is segment
 
-    def collect(self, result: StepResult, index: int, verdict: Verdict) -> list[StepOutput]:
+    def collect(self, result: StepResult, index: int, verdict: FrameVerdict) -> list[StepOutput]:
         """What entry `index` of a step's result means for the row, which is still decoding."""
         if not result.finite[index]:
             self.model.runner.wipe(self.feed.slot)
@@ -402,7 +402,7 @@ class Row:
                 return []
         self.heard = self.in_speech = True
         frame = (np.rint(self.leveler.apply(pcm)) if self.leveler else pcm).astype("<i2").tobytes()
-        if verdict is Verdict.HELD:
+        if verdict is FrameVerdict.HELD:
             self._hold(frame)
             return []
         if self.outlet is None:

@@ -10,7 +10,7 @@ from agent_tts.messages import Mark, Word
 
 
 @dataclass(slots=True)
-class _Waiting:
+class _WaitingMark:
     name: str
     raw: int  # offset of its tag in the raw text
     place: int  # offset in the clean text, behind the last character that is no white space
@@ -27,7 +27,7 @@ class Marks:
     def __init__(self, context_id: str) -> None:
         self._context_id = context_id
         # In text order.
-        self._waiting: deque[_Waiting] = deque()
+        self._waiting: deque[_WaitingMark] = deque()
         # Length of the text, and without white space at its end.
         self._length = self._place = 0
         # End of the last word with a final time.
@@ -41,7 +41,7 @@ class Marks:
 
     def add(self, name: str, raw: int) -> None:
         """A mark behind all text so far; `raw` is the offset of its tag in the raw text."""
-        self._waiting.append(_Waiting(name, raw, self._place))
+        self._waiting.append(_WaitingMark(name, raw, self._place))
 
     def pause(self) -> None:
         """A pause behind all text so far."""
