@@ -11,7 +11,7 @@ from agent_tts.cluster.directory import FORGET_S, Directory, NodeAddress, addres
 from agent_tts.cluster.machine import KEEP_S, UNATTENDED_S, Known, Unattended
 from agent_tts.cluster.scaling import Figures, Load, decide, nodes_wanted
 from agent_tts.engine_info import EngineInfo
-from agent_tts.events import EnginePong
+from agent_tts.messages import EnginePong
 from agent_tts.serve.telemetry.engine_metrics import EngineMetrics
 from agent_tts.serve.telemetry.metrics import Metrics
 

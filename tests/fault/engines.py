@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
-from agent_tts.events import RequestAudio, RequestFinished, RequestStarted
 from agent_tts.ipc.engine_process import EngineProcess, engine_processes
+from agent_tts.messages import Audio, Finished, Started
 from agent_tts.options import SpeechOptions
 from agent_tts.speech.engine_request import EngineRequest
 from agent_tts.speech.service import SpeechService
@@ -52,8 +52,8 @@ class Hearing:
     def __init__(self, speech: EngineRequest) -> None:
         self.speech = speech
         self.pcm = b""
-        # Every `RequestFinished` received.
-        self.ends: list[RequestFinished] = []
+        # Every `Finished` received.
+        self.ends: list[Finished] = []
         # Silence between frames for a listener who plays from the first one on.
         self.gaps_s = 0.0
         self.task = asyncio.create_task(self._hear(), name="listener")
@@ -62,20 +62,20 @@ class Hearing:
         clock, heard_until, starts = asyncio.get_running_loop().time, None, 0
         async with asyncio.timeout(BACK_S):
             while (event := await self.speech.next()) is not None:
-                starts += isinstance(event, RequestStarted)
-                if isinstance(event, RequestFinished):
+                starts += isinstance(event, Started)
+                if isinstance(event, Finished):
                     self.ends.append(event)
-                elif isinstance(event, RequestAudio):
+                elif isinstance(event, Audio):
                     now = clock()
                     heard_until = now if heard_until is None else heard_until
                     self.gaps_s += max(0.0, now - heard_until)
-                    heard_until = max(now, heard_until) + len(event.pcm) / 48_000
-                    self.pcm += event.pcm
+                    heard_until = max(now, heard_until) + len(event.payload) / 48_000
+                    self.pcm += event.payload
         assert starts <= 1
         assert len(self.ends) == 1
 
 
-async def hear(speech: EngineRequest) -> tuple[bytes, RequestFinished]:
+async def hear(speech: EngineRequest) -> tuple[bytes, Finished]:
     """All audio of a request, and its end."""
     hearing = Hearing(speech)
     await hearing.task

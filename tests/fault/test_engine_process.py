@@ -116,7 +116,7 @@ async def test_an_engine_that_exits_is_replaced(kind: str) -> None:
 
 PARENT = """
 import asyncio, sys
-from agent_tts.events import AppendText, OpenRequest, RequestAudio
+from agent_tts.messages import Append, Open, Audio
 from agent_tts.options import EngineOptions
 from agent_tts.ipc.engine_process import EngineProcess
 from agent_tts.config.settings import Settings
@@ -124,12 +124,12 @@ from agent_tts.config.settings import Settings
 async def main() -> None:
     speaks = asyncio.Event()
     def hear(new: list) -> None:
-        if any(isinstance(event, RequestAudio) for event in new):
+        if any(isinstance(event, Audio) for event in new):
             speaks.set()
     link = EngineProcess(Settings.model_validate({"engine": "tone", "tone": {"scripted_faults": True}}), hear, print)
     await link.start()
-    link.send(OpenRequest(1, EngineOptions(instructions=sys.argv[1])))
-    link.send(AppendText(1, "enough text for some frames of audio "))
+    link.send(Open(1, EngineOptions(instructions=sys.argv[1])))
+    link.send(Append(1, "enough text for some frames of audio "))
     await speaks.wait()
     print(link.pid, flush=True)
     await asyncio.Event().wait()

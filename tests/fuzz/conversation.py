@@ -9,7 +9,7 @@ from starlette.websockets import WebSocket
 
 from agent_tts.config.settings import Settings
 from agent_tts.engine.factory import create_loop
-from agent_tts.events import EngineCommand, EngineEvent
+from agent_tts.messages import EngineCommand, EngineEvent
 from agent_tts.protocol.adapter import ProtocolAdapter
 from agent_tts.serve.access.guard import Guard
 from agent_tts.serve.node import Node
@@ -38,7 +38,7 @@ class Clocked:
         self.on_events = on_events
         self.lost = on_lost
 
-    def send(self, command: EngineCommand) -> None:
+    def send(self, command: EngineCommand, *, waits: bool = False) -> None:
         self.loop.submit(command)
 
     def turn(self) -> None:

@@ -13,20 +13,20 @@ from pathlib import Path
 
 import pytest
 
-from agent_tts.events import (
-    AppendText,
-    EndText,
+from agent_tts.ipc.child import EXIT_ENGINE_LOST, MAX_INBOX_BYTES
+from agent_tts.ipc.wire import TO_FRONT, Setup, decode, encode
+from agent_tts.messages import (
+    Append,
+    Audio,
+    End,
     EngineCommand,
     EngineEvent,
     EnginePing,
     EnginePong,
     EngineReady,
-    OpenRequest,
-    RequestAudio,
+    Open,
     StopEngine,
 )
-from agent_tts.ipc.child import EXIT_ENGINE_LOST, MAX_INBOX_BYTES
-from agent_tts.ipc.wire import TO_FRONT, Decoder, Setup, encode
 from agent_tts.options import EngineOptions
 from tests.ipc.listener import WAIT_S, shadow_numpy, tone_settings
 
@@ -42,7 +42,7 @@ class Child:
         assert process.stderr is not None
         self.process = process
         self.stdin, self.stdout, self.stderr = process.stdin, process.stdout, process.stderr
-        self._decoder = Decoder(TO_FRONT)
+        self._rest = bytearray()
         # Events that were read and not returned yet.
         self._events: list[EngineEvent] = []
 
@@ -58,7 +58,7 @@ class Child:
                         return event
                 data = await self.stdout.read(65_536)
                 assert data, (await self.stderr.read()).decode()
-                self._events = self._decoder.feed(data)
+                self._events = decode(self._rest, data, TO_FRONT)
 
     async def end(self) -> tuple[int, str]:
         """Exit code, and all of stderr."""
@@ -86,7 +86,7 @@ async def child(*, parent: int | None = None, setup: bool = True, **environ: str
     found = Child(process)
     try:
         if setup:
-            found.send(Setup(tone_settings().model_dump_json(exclude={"auth"})))
+            found.send(Setup(tone_settings().model_dump(mode="json", exclude={"auth"})))
         yield found
     finally:
         found.stdin.close()
@@ -98,7 +98,7 @@ async def child(*, parent: int | None = None, setup: bool = True, **environ: str
 def hang(stream: int = 1) -> tuple[EngineCommand, ...]:
     """Commands after whose first audio a step sleeps for a minute."""
     options = EngineOptions(instructions="fault:hang@1", lead_ms=None)
-    return (OpenRequest(stream, options), AppendText(stream, "enough text for some frames"), EndText(stream))
+    return (Open(stream, options), Append(stream, "enough text for some frames"), End(stream))
 
 
 async def test_it_starts_answers_and_exits_on_command() -> None:
@@ -120,7 +120,7 @@ async def test_the_end_of_stdin_ends_it_even_in_a_hung_step() -> None:
     async with child() as it:
         await it.next(EngineReady)
         it.send(*hang())
-        await it.next(RequestAudio)
+        await it.next(Audio)
         it.stdin.close()
         assert (await it.end())[0] == 0
 
@@ -158,7 +158,7 @@ async def test_sigusr1_prints_the_stacks_of_a_hung_step() -> None:
     async with child() as it:
         await it.next(EngineReady)
         it.send(*hang())
-        await it.next(RequestAudio)
+        await it.next(Audio)
         os.kill(it.process.pid, signal.SIGUSR1)
         await it.until_it_said(b"child.py")
 
@@ -189,7 +189,7 @@ async def test_output_of_libraries_goes_to_stderr(tmp_path: Path) -> None:
 BAD_STARTS: dict[str, tuple[bytes, str]] = {
     "a command first": (encode(EnginePing(1)), "Setup must be the first message"),
     "junk": (b"GET / HTTP/1.1\r\n\r\n", "WireError: a frame of"),
-    "settings that it cannot use": (encode(Setup('{"engine": "none"}')), "ValidationError"),
+    "settings that it cannot use": (encode(Setup({"engine": "none"})), "ValidationError"),
 }
 
 
@@ -207,7 +207,7 @@ async def test_a_second_setup_ends_it() -> None:
     """Settings do not change during the life of an engine."""
     async with child() as it:
         await it.next(EngineReady)
-        it.send(Setup("{}"))
+        it.send(Setup({}))
         assert (await it.end())[0] == EXIT_ENGINE_LOST
 
 
@@ -215,7 +215,7 @@ async def test_a_failed_step_is_reported_with_its_traceback() -> None:
     """A step raises: exit code 70, location and reason on stderr."""
     async with child() as it:
         await it.next(EngineReady)
-        it.send(OpenRequest(1, EngineOptions(instructions="fault:crash@0")), AppendText(1, "a secret word"), EndText(1))
+        it.send(Open(1, EngineOptions(instructions="fault:crash@0")), Append(1, "a secret word"), End(1))
         code, said = await it.end()
         assert code == EXIT_ENGINE_LOST
         assert "in step" in said
@@ -241,8 +241,8 @@ async def test_too_many_waiting_commands_end_it() -> None:
     async with child() as it:
         await it.next(EngineReady)
         it.send(*hang())
-        await it.next(RequestAudio)
-        append = AppendText(1, "x" * 100_000)
+        await it.next(Audio)
+        append = Append(1, "x" * 100_000)
         for _ in range(MAX_INBOX_BYTES // 100_000 + 2):
             it.send(append)
         code, said = await it.end()
@@ -255,5 +255,5 @@ async def test_taken_commands_do_not_count() -> None:
     async with child() as it:
         await it.next(EngineReady)
         for nonce in range(2 * MAX_INBOX_BYTES // 500_000):
-            it.send(AppendText(1, "x" * 500_000), EnginePing(nonce))
+            it.send(Append(1, "x" * 500_000), EnginePing(nonce))
             await it.next(EnginePong)
