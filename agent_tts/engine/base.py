@@ -47,8 +47,8 @@ class Engine(Protocol):
         follow. It is also the answer to `Finished`, which is a request's last event.
 
         A request of `run` yields `Audio` of one frame, `OutOfText` or `Finished`: in this call, or in the next one
-        where steps overlap. Exact times of words come before the audio in which they start, `Flushed` right after the audio
-        before its flush. A step must be shorter than a frame (80 ms).
+        where steps overlap. Exact times of words come before the audio in which they start, `Flushed` right after the
+        audio before its flush. A step must be shorter than a frame (80 ms).
         """
         ...
 

@@ -230,6 +230,6 @@ async def test_f17_cancelled_reads_lose_no_audio() -> None:
         await asyncio.sleep(0)
         reader.cancel()
         (event,) = await asyncio.gather(reader, return_exceptions=True)
-        got += getattr(event, "pcm", b"")
+        got += getattr(event, "payload", b"")
     assert got == expected
     await service.close()

@@ -24,7 +24,12 @@ def invariable(names: Mapping[str, str], gender: str = "m") -> dict[str, Noun]:
     return {sign: Noun(name, name, gender) for sign, name in names.items()}
 
 
-def regular(names: Mapping[str, str], plural: Callable[[str], str], gender: str = "m") -> dict[str, Noun]:
+def with_s(word: str) -> str:
+    """The plural of most words."""
+    return f"{word}s"
+
+
+def regular(names: Mapping[str, str], gender: str = "m", plural: Callable[[str], str] = with_s) -> dict[str, Noun]:
     """Nouns whose plural follows a rule, which applies to their first word."""
     found = {}
     for sign, name in names.items():
