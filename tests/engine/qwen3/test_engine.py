@@ -810,10 +810,10 @@ def test_a_pause_is_exact_silence_between_two_prompts(ryan: Qwen3Engine) -> None
 @pytest.mark.parametrize(
     ("script", "kinds"),
     [
-        ([Pause(80)], ["Frame", "Done"]),
-        ([Pause(10), FLUSH, Pause(80), FLUSH], ["Frame", "Flushed"] * 2 + ["Done"]),
-        ([FLUSH, Pause(80)], ["Flushed", "Frame", "Done"]),
-        ([Pause(0), FLUSH], ["Flushed", "Done"]),
+        ([Pause(80)], ["Audio", "end"]),
+        ([Pause(10), FLUSH, Pause(80), FLUSH], ["Audio", "Flushed"] * 2 + ["end"]),
+        ([FLUSH, Pause(80)], ["Flushed", "Audio", "end"]),
+        ([Pause(0), FLUSH], ["Flushed", "end"]),
     ],
 )
 def test_pauses_and_flushes_keep_their_order(ryan: Qwen3Engine, script: list[Piece], kinds: list[str]) -> None:
