@@ -26,7 +26,7 @@ class Marks:
 
     def __init__(self, context_id: str) -> None:
         self._context_id = context_id
-        # In text order.
+        # They are in text order.
         self._waiting: deque[_WaitingMark] = deque()
         # Length of the text, and without white space at its end.
         self._length = self._place = 0
