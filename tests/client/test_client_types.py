@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
 from agent_tts.lexicon import Lexicon
+
 from agent_tts.options import Sampling, SpeechOptions, declared
 
 DECLARATIONS = Path(__file__).parents[2] / "web" / "client.d.ts"
