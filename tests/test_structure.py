@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from collections.abc import Iterator
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -59,15 +61,31 @@ BANNED_MODULES = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "request
 BANNED_CALLS = {"eval", "exec", "compile", "os.system", "os.popen", "torch.load", "urlopen", "time.time"}
 
 
-def imports(path: Path) -> set[str]:
+@cache
+def nodes(path: Path) -> tuple[ast.AST, ...]:
+    """All nodes of a file's syntax tree."""
+    return tuple(ast.walk(ast.parse(path.read_text())))
+
+
+@cache
+def imports(path: Path) -> frozenset[str]:
     """Modules that a file imports, at any place in it."""
     found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
-    return found
+    return frozenset(found)
+
+
+def importers(library: str) -> set[str]:
+    """Files of the package that import a library or a part of it."""
+    return {name_of(path) for path in FILES if any(used.split(".")[0] == library for used in imports(path))}
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).as_posix()
 
 
 def package_of(module: str) -> str | None:
@@ -76,11 +94,14 @@ def package_of(module: str) -> str | None:
     return parts[1] if len(parts) > 1 and parts[0] == "agent_tts" and (PACKAGE / parts[1]).is_dir() else None
 
 
-@pytest.mark.parametrize("layer", LAYERS)
-def test_imports_go_one_way(layer: str) -> None:
-    for path in (PACKAGE / layer).rglob("*.py"):
-        used = {package_of(module) for module in imports(path)} - {None, layer}
-        assert used <= LAYERS[layer], path.relative_to(PACKAGE)
+def test_imports_go_one_way() -> None:
+    upward = {
+        f"{name_of(path)} imports {used}"
+        for layer, allowed in LAYERS.items()
+        for path in (PACKAGE / layer).rglob("*.py")
+        for used in {package_of(module) for module in imports(path)} - {None, layer} - allowed
+    }
+    assert not upward
 
 
 def module_of(path: Path) -> str:
@@ -92,35 +113,39 @@ def module_of(path: Path) -> str:
 def test_no_import_circle() -> None:
     """Imports for types count too."""
     modules = {module_of(path): path for path in FILES}
-    graph = {name: imports(path) & modules.keys() - {name, "agent_tts"} for name, path in modules.items()}
-    for used in graph.values():  # `from package import module` imports only the module
-        used -= {name.rpartition(".")[0] for name in used}
+    found = {name: imports(path) & modules.keys() - {name, "agent_tts"} for name, path in modules.items()}
+    # `from package import module` imports only the module.
+    graph = {name: used - {one.rpartition(".")[0] for one in used} for name, used in found.items()}
     try:
         list(TopologicalSorter(graph).static_order())
     except CycleError as error:
         pytest.fail(" -> ".join(error.args[1]))
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_no_dangerous_call(path: Path) -> None:
-    assert not imports(path) & BANNED_MODULES
-    for node in ast.walk(ast.parse(path.read_text())):
+def dangers(path: Path) -> Iterator[str]:
+    """Imports and calls of a file that must not be."""
+    yield from imports(path) & BANNED_MODULES
+    for node in nodes(path):
         if isinstance(node, ast.Call):
+            called, given = ast.unparse(node.func), {word.arg: ast.unparse(word.value) for word in node.keywords}
             # With `weights_only` a file cannot run code.
-            is_safe_load = "weights_only=True" in map(ast.unparse, node.keywords)
-            assert ast.unparse(node.func) not in BANNED_CALLS or (
-                ast.unparse(node.func) == "torch.load" and is_safe_load
-            )
-            assert not any(k.arg == "shell" and ast.unparse(k.value) != "False" for k in node.keywords)
+            if called in BANNED_CALLS and not (called == "torch.load" and given.get("weights_only") == "True"):
+                yield called
+            if given.get("shell", "False") != "False":
+                yield f"{called} with a shell"
+
+
+def test_no_dangerous_call() -> None:
+    assert not {f"{name_of(path)}: {danger}" for path in FILES for danger in dangers(path)}
 
 
 def test_kernels_are_launched_only_by_launch() -> None:
     """A kernel that is launched without `launch` would not be compiled ahead."""
     launches = [
-        path.relative_to(PACKAGE).as_posix()
+        name_of(path)
         for path in (PACKAGE / "model").rglob("*.py")
         if "triton" in imports(path)
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in nodes(path)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Subscript)
     ]
     assert launches == ["model/kernels/launch.py"]
@@ -134,75 +159,39 @@ def loaded_by(statement: str) -> set[str]:
 
 
 @pytest.mark.node
-def test_the_front_never_imports_torch() -> None:
-    heavy = {"torch", "transformers", "qwen_tts", "matplotlib"}
-    assert not loaded_by("import agent_tts.serve.processes.run, agent_tts.serve.app") & heavy
+@pytest.mark.parametrize(
+    ("modules", "heavy"),
+    [
+        pytest.param(
+            "agent_tts.serve.processes.run, agent_tts.serve.app, agent_tts.serve.processes.front",
+            "torch transformers triton qwen_tts matplotlib",
+            id="a front",
+        ),
+        # The supervisor carries no audio: its memory and its start are those of a few sockets. With one front the
+        # engines are spawned before the server is imported.
+        pytest.param(
+            "agent_tts.cli.app, agent_tts.cli.serve, "
+            "agent_tts.serve.processes.run, agent_tts.serve.processes.supervisor",
+            "fastapi starlette uvicorn aiortc av torch transformers pipecat",
+            id="the supervisor",
+        ),
+        pytest.param("agent_tts.ipc.child, agent_tts.engine.espeak.engine", "fastapi uvicorn aiortc", id="an engine"),
+    ],
+)
+def test_a_process_never_imports(modules: str, heavy: str) -> None:
+    assert not loaded_by(f"import {modules}") & set(heavy.split())
 
 
-@pytest.mark.node
-def test_the_supervisor_imports_no_server_and_no_engine() -> None:
-    """It carries no audio: its memory and its start are those of a few sockets. With one front the engines are spawned
-    before the server is imported."""
-    heavy = {"fastapi", "starlette", "uvicorn", "aiortc", "av", "torch", "transformers", "pipecat"}
-    assert (
-        not loaded_by(
-            "import agent_tts.cli.app, agent_tts.cli.serve\n"
-            "import agent_tts.serve.processes.supervisor, agent_tts.serve.processes.run"
-        )
-        & heavy
-    )
-
-
-@pytest.mark.node
-def test_a_front_never_imports_an_engine() -> None:
-    assert not loaded_by("import agent_tts.serve.processes.front") & {"torch", "transformers", "triton", "qwen_tts"}
-
-
-def test_only_the_comparison_with_the_reference_imports_transformers() -> None:
-    """A user's own version of it stands in no conflict with the node."""
-    users = [path.relative_to(PACKAGE).as_posix() for path in FILES if "transformers" in imports(path)]
-    assert users == ["bench/peer_process.py"]
-
-
-def test_opentelemetry_is_imported_only_where_it_is_turned_on() -> None:
-    users = {
-        path.relative_to(PACKAGE).as_posix()
-        for path in FILES
-        if any(name.split(".")[0] == "opentelemetry" for name in imports(path))
-    }
-    assert users == {"bench/collector.py", *(f"serve/telemetry/{name}.py" for name in ("spans", "tracing"))}
-
-
-@pytest.mark.node
-def test_pipecat_is_imported_only_by_its_own_packages() -> None:
-    users = {
-        path.relative_to(PACKAGE).parts[0] for path in FILES if any(m.split(".")[0] == "pipecat" for m in imports(path))
-    }
-    assert users == {"agent", "integrations"}
-    others = {"text", "voices", "model", "engine", "ipc", "speech", "serve", "bench"}
-    used = {m for path in FILES if path.relative_to(PACKAGE).parts[0] in others for m in imports(path)}
-    assert not used & {"agent_tts.agent", "agent_tts.integrations.pipecat", "agent_tts.pipecat"}
-    assert not loaded_by("import agent_tts.cli, agent_tts.serve.processes.run") & {"pipecat"}
-
-
-@pytest.mark.node
-def test_the_engine_process_never_imports_the_server() -> None:
-    assert not loaded_by("import agent_tts.ipc.child, agent_tts.engine.espeak.engine") & {
-        "fastapi",
-        "uvicorn",
-        "aiortc",
-    }
-
-
-def test_livekit_is_imported_only_by_its_own_package() -> None:
-    for path in FILES:
-        if path.relative_to(PACKAGE).as_posix() != "livekit.py" and "integrations/livekit" not in path.as_posix():
-            used = imports(path)
-            assert not {
-                name
-                for name in used
-                if name.split(".")[0] == "livekit" or name.startswith("agent_tts.integrations.livekit")
-            }
+def test_libraries_are_imported_only_where_they_belong() -> None:
+    """transformers by the comparison with the reference alone: a user's own version stands in no conflict with the
+    node. OpenTelemetry where it is turned on. Pipecat and LiveKit by their own packages."""
+    assert importers("transformers") == {"bench/peer_process.py"}
+    tracing = {f"serve/telemetry/{name}.py" for name in ("spans", "tracing")}
+    assert importers("opentelemetry") == {"bench/collector.py", *tracing}
+    assert {name.split("/")[0] for name in importers("pipecat")} == {"agent", "integrations"}
+    assert all(name == "livekit.py" or "integrations/livekit" in name for name in importers("livekit"))
+    livekit = {name_of(path) for path in FILES if "agent_tts.integrations.livekit" in imports(path)}
+    assert all(name == "livekit.py" or "integrations/livekit" in name for name in livekit)
 
 
 def test_the_core_imports_nothing_of_what_is_around_it() -> None:

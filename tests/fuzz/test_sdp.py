@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import gc
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 import httpx
 import pytest
@@ -19,6 +19,7 @@ from tests.examples import examples
 from tests.rtc_peer import RtcPeer
 from tests.serve.transports.test_sdp import CHROMIUM
 from tests.support import running_node
+from tests.work import work
 
 JUNK = [
     "",
@@ -75,35 +76,38 @@ def _swap_number(draw: st.DrawFn, line: str) -> str:
     return " ".join(words).replace(": ", ":")
 
 
-@contextlib.contextmanager
-def within_50_ms() -> Iterator[None]:
-    """Of CPU time: other programs do not count."""
-    start = time.thread_time()
-    yield
-    assert time.thread_time() - start < 0.05
+def read_quickly(text: str) -> None:
+    """With work of a few lines and looks for each character: a hundred thousand take 50 ms at most."""
+    assert work(lambda: read_or_refuse(text)) <= 10 * len(text) + 10_000
 
 
-@examples(1_000, suppress_health_check=[HealthCheck.too_slow])
-@given(mutants(CHROMIUM))
-def test_a_changed_offer_is_read_or_refused_in_50_ms(text: str) -> None:
-    with within_50_ms(), contextlib.suppress(BadMessage):
+def read_or_refuse(text: str) -> None:
+    with contextlib.suppress(BadMessage):
         assert read_offer(text).sdp.count("m=") == 2
+
+
+@examples(500, suppress_health_check=[HealthCheck.too_slow])
+@given(mutants(CHROMIUM))
+def test_a_changed_offer_is_read_or_refused_quickly(text: str) -> None:
+    read_quickly(text)
 
 
 @examples(500)
 @given(st.text(max_size=5_000) | st.text("amv=0123456789:/ \r\n", max_size=5_000))
 def test_noise_is_refused(text: str) -> None:
-    with within_50_ms(), pytest.raises(BadMessage):
+    with pytest.raises(BadMessage):
         read_offer(text)
+    read_quickly(text)
 
 
 @pytest.mark.parametrize(
     "line", ["a=ssrc:1 cname:x", "a=rtpmap:1 a/1", "a=candidate:1 1 udp 1 1.1.1.1 1 typ host", "m=a 1 A a"]
 )
-def test_a_body_of_one_repeated_line_is_refused_in_50_ms(line: str) -> None:
+def test_a_body_of_one_repeated_line_is_refused_quickly(line: str) -> None:
     text = CHROMIUM + (line + "\r\n") * (60_000 // (len(line) + 2))
-    with within_50_ms(), pytest.raises(BadMessage):
+    with pytest.raises(BadMessage):
         read_offer(text)
+    read_quickly(text)
 
 
 # ---------------------------------------------------------------- against a node
@@ -151,6 +155,7 @@ async def _status_of(client: httpx.AsyncClient, text: str) -> int:
 
 
 @pytest.mark.node
+@pytest.mark.alone
 async def test_changed_offers_leave_no_peer_and_cause_no_delay(caplog: pytest.LogCaptureFixture) -> None:
     """Answered peers are closed, no task of aiortc fails, and other clients are served meanwhile."""
     peer = RtcPeer()

@@ -18,10 +18,8 @@ from agent_tts.config.hub import local_folder
 from agent_tts.errors import SettingsError
 from agent_tts.model.config import ModelConfig
 from agent_tts.model.speech import can_fuse
-from tests.measure.parity_distance import Distance, Subject, distances
-from tests.measure.parity_eager import Eager
-from tests.measure.parity_request import Request
-from tests.measure.parity_upstream import Upstream
+from tests.measure.parity_distance import Distance, Request, Subject, distances
+from tests.measure.parity_subjects import Eager, Upstream
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 REFERENCES = ("float32", "upstream")

@@ -12,18 +12,13 @@ from typing import get_args
 
 import pytest
 import torch
-import typer
 from torch import Tensor
-from typer.testing import CliRunner
 
 from agent_tts.errors import SettingsError
 from agent_tts.model.config import ModelConfig, ModelType
-from tests.cli.process import environment, measure
-from tests.measure import parity
-from tests.measure.parity_distance import Distance, Subject, distances, logits_distance, signal_distance
-from tests.measure.parity_eager import Eager
-from tests.measure.parity_request import Request
-from tests.measure.parity_upstream import Upstream
+from tests.measure.parity_distance import Distance, Request, Subject, distances, logits_distance, signal_distance
+from tests.measure.parity_subjects import Eager, Upstream
+from tests.measure.test_tools import tool
 from tests.model import oracle
 from tests.model.conftest import Checkpoint, checkpoint
 
@@ -149,9 +144,9 @@ def test_a_missing_reference_implementation_is_an_error_with_advice(
 def test_the_command_prints_and_writes_the_figures(checkpoint: Checkpoint, tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     options = ("--dtype", "float32", "--frames", "3", "--json", str(out))
-    done = measure("parity", "--model", str(checkpoint("custom_voice")), *options, env=environment(OMP_NUM_THREADS="1"))
-    assert done.returncode == 0, done.stderr
-    assert b"eager, float32, cpu: against float32, 3 frames" in done.stdout
+    done = tool("parity", "--model", str(checkpoint("custom_voice")), *options)
+    assert done.exit_code == 0, done.stderr
+    assert "eager, float32, cpu: against float32, 3 frames" in done.stdout
     exact, yardstick = json.loads(out.read_text())["runs"]
     assert {part["snr_db"] for part in exact["parts"]} == {"inf"}
     assert yardstick["tested"] == "eager, bfloat16, cpu"
@@ -164,13 +159,11 @@ def test_the_command_prints_and_writes_the_figures(checkpoint: Checkpoint, tmp_p
         (("--dtype", "float16"), "--dtype float16: must be one of float32, bfloat16"),
         (("--reference", "onnx"), "--reference onnx: must be one of float32, upstream"),
         (("--device", "tpu"), "--device tpu: must be one of cpu"),
-        (("--json", "missing/x"), "--json x: there is no such folder"),
+        (("--json", "{missing}/x"), "--json x: there is no such folder"),
         ((), "neither a folder here nor a hub id"),
     ],
 )
-def test_options_that_cannot_be_compared_are_refused(options: tuple[str, ...], said: str) -> None:
-    app = typer.Typer()
-    app.command()(parity.main)
-    done = CliRunner().invoke(app, ["--model", "nowhere", *options])
+def test_options_that_cannot_be_compared_are_refused(options: tuple[str, ...], said: str, tmp_path: Path) -> None:
+    done = tool("parity", "--model", "nowhere", *(part.format(missing=tmp_path / "missing") for part in options))
     assert done.exit_code == 2
     assert said in " ".join(done.output.split())

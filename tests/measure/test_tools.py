@@ -1,4 +1,4 @@
-"""Every tool has help and refuses invalid options."""
+"""Every tool has help."""
 
 from __future__ import annotations
 
@@ -17,26 +17,11 @@ def tool(name: str, *arguments: str) -> Result:
     return CliRunner().invoke(app, arguments, env={"COLUMNS": "160"}, catch_exceptions=False)
 
 
-@pytest.mark.parametrize(
-    "name", ["agent", "arrivals", "browser", "cancel", "checkpoint", "ends", "parity", "seams", "words"]
-)
+@pytest.mark.parametrize("name", ["browser", "checkpoint", "door_cost", "ends", "parity", "seams", "start", "words"])
 def test_a_tool_has_help(name: str) -> None:
     done = tool(name, "--help")
     assert done.exit_code == 0
     assert "Usage" in done.stdout
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("cancel", "--streams", "0"), "Invalid value for '--streams'"),
-        (("agent", "--calls", "0"), "--calls 0: must be whole numbers from 1"),
-    ],
-)
-def test_invalid_options_are_refused(arguments: tuple[str, ...], said: str) -> None:
-    done = tool(*arguments)
-    assert done.exit_code == 2
-    assert said in done.stderr
 
 
 def test_checkpoint_writes_one_and_lists_the_sizes(tmp_path: Path) -> None:

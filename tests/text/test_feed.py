@@ -1,11 +1,9 @@
-"""Units never change with later text, for any split; time is linear."""
+"""Units never change with later text, for any split; work is linear."""
 
 from __future__ import annotations
 
-import gc
-import time
 import unicodedata
-from itertools import pairwise
+from itertools import pairwise, product
 
 import pytest
 from hypothesis import given
@@ -15,6 +13,7 @@ from agent_tts.directives import Directive, Pause
 from agent_tts.text.feed import Reading, TextFeed, Unit
 from agent_tts.text.units import MAX_CHARS, MAX_CLUSTER, MAX_RUN
 from tests.examples import examples
+from tests.work import more_than_linear
 
 _FLUSH = None  # a flush in a list of pieces
 
@@ -155,27 +154,14 @@ def test_offsets_point_into_the_raw_text_across_pieces() -> None:
     assert speak(["**Hi", "** ", "🎉y", "ou"], clean=True) == [Unit("Hi you", (2, 3, 6, 8, 9, 10))]
 
 
-def _seconds(text: str, *, clean: bool) -> float:
-    """Computing time in s, character by character, the best of three."""
-    best = float("inf")
-    for _ in range(3):
-        feed = TextFeed(Reading(clean=clean))
-        start = time.thread_time()
-        for ch in text:
-            feed.append(ch)
-        feed.flush()
-        best = min(best, time.thread_time() - start)
-    return best
+def test_work_is_linear() -> None:
+    """Character by character."""
 
+    def feed(case: tuple[str, bool], chars: int) -> None:
+        run, clean = case
+        units = TextFeed(Reading(clean=clean))
+        for ch in (run * chars)[:chars]:
+            units.append(ch)
+        units.flush()
 
-@pytest.mark.parametrize("clean", [True, False])
-@pytest.mark.parametrize("run", _RUNS)
-def test_time_is_linear(run: str, clean: bool) -> None:
-    """Four times the text takes less than nine times as long; quadratic work would take sixteen times."""
-    gc.disable()
-    try:
-        short = _seconds((run * 2_000)[:2_000], clean=clean)
-        long = _seconds((run * 8_000)[:8_000], clean=clean)
-    finally:
-        gc.enable()
-    assert long < 9 * short
+    assert not more_than_linear(product(_RUNS, [True, False]), feed, chars=200)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from itertools import pairwise
 
 import pytest
@@ -13,6 +12,7 @@ from agent_tts.directives import Say
 from agent_tts.text.entries import Entry, Lexicon
 from agent_tts.text.lexicon import MAX_HELD, LexiconReader
 from tests.examples import examples
+from tests.work import more_than_linear
 
 _FLUSH = None
 
@@ -163,17 +163,16 @@ def test_white_space_without_end_is_not_held() -> None:
     assert len("".join(map(str, reader.append("new" + " " * 10_000)))) > 9_000
 
 
-@pytest.mark.parametrize("entries", [1, 2_000])
-def test_time_is_linear_in_the_text(entries: int) -> None:
+def test_work_is_linear_in_the_text() -> None:
     """Entries that nearly match at every character; without `MAX_HELD` and `goes_on` this takes minutes."""
-    lexicon = Lexicon.of({"重" * 60 + chr(0x4E00 + number): "x" for number in range(entries)})
 
-    def seconds(length: int) -> float:
-        start = time.perf_counter()
-        assert read(["重" * length], lexicon) == ["重" * length]
-        return time.perf_counter() - start
+    def nearly(entries: int, chars: int) -> None:
+        assert read(["重" * chars], lexicons[entries]) == ["重" * chars]
 
-    assert min(seconds(4_000) for _ in range(3)) < 12 * min(seconds(1_000) for _ in range(3)) + 0.01
+    lexicons = {
+        count: Lexicon.of({"重" * 60 + chr(0x4E00 + number): "x" for number in range(count)}) for count in (1, 2_000)
+    }
+    assert not more_than_linear(lexicons, nearly)
 
 
 def test_a_hyphen_that_does_not_break_the_line_is_one() -> None:

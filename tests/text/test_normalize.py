@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import time
 from itertools import pairwise
 
 import pytest
@@ -13,6 +11,7 @@ from hypothesis import strategies as st
 from agent_tts.text.normalize import MAX_WORD, MAX_WORDS, TABLES, Normalizer, table_of
 from agent_tts.text.spoken.table import cardinal, has_numbers, ordinal
 from tests.examples import examples
+from tests.work import more_than_linear
 
 _FLUSH = None
 
@@ -233,23 +232,9 @@ def test_words_of_a_number_have_the_offsets_of_the_number() -> None:
     assert [spoken[0][1], spoken[2][1], spoken[-2][1], spoken[-1][1]] == [0, 2, 6, 7]
 
 
-@pytest.mark.parametrize("run", ["1 ", "1", "$5 ", "March 5, ", "a ", "1,000", "-", "(1) ", "www.a.", "a@", "1.2.3 "])
-def test_time_is_linear(run: str) -> None:
-    """Four times the text takes less than nine times as long; quadratic work would take sixteen times."""
-
-    def seconds(written: str) -> float:
-        best = float("inf")
-        for _ in range(3):
-            start = time.thread_time()
-            said([written])
-            best = min(best, time.thread_time() - start)
-        return best
-
-    gc.disable()
-    try:
-        assert seconds((run * 4_000)[:4_000]) < 9 * seconds((run * 1_000)[:1_000])
-    finally:
-        gc.enable()
+def test_work_is_linear() -> None:
+    runs = ["1 ", "1", "$5 ", "March 5, ", "a ", "1,000", "-", "(1) ", "www.a.", "a@", "1.2.3 "]
+    assert not more_than_linear(runs, lambda run, chars: said([(run * chars)[:chars]]))
 
 
 def test_every_table_can_write_its_numbers() -> None:
