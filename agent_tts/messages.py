@@ -8,9 +8,11 @@ engine lives, so that late events of an ended request are recognised. Each engin
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Generic, Literal, NamedTuple, TypeVar
+from typing import Generic, Literal, NamedTuple, Protocol, TypeVar
 
 from agent_tts.directives import Directive
+from agent_tts.engine_info import EngineInfo
+from agent_tts.options import EngineOptions
 
 K = TypeVar("K", int, str)
 O = TypeVar("O")  # noqa: E741
@@ -186,3 +188,79 @@ class Finished(_Message[K]):
     ttfa_ms: float | None = None  # first text to first audio; None without audio
     rtf: float | None = None  # engine time / audio time; None without audio
     context_no: int = 0  # as in `Started`
+
+
+# ---------------------------------------------------------------- between a front and an engine process alone
+
+
+@dataclass(frozen=True, slots=True)
+class EnginePing:
+    """Heartbeat, answered by the engine loop between two steps."""
+
+    nonce: int
+
+
+@dataclass(frozen=True, slots=True)
+class StopEngine:
+    """Close the engine and end its process."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineReady:
+    """The engine is loaded and takes requests."""
+
+    info: EngineInfo
+    queue: int  # requests that may wait for a slot
+    window: int  # maximum frames of a request beyond its `Credit`
+
+
+@dataclass(frozen=True, slots=True)
+class Stages(_Message[int]):
+    """When a request passed the stages before its first audio, which follows; only where `telemetry.stages` is on.
+
+    Seconds on the monotonic clock, which the processes of a machine share.
+    """
+
+    taken: float  # the engine's loop took its first text
+    scheduled: float  # the first step began that may use the text
+    stepped: float  # the step began that made the audio; it may be the same one
+    launching: float  # the step's inputs are on the device; its frame is launched
+    launched: float
+    computed: float  # the device had computed it
+    read_back: float  # the host had read it
+    handed_out: float
+
+
+@dataclass(frozen=True, slots=True)
+class EnginePong:
+    """Answer to `EnginePing`."""
+
+    nonce: int
+    speaking: int  # slots in use
+    queued: int
+    step_ms: float  # longest step since the last pong
+    worker_deaths: int = 0  # since the last pong: processes of the engine's own that ended
+    texts_dropped: int = 0  # since the last pong: pieces of a text that were left out, because they end such a process
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLoad:
+    """How busy an engine of several fronts is, for one of them; sent after changes, at most every 50 ms."""
+
+    speaking: int  # slots in use, by any front
+    queued: int
+    others: int  # open requests of the other fronts
+
+
+class Send(Protocol):
+    """Sends a command to an engine, and never blocks. What `waits` does so a few ms, for others to leave with it."""
+
+    def __call__(self, command: EngineCommand, *, waits: bool = False) -> None: ...
+
+
+StepCommand = Open[int, EngineOptions] | Append[int] | Flush[int] | End[int] | Cancel[int]
+StepEvent = Audio[int] | Words[int] | Flushed[int] | Starved[int] | Finished[int]
+RequestCommand = StepCommand | Credit[int]
+RequestEvent = Started[int] | Stages | Audio[int] | Words[int] | Flushed[int] | Finished[int]
+EngineCommand = RequestCommand | EnginePing | StopEngine
+EngineEvent = EngineReady | RequestEvent | EnginePong | EngineLoad

@@ -77,7 +77,7 @@ class AnyVoice:
 
 
 # A voice resolved by `speech.routing`. The wire distinguishes the classes by their field names.
-ResolvedVoice = NamedVoice | StoredVoices | DesignedVoice | EmbeddedVoice | AnyVoice
+ResolvedVoice = AnyVoice | NamedVoice | StoredVoices | DesignedVoice | EmbeddedVoice
 
 
 TextMode = Literal["live", "whole", "auto"]

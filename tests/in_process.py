@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from agent_tts.engine.loop import EngineLoop
-from agent_tts.events import EngineCommand, EngineEvent
+from agent_tts.messages import EngineCommand, EngineEvent
 
 
 class InProcessEngine:

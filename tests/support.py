@@ -20,8 +20,8 @@ from agent_tts.engine.loop import EngineLoop, policy
 from agent_tts.engine.scheduler import Scheduler
 from agent_tts.engine.tone import ToneEngine
 from agent_tts.engine_info import Model
-from agent_tts.events import EngineEvent
 from agent_tts.ipc.front_messages import Place
+from agent_tts.messages import EngineEvent
 from agent_tts.serve.access.ledger_client import NodeLedger
 from agent_tts.serve.app import Extension, create_app
 from agent_tts.serve.dictionaries import Dictionaries

@@ -185,7 +185,7 @@ class Replica:
 def _settings(options: dict[str, Any], host: str) -> Settings:
     """The settings of a node that others reach at `host`. Raises `SettingsError`."""
     if "settings" in options:
-        return Settings.model_validate_json(options["settings"])
+        return Settings.model_validate(options["settings"])
     config = options.get("config")
     return load_settings(None if config is None else find_config(config), options.get("set", {}) | {"host": host})
 

@@ -197,10 +197,10 @@ class KeptNode:
 
     @property
     def _digest(self) -> str:
-        return hashlib.sha256(with_secrets(self._settings).encode()).hexdigest()
+        return hashlib.sha256(json.dumps(with_secrets(self._settings)).encode()).hexdigest()
 
     def _launch(self) -> Record:
-        values = json.loads(with_secrets(self._settings))
+        values = with_secrets(self._settings)
         key = secrets.token_urlsafe(32) if self._settings.auth.locked else None
         port = _free_port(self._host, FIRST_PORT + self._place)
         name = f"{re.sub('[^a-z0-9]', '-', self._host.lower())}-{port}"

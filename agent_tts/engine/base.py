@@ -1,104 +1,15 @@
-"""The interface of an engine: slots that speak, one 80 ms frame a step."""
+"""The interface of an engine: requests in slots that speak, one 80 ms frame a step."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from agent_tts.directives import Directive
 from agent_tts.engine_info import EngineInfo
-from agent_tts.events import CutReason, WordTime
-from agent_tts.options import EngineOptions
-
-# ---------------------------------------------------------------- inputs of a step
-
-
-@dataclass(frozen=True, slots=True)
-class StartRequest:
-    """Give a free slot to a request. `epoch` is the request's id, echoed in every output."""
-
-    slot: int
-    epoch: int
-    options: EngineOptions
-
-
-@dataclass(frozen=True, slots=True)
-class AddText:
-    """More text for a slot, and what comes right after it.
-
-    `flush`: all of it so far is complete words. `last`: no more will come.
-    """
-
-    slot: int
-    text: str
-    flush: bool = False
-    last: bool = False
-    directive: Directive | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ReleaseSlot:
-    """Take the slot back at once; no output of its request may follow."""
-
-    slot: int
-
-
-StepInput = StartRequest | AddText | ReleaseSlot
-
-# ---------------------------------------------------------------- outputs of a step
-
-
-@dataclass(frozen=True, slots=True)
-class _SlotOutput:
-    slot: int
-    epoch: int
-
-
-@dataclass(frozen=True, slots=True)
-class FrameOutput(_SlotOutput):
-    """80 ms of pcm_s16le; the first after a pause or flush, or of a piece of the text, and the last may be shorter."""
-
-    pcm: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class AlignedOutput(_SlotOutput):
-    """Exact times of words of the request's text, given out before the frame in which they start."""
-
-    words: tuple[WordTime, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class FlushedOutput(_SlotOutput):
-    """All audio of the text up to an `AddText(flush=True)` has been given out; one for each of these, in order."""
-
-
-@dataclass(frozen=True, slots=True)
-class StarvedOutput(_SlotOutput):
-    """The slot has nothing to speak until more text comes: leave it out of `run` until then."""
-
-
-@dataclass(frozen=True, slots=True)
-class DoneOutput(_SlotOutput):
-    """All is spoken (`length`: but for some of the text). The scheduler answers with `ReleaseSlot`."""
-
-    length: bool = False
-    cut: tuple[CutReason, ...] = ()  # why pieces of the text were ended; each reason once
-
-
-@dataclass(frozen=True, slots=True)
-class FailedOutput(_SlotOutput):
-    """The request of this slot failed, no other. The scheduler answers with `ReleaseSlot`."""
-
-    code: str  # a code of the wire protocol
-    message: str  # safe to show to a client
-
-
-StepOutput = FrameOutput | AlignedOutput | FlushedOutput | StarvedOutput | DoneOutput | FailedOutput
+from agent_tts.messages import StepCommand, StepEvent
 
 
 class Faults(NamedTuple):
@@ -129,18 +40,22 @@ class Engine(Protocol):
     is_timed: bool = False
     times: StepTimes | None = None
 
-    def step(self, inputs: Sequence[StepInput], run: Collection[int]) -> list[StepOutput]:
-        """Apply `inputs` in their order, then speak one frame in every slot of `run`.
+    def step(self, commands: Sequence[StepCommand], run: Collection[int]) -> list[StepEvent]:
+        """Apply `commands` in their order, then speak one frame of every request of `run`, which are ids.
 
-        A slot of `run` yields a `FrameOutput`, `StarvedOutput`, `DoneOutput` or `FailedOutput`: in this call, or in
-        the next one where steps overlap; the epoch tells the request. A step must be shorter than a frame (80 ms).
+        An `Open` gets the lowest free slot, and there is one; `Cancel` takes it back: no event of the request may
+        follow. It is also the answer to `Finished`, which is a request's last event.
+
+        A request of `run` yields `Audio` of one frame, `Starved` or `Finished`: in this call, or in the next one where
+        steps overlap. Exact times of words come before the audio in which they start, `Flushed` right after the audio
+        before its flush. A step must be shorter than a frame (80 ms).
         """
         ...
 
     def next_step_in_s(self) -> float | None:
-        """None if all outputs have been given; otherwise the seconds after which to call `step` again.
+        """None if all events have been given; otherwise the seconds after which to call `step` again.
 
-        Outputs of the last step, or work, are pending then. The time is short enough for the next step to begin when
+        Events of the last step, or work, are pending then. The time is short enough for the next step to begin when
         this one ends, and long enough to take in commands that arrive until then.
         """
         return None

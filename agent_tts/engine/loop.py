@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from agent_tts import events
 from agent_tts.config.settings import Settings
-from agent_tts.engine.base import Engine, StepOutput
-from agent_tts.engine.scheduler import Policy, Scheduler, Step
-from agent_tts.engine.stages import Stages
-from agent_tts.events import EngineCommand, EngineEvent, EngineReady
+from agent_tts.engine.admission import Policy
+from agent_tts.engine.base import Engine
+from agent_tts.engine.scheduler import Scheduler, Step
+from agent_tts.engine.stages import StageLog
+from agent_tts.messages import EngineCommand, EngineEvent, EnginePing, EnginePong, EngineReady, StepEvent, StopEngine
 
 
 def policy(settings: Settings, slots: int, batch_sizes: tuple[int, ...] = ()) -> Policy:
@@ -47,14 +47,14 @@ class EngineLoop:
         self._engine = engine
         engine.is_timed = tells_stages
         # None where nobody is told of them.
-        self._stages = Stages(clock) if tells_stages else None
+        self._stages = StageLog(clock) if tells_stages else None
         self._scheduler = scheduler
         self._clock = clock
         # Pings to answer after the next step, which proves that the loop itself runs.
         self._pings: list[int] = []
         # Longest step since the last pong, in seconds.
         self._longest_s = 0.0
-        # The step whose outputs are still to come; empty or one.
+        # The step whose events are still to come; empty or one.
         self._in_flight: list[Step] = []
         # When the engine last returned from a step.
         self._returned_at = 0.0
@@ -68,43 +68,21 @@ class EngineLoop:
         policy = self._scheduler.policy
         return EngineReady(self._engine.info, policy.queue, policy.window_frames)
 
-    def submit(self, command: EngineCommand, first_id: int = 0) -> None:
-        """Take a command; it has its effect in the next `step`.
-
-        Args:
-            first_id: added to the command's `request_id`. Fronts that share the engine have ids of their own each.
-        """
-        match command:
-            case events.GrantCredit(request_id=request_id, frames=frames):
-                self._scheduler.grant_credit(first_id + request_id, frames)
-            case events.AppendText(request_id=request_id, text=text):
-                self._scheduler.append(first_id + request_id, text)
-                if self._stages is not None:
-                    self._stages.taken(first_id + request_id)
-            case events.Direct(request_id=request_id, directive=directive):
-                self._scheduler.direct(first_id + request_id, directive)
-            case events.OpenRequest(request_id=request_id, options=options, owner=owner):
-                waits, waited_s = command.waits, command.waited_ms / 1_000
-                self._scheduler.open(
-                    first_id + request_id, options, self._clock(), owner, waits=waits, waited_s=waited_s
-                )
-                if self._stages is not None:
-                    self._stages.opened(first_id + request_id)
-            case events.EndText(request_id=request_id):
-                self._scheduler.end(first_id + request_id)
-            case events.FlushText(request_id=request_id, flush_id=flush_id):
-                self._scheduler.flush(first_id + request_id, flush_id)
-            case events.CancelRequest(request_id=request_id):
-                self._scheduler.cancel(first_id + request_id)
-            case events.EnginePing(nonce=nonce):
-                self._pings.append(nonce)
-            case events.StopEngine():
-                self.stopped = True
+    def submit(self, command: EngineCommand) -> None:
+        """Take a command; it has its effect in the next `step`."""
+        if isinstance(command, EnginePing):
+            self._pings.append(command.nonce)
+        elif isinstance(command, StopEngine):
+            self.stopped = True
+        else:
+            self._scheduler.take(command, self._clock())
+            if self._stages is not None:
+                self._stages.take(command)
 
     @property
     def load(self) -> tuple[int, int]:
         """Slots in use, and requests that wait for one."""
-        return self._scheduler.speaking, self._scheduler.queued
+        return self._scheduler.load
 
     def step(self) -> list[EngineEvent]:
         """Run the engine's step if one is due, and answer pings. An exception means that the engine is lost."""
@@ -117,7 +95,7 @@ class EngineLoop:
             self._engine.tidy()
         for nonce in self._pings:
             step_ms = round(self._longest_s * 1_000, 3)
-            new.append(events.EnginePong(nonce, *self.load, step_ms, *self._engine.take_faults()))
+            new.append(EnginePong(nonce, *self._scheduler.load, step_ms, *self._engine.take_faults()))
             self._longest_s = 0.0
         self._pings.clear()
         return new
@@ -154,16 +132,16 @@ class EngineLoop:
         begun = self._returned_at if self._in_flight else now
         step = self._scheduler.schedule(now)
         if self._stages is not None:
-            self._stages.scheduled([request.id for request in step.requests], now)
-        outputs: list[StepOutput] = []
+            self._stages.schedule(step.run, now)
+        spoken: list[StepEvent] = []
         done = [*self._in_flight, step]
-        if step.inputs or step.requests or self._in_flight:
-            outputs = self._engine.step(step.inputs, step.run)
+        if step.commands or step.requests or self._in_flight:
+            spoken = self._engine.step(step.commands, step.run)
             self._in_flight = [done.pop()] if self._engine.next_step_in_s() is not None else []
         self._returned_at = self._clock()
         step_s = self._returned_at - begun
         self._longest_s = max(self._longest_s, step_s)
-        new = self._scheduler.update(outputs, done, self._returned_at, step_s / max(1, len(done)))
+        new: list[EngineEvent] = [*self._scheduler.update(spoken, done, self._returned_at, step_s / max(1, len(done)))]
         return new if self._stages is None else self._stages.tell(new, now, self._engine.times)
 
     def close(self) -> None:

@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-import time
+import heapq
 import traceback
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import replace
-from enum import Enum
+from collections.abc import Callable, Collection, Sequence
 from typing import Generic, Protocol, TypeVar
 
 from loguru import logger
 
 from agent_tts.directives import Directive, Pause
-from agent_tts.engine.base import (
-    AddText,
-    DoneOutput,
-    FailedOutput,
-    FlushedOutput,
-    FrameOutput,
-    ReleaseSlot,
-    StartRequest,
-    StarvedOutput,
-    StepInput,
-    StepOutput,
-)
 from agent_tts.engine_info import FRAME_BYTES, SAMPLE_RATE
 from agent_tts.errors import SpeechError
+from agent_tts.messages import (
+    Append,
+    Audio,
+    Cancel,
+    End,
+    Finished,
+    Flush,
+    Flushed,
+    Open,
+    Starved,
+    StepCommand,
+    StepEvent,
+)
+from agent_tts.options import EngineOptions
 from agent_tts.text.chars import SOUND
 from agent_tts.text.directives import Directives, in_letters
 from agent_tts.text.feed import Reading, TextFeed, Unit, spelled
@@ -34,44 +34,49 @@ from agent_tts.text.feed import Reading, TextFeed, Unit, spelled
 READ_CHARS = 128  # of text at once: 0.4 ms of words, 1.5 ms of digits that are spoken as words
 READ_S = 0.005  # of a step, for the texts of all slots; those that are left read theirs in the next steps
 
+Opened = Open[int, EngineOptions]
+Point = Directive | Flush[int] | End[int]  # what stands between two texts, or behind the last
+
 
 class Feed:
     """Text of one request, in chunks of `READ_CHARS`, so that no step has to read a long text at once."""
 
-    def __init__(self, opened: StartRequest) -> None:
-        self.slot = opened.slot
-        self.epoch = opened.epoch
-        # Text that is not read yet. Bounded by the front's limits of a context's characters and unanswered flushes.
-        self._unread: deque[AddText] = deque()
+    def __init__(self, opened: Opened, slot: int) -> None:
+        self.id = opened.id
+        self.slot = slot
+        # Text that is not read yet, each with what comes right after it, if that has come. Bounded by the front's
+        # limits of a context's characters and unanswered flushes.
+        self._unread: deque[tuple[str, Point | None]] = deque()
         # When a chunk was last read; 0 before the first. Those that have waited the longest are the next to read.
         self.read_at = 0.0
 
-    def take_text(self, text: AddText) -> None:
-        """More text, with what comes after it. Small pieces that wait are read together."""
-        if self._unread and not (self._unread[-1].flush or self._unread[-1].last or self._unread[-1].directive):
-            text = replace(text, text=self._unread.pop().text + text.text)
-        *before, last = range(0, len(text.text), READ_CHARS) or (0,)
-        self._unread += [AddText(text.slot, text.text[start : start + READ_CHARS]) for start in before]
-        self._unread.append(replace(text, text=text.text[last:]))
+    def take(self, command: Append[int] | Flush[int] | End[int]) -> None:
+        """More text, or what comes after it. Small pieces that wait are read together."""
+        content = command.content if isinstance(command, Append) else command
+        text, point = (content, None) if isinstance(content, str) else ("", content)
+        if self._unread and self._unread[-1][1] is None:
+            text = self._unread.pop()[0] + text
+        *before, last = range(0, len(text), READ_CHARS) or (0,)
+        self._unread += [(text[start : start + READ_CHARS], None) for start in before]
+        self._unread.append((text[last:], point))
 
-    def next_chunk(self) -> AddText:
-        """The next chunk of the text, to read now. There must be one."""
-        self.read_at = time.monotonic()
+    def next_chunk(self, now: float) -> tuple[str, Point | None]:
+        """The next chunk of the text, to read now, with what comes right after it. There must be one."""
+        self.read_at = now
         return self._unread.popleft()
 
 
 class Outlet:
     """One request's audio that is not handed out yet, and the flush points in it."""
 
-    def __init__(self, slot: int, epoch: int) -> None:
-        self.slot = slot
-        self.epoch = epoch
+    def __init__(self, request_id: int) -> None:
+        self._id = request_id
         # Frames handed out.
         self.frames = 0
         # pcm_s16le to hand out.
         self._pcm = bytearray()
-        # For each unanswered flush: the number of frames before it.
-        self._flushes: deque[int] = deque()
+        # Unanswered flushes, each with the number of frames before it.
+        self._flushes: deque[tuple[int, str | None]] = deque()
         # Whether `_pcm` is all that is left.
         self._ended = False
 
@@ -98,33 +103,25 @@ class Outlet:
         """Append a pause."""
         self._pcm += bytes(2 * (pause.ms * SAMPLE_RATE // 1_000))
 
-    def flush(self) -> None:
+    def flush(self, flush_id: str | None) -> None:
         """A flush is answered after all audio so far, whose last frame is filled up with silence."""
         self._pcm += bytes(-len(self._pcm) % FRAME_BYTES)
-        self._flushes.append(self.frames + self.ready)
+        self._flushes.append((self.frames + self.ready, flush_id))
 
     def end(self) -> None:
         """No more audio will come; the last frame may be shorter."""
         self._ended = True
 
-    def hand_out(self) -> list[StepOutput]:
+    def hand_out(self) -> list[StepEvent]:
         """The next frame, if there is one, and the flushes that it answers."""
-        outputs: list[StepOutput] = []
+        new: list[StepEvent] = []
         if self.ready or (self._ended and self._pcm):
-            outputs.append(FrameOutput(self.slot, self.epoch, bytes(self._pcm[:FRAME_BYTES])))
+            new.append(Audio(self._id, bytes(self._pcm[:FRAME_BYTES])))
             del self._pcm[:FRAME_BYTES]
             self.frames += 1
-        while self._flushes and self._flushes[0] <= self.frames:
-            self._flushes.popleft()
-            outputs.append(FlushedOutput(self.slot, self.epoch))
-        return outputs
-
-
-class Mark(Enum):
-    """A point in the text."""
-
-    FLUSH = "flush"
-    END = "end"
+        while self._flushes and self._flushes[0][0] <= self.frames:
+            new.append(Flushed(self._id, self._flushes.popleft()[1]))
+        return new
 
 
 class SlotFeed(Feed, Outlet):
@@ -134,41 +131,35 @@ class SlotFeed(Feed, Outlet):
     """
 
     def __init__(
-        self, opened: StartRequest, language: str, first_words: int = 2, directives: Directives | None = None
+        self, opened: Opened, slot: int, language: str, first_words: int = 2, directives: Directives | None = None
     ) -> None:
-        Feed.__init__(self, opened)
-        Outlet.__init__(self, opened.slot, opened.epoch)
-        # See `pending`.
-        self._pending: deque[Unit | Directive | Mark] = deque()
+        Feed.__init__(self, opened, slot)
+        Outlet.__init__(self, opened.id)
+        # What the engine has to speak next, in order.
+        self.pending: deque[Unit | Point] = deque()
         # Cuts the text into units that later text cannot change.
         self._text = TextFeed(Reading.of(opened.options, language), first_words=first_words, directives=directives)
 
-    @property
-    def pending(self) -> deque[Unit | Directive | Mark]:
-        """What the engine has to speak next, in order.
-
-        If nothing waits, this reads one chunk of the text, which may yield nothing to speak yet.
-        """
-        if not self._pending and self._unread:
-            text = self.next_chunk()
-            self._pending += self._text.append(text.text)
-            if text.directive:
-                self._pending += self._text.direct(text.directive)
-            if text.flush:
-                self._pending += [*self._text.flush(), Mark.FLUSH]
-            if text.last:
-                self._pending += [*self._text.flush(), Mark.END]
-        return self._pending
+    def read(self, now: float) -> deque[Unit | Point]:
+        """`pending`. If nothing waits, this reads one chunk of the text, which may yield nothing to speak yet."""
+        if not self.pending and self._unread:
+            text, point = self.next_chunk(now)
+            self.pending += self._text.append(text)
+            if isinstance(point, Flush | End):
+                self.pending += [*self._text.flush(), point]
+            elif point:
+                self.pending += self._text.direct(point)
+        return self.pending
 
     @property
     def has_to_read(self) -> bool:
-        """Whether `pending` would read."""
-        return not self._pending and bool(self._unread)
+        """Whether `read` would read."""
+        return not self.pending and bool(self._unread)
 
     @property
     def dry(self) -> bool:
         """Whether there is nothing to speak and no unread text."""
-        return not (self._pending or self._unread)
+        return not (self.pending or self._unread)
 
     def ipa(self, unit: Unit) -> tuple[str, ...]:
         """The words of a unit that are given in IPA, in order."""
@@ -187,23 +178,23 @@ class SlotFeed(Feed, Outlet):
         offset = unit.offsets[index]
         return offset + (len(self._text.sounds[offset].text) if unit.text[index] == SOUND else 1)
 
-    def mark(self, mark: Mark | Directive) -> None:
-        """All audio before `mark` has been written."""
-        if isinstance(mark, Pause):
-            self.rest(mark)
-        elif mark is Mark.END:
+    def mark(self, point: Point) -> None:
+        """All audio before `point` has been written."""
+        if isinstance(point, Pause):
+            self.rest(point)
+        elif isinstance(point, End):
             self.end()
-        elif mark is Mark.FLUSH:
-            self.flush()
+        elif isinstance(point, Flush):
+            self.flush(point.flush_id)
 
-    def hand_out(self) -> list[StepOutput]:
+    def hand_out(self) -> list[StepEvent]:
         """The next frame and what follows it, or why there is none; nothing if the engine still has text to speak."""
-        outputs = super().hand_out()
+        new = super().hand_out()
         if self.finished:
-            outputs.append(DoneOutput(self.slot, self.epoch))
-        elif self.dry and not any(isinstance(output, FrameOutput) for output in outputs):
-            outputs.append(StarvedOutput(self.slot, self.epoch))
-        return outputs
+            new.append(Finished(self.id, "end"))
+        elif self.dry and not any(isinstance(event, Audio) for event in new):
+            new.append(Starved(self.id))
+        return new
 
 
 class SlotRequest(Protocol):
@@ -217,60 +208,70 @@ RequestT = TypeVar("RequestT", bound=SlotRequest)
 
 
 class SlotTable(Generic[RequestT]):
-    """Which request has which slot. An error of one request ends that request alone."""
+    """Which request has which slot. An error of one request ends that request alone.
 
-    def __init__(self, count: int, make: Callable[[StartRequest], RequestT]) -> None:
+    `make` makes a request in its slot, `free` is told of each slot that is taken back.
+    """
+
+    def __init__(
+        self, count: int, make: Callable[[Opened, int], RequestT], free: Callable[[int], None] = lambda slot: None
+    ) -> None:
         self._make = make
-        # The request of each slot; None if it is free, or its request has failed or is done.
-        self._requests: list[RequestT | None] = [None] * count
+        self._told_free = free
+        # Free slots, a heap: the lowest is next, so that few requests make a small batch.
+        self._free = list(range(count))
+        # By id: the slot, until it is taken back; and the request, unless it has failed or is done.
+        self._slots: dict[int, int] = {}
+        self._requests: dict[int, RequestT] = {}
 
-    def apply(self, inputs: Sequence[StepInput]) -> list[StepOutput]:
+    def apply(self, commands: Sequence[StepCommand]) -> list[StepEvent]:
         """Give slots to requests, text to their feeds, and take slots back."""
-        outputs: list[StepOutput] = []
-        for one in inputs:
-            match one:
-                case StartRequest(slot=slot, epoch=epoch):
-                    self._requests[slot] = None
-                    try:
-                        self._requests[slot] = self._make(one)
-                    except Exception as error:  # noqa: BLE001
-                        outputs.append(_failed(slot, epoch, error))
-                case AddText(slot=slot):
-                    if request := self._requests[slot]:
-                        request.feed.take_text(one)
-                case ReleaseSlot(slot=slot):
-                    self._requests[slot] = None
-        return outputs
+        new: list[StepEvent] = []
+        for command in commands:
+            if isinstance(command, Open):
+                slot = self._slots[command.id] = heapq.heappop(self._free)
+                try:
+                    self._requests[command.id] = self._make(command, slot)
+                except Exception as error:  # noqa: BLE001
+                    new.append(_failed(command.id, slot, error))
+            elif isinstance(command, Cancel):
+                self._requests.pop(command.id, None)
+                slot = self._slots.pop(command.id)
+                heapq.heappush(self._free, slot)
+                self._told_free(slot)
+            elif request := self._requests.get(command.id):
+                request.feed.take(command)
+        return new
 
     def requests(self, run: Collection[int] | None = None) -> list[RequestT]:
-        """The requests of these slots, or of all."""
-        found: Iterable[RequestT | None] = self._requests if run is None else (self._requests[slot] for slot in run)
+        """The requests of these ids, or all."""
+        found = self._requests.values() if run is None else map(self._requests.get, run)
         return [request for request in found if request is not None]
 
     def has(self, request: RequestT) -> bool:
         """Whether the request still has its slot."""
-        return self._requests[request.feed.slot] is request
+        return self._requests.get(request.feed.id) is request
 
-    def guard(self, request: RequestT, act: Callable[[], list[StepOutput] | None]) -> list[StepOutput]:
-        """The outputs of `act`, or the request's failure; the slot is cleared after the request's last output."""
+    def guard(self, request: RequestT, act: Callable[[], list[StepEvent] | None]) -> list[StepEvent]:
+        """What `act` gives, or the request's failure; nothing is done for a request behind its last event."""
         feed = request.feed
         try:
-            outputs = act() or []
+            new = act() or []
         except Exception as error:  # noqa: BLE001
-            outputs = [_failed(feed.slot, feed.epoch, error)]
-        if outputs and isinstance(outputs[-1], DoneOutput | FailedOutput):
-            self._requests[feed.slot] = None
-        return outputs
+            new = [_failed(feed.id, feed.slot, error)]
+        if new and isinstance(new[-1], Finished):
+            del self._requests[feed.id]
+        return new
 
     def clear(self) -> None:
-        """Clear all slots."""
-        self._requests = [None] * len(self._requests)
+        """Forget all requests."""
+        self._requests.clear()
 
 
-def _failed(slot: int, epoch: int, error: Exception) -> FailedOutput:
+def _failed(request_id: int, slot: int, error: Exception) -> Finished[int]:
     """The failure of one request. A fault is logged by its type and place, without any of the text."""
     if isinstance(error, SpeechError):
-        return FailedOutput(slot, epoch, error.code, error.message)
+        return Finished(request_id, "error", code=error.code, message=error.message)
     where = "".join(traceback.format_tb(error.__traceback__))
     logger.error("slot {} failed: {}\n{}", slot, type(error).__name__, where)
-    return FailedOutput(slot, epoch, "internal", "the engine failed on this context")
+    return Finished(request_id, "error", code="internal", message="the engine failed on this context")

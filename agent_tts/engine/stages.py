@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from agent_tts.engine.base import StepTimes
-from agent_tts.events import EngineEvent, RequestAudio, RequestFinished, RequestStages
+from agent_tts.messages import Append, Audio, EngineEvent, Finished, Open, RequestCommand, Stages
 
 
 @dataclass(slots=True)
@@ -17,23 +17,23 @@ class _Passed:
     scheduled: float | None = None
 
 
-class Stages:
+class StageLog:
     """Watches every request from its opening to its first audio, or its end."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._waiting: dict[int, _Passed] = {}
 
-    def opened(self, request_id: int) -> None:
-        """The request was opened."""
-        self._waiting[request_id] = _Passed()
+    def take(self, command: RequestCommand) -> None:
+        """The command was taken."""
+        if isinstance(command, Open):
+            self._waiting[command.id] = _Passed()
+        elif isinstance(command, Append) and isinstance(command.content, str):
+            request = self._waiting.get(command.id)
+            if request is not None and request.taken is None:
+                request.taken = self._clock()
 
-    def taken(self, request_id: int) -> None:
-        """Text of the request was taken."""
-        if (request := self._waiting.get(request_id)) is not None and request.taken is None:
-            request.taken = self._clock()
-
-    def scheduled(self, request_ids: Iterable[int], began: float) -> None:
+    def schedule(self, request_ids: Iterable[int], began: float) -> None:
         """These requests are in a step."""
         for request_id in request_ids:
             request = self._waiting.get(request_id)
@@ -50,11 +50,11 @@ class Stages:
         now = self._clock()
         told: list[EngineEvent] = []
         for event in events:
-            if isinstance(event, RequestAudio | RequestFinished):
-                request = self._waiting.pop(event.request_id, None)
-                if isinstance(event, RequestAudio) and request is not None and request.scheduled is not None:
+            if isinstance(event, Audio | Finished):
+                request = self._waiting.pop(event.id, None)
+                if isinstance(event, Audio) and request is not None and request.scheduled is not None:
                     assert request.taken is not None
                     step = times or StepTimes(began, began, began, now, now)
-                    told.append(RequestStages(event.request_id, request.taken, request.scheduled, *step, now))
+                    told.append(Stages(event.id, request.taken, request.scheduled, *step, now))
             told.append(event)
         return told

@@ -15,7 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from hashlib import blake2s
 from typing import NoReturn
 
@@ -24,10 +24,11 @@ from numpy.typing import NDArray
 
 from agent_tts.config.settings import Settings, Tone
 from agent_tts.directives import Prosody
-from agent_tts.engine.base import DoneOutput, Engine, StartRequest, StepInput, StepOutput, to_pcm16
+from agent_tts.engine.base import Engine, to_pcm16
 from agent_tts.engine.gain import Levels
-from agent_tts.engine.slots import READ_S, Mark, SlotFeed, SlotTable
+from agent_tts.engine.slots import READ_S, Opened, SlotFeed, SlotTable
 from agent_tts.engine_info import FRAME_SAMPLES, SAMPLE_RATE, EngineInfo, Voice
+from agent_tts.messages import End, Finished, StepCommand, StepEvent
 from agent_tts.options import EngineOptions, NamedVoice
 from agent_tts.text.directives import Ability, Directives
 from agent_tts.text.feed import Unit
@@ -56,19 +57,19 @@ class ToneEngine(Engine):
             aliases=ALIASES,
         )
         levels = Levels()
-        self._slots = SlotTable(slots, lambda opened: _ToneRequest(opened, settings.tone, levels))
+        self._slots = SlotTable(slots, lambda opened, slot: _ToneRequest(opened, slot, settings.tone, levels))
 
-    def step(self, inputs: Sequence[StepInput], run: Collection[int]) -> list[StepOutput]:
+    def step(self, commands: Sequence[StepCommand], run: Collection[int]) -> list[StepEvent]:
         """See `Engine.step`. Raises only scripted faults of the whole engine."""
-        outputs = self._slots.apply(inputs)
+        new = self._slots.apply(commands)
         reading_s = 0.0
         for request in sorted(self._slots.requests(run), key=lambda request: request.feed.read_at):
             request.strike_engine()
             reads, began = request.feed.has_to_read, time.monotonic()
             if not reads or reading_s < READ_S:
-                outputs += self._slots.guard(request, request.speak)
+                new += self._slots.guard(request, partial(request.speak, began))
             reading_s += reads * (time.monotonic() - began)
-        return outputs
+        return new
 
     def close(self) -> None:
         """Free everything. Idempotent."""
@@ -78,10 +79,10 @@ class ToneEngine(Engine):
 class _ToneRequest:
     """A request in its slot: the words that are still to sound, and how."""
 
-    def __init__(self, opened: StartRequest, settings: Tone, levels: Levels) -> None:
+    def __init__(self, opened: Opened, slot: int, settings: Tone, levels: Levels) -> None:
         options = opened.options
         language = "en" if options.language == "auto" else options.language
-        self.feed = SlotFeed(opened, language, directives=Directives(PERFORMS))
+        self.feed = SlotFeed(opened, slot, language, directives=Directives(PERFORMS))
         # The scripted fault; None if there is none or none is allowed.
         self._fault = Fault.parse(options.instructions) if settings.scripted_faults else None
         # Samples of a character at the request's own speed, and how the present part differs from it.
@@ -106,19 +107,19 @@ class _ToneRequest:
         elif fault.at == self.feed.frames:
             fault.strike(OF_ENGINE)
 
-    def speak(self) -> list[StepOutput]:
+    def speak(self, now: float) -> list[StepEvent]:
         """The next frame, or why there is none."""
         feed, fault = self.feed, self._fault
         endless = False
         if fault is not None and fault.at <= feed.frames:
             fault.strike(OF_SLOT)
             if fault.kind == DONE_AT:
-                return [DoneOutput(feed.slot, feed.epoch)]
+                return [Finished(feed.id, "end")]
             endless = fault.kind == NEVER_END
-        while not feed.ready and (self._words or feed.pending or endless):
+        while not feed.ready and (self._words or feed.read(now) or endless):
             if self._words:
                 feed.write(self._sound(self._words.popleft()))
-            elif endless and (not feed.pending or feed.pending[0] is Mark.END):
+            elif endless and (not feed.read(now) or isinstance(feed.pending[0], End)):
                 self._words.append("on-and-on")
             elif isinstance(item := feed.pending.popleft(), Unit):
                 self._words += item.text.split()

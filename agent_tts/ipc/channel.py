@@ -22,7 +22,7 @@ from loguru import logger
 
 from agent_tts.errors import RETRY_MS, AtCapacity, Internal, SpeechError, from_code
 from agent_tts.ipc.front_messages import Question
-from agent_tts.ipc.wire import Decoder, WireError, frame, from_json, to_json
+from agent_tts.ipc.wire import WireError, decode, frame, from_json, to_json
 from agent_tts.system import open_files
 
 READ_BYTES = 1 << 16
@@ -52,7 +52,7 @@ def _frame(tag: int, body: bytes) -> _Frame:
     return _Frame(tag, call, fds, str(body[_PREFIX.size : start], "ascii"), body[start:])
 
 
-# Readers of a `Decoder`.
+# Readers for `decode`.
 _FRAMES = {tag: partial(_frame, tag) for tag in (_TELL, _ASK, _ANSWER, _REFUSAL)}
 
 
@@ -89,7 +89,8 @@ class Channel:
         self._loop = asyncio.get_running_loop()
         # By kind: how many descriptors come with a message, and who gets it.
         self._handlers: dict[type, tuple[int, Callable[..., Any]]] = {}
-        self._decoder = Decoder(_FRAMES)
+        # Bytes of an incomplete frame.
+        self._rest = bytearray()
         # Descriptors that have come, for the messages that announce some: a list for each message.
         self._received: deque[list[int]] = deque()
         # Frames that the kernel has not taken, with descriptors that go with their first byte; and their bytes.
@@ -209,7 +210,7 @@ class Channel:
             self._lose("it is gone")
             return
         try:
-            for message in self._decoder.feed(data):
+            for message in decode(self._rest, data, _FRAMES):
                 self._take(message)
         except WireError as error:
             self._lose(f"it broke the protocol: {error}")
@@ -226,7 +227,7 @@ class Channel:
         try:
             if handler is None or message.fds != wanted:
                 raise WireError(f"{message.name} with {message.fds} descriptors is not handled")
-            content = _parsed(kind, message.json)
+            content = from_json(kind, message.json)
             if len(fds) != wanted:
                 raise AtCapacity("no file descriptor is free: raise the limit of open files", retry_after_ms=RETRY_MS)
         except WireError:
@@ -277,10 +278,10 @@ class Channel:
         if answer is None or answer.done():  # nobody waits any more
             return
         if message.tag == _REFUSAL:
-            told: _Refusal = _parsed(_Refusal, message.json)
+            told: _Refusal = from_json(_Refusal, message.json)
             answer.set_exception(from_code(told.code, told.message, told.retry_after_ms))
         else:
-            answer.set_result(_parsed(kind, message.json))
+            answer.set_result(from_json(kind, message.json))
 
     # ------------------------------------------------------------ the end
 
@@ -307,16 +308,6 @@ class Channel:
 
 def _no_answer() -> NoAnswer:
     return NoAnswer("the node does not answer in time: try again", retry_after_ms=RETRY_MS)
-
-
-def _parsed(hint: Any, data: bytes) -> Any:
-    """`from_json`; every error is a `WireError` without content."""
-    try:
-        return from_json(hint, data)
-    except WireError:
-        raise
-    except (ValueError, RecursionError) as error:
-        raise WireError(f"malformed JSON ({type(error).__name__})") from None
 
 
 def _answer_of(question: Question[Any]) -> Any:

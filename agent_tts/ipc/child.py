@@ -23,9 +23,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from agent_tts.errors import SettingsError
-from agent_tts.events import EngineCommand, EngineEvent
 from agent_tts.ipc.links import BUFFER_BYTES, Arrivals, Links, LinkThread
-from agent_tts.ipc.wire import TO_ENGINE, Decoder, Setup, WireError, encode
+from agent_tts.ipc.wire import TO_ENGINE, Setup, WireError, decode, encode
+from agent_tts.messages import EngineCommand, EngineEvent
 from agent_tts.system import open_files
 from agent_tts.system.in_child import (
     FAULTS,
@@ -90,8 +90,8 @@ class Inbox:
         # Bytes of stdin put into `arrivals`, written by the reader thread alone, and taken out, by the engine's thread.
         self._read = 0
         self._taken = 0
-        # Used by the engine's thread alone.
-        self._decoder: Decoder[Setup | EngineCommand] = Decoder(TO_ENGINE)
+        # Bytes of an incomplete frame, for the engine's thread alone.
+        self._rest = bytearray()
         threading.Thread(target=self._run, name="inbox", daemon=True).start()
 
     def receive(self, timeout_s: float | None, links: Links | None = None) -> list[Setup | EngineCommand]:
@@ -108,7 +108,7 @@ class Inbox:
                     links.arrive(link, chunk)
                 elif chunk is not None:
                     self._taken += len(chunk)
-                    messages += self._decoder.feed(chunk)
+                    messages += decode(self._rest, chunk, TO_ENGINE)
                 link, chunk = self.arrivals.get_nowait()
         return messages
 
@@ -123,42 +123,44 @@ class Inbox:
         os._exit(0)
 
 
-class Outbox:
-    """Events to the owner. A write may block: the owner always reads."""
+def enlarge(fd: int) -> None:
+    """Give a pipe a buffer that takes a whole step in one write."""
+    with contextlib.suppress(OSError):  # above the user's limit
+        if stat.S_ISSOCK(os.fstat(fd).st_mode):
+            with socket.socket(fileno=os.dup(fd)) as sock:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
+        elif sys.platform == "linux":
+            import fcntl
 
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
-        # A larger buffer takes a whole step in one write.
-        with contextlib.suppress(OSError):  # above the user's limit
-            if stat.S_ISSOCK(os.fstat(fd).st_mode):
-                with socket.socket(fileno=os.dup(fd)) as sock:
-                    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
-            elif sys.platform == "linux":
-                import fcntl
-
-                fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, BUFFER_BYTES)
-
-    def send(self, new: Sequence[EngineEvent]) -> None:
-        """Write all events of a turn at once. Exits the process when the owner is gone."""
-        data = memoryview(b"".join([encode(event) for event in new]))
-        try:
-            while data:
-                data = data[os.write(self._fd, data) :]
-        except OSError:
-            os._exit(0)
+            fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, BUFFER_BYTES)
 
 
-def serve(loop: EngineLoop, inbox: Inbox, outbox: Outbox, links: Links) -> None:
+def send(fd: int, new: Sequence[EngineEvent]) -> None:
+    """Write events to the owner at once, which may block: it always reads. Exits the process when it is gone."""
+    data = memoryview(b"".join([encode(event) for event in new]))
+    try:
+        while data:
+            data = data[os.write(fd, data) :]
+    except OSError:
+        os._exit(0)
+
+
+def serve(loop: EngineLoop, inbox: Inbox, out: int, links: Links) -> None:
     """Send `EngineReady`, then run the loop until `StopEngine`. An exception means that the engine is lost."""
-    outbox.send([loop.ready()])
+    send(out, [loop.ready()])
     while not loop.stopped:
-        for command in inbox.receive(_sooner(loop.wait_s(), links.wait_s()), links):
+        wait_s = _sooner(loop.wait_s(), links.wait_s()) if links.shared else loop.wait_s()
+        for command in inbox.receive(wait_s, links):
             if isinstance(command, Setup):
                 raise WireError("Setup came twice")
             loop.submit(command)
-        links.before_step()
-        if new := links.after_step(loop.step()):
-            outbox.send(new)
+        if links.shared:
+            links.before_step()
+        new = loop.step()
+        if links.shared:
+            new = links.after_step(new)
+        if new:
+            send(out, new)
     loop.close()
 
 
@@ -191,14 +193,15 @@ def main() -> None:
         setup = first[0]
         if len(first) > 1 or not isinstance(setup, Setup):
             raise WireError("Setup must be the first message, and the only one before EngineReady")
-        settings = Settings.model_validate_json(setup.settings)
+        settings = Settings.model_validate(setup.settings)
         loop = create_loop(settings)
     settle()
     thread = None
     if len(sys.argv) > 2:
         control = socket.socket(fileno=int(sys.argv[2]))
         thread = LinkThread(control, inbox.arrivals, settings.timeouts.engine_heartbeat_s)
-    serve(loop, inbox, Outbox(out), Links(loop, thread))
+    enlarge(out)
+    serve(loop, inbox, out, Links(loop, thread))
     gc.unfreeze()
 
 

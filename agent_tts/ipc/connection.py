@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable
 
-from agent_tts.events import AppendText, EngineCommand, EngineEvent, EnginePing, EnginePong, GrantCredit
-from agent_tts.ipc.wire import TO_FRONT, Decoder, WireError, encode
+from agent_tts.ipc.wire import TO_FRONT, WireError, decode, encode
+from agent_tts.messages import EngineCommand, EngineEvent, EnginePing, EnginePong
 
 MAX_UNREAD_BYTES = 8 << 20  # commands that the engine has not read; with more it counts as hung
 # Credits, and words of requests that speak already, wait so long for other commands: each write wakes the engine, and
@@ -18,25 +19,27 @@ BEATS = 5  # heartbeats without an answer, after which it counts as hung
 LATE = 2  # and after which new streams go elsewhere: the first of them has waited for a whole interval
 
 
-class EngineConnection:
-    """One link, from `open` to `close`.
+def drop(command: EngineCommand, *, waits: bool = False) -> None:
+    """Send to no engine."""
 
-    `on_events` gets its events in the order and batches in which they arrive. `on_broken` is called at most once, with
+
+class EngineConnection:
+    """One link, from `open` to `close`: over the pipes of a process, or a socket.
+
+    `on_events` gets its events in the order and batches in which they arrive. `_broken` is called at most once, with
     the reason, when the engine breaks the protocol, does not read its commands or does not answer heartbeats.
     """
 
-    def __init__(
-        self, heartbeat_s: float, on_events: Callable[[list[EngineEvent]], None], on_broken: Callable[[str], None]
-    ) -> None:
+    def __init__(self, heartbeat_s: float, on_events: Callable[[list[EngineEvent]], None]) -> None:
         self._loop = asyncio.get_running_loop()
         self._heartbeat_s = heartbeat_s
         self._on_events = on_events
-        self._on_broken = on_broken
         # Where commands go; None before `open` and after `close`.
-        self._transport: asyncio.WriteTransport | None = None
+        self._pipe: asyncio.WriteTransport | None = None
         # Whether `close` was called. Events may come before `open`.
         self._closed = False
-        self._decoder = Decoder(TO_FRONT)
+        # Bytes of an incomplete frame.
+        self._rest = bytearray()
         # Pieces that wait for a pass of the event loop, after a long one. The credit of requests bounds them.
         self._unread: deque[bytes] = deque()
         self._waits_for_pass = False
@@ -46,37 +49,39 @@ class EngineConnection:
         self._waiting: asyncio.TimerHandle | None = None
         # Heartbeats sent since the last answer, and the next one; None before the first and after `close`.
         self._unanswered = 0
-        self._timer: asyncio.TimerHandle | None = None
+        self._next_beat: asyncio.TimerHandle | None = None
 
     @property
     def late(self) -> bool:
         """Whether a heartbeat is overdue."""
         return self._unanswered >= LATE
 
-    def open(self, transport: asyncio.WriteTransport) -> None:
-        """Write to `transport` from now on. The caller gives what it reads to `feed`."""
-        self._transport = transport
+    def open(self, pipe: asyncio.WriteTransport) -> None:
+        """Write to `pipe` from now on. The caller gives what it reads to `feed`."""
+        self._pipe = pipe
 
     def close(self) -> None:
-        """Write nothing and call nothing from now on. Idempotent. The transport is the caller's."""
+        """Write nothing and call nothing from now on. Idempotent. The pipe is the caller's."""
         self._closed = True
-        self._transport = None
+        self._pipe = None
         self._outbox.clear()
         self._unread.clear()
         if self._waiting is not None:
             self._waiting.cancel()
             self._waiting = None
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        if self._next_beat is not None:
+            self._next_beat.cancel()
+            self._next_beat = None
 
-    def send(self, command: EngineCommand) -> None:
-        """All commands of a tick of the event loop leave in one write; those that may wait do so for `WAIT_S`.
+    def send(self, command: EngineCommand, *, waits: bool = False) -> None:
+        """Never blocks; dropped once it is closed. All commands of a tick of the event loop leave in one write.
 
-        Raises `WireError` for a command over a megabyte.
+        One that `waits` does so for `WAIT_S`. Raises `WireError` for a command over a megabyte.
         """
+        if self._closed:
+            return
         self._outbox.append(encode(command))
-        if not isinstance(command, GrantCredit) and not (isinstance(command, AppendText) and command.waits):
+        if not waits:
             if not self._flushes_soon:
                 self._flushes_soon = True
                 self._loop.call_soon(self._flush)
@@ -85,11 +90,11 @@ class EngineConnection:
 
     def write(self, data: bytes) -> None:
         """Write frames at once."""
-        transport = self._transport
-        if transport is None or transport.is_closing():  # uvloop raises where asyncio drops the data
+        pipe = self._pipe
+        if pipe is None or pipe.is_closing():  # uvloop raises where asyncio drops the data
             return
-        transport.write(data)
-        if not transport.is_closing() and transport.get_write_buffer_size() > MAX_UNREAD_BYTES:
+        pipe.write(data)
+        if not pipe.is_closing() and pipe.get_write_buffer_size() > MAX_UNREAD_BYTES:
             self._break("it does not read its commands")
 
     def feed(self, data: bytes) -> None:
@@ -116,14 +121,14 @@ class EngineConnection:
         if self._closed:
             return
         try:
-            new = self._decoder.feed(data)
+            new = decode(self._rest, data, TO_FRONT)
         except WireError as error:
             self._break(f"it broke the protocol: {error}")
             return
         if new:
             if any(isinstance(event, EnginePong) for event in new):
                 self._unanswered = 0
-            self._on_events(new)
+            self._deliver(new)
 
     def beat(self) -> None:
         """Send heartbeats from now on."""
@@ -133,7 +138,7 @@ class EngineConnection:
             return
         self._unanswered += 1
         self.send(EnginePing(self._unanswered))
-        self._timer = self._loop.call_later(self._heartbeat_s / BEATS, self.beat)
+        self._next_beat = self._loop.call_later(self._heartbeat_s / BEATS, self.beat)
 
     def _flush(self) -> None:
         self._flushes_soon = False
@@ -146,5 +151,11 @@ class EngineConnection:
             self.write(data)
 
     def _break(self, why: str) -> None:
-        self.close()
-        self._on_broken(why)
+        EngineConnection.close(self)
+        self._broken(why)
+
+    def _deliver(self, new: list[EngineEvent]) -> None:
+        self._on_events(new)
+
+    @abstractmethod
+    def _broken(self, why: str) -> None: ...

@@ -14,9 +14,9 @@ from loguru import logger
 
 from agent_tts.config.settings import Settings
 from agent_tts.errors import EngineLost, SettingsError
-from agent_tts.events import EngineCommand, EngineEvent, EngineReady, StopEngine
 from agent_tts.ipc.connection import EngineConnection
 from agent_tts.ipc.wire import Setup, encode
+from agent_tts.messages import EngineEvent, EngineReady, StopEngine
 from agent_tts.system.in_child import FAULTS, REFUSAL
 from agent_tts.system.processes import PIPES_S, TAIL_BYTES, ChildProcess
 
@@ -36,7 +36,7 @@ ENVIRONMENT = re.compile(
 STOP_S = 2.0  # for a stopped one to close its engine
 
 
-class EngineChild(ChildProcess):
+class EngineChild(EngineConnection, ChildProcess):
     """One engine process, from `start` to `end`.
 
     `on_events` gets its events, `EngineReady` first. `on_lost` is called at most once and last: after `EngineReady`,
@@ -50,12 +50,10 @@ class EngineChild(ChildProcess):
         on_lost: Callable[[str], None],
         name: str = "engine",
     ) -> None:
-        super().__init__(name)
+        EngineConnection.__init__(self, settings.timeouts.engine_heartbeat_s, on_events)
+        ChildProcess.__init__(self, name)
         self._settings = settings
-        self._on_events = on_events
         self._on_lost = on_lost
-        # Its stdin and stdout.
-        self._connection = EngineConnection(settings.timeouts.engine_heartbeat_s, self._take, self._give_up)
         # Passes descriptors to it; None before `start`, after `end` and where the system cannot.
         self._control: socket.socket | None = None
         # Its `EngineReady`; None before it has come.
@@ -78,11 +76,6 @@ class EngineChild(ChildProcess):
         """Whether it has sent `EngineReady` and is not known to be gone."""
         return self.greeting is not None and not self.gone.done()
 
-    @property
-    def late(self) -> bool:
-        """Whether a heartbeat is overdue."""
-        return self._connection.late
-
     async def start(self) -> None:
         """Spawn it and wait for its `EngineReady`. After an error or a cancellation the process is gone.
 
@@ -93,8 +86,8 @@ class EngineChild(ChildProcess):
         limit_s = self._settings.timeouts.engine_start_s
         try:
             async with asyncio.timeout(limit_s):
-                self._connection.open(await self._spawn())
-                self._connection.write(encode(Setup(self._settings.model_dump_json(include=ENGINE_SETTINGS))))
+                self.open(await self._spawn())
+                self.write(encode(Setup(self._settings.model_dump(mode="json", include=ENGINE_SETTINGS))))
                 await self._started
         except TimeoutError:
             self._lose(f"not ready within {limit_s:g} s")
@@ -110,11 +103,6 @@ class EngineChild(ChildProcess):
         if line.startswith(REFUSAL):
             raise SettingsError(line.removeprefix(REFUSAL))
         raise EngineLost(f"the {self._name} did not start ({self.gone.result()}): {line}")
-
-    def send(self, command: EngineCommand) -> None:
-        """See `EngineProcess.send`. All commands of a tick of the event loop leave in one write."""
-        if self.alive:
-            self._connection.send(command)
 
     def attach(self) -> socket.socket:
         """See `EngineProcess.attach`."""
@@ -165,7 +153,7 @@ class EngineChild(ChildProcess):
         if self.gone.done():
             return
         self.gone.set_result(why)
-        self._connection.close()
+        self.close()
         if self._timer is not None:
             self._timer.cancel()
         if not self._started.done():
@@ -173,7 +161,7 @@ class EngineChild(ChildProcess):
         if self.greeting is not None and not self._stopping:
             self._on_lost(why)
 
-    def _give_up(self, why: str) -> None:
+    def _broken(self, why: str) -> None:
         self._hung = True
         self._lose(why)
 
@@ -182,18 +170,18 @@ class EngineChild(ChildProcess):
         if fd == 2:
             self._log(data)
         else:
-            self._connection.feed(data)
+            self.feed(data)
 
-    def _take(self, new: list[EngineEvent]) -> None:
+    def _deliver(self, new: list[EngineEvent]) -> None:
         if self._stopping:
             return
         if self.greeting is None:
             if not isinstance(new[0], EngineReady):
-                self._give_up("it broke the protocol: EngineReady did not come first")
+                self._broken("it broke the protocol: EngineReady did not come first")
                 return
             self.greeting = new[0]
             self._started.set_result(None)
-            self._connection.beat()
+            self.beat()
         self._on_events(new)
 
     def _log(self, data: bytes) -> None:
@@ -210,7 +198,7 @@ class EngineChild(ChildProcess):
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
         if fd == 1:
-            self._connection.read_all()
+            self.read_all()
             self._lose("it closed its pipe")
 
     def process_exited(self) -> None:

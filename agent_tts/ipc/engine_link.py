@@ -7,8 +7,8 @@ import socket
 from collections.abc import Callable
 from typing import cast
 
-from agent_tts.events import EngineCommand, EngineEvent, EngineReady
-from agent_tts.ipc.connection import EngineConnection
+from agent_tts.ipc.connection import EngineConnection, drop
+from agent_tts.messages import EngineEvent, EngineReady, Send
 
 ASK_S = 1.0  # between two requests for a new link
 
@@ -49,7 +49,7 @@ class EngineLink:
     @property
     def late(self) -> bool:
         """Whether a heartbeat is overdue."""
-        return self._link is not None and self._link.connection.late
+        return self._link is not None and self._link.late
 
     async def start(self) -> None:
         """Does nothing: `connect` brings the link."""
@@ -72,10 +72,10 @@ class EngineLink:
             sock.close()
             raise
 
-    def send(self, command: EngineCommand) -> None:
-        """Never blocks; dropped if there is no link. Raises `WireError` for a command longer than a megabyte."""
-        if self._link is not None:
-            self._link.connection.send(command)
+    @property
+    def send(self) -> Send:
+        """See `EngineConnection.send`, of the link that stands; what is sent is dropped if there is none."""
+        return drop if self._link is None else self._link.send
 
     async def close(self) -> None:
         """Close the link; the engine cancels its requests. No event follows. Idempotent."""
@@ -93,7 +93,7 @@ class EngineLink:
         self._stop_asking()
         self._link = link
         self._on_events([greeting])
-        link.connection.beat()
+        link.beat()
         return True
 
     def _lose(self, link: _Link, why: str) -> None:
@@ -118,33 +118,36 @@ class EngineLink:
             self._asking = None
 
 
-class _Link(asyncio.Protocol):
+class _Link(EngineConnection, asyncio.Protocol):
     """One link, from `connect` to its end."""
 
     def __init__(self, owner: EngineLink, greeting: EngineReady) -> None:
+        super().__init__(owner._heartbeat_s, owner._on_events)
         self._owner = owner
         self._greeting = greeting
         self._transport: asyncio.Transport | None = None
-        self.connection = EngineConnection(owner._heartbeat_s, owner._on_events, lambda why: owner._lose(self, why))
         # Completed when its socket is closed.
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def abort(self) -> None:
         """Close it without a wait."""
-        self.connection.close()
+        self.close()
         if self._transport is not None:
             self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self.connection.open(self._transport)
+        self.open(self._transport)
         if not self._owner._begin(self, self._greeting):
             self.abort()
 
     def data_received(self, data: bytes) -> None:
-        self.connection.feed(data)
+        self.feed(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.connection.read_all()
+        self.read_all()
         self.ended.set_result(None)
         self._owner._lose(self, "its link ended")
+
+    def _broken(self, why: str) -> None:
+        self._owner._lose(self, why)

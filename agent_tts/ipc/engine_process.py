@@ -13,8 +13,9 @@ from loguru import logger
 from agent_tts.config.settings import Settings
 from agent_tts.engine.factory import chosen_engine
 from agent_tts.errors import EngineLost, SettingsError
-from agent_tts.events import EngineCommand, EngineEvent, EngineReady
+from agent_tts.ipc.connection import drop
 from agent_tts.ipc.engine_child import EngineChild
+from agent_tts.messages import EngineEvent, EngineReady, Send
 from agent_tts.system.processes import DEATHS_WITHIN_S, Deaths
 
 BACKOFF_S = (0.0, 0.1, 0.2, 0.5, 1.0)  # see `Deaths`
@@ -96,10 +97,10 @@ class EngineProcess:
         await child.start()
         self._supervisor = asyncio.create_task(self._supervise(child), name="engine supervisor")
 
-    def send(self, command: EngineCommand) -> None:
-        """Never blocks; dropped if the engine is lost. Raises `WireError` for a command longer than a megabyte."""
-        if self._child is not None:
-            self._child.send(command)
+    @property
+    def send(self) -> Send:
+        """See `EngineConnection.send`, of the process that runs; what is sent is dropped if none does."""
+        return drop if self._child is None else self._child.send
 
     def attach(self) -> socket.socket:
         """A new link to the running engine, for a front that shares it: a connected socket that the caller owns.

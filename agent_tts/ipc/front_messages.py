@@ -7,9 +7,9 @@ Fields are of the types that `wire.from_json` reads.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
-from agent_tts.events import EngineReady
+from agent_tts.messages import EngineReady
 
 A = TypeVar("A")
 
@@ -39,7 +39,7 @@ class FrontSetup(Question[str | None]):
     """The first message to a front: all that it needs to serve. The answer: why that is impossible."""
 
     number: int  # among the node's fronts, from 0
-    settings: str  # JSON, with secrets
+    settings: dict[str, Any]  # a document, with secrets
     port: int | None  # where it listens; None: it gets calls from other fronts alone
     engines: int
     extension: str | None  # see `serve.app.extension_of`
@@ -74,9 +74,9 @@ class Drain:
 
 @dataclass(frozen=True, slots=True)
 class UseSettings(Question[str | None]):
-    """Use these settings, JSON with secrets, which differ in live keys alone. The answer: why that is impossible."""
+    """Use these settings, with secrets, which differ in live keys alone. The answer: why that is impossible."""
 
-    settings: str
+    settings: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,19 +21,19 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING
 
-from agent_tts.events import (
-    CancelRequest,
+from agent_tts.ipc.wire import TO_SHARED_ENGINE, WireError, decode, encode
+from agent_tts.messages import (
+    Audio,
+    Cancel,
     EngineEvent,
     EngineLoad,
     EnginePing,
     EnginePong,
     EngineReady,
-    OpenRequest,
-    RequestAudio,
+    Finished,
+    Open,
     RequestEvent,
-    RequestFinished,
 )
-from agent_tts.ipc.wire import TO_SHARED_ENGINE, Decoder, WireError, encode, encode_audio
 
 if TYPE_CHECKING:
     from agent_tts.engine.loop import EngineLoop
@@ -65,7 +65,8 @@ class Link:
         sock.setblocking(False)
         with contextlib.suppress(OSError):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
-        self._decoder = Decoder(TO_SHARED_ENGINE)
+        # Bytes of an incomplete frame.
+        self._rest = bytearray()
         # Bytes read, counted by the thread `links`, and bytes taken.
         self.read = 0
         self._taken = 0
@@ -94,29 +95,28 @@ class Link:
         if self._ended:
             return
         try:
-            for command in self._decoder.feed(data):
+            for command in decode(self._rest, data, TO_SHARED_ENGINE):
                 if isinstance(command, EnginePing):
                     self.pings.append(command.nonce)
                     continue
-                if not 0 <= command.request_id < 1 << ID_BITS:
+                if not 0 <= command.id < 1 << ID_BITS:
                     raise WireError("a request id outside its range")
-                if isinstance(command, OpenRequest):
-                    if self.first_id + command.request_id in self.requests:
+                command = dataclasses.replace(command, id=self.first_id + command.id)
+                if isinstance(command, Open):
+                    if command.id in self.requests:
                         raise WireError("a request id that is in use")
-                    self.requests.add(self.first_id + command.request_id)
-                loop.submit(command, self.first_id)
+                    self.requests.add(command.id)
+                loop.submit(command)
         except WireError as error:
             self.end(f"it broke the protocol: {error}")
 
     def add(self, event: RequestEvent) -> None:
         """Append an event of one of its requests to `frames`."""
-        request_id = event.request_id - self.first_id
-        if isinstance(event, RequestAudio):
-            self.frames.append(encode_audio(request_id, event.pcm))
-            return
-        if isinstance(event, RequestFinished):
-            self.requests.discard(event.request_id)
-        self.frames.append(encode(dataclasses.replace(event, request_id=request_id)))
+        its_id = event.id - self.first_id
+        if isinstance(event, Finished):
+            self.requests.discard(event.id)
+        its = event._replace(id=its_id) if isinstance(event, Audio) else dataclasses.replace(event, id=its_id)
+        self.frames.append(encode(its))
 
     def write(self) -> bool:
         """Write `frames` as far as the front takes them; returns whether the thread `links` has to write the rest."""
@@ -263,8 +263,8 @@ class Links:
         self._thread = thread
         # Links that stand, by number.
         self._links: dict[int, Link] = {}
-        # Whether there has been a link. Before, all events are of the process' owner.
-        self._shared = False
+        # Whether there has been a link. Before, all events are of the process' owner, and no other method is called.
+        self.shared = False
         # Requests of ended links that are still to be cancelled.
         self._orphans: deque[int] = deque()
         # Slots in use, waiting requests, and open requests of links: now, and as told; None: a link is new.
@@ -277,7 +277,7 @@ class Links:
         """Take what the thread `links` has read."""
         if data is None:
             self._links[link.number] = link
-            self._shared = True
+            self.shared = True
             self._told = None
         elif data:
             link.take(data, self._loop)
@@ -296,15 +296,13 @@ class Links:
     def before_step(self) -> None:
         """Cancel requests of ended links, not all in one step."""
         for _ in range(min(CANCELS, len(self._orphans))):
-            self._loop.submit(CancelRequest(self._orphans.popleft()))
+            self._loop.submit(Cancel(self._orphans.popleft()))
 
     def after_step(self, new: list[EngineEvent]) -> list[EngineEvent]:
         """Write a step's events, and answers to pings, to each link at once; returns those of the process' owner."""
-        if not self._shared:
-            return new
         owners: list[EngineEvent] = []
         for event in new:
-            if isinstance(event, EnginePong | EngineReady | EngineLoad) or not (number := event.request_id >> ID_BITS):
+            if isinstance(event, EnginePong | EngineReady | EngineLoad) or not (number := event.id >> ID_BITS):
                 owners.append(event)
             elif (link := self._links.get(number)) is not None:
                 link.add(event)

@@ -23,7 +23,6 @@ from agent_tts.errors import (
     TextTooLong,
     UnknownContext,
 )
-from agent_tts.events import RequestFinished
 from agent_tts.messages import Append, Audio, Cancel, End, Finished, Flush, Open, Started, Words
 from agent_tts.protocol.adapter import (
     AskedToMove,
@@ -371,7 +370,7 @@ class Session:
         if utterance.is_unread:
             return False
         event = next(utterance.request.ahead(), None)
-        if isinstance(event, RequestFinished):
+        if isinstance(event, Finished):
             return event.reason in ("end", "length") and playout.is_playing(utterance.context_no)
         return not playout.wants(utterance.context_no)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Literal, Protocol
 
@@ -11,16 +11,16 @@ from loguru import logger
 
 from agent_tts.engine_info import EngineInfo
 from agent_tts.errors import RETRY_MS
-from agent_tts.events import (
-    EngineCommand,
+from agent_tts.messages import (
+    Audio,
     EngineEvent,
     EngineLoad,
     EnginePong,
     EngineReady,
-    OpenRequest,
-    RequestAudio,
+    Finished,
+    Open,
     RequestEvent,
-    RequestFinished,
+    Send,
 )
 from agent_tts.options import EngineOptions, SpeechOptions
 from agent_tts.speech.engine_request import EngineRequest
@@ -42,8 +42,9 @@ class EngineClient(Protocol):
             EngineLost: the engine did not start; the message says why.
         """
 
-    def send(self, command: EngineCommand) -> None:
-        """Send a command. Never blocks; commands to a lost engine are dropped."""
+    @property
+    def send(self) -> Send:
+        """Sends commands to the engine that runs, and to none when that is lost."""
 
     async def close(self) -> None:
         """Stop the engine and its supervision. Idempotent."""
@@ -186,12 +187,12 @@ class EngineHandle:
     def enter(
         self, receiver: Receiver, options: EngineOptions, owner: int, *, waits: bool = True, waited_ms: int = 0
     ) -> int:
-        """Open a request whose events `receiver` gets; returns its id. See `OpenRequest`."""
+        """Open a request whose events `receiver` gets; returns its id. See `Open`."""
         request_id = self._next_id
         self._next_id += 1
         self._open[request_id] = receiver
         self.idle.clear()
-        self.client.send(OpenRequest(request_id, options, owner, waited_ms, waits))
+        self.client.send(Open(request_id, options, owner, waited_ms, waits))
         return request_id
 
     def settle(self, request_id: int, request: EngineRequest) -> None:
@@ -216,30 +217,30 @@ class EngineHandle:
         self._trial = None  # its failure need not be logged
         for request_id, receiver in list(self._open.items()):
             self._forget(request_id)
-            receiver.deliver(RequestFinished(request_id, "error", code=code, message=message, retry_after_ms=RETRY_MS))
+            receiver.deliver(Finished(request_id, "error", code=code, message=message, retry_after_ms=RETRY_MS))
 
     # ------------------------------------------------------------ the engine client's side
 
     def _on_events(self, new: list[EngineEvent]) -> None:
+        peaks: Iterator[bytes] | None = None
         if self.info is not None and not self.info.aligns_words:
-            audio = [event for event in new if isinstance(event, RequestAudio)]
-            for frame, peaks in zip(audio, peaks_of_each([frame.pcm for frame in audio]), strict=True):
-                frame.peaks = peaks
+            peaks = iter(peaks_of_each([event.payload for event in new if isinstance(event, Audio)]))
         for event in new:
-            if isinstance(event, RequestAudio):
-                if (receiver := self._open.get(event.request_id)) is not None:
-                    receiver.deliver(event)
+            if isinstance(event, Audio):
+                its_peaks = b"" if peaks is None else next(peaks)
+                if (receiver := self._open.get(event.id)) is not None:
+                    receiver.deliver(event._replace(peaks=its_peaks))
             elif isinstance(event, EngineReady):
                 self._on_ready(event)
             elif isinstance(event, EnginePong):
                 self._observer.pulse(self.number, event)
             elif isinstance(event, EngineLoad):
                 self._told = event
-            elif (receiver := self._open.get(event.request_id)) is not None:
-                if isinstance(event, RequestFinished):
-                    self._forget(event.request_id)
+            elif (receiver := self._open.get(event.id)) is not None:
+                if isinstance(event, Finished):
+                    self._forget(event.id)
                     if event.code == "internal":  # the engine's log has the traceback
-                        logger.error("request {}/{} failed: {}", self.number, event.request_id, event.message)
+                        logger.error("request {}/{} failed: {}", self.number, event.id, event.message)
                 receiver.deliver(event)
 
     def _on_ready(self, event: EngineReady) -> None:

@@ -13,19 +13,20 @@ import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from agent_tts.events import (
-    AppendText,
-    CancelRequest,
-    Direct,
-    EndText,
+from agent_tts.messages import (
+    Append,
+    Cancel,
+    End,
     EngineCommand,
-    FlushText,
+    Finished,
+    Flush,
     RequestEvent,
-    RequestFinished,
 )
 from agent_tts.options import EngineOptions
 from agent_tts.speech.engine_handle import EngineHandle
 from agent_tts.speech.engine_request import EngineRequest
+
+Text = Append[int] | Flush[int] | End[int]
 
 WAITS_S = 0.1  # a request without a slot for so long waits for one; others start within a step or two
 LOOK_S = 0.05  # between two looks for free slots, while requests wait
@@ -43,15 +44,15 @@ class _Attempt:
         self.engine = engine
         # Whether it waits in line here, at its home.
         self.waits = waits
-        self.request_id = 0
+        self.id = 0
 
-    def send(self, command: AppendText | Direct | FlushText | EndText) -> None:
-        self.engine.client.send(dataclasses.replace(command, request_id=self.request_id))
+    def send(self, command: Text) -> None:
+        self.engine.client.send(dataclasses.replace(command, id=self.id))
 
     def give_up(self) -> None:
         """Cancel it here; its events reach nobody."""
         self.waiting = None
-        self.engine.client.send(CancelRequest(self.request_id))
+        self.engine.client.send(Cancel(self.id))
 
     def deliver(self, event: RequestEvent) -> None:
         if self.waiting is not None:
@@ -68,16 +69,16 @@ class _Waiting:
         # When it was opened, on the event loop's clock.
         self.since = mover.now()
         # Its text so far, and the number of characters.
-        self._text: list[AppendText | Direct | FlushText | EndText] = []
+        self._text: list[Text] = []
         self._chars = 0
         # Where it is open, its home first.
         self.attempts: list[_Attempt] = []
         # Engines that have been its home.
         self._homes: list[EngineHandle] = []
         # What the first of them said when it refused it.
-        self._refusal: RequestFinished | None = None
+        self._refusal: Finished[int] | None = None
         home = self._make_home(engine)
-        self.request = EngineRequest(home.request_id, self._send, engine.window, engine.number, owner)
+        self.request = EngineRequest(home.id, self._send, engine.window, engine.number, owner)
 
     @property
     def can_move(self) -> bool:
@@ -89,14 +90,14 @@ class _Waiting:
         attempt = _Attempt(self, engine, waits=waits)
         waited_ms = round(1_000 * (self._mover.now() - self.since))
         self.attempts.append(attempt)
-        attempt.request_id = engine.enter(attempt, self._options, self.owner, waits=waits, waited_ms=waited_ms)
+        attempt.id = engine.enter(attempt, self._options, self.owner, waits=waits, waited_ms=waited_ms)
         for command in self._text:
             attempt.send(command)
         return attempt
 
     def on_event(self, attempt: _Attempt, event: RequestEvent) -> None:
         """Take the first event of one of its attempts."""
-        if not isinstance(event, RequestFinished):
+        if not isinstance(event, Finished):
             self._settle(attempt)
             self.request.deliver(event)
             return
@@ -110,7 +111,7 @@ class _Waiting:
         elif self.attempts and (not attempt.waits or event.code == "engine_lost"):
             return
         self._leave(attempt)
-        self.request.settle(attempt.request_id, attempt.engine.number, attempt.engine.client.send)
+        self.request.settle(attempt.id, attempt.engine.number, attempt.engine.client.send)
         self.request.deliver(event)
 
     def _make_home(self, engine: EngineHandle) -> _Attempt:
@@ -128,7 +129,7 @@ class _Waiting:
     def _settle(self, attempt: _Attempt) -> None:
         """It stays where this attempt is."""
         self._leave(attempt)
-        attempt.engine.settle(attempt.request_id, self.request)
+        attempt.engine.settle(attempt.id, self.request)
 
     def _leave(self, attempt: _Attempt) -> None:
         """It waits no more: all but this attempt are given up. No cycle is left, so that it is freed at once."""
@@ -139,18 +140,19 @@ class _Waiting:
         attempt.waiting = None
         self._mover.forget(self)
 
-    def _send(self, command: EngineCommand) -> None:
+    def _send(self, command: EngineCommand, *, waits: bool = False) -> None:
         """Take a command of the request."""
-        if isinstance(command, AppendText | Direct | FlushText | EndText):
-            self._chars += len(command.text) if isinstance(command, AppendText) else 1
+        if isinstance(command, Append | Flush | End):
+            text = command.content if isinstance(command, Append) else None
+            self._chars += len(text) if isinstance(text, str) else 1
             if self._chars <= MAX_TEXT:
                 self._text.append(command)
             for attempt in self.attempts:
                 attempt.send(command)
-        elif isinstance(command, CancelRequest):
+        elif isinstance(command, Cancel):
             attempt = self.attempts[0]
             self._settle(attempt)
-            attempt.engine.client.send(CancelRequest(attempt.request_id))
+            attempt.engine.client.send(Cancel(attempt.id))
 
 
 class Mover:

@@ -11,15 +11,6 @@ from typing import Any, Literal
 from agent_tts.directives import Pause, Say
 from agent_tts.engine_info import SAMPLE_RATE, EngineInfo
 from agent_tts.errors import SpeechError, from_code
-from agent_tts.events import (
-    RequestAudio,
-    RequestEvent,
-    RequestFinished,
-    RequestFlushed,
-    RequestStages,
-    RequestStarted,
-    RequestWords,
-)
 from agent_tts.messages import (
     FLAG_FLUSH,
     FLAG_LAST,
@@ -28,6 +19,8 @@ from agent_tts.messages import (
     Finished,
     Flushed,
     Mark,
+    RequestEvent,
+    Stages,
     Started,
     Word,
     Words,
@@ -66,7 +59,7 @@ class Meter:
     def submitted(self, read_at: float) -> None:
         """The first text is on its way to the engine. It was read from the transport at `read_at`, in seconds."""
 
-    def stages(self, stages: RequestStages) -> None:
+    def stages(self, stages: Stages) -> None:
         """When the engine passed which stage before the first audio, which follows."""
 
     def started(self, queue_ms: int) -> None:
@@ -160,7 +153,7 @@ class Utterance:
         self._closed = False
         # The listener's last acknowledgement: (ms played, time of arrival); None before the first.
         self._acked: tuple[float, float] | None = None
-        # The figures; set when `RequestFinished` is taken, or arrives after `stop`.
+        # The figures; set when `Finished` is taken, or arrives after `stop`.
         self.done: Finished[str] | None = None
         # Cause of a failure; set with `done`.
         self.error: SpeechError | None = None
@@ -316,32 +309,32 @@ class Utterance:
         if self.request.stopped and self.request.finished is not None:
             self._end(self.request.finished)
 
-    def _end(self, finished: RequestFinished) -> Finished[str]:
+    def _end(self, finished: Finished[int]) -> Finished[str]:
         if self.done is None:
-            figures = {name: value for name, value in asdict(finished).items() if name != "request_id"}
+            figures = {name: value for name, value in asdict(finished).items() if name not in ("id", "context_no")}
             self.done = self._meter.finished(Finished(self.context_id, **figures, context_no=self.context_no))
             self.request.waker = None  # nothing follows; without the cycle both are freed at once
         return self.done
 
     def _told(self, event: RequestEvent) -> list[Told]:
-        if isinstance(event, RequestAudio):
-            return self._on_audio(event.pcm, event.peaks)
+        if isinstance(event, Audio):
+            return self._on_audio(event.payload, event.peaks)
         match event:
-            case RequestWords(words=times):
+            case Words(words=times):
                 return [*self._final(self._timeline.align(times))] if self._timeline is not None else []
-            case RequestStages():
+            case Stages():
                 self._meter.stages(event)
                 return []
-            case RequestStarted(queue_ms=queue_ms):
+            case Started(queue_ms=queue_ms):
                 self._meter.started(queue_ms)
                 early, self._early = self._early or [], None
                 return [Started(self.context_id, queue_ms, self.context_no), *self._new_words(early)]
-            case RequestFlushed(flush_id=flush_id):
+            case Flushed(flush_id=flush_id):
                 self.flushes -= 1
                 if self._timeline is not None:
                     self._timeline.flushed(self.audio_ms)
                 return [Flushed(self.context_id, flush_id, self.audio_ms)]
-            case RequestFinished():
+            case Finished():
                 return self._on_finished(event)
 
     def _on_audio(self, pcm: bytes, peaks: bytes) -> list[Told]:
@@ -356,9 +349,9 @@ class Utterance:
         chunks = self._encoder.encode(pcm)
         flags = 0
         for later in self.request.ahead() if self.request.has_events else ():
-            if isinstance(later, RequestFlushed):
+            if isinstance(later, Flushed):
                 flags |= FLAG_FLUSH
-            elif isinstance(later, RequestFinished) and later.reason in ("end", "length"):
+            elif isinstance(later, Finished) and later.reason in ("end", "length"):
                 flags |= FLAG_LAST
                 self._closed = True
                 chunks += self._encoder.flush()
@@ -377,7 +370,7 @@ class Utterance:
             told.append(Audio(self.context_id, payload, *place, self._base64))
             self._first_sample += samples
 
-    def _on_finished(self, event: RequestFinished) -> list[Told]:
+    def _on_finished(self, event: Finished[int]) -> list[Told]:
         told: list[Told] = []
         if event.reason == "end" and self._has_text and not self.samples:
             told += self._on_audio(NO_WORDS, b"")

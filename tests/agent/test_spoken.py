@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from agent_tts.events import RequestEvent, RequestWords, WordTime
+from agent_tts.messages import RequestEvent, Word, Words
 from agent_tts.options import SpeechOptions
 from agent_tts.speech.engine_request import EngineRequest
 from tests.agent.caller import calling
@@ -82,9 +82,9 @@ async def test_words_interrupt_and_the_context_holds_the_heard_part() -> None:
     assert abs(len(heard.split()) - len(begun)) <= NEAR_WORDS
 
 
-def times_of_words(agent: RunningAgent) -> defaultdict[int, list[WordTime]]:
+def times_of_words(agent: RunningAgent) -> defaultdict[int, list[Word]]:
     """Word times from the engine, by the number of the utterance, from 1."""
-    found: defaultdict[int, list[WordTime]] = defaultdict(list)
+    found: defaultdict[int, list[Word]] = defaultdict(list)
     service = agent.node.node.service
     open_, count = service.open, itertools.count(1)
 
@@ -93,7 +93,7 @@ def times_of_words(agent: RunningAgent) -> defaultdict[int, list[WordTime]]:
         deliver, number = speech.deliver, next(count)
 
         def delivered(event: RequestEvent) -> None:
-            if isinstance(event, RequestWords):
+            if isinstance(event, Words):
                 found[number] += event.words
             deliver(event)
 

@@ -7,9 +7,8 @@ import types
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
-from agent_tts.lexicon import Lexicon
-
 from agent_tts.options import Sampling, SpeechOptions, declared
+from agent_tts.text.entries import Lexicon
 
 DECLARATIONS = Path(__file__).parents[2] / "web" / "client.d.ts"
 NAMES = {str: "string", int: "number", float: "number", bool: "boolean", type(None): "null"}

@@ -16,8 +16,7 @@ from promql_parser import parse
 from agent_tts.agent.turns import AgentMetrics
 from agent_tts.config.settings import Settings
 from agent_tts.engine_info import EngineInfo
-from agent_tts.events import EnginePong
-from agent_tts.messages import Finished
+from agent_tts.messages import EnginePong, Finished
 from agent_tts.serve.access.fleet import Fleet
 from agent_tts.serve.access.fleet_redis import RedisCounts
 from agent_tts.serve.access.node_counts import NodeCounts

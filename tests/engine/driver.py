@@ -10,21 +10,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agent_tts.directives import Directive
-from agent_tts.engine.base import (
-    AddText,
-    AlignedOutput,
-    DoneOutput,
-    Engine,
-    FailedOutput,
-    FrameOutput,
-    ReleaseSlot,
-    StartRequest,
-    StarvedOutput,
-    StepInput,
-    StepOutput,
-)
+from agent_tts.engine.base import Engine
 from agent_tts.engine_info import FRAME_BYTES, SAMPLE_RATE
-from agent_tts.events import WordTime
+from agent_tts.messages import (
+    Append,
+    Audio,
+    Cancel,
+    End,
+    Finished,
+    Flush,
+    Open,
+    Starved,
+    StepCommand,
+    StepEvent,
+    Word,
+    Words,
+)
 from agent_tts.options import CommonOptions, EngineOptions, SpeechOptions
 from agent_tts.speech.routing import Routing
 
@@ -35,7 +36,7 @@ Piece = str | Directive | None
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """The text of one slot, in pieces. Each piece is given in a step of its own."""
+    """The text of one request, in pieces. Each piece is given in a step of its own."""
 
     pieces: Sequence[Piece]
     options: CommonOptions = field(default_factory=SpeechOptions)
@@ -43,13 +44,13 @@ class Script:
 
 @dataclass(slots=True)
 class Spoken:
-    """The outputs of one slot."""
+    """The events of one request."""
 
-    outputs: list[StepOutput] = field(default_factory=list)
+    outputs: list[StepEvent] = field(default_factory=list)
 
     @property
     def frames(self) -> list[bytes]:
-        return [output.pcm for output in self.outputs if isinstance(output, FrameOutput)]
+        return [output.payload for output in self.outputs if isinstance(output, Audio)]
 
     @property
     def pcm(self) -> NDArray[np.int16]:
@@ -60,14 +61,14 @@ class Spoken:
         return len(self.pcm) / SAMPLE_RATE
 
     @property
-    def words(self) -> list[WordTime]:
-        return [word for output in self.outputs if isinstance(output, AlignedOutput) for word in output.words]
+    def words(self) -> list[Word]:
+        return [word for output in self.outputs if isinstance(output, Words) for word in output.words]
 
     @property
     def kinds(self) -> list[str]:
-        """Names of the outputs without `StarvedOutput`, whose number depends on when the text arrives."""
-        outputs = [output for output in self.outputs if not isinstance(output, StarvedOutput)]
-        return [type(output).__name__.removesuffix("Output") for output in outputs]
+        """Names of the events without `Starved`, whose number depends on when the text arrives; how it finished."""
+        outputs = [output for output in self.outputs if not isinstance(output, Starved)]
+        return [output.reason if isinstance(output, Finished) else type(output).__name__ for output in outputs]
 
 
 E = TypeVar("E", bound=Engine)
@@ -82,21 +83,27 @@ def resolved(engine: Engine, options: CommonOptions) -> EngineOptions:
     return Routing(engine.info, library.voices() if library else ()).resolve(options).options
 
 
-def start_of(slot: int, epoch: int, options: CommonOptions) -> StartRequest:
+def start_of(request: int, options: CommonOptions) -> Open[int, EngineOptions]:
     """Of a request to an engine that resolves its voice, see `routed`, unless it is resolved."""
-    return StartRequest(slot, epoch, cast(EngineOptions, options))
+    return Open(request, cast(EngineOptions, options))
+
+
+def appended(
+    request: int, text: str = "", *, flush: bool = False, last: bool = False, directive: Directive | None = None
+) -> list[StepCommand]:
+    """Text of a request, and what follows it."""
+    contents = [content for content in (text, directive) if content]
+    ends = ([Flush(request)] if flush else []) + ([End(request)] if last else [])
+    return [*(Append(request, content) for content in contents), *ends]
 
 
 def routed(engine: E) -> E:
     """The same engine, with the voices of its requests resolved."""
     step = engine.step
 
-    def routed_step(inputs: Sequence[StepInput], run: Collection[int]) -> list[StepOutput]:
+    def routed_step(commands: Sequence[StepCommand], run: Collection[int]) -> list[StepEvent]:
         return step(
-            [
-                replace(one, options=resolved(engine, one.options)) if isinstance(one, StartRequest) else one
-                for one in inputs
-            ],
+            [replace(one, options=resolved(engine, one.options)) if isinstance(one, Open) else one for one in commands],
             run,
         )
 
@@ -105,38 +112,37 @@ def routed(engine: E) -> E:
 
 
 def speak_all(engine: Engine, scripts: Mapping[int, Script]) -> dict[int, Spoken]:
-    """Run the scripts in their slots together, from `StartRequest` to `ReleaseSlot`. The epochs are 100 + slot."""
-    spoken = {slot: Spoken() for slot in scripts}
-    left = {slot: list(script.pieces) for slot, script in scripts.items()}
-    inputs: list[StepInput] = [
-        StartRequest(slot, 100 + slot, resolved(engine, script.options)) for slot, script in scripts.items()
+    """Run the scripts together, from `Open` to `Cancel`."""
+    spoken = {request: Spoken() for request in scripts}
+    left = {request: list(script.pieces) for request, script in scripts.items()}
+    commands: list[StepCommand] = [
+        Open(request, resolved(engine, script.options)) for request, script in scripts.items()
     ]
     running = set(scripts)
     for _ in range(MAX_STEPS):
-        for slot in running & left.keys():
-            inputs.append(add(slot, left[slot].pop(0), last=not left[slot]))
-            if not left[slot]:
-                del left[slot]
-        for output in engine.step(inputs, running):
-            assert output.slot in running, "output of a slot without a request"
-            assert output.epoch == 100 + output.slot
-            spoken[output.slot].outputs.append(output)
-        over = {slot for slot in running if is_over(spoken[slot])}
+        for request in running & left.keys():
+            commands += add(request, left[request].pop(0), last=not left[request])
+            if not left[request]:
+                del left[request]
+        for output in engine.step(commands, running):
+            assert output.id in running, "an event of no request"
+            spoken[output.id].outputs.append(output)
+        over = {request for request in running if is_over(spoken[request])}
         running -= over
-        inputs = [ReleaseSlot(slot) for slot in over]
+        commands = [Cancel(request) for request in over]
         if not running:
-            engine.step(inputs, ())
+            engine.step(commands, ())
             return spoken
     raise AssertionError("the requests did not end")
 
 
 def speak(engine: Engine, *pieces: Piece, options: CommonOptions | None = None, slot: int = 0) -> Spoken:
-    """Run one slot alone."""
+    """Run one request alone."""
     return speak_all(engine, {slot: Script(pieces, options or SpeechOptions())})[slot]
 
 
 def is_over(spoken: Spoken) -> bool:
-    return bool(spoken.outputs) and isinstance(spoken.outputs[-1], DoneOutput | FailedOutput)
+    return bool(spoken.outputs) and isinstance(spoken.outputs[-1], Finished)
 
 
 def assert_well_formed(spoken: Spoken) -> None:
@@ -145,7 +151,7 @@ def assert_well_formed(spoken: Spoken) -> None:
     assert all(0 < len(frame) <= FRAME_BYTES for frame in spoken.frames[-1:])
 
 
-def add(slot: int, piece: Piece, *, last: bool) -> AddText:
+def add(request: int, piece: Piece, *, last: bool) -> list[StepCommand]:
     if isinstance(piece, str | None):
-        return AddText(slot, piece or "", flush=piece is FLUSH, last=last)
-    return AddText(slot, "", last=last, directive=piece)
+        return appended(request, piece or "", flush=piece is FLUSH, last=last)
+    return appended(request, directive=piece, last=last)

@@ -12,11 +12,23 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from agent_tts import events
-from agent_tts.engine import base
-from agent_tts.engine.scheduler import CHAR_S, FRAME_S, IDLE_S, MAX_TAKEN_BACK, PATIENCE_S, Policy, Scheduler
+from agent_tts.engine.admission import FRAME_S, IDLE_S, MAX_TAKEN_BACK, PATIENCE_S, Policy
+from agent_tts.engine.estimates import CHAR_S
 from agent_tts.engine_info import FRAME_BYTES
+from agent_tts.messages import (
+    Audio,
+    Cancel,
+    Finished,
+    Flush,
+    Flushed,
+    RequestEvent,
+    Started,
+    Starved,
+    StepCommand,
+    StepEvent,
+)
 from agent_tts.options import EngineOptions
+from tests.engine.scheduling import Commanded
 from tests.examples import examples
 
 PCM = bytes(FRAME_BYTES)
@@ -29,13 +41,13 @@ class Crowd:
     """A scheduler whose engine speaks `WORD_FRAMES` for each text, in simulated time."""
 
     def __init__(self, **policy: Any) -> None:
-        self.scheduler = Scheduler(Policy(**{"slots": 4, "queue": 8, **policy}))
+        self.scheduler = Commanded(Policy(**{"slots": 4, "queue": 8, **policy}))
         self.now = 0.0
-        self.events: list[events.EngineEvent] = []
+        self.events: list[RequestEvent] = []
         self.frames: Counter[int] = Counter()  # that each request still has to speak
         self.ends: set[int] = set()
         self.held_back: Counter[int] = Counter()  # frames that it speaks only after a flush
-        self.inputs: list[base.StepInput] = []  # of all steps
+        self.commands: list[StepCommand] = []  # of all steps
         self._next_id = 1
 
     def open(self, owner: int, count: int = 1, *, text: str = "", end: bool = False) -> list[int]:
@@ -62,21 +74,20 @@ class Crowd:
         while (due_at := self.scheduler.next_step_at(self.now)) is not None and due_at <= until:
             self.now = max(self.now, due_at)
             step = self.scheduler.schedule(self.now)
-            outputs: list[base.StepOutput] = []
-            self.inputs += step.inputs
-            for one in step.inputs:
-                if isinstance(one, base.AddText) and one.flush:
-                    epoch = self.scheduler._running[one.slot].id
-                    self.frames[epoch] += self.held_back.pop(epoch, 0)
-                    outputs.append(base.FlushedOutput(one.slot, epoch))
-            for slot, request in zip(step.run, step.requests, strict=True):
-                if self.frames[request.id]:
-                    self.frames[request.id] -= 1
-                    outputs.append(base.FrameOutput(slot, request.id, PCM))
-                elif request.id in self.ends:
-                    outputs.append(base.DoneOutput(slot, request.id))
+            outputs: list[StepEvent] = []
+            self.commands += step.commands
+            for one in step.commands:
+                if isinstance(one, Flush):
+                    self.frames[one.id] += self.held_back.pop(one.id, 0)
+                    outputs.append(Flushed(one.id, None))
+            for request_id in step.run:
+                if self.frames[request_id]:
+                    self.frames[request_id] -= 1
+                    outputs.append(Audio(request_id, PCM))
+                elif request_id in self.ends:
+                    outputs.append(Finished(request_id, "end"))
                 else:
-                    outputs.append(base.StarvedOutput(slot, request.id))
+                    outputs.append(Starved(request_id))
             self.events += self.scheduler.update(outputs, [step], self.now, 0.0)
             for request in step.requests:
                 self.scheduler.grant_credit(request.id, 1)
@@ -85,14 +96,14 @@ class Crowd:
     @property
     def held(self) -> dict[int, int]:
         """Slots of each owner."""
-        return dict(Counter(request.owner for request in self.scheduler._running.values()))
+        return dict(Counter(request.owner for request in self.scheduler.admission.running.values()))
 
     @property
     def speaking(self) -> set[int]:
-        return {request.id for request in self.scheduler._running.values()}
+        return {request.id for request in self.scheduler.admission.running.values()}
 
-    def finished(self, code: str | None = None) -> list[events.RequestFinished]:
-        found = [event for event in self.events if isinstance(event, events.RequestFinished)]
+    def finished(self, code: str | None = None) -> list[Finished]:
+        found = [event for event in self.events if isinstance(event, Finished)]
         return found if code is None else [event for event in found if event.code == code]
 
 
@@ -155,11 +166,11 @@ def test_a_word_now_and_then_keeps_no_slot_from_another_owner() -> None:
         crowd.wait(1)
     others = crowd.open(OTHER, 10, text="a short text", end=True)
     crowd.wait(PATIENCE_S + 0.01)
-    started = {event.request_id for event in crowd.events if isinstance(event, events.RequestStarted)}
+    started = {event.id for event in crowd.events if isinstance(event, Started)}
     assert set(others) <= started
     assert not crowd.finished("at_capacity")
     crowd.wait(2)
-    assert {event.request_id for event in crowd.finished() if event.reason == "end"} == set(others)
+    assert {event.id for event in crowd.finished() if event.reason == "end"} == set(others)
 
 
 def test_an_idle_request_is_flushed_before_it_ends() -> None:
@@ -167,13 +178,13 @@ def test_an_idle_request_is_flushed_before_it_ends() -> None:
     crowd = Crowd(slots=1)
     (request,) = crowd.open(HOG, text="One")
     crowd.wait(IDLE_S + 1)
-    crowd.inputs.clear()
+    crowd.commands.clear()
     (other,) = crowd.open(OTHER, text="word ", end=True)
     crowd.wait(0.01)
-    assert crowd.inputs[:2] == [base.AddText(0, "", flush=True), base.ReleaseSlot(0)]
+    assert crowd.commands[:2] == [Flush(request), Cancel(request)]
     assert other in crowd.speaking
-    assert not [event for event in crowd.events if isinstance(event, events.RequestFlushed)]
-    assert [(event.request_id, event.code) for event in crowd.finished()] == [(request, "starved")]
+    assert not [event for event in crowd.events if isinstance(event, Flushed)]
+    assert [(event.id, event.code) for event in crowd.finished()] == [(request, "starved")]
 
 
 def test_a_flushed_request_that_has_words_left_speaks_them() -> None:
@@ -183,9 +194,9 @@ def test_a_flushed_request_that_has_words_left_speaks_them() -> None:
     crowd.held_back[request] = 3  # frames that the engine speaks after a flush
     (other,) = crowd.open(HOG, text="word ", end=True)
     crowd.wait(0.5)
-    heard = [event for event in crowd.events if isinstance(event, events.RequestAudio)]
-    assert len([event for event in heard if event.request_id == request]) == WORD_FRAMES + 3
-    assert [event.request_id for event in crowd.finished()] == [request, other]
+    heard = [event for event in crowd.events if isinstance(event, Audio)]
+    assert len([event for event in heard if event.id == request]) == WORD_FRAMES + 3
+    assert [event.id for event in crowd.finished()] == [request, other]
 
 
 def test_a_flush_for_others_gives_no_more_time() -> None:
@@ -252,8 +263,8 @@ def test_a_request_before_its_text_is_parked_and_loses_nothing() -> None:
     crowd.wait(0.01)
     assert crowd.speaking == {other, early}
     crowd.wait(2)
-    assert [(event.request_id, event.reason) for event in crowd.finished()] == [(early, "end")]
-    started = [event.request_id for event in crowd.events if isinstance(event, events.RequestStarted)]
+    assert [(event.id, event.reason) for event in crowd.finished()] == [(early, "end")]
+    started = [event.id for event in crowd.events if isinstance(event, Started)]
     assert sorted(started) == [early, later, other], "told once that it has a slot"
 
 
@@ -266,7 +277,7 @@ def test_a_parked_request_without_text_starves_and_can_be_cancelled() -> None:
     assert crowd.held == {OTHER: 2}
     crowd.scheduler.cancel(later)
     crowd.wait(3.01)
-    assert [(event.request_id, event.reason, event.code) for event in crowd.finished()] == [
+    assert [(event.id, event.reason, event.code) for event in crowd.finished()] == [
         (later, "cancelled", None),
         (early, "error", "starved"),
     ]
@@ -309,7 +320,7 @@ def test_slots_that_speak_are_given_back_when_nothing_else_frees_one() -> None:
     crowd.wait(0.02)
     assert other in crowd.speaking
     (gone,) = crowd.finished()
-    assert (gone.request_id, gone.code, gone.gave_way) == (youngest, "at_capacity", True)
+    assert (gone.id, gone.code, gone.gave_way) == (youngest, "at_capacity", True)
     assert gone.retry_after_ms
 
 
@@ -357,7 +368,7 @@ def test_one_owner_does_not_fill_the_queue() -> None:
     hog = long(crowd, HOG, 3)
     (other,) = long(crowd, OTHER)
     crowd.wait(0.01)
-    assert [(event.request_id, event.code) for event in crowd.finished()] == [(hog[-1], "at_capacity")]
+    assert [(event.id, event.code) for event in crowd.finished()] == [(hog[-1], "at_capacity")]
     turns: list[int] = []
     for _ in range(3):
         crowd.scheduler.cancel(next(iter(crowd.speaking)))
@@ -374,7 +385,7 @@ def test_a_newcomer_displaces_nobody_who_uses_no_more() -> None:
     long(crowd, THIRD)
     (more,) = long(crowd, HOG)
     crowd.wait(0.01)
-    assert [event.request_id for event in crowd.finished()] == [more]
+    assert [event.id for event in crowd.finished()] == [more]
 
 
 def test_without_a_queue_shares_hold_at_once() -> None:
@@ -402,7 +413,7 @@ def test_shares_become_max_min_fair(demands: list[int], slots: int, queue: int, 
         crowd.wait(gap_s)
     for _ in range(8):
         for owner, count in enumerate(demands, 1):
-            open_now = Counter(request.owner for request in crowd.scheduler._requests.values())
+            open_now = Counter(request.owner for request in crowd.scheduler.admission.requests.values())
             long(crowd, owner, count - open_now[owner])
         crowd.wait(1.9)
     held = [crowd.held.get(owner, 0) for owner in range(1, len(demands) + 1)]
@@ -468,14 +479,14 @@ def test_many_refusals_are_cheap() -> None:
     crowd.wait(0.1)
     long(crowd, HOG, 2_000)
     made = 0
-    estimate = crowd.scheduler._when_free
+    estimate = crowd.scheduler.admission.estimates._when_free
 
     def counted(now: float) -> list[float]:
         nonlocal made
         made += 1
         return estimate(now)
 
-    crowd.scheduler._when_free = counted  # type: ignore[method-assign]
+    crowd.scheduler.admission.estimates._when_free = counted  # type: ignore[method-assign]
     crowd.open(HOG, 1_000)
     assert made == 1
 
@@ -495,13 +506,13 @@ def refusals(
     texts: list[tuple[float, int, int]] = []  # when, of which request, how many frames; 0 is its end
     at = 0.0
     refused_at: dict[int, float] = {}
-    refuse = crowd.scheduler._refuse
+    refuse = crowd.scheduler.admission._refuse
 
     def noted(request: Any, why: str, now: float) -> None:
         refused_at[request.id] = now
         refuse(request, why, now)
 
-    crowd.scheduler._refuse = noted  # type: ignore[method-assign]
+    crowd.scheduler.admission._refuse = noted  # type: ignore[method-assign]
     while at < 100:
         at += chance.expovariate(1 / every_s)
         while texts and texts[0][0] <= at:
@@ -524,13 +535,13 @@ def refusals(
         if streamed:
             heapq.heappush(texts, (at + pieces * 2.5 * FRAME_S, request, 0))
     starts = sorted(
-        (opened[event.request_id], opened[event.request_id] + event.queue_ms / 1_000)
+        (opened[event.id], opened[event.id] + event.queue_ms / 1_000)
         for event in crowd.events
-        if isinstance(event, events.RequestStarted)
+        if isinstance(event, Started)
     )
     found = []
     for refusal in crowd.finished("at_capacity"):
-        when = refused_at[refusal.request_id]
+        when = refused_at[refusal.id]
         later = [started for came, started in starts if came >= when]
         if when > 20 and later:
             found.append(((refusal.retry_after_ms or 0) / 1_000, min(later) - when))
@@ -582,13 +593,13 @@ def test_owners_with_equally_many_slots_share_an_estimate(monkeypatch: pytest.Mo
     long(crowd, HOG, 4)
     crowd.wait(0.1)
     estimates = Counter[int]()
-    inner = crowd.scheduler._served_at
+    inner = crowd.scheduler.admission.estimates._served_at
 
     def served_at(mine: int) -> float:
         estimates[mine] += 1
         return inner(mine)
 
-    monkeypatch.setattr(crowd.scheduler, "_served_at", served_at)
+    monkeypatch.setattr(crowd.scheduler.admission.estimates, "_served_at", served_at)
     for owner in range(100):
         crowd.open(HOG + 1 + owner)
     crowd.wait(crowd.scheduler.policy.queue_s)

@@ -8,14 +8,22 @@ from dataclasses import astuple
 
 import pytest
 
-from agent_tts import events
+from agent_tts import messages
 from agent_tts.bench.statistics import Player
-from agent_tts.engine.base import DoneOutput, Engine, FrameOutput, StartRequest, StepInput, StepOutput
+from agent_tts.engine.base import Engine
 from agent_tts.engine.loop import SPARE_AFTER_S, EngineLoop
 from agent_tts.engine.scheduler import BYTES_PER_S, Policy, Scheduler
 from agent_tts.engine_info import FRAME_BYTES, EngineInfo
-from agent_tts.events import EngineEvent, EnginePong
+from agent_tts.messages import (
+    Audio,
+    EngineEvent,
+    EnginePong,
+    Finished,
+    StepCommand,
+    StepEvent,
+)
 from agent_tts.options import EngineOptions
+from tests.engine.driver import start_of
 
 HOST_S = 0.001  # of a step, before its launch
 
@@ -38,21 +46,21 @@ class Device(Engine):
         # When the step in flight is done; None where there is none.
         self._done_at: float | None = None
 
-    def step(self, inputs: Sequence[StepInput], run: Collection[int]) -> list[StepOutput]:
-        self._epoch = next((one.epoch for one in inputs if isinstance(one, StartRequest)), self._epoch)
+    def step(self, inputs: Sequence[StepCommand], run: Collection[int]) -> list[StepEvent]:
+        self._epoch = next((one.epoch for one in inputs if isinstance(one, start_of)), self._epoch)
         self.now += HOST_S
         before, self._done_at = self._done_at, None
         if run:
             took_s = next(self._took_s, None)
             if took_s is None:
-                return [DoneOutput(0, self._epoch)]
+                return [Finished(0, "end")]
             self._done_at = max(before or 0.0, self.now) + took_s
         if not self._overlaps:
             before, self._done_at = self._done_at, None
         if before is None:
             return []
         self.now = max(self.now, before)
-        return [FrameOutput(0, self._epoch, bytes(FRAME_BYTES))]
+        return [Audio(0, bytes(FRAME_BYTES))]
 
     def next_step_in_s(self) -> float | None:
         return None if self._done_at is None else max(0.0, self._done_at - HOST_S - self.now)
@@ -85,7 +93,7 @@ def drive(loop: EngineLoop, device: Device, until: float) -> list[EngineEvent]:
 
 
 def longest_ms(loop: EngineLoop) -> float:
-    loop.submit(events.EnginePing(1))
+    loop.submit(messages.EnginePing(1))
     return next(event.step_ms for event in loop.step() if isinstance(event, EnginePong))
 
 
@@ -106,8 +114,8 @@ def test_spare_work_is_done_while_nothing_is_due(*, overlaps: bool) -> None:
     loop = EngineLoop(device, Scheduler(Policy(slots=1, queue=1)), lambda: device.now)
     loop.step()
     assert (device.spare, device.now) == (2, 0.2)
-    loop.submit(events.OpenRequest(1, EngineOptions(lead_ms=160), 0))
-    loop.submit(events.AppendText(1, "Hello."))
+    loop.submit(messages.Open(1, EngineOptions(lead_ms=160), 0))
+    loop.submit(messages.Append(1, "Hello."))
     drive(loop, device, 1.4)
     assert device.spare == 2
     drive(loop, device, 10.0)
@@ -121,16 +129,16 @@ def test_spare_work_without_a_pause_lets_no_listener_run_short(lead_ms: int, par
     """A node that speaks from its first second on would otherwise never capture its small batches."""
     device = Device([0.005] * 2_000, overlaps=overlaps, spare=2)
     loop = EngineLoop(device, Scheduler(Policy(slots=1, queue=1)), lambda: device.now)
-    loop.submit(events.OpenRequest(1, EngineOptions(lead_ms=lead_ms), 0))
-    loop.submit(events.AppendText(1, "Hello. " * 100))
+    loop.submit(messages.Open(1, EngineOptions(lead_ms=lead_ms), 0))
+    loop.submit(messages.Append(1, "Hello. " * 100))
     listener = Player()
     done_at: list[float] = []
     while device.now < 3 * SPARE_AFTER_S:
         before = device.spare
         for event in drive(loop, device, device.now + 0.01):
-            if isinstance(event, events.RequestAudio):
+            if isinstance(event, messages.Audio):
                 listener.take(device.now, len(event.pcm) / BYTES_PER_S)
-                loop.submit(events.GrantCredit(1, len(event.pcm) // FRAME_BYTES))
+                loop.submit(messages.Credit(1, len(event.pcm) // FRAME_BYTES))
         done_at += [device.now] * (before - device.spare)
     assert not listener.gaps
     assert len(done_at) == parts
@@ -144,8 +152,8 @@ def test_the_longest_step_is_told_once_and_no_wait_is_part_of_it(*, overlaps: bo
     device = Device(took_s, overlaps=overlaps)
     loop = EngineLoop(device, Scheduler(Policy(slots=1, queue=1)), lambda: device.now)
     assert longest_ms(loop) == 0
-    loop.submit(events.OpenRequest(1, EngineOptions(lead_ms=1_000), 0))
-    loop.submit(events.AppendText(1, "Hello. " * 20))
+    loop.submit(messages.Open(1, EngineOptions(lead_ms=1_000), 0))
+    loop.submit(messages.Append(1, "Hello. " * 20))
     happened = drive(loop, device, 0.9)
     assert 30 <= longest_ms(loop) <= 30 + 1_000 * HOST_S + 1e-6
     assert longest_ms(loop) <= 5 + 2_000 * HOST_S  # told once
@@ -153,7 +161,7 @@ def test_the_longest_step_is_told_once_and_no_wait_is_part_of_it(*, overlaps: bo
     assert 5 <= longest_ms(loop) <= 5 + 1_000 * HOST_S + 1e-6
     drive(loop, device, 100.0)
     assert longest_ms(loop) <= 1_000 * HOST_S + 1e-6
-    heard = b"".join(event.pcm for event in happened if isinstance(event, events.RequestAudio))
+    heard = b"".join(event.pcm for event in happened if isinstance(event, messages.Audio))
     assert len(heard) == len(took_s) * FRAME_BYTES
 
 
@@ -161,26 +169,26 @@ def test_the_longest_step_is_told_once_and_no_wait_is_part_of_it(*, overlaps: bo
 def test_the_stages_of_a_request_are_told_once_before_its_first_audio(*, overlaps: bool) -> None:
     device = Device([0.005] * 3, overlaps=overlaps)
     loop = EngineLoop(device, Scheduler(Policy(slots=1, queue=1)), lambda: device.now, tells_stages=True)
-    loop.submit(events.OpenRequest(1, EngineOptions(lead_ms=1_000), 0))
+    loop.submit(messages.Open(1, EngineOptions(lead_ms=1_000), 0))
     drive(loop, device, 0.5)
-    loop.submit(events.AppendText(1, "Hello."))
-    loop.submit(events.AppendText(1, " Bye."))
-    happened = [event for event in drive(loop, device, 1.0) if not isinstance(event, events.RequestStarted)]
-    assert [type(event) for event in happened[:3]] == [events.RequestStages, *[events.RequestAudio] * 2]
-    assert not any(isinstance(event, events.RequestStages) for event in happened[1:])
+    loop.submit(messages.Append(1, "Hello."))
+    loop.submit(messages.Append(1, " Bye."))
+    happened = [event for event in drive(loop, device, 1.0) if not isinstance(event, messages.Started)]
+    assert [type(event) for event in happened[:3]] == [messages.Stages, *[messages.Audio] * 2]
+    assert not any(isinstance(event, messages.Stages) for event in happened[1:])
     stages = happened[0]
-    assert isinstance(stages, events.RequestStages)
+    assert isinstance(stages, messages.Stages)
     _, *times = astuple(stages)
     assert times == sorted(times)
-    assert (stages.request_id, stages.taken, stages.scheduled) == (1, 0.5, 0.5)
+    assert (stages.id, stages.taken, stages.scheduled) == (1, 0.5, 0.5)
     assert 0.005 <= stages.handed_out - stages.scheduled < 0.01
 
 
 def test_a_request_that_ends_before_its_audio_has_no_stages_and_leaves_none() -> None:
     device = Device([], overlaps=False)
     loop = EngineLoop(device, Scheduler(Policy(slots=1, queue=1)), lambda: device.now, tells_stages=True)
-    loop.submit(events.OpenRequest(1, EngineOptions(lead_ms=1_000), 0))
-    loop.submit(events.CancelRequest(1))
-    assert [type(event) for event in drive(loop, device, 1.0)] == [events.RequestFinished]
+    loop.submit(messages.Open(1, EngineOptions(lead_ms=1_000), 0))
+    loop.submit(messages.Cancel(1))
+    assert [type(event) for event in drive(loop, device, 1.0)] == [messages.Finished]
     assert loop._stages is not None
     assert not loop._stages._waiting

@@ -10,26 +10,41 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from agent_tts import events
 from agent_tts.config.settings import Limits
 from agent_tts.directives import Pause, Prosody, Say
-from agent_tts.engine import base
+from agent_tts.engine.admission import FRAME_S, MAX_ADMITTED, Policy
 from agent_tts.engine.scheduler import (
     BATCH_WINDOW_S,
     CAP_FRAMES,
     CAP_FRAMES_PER_CHAR,
-    FRAME_S,
     GROWING_WINDOW_S,
-    MAX_ADMITTED,
     MAX_HELD,
     MIN_AHEAD_S,
     MIN_BUFFER_S,
-    Policy,
-    Scheduler,
     Step,
+    _held_until,
 )
 from agent_tts.engine_info import FRAME_BYTES
+from agent_tts.messages import (
+    Append,
+    Audio,
+    Cancel,
+    End,
+    EngineLoad,
+    EnginePong,
+    EngineReady,
+    Finished,
+    Flush,
+    Flushed,
+    Open,
+    RequestEvent,
+    Started,
+    Starved,
+    StepCommand,
+    StepEvent,
+)
 from agent_tts.options import EngineOptions
+from tests.engine.scheduling import Commanded
 from tests.examples import examples
 
 PCM = bytes(FRAME_BYTES)
@@ -40,26 +55,26 @@ class Bench:
     """A scheduler with a scripted engine: every slot in a step gives the outputs passed for it."""
 
     def __init__(self, **policy: Any) -> None:
-        self.scheduler = Scheduler(Policy(**{"slots": 1, "queue": 1, **policy}))
+        self.scheduler = Commanded(Policy(**{"slots": 1, "queue": 1, **policy}))
         self.now = 0.0
-        self.inputs: list[base.StepInput] = []
+        self.commands: list[StepCommand] = []
         self.run: list[int] = []
-        self.events: list[events.EngineEvent] = []  # collected by `frames`
+        self.events: list[RequestEvent] = []  # collected by `frames`
 
-    def step(self, *outputs: base.StepOutput, step_s: float = 0.0) -> list[events.EngineEvent]:
+    def step(self, *outputs: StepEvent, step_s: float = 0.0) -> list[RequestEvent]:
         return self.scheduler.update(outputs, [self.plan()], self.now, step_s)
 
     def plan(self) -> Step:
         step = self.scheduler.schedule(self.now)
-        self.inputs, self.run = step.inputs, step.run
+        self.commands, self.run = step.commands, step.run
         return step
 
-    def frames(self, count: int, slot: int = 0, epoch: int = 1) -> int:
+    def frames(self, count: int, request: int = 1) -> int:
         """Step until `count` frames have run; the number that the scheduler allowed at this time."""
         made = 0
         for _ in range(count):
             step = self.plan()
-            outputs = [base.FrameOutput(slot, epoch, PCM)] if slot in self.run else []
+            outputs = [Audio(request, PCM)] if request in self.run else []
             self.events += self.scheduler.update(outputs, [step], self.now, 0.0)
             if not outputs:
                 break
@@ -73,7 +88,7 @@ class Bench:
             self.now = max(self.now, due_at)
             step = self.plan()
             steps += [step.run] if step.run else []
-            frames = [base.FrameOutput(slot, self.scheduler._running[slot].id, PCM) for slot in step.run]
+            frames = [Audio(request, PCM) for request in step.run]
             self.scheduler.update(frames, [step], self.now, 0.0)
             for request in step.requests:
                 self.scheduler.grant_credit(request.id, 1)
@@ -81,8 +96,8 @@ class Bench:
         return steps
 
 
-def finished(happened: list[events.EngineEvent]) -> list[tuple[int, str, str | None]]:
-    return [(e.request_id, e.reason, e.code) for e in happened if isinstance(e, events.RequestFinished)]
+def finished(happened: list[RequestEvent]) -> list[tuple[int, str, str | None]]:
+    return [(e.id, e.reason, e.code) for e in happened if isinstance(e, Finished)]
 
 
 def test_many_free_slots_are_given_in_several_steps_at_once_after_one_another() -> None:
@@ -91,11 +106,11 @@ def test_many_free_slots_are_given_in_several_steps_at_once_after_one_another() 
     for request_id in range(1, 513):
         bench.scheduler.open(request_id, UNPACED, 0.0, owner=request_id)
     given = []
-    while bench.scheduler.queued:
+    while bench.scheduler.load[1]:
         assert bench.scheduler.next_step_at(bench.now) == bench.now
         happened = bench.step()
         assert not finished(happened)
-        given.append(sum(isinstance(one, base.StartRequest) for one in bench.inputs))
+        given.append(sum(isinstance(one, Open) for one in bench.commands))
         bench.now += 0.005
     assert given == [MAX_ADMITTED] * (512 // MAX_ADMITTED)
 
@@ -105,30 +120,30 @@ def test_a_request_gets_a_free_slot_with_the_text_received_before() -> None:
     bench.scheduler.open(1, UNPACED, 0.0)
     bench.scheduler.append(1, "Hello")
     bench.scheduler.end(1)
-    assert bench.step() == [events.RequestStarted(1, 0)]
-    assert bench.inputs == [base.StartRequest(0, 1, UNPACED), base.AddText(0, "Hello"), base.AddText(0, "", last=True)]
-    assert bench.run == [0]
+    assert bench.step() == [Started(1, 0)]
+    assert bench.commands == [Open(1, UNPACED), Append(1, "Hello"), End(1)]
+    assert bench.run == [1]
 
 
 def test_directives_keep_their_place_in_the_text() -> None:
     bench = Bench()
     bench.scheduler.open(1, UNPACED, 0.0)
     bench.scheduler.append(1, "One ")
-    bench.scheduler.direct(1, Pause(500))
+    bench.scheduler.append(1, Pause(500))
     bench.scheduler.append(1, "two")
     bench.step()
-    bench.scheduler.direct(1, Say("3", "three"))
-    texts = [base.AddText(0, "One "), base.AddText(0, "", directive=Pause(500)), base.AddText(0, "two")]
-    assert bench.inputs == [base.StartRequest(0, 1, UNPACED), *texts]
+    bench.scheduler.append(1, Say("3", "three"))
+    texts = [Append(1, "One "), Append(1, Pause(500)), Append(1, "two")]
+    assert bench.commands == [Open(1, UNPACED), *texts]
     bench.step()
-    assert bench.inputs == [base.AddText(0, "", directive=Say("3", "three"))]
+    assert bench.commands == [Append(1, Say("3", "three"))]
 
 
 def test_pauses_and_aliases_allow_their_frames() -> None:
     bench = Bench(window_frames=1_000)
     bench.scheduler.open(1, UNPACED, 0.0)
-    bench.scheduler.direct(1, Pause(800))
-    bench.scheduler.direct(1, Say("3", "three"))
+    bench.scheduler.append(1, Pause(800))
+    bench.scheduler.append(1, Say("3", "three"))
     bench.step()
     assert bench.frames(1_000) == CAP_FRAMES + CAP_FRAMES_PER_CHAR * len("three") + 10
 
@@ -137,8 +152,8 @@ def test_slow_speech_allows_its_frames() -> None:
     bench = Bench(window_frames=1_000)
     bench.scheduler.open(1, UNPACED, 0.0)
     bench.scheduler.append(1, "one")
-    bench.scheduler.direct(1, Prosody(speed=0.5))
-    bench.scheduler.direct(1, Prosody(speed=2))
+    bench.scheduler.append(1, Prosody(speed=0.5))
+    bench.scheduler.append(1, Prosody(speed=2))
     bench.step()
     assert bench.frames(1_000) == 2 * (CAP_FRAMES + CAP_FRAMES_PER_CHAR * len("one"))
 
@@ -147,12 +162,12 @@ def test_admission_is_first_in_first_out() -> None:
     bench = Bench(slots=1, queue=3)
     for request in (1, 2, 3):
         bench.scheduler.open(request, UNPACED, 0.0)
-    assert bench.step() == [events.RequestStarted(1, 0)]
+    assert bench.step() == [Started(1, 0)]
     bench.scheduler.cancel(1)
     bench.now = 0.5
-    assert bench.step() == [events.RequestFinished(1, "cancelled"), events.RequestStarted(2, 500)]
-    assert bench.inputs[0] == base.ReleaseSlot(0)
-    assert bench.inputs[1] == base.StartRequest(0, 2, UNPACED)
+    assert bench.step() == [Finished(1, "cancelled"), Started(2, 500)]
+    assert bench.commands[0] == Cancel(1)
+    assert bench.commands[1] == Open(2, UNPACED)
 
 
 def test_a_full_queue_refuses_at_once() -> None:
@@ -175,13 +190,13 @@ def test_a_request_that_may_not_wait_starts_at_once_or_is_refused() -> None:
     """A free slot that one waits for is not free. Its time at other engines counts as time in the queue."""
     bench = Bench(slots=2, queue=4)
     bench.scheduler.open(1, UNPACED, 0.0)
-    bench.scheduler.open(2, UNPACED, 0.0, waits=False, waited_s=0.25)
+    bench.scheduler.open(2, UNPACED, 0.0, waits=False, waited_ms=250)
     bench.scheduler.open(3, UNPACED, 0.0, waits=False)
     happened = bench.step()
     assert finished(happened) == [(3, "error", "at_capacity")]
-    assert {e for e in happened if isinstance(e, events.RequestStarted)} == {
-        events.RequestStarted(1, 0),
-        events.RequestStarted(2, 250),
+    assert {e for e in happened if isinstance(e, Started)} == {
+        Started(1, 0),
+        Started(2, 250),
     }
 
 
@@ -191,13 +206,13 @@ def test_time_at_other_engines_counts() -> None:
     bench.scheduler.open(1, UNPACED, 0.0)
     bench.step()
     bench.scheduler.open(2, UNPACED, 0.0)
-    bench.scheduler.open(3, UNPACED, 0.0, waited_s=1.5)
+    bench.scheduler.open(3, UNPACED, 0.0, waited_ms=1500)
     bench.step()
     bench.now = 0.5
     assert finished(bench.step()) == [(3, "error", "at_capacity")]
-    bench.scheduler.open(4, UNPACED, 0.5, waited_s=1.0)
+    bench.scheduler.open(4, UNPACED, 0.5, waited_ms=1000)
     bench.scheduler.cancel(1)
-    assert events.RequestStarted(4, 1_000) in bench.step()
+    assert Started(4, 1_000) in bench.step()
 
 
 def test_a_request_that_waits_too_long_gets_at_capacity() -> None:
@@ -223,13 +238,13 @@ def test_frames_of_an_earlier_request_are_dropped() -> None:
     bench.scheduler.cancel(1)
     bench.scheduler.open(2, UNPACED, 0.0)
     bench.scheduler.append(2, "two")
-    happened = bench.step(base.FrameOutput(0, 1, PCM), base.DoneOutput(0, 1), base.FrameOutput(0, 2, PCM))
-    assert [e for e in happened if isinstance(e, events.RequestAudio)] == [events.RequestAudio(2, PCM)]
+    happened = bench.step(Audio(1, PCM), Finished(1, "end"), Audio(2, PCM))
+    assert [e for e in happened if isinstance(e, Audio)] == [Audio(2, PCM)]
     assert finished(happened) == [(1, "cancelled", None)]
 
 
-def told(happened: list[events.EngineEvent]) -> list[int]:
-    return [len(event.pcm) // FRAME_BYTES for event in happened if isinstance(event, events.RequestAudio)]
+def told(happened: list[RequestEvent]) -> list[int]:
+    return [len(event.payload) // FRAME_BYTES for event in happened if isinstance(event, Audio)]
 
 
 def test_frames_are_told_together_once_the_listener_has_enough() -> None:
@@ -241,7 +256,7 @@ def test_frames_are_told_together_once_the_listener_has_enough() -> None:
     frames = told(bench.events)
     assert frames[:alone] == [1] * alone
     assert frames[-5:] == [MAX_HELD] * 5
-    happened = bench.step(base.FrameOutput(0, 1, PCM), base.DoneOutput(0, 1))
+    happened = bench.step(Audio(1, PCM), Finished(1, "end"))
     assert sum(frames + told(happened)) == 81
 
 
@@ -249,11 +264,11 @@ def held(bench: Bench) -> None:
     bench.scheduler.open(1, UNPACED, 0.0)
     bench.scheduler.append(1, "one")
     bench.frames(round(MIN_AHEAD_S / FRAME_S) + 1)
-    assert told(bench.step(base.FrameOutput(0, 1, PCM))) == []
+    assert told(bench.step(Audio(1, PCM))) == []
 
 
-@pytest.mark.parametrize("output", [base.StarvedOutput(0, 1), base.DoneOutput(0, 1), base.FailedOutput(0, 1, "x", "")])
-def test_frames_that_are_held_come_before_what_ends_the_speech(output: base.StepOutput) -> None:
+@pytest.mark.parametrize("output", [Starved(1), Finished(1, "end"), Finished(1, "error", code="x", message="")])
+def test_frames_that_are_held_come_before_what_ends_the_speech(output: StepEvent) -> None:
     bench = Bench()
     held(bench)
     assert told(bench.step(output)) == [1]
@@ -263,7 +278,7 @@ def test_frames_that_are_held_come_before_their_flush() -> None:
     bench = Bench()
     held(bench)
     bench.scheduler.flush(1, "f")
-    assert bench.step(base.FlushedOutput(0, 1)) == [events.RequestAudio(1, PCM), events.RequestFlushed(1, "f")]
+    assert bench.step(Flushed(1, "f")) == [Audio(1, PCM), Flushed(1, "f")]
 
 
 def test_frames_that_are_held_are_dropped_by_a_cancel() -> None:
@@ -276,7 +291,7 @@ def test_frames_that_are_held_are_dropped_by_a_cancel() -> None:
 def test_frames_are_not_held_while_the_listener_runs_short() -> None:
     bench = Bench()
     held(bench)
-    due_at = bench.scheduler._requests[1].held_until
+    due_at = _held_until(bench.scheduler.admission.requests[1])
     assert (bench.scheduler.next_step_at(bench.now) or 0.0) <= due_at
     bench.now = due_at - 0.001
     assert told(bench.step()) == []
@@ -289,12 +304,12 @@ def test_the_engine_wakes_to_tell_what_is_held() -> None:
     bench = Bench()
     bench.scheduler.open(1, EngineOptions(lead_ms=1_000), 0.0)
     bench.scheduler.append(1, "one two three")
-    request = bench.scheduler._requests[1]
+    request = bench.scheduler.admission.requests[1]
     while not request.held:
         bench.go(bench.now + FRAME_S / 8)
-    bench.now = bench.scheduler._last_full_step_at = request.held_until - BATCH_WINDOW_S / 2
-    assert bench.scheduler._step_due_at(request) > request.held_until
-    assert bench.scheduler.next_step_at(bench.now) == request.held_until
+    bench.now = bench.scheduler._last_full_step_at = _held_until(request) - BATCH_WINDOW_S / 2
+    assert bench.scheduler._step_due_at(request) > _held_until(request)
+    assert bench.scheduler.next_step_at(bench.now) == _held_until(request)
 
 
 def test_frames_are_not_held_without_credit() -> None:
@@ -315,16 +330,16 @@ def test_short_frames_cost_the_credit_of_their_length() -> None:
     made = 0
     for _ in range(50):
         step = bench.plan()
-        outputs = [base.FrameOutput(0, 1, PCM[: FRAME_BYTES // 2])] if bench.run else []
+        outputs = [Audio(1, PCM[: FRAME_BYTES // 2])] if bench.run else []
         made += len(outputs)
         for event in bench.scheduler.update(outputs, [step], bench.now, 0.0):
-            if isinstance(event, events.RequestAudio):
-                bench.scheduler.grant_credit(1, -(-len(event.pcm) // FRAME_BYTES))
+            if isinstance(event, Audio):
+                bench.scheduler.grant_credit(1, -(-len(event.payload) // FRAME_BYTES))
     assert made == 50
-    for event in bench.step(base.StarvedOutput(0, 1)):
-        if isinstance(event, events.RequestAudio):
-            bench.scheduler.grant_credit(1, -(-len(event.pcm) // FRAME_BYTES))
-    assert bench.scheduler._requests[1].credit == 4
+    for event in bench.step(Starved(1)):
+        if isinstance(event, Audio):
+            bench.scheduler.grant_credit(1, -(-len(event.payload) // FRAME_BYTES))
+    assert bench.scheduler.admission.requests[1].credit == 4
 
 
 def test_one_that_may_not_wait_is_refused_when_another_gets_the_slot() -> None:
@@ -334,7 +349,7 @@ def test_one_that_may_not_wait_is_refused_when_another_gets_the_slot() -> None:
         bench.scheduler.open(number, UNPACED, 0.0, owner=owner, waits=owner == 2)
         bench.scheduler.append(number, "text")
     happened = bench.step()
-    assert [event.request_id for event in happened if isinstance(event, events.RequestStarted)] == [1, 3]
+    assert [event.id for event in happened if isinstance(event, Started)] == [1, 3]
     assert finished(happened) == [(2, "error", "at_capacity")]
 
 
@@ -345,7 +360,7 @@ def test_those_that_may_not_wait_are_forgotten_when_they_have_finished() -> None
         bench.step()
         bench.scheduler.cancel(number)
     bench.step()
-    assert not bench.scheduler._impatient
+    assert not bench.scheduler.admission._impatient
 
 
 def test_a_request_without_credit_does_not_run_until_frames_are_taken() -> None:
@@ -399,7 +414,8 @@ def test_well_buffered_requests_share_few_steps() -> None:
     steps = bench.go(4.0)
     assert len(steps) <= 2.0 / BATCH_WINDOW_S
     assert sum(map(len, steps)) == pytest.approx(8 * 2.0 / FRAME_S, abs=8)
-    assert all(0.88 <= request.buffered_until - bench.now <= 1.0 for request in bench.scheduler._running.values())
+    running = bench.scheduler.admission.running
+    assert all(0.88 <= request.buffered_until - bench.now <= 1.0 for request in running.values())
 
 
 def test_a_request_with_little_buffered_runs_at_once() -> None:
@@ -410,10 +426,10 @@ def test_a_request_with_little_buffered_runs_at_once() -> None:
     bench.scheduler.open(2, EngineOptions(lead_ms=1_000), bench.now)
     bench.scheduler.append(2, "text")
     steps = bench.go(bench.now)
-    assert [1] in steps  # alone, and as often as needed
-    second = bench.scheduler._running[1]
+    assert [2] in steps  # alone, and as often as needed
+    second = bench.scheduler.admission.running[2]
     assert second.buffered_until - bench.now >= MIN_BUFFER_S
-    assert sum(second.slot in step for step in bench.go(bench.now + 0.019)) <= 1  # buffered enough by now
+    assert sum(2 in step for step in bench.go(bench.now + 0.019)) <= 1  # buffered enough by now
 
 
 def test_requests_with_a_minimal_lead_share_a_step_if_they_are_close() -> None:
@@ -424,7 +440,7 @@ def test_requests_with_a_minimal_lead_share_a_step_if_they_are_close() -> None:
         bench.scheduler.append(request, "text")
         bench.go(at)
     bench.go(1.0)
-    assert all(sorted(step) == [0, 1] for step in bench.go(2.0))
+    assert all(sorted(step) == [1, 2] for step in bench.go(2.0))
 
 
 @pytest.mark.parametrize("lead_ms", [0, 40, 120, 200])
@@ -436,12 +452,12 @@ def test_every_step_has_a_request(lead_ms: int) -> None:
     woken, least = 0, 1.0
     while (due_at := bench.scheduler.next_step_at(bench.now)) is not None and due_at < 2.0:
         bench.now = max(bench.now, due_at)
-        if request := bench.scheduler._running.get(0):
+        if request := bench.scheduler.admission.running.get(1):
             least = min(least, request.buffered_until - bench.now)
         woken += 1
         assert bench.frames(1) == 1
         bench.scheduler.grant_credit(1, 1)
-        request = bench.scheduler._running[0]
+        request = bench.scheduler.admission.running[1]
         assert request.buffered_until - bench.now <= max(lead_ms / 1_000, FRAME_S) + 1e-9
     assert woken <= 2.0 / FRAME_S + 3
     assert least > (lead_ms - 80) / 2_000 - 0.001 or lead_ms < 80
@@ -466,21 +482,21 @@ class TestNewcomers:
         bench = self.bench(3)
         assert bench.plan().run == []
         self.comes(bench, 4)
-        assert bench.plan().run == [3]
+        assert bench.plan().run == [4]
 
     def test_requests_that_keep_the_batch_size_run_with_newcomers(self) -> None:
         bench = self.bench(2)
         for request in (3, 4, 5):
             self.comes(bench, request)
         run = bench.plan().run
-        assert run[:3] == [2, 3, 4]
+        assert run[:3] == [3, 4, 5]
         assert len(run) == 4
 
     def test_without_batch_sizes_every_request_counts_as_more_cost(self) -> None:
         bench = self.bench(2, batch_sizes=())
         for request in (3, 4, 5):
             self.comes(bench, request)
-        assert bench.plan().run == [2, 3, 4]
+        assert bench.plan().run == [3, 4, 5]
 
     def test_newcomers_do_not_stop_other_requests(self) -> None:
         """A newcomer may be tried many times while its model is loading."""
@@ -489,29 +505,29 @@ class TestNewcomers:
         spoke: set[int] = set()
         for _ in range(40):
             step = bench.plan()
-            assert 2 in step.run
+            assert 3 in step.run
             spoke |= {*step.run}
-            frames = [base.FrameOutput(slot, slot + 1, PCM) for slot in step.run if slot != 2]
+            frames = [Audio(request, PCM) for request in step.run if request != 3]
             bench.scheduler.update(frames, [step], bench.now, 0.0)
             bench.now += 0.005
-        assert spoke == {0, 1, 2}
+        assert spoke == {1, 2, 3}
 
     def test_newcomers_come_before_unpaced_requests(self) -> None:
         bench = Bench(slots=8, batch_sizes=(1, 2, 4))
         for request in (1, 2):
             bench.scheduler.open(request, UNPACED, 0.0)
             bench.scheduler.append(request, "text")
-        bench.step(base.FrameOutput(0, 1, PCM), base.FrameOutput(1, 2, PCM))
+        bench.step(Audio(1, PCM), Audio(2, PCM))
         self.comes(bench, 3)
-        assert bench.plan().run == [2, 0, 1]
+        assert bench.plan().run == [3, 1, 2]
 
     def test_newcomers_beyond_the_batch_take_turns(self) -> None:
         bench = Bench(slots=8, queue=8, batch_sizes=(1, 2))
         for request in (1, 2, 3):
             self.comes(bench, request)
         steps = [bench.plan() for _ in range(2)]
-        assert steps[0].run == [0, 1]
-        assert 2 in steps[1].run
+        assert steps[0].run == [1, 2]
+        assert 3 in steps[1].run
 
     def test_requests_left_out_of_a_full_step_run_in_the_next_one(self) -> None:
         bench = Bench(slots=2, batch_sizes=(1,))
@@ -521,28 +537,28 @@ class TestNewcomers:
         due_at = bench.scheduler.next_step_at(bench.now)
         assert due_at is not None
         bench.now = due_at + BATCH_WINDOW_S
-        assert sorted(bench.plan().run + bench.plan().run) == [0, 1]
+        assert sorted(bench.plan().run + bench.plan().run) == [1, 2]
 
     def test_a_request_with_its_first_frame_in_flight_is_not_a_newcomer(self) -> None:
         """Its next frame is not its first, and waits for those of others."""
         bench = self.bench(2)
         self.comes(bench, 3)
-        assert bench.plan().run == [2]
+        assert bench.plan().run == [3]
         assert bench.plan().run == []
         bench.now += BATCH_WINDOW_S
-        assert sorted(bench.plan().run) == [0, 1, 2]
+        assert sorted(bench.plan().run) == [1, 2, 3]
 
 
 def test_a_dry_slot_does_not_run_until_text_arrives() -> None:
     bench = Bench()
     bench.scheduler.open(1, UNPACED, 0.0)
     bench.scheduler.append(1, "text")
-    bench.step(base.StarvedOutput(0, 1))
+    bench.step(Starved(1))
     bench.step()
     assert bench.run == []
     bench.scheduler.append(1, "more")
     bench.step()
-    assert bench.run == [0]
+    assert bench.run == [1]
 
 
 def test_a_dry_slot_without_text_starves() -> None:
@@ -550,11 +566,11 @@ def test_a_dry_slot_without_text_starves() -> None:
     bench.scheduler.open(1, UNPACED, 0.0)
     bench.scheduler.append(1, "text")
     bench.now = 3.0
-    bench.step(base.StarvedOutput(0, 1))
+    bench.step(Starved(1))
     assert bench.scheduler.next_step_at(4.0) == 18.0
     bench.now = 18.0
     assert finished(bench.step()) == [(1, "error", "starved")]
-    assert bench.scheduler.speaking == 0
+    assert bench.scheduler.load[0] == 0
 
 
 def test_a_request_opened_without_text_starves_too() -> None:
@@ -616,9 +632,9 @@ def test_flush_ids_come_back_in_order() -> None:
     bench.scheduler.append(1, "a")
     bench.scheduler.flush(1, "first")
     bench.scheduler.flush(1, "second")
-    happened = bench.step(base.FlushedOutput(0, 1), base.FlushedOutput(0, 1))
-    assert [e.flush_id for e in happened if isinstance(e, events.RequestFlushed)] == ["first", "second"]
-    assert [i.flush for i in bench.inputs if isinstance(i, base.AddText)] == [False, True, True]
+    happened = bench.step(Flushed(1, "first"), Flushed(1, "second"))
+    assert [e.flush_id for e in happened if isinstance(e, Flushed)] == ["first", "second"]
+    assert [type(one) for one in bench.commands[1:]] == [Append, Flush, Flush]
 
 
 def test_a_failure_ends_one_request_alone() -> None:
@@ -626,9 +642,9 @@ def test_a_failure_ends_one_request_alone() -> None:
     for request in (1, 2):
         bench.scheduler.open(request, UNPACED, 0.0)
         bench.scheduler.append(request, "text")
-    happened = bench.step(base.FailedOutput(0, 1, "internal", "not finite"), base.FrameOutput(1, 2, PCM))
+    happened = bench.step(Finished(1, "error", code="internal", message="not finite"), Audio(2, PCM))
     assert finished(happened) == [(1, "error", "internal")]
-    assert bench.scheduler.speaking == 1
+    assert bench.scheduler.load[0] == 1
 
 
 def test_text_after_the_end_is_ignored() -> None:
@@ -637,19 +653,19 @@ def test_text_after_the_end_is_ignored() -> None:
     bench.scheduler.end(1)
     bench.scheduler.append(1, "late")
     bench.step()
-    assert [i.text for i in bench.inputs if isinstance(i, base.AddText)] == [""]
+    assert not [one for one in bench.commands if isinstance(one, Append)]
 
 
 def test_busy_time_is_the_time_of_the_steps_of_a_request() -> None:
     bench = Bench(slots=2)
     bench.scheduler.open(1, UNPACED, 0.0)
     bench.scheduler.append(1, "text")
-    bench.step(base.FrameOutput(0, 1, PCM), step_s=0.002)
+    bench.step(Audio(1, PCM), step_s=0.002)
     bench.scheduler.open(2, UNPACED, 0.0)
-    bench.step(base.StarvedOutput(0, 1), step_s=0.003)
+    bench.step(Starved(1), step_s=0.003)
     bench.step(step_s=0.5)
     bench.scheduler.cancel(1)
-    (done,) = [e for e in bench.step() if isinstance(e, events.RequestFinished)]
+    (done,) = [e for e in bench.step() if isinstance(e, Finished)]
     assert done.busy_ms == pytest.approx(5.0)
 
 
@@ -660,9 +676,9 @@ class TestStepsInFlight:
         bench.scheduler.open(1, UNPACED, 0.0)
         bench.scheduler.append(1, "text")
         steps = [bench.plan() for _ in range(3)]
-        assert [step.run for step in steps] == [[0], [0], []]
+        assert [step.run for step in steps] == [[1], [1], []]
         bench.scheduler.update([], steps, 0.0, 0.0)  # without any output
-        assert bench.plan().run == [0]
+        assert bench.plan().run == [1]
 
     def test_a_paced_request_counts_them_in_its_lead(self) -> None:
         bench = Bench()
@@ -672,7 +688,7 @@ class TestStepsInFlight:
         runs = []
         for bench.now in (0.041, 0.082, 0.123, 0.164, 0.205, 0.247):
             runs.append(bench.plan().run)
-        assert runs == [[0]] * 5 + [[]]
+        assert runs == [[1]] * 5 + [[]]
 
     def test_their_duration_counts_for_each_of_their_requests(self) -> None:
         bench = Bench()
@@ -681,8 +697,8 @@ class TestStepsInFlight:
         steps = [bench.plan(), bench.plan()]
         bench.scheduler.update([], [], 0.0, 0.5)
         bench.scheduler.update([], steps[:1], 0.0, 0.006)
-        happened = bench.scheduler.update([base.DoneOutput(0, 1)], steps[1:], 0.0, 0.004)
-        assert [event.busy_ms for event in happened if isinstance(event, events.RequestFinished)] == [10]
+        happened = bench.scheduler.update([Finished(1, "end")], steps[1:], 0.0, 0.004)
+        assert [event.busy_ms for event in happened if isinstance(event, Finished)] == [10]
 
 
 def test_a_full_step_takes_newcomers_and_the_least_buffered() -> None:
@@ -694,9 +710,9 @@ def test_a_full_step_takes_newcomers_and_the_least_buffered() -> None:
     for _ in range(3):
         step = bench.plan()
         runs.append(sorted(bench.run))
-        frames = [base.FrameOutput(slot, slot + 1, PCM) for slot in bench.run]
+        frames = [Audio(request, PCM) for request in bench.run]
         bench.scheduler.update(frames, [step], bench.now, 0.0)
-    assert runs == [[0, 1], [0, 2], [1, 2]]
+    assert runs == [[1, 2], [1, 3], [2, 3]]
 
 
 @pytest.mark.parametrize("options", [UNPACED, EngineOptions(lead_ms=400)])
@@ -708,9 +724,9 @@ def test_requests_without_output_do_not_displace_those_that_speak(options: Engin
         bench.scheduler.append(request, "Hello")
     for _ in range(50):
         step = bench.plan()
-        able = [(request.slot or 0, request.id) for request in step.requests if request.id < 3]
-        bench.scheduler.update([base.FrameOutput(*each, PCM) for each in able], [step], bench.now, 0.0)
-        for _, request_id in able:
+        able = [request for request in step.run if request < 3]
+        bench.scheduler.update([Audio(request, PCM) for request in able], [step], bench.now, 0.0)
+        for request_id in able:
             spoke.append(request_id)
             bench.scheduler.grant_credit(request_id, 1)
         bench.now += 0.08
@@ -727,7 +743,7 @@ def test_requests_without_output_are_tried_in_turn() -> None:
     for _ in range(3):
         bench.step()
         tried += bench.run
-    assert sorted(tried) == [0, 1, 2, 3, 4, 5]
+    assert sorted(tried) == [1, 2, 3, 4, 5, 6]
 
 
 class SchedulerMachine(RuleBasedStateMachine):
@@ -736,7 +752,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.policy = Policy(slots=3, queue=4, queue_s=2.0, text_idle_s=5.0, window_frames=4, max_frames=30)
-        self.scheduler = Scheduler(self.policy)
+        self.scheduler = Commanded(self.policy)
         self.now = 0.0
         self.next_request = 1
         self.open: dict[int, int] = {}  # request -> frames received and not taken
@@ -747,7 +763,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.begun: set[int] = set()  # requests that have text, a flush or their end
         self.started: list[int] = []
         self.over: set[int] = set()
-        self.in_slot: dict[int | None, int] = {}  # slot -> epoch, as sent to the engine
+        self.in_slots: set[int] = set()  # as sent to the engine
         self.under_way: list[tuple[Step, list[int]]] = []  # steps whose outputs have not arrived, and their slots
 
     def requests(self, data: st.DataObject) -> int:
@@ -757,14 +773,14 @@ class SchedulerMachine(RuleBasedStateMachine):
         lead=st.sampled_from([None, 80, 400, 1_000]),
         owner=st.integers(0, 2),
         waits=st.booleans(),
-        waited_s=st.sampled_from([0.0, 0.0, 0.0, 0.3, 1.9, 5.0]),
+        waited_ms=round(1_000 * st).sampled_from([0.0, 0.0, 0.0, 0.3, 1.9, 5.0]),
     )
     def open_request(self, lead: int | None, owner: int, waits: bool, waited_s: float) -> None:
         self.owner[self.next_request] = owner
         self.open[self.next_request] = 0
         self.since[self.next_request] = self.now - waited_s
         options = EngineOptions(lead_ms=lead)
-        self.scheduler.open(self.next_request, options, self.now, owner, waits=waits, waited_s=waited_s)
+        self.scheduler.open(self.next_request, options, self.now, owner, waits=waits, waited_ms=round(1_000 * waited_s))
         self.impatient |= set() if waits else {self.next_request}
         self.next_request += 1
 
@@ -805,78 +821,77 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def step(self, data: st.DataObject) -> None:
         step = self.scheduler.schedule(self.now)
-        free = self.policy.slots - self.scheduler.speaking
-        assert not (free and self.scheduler.queued), "a slot is free and a request waits"
-        waiting = {request.id for queue in self.scheduler._waiting.values() for request in queue}
+        free = self.policy.slots - self.scheduler.load[0]
+        assert not (free and self.scheduler.load[1]), "a slot is free and a request waits"
+        waiting = {request.id for queue in self.scheduler.admission.waiting.values() for request in queue}
         assert not self.impatient & waiting - set(self.started), "a request waits that may not"
-        for message in step.inputs:
-            if isinstance(message, base.StartRequest):
-                assert message.slot not in self.in_slot, "a slot was reused without a release"
-                self.in_slot[message.slot] = message.epoch
-            elif isinstance(message, base.ReleaseSlot):
-                del self.in_slot[message.slot]
+        for message in step.commands:
+            if isinstance(message, Open):
+                assert len(self.in_slots) < self.policy.slots, "no slot is free"
+                self.in_slots.add(message.id)
+            elif isinstance(message, Cancel):
+                self.in_slots.remove(message.id)
             else:
-                assert message.slot in self.in_slot, "text for a slot without a request"
+                assert message.id in self.in_slots, "text of a request without a slot"
         before = [request.id for step, _ in self.under_way for request in step.requests]
         for request in step.requests:
-            assert self.in_slot[request.slot] == request.id
+            assert request.id in self.in_slots
             unheard = self.open[request.id] + self.made[request.id] + before.count(request.id)
             assert unheard < self.policy.window_frames, "ran without credit"
         done, self.under_way = [*self.under_way, (step, step.run)], []
         if data.draw(st.booleans(), label="late"):
             self.under_way = [done.pop()]
-        outputs: list[base.StepOutput] = []
-        ran = [pair for step, slots in done for pair in zip(slots, step.requests, strict=True)]
+        outputs: list[StepEvent] = []
         ended: set[int] = set()
-        for slot, epoch in ((slot, request.id) for slot, request in ran):
+        for request in [request for _, run in done for request in run]:
             kind = data.draw(st.sampled_from(["frame"] * 4 + ["starved", "done", "failed", "nothing"]), label="kind")
             if kind == "frame":
-                outputs.append(base.FrameOutput(slot, epoch, PCM))
-                self.made[epoch] += epoch in self.scheduler._requests and epoch not in ended
+                outputs.append(Audio(request, PCM))
+                self.made[request] += request in self.scheduler.admission.requests and request not in ended
             elif kind == "starved":
-                outputs.append(base.StarvedOutput(slot, epoch))
-            ended |= {epoch} if kind in ("done", "failed") else set()
+                outputs.append(Starved(request))
+            ended |= {request} if kind in ("done", "failed") else set()
             if kind == "done":
-                outputs.append(base.DoneOutput(slot, epoch))
+                outputs.append(Finished(request, "end"))
             elif kind == "failed":
-                outputs.append(base.FailedOutput(slot, epoch, "internal", "x"))
-            outputs.append(base.FrameOutput(slot, 0, PCM))  # of an earlier request
+                outputs.append(Finished(request, "error", code="internal", message="x"))
+            outputs.append(Audio(0, PCM))  # of an earlier request
         for event in self.scheduler.update(outputs, [step for step, _ in done], self.now, 0.001):
             self.see(event)
 
-    def see(self, event: events.EngineEvent) -> None:
-        assert not isinstance(event, events.EngineReady | events.EnginePong | events.EngineLoad)
-        assert event.request_id not in self.over, "an event after the end"
-        if isinstance(event, events.RequestStarted):
-            assert event.request_id not in self.started, "started twice"
+    def see(self, event: RequestEvent) -> None:
+        assert not isinstance(event, EngineReady | EnginePong | EngineLoad)
+        assert event.id not in self.over, "an event after the end"
+        if isinstance(event, Started):
+            assert event.id not in self.started, "started twice"
             earlier = [
                 other
                 for other in self.open.keys() - set(self.started)
-                if self.owner[other] == self.owner[event.request_id]
-                and (self.since[other], other) < (self.since[event.request_id], event.request_id)
+                if self.owner[other] == self.owner[event.id]
+                and (self.since[other], other) < (self.since[event.id], event.id)
             ]
             assert not self.begun.intersection(earlier), "not first in, first out for one owner"
-            assert event.request_id in self.begun or not earlier, "overtaken without text"
-            self.started.append(event.request_id)
-        elif isinstance(event, events.RequestAudio):
-            assert event.request_id in self.started
-            frames = len(event.pcm) // FRAME_BYTES
-            self.open[event.request_id] += frames
-            self.made[event.request_id] -= frames
+            assert event.id in self.begun or not earlier, "overtaken without text"
+            self.started.append(event.id)
+        elif isinstance(event, Audio):
+            assert event.id in self.started
+            frames = len(event.payload) // FRAME_BYTES
+            self.open[event.id] += frames
+            self.made[event.id] -= frames
             assert frames <= MAX_HELD
-        elif isinstance(event, events.RequestFinished):
+        elif isinstance(event, Finished):
             if event.gave_way:
                 assert event.code in ("starved", "at_capacity")
-                assert event.request_id in self.started
+                assert event.id in self.started
             if event.code == "at_capacity":
                 assert 100 <= (event.retry_after_ms or 0) <= 30_000
-            self.over.add(event.request_id)
-            assert event.reason == "cancelled" or not self.made[event.request_id], "a frame was not told"
-            del self.open[event.request_id]
+            self.over.add(event.id)
+            assert event.reason == "cancelled" or not self.made[event.id], "a frame was not told"
+            del self.open[event.id]
 
     @invariant()
     def runnable_at_follows_from_the_lead(self) -> None:
-        for request in self.scheduler._running.values():
+        for request in self.scheduler.admission.running.values():
             lead_ms = request.options.lead_ms
             if lead_ms is None or not (request.frames or request.in_flight):
                 assert request.runnable_at == -math.inf
@@ -886,19 +901,22 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @invariant()
     def counts_add_up(self) -> None:
-        assert 0 <= self.scheduler.speaking <= self.policy.slots
-        assert self.scheduler.queued <= self.policy.queue + self.policy.slots
+        assert 0 <= self.scheduler.load[0] <= self.policy.slots
+        assert self.scheduler.load[1] <= self.policy.queue + self.policy.slots
         due_at = self.scheduler.next_step_at(self.now)
         if self.open:
             assert due_at is not None, "a request is open and no step is due"
-        latest = min((request.held_until for request in self.scheduler._holding.values()), default=math.inf)
+        holding = [request for request in self.scheduler._holding.values() if request.held]
+        latest = min(map(_held_until, holding), default=math.inf)
         assert latest == math.inf or (due_at or 0.0) <= latest, "frames are held for too long"
-        held = Counter(request.owner for request in self.scheduler._running.values())
-        assert held == self.scheduler._held
-        waiting = [request for queue in self.scheduler._waiting.values() for request in queue]
-        parked = [request for request in self.scheduler._requests.values() if request.parked]
-        places = [*self.scheduler._running.values(), *waiting, *parked, *self.scheduler._returning]
-        assert sorted(request.id for request in places) == sorted(self.scheduler._requests), "a request has no place"
+        held = Counter(request.owner for request in self.scheduler.admission.running.values())
+        assert held == self.scheduler.admission.held
+        waiting = [request for queue in self.scheduler.admission.waiting.values() for request in queue]
+        parked = [request for request in self.scheduler.admission.requests.values() if request.parked]
+        places = [*self.scheduler.admission.running.values(), *waiting, *parked, *self.scheduler.admission._returning]
+        assert sorted(request.id for request in places) == sorted(self.scheduler.admission.requests), (
+            "a request has no place"
+        )
 
     def teardown(self) -> None:
         for request in range(1, self.next_request):
@@ -907,7 +925,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         for event in self.scheduler.update([], [*(step for step, _ in self.under_way), last], self.now, 0.0):
             self.see(event)
         assert self.over == set(range(1, self.next_request)), "not every request ended"
-        assert self.scheduler.speaking == self.scheduler.queued == 0
+        assert self.scheduler.load[0] == self.scheduler.load[1] == 0
 
 
 TestSchedulerMachine = SchedulerMachine.TestCase

@@ -13,21 +13,12 @@ from numpy.typing import NDArray
 
 from agent_tts.config.settings import Settings, Tone
 from agent_tts.directives import Pause
-from agent_tts.engine.base import (
-    AddText,
-    DoneOutput,
-    FailedOutput,
-    FlushedOutput,
-    FrameOutput,
-    ReleaseSlot,
-    StartRequest,
-    StarvedOutput,
-)
 from agent_tts.engine.tone import ALIASES, ToneEngine
 from agent_tts.engine_info import FRAME_BYTES, SAMPLE_RATE
+from agent_tts.messages import Audio, Cancel, Finished, Flushed, Starved
 from agent_tts.options import EngineOptions, SpeechOptions
 from agent_tts.voices import OPENAI_VOICES, QWEN_VOICES
-from tests.engine.driver import FLUSH, Script, assert_well_formed, routed, speak, speak_all
+from tests.engine.driver import FLUSH, Script, appended, assert_well_formed, routed, speak, speak_all, start_of
 from tests.examples import examples
 
 TEXT = "One two three, four five six seven. And a longer sentence with 日本語 in it!"
@@ -134,11 +125,11 @@ def test_each_flush_is_answered_even_without_text(engine: ToneEngine) -> None:
 
 def test_a_dry_slot_keeps_a_partial_frame_until_more_text_arrives(engine: ToneEngine) -> None:
     options = EngineOptions(clean=False)
-    assert engine.step([StartRequest(0, 7, options), AddText(0, "a ")], {0}) == [StarvedOutput(0, 7)]
-    (frame, done) = engine.step([AddText(0, "", last=True)], {0})
-    assert isinstance(frame, FrameOutput)
+    assert engine.step([start_of(0, options), *appended(0, "a ")], {0}) == [Starved(0)]
+    (frame, done) = engine.step([*appended(0, "", last=True)], {0})
+    assert isinstance(frame, Audio)
     assert len(frame.pcm) == 2 * 60 * 24
-    assert done == DoneOutput(0, 7)
+    assert done == Finished(0, "end")
 
 
 @pytest.mark.parametrize("text", ["", " ", "\n\n", "\u200b", "**", "```\ncode\n```"])
@@ -147,13 +138,13 @@ def test_a_text_without_words_ends_without_a_frame(engine: ToneEngine, text: str
 
 
 def test_a_slot_not_in_run_gives_no_output(engine: ToneEngine) -> None:
-    assert engine.step([StartRequest(0, 1, EngineOptions()), AddText(0, TEXT, last=True)], ()) == []
+    assert engine.step([start_of(0, EngineOptions()), *appended(0, TEXT, last=True)], ()) == []
 
 
 def test_a_released_slot_is_silent_and_its_next_request_starts_clean(engine: ToneEngine) -> None:
     fresh = speak(engine, "next request", slot=2).frames
-    engine.step([StartRequest(2, 1, EngineOptions()), AddText(2, TEXT, flush=True)], {2})
-    assert engine.step([ReleaseSlot(2), AddText(2, "too late")], {2}) == []
+    engine.step([start_of(2, EngineOptions()), *appended(2, TEXT, flush=True)], {2})
+    assert engine.step([Cancel(2), *appended(2, "too late")], {2}) == []
     assert speak(engine, "next request", slot=2).frames == fresh
 
 
@@ -169,22 +160,22 @@ def test_every_alias_of_other_clients_is_a_voice() -> None:
 def test_a_fault_of_a_slot_fails_that_slot_alone(faulty: ToneEngine, kind: str) -> None:
     together = speak_all(faulty, {0: Script([TEXT], fault(kind)), 1: Script([TEXT])})
     assert together[0].kinds == ["Frame"] * 3 + ["Failed"]
-    assert together[0].outputs[-1] == FailedOutput(0, 100, "internal", "the engine failed on this context")
+    assert together[0].outputs[-1] == Finished(0, "error", code="internal", message="the engine failed on this context")
     assert together[0].frames == together[1].frames[:3]
     assert together[1].frames == speak(faulty, TEXT).frames
 
 
 @pytest.mark.parametrize("kind", ["oom", "nonsense", "raise@x"])
 def test_a_fault_at_the_start_fails_the_request(faulty: ToneEngine, kind: str) -> None:
-    (output,) = faulty.step([StartRequest(1, 5, fault(kind)), AddText(1, TEXT)], {1})
-    assert isinstance(output, FailedOutput)
-    assert (output.slot, output.epoch, output.code) == (1, 5, "internal")
+    (output,) = faulty.step([start_of(1, fault(kind)), *appended(1, TEXT)], {1})
+    assert isinstance(output, Finished)
+    assert (output.id, output.epoch, output.code) == (1, 5, "internal")
 
 
 @pytest.mark.parametrize(("kind", "error"), [("crash@2", RuntimeError), ("oom_step@2", MemoryError)])
 def test_a_fault_of_the_engine_is_raised_by_the_step(faulty: ToneEngine, kind: str, error: type[Exception]) -> None:
-    faulty.step([StartRequest(0, 1, fault(kind)), AddText(0, TEXT, last=True)], ())
-    assert [type(output) for _ in range(2) for output in faulty.step([], {0})] == [FrameOutput, FrameOutput]
+    faulty.step([start_of(0, fault(kind)), *appended(0, TEXT, last=True)], ())
+    assert [type(output) for _ in range(2) for output in faulty.step([], {0})] == [Audio, Audio]
     with pytest.raises(error):
         faulty.step([], {0})
 
@@ -195,17 +186,17 @@ def test_done_at_ends_the_request_before_that_frame(faulty: ToneEngine, at: int)
 
 
 def test_never_end_answers_flushes_and_continues_without_text(faulty: ToneEngine) -> None:
-    faulty.step([StartRequest(0, 1, fault("never_end")), AddText(0, "a", flush=True), AddText(0, "b", last=True)], ())
+    faulty.step([start_of(0, fault("never_end")), *appended(0, "a", flush=True), *appended(0, "b", last=True)], ())
     outputs = [output for _ in range(300) for output in faulty.step([], {0})]
-    assert sum(isinstance(output, FrameOutput) for output in outputs) == 300
-    assert [output for output in outputs if not isinstance(output, FrameOutput)] == [FlushedOutput(0, 1)]
+    assert sum(isinstance(output, Audio) for output in outputs) == 300
+    assert [output for output in outputs if not isinstance(output, Audio)] == [Flushed(0, None)]
 
 
 def test_slow_lengthens_its_steps(faulty: ToneEngine) -> None:
-    faulty.step([StartRequest(0, 1, fault("slow@60")), AddText(0, TEXT)], ())
+    faulty.step([start_of(0, fault("slow@60")), *appended(0, TEXT)], ())
     start = time.monotonic()
     (frame,) = faulty.step([], {0})
-    assert isinstance(frame, FrameOutput)
+    assert isinstance(frame, Audio)
     assert time.monotonic() - start >= 0.060
 
 
@@ -234,10 +225,10 @@ def test_a_step_reads_texts_for_a_limited_time(monkeypatch: pytest.MonkeyPatch) 
     engine = ToneEngine(Settings(), 64)
     now = iter(range(1_000_000))
     monkeypatch.setattr(time, "monotonic", lambda: next(now) * 0.001)
-    starts = [StartRequest(slot, slot + 1, EngineOptions()) for slot in range(64)]
-    texts = [AddText(slot, "1 2 3 4 5 6 7 8 9 " * 20) for slot in range(64)]
-    spoke = [output.slot for output in engine.step([*starts, *texts], range(64))]
+    starts = [start_of(slot, EngineOptions()) for slot in range(64)]
+    texts = [appended(slot, "1 2 3 4 5 6 7 8 9 " * 20) for slot in range(64)]
+    spoke = [output.id for output in engine.step([*starts, *texts], range(64))]
     assert 0 < len(spoke) < 8
-    counts = Counter(output.slot for _ in range(100) for output in engine.step([], range(64)))
+    counts = Counter(output.id for _ in range(100) for output in engine.step([], range(64)))
     assert len(counts) == 64
     engine.close()

@@ -16,8 +16,8 @@ import pytest
 from loguru import logger
 
 from agent_tts.config.settings import Settings
-from agent_tts.events import RequestAudio, RequestFinished
 from agent_tts.ipc.engine_process import BACKOFF_S, EngineProcess
+from agent_tts.messages import Audio, Finished
 from agent_tts.options import SpeechOptions
 from agent_tts.speech.engine_request import EngineRequest
 from agent_tts.speech.service import SpeechService
@@ -59,12 +59,12 @@ def begin(service: SpeechService, *, text: str = TEXT, **options: Any) -> Engine
     return speech
 
 
-async def hear(speech: EngineRequest) -> tuple[bytes, RequestFinished]:
+async def hear(speech: EngineRequest) -> tuple[bytes, Finished]:
     """All audio of a request, and its last event."""
     pcm = b""
     async with asyncio.timeout(20):
         while (event := await speech.next()) is not None:
-            if isinstance(event, RequestAudio):
+            if isinstance(event, Audio):
                 pcm += event.pcm
     assert speech.finished is not None
     return pcm, speech.finished
@@ -174,7 +174,7 @@ async def test_an_engine_that_exits_is_replaced(kind: str) -> None:
 
 PARENT = """
 import asyncio, sys
-from agent_tts.events import AppendText, OpenRequest, RequestAudio
+from agent_tts.messages import Append, Open, Audio
 from agent_tts.options import SpeechOptions
 from agent_tts.ipc.engine_process import EngineProcess
 from agent_tts.config.settings import Settings
@@ -182,12 +182,12 @@ from agent_tts.config.settings import Settings
 async def main() -> None:
     speaks = asyncio.Event()
     def hear(new: list) -> None:
-        if any(isinstance(event, RequestAudio) for event in new):
+        if any(isinstance(event, Audio) for event in new):
             speaks.set()
     link = EngineProcess(Settings.model_validate({"engine": "tone", "tone": {"scripted_faults": True}}), hear, print)
     await link.start()
-    link.send(OpenRequest(1, SpeechOptions(instructions=sys.argv[1] or None)))
-    link.send(AppendText(1, "enough text for some frames of audio "))
+    link.send(Open(1, SpeechOptions(instructions=sys.argv[1] or None)))
+    link.send(Append(1, "enough text for some frames of audio "))
     await speaks.wait()
     print(link.pid, flush=True)
     await asyncio.Event().wait()

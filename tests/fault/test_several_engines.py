@@ -17,8 +17,8 @@ from loguru import logger
 
 from agent_tts.config.settings import Settings
 from agent_tts.errors import EngineLost, SettingsError
-from agent_tts.events import RequestAudio, RequestFinished
 from agent_tts.ipc.engine_process import BACKOFF_S, EngineProcess, engine_processes
+from agent_tts.messages import Audio, Finished
 from agent_tts.options import SpeechOptions
 from agent_tts.speech.engine_request import EngineRequest
 from agent_tts.speech.service import SpeechService
@@ -68,8 +68,8 @@ class Hearing:
         # The engine of the request, which has a slot at once.
         self.engine = service.engines[speech.engine]
         self.pcm = b""
-        # Every `RequestFinished` received.
-        self.ends: list[RequestFinished] = []
+        # Every `Finished` received.
+        self.ends: list[Finished] = []
         # Silence between frames for a listener who plays from the first one on.
         self.gaps_s = 0.0
         self.task = asyncio.create_task(self._hear(speech), name="listener")
@@ -78,9 +78,9 @@ class Hearing:
         clock, heard_until = asyncio.get_running_loop().time, None
         async with asyncio.timeout(30):
             while (event := await speech.next()) is not None:
-                if isinstance(event, RequestFinished):
+                if isinstance(event, Finished):
                     self.ends.append(event)
-                elif isinstance(event, RequestAudio):
+                elif isinstance(event, Audio):
                     now = clock()
                     heard_until = now if heard_until is None else heard_until
                     self.gaps_s += max(0.0, now - heard_until)

@@ -15,9 +15,9 @@ from typing import Any, cast
 import pytest
 
 from agent_tts.errors import EngineLost
-from agent_tts.events import RequestAudio, RequestFinished, RequestStarted
 from agent_tts.ipc.engine_link import EngineLink
 from agent_tts.ipc.engine_process import EngineProcess, engine_processes
+from agent_tts.messages import Audio, Finished, Started
 from agent_tts.options import SpeechOptions
 from agent_tts.speech.engine_request import EngineRequest
 from agent_tts.speech.service import SpeechService
@@ -89,13 +89,13 @@ def begin(service: SpeechService, **options: Any) -> EngineRequest:
     return speech
 
 
-async def hear(speech: EngineRequest) -> tuple[bytes, RequestFinished]:
+async def hear(speech: EngineRequest) -> tuple[bytes, Finished]:
     """All audio and the end of a request; it starts once at most."""
     pcm, starts = b"", 0
     async with asyncio.timeout(BACK_S):
         while (event := await speech.next()) is not None:
-            pcm += event.pcm if isinstance(event, RequestAudio) else b""
-            starts += isinstance(event, RequestStarted)
+            pcm += event.pcm if isinstance(event, Audio) else b""
+            starts += isinstance(event, Started)
     assert starts <= 1
     assert speech.finished is not None
     return pcm, speech.finished

@@ -9,7 +9,7 @@ from starlette.websockets import WebSocket
 
 from agent_tts.config.settings import Settings
 from agent_tts.engine.factory import create_loop
-from agent_tts.events import EngineCommand, EngineEvent
+from agent_tts.messages import EngineCommand, EngineEvent
 from agent_tts.protocol.adapter import ProtocolAdapter
 from agent_tts.serve.access.guard import Guard
 from agent_tts.serve.node import Node

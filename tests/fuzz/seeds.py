@@ -5,19 +5,19 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from agent_tts.events import (
-    AppendText,
+from agent_tts.ipc.wire import encode
+from agent_tts.messages import (
+    Append,
+    Audio,
+    Credit,
     EngineCommand,
     EngineEvent,
     EnginePing,
     EnginePong,
-    GrantCredit,
-    OpenRequest,
-    RequestAudio,
-    RequestFinished,
-    RequestWords,
+    Finished,
+    Open,
+    Words,
 )
-from agent_tts.ipc.wire import encode
 from agent_tts.options import EmbeddedVoice, EngineOptions
 from tests.serve.routes.test_multipart import GOOD, TYPE
 from tests.serve.transports.test_sdp import CHROMIUM
@@ -140,7 +140,7 @@ TALK = {
     ],
 }
 
-_OPEN = OpenRequest(1, EngineOptions(EmbeddedVoice((0.5, 1.0))))
+_OPEN = Open(1, EngineOptions(EmbeddedVoice((0.5, 1.0))))
 SEEDS: dict[str, list[bytes]] = {
     "protocol": [line.encode() for talk in TALK["/v1/tts/stream"] for line in talk.split("\n") if line[0] == "{"],
     "speech_request": [
@@ -150,11 +150,8 @@ SEEDS: dict[str, list[bytes]] = {
     "multipart": [TYPE.encode() + b"\n" + GOOD],
     "sdp": [CHROMIUM.encode()],
     "wire": [
-        b"\x00" + _frames(_OPEN, AppendText(1, "Hello \ud83d"), GrantCredit(1, 2), EnginePing(3)),
-        b"\x09"
-        + _frames(
-            RequestAudio(1, b"\x01\x02"), RequestWords(1, ()), RequestFinished(1, "end"), EnginePong(1, 2, 3, 0.5)
-        ),
+        b"\x00" + _frames(_OPEN, Append(1, "Hello \ud83d"), Credit(1, 2), EnginePing(3)),
+        b"\x09" + _frames(Audio(1, b"\x01\x02"), Words(1, ()), Finished(1, "end"), EnginePong(1, 2, 3, 0.5)),
     ],
     "markup": [
         b'<speak><p>Hi <emotion val\x1eue="sad"/>you. <break time="1\x1es"/> [laughs] <spell>A 1</spell> &am\x1ep;</p>',

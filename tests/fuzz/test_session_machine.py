@@ -8,9 +8,8 @@ from typing import Any, get_args
 import hypothesis.strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from agent_tts import events
-from agent_tts.events import EngineReady
-from agent_tts.messages import Audio
+from agent_tts import messages
+from agent_tts.messages import Audio, EngineReady
 from agent_tts.protocol.adapter import Event
 from agent_tts.protocol.v1 import NativeAdapter
 from tests.examples import examples
@@ -142,14 +141,14 @@ class SessionMachine(RuleBasedStateMachine):
 def test_the_model_covers_all_engine_events() -> None:
     """The model above knows every kind of event of a request."""
     kinds = {
-        events.RequestStarted,
-        events.RequestAudio,
-        events.RequestWords,
-        events.RequestFlushed,
-        events.RequestFinished,
+        messages.Started,
+        messages.Audio,
+        messages.Words,
+        messages.Flushed,
+        messages.Finished,
     }
-    measured = {events.RequestStages}  # for spans alone
-    assert set(get_args(events.RequestEvent)) == kinds | measured
+    measured = {messages.Stages}  # for spans alone
+    assert set(get_args(messages.RequestEvent)) == kinds | measured
     assert EngineReady not in kinds
 
 

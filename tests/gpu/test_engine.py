@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 
 from agent_tts.bench.checkpoint import write
 from agent_tts.config.settings import Checkpoint, Qwen3, Settings, Voices
-from agent_tts.engine.base import AddText, FrameOutput, ReleaseSlot
 from agent_tts.engine.qwen3.engine import Qwen3Engine
 from agent_tts.engine.qwen3.graphs import ChunkInputs
+from agent_tts.messages import Audio, Cancel
 from agent_tts.options import CommonOptions, Sampling, SpeechOptions
-from tests.engine.driver import routed, start_of
+from tests.engine.driver import appended, routed, start_of
 
 pytestmark = pytest.mark.gpu
 
@@ -49,14 +49,14 @@ def engine(folder: Path, slots: int = 4, **settings: Any) -> Iterator[Qwen3Engin
 
 def sound(made: Qwen3Engine, *slots: int, options: CommonOptions = RYAN) -> NDArray[np.int64]:
     """The first frames of the first of `slots`, which all speak the same text together."""
-    inputs = [one for slot in slots for one in (start_of(slot, slot, options), AddText(slot, TEXT, last=True))]
+    inputs = [one for slot in slots for one in (start_of(slot, options), *appended(slot, TEXT, last=True))]
     pcm = b""
     while len(pcm) < FRAMES * 3_840:
         for output in made.step(inputs, slots):
-            if isinstance(output, FrameOutput) and output.slot == slots[0]:
+            if isinstance(output, Audio) and output.id == slots[0]:
                 pcm += output.pcm
         inputs = []
-    made.step([ReleaseSlot(slot) for slot in slots], [])
+    made.step([Cancel(slot) for slot in slots], [])
     return np.frombuffer(pcm, "<i2").astype(np.int64)
 
 

@@ -12,14 +12,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from agent_tts.engine.base import AddText, FrameOutput, ReleaseSlot, StepInput
 from agent_tts.engine.qwen3.engine import Qwen3Engine
 from agent_tts.engine.qwen3.graphs import ChunkInputs, FrameGraphs
+from agent_tts.messages import Audio, Cancel, StepCommand
 from agent_tts.model.frame import FrameModel
 from agent_tts.model.prompt import NOTHING
 from agent_tts.model.speech import SpeechModel, SpeechState, accelerate
 from agent_tts.options import Sampling, SpeechOptions
-from tests.engine.driver import start_of
+from tests.engine.driver import appended, start_of
 from tests.gpu.test_engine import FRAMES, RYAN, TEXT, engine, folder
 from tests.gpu.test_fused import modules_of
 
@@ -181,16 +181,16 @@ def test_a_prompt_does_not_depend_on_others_in_its_step(model: SpeechModel) -> N
                 assert torch.equal(*pair)
 
 
-def heard(made: Qwen3Engine, others: dict[int, list[StepInput]]) -> NDArray[np.int16]:
+def heard(made: Qwen3Engine, others: dict[int, list[StepCommand]]) -> NDArray[np.int16]:
     """The first frames of slot 0 while other requests arrive at some of its frames."""
-    inputs: list[StepInput] = [start_of(0, 1, RYAN), AddText(0, TEXT, last=True)]
+    inputs: list[StepCommand] = [start_of(0, RYAN), *appended(0, TEXT, last=True)]
     run, pcm = {0}, b""
     for frame in range(FRAMES):
         inputs += others.get(frame, [])
-        run |= {one.slot for one in inputs}
-        pcm += b"".join(one.pcm for one in made.step(inputs, run) if isinstance(one, FrameOutput) and one.slot == 0)
+        run |= {one.id for one in inputs}
+        pcm += b"".join(one.payload for one in made.step(inputs, run) if isinstance(one, Audio) and one.id == 0)
         inputs = []
-    made.step([ReleaseSlot(slot) for slot in run], [])
+    made.step([Cancel(slot) for slot in run], [])
     return np.frombuffer(pcm, "<i2")
 
 
@@ -198,8 +198,8 @@ def test_prompts_of_others_do_not_change_running_audio(folder: Path) -> None:
     def styled(words: int) -> SpeechOptions:
         return SpeechOptions("ryan", "en", "slowly " * words, 0, clean=False, sampling=Sampling(temperature=0))
 
-    others: dict[int, list[StepInput]] = {
-        frame: [start_of(slot, slot, styled(words)), AddText(slot, TEXT, last=True)]
+    others: dict[int, list[StepCommand]] = {
+        frame: [start_of(slot, styled(words)), *appended(slot, TEXT, last=True)]
         for frame, slot, words in ((2, 1, 4), (5, 2, 30), (9, 3, 120))
     }
     with engine(folder, device="cuda", reproducible=True) as made:

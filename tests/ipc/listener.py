@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from agent_tts.config.settings import Settings
-from agent_tts.events import AppendText, EndText, EngineEvent, EngineReady, OpenRequest, RequestAudio, RequestFinished
 from agent_tts.ipc.engine_process import EngineProcess
+from agent_tts.messages import Append, Audio, End, EngineEvent, EngineReady, Finished, Open
 from agent_tts.options import EngineOptions
 from agent_tts.speech.engine_handle import EngineClient
 
@@ -56,13 +56,13 @@ class Listener:
         """All events of a kind."""
         return [event for event in self.seen if isinstance(event, kind)]
 
-    def finished(self, stream: int) -> RequestFinished | None:
+    def finished(self, stream: int) -> Finished | None:
         """The last event of a request; waits for it."""
-        return next((event for event in self.all(RequestFinished) if event.request_id == stream), None)
+        return next((event for event in self.all(Finished) if event.id == stream), None)
 
     def pcm(self, stream: int) -> bytes:
         """All audio of a request so far."""
-        return b"".join(event.pcm for event in self.all(RequestAudio) if event.request_id == stream)
+        return b"".join(event.pcm for event in self.all(Audio) if event.id == stream)
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait until an event or loss makes `condition` true.
@@ -94,6 +94,6 @@ async def engine_process(settings: Settings) -> AsyncIterator[tuple[EngineProces
 
 def speak(link: EngineClient, stream: int, text: str = "a sentence for the tone engine", **options: Any) -> None:
     """Open a request with all of its text, unpaced unless `lead_ms` is given."""
-    link.send(OpenRequest(stream, EngineOptions(**{"lead_ms": None, **options})))
-    link.send(AppendText(stream, text))
-    link.send(EndText(stream))
+    link.send(Open(stream, EngineOptions(**{"lead_ms": None, **options})))
+    link.send(Append(stream, text))
+    link.send(End(stream))

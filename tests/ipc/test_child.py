@@ -13,20 +13,20 @@ from pathlib import Path
 
 import pytest
 
-from agent_tts.events import (
-    AppendText,
-    EndText,
+from agent_tts.ipc.child import EXIT_ENGINE_LOST, MAX_INBOX_BYTES
+from agent_tts.ipc.wire import TO_FRONT, Decoder, Setup, encode
+from agent_tts.messages import (
+    Append,
+    Audio,
+    End,
     EngineCommand,
     EngineEvent,
     EnginePing,
     EnginePong,
     EngineReady,
-    OpenRequest,
-    RequestAudio,
+    Open,
     StopEngine,
 )
-from agent_tts.ipc.child import EXIT_ENGINE_LOST, MAX_INBOX_BYTES
-from agent_tts.ipc.wire import TO_FRONT, Decoder, Setup, encode
 from agent_tts.options import EngineOptions
 from tests.ipc.listener import WAIT_S, shadow_numpy, tone_settings
 
@@ -98,7 +98,7 @@ async def child(*, parent: int | None = None, setup: bool = True, **environ: str
 def hang(stream: int = 1) -> tuple[EngineCommand, ...]:
     """Commands after whose first audio a step sleeps for a minute."""
     options = EngineOptions(instructions="fault:hang@1", lead_ms=None)
-    return (OpenRequest(stream, options), AppendText(stream, "enough text for some frames"), EndText(stream))
+    return (Open(stream, options), Append(stream, "enough text for some frames"), End(stream))
 
 
 async def test_it_starts_answers_and_exits_on_command() -> None:
@@ -120,7 +120,7 @@ async def test_the_end_of_stdin_ends_it_even_in_a_hung_step() -> None:
     async with child() as it:
         await it.next(EngineReady)
         it.send(*hang())
-        await it.next(RequestAudio)
+        await it.next(Audio)
         it.stdin.close()
         assert (await it.end())[0] == 0
 
@@ -158,7 +158,7 @@ async def test_sigusr1_prints_the_stacks_of_a_hung_step() -> None:
     async with child() as it:
         await it.next(EngineReady)
         it.send(*hang())
-        await it.next(RequestAudio)
+        await it.next(Audio)
         os.kill(it.process.pid, signal.SIGUSR1)
         await it.until_it_said(b"child.py")
 
@@ -215,7 +215,7 @@ async def test_a_failed_step_is_reported_with_its_traceback() -> None:
     """A step raises: exit code 70, location and reason on stderr."""
     async with child() as it:
         await it.next(EngineReady)
-        it.send(OpenRequest(1, EngineOptions(instructions="fault:crash@0")), AppendText(1, "a secret word"), EndText(1))
+        it.send(Open(1, EngineOptions(instructions="fault:crash@0")), Append(1, "a secret word"), End(1))
         code, said = await it.end()
         assert code == EXIT_ENGINE_LOST
         assert "in step" in said
@@ -241,8 +241,8 @@ async def test_too_many_waiting_commands_end_it() -> None:
     async with child() as it:
         await it.next(EngineReady)
         it.send(*hang())
-        await it.next(RequestAudio)
-        append = AppendText(1, "x" * 100_000)
+        await it.next(Audio)
+        append = Append(1, "x" * 100_000)
         for _ in range(MAX_INBOX_BYTES // 100_000 + 2):
             it.send(append)
         code, said = await it.end()
@@ -255,5 +255,5 @@ async def test_taken_commands_do_not_count() -> None:
     async with child() as it:
         await it.next(EngineReady)
         for nonce in range(2 * MAX_INBOX_BYTES // 500_000):
-            it.send(AppendText(1, "x" * 500_000), EnginePing(nonce))
+            it.send(Append(1, "x" * 500_000), EnginePing(nonce))
             await it.next(EnginePong)

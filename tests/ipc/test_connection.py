@@ -7,9 +7,9 @@ from typing import Any, cast
 
 import pytest
 
-from agent_tts.events import AppendText, EngineCommand, EngineEvent, GrantCredit, RequestAudio
 from agent_tts.ipc.connection import LONG_BYTES, WAIT_S, EngineConnection
 from agent_tts.ipc.wire import TO_ENGINE, Decoder, encode
+from agent_tts.messages import Append, Audio, Credit, EngineCommand, EngineEvent
 
 FRAMES = LONG_BYTES // 3_840 + 1  # of one long piece
 
@@ -40,11 +40,11 @@ class Ends:
         self.connection.open(cast(Any, self.pipe))
 
     def _take(self, new: list[EngineEvent]) -> None:
-        self.events += [event.request_id for event in new if isinstance(event, RequestAudio)]
+        self.events += [event.id for event in new if isinstance(event, Audio)]
 
 
 def step(first: int, frames: int = FRAMES) -> bytes:
-    return b"".join(encode(RequestAudio(number, bytes(3_840))) for number in range(first, first + frames))
+    return b"".join(encode(Audio(number, bytes(3_840))) for number in range(first, first + frames))
 
 
 async def test_one_long_piece_is_read_in_a_pass_of_the_event_loop() -> None:
@@ -83,18 +83,18 @@ async def test_what_waits_at_the_end_is_read_and_nothing_after_a_close() -> None
     assert len(ends.events) == 3 * FRAMES
 
 
-@pytest.mark.parametrize("command", [GrantCredit(1, 6), AppendText(1, "later", waits=True)])
+@pytest.mark.parametrize("command", [Credit(1, 6), Append(1, "later", waits=True)])
 async def test_some_commands_wait_for_others_but_not_for_long(command: EngineCommand) -> None:
     ends = Ends()
     ends.connection.send(command)
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert not ends.pipe.written
-    ends.connection.send(AppendText(2, "now"))
+    ends.connection.send(Append(2, "now"))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     (data,) = ends.pipe.written
-    assert Decoder(TO_ENGINE).feed(data) == [command, AppendText(2, "now")]
+    assert Decoder(TO_ENGINE).feed(data) == [command, Append(2, "now")]
     ends.connection.send(command)
     await asyncio.sleep(2 * WAIT_S)
     assert Decoder(TO_ENGINE).feed(ends.pipe.written[1]) == [command]

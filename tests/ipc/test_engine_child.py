@@ -16,10 +16,10 @@ from loguru import logger
 
 from agent_tts.config.settings import ENV_PREFIX, Settings
 from agent_tts.errors import EngineLost, SettingsError
-from agent_tts.events import AppendText, EnginePing, EnginePong, EngineReady, RequestAudio
 from agent_tts.ipc.connection import MAX_UNREAD_BYTES, EngineConnection
 from agent_tts.ipc.engine_process import EngineProcess
 from agent_tts.ipc.wire import TO_ENGINE, Decoder, Setup, encode
+from agent_tts.messages import Append, Audio, EnginePing, EnginePong, EngineReady
 from tests.ipc.listener import WAIT_S, Listener, engine_process, shadow_numpy, speak, tone_settings
 
 pytestmark = [pytest.mark.node, pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals and scripts")]
@@ -226,7 +226,7 @@ async def test_an_engine_that_does_not_read_is_killed() -> None:
     async with engine_process(tone_settings(timeouts={"engine_heartbeat_s": 60.0})) as (link, listener):
         assert link.pid is not None
         os.kill(link.pid, signal.SIGSTOP)
-        append = AppendText(1, "x" * 500_000)
+        append = Append(1, "x" * 500_000)
         for _ in range(2 * MAX_UNREAD_BYTES // 500_000):  # it may read some before it stops
             link.send(append)
             await asyncio.sleep(0)
@@ -257,7 +257,7 @@ async def test_events_before_its_death_are_delivered_before_the_loss() -> None:
         speak(link, 1, instructions="fault:exit@3")
         await listener.until(lambda: bool(listener.losses))
         before = listener.seen[: listener.seen.index(listener.losses[0])]
-        assert sum(isinstance(event, RequestAudio) for event in before) == 3
+        assert sum(isinstance(event, Audio) for event in before) == 3
 
 
 async def test_its_stderr_is_logged_line_by_line_and_its_last_line_on_death(log: Log) -> None:

@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 from loguru import logger
 
-from agent_tts.events import EnginePong, EngineReady, RequestAudio
+from agent_tts import processes
 from agent_tts.ipc import engine_process as client
 from agent_tts.ipc.engine_child import STOP_S
 from agent_tts.ipc.engine_process import BACKOFF_S, EngineProcess
+from agent_tts.messages import Audio, EnginePong, EngineReady
 from agent_tts.system import processes
 from tests.ipc.listener import Listener, engine_process, shadow_numpy, speak, tone_settings
 
@@ -51,7 +52,7 @@ async def hangs_and_is_closed() -> None:
     """The engine is closed while a step hangs."""
     async with engine_process(tone_settings()) as (link, listener):
         speak(link, 1, instructions="fault:hang_gil@1")
-        await listener.until(lambda: bool(listener.all(RequestAudio)))
+        await listener.until(lambda: bool(listener.all(Audio)))
     assert str(link._child).endswith("(signal 9)")
     assert listener.losses == []
 
@@ -173,7 +174,7 @@ async def test_cancelling_close_kills_at_once() -> None:
     link = EngineProcess(tone_settings(), listener.on_events, listener.on_lost)
     await link.start()
     speak(link, 1, instructions="fault:hang@1")
-    await listener.until(lambda: bool(listener.all(RequestAudio)))
+    await listener.until(lambda: bool(listener.all(Audio)))
     clock = asyncio.get_running_loop().time
     start = clock()
     with pytest.raises(TimeoutError):
@@ -189,7 +190,7 @@ async def test_no_event_follows_close() -> None:
     link = EngineProcess(tone_settings(), listener.on_events, listener.on_lost)
     await link.start()
     speak(link, 1, "long enough to fill the pipe " * 20)
-    await listener.until(lambda: bool(listener.all(RequestAudio)))
+    await listener.until(lambda: bool(listener.all(Audio)))
     time.sleep(0.2)  # noqa: ASYNC251 - the pipe fills while the loop is blocked
     seen = len(listener.seen)
     await link.close()

@@ -8,15 +8,15 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from agent_tts.engine.factory import create_loop
-from agent_tts.events import (
-    AppendText,
-    EndText,
+from agent_tts.messages import (
+    Append,
+    Audio,
+    End,
     EnginePing,
     EnginePong,
     EngineReady,
-    OpenRequest,
-    RequestAudio,
-    RequestFinished,
+    Finished,
+    Open,
 )
 from agent_tts.options import EngineOptions
 from tests.in_process import InProcessEngine
@@ -39,9 +39,9 @@ async def local_engine() -> AsyncIterator[tuple[InProcessEngine, Listener]]:
 async def spoken(**options: Any) -> Listener:
     """All events of one request."""
     async with local_engine() as (link, listener):
-        link.send(OpenRequest(1, EngineOptions(**options)))
-        link.send(AppendText(1, "some words"))
-        link.send(EndText(1))
+        link.send(Open(1, EngineOptions(**options)))
+        link.send(Append(1, "some words"))
+        link.send(End(1))
         await listener.until(lambda: listener.finished(1) is not None)
     return listener
 
@@ -50,7 +50,7 @@ async def test_it_starts_and_speaks() -> None:
     """The same promises as of an engine process."""
     listener = await spoken(lead_ms=None)
     assert isinstance(listener.seen[0], EngineReady)
-    assert isinstance(listener.seen[-1], RequestFinished)
+    assert isinstance(listener.seen[-1], Finished)
     assert listener.seen[-1].reason == "end"
     assert listener.losses == []
 
@@ -58,7 +58,7 @@ async def test_it_starts_and_speaks() -> None:
 async def test_it_is_deterministic() -> None:
     """The same commands give the same events."""
     one, other = [await spoken(lead_ms=None, seed=3) for _ in range(2)]
-    assert one.all(RequestAudio) == other.all(RequestAudio) != []
+    assert one.all(Audio) == other.all(Audio) != []
 
 
 async def test_a_paced_request_runs_when_it_is_due() -> None:
@@ -66,7 +66,7 @@ async def test_a_paced_request_runs_when_it_is_due() -> None:
     clock = asyncio.get_running_loop().time
     start = clock()
     listener = await spoken(lead_ms=80)
-    frames = len(listener.all(RequestAudio))
+    frames = len(listener.all(Audio))
     assert frames > 3
     assert clock() - start > (frames - 3) * 0.080
 
@@ -98,9 +98,9 @@ async def test_an_exception_is_a_loss() -> None:
     errors: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
     async with local_engine() as (link, listener):
-        link.send(OpenRequest(1, EngineOptions(instructions="fault:crash@0")))
-        link.send(AppendText(1, "word "))
-        link.send(EndText(1))
+        link.send(Open(1, EngineOptions(instructions="fault:crash@0")))
+        link.send(Append(1, "word "))
+        link.send(End(1))
         await listener.until(lambda: bool(listener.losses))
         assert listener.losses == ["RuntimeError"]
         assert not link.alive

@@ -17,27 +17,27 @@ import pytest
 
 from agent_tts.engine_info import FRAME_BYTES
 from agent_tts.errors import EngineLost
-from agent_tts.events import (
-    AppendText,
-    CancelRequest,
-    EngineCommand,
-    EngineLoad,
-    EnginePing,
-    EnginePong,
-    EngineReady,
-    GrantCredit,
-    OpenRequest,
-    RequestAudio,
-    RequestFinished,
-    RequestStarted,
-    StopEngine,
-)
 from agent_tts.ipc import engine_link
 from agent_tts.ipc.connection import BEATS
 from agent_tts.ipc.engine_link import EngineLink
 from agent_tts.ipc.engine_process import EngineProcess
 from agent_tts.ipc.links import CANCELS, MAX_BACKLOG_BYTES
 from agent_tts.ipc.wire import Setup, encode
+from agent_tts.messages import (
+    Append,
+    Audio,
+    Cancel,
+    Credit,
+    EngineCommand,
+    EngineLoad,
+    EnginePing,
+    EnginePong,
+    EngineReady,
+    Finished,
+    Open,
+    Started,
+    StopEngine,
+)
 from agent_tts.options import EngineOptions
 from tests.examples import FACTOR
 from tests.ipc.listener import WAIT_S, Listener, engine_process, speak, tone_settings
@@ -139,18 +139,18 @@ async def test_every_link_hears_what_a_process_of_its_own_would_say() -> None:
         heard = [[await front.whole(number) for number in texts] for front in fronts]
     for no, front in enumerate(fronts):
         assert isinstance(front.seen[0], EngineReady)
-        assert [event.request_id for event in front.all(RequestStarted)] == list(texts)
+        assert [event.id for event in front.all(Started)] == list(texts)
         async with engine_process(tone_settings()) as (process, alone):
             for text_no, text in texts.items():
                 speak(process, text_no, f"{text} {no}", seed=no)
-            await alone.until(lambda: len(alone.all(RequestFinished)) == len(texts))
+            await alone.until(lambda: len(alone.all(Finished)) == len(texts))
             assert heard[no] == [alone.pcm(number) for number in texts]
 
 
 async def test_pongs_of_all_links_have_the_load_and_only_the_owners_have_what_counts_once() -> None:
     async with shared(2) as (_, [one, other]):
-        one.link.send(OpenRequest(1, EngineOptions()))
-        await one.until(lambda: bool(one.all(RequestStarted)))
+        one.link.send(Open(1, EngineOptions()))
+        await one.until(lambda: bool(one.all(Started)))
         for nonce in (100, 101):
             other.link.send(EnginePing(nonce))
         await other.until(lambda: any(pong.nonce == 101 for pong in other.all(EnginePong)))
@@ -162,12 +162,12 @@ async def test_each_link_is_told_the_requests_of_the_others() -> None:
     """A front knows its own. Fails if the last change within `LOAD_S` is not told."""
     async with shared(2, heartbeat_s=QUIET_S, slots=3) as (_, [one, other]), asyncio.timeout(5):
         for number in (1, 2, 3, 4):
-            one.link.send(OpenRequest(number, EngineOptions()))
-        other.link.send(OpenRequest(1, EngineOptions()))
+            one.link.send(Open(number, EngineOptions()))
+        other.link.send(Open(1, EngineOptions()))
         await one.until(lambda: one.load == EngineLoad(3, 2, others=1))
         await other.until(lambda: other.load == EngineLoad(3, 2, others=4))
         for number in (1, 2, 3, 4):
-            one.link.send(CancelRequest(number))
+            one.link.send(Cancel(number))
         await one.until(lambda: one.load == EngineLoad(1, 0, others=1))
         await other.until(lambda: other.load == EngineLoad(1, 0, others=0))
 
@@ -180,10 +180,10 @@ async def test_a_link_that_ends_in_the_middle_of_speech_frees_its_slots_and_plac
     async with shared(2, slots=2, queue=3) as (_, [one, other]):
         for number in range(1, 5):
             speak(one.link, number, LONG, instructions=NEVER_END)
-        await one.until(lambda: len(one.all(RequestAudio)) > 10)
+        await one.until(lambda: len(one.all(Audio)) > 10)
         speak(other.link, 1, WORDS)
         await asyncio.sleep(0.05)
-        assert not other.all(RequestStarted)
+        assert not other.all(Started)
         await one.link.close()
         await other.until(lambda: other.finished(1) is not None)
         await other.until(lambda: other.load == EngineLoad(0, 0, others=0))
@@ -195,7 +195,7 @@ async def test_hundreds_of_requests_of_one_link_end_with_it(raw: list[socket.soc
     async with shared(1, slots=4 * CANCELS) as (process, [front]):
         raw.append(process.attach())
         for number in range(6 * CANCELS):
-            await tell(raw[0], OpenRequest(number, EngineOptions()), AppendText(number, "word "))
+            await tell(raw[0], Open(number, EngineOptions()), Append(number, "word "))
         await front.until(lambda: front.load == EngineLoad(4 * CANCELS, 2 * CANCELS, others=6 * CANCELS))
         raw[0].close()
         await front.until(lambda: front.load == EngineLoad(0, 0, others=0))
@@ -205,9 +205,9 @@ BROKEN = (
     b"GET / HTTP/1.1\r\n\r\n",
     encode(Setup("{}")),
     encode(StopEngine()),
-    encode(OpenRequest(1, EngineOptions())) * 2,
-    encode(OpenRequest((1 << 32) + 1, EngineOptions())),  # an id of another link
-    encode(CancelRequest(-1)),
+    encode(Open(1, EngineOptions())) * 2,
+    encode(Open((1 << 32) + 1, EngineOptions())),  # an id of another link
+    encode(Cancel(-1)),
 )
 
 
@@ -236,13 +236,13 @@ async def test_a_link_that_does_not_read_loses_its_speech_and_nobody_elses(raw: 
         assert len(greedy) * WINDOW * FRAME_BYTES < MAX_BACKLOG_BYTES
         options = EngineOptions(lead_ms=None, instructions=NEVER_END)
         for one in greedy:
-            await tell(raw[0], OpenRequest(one, options), AppendText(one, LONG))
+            await tell(raw[0], Open(one, options), Append(one, LONG))
         await front.until(lambda: front.load == EngineLoad(7, 0, others=7))
         number = 1
         async with asyncio.timeout(WAIT_S):
             while front.load != EngineLoad(0, 0, others=0):
                 with contextlib.suppress(OSError):  # it has ended
-                    await tell(raw[0], *[GrantCredit(one, 10) for one in greedy])
+                    await tell(raw[0], *[Credit(one, 10) for one in greedy])
                 number += 1
                 speak(front.link, number, WORDS)
                 assert await front.whole(number) == heard
@@ -274,7 +274,7 @@ async def test_a_link_that_falls_silent_ends(raw: list[socket.socket]) -> None:
     """A stopped front keeps no slots. One that has not begun to speak may take its time: it is starting."""
     async with shared(1, heartbeat_s=0.5) as (process, [front]):
         raw += [process.attach(), process.attach()]
-        await tell(raw[0], EnginePing(1), OpenRequest(1, EngineOptions()))
+        await tell(raw[0], EnginePing(1), Open(1, EngineOptions()))
         assert await closed(raw[0])
         await front.until(lambda: front.load == EngineLoad(0, 0, others=0))
         await tell(raw[1], EnginePing(7))
@@ -293,12 +293,12 @@ async def _use(front: Front, rng: random.Random, whole: dict[str, bytes]) -> Non
         speak(front.link, number, said[number], lead_ms=rng.choice([None, 80]))
         await asyncio.sleep(rng.choice([0, 0, 0.01]))
     for number in rng.sample(list(said), rng.randint(0, len(said) // 2)):
-        front.link.send(CancelRequest(number))
+        front.link.send(Cancel(number))
     if rng.random() < 0.4:
         await asyncio.sleep(rng.choice([0, 0.005, 0.05]))
         await front.link.close()
     else:
-        await front.until(lambda: len(front.all(RequestFinished)) == len(said))
+        await front.until(lambda: len(front.all(Finished)) == len(said))
     for number, text in said.items():
         end, pcm = front.finished(number), front.pcm(number)
         if end is not None and end.reason == "end":
@@ -336,7 +336,7 @@ async def test_a_killed_engine_ends_all_links_and_its_successor_gets_new_ones() 
     async with shared(2) as (process, fronts):
         for front in fronts:
             speak(front.link, 1, instructions=NEVER_END)
-            await front.until(lambda front=front: bool(front.all(RequestAudio)))  # type: ignore[misc]
+            await front.until(lambda front=front: bool(front.all(Audio)))  # type: ignore[misc]
         assert process.pid is not None
         first = process.pid
         os.kill(first, signal.SIGKILL)

@@ -15,22 +15,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_tts import events
+from agent_tts import messages
 from agent_tts.engine_info import EngineInfo, Voice
-from agent_tts.events import (
-    AppendText,
-    CancelRequest,
+from agent_tts.ipc import wire
+from agent_tts.ipc.wire import MAX_LENGTH, TO_ENGINE, TO_FRONT, Decoder, Setup, WireError, encode
+from agent_tts.messages import (
+    Append,
+    Audio,
+    Cancel,
+    Credit,
     EngineCommand,
     EngineEvent,
     EnginePing,
     EnginePong,
-    GrantCredit,
-    RequestAudio,
-    RequestFinished,
+    Finished,
     StopEngine,
 )
-from agent_tts.ipc import wire
-from agent_tts.ipc.wire import MAX_LENGTH, TO_ENGINE, TO_FRONT, Decoder, Setup, WireError, encode
 from agent_tts.options import EngineOptions, NamedVoice
 from agent_tts.text.entries import Lexicon
 
@@ -88,13 +88,13 @@ def test_every_message_survives_a_round_trip(kind: type, data: st.DataObject) ->
 
 
 SAMPLE: list[EngineCommand] = [
-    events.OpenRequest(7, EngineOptions(voice=NamedVoice("tone-440"), language="de", seed=3)),
-    AppendText(7, "Grüße \ud800 \U0001f600\0"),
-    events.FlushText(7, "f1"),
-    GrantCredit(7, 3),
-    AppendText(8, ""),
-    events.EndText(7),
-    CancelRequest(8),
+    messages.Open(7, EngineOptions(voice=NamedVoice("tone-440"), language="de", seed=3)),
+    Append(7, "Grüße \ud800 \U0001f600\0"),
+    messages.Flush(7, "f1"),
+    Credit(7, 3),
+    Append(8, ""),
+    messages.End(7),
+    Cancel(8),
     EnginePing(1),
     StopEngine(),
 ]
@@ -121,8 +121,8 @@ def test_any_split_gives_the_same_messages(cuts: list[int]) -> None:
 def test_adjacent_surrogates_stay_two_characters() -> None:
     """Two surrogate code points stay two characters, both packed and in JSON."""
     pair = "\ud83d\ude00"
-    assert Decoder(TO_ENGINE).feed(encode(AppendText(1, pair))) == [AppendText(1, pair)]
-    assert Decoder(TO_ENGINE).feed(encode(events.FlushText(1, pair))) == [events.FlushText(1, pair)]
+    assert Decoder(TO_ENGINE).feed(encode(Append(1, pair))) == [Append(1, pair)]
+    assert Decoder(TO_ENGINE).feed(encode(messages.Flush(1, pair))) == [messages.Flush(1, pair)]
 
 
 @pytest.mark.parametrize("length", [0, MAX_LENGTH + 1, 2**31, 2**32 - 1])
@@ -135,17 +135,17 @@ def test_a_length_outside_its_range_is_refused_at_once(length: int) -> None:
 def test_the_longest_frame_passes() -> None:
     """The limit is the last length that works, in both directions."""
     pcm = bytes(MAX_LENGTH - 5)
-    assert Decoder(TO_FRONT).feed(encode(RequestAudio(1, pcm))) == [RequestAudio(1, pcm)]
+    assert Decoder(TO_FRONT).feed(encode(Audio(1, pcm))) == [Audio(1, pcm)]
     with pytest.raises(WireError, match="Audio of"):
-        encode(RequestAudio(1, pcm + b"\0"))
+        encode(Audio(1, pcm + b"\0"))
 
 
 def test_a_truncated_frame_yields_nothing() -> None:
     """A message is complete with its last byte."""
-    data = encode(AppendText(1, "hello"))
+    data = encode(Append(1, "hello"))
     decoder = Decoder(TO_ENGINE)
     assert decoder.feed(data[:-1]) == []
-    assert decoder.feed(data[-1:]) == [AppendText(1, "hello")]
+    assert decoder.feed(data[-1:]) == [Append(1, "hello")]
 
 
 @pytest.mark.parametrize("tag", [0, 4, 15, 24, 255])
@@ -180,31 +180,31 @@ MALFORMED = {
     "JSON deeper than the stack": (TO_ENGINE, frame(19, b"[" * 200_000)),
     "an array for an object": (TO_ENGINE, frame(19, b"[]")),
     "a missing field": (TO_ENGINE, frame(19, b"{}")),
-    "an unknown field": (TO_ENGINE, _json_frame(19, request_id=1, more=1)),
-    "a string for an integer": (TO_ENGINE, _json_frame(19, request_id="1")),
-    "a bool for an integer": (TO_ENGINE, _json_frame(19, request_id=True)),
-    "a float for an integer": (TO_ENGINE, _json_frame(19, request_id=1.0)),
-    "an integer for a string": (TO_ENGINE, _json_frame(18, request_id=1, flush_id=1)),
-    "null for a string": (TO_ENGINE, _json_frame(18, request_id=1, flush_id=None)),
+    "an unknown field": (TO_ENGINE, _json_frame(19, id=1, more=1)),
+    "a string for an integer": (TO_ENGINE, _json_frame(19, id="1")),
+    "a bool for an integer": (TO_ENGINE, _json_frame(19, id=True)),
+    "a float for an integer": (TO_ENGINE, _json_frame(19, id=1.0)),
+    "an integer for a string": (TO_ENGINE, _json_frame(18, id=1, flush_id=1)),
+    "null for a string": (TO_ENGINE, _json_frame(18, id=1, flush_id=None)),
     "an integer of 5 000 digits": (TO_ENGINE, frame(21, b'{"nonce":' + b"9" * 5_000 + b"}")),
-    "a string for a dataclass": (TO_ENGINE, _json_frame(17, request_id=1, owner=0, options="x")),
-    "an integer for a bool": (TO_ENGINE, _json_frame(17, request_id=1, owner=0, options=OPTIONS | {"clean": 1})),
-    "a bool for a number": (TO_ENGINE, _json_frame(17, request_id=1, owner=0, options=OPTIONS | {"speed": True})),
-    "not a number": (TO_ENGINE, _json_frame(17, request_id=1, owner=0, options=OPTIONS | {"speed": float("nan")})),
+    "a string for a dataclass": (TO_ENGINE, _json_frame(17, id=1, owner=0, options="x")),
+    "an integer for a bool": (TO_ENGINE, _json_frame(17, id=1, owner=0, options=OPTIONS | {"clean": 1})),
+    "a bool for a number": (TO_ENGINE, _json_frame(17, id=1, owner=0, options=OPTIONS | {"speed": True})),
+    "not a number": (TO_ENGINE, _json_frame(17, id=1, owner=0, options=OPTIONS | {"speed": float("nan")})),
     "an infinite number": (
         TO_ENGINE,
-        _json_frame(17, request_id=1, owner=0, options=OPTIONS | {"speed": float("inf")}),
+        _json_frame(17, id=1, owner=0, options=OPTIONS | {"speed": float("inf")}),
     ),
-    "a number beyond floats": (TO_ENGINE, _json_frame(17, request_id=1, owner=0, options=OPTIONS | {"speed": 10**400})),
+    "a number beyond floats": (TO_ENGINE, _json_frame(17, id=1, owner=0, options=OPTIONS | {"speed": 10**400})),
     "a string for an optional integer": (
         TO_ENGINE,
-        _json_frame(17, request_id=1, owner=0, options=OPTIONS | {"seed": "1"}),
+        _json_frame(17, id=1, owner=0, options=OPTIONS | {"seed": "1"}),
     ),
-    "an object for a tuple": (TO_FRONT, _json_frame(34, request_id=1, words={})),
-    "null in a tuple": (TO_FRONT, _json_frame(34, request_id=1, words=[None])),
+    "an object for a tuple": (TO_FRONT, _json_frame(34, id=1, words={})),
+    "null in a tuple": (TO_FRONT, _json_frame(34, id=1, words=[None])),
     "a value outside its set": (
         TO_FRONT,
-        frame(36, wire.to_json(RequestFinished(1, "end"))).replace(b'"end"', b'"bye"'),
+        frame(36, wire.to_json(Finished(1, "end"))).replace(b'"end"', b'"bye"'),
     ),
 }
 
@@ -220,14 +220,14 @@ def test_null_in_place_of_an_optional_field_is_none() -> None:
     """The table above refuses null only for required fields."""
     fields = {"request_id": 1, "owner": 0, "waited_ms": 0, "waits": True}
     data = _json_frame(17, **fields, options=OPTIONS | {"seed": None, "speed": 2})
-    assert repr(Decoder(TO_ENGINE).feed(data)) == repr([events.OpenRequest(1, EngineOptions(speed=2.0))])
+    assert repr(Decoder(TO_ENGINE).feed(data)) == repr([messages.Open(1, EngineOptions(speed=2.0))])
 
 
 def test_a_dict_keeps_its_value_types() -> None:
     """`EngineReady` carries tables of names."""
     info = EngineInfo("tone", "tone", 1, (Voice("a", ("en",)),), "a", {"german": "de"})
-    data = encode(events.EngineReady(info, 128, 50))
-    assert Decoder(TO_FRONT).feed(data) == [events.EngineReady(info, 128, 50)]
+    data = encode(messages.EngineReady(info, 128, 50))
+    assert Decoder(TO_FRONT).feed(data) == [messages.EngineReady(info, 128, 50)]
     body = data[5:].replace(b'{"german":"de"}', b'{"german":7}')
     with pytest.raises(WireError):
         Decoder(TO_FRONT).feed(frame(32, body))
@@ -279,10 +279,10 @@ def test_errors_do_not_quote_the_text() -> None:
 @pytest.mark.parametrize(
     "message",
     [
-        GrantCredit(1, -1),
-        GrantCredit(2**32, 1),
-        AppendText(-1, ""),
-        RequestAudio(2**32, b""),
+        Credit(1, -1),
+        Credit(2**32, 1),
+        Append(-1, ""),
+        Audio(2**32, b""),
         EnginePong(1, 0, 0, float("nan")),
     ],
     ids=repr,
@@ -310,12 +310,12 @@ def _seconds(pieces: list[bytes]) -> float:
 
 def test_tiny_pieces_cost_linear_time() -> None:
     """Four times the bytes, one at a time, take about four times as long; quadratic work would take sixteen times."""
-    data = encode(RequestAudio(1, bytes(240_000)))
+    data = encode(Audio(1, bytes(240_000)))
     short, long = ([data[i : i + 1] for i in range(size)] for size in (60_000, 240_000))
     assert _seconds(long) < 9 * _seconds(short)
 
 
 def test_many_frames_in_one_piece_cost_linear_time() -> None:
     """The buffer is cut once for a piece, not once for a frame."""
-    tick = encode(RequestAudio(1, b""))
+    tick = encode(Audio(1, b""))
     assert _seconds([tick * 80_000]) < 9 * _seconds([tick * 20_000])

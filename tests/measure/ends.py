@@ -22,7 +22,7 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from agent_tts import events
+from agent_tts import messages
 from agent_tts.bench.report import device as machine
 from agent_tts.config.settings import Checkpoint, Qwen3, Settings, Voices
 from agent_tts.engine.loop import EngineLoop
@@ -55,11 +55,11 @@ class Listener:
     wait_at: float = 0.0  # how much of its audio was heard then
     gap: float = 0.0  # the longest time between two audible samples
     left: list[float] = field(default_factory=list)  # audio that it had when a piece ended
-    done: events.RequestFinished | None = None
+    done: messages.Finished | None = None
 
-    def take(self, event: events.RequestEvent, now: float) -> None:
+    def take(self, event: messages.RequestEvent, now: float) -> None:
         """What the engine tells of the request."""
-        if isinstance(event, events.RequestAudio):
+        if isinstance(event, messages.Audio):
             samples = np.frombuffer(event.pcm, "<i2").astype(np.int32)
             begins = max(self.plays_until, now)
             if self.audio and begins - self.plays_until > self.wait:
@@ -72,39 +72,39 @@ class Listener:
                 self.heard_at = float(heard[-1])
             self.audio += len(samples) / SAMPLE_RATE
             self.plays_until = begins + len(samples) / SAMPLE_RATE
-        elif isinstance(event, events.RequestFlushed | events.RequestFinished):
+        elif isinstance(event, messages.Flushed | messages.Finished):
             self.left.append(self.plays_until - now)
-            self.done = event if isinstance(event, events.RequestFinished) else None
+            self.done = event if isinstance(event, messages.Finished) else None
 
 
 def listen(
     engine: Qwen3Engine,
     slots: int,
     count: int,
-    text: Callable[[int], Iterable[events.EngineCommand]],
+    text: Callable[[int], Iterable[messages.EngineCommand]],
     mode: TextMode = "live",
 ) -> list[Listener]:
     """`count` requests that begin together, each with the commands of `text`; at most `LIMIT_S` of them."""
     loop = EngineLoop(engine, Scheduler(Policy(slots=slots, queue=0, batch_sizes=engine.batch_sizes)))
     listeners = [Listener() for _ in range(count)]
     for number in range(count):
-        loop.submit(events.OpenRequest(number, EngineOptions(seed=number, lead_ms=1_000, text_mode=mode)))
+        loop.submit(messages.Open(number, EngineOptions(seed=number, lead_ms=1_000, text_mode=mode)))
         for command in text(number):
             loop.submit(command)
-        loop.submit(events.EndText(number))
+        loop.submit(messages.End(number))
     began = time.monotonic()
     while any(listener.done is None for listener in listeners) and time.monotonic() < began + LIMIT_S:
         new = loop.step()
         now = time.monotonic() - began
         for event in new:
-            if isinstance(event, events.RequestAudio):
-                loop.submit(events.GrantCredit(event.request_id, -(-len(event.pcm) // FRAME_BYTES)))
-            if isinstance(event, events.RequestEvent):
-                listeners[event.request_id].take(event, now)
+            if isinstance(event, messages.Audio):
+                loop.submit(messages.Credit(event.id, -(-len(event.pcm) // FRAME_BYTES)))
+            if isinstance(event, messages.RequestEvent):
+                listeners[event.id].take(event, now)
         if not new:
             time.sleep(min(0.002, loop.wait_s() or 0.0))
     for number in range(count):
-        loop.submit(events.CancelRequest(number))
+        loop.submit(messages.Cancel(number))
     loop.step()
     return listeners
 
@@ -147,11 +147,11 @@ def say_where(tool: str, checkpoint: Path, slots: int, device: str) -> None:
     print(json.dumps({"command": command, "device": device, "machine": machine()}), flush=True)
 
 
-def pieces(number: int) -> Iterator[events.EngineCommand]:
+def pieces(number: int) -> Iterator[messages.EngineCommand]:
     """The text of a request."""
     for text in PIECES:
-        yield events.AppendText(number, text)
-        yield events.FlushText(number, text)
+        yield messages.Append(number, text)
+        yield messages.Flush(number, text)
 
 
 def main(

@@ -15,7 +15,7 @@ from typing import Annotated
 
 import typer
 
-from agent_tts import events
+from agent_tts import messages
 from agent_tts.directives import Directive, Prosody, Style
 from tests.measure.ends import listen, opened, say_where, told
 from tests.model import crafted
@@ -29,12 +29,12 @@ CHANGES: dict[str, tuple[Directive, ...]] = {
 }
 
 
-def changing(number: int, change: tuple[Directive, ...]) -> Iterator[events.EngineCommand]:
+def changing(number: int, change: tuple[Directive, ...]) -> Iterator[messages.EngineCommand]:
     """The text of a request: three parts, with the directives between them."""
     for place in range(3):
         if place and change:
-            yield events.Direct(number, change[(place - 1) % len(change)])
-        yield events.AppendText(number, TEXT)
+            yield messages.Append(number, change[(place - 1) % len(change)])
+        yield messages.Append(number, TEXT)
 
 
 def main(

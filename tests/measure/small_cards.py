@@ -15,7 +15,7 @@ from unittest.mock import patch
 
 import torch
 
-from agent_tts import events
+from agent_tts import messages
 from agent_tts.bench.checkpoint import write
 from agent_tts.config.settings import Checkpoint, Qwen3, Settings, Voices
 from agent_tts.engine.loop import EngineLoop, policy
@@ -39,10 +39,10 @@ def run(gigabytes: int, folder: Path) -> None:
         engine = Qwen3Engine(settings, 64)
     loop = EngineLoop(engine, Scheduler(policy(settings, engine.info.slots, engine.batch_sizes)))
     for stream in range(engine.info.slots):
-        loop.submit(events.OpenRequest(stream, EngineOptions(language="en")))
-        loop.submit(events.AppendText(stream, "Every slot speaks at once, for as long as it likes. " * 4))
-        loop.submit(events.EndText(stream))
-    heard = sum(isinstance(one, events.RequestAudio) for _ in range(STEPS) for one in loop.step())
+        loop.submit(messages.Open(stream, EngineOptions(language="en")))
+        loop.submit(messages.Append(stream, "Every slot speaks at once, for as long as it likes. " * 4))
+        loop.submit(messages.End(stream))
+    heard = sum(isinstance(one, messages.Audio) for _ in range(STEPS) for one in loop.step())
     reserved = torch.cuda.max_memory_reserved() / GIB
     lost = (free - torch.cuda.mem_get_info()[0]) / GIB
     found = {"card": gigabytes, "slots": engine.info.slots, "heard": heard, "reserved": reserved, "lost": lost}

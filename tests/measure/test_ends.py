@@ -7,14 +7,14 @@ import json
 import numpy as np
 import pytest
 
-from agent_tts import events
+from agent_tts import messages
 from tests.measure import ends
 from tests.measure.test_tools import tool
 from tests.model.tiny import checkpoint
 
 
-def audio(ms: int, level: int) -> events.RequestAudio:
-    return events.RequestAudio(0, np.full(24 * ms, level, "<i2").tobytes())
+def audio(ms: int, level: int) -> messages.Audio:
+    return messages.Audio(0, np.full(24 * ms, level, "<i2").tobytes())
 
 
 def test_a_gap_is_silence_and_waits_between_what_is_audible() -> None:
@@ -22,7 +22,7 @@ def test_a_gap_is_silence_and_waits_between_what_is_audible() -> None:
     listener.take(audio(80, 1_000), 0.1)
     listener.take(audio(480, 50), 0.12)
     listener.take(audio(80, 50), 0.7)  # 40 ms late
-    listener.take(events.RequestFlushed(0, ""), 0.71)
+    listener.take(messages.Flushed(0, ""), 0.71)
     listener.take(audio(80, -1_000), 0.72)
     assert (listener.first, listener.wait, listener.gap) == pytest.approx((0.1, 0.04, 0.6), abs=1e-4)
     assert listener.audio == pytest.approx(0.72)

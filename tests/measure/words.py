@@ -21,9 +21,8 @@ from agent_tts.cli.link import own_settings
 from agent_tts.cli.options import command
 from agent_tts.engine_info import SAMPLE_RATE
 from agent_tts.errors import SettingsError, SpeechError, from_code
-from agent_tts.events import RequestAudio, RequestFinished, RequestFlushed
-from agent_tts.events import RequestWords as Aligned
-from agent_tts.messages import Word
+from agent_tts.messages import Audio, Finished, Flushed, Word
+from agent_tts.messages import Words as Aligned
 from agent_tts.options import SpeechOptions
 from agent_tts.serve.local_engine import engine
 from agent_tts.speech.service import SpeechService
@@ -141,16 +140,16 @@ async def _compare(
         match event:
             case Aligned(words=times):
                 spoken += truth.align(times)
-            case RequestAudio(pcm=pcm):
+            case Audio(pcm=pcm):
                 before_ms, audio_ms = audio_ms, audio_ms + len(pcm) * 500 / SAMPLE_RATE
                 guess.hear(len(pcm) // 2, peaks(pcm))
                 settled += guess.settle(audio_ms)
                 if chance.random() < CUT_SHARE:
                     played_ms = max(0.0, chance.uniform(before_ms, audio_ms) - LEAD_MS)
                     heard.append((played_ms, len(guess.split(played_ms)[0].split())))
-            case RequestFlushed():
+            case Flushed():
                 guess.flushed(round(audio_ms))
-            case RequestFinished(code=str(code), message=message):
+            case Finished(code=str(code), message=message):
                 raise from_code(code, message)
     spoken += truth.finish(round(audio_ms))
     guess.finish(round(audio_ms))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from agent_tts.engine_info import FRAME_BYTES
-from agent_tts.events import EngineCommand, GrantCredit, RequestAudio
+from agent_tts.messages import Audio, Credit, EngineCommand
 from agent_tts.speech.engine_request import EngineRequest
 
 
@@ -15,30 +15,30 @@ def test_credit_is_granted_in_eighths_of_the_window(window: int, grant: int) -> 
     sent: list[EngineCommand] = []
     speech = EngineRequest(7, sent.append, window)
     for taken in range(1, 3 * window + 1):
-        speech.deliver(RequestAudio(7, bytes(FRAME_BYTES)))
-        assert isinstance(speech.poll(), RequestAudio)
-        granted = sum(command.frames for command in sent if isinstance(command, GrantCredit))
+        speech.deliver(Audio(7, bytes(FRAME_BYTES)))
+        assert isinstance(speech.poll(), Audio)
+        granted = sum(command.frames for command in sent if isinstance(command, Credit))
         assert 0 <= taken - granted <= window // 8
-    assert sent == [GrantCredit(7, grant)] * (3 * window // grant)
+    assert sent == [Credit(7, grant)] * (3 * window // grant)
 
 
 def test_credit_is_counted_in_frames() -> None:
     sent: list[EngineCommand] = []
     speech = EngineRequest(7, sent.append, 16)
     for frames in (1, 4, 0.5, 4):
-        speech.deliver(RequestAudio(7, bytes(int(frames * FRAME_BYTES))))
+        speech.deliver(Audio(7, bytes(int(frames * FRAME_BYTES))))
         speech.poll()
-    assert sent == [GrantCredit(7, 5), GrantCredit(7, 5)]
+    assert sent == [Credit(7, 5), Credit(7, 5)]
 
 
 def test_a_stopped_request_grants_no_more_credit() -> None:
     sent: list[EngineCommand] = []
     speech = EngineRequest(7, sent.append, 2)
-    speech.deliver(RequestAudio(7, bytes(FRAME_BYTES)))
+    speech.deliver(Audio(7, bytes(FRAME_BYTES)))
     assert speech.has_events
     speech.stop()
-    speech.deliver(RequestAudio(7, bytes(FRAME_BYTES)))
+    speech.deliver(Audio(7, bytes(FRAME_BYTES)))
     assert not speech.has_events
     assert speech.poll() is None
-    assert not any(isinstance(command, GrantCredit) for command in sent)
+    assert not any(isinstance(command, Credit) for command in sent)
     assert speech.samples == FRAME_BYTES

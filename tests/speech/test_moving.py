@@ -17,14 +17,14 @@ from agent_tts.config.settings import Settings
 from agent_tts.directives import Pause
 from agent_tts.engine.factory import create_loop
 from agent_tts.engine.loop import EngineLoop
-from agent_tts.events import (
+from agent_tts.messages import (
+    Audio,
     EngineCommand,
     EngineEvent,
-    OpenRequest,
-    RequestAudio,
-    RequestFinished,
-    RequestFlushed,
-    RequestStarted,
+    Finished,
+    Flushed,
+    Open,
+    Started,
 )
 from agent_tts.options import SpeechOptions
 from agent_tts.speech.engine_handle import EngineClient, EngineClientFactory
@@ -46,7 +46,7 @@ class Engine(InProcessEngine):
         self, loop: EngineLoop, on_events: Callable[[list[EngineEvent]], None], on_lost: Callable[[str], None]
     ) -> None:
         super().__init__(loop, self._answer, on_lost)
-        self.opened: list[OpenRequest] = []
+        self.opened: list[Open] = []
         self.delay_s = 0.0
         self._told = on_events
 
@@ -57,7 +57,7 @@ class Engine(InProcessEngine):
             self._told(new)
 
     def send(self, command: EngineCommand) -> None:
-        if isinstance(command, OpenRequest):
+        if isinstance(command, Open):
             self.opened.append(command)
         super().send(command)
 
@@ -82,7 +82,7 @@ async def several(*each: dict[str, Any]) -> AsyncIterator[SpeechService]:
     await service.close()
 
 
-def opened(service: SpeechService) -> list[list[OpenRequest]]:
+def opened(service: SpeechService) -> list[list[Open]]:
     """What was opened at each engine after its first synthesis."""
     return [engine.client.opened[1:] for engine in service.engines]  # type: ignore[attr-defined]
 
@@ -101,20 +101,20 @@ class Hearing:
     async def _hear(self) -> None:
         while (event := await self.speech.next()) is not None:
             self.kinds.append(type(event))
-            if isinstance(event, RequestAudio):
+            if isinstance(event, Audio):
                 self.pcm += event.pcm
-            elif isinstance(event, RequestStarted):
+            elif isinstance(event, Started):
                 self.queue_ms = event.queue_ms
                 self.started_at = asyncio.get_running_loop().time()
 
-    async def end(self) -> RequestFinished:
+    async def end(self) -> Finished:
         """Wait for its end; every event came once and in order."""
         await self.task
         assert self.speech.finished is not None
-        assert self.kinds.count(RequestFinished) == 1
-        assert self.kinds[-1] is RequestFinished
-        assert self.kinds[:1] == [RequestStarted] or self.kinds == [RequestFinished]
-        assert self.kinds.count(RequestStarted) <= 1
+        assert self.kinds.count(Finished) == 1
+        assert self.kinds[-1] is Finished
+        assert self.kinds[:1] == [Started] or self.kinds == [Finished]
+        assert self.kinds.count(Started) <= 1
         return self.speech.finished
 
 
@@ -155,7 +155,7 @@ async def test_a_request_that_waits_gets_the_slot_that_another_engine_frees() ->
         waiting.write(TEXT[3])
         waiting.end()
         assert (await hearing.end()).reason == "end"
-        assert hearing.kinds.count(RequestFlushed) == 1
+        assert hearing.kinds.count(Flushed) == 1
         assert len(hearing.pcm) >= len(alone.pcm)
         assert 300 <= hearing.queue_ms <= round((hearing.started_at - hearing.opened_at) * 1_000)
         await held[home].cancel()

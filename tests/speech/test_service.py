@@ -16,7 +16,7 @@ from agent_tts.config.settings import Settings
 from agent_tts.engine.factory import create_loop
 from agent_tts.engine_info import EngineInfo, Model
 from agent_tts.errors import Draining, EngineLost, UnknownVoice, UnsupportedLanguage
-from agent_tts.events import EngineEvent, RequestAudio, RequestFinished, RequestFlushed, RequestStarted
+from agent_tts.messages import Audio, EngineEvent, Finished, Flushed, Started
 from agent_tts.options import SpeechOptions
 from agent_tts.speech.engine_handle import EngineClient, EngineClientFactory, EngineObserver
 from agent_tts.speech.engine_request import EngineRequest
@@ -117,7 +117,7 @@ async def test_a_truncated_first_synthesis_counts() -> None:
 async def test_a_first_synthesis_without_audio_does_not_count() -> None:
     def mute(on_events: Callable[[list[EngineEvent]], None], on_lost: Callable[[str], None]) -> EngineClient:
         def heard(new: list[EngineEvent]) -> None:
-            on_events([event for event in new if not isinstance(event, RequestAudio)])
+            on_events([event for event in new if not isinstance(event, Audio)])
 
         return InProcessEngine(create_loop(Settings(engine="tone")), heard, on_lost)
 
@@ -137,7 +137,7 @@ async def test_a_stream_gives_its_events_in_order() -> None:
         kinds = []
         while (event := await speech.next()) is not None:
             kinds.append(type(event))
-        assert kinds == [RequestStarted, *[RequestAudio] * (len(kinds) - 3), RequestFlushed, RequestFinished]
+        assert kinds == [Started, *[Audio] * (len(kinds) - 3), Flushed, Finished]
         assert await speech.next() is None
 
 
@@ -146,12 +146,12 @@ async def test_cancel_returns_when_the_slot_is_free_and_can_be_repeated() -> Non
         for _ in range(3):
             speech = service.open(UNPACED)
             speech.write("word " * 100)
-            assert isinstance(await speech.next(), RequestStarted)
+            assert isinstance(await speech.next(), Started)
             await speech.cancel()
             await speech.cancel()
             assert service.speaking == 0
             event = await speech.next()
-            assert isinstance(event, RequestFinished)
+            assert isinstance(event, Finished)
             assert event.reason == "cancelled"
             assert await speech.next() is None
 
@@ -275,7 +275,7 @@ async def several(*each: dict[str, Any], mute: int | None = None) -> AsyncIterat
 
         def make(on_events: Callable[[list[EngineEvent]], None], on_lost: Callable[[str], None]) -> EngineClient:
             def heard(new: list[EngineEvent]) -> None:
-                on_events([event for event in new if place != mute or not isinstance(event, RequestAudio)])
+                on_events([event for event in new if place != mute or not isinstance(event, Audio)])
 
             return InProcessEngine(create_loop(settings), heard, on_lost)
 
@@ -293,7 +293,7 @@ def counts(service: SpeechService) -> list[int]:
     return [engine.speaking for engine in service.engines]
 
 
-async def finished(speech: EngineRequest) -> RequestFinished:
+async def finished(speech: EngineRequest) -> Finished:
     """The end of a request."""
     await until(lambda: speech.finished is not None)
     assert speech.finished is not None
@@ -385,4 +385,4 @@ async def test_a_failed_stream_is_named_in_the_log() -> None:
             await until(lambda: speech.finished is not None)
     finally:
         logger.remove(sink)
-    assert [line.partition(": ")[0] for line in said] == [f"request 0/{speech.request_id} failed"]
+    assert [line.partition(": ")[0] for line in said] == [f"request 0/{speech.id} failed"]

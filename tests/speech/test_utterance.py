@@ -9,21 +9,19 @@ import pytest
 from agent_tts.directives import Say
 from agent_tts.engine_info import FRAME_BYTES, EngineInfo
 from agent_tts.errors import EngineLost
-from agent_tts.events import (
-    AppendText,
-    CancelRequest,
-    Direct,
-    EndText,
+from agent_tts.messages import (
+    Append,
+    Audio,
+    Cancel,
+    End,
     EngineCommand,
-    RequestAudio,
+    Finished,
+    Flushed,
     RequestEvent,
-    RequestFinished,
-    RequestFlushed,
-    RequestStarted,
-    RequestWords,
-    WordTime,
+    Started,
+    Word,
+    Words,
 )
-from agent_tts.messages import Audio, Finished, Flushed, Started, Words
 from agent_tts.options import SpeechOptions
 from agent_tts.protocol.options import OutputFormat
 from agent_tts.speech.engine_request import EngineRequest
@@ -31,8 +29,8 @@ from agent_tts.speech.utterance import LocalUtterance, Told, Utterance, WordsMod
 from agent_tts.text.entries import Lexicon
 
 LOUD = b"\x00\x20" * (FRAME_BYTES // 2)
-AUDIO = RequestAudio(7, LOUD)
-END = RequestFinished(7, "end", busy_ms=8.0)
+AUDIO = Audio(7, LOUD)
+END = Finished(7, "end", busy_ms=8.0)
 
 
 class Bench:
@@ -74,7 +72,7 @@ class Bench:
 def test_words_before_the_start_are_sent_right_after_it() -> None:
     bench = Bench()
     assert bench.utterance.write("Two words ") == []
-    started, words = bench.hear(RequestStarted(7, 12))
+    started, words = bench.hear(Started(7, 12))
     assert started == Started("c", 12, 1)
     assert isinstance(words, Words)
     assert [word.word for word in words.words] == ["Two", "words"]
@@ -85,12 +83,12 @@ def test_words_before_the_start_are_sent_right_after_it() -> None:
 @pytest.mark.parametrize("complete", ["flush", "end"])
 def test_the_engine_gets_what_is_said_and_the_listener_what_is_written(complete: str) -> None:
     bench = Bench(lexicon={"new york": "nyoo york"})
-    bench.hear(RequestStarted(7, 0))
+    bench.hear(Started(7, 0))
     told = [*bench.utterance.write("In New"), *bench.utterance.write(" York, new"), *bench.utterance.write(" <break/>")]
     told += bench.utterance.flush("") if complete == "flush" else bench.utterance.end()
-    text = [item for item in bench.sent if isinstance(item, (AppendText, Direct))]
-    assert text[:3] == [AppendText(7, "In "), Direct(7, Say("New York", "nyoo york")), AppendText(7, ", ")]
-    assert "".join(item.text for item in text if isinstance(item, AppendText)).rstrip() == "In , new"
+    text = [item for item in bench.sent if isinstance(item, (Append, Direct))]
+    assert text[:3] == [Append(7, "In "), Append(7, Say("New York", "nyoo york")), Append(7, ", ")]
+    assert "".join(item.text for item in text if isinstance(item, Append)).rstrip() == "In , new"
     words = [word for words in told for word in words.words]
     assert [(word.word, word.char_start) for word in words][:3] == [("In", 0), ("New", 3), ("York,", 7)]
     assert bench.utterance.cut(0).unheard_text.startswith("In New York, new")
@@ -127,7 +125,7 @@ def test_a_flush_marks_its_audio_and_is_answered() -> None:
     bench.utterance.write("One")
     bench.utterance.flush("f1")
     assert bench.utterance.flushes == 1
-    *_, flushed = told = bench.hear(AUDIO, RequestFlushed(7, "f1"))
+    *_, flushed = told = bench.hear(AUDIO, Flushed(7, "f1"))
     assert flushed == Flushed("c", "f1", 80)
     assert [event.flush for event in told if isinstance(event, Audio)] == [True]
     assert bench.utterance.flushes == 0
@@ -135,16 +133,16 @@ def test_a_flush_marks_its_audio_and_is_answered() -> None:
 
 def test_words_of_an_aligning_engine_have_its_times() -> None:
     bench = Bench(aligned=True)
-    bench.hear(RequestStarted(7, 0))
+    bench.hear(Started(7, 0))
     assert bench.utterance.write("One two") == []
-    (words,) = bench.hear(RequestWords(7, (WordTime(0, 3, 20, 60),)))
+    (words,) = bench.hear(Words(7, (Word(0, 3, 20, 60),)))
     assert isinstance(words, Words)
     assert [(word.word, word.start_ms, word.end_ms) for word in words.words] == [("One", 20, 60)]
 
 
 def test_audio_in_another_format_is_encoded_and_flushed_at_the_end() -> None:
     bench = Bench(words="none", output=OutputFormat(encoding="opus", sample_rate=48_000))
-    half = RequestAudio(7, LOUD[: len(LOUD) // 2])
+    half = Audio(7, LOUD[: len(LOUD) // 2])
     assert bench.hear(half) == []
     chunk, done = bench.hear(END)
     assert isinstance(chunk, Audio)
@@ -158,14 +156,14 @@ def test_a_cut_reports_the_heard_text(acked: int | None) -> None:
     """Without an acknowledgement all sent audio counts; with one, also the time since it."""
     bench = Bench()
     bench.utterance.write("One two three four five six seven eight. ")
-    bench.hear(RequestStarted(7, 0), AUDIO, AUDIO)
+    bench.hear(Started(7, 0), AUDIO, AUDIO)
     if acked is not None:
         bench.utterance.ack(acked)
         bench.now = 0.05
     cut = bench.utterance.cut()
     assert (cut.played_ms, cut.generated_ms) == (160 if acked is None else 90, 160)
     assert cut.heard_text + cut.unheard_text == "One two three four five six seven eight. "
-    assert bench.sent[-1] == CancelRequest(7)
+    assert bench.sent[-1] == Cancel(7)
     (done,) = bench.hear(AUDIO, END)
     assert isinstance(done, Finished)
     assert done.reason == "cancelled"
@@ -183,7 +181,7 @@ def test_a_stopped_utterance_has_its_figures_without_a_poll() -> None:
     bench = Bench()
     bench.utterance.stop()
     assert bench.utterance.done is None
-    bench.request.deliver(RequestFinished(7, "error", code="internal"))
+    bench.request.deliver(Finished(7, "error", code="internal"))
     assert bench.utterance.done is not None
     assert bench.utterance.done.reason == "cancelled"
 
@@ -196,8 +194,8 @@ async def test_a_local_reader_gets_words_audio_and_the_end() -> None:
     local = LocalUtterance(bench.utterance)
     local.write("One.")
     local.end()
-    assert bench.sent == [AppendText(7, "One."), EndText(7)]
-    for event in (RequestStarted(7, 0), AUDIO, END):
+    assert bench.sent == [Append(7, "One."), End(7)]
+    for event in (Started(7, 0), AUDIO, END):
         bench.request.deliver(event)
     kinds = [type(event) async for event in local.events()]
     assert kinds[0] is Words
@@ -210,7 +208,7 @@ async def test_a_failure_is_raised_after_all_events() -> None:
     bench = Bench(words="none")
     local = LocalUtterance(bench.utterance)
     bench.request.deliver(AUDIO)
-    bench.request.deliver(RequestFinished(7, "error", code="engine_lost", message="gone"))
+    bench.request.deliver(Finished(7, "error", code="engine_lost", message="gone"))
     chunk = await local.next()
     assert isinstance(chunk, Audio)
     assert isinstance(await local.next(), Finished)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from agent_tts.config.settings import Settings
 from agent_tts.directives import Language as SpokenLanguage
 from agent_tts.directives import Prosody
-from agent_tts.engine.base import AlignedOutput, Engine, Faults, StartRequest, StepInput, StepOutput
+from agent_tts.engine.base import Engine, Faults
 from agent_tts.engine.espeak.library import (
     PITCH_MAX,
     PITCH_NORMAL,
@@ -31,10 +31,10 @@ from agent_tts.engine.espeak.scripts import parts, reader
 from agent_tts.engine.espeak.voices import EspeakVoices
 from agent_tts.engine.espeak.workers import EspeakWorkers, Job
 from agent_tts.engine.gain import Leveler, Levels, amplify
-from agent_tts.engine.slots import SlotFeed, SlotTable
+from agent_tts.engine.slots import Opened, SlotFeed, SlotTable
 from agent_tts.engine_info import SAMPLE_RATE, EngineInfo
 from agent_tts.errors import BadMessage
-from agent_tts.events import WordTime
+from agent_tts.messages import StepCommand, StepEvent, Word, Words
 from agent_tts.options import EngineOptions, within
 from agent_tts.text.directives import Ability, Directives
 from agent_tts.text.feed import Unit
@@ -88,21 +88,21 @@ class EspeakEngine(Engine):
         self._first_words = settings.espeak.first_words
         self._slots = SlotTable(slots, self._make)
 
-    def step(self, inputs: Sequence[StepInput], run: Collection[int]) -> list[StepOutput]:
+    def step(self, commands: Sequence[StepCommand], run: Collection[int]) -> list[StepEvent]:
         """See `Engine.step`. A slot whose clause does not fit into the step's budget yields nothing.
 
         A step takes at most about `STEP_BUDGET_S` and the time of one more clause. Paced requests come first: real time
         bounds what they take, while an unpaced one would take all.
         """
-        outputs = self._slots.apply(inputs)
+        new = self._slots.apply(commands)
         start = time.monotonic()
         for request in sorted(self._slots.requests(run), key=_EspeakRequest.urgency):
-            outputs += self._slots.guard(request, partial(request.prepare, start + STEP_BUDGET_S, start + WAIT_S))
+            new += self._slots.guard(request, partial(request.prepare, start + STEP_BUDGET_S, start + WAIT_S))
         for request in self._slots.requests(run):
-            outputs += self._slots.guard(request, request.feed.hand_out)
-        if not outputs and any(request.waits for request in self._slots.requests(run)):
+            new += self._slots.guard(request, request.feed.hand_out)
+        if not new and any(request.waits for request in self._slots.requests(run)):
             self._workers.poll(time.monotonic() + IDLE_S)
-        return outputs
+        return new
 
     def take_faults(self) -> Faults:
         return self._workers.take_faults()
@@ -112,10 +112,10 @@ class EspeakEngine(Engine):
         self._slots.clear()
         self._workers.close()
 
-    def _make(self, opened: StartRequest) -> _EspeakRequest:
+    def _make(self, opened: Opened, slot: int) -> _EspeakRequest:
         language, variant = self._voices.resolve(opened.options.voice, opened.options.language)
         directives = Directives(PERFORMS, self._voices.languages, language.code)
-        feed = SlotFeed(opened, language.code, self._first_words, directives)
+        feed = SlotFeed(opened, slot, language.code, self._first_words, directives)
         leveler = self._levels.leveler(opened.options, self._workers.sample_rate)
         return _EspeakRequest(self._workers, self._voices, feed, opened.options, language, variant, leveler)
 
@@ -185,22 +185,22 @@ class _EspeakRequest:
         """Whether a worker has its next clause."""
         return self._job is not None
 
-    def prepare(self, deadline: float, until: float) -> list[StepOutput]:
+    def prepare(self, deadline: float, until: float) -> list[StepEvent]:
         """Speak what the next frame needs, and the one after it while there is time.
 
         Nothing is begun after `deadline`, and nothing that was begun in this step is awaited after `until`.
         """
-        outputs: list[StepOutput] = []
-        while self.feed.ready < 2 and not self.feed.dry and time.monotonic() < deadline:
-            if not self.feed.pending:
+        told: list[StepEvent] = []
+        while self.feed.ready < 2 and not self.feed.dry and (now := time.monotonic()) < deadline:
+            if not self.feed.read(now):
                 continue
             item = self.feed.pending.popleft()
             if isinstance(item, Unit):
-                told = self._speak(item, until)
-                if told is None:
+                spoken = self._speak(item, until)
+                if spoken is None:
                     self.feed.pending.appendleft(item)
                     break
-                outputs += told
+                told += spoken
             elif isinstance(item, Prosody):
                 self._prosody = item
             elif isinstance(item, SpokenLanguage):
@@ -210,9 +210,9 @@ class _EspeakRequest:
                 self.feed.mark(item)
                 self._resampler = Resampler(self._workers.sample_rate, SAMPLE_RATE)
                 self._origin, self._fed = self.feed.samples, 0
-        return outputs
+        return told
 
-    def _speak(self, unit: Unit, until: float) -> list[StepOutput] | None:
+    def _speak(self, unit: Unit, until: float) -> list[StepEvent] | None:
         """Speak a unit, or put its parts or halves in its place; None if it is not done until then."""
         own = self._language
         if self._job is None and (cut := parts(unit, own.code)) != [unit]:
@@ -264,7 +264,7 @@ class _EspeakRequest:
             return round(self._origin * 1_000 / SAMPLE_RATE + fed * 1_000 / self._workers.sample_rate)
 
         words = tuple(
-            WordTime(unit.offsets[word.char], self.feed.offset_after(unit, last), ms(word.start), ms(word.end))
+            Word("", ms(word.start), ms(word.end), unit.offsets[word.char], self.feed.offset_after(unit, last))
             for word in clause.words
             if word.char <= (last := min(word.char + word.length, length) - 1)
         )
@@ -272,7 +272,7 @@ class _EspeakRequest:
         samples = clause.samples[lead:]
         levelled = self._leveler.apply(samples) if self._leveler else samples
         self.feed.write(self._resampler.push(amplify(levelled, self._prosody.volume)))
-        return [AlignedOutput(self.feed.slot, self.feed.epoch, words)] if words else []
+        return [Words(self.feed.id, words)] if words else []
 
 
 class Resampler:

@@ -56,8 +56,8 @@ class Manner:
 class RowOutlet(Outlet):
     """The audio of a row in pieces, each in its manner."""
 
-    def __init__(self, slot: int, epoch: int) -> None:
-        super().__init__(slot, epoch)
+    def __init__(self, request_id: int) -> None:
+        super().__init__(request_id)
         # Of the present piece; None at the model's own speed, and before its first frame.
         self._stretch: TimeStretch | None = None
         self._seam = Seam()

@@ -16,7 +16,7 @@ from functools import partial
 from loguru import logger
 
 from agent_tts.config.settings import Settings
-from agent_tts.engine.base import Engine, FrameOutput, ReleaseSlot, StartRequest, StepInput, StepOutput, StepTimes
+from agent_tts.engine.base import Engine, StepTimes
 from agent_tts.engine.gain import Levels
 from agent_tts.engine.qwen3.graphs import LaunchedStep
 from agent_tts.engine.qwen3.model import Qwen3Model, create_models
@@ -25,9 +25,10 @@ from agent_tts.engine.qwen3.runaway import Paces, RunawayDetector, Verdict
 from agent_tts.engine.qwen3.runner import LoadedVoice
 from agent_tts.engine.qwen3.segment_feed import Segment
 from agent_tts.engine.qwen3.voices import ModelVoice, Qwen3Voices, speakers_of
-from agent_tts.engine.slots import READ_S, SlotTable
+from agent_tts.engine.slots import READ_S, Opened, SlotTable
 from agent_tts.engine_info import EngineInfo, Model
 from agent_tts.errors import SpeechError, Unsupported
+from agent_tts.messages import Audio, Open, StepCommand, StepEvent
 from agent_tts.model.device import Device, queues
 from agent_tts.voices.library import VoiceLibrary
 
@@ -72,7 +73,7 @@ class Qwen3Engine(Engine):
             watermark=None if settings.watermark == "none" else settings.watermark,
             models=tuple(Model(m.name, m.kind, str(m.folder), m.vector_size, speakers_of(m)) for m in self._models),
         )
-        self._slots = SlotTable(slots, self._make)
+        self._slots = SlotTable(slots, self._make, self._release)
         # The last frames of the row of every slot, whichever model it belongs to.
         self._runaway = RunawayDetector(slots)
         self._paces = Paces()
@@ -96,45 +97,40 @@ class Qwen3Engine(Engine):
         self._timer = StepTimer()
         self.batch_sizes = self._models[0].sizes
 
-    def step(self, inputs: Sequence[StepInput], run: Collection[int]) -> list[StepOutput]:
-        """See `Engine.step`. A slot that waits for its model, its prefill or its text yields nothing in this step."""
+    def step(self, commands: Sequence[StepCommand], run: Collection[int]) -> list[StepEvent]:
+        """See `Engine.step`. One that waits for its model, its prefill or its text yields nothing in this step."""
         began = time.perf_counter()
-        outputs = self._apply(inputs)
+        new = self._slots.apply(commands)
+        self._forget_loading()
         rows = self._slots.requests(run)
-        outputs += self._schedule(rows, inputs)
+        new += self._schedule(rows, commands)
         before = self._in_flight
         launched = self._launch(rows, began)
-        outputs = self._collect(before) + outputs
+        new = self._collect(before) + new
         if not self._overlaps:
             step, self._in_flight = self._in_flight, []
-            outputs += self._collect(step)
+            new += self._collect(step)
         for row in rows:
             if row.outlet is not None and self._slots.has(row):
-                outputs += self._slots.guard(row, row.hand_out)
-        if rows and not (outputs or launched or self._is_behind):  # pause the engine's loop
+                new += self._slots.guard(row, row.hand_out)
+        if rows and not (new or launched or self._is_behind):  # pause the engine's loop
             if loading := [row.loading for row in rows if row.loading]:
                 wait(loading, WAIT_S, FIRST_COMPLETED)
             else:
                 time.sleep(WAIT_S)
-        return outputs
+        return new
 
-    def _apply(self, inputs: Sequence[StepInput]) -> list[StepOutput]:
-        """Open and release slots, and hand the rows their text."""
-        outputs = self._slots.apply(inputs)
-        for one in inputs:
-            if isinstance(one, ReleaseSlot):
-                for model in self._models:
-                    if model.loaded:
-                        model.runner.release(one.slot)
-        self._forget_loading()
-        return outputs
+    def _release(self, slot: int) -> None:
+        for model in self._models:
+            if model.loaded:
+                model.runner.release(slot)
 
-    def _schedule(self, rows: Sequence[Row], inputs: Sequence[StepInput]) -> list[StepOutput]:
+    def _schedule(self, rows: Sequence[Row], commands: Sequence[StepCommand]) -> list[StepEvent]:
         """Find out which rows take part in this step, and begin prompts, also of new rows ahead of their text.
 
         Rows whose text there is no time to read are left out; they are the first of the next step.
         """
-        outputs: list[StepOutput] = []
+        new: list[StepEvent] = []
         self._prefills_left = PREFILLS_PER_STEP
         self._is_behind = False
         until = time.perf_counter() + READ_S
@@ -142,10 +138,10 @@ class Qwen3Engine(Engine):
             if time.perf_counter() > until:
                 self._is_behind = True
                 break
-            outputs += self._slots.guard(row, partial(self._prepare, row))
-        for row in self._slots.requests([one.slot for one in inputs if isinstance(one, StartRequest)]):
-            outputs += self._slots.guard(row, partial(self._prefill, row))
-        return outputs
+            new += self._slots.guard(row, partial(self._prepare, row))
+        for row in self._slots.requests([command.id for command in commands if isinstance(command, Open)]):
+            new += self._slots.guard(row, partial(self._prefill, row))
+        return new
 
     def _launch(self, rows: Sequence[Row], began: float) -> bool:
         """Give each model's rows and prompts to its device; whether there are any. `began`: when the step did."""
@@ -167,9 +163,9 @@ class Qwen3Engine(Engine):
             self._timer.launched(kind, now, now - began)
         return bool(self._in_flight) or any(updates)
 
-    def _collect(self, step: Sequence[_Frames]) -> list[StepOutput]:
+    def _collect(self, step: Sequence[_Frames]) -> list[StepEvent]:
         """What the rows of a launched step have said; waits until it is done."""
-        outputs: list[StepOutput] = []
+        new: list[StepEvent] = []
         waited = not all(frames.launched.ready() for frames in step)
         for frames in step:
             result = frames.launched.result()
@@ -187,12 +183,12 @@ class Qwen3Engine(Engine):
             for (at, row), is_ordinary, verdict in zip(heard, ordinary.tolist(), verdicts.tolist(), strict=True):
                 plain = row.outlet is None and row.said is None and row.leveler is None
                 if is_ordinary and row.in_speech and plain:
-                    outputs.append(FrameOutput(row.feed.slot, row.feed.epoch, result.pcm[at].tobytes()))
+                    new.append(Audio(row.feed.id, result.pcm[at].tobytes()))
                 else:
-                    outputs += self._slots.guard(row, partial(row.collect, result, at, Verdict(verdict)))
+                    new += self._slots.guard(row, partial(row.collect, result, at, Verdict(verdict)))
         if step and self._overlaps:
             self._timer.done(time.perf_counter(), waited=waited)
-        return outputs
+        return new
 
     def next_step_in_s(self) -> float | None:
         """See `Engine.next_step_in_s`."""
@@ -229,25 +225,25 @@ class Qwen3Engine(Engine):
         for model in self._models:
             model.close()
 
-    def _make(self, opened: StartRequest) -> Row:
+    def _make(self, opened: Opened, slot: int) -> Row:
         if opened.options.pitch != 1:
             raise Unsupported("this engine has no pitch: leave it at 1, or ask for it in instructions")
-        return Row(opened, self._voices.choose(opened.options), self._runaway, self._paces, self._levels)
+        return Row(opened, slot, self._voices.choose(opened.options), self._runaway, self._paces, self._levels)
 
-    def _prepare(self, row: Row) -> list[StepOutput]:
+    def _prepare(self, row: Row) -> list[StepEvent]:
         row.runs = False
-        outputs = row.read()
+        new = row.read(time.monotonic())
         self._prefill(row)
-        outputs += row.settle()
+        new += row.settle()
         self._is_behind |= row.reads_on
-        return outputs
+        return new
 
     def _prefill(self, row: Row) -> None:
         """Begin the prompt of a row's next segment, if there is one and this step has a place for it, or ask again."""
         begins = isinstance(row.state, Waiting)
         if not row.needs_prompt or (begins and not self._prefills_left) or not self._is_ready(row):
             return
-        row.prefill()
+        row.prefill(time.monotonic())
         if begins and not isinstance(row.state, Waiting):
             self._prefills_left -= 1
 

@@ -9,7 +9,6 @@ short of it: at a limit (the cache is full), or where its speech has left the te
 from __future__ import annotations
 
 import secrets
-import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass, replace
@@ -18,15 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agent_tts.directives import MAX_PAUSE_MS, Pause
-from agent_tts.engine.base import (
-    DoneOutput,
-    FlushedOutput,
-    FrameOutput,
-    NotFinite,
-    StartRequest,
-    StarvedOutput,
-    StepOutput,
-)
+from agent_tts.engine.base import NotFinite
 from agent_tts.engine.gain import Levels
 from agent_tts.engine.qwen3.delivery import RowOutlet
 from agent_tts.engine.qwen3.graphs import StepResult
@@ -44,9 +35,10 @@ from agent_tts.engine.qwen3.runaway import (
 from agent_tts.engine.qwen3.runner import LoadedVoice
 from agent_tts.engine.qwen3.segment_feed import POSITIONS_PER_TOKEN, SEGMENT_TOKENS, Segment, SegmentFeed
 from agent_tts.engine.qwen3.voices import ModelVoice
+from agent_tts.engine.slots import Opened
 from agent_tts.engine_info import FRAME_BYTES, FRAME_MS, SAMPLE_RATE
 from agent_tts.errors import InvalidRequest, Unsupported, UnsupportedLanguage
-from agent_tts.events import CutReason
+from agent_tts.messages import Audio, CutReason, Finished, Flushed, Starved, StepEvent
 from agent_tts.model.prompt import Prompt, Reference, build_prompt, text_needed
 from agent_tts.model.sampling import SamplingParams
 from agent_tts.options import AnyVoice, DesignedVoice, EngineOptions
@@ -120,7 +112,7 @@ class Row:
     """
 
     def __init__(
-        self, opened: StartRequest, wanted: ModelVoice, runaway: RunawayDetector, paces: Paces, levels: Levels
+        self, opened: Opened, slot: int, wanted: ModelVoice, runaway: RunawayDetector, paces: Paces, levels: Levels
     ) -> None:
         self.state: Waiting | Prefill | Decoding | Ending = Waiting()
         code = _code(opened.options)
@@ -128,7 +120,7 @@ class Row:
         # Whether only the speech before tells the voice of a piece: it is drawn, from a description or from nothing.
         drawn = isinstance(wanted.voice, DesignedVoice | AnyVoice)
         limit = min(SEGMENT_TOKENS, wanted.model.max_model_len // POSITIONS_PER_TOKEN) // (2 if drawn else 1)
-        self.feed = SegmentFeed(opened, TokenFeed(wanted.model.tokenizer), code or "en", directives, limit)
+        self.feed = SegmentFeed(opened, slot, TokenFeed(wanted.model.tokenizer), code or "en", directives, limit)
         # Its audio from the first pause, seam, held frame or other manner on. None while the model's frames are handed
         # out as such.
         self.outlet: RowOutlet | None = None
@@ -210,24 +202,24 @@ class Row:
         )
         return self.runs
 
-    def read(self) -> list[StepOutput]:
+    def read(self, now: float) -> list[StepEvent]:
         """Read a chunk of the text, and pass segments without anything to speak, unless enough pauses wait."""
-        outputs: list[StepOutput] = []
+        new: list[StepEvent] = []
         if isinstance(self.state, Ending):
-            return outputs
-        self.feed.read()
+            return new
+        self.feed.read(now)
         self._shape()
         while (
             self.feed.segments
             and self.feed.segments[0].is_mute
             and not (self.outlet and self.outlet.ready > RESTS_AHEAD)
         ):
-            outputs += self._end_segment()
-            self.feed.read()
+            new += self._end_segment()
+            self.feed.read(now)
             self._shape()
-        return outputs
+        return new
 
-    def prefill(self) -> bool:
+    def prefill(self, now: float) -> bool:
         """Lay out the prompt of the present segment if enough is known, and ask for it until it is in the cache.
 
         The first prompt may be computed before its text is there. Returns whether the row decodes now.
@@ -237,7 +229,7 @@ class Row:
         """
         assert self.speaker is not None
         if isinstance(self.state, Waiting):
-            self.state = self._layout(self.speaker) or self.state
+            self.state = self._layout(self.speaker, now) or self.state
         state = self.state
         if not isinstance(state, Prefill):
             return False
@@ -248,19 +240,18 @@ class Row:
         self.state = Decoding(len(prompt.prefix), len(prompt.text), tokens, prompt.complete)
         self.in_speech = False
         self._runaway.begin(self.feed.slot)
-        self._plays_until = max(self._plays_until, time.monotonic())
+        self._plays_until = max(self._plays_until, now)
         if prompt.complete:
             self._expect(self.state)
         return True
 
-    def _layout(self, speaker: LoadedVoice) -> Prefill | None:
+    def _layout(self, speaker: LoadedVoice, now: float) -> Prefill | None:
         """The prompt of the present segment, if enough of it is known."""
         if not self.feed.segments or self.feed.segments[0].is_mute:
             return None
         if self._carried is not None:
             speaker = self.speaker = self._carry(speaker, *self._carried)
         segment, needed = self.feed.segments[0], text_needed(speaker.voice)
-        now = time.monotonic()
         paused = now - self.feed.read_at >= PAUSE_S
         if not self._can_prefill(segment) and self._plays_until - now < SPLIT_S and self._may_split(paused=paused):
             self.feed.split(paused=paused)
@@ -319,7 +310,7 @@ class Row:
         needed = text_needed(self.speaker.voice) if self.speaker else 0
         return segment.speakable and len(segment.tokens) >= needed
 
-    def settle(self) -> list[StepOutput]:
+    def settle(self) -> list[StepEvent]:
         """Give the model the text of a decoding row; run it, or say why it cannot run."""
         if isinstance(self.state, Ending) or (self.outlet and self.outlet.ready):
             return []
@@ -337,7 +328,7 @@ class Row:
             return []  # behind a pause, or the speech before
         if self.feed.dry and not segment.complete and not (self.needs_prompt and self._can_prefill(segment)):
             self._starved = True
-            return [] if self.outlet else [StarvedOutput(self.feed.slot, self.feed.epoch)]
+            return [] if self.outlet else [Starved(self.feed.id)]
         return []
 
     def _has_room(self, state: Decoding) -> bool:
@@ -381,7 +372,7 @@ class Row:
         self._in_flight -= 1
         return isinstance(self.state, Decoding) and self.feed.segments[0] is segment
 
-    def collect(self, result: StepResult, index: int, verdict: Verdict) -> list[StepOutput]:
+    def collect(self, result: StepResult, index: int, verdict: Verdict) -> list[StepEvent]:
         """What entry `index` of a step's result means for the row, which is still decoding."""
         if not result.finite[index]:
             self.model.runner.wipe(self.feed.slot)
@@ -406,11 +397,11 @@ class Row:
             self._hold(frame)
             return []
         if self.outlet is None:
-            return [FrameOutput(self.feed.slot, self.feed.epoch, frame)]
+            return [Audio(self.feed.id, frame)]
         self._write([*self._held, frame])
         return []
 
-    def _end_of_speech(self) -> list[StepOutput]:
+    def _end_of_speech(self) -> list[StepEvent]:
         """The model has said it. What was held back belongs to the speech after all."""
         assert isinstance(self.state, Decoding)
         frames, nominal = self._frames, self.state.nominal
@@ -424,7 +415,7 @@ class Row:
         self._write(self._held)
         return self._end_segment() + ([] if self.feed.segments else self._end())
 
-    def _cut(self, why: CutReason) -> list[StepOutput]:
+    def _cut(self, why: CutReason) -> list[StepEvent]:
         """End the present segment here; what follows it is spoken. Text of it that the model does not have follows."""
         assert isinstance(self.state, Decoding)
         frames = self._frames - len(self._held)
@@ -472,33 +463,33 @@ class Row:
     def _shape(self, *, always: bool = False) -> None:
         """Make the outlet where the model's frames are not handed out as such: from the present segment on."""
         if self.outlet is None and (always or (self.feed.segments and self.feed.segments[0].is_shaped)):
-            self.outlet = RowOutlet(self.feed.slot, self.feed.epoch)
+            self.outlet = RowOutlet(self.feed.id)
 
-    def hand_out(self) -> list[StepOutput]:
+    def hand_out(self) -> list[StepEvent]:
         """Once a step, of a row with an outlet: what of its audio comes next, or why there is none."""
         assert self.outlet is not None
-        outputs = self.outlet.hand_out()
+        new = self.outlet.hand_out()
         if self.outlet.finished and isinstance(self.state, Ending):
-            outputs.append(self._done())
-        elif self._starved and not outputs and not self._in_flight:
-            outputs.append(StarvedOutput(self.feed.slot, self.feed.epoch))
-        return outputs
+            new.append(self._done())
+        elif self._starved and not new and not self._in_flight:
+            new.append(Starved(self.feed.id))
+        return new
 
-    def _end_segment(self) -> list[StepOutput]:
+    def _end_segment(self) -> list[StepEvent]:
         """The present segment has been spoken, or has nothing to speak."""
         self._shape()
         segment = self.feed.segments.popleft()
         self.state = Waiting()
         if self.outlet is None:
             self._shape()
-            return [FlushedOutput(self.feed.slot, self.feed.epoch)] * segment.flushes
+            return [Flushed(self.feed.id, flush_id) for flush_id in segment.flushes]
         self.outlet.end_piece(seam=segment.seam)
         self.outlet.rest(Pause(segment.rest_ms))
-        for _ in range(segment.flushes):
-            self.outlet.flush()
+        for flush_id in segment.flushes:
+            self.outlet.flush(flush_id)
         return []
 
-    def _end(self) -> list[StepOutput]:
+    def _end(self) -> list[StepEvent]:
         """All segments have been spoken."""
         if self.outlet is None:
             return [self._done()]
@@ -507,8 +498,8 @@ class Row:
         self.state = Ending()
         return []
 
-    def _done(self) -> DoneOutput:
-        return DoneOutput(self.feed.slot, self.feed.epoch, length=self._short, cut=tuple(self._cuts))
+    def _done(self) -> Finished[int]:
+        return Finished(self.feed.id, "length" if self._short else "end", tuple(self._cuts))
 
 
 def _faded(frames: Sequence[bytes]) -> list[bytes]:

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from agent_tts.directives import Directive, Language, Pause, Prosody, Say, Style
-from agent_tts.engine.base import AddText, StartRequest
 from agent_tts.engine.qwen3.delivery import Manner
-from agent_tts.engine.slots import Feed
+from agent_tts.engine.slots import Feed, Opened, Point
+from agent_tts.messages import End, Flush
 from agent_tts.text.chars import CLAUSE_MARKS, CLOSERS, WIDE_CLAUSE_MARKS, is_cjk, is_silent
 from agent_tts.text.directives import Directives
 from agent_tts.text.feed import Reader, Reading
@@ -35,7 +35,7 @@ class Segment:
     tokens: list[int] = field(default_factory=list)  # known, and not given to the model
     speakable: bool = False  # there is more than white space and punctuation in it
     complete: bool = False  # no more tokens will come
-    flushes: int = 0  # flush points right after it
+    flushes: list[str | None] = field(default_factory=list)  # ids of the flushes right after it
     rest_ms: int = 0  # silence after it, and before those points
     parts: list[str] = field(default_factory=list)  # of its text
     manner: Manner = PLAIN  # how it is spoken
@@ -85,13 +85,14 @@ class SegmentFeed(Feed):
 
     def __init__(
         self,
-        opened: StartRequest,
+        opened: Opened,
+        slot: int,
         tokens: TokenFeed,
         language: str = "en",
         directives: Directives | None = None,
         limit: int = SEGMENT_TOKENS,
     ) -> None:
-        super().__init__(opened)
+        super().__init__(opened, slot)
         self._directives = directives or Directives(("pause",))
         self._speed = opened.options.speed
         # Characters read so far, those of the chunk that are to be spoken, and the last that came.
@@ -108,27 +109,27 @@ class SegmentFeed(Feed):
         # Those that are not spoken yet, the one that grows included. Empty when all of the request has been spoken.
         self.segments: deque[Segment] = deque([Segment(manner=Manner(self._speed))])
 
-    def read(self) -> None:
+    def read(self, now: float) -> None:
         """Read a chunk of the text, unless the present segment is complete."""
         if self._unread and not self.segments[0].complete:
-            self._read(self.next_chunk())
+            self._read(*self.next_chunk(now))
 
-    def _read(self, text: AddText) -> None:
-        for char in text.text:
+    def _read(self, text: str, point: Point | None) -> None:
+        for char in text:
             self._reader.push(char, self._offset)
             self._offset += 1
-        self._last = text.text[-1:] or self._last
-        if text.directive:
-            self._direct(text.directive)
-        if text.flush or text.last:
+        self._last = text[-1:] or self._last
+        if isinstance(point, Flush):
             self._flush_text()
-        else:
-            self._take_chars()
-        if text.flush:
-            self._flush()
-        if text.last:
+            self._flush(point.flush_id)
+        elif isinstance(point, End):
+            self._flush_text()
             self._end_segment()
             self.segments.pop()  # the new one
+        else:
+            if point:
+                self._direct(point)
+            self._take_chars()
 
     def renew(self) -> None:
         """The present segment ends here, unfinished; what of it is not spoken, and what comes, is a new one."""
@@ -275,7 +276,7 @@ class SegmentFeed(Feed):
         self.segments[-1].complete = True
         self.segments.append(Segment(manner=self.segments[-1].manner))
 
-    def _flush(self) -> None:
+    def _flush(self, flush_id: str | None) -> None:
         if self.segments[-1].speakable or len(self.segments) == 1:
             self._end_segment()
-        self.segments[-2].flushes += 1
+        self.segments[-2].flushes.append(flush_id)

@@ -99,7 +99,7 @@ class Front:
 
     def _set_up(self, setup: FrontSetup) -> str | None:
         """Make all that can be made before the engines have started."""
-        settings = Settings.model_validate_json(setup.settings)
+        settings = Settings.model_validate(setup.settings)
         log = log_to_stderr(settings.log_level, settings.log_format, front=setup.number, fd=self._log)
         raise_limit_of_files(settings, warn=FrontServer.warns)
         try:
@@ -133,7 +133,7 @@ class Front:
 
     async def _use(self, told: UseSettings) -> str | None:
         server, _ = self._built.result()
-        settings = Settings.model_validate_json(told.settings)
+        settings = Settings.model_validate(told.settings)
         try:
             async with self._using:
                 server.use(settings, await asyncio.to_thread(node_lexicon, settings))

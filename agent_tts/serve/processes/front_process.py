@@ -13,10 +13,10 @@ from loguru import logger
 
 from agent_tts.config.settings import ENV_PREFIX
 from agent_tts.errors import SpeechError
-from agent_tts.events import EngineReady
 from agent_tts.ipc.channel import Channel
 from agent_tts.ipc.connection import BEATS
 from agent_tts.ipc.front_messages import Beat, ToSupervisor
+from agent_tts.messages import EngineReady
 from agent_tts.system.processes import DUMP_S, ChildProcess
 
 STDERR = 2

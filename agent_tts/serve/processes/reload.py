@@ -125,6 +125,7 @@ def _value(settings: Section, key: str) -> object:
     return value
 
 
-def with_secrets(settings: Settings) -> str:
-    """The settings as JSON, with secrets, for a front of the same node."""
-    return json.dumps(settings.model_dump(), default=SecretStr.get_secret_value)
+def with_secrets(settings: Settings) -> dict[str, Any]:
+    """The settings as a document of JSON, with secrets, for another process of the same node."""
+    document: dict[str, Any] = json.loads(json.dumps(settings.model_dump(), default=SecretStr.get_secret_value))
+    return document

@@ -13,7 +13,6 @@ from loguru import logger
 from agent_tts.config.settings import Settings
 from agent_tts.engine_info import EngineInfo
 from agent_tts.errors import EngineLost, SettingsError, SpeechError
-from agent_tts.events import EnginePong
 from agent_tts.ipc.channel import NoAnswer
 from agent_tts.ipc.engine_process import EngineProcess, engine_processes
 from agent_tts.ipc.front_messages import (
@@ -27,6 +26,7 @@ from agent_tts.ipc.front_messages import (
     Serve,
     UseSettings,
 )
+from agent_tts.messages import EnginePong
 from agent_tts.serve.access.node_counts import NodeCounts
 from agent_tts.serve.fronts import Role
 from agent_tts.serve.processes.front_process import FrontProcess

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from agent_tts import __version__
 from agent_tts.engine_info import EngineInfo
-from agent_tts.events import EnginePong
+from agent_tts.messages import EnginePong
 from agent_tts.speech.engine_handle import EngineObserver
 
 # Upper bounds of the buckets of times.

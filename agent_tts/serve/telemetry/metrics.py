@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from agent_tts.events import RequestStages
-from agent_tts.messages import CutReason, Finished
+from agent_tts.messages import CutReason, Finished, Stages
 from agent_tts.serve.connections import Standing
 from agent_tts.serve.telemetry.engine_metrics import SECONDS
 from agent_tts.serve.telemetry.usage import Usage
@@ -120,7 +119,7 @@ class ContextMeter(Meter):
             self._span.mark("received", read_at)
             self._span.mark("submitted")
 
-    def stages(self, stages: RequestStages) -> None:
+    def stages(self, stages: Stages) -> None:
         if self._span is not None:
             self._span.stages(stages)
 

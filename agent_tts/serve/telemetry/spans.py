@@ -24,8 +24,7 @@ from opentelemetry.trace import Span, SpanKind, StatusCode, Tracer
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from agent_tts.events import RequestStages
-from agent_tts.messages import Finished
+from agent_tts.messages import Finished, Stages
 
 CLOSE_S = 5.0  # for the last spans to be sent
 TRACED = "/v1/"  # paths that get spans; probes, metrics and the page do not
@@ -123,7 +122,7 @@ class ContextSpan:
         at_ns = time.monotonic_ns() if at is None else round(at * 1e9)
         self._span.add_event(what, timestamp=self._offset_ns + at_ns)
 
-    def stages(self, stages: RequestStages) -> None:
+    def stages(self, stages: Stages) -> None:
         """Record an event for each stage of the engine, by the names of the fields."""
         for field in fields(stages):
             if field.name != "request_id":

@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from agent_tts.directives import Directive, Pause, Prosody, Say
-from agent_tts.events import WordTime
 from agent_tts.messages import Word
 from agent_tts.protocol import heard
 from agent_tts.speech.words.fitting import Fit
@@ -82,7 +81,7 @@ class WordTimeline:
         self._longer: deque[tuple[int, float]] = deque()
         self._read_chars = self._read_from = 0
         # The engine's times, in text order.
-        self._marks: list[WordTime] = []
+        self._marks: list[Word] = []
         self._fit = Fit(speed, pace)
         # Pieces of audio.
         self._pieces = 0
@@ -172,7 +171,7 @@ class WordTimeline:
 
     # ------------------------------------------------------------ times from the engine
 
-    def align(self, times: Sequence[WordTime]) -> list[Word]:
+    def align(self, times: Sequence[Word]) -> list[Word]:
         """Take times from the engine, in text order; returns the words that they complete.
 
         Tokens that are not spoken (a dash, an emoji) have no length and lie just before the next spoken word.
@@ -339,11 +338,11 @@ class WordTimeline:
         start_ms, end_ms = self._fit.span(first)[0], self._fit.span(last)[1]
         return Word(text, self._at(start_ms), self._at(end_ms), start, start + len(text))
 
-    def _timed(self, mark: int) -> WordTime:
+    def _timed(self, mark: int) -> Word:
         if self._aligned:
             return self._marks[mark]
         start_ms, end_ms = self._fit.span(mark)
-        return WordTime(*self._places[mark], round(start_ms), round(end_ms))
+        return Word("", round(start_ms), round(end_ms), *self._places[mark])
 
     def _at(self, ms: float) -> int:
         return round(ms) if self._audio_ms is None else min(round(ms), self._audio_ms)

@@ -12,22 +12,12 @@ from numpy.typing import NDArray
 
 from agent_tts.config.settings import Espeak, Settings
 from agent_tts.directives import Pause
-from agent_tts.engine.base import (
-    AddText,
-    AlignedOutput,
-    DoneOutput,
-    FailedOutput,
-    FrameOutput,
-    ReleaseSlot,
-    StarvedOutput,
-    StepInput,
-    StepOutput,
-)
 from agent_tts.engine.espeak.engine import MAX_UNIT_S, EspeakEngine
 from agent_tts.engine_info import FRAME_BYTES, FRAME_MS, SAMPLE_RATE
 from agent_tts.errors import SettingsError
+from agent_tts.messages import Audio, Cancel, Finished, Starved, StepCommand, StepEvent, Words
 from agent_tts.options import SpeechOptions
-from tests.engine.driver import FLUSH, Script, assert_well_formed, routed, speak, speak_all, start_of
+from tests.engine.driver import FLUSH, Script, appended, assert_well_formed, routed, speak, speak_all, start_of
 from tests.examples import examples
 
 TEXT = "Hello there, this is the node. It speaks “word by word” and, at 10:30, costs $3.50! Right? 你好，世界。"
@@ -171,9 +161,9 @@ def test_words_are_ordered_within_the_audio_and_sent_before_it(engine: EspeakEng
     assert spoken.words[-1].end_ms <= spoken.seconds * 1_000
     told = 0
     for output in spoken.outputs:
-        if isinstance(output, FrameOutput):
+        if isinstance(output, Audio):
             told += FRAME_MS
-        elif isinstance(output, AlignedOutput):
+        elif isinstance(output, Words):
             assert told <= output.words[0].start_ms
 
 
@@ -231,14 +221,14 @@ def test_a_flush_outputs_all_audio_before_it(engine: EspeakEngine) -> None:
 
 
 def test_a_dry_slot_is_starved_and_continues_with_more_text(engine: EspeakEngine) -> None:
-    engine.step([start_of(0, 7, SpeechOptions()), AddText(0, "Hello there my ")], ())
+    engine.step([start_of(0, SpeechOptions()), *appended(0, "Hello there my ")], ())
     said = [output for _ in range(100) for output in engine.step([], {0})]
-    assert said[-1] == StarvedOutput(0, 7)
-    assert said.count(StarvedOutput(0, 7)) > 50
-    said = engine.step([AddText(0, "friend", last=True)], {0})
+    assert said[-1] == Starved(0)
+    assert said.count(Starved(0)) > 50
+    said = engine.step([*appended(0, "friend", last=True)], {0})
     said += [output for _ in range(100) for output in engine.step([], {0})]
-    assert {type(output) for output in said[:-1]} == {AlignedOutput, FrameOutput}
-    assert said[-1] == DoneOutput(0, 7)
+    assert {type(output) for output in said[:-1]} == {Words, Audio}
+    assert said[-1] == Finished(0, "end")
 
 
 @pytest.mark.parametrize("text", ["", " ", "...", "\u200b", "\x00", "😀", "```\ncode\n```", "—"])
@@ -268,14 +258,14 @@ def test_any_text_is_spoken_in_short_steps(engine: EspeakEngine, name: str, spee
     """A step synthesises at most one unit, when less than two frames are left; every word is spoken."""
     text, voice = LENGTHY[name]
     options = SpeechOptions(voice=voice, speed=speed)
-    engine.step([start_of(0, 1, options), AddText(0, text, last=True)], ())
+    engine.step([start_of(0, options), *appended(0, text, last=True)], ())
     (request,) = engine._slots.requests({0})
-    samples, said = 0, list[StepOutput]()
-    while not said or not isinstance(said[-1], DoneOutput):
+    samples, said = 0, list[StepEvent]()
+    while not said or not isinstance(said[-1], Finished):
         said += engine.step([], {0})
         assert request.feed.samples - samples <= (MAX_UNIT_S + 0.3) * SAMPLE_RATE
         samples = request.feed.samples
-    told = [word for output in said if isinstance(output, AlignedOutput) for word in output.words]
+    told = [word for output in said if isinstance(output, Words) for word in output.words]
     assert told[0].char_start == 0
     assert told[-1].char_end >= len(text.rstrip()) - 1
     assert all(earlier.char_end <= later.char_start for earlier, later in pairwise(told))
@@ -293,8 +283,8 @@ def test_audio_of_long_numbers_does_not_depend_on_the_split_or_on_other_slots(en
 
 def test_a_slot_released_in_mid_clause_starts_clean(engine: EspeakEngine) -> None:
     fresh = speak(engine, "next request")
-    engine.step([start_of(0, 1, SpeechOptions(voice="onyx")), AddText(0, LONG, flush=True)], {0})
-    assert engine.step([ReleaseSlot(0)], ()) == []
+    engine.step([start_of(0, SpeechOptions(voice="onyx")), *appended(0, LONG, flush=True)], {0})
+    assert engine.step([Cancel(0)], ()) == []
     assert speak(engine, "next request").frames == fresh.frames
 
 
@@ -303,28 +293,26 @@ def test_a_clause_that_the_library_refuses_fails_its_slot_alone(engine: EspeakEn
     missing = SpeechOptions(language="de")
     languages = engine._voices._by_code
     languages["de"] = replace(languages["de"], path="gmw/none")
-    expected = FailedOutput(3, 103, "internal", "the engine failed on this context")
-    engine.step([start_of(3, 103, missing), AddText(3, LONG, flush=True), start_of(4, 104, SpeechOptions())], ())
-    assert engine.step([], {3, 4}) == [expected, StarvedOutput(4, 104)]
+    expected = Finished(3, "error", code="internal", message="the engine failed on this context")
+    engine.step([start_of(3, missing), *appended(3, LONG, flush=True), start_of(4, SpeechOptions())], ())
+    assert engine.step([], {3, 4}) == [expected, Starved(4)]
     assert engine.step([], {3}) == []
 
 
 def test_many_new_requests_share_the_steps(engine: EspeakEngine) -> None:
     """A step does not synthesise all 64 clauses, new requests come first, and every request proceeds."""
     slots = range(64)
-    opened = [
-        each for slot in slots for each in (start_of(slot, slot, SpeechOptions()), AddText(slot, LONG, last=True))
-    ]
+    opened = [each for slot in slots for each in (start_of(slot, SpeechOptions()), *appended(slot, LONG, last=True))]
     first = engine.step(opened, set(slots))
-    assert {output.slot for output in first} < set(slots)
+    assert {output.id for output in first} < set(slots)
     spoke_at: dict[int, int] = {}
     over: set[int] = set()
     for step in range(3_000):
         for output in engine.step([], set(slots) - over):
-            if isinstance(output, FrameOutput):
-                spoke_at.setdefault(output.slot, step)
-            elif isinstance(output, DoneOutput):
-                over.add(output.slot)
+            if isinstance(output, Audio):
+                spoke_at.setdefault(output.id, step)
+            elif isinstance(output, Finished):
+                over.add(output.id)
         if len(over) == len(slots):
             break
     assert over == set(slots)
@@ -333,36 +321,36 @@ def test_many_new_requests_share_the_steps(engine: EspeakEngine) -> None:
 
 def test_a_new_request_comes_before_those_that_have_audio(engine: EspeakEngine) -> None:
     old = range(63)
-    speak_once = [each for slot in old for each in (start_of(slot, slot, SpeechOptions()), AddText(slot, "Hi there "))]
+    speak_once = [each for slot in old for each in (start_of(slot, SpeechOptions()), *appended(slot, "Hi there "))]
     engine.step(speak_once, ())
     dry: set[int] = set()
     while dry != set(old):
-        dry |= {output.slot for output in engine.step([], set(old) - dry) if isinstance(output, StarvedOutput)}
-    inputs: list[StepInput] = [AddText(slot, LONG, last=True) for slot in old]
-    inputs += [start_of(63, 63, SpeechOptions()), AddText(63, "Hello there ")]
+        dry |= {output.id for output in engine.step([], set(old) - dry) if isinstance(output, Starved)}
+    inputs: list[StepCommand] = [appended(slot, LONG, last=True) for slot in old]
+    inputs += [start_of(63, SpeechOptions()), *appended(63, "Hello there ")]
     said = engine.step(inputs, {*old, 63})
-    assert {output.slot for output in said} >= {63}
-    assert len({output.slot for output in said}) < 64
+    assert {output.id for output in said} >= {63}
+    assert len({output.id for output in said}) < 64
 
 
 def test_a_paced_request_comes_before_unpaced_ones(engine: EspeakEngine) -> None:
     """Also when it has audio and they have none; the unpaced ones still proceed."""
-    engine.step([start_of(63, 63, SpeechOptions()), AddText(63, "Hi there ")], ())
-    while StarvedOutput(63, 63) not in engine.step([], {63}):
+    engine.step([start_of(63, SpeechOptions()), *appended(63, "Hi there ")], ())
+    while Starved(63) not in engine.step([], {63}):
         pass
     others = range(63)
     fast = SpeechOptions(lead_ms=None, speed=0.25)
-    inputs: list[StepInput] = [
-        each for s in others for each in (start_of(s, s, fast), AddText(s, "999999999999 " * 9, last=True))
+    inputs: list[StepCommand] = [
+        each for s in others for each in (start_of(s, fast), *appended(s, "999999999999 " * 9, last=True))
     ]
-    said = engine.step([*inputs, AddText(63, LONG, last=True)], {*others, 63})
-    assert any(isinstance(output, FrameOutput) and output.slot == 63 for output in said)
-    assert len({output.slot for output in said}) < 64
-    spoke = {output.slot for output in said if isinstance(output, FrameOutput)}
+    said = engine.step([*inputs, *appended(63, LONG, last=True)], {*others, 63})
+    assert any(isinstance(output, Audio) and output.id == 63 for output in said)
+    assert len({output.id for output in said}) < 64
+    spoke = {output.id for output in said if isinstance(output, Audio)}
     for _ in range(500):
         if spoke == {*others, 63}:
             break
-        spoke |= {output.slot for output in engine.step([], set(others)) if isinstance(output, FrameOutput)}
+        spoke |= {output.id for output in engine.step([], set(others)) if isinstance(output, Audio)}
     assert spoke == {*others, 63}
 
 
@@ -379,7 +367,7 @@ def test_an_unknown_default_voice_is_a_settings_error() -> None:
 def test_two_engines_can_be_used_in_turn(engine: EspeakEngine) -> None:
     alone = speak(engine, LONG)
     other = routed(EspeakEngine(Settings(), 1))
-    other.step([start_of(0, 1, SpeechOptions(voice="de")), AddText(0, LONG, last=True)], {0})
+    other.step([start_of(0, SpeechOptions(voice="de")), *appended(0, LONG, last=True)], {0})
     assert speak(engine, LONG).frames == alone.frames
     other.close()
     other.close()

@@ -12,15 +12,16 @@ import numpy as np
 import pytest
 
 from agent_tts.config.settings import Settings
-from agent_tts.engine.base import AddText, FailedOutput, Faults, FrameOutput, StartRequest, StarvedOutput
+from agent_tts.engine.base import Faults
 from agent_tts.engine.espeak import engine as engines
 from agent_tts.engine.espeak import worker, workers
 from agent_tts.engine.espeak.engine import EspeakEngine
 from agent_tts.engine.espeak.library import Clause, Deadly, Delivery, EspeakError, languages
 from agent_tts.engine.espeak.worker import LENGTH, READY, REPLY, SPOKEN
 from agent_tts.engine.espeak.workers import EspeakWorkers, Job
+from agent_tts.messages import Audio, Finished, Starved
 from agent_tts.options import EngineOptions
-from tests.engine.driver import Script, routed, speak, speak_all
+from tests.engine.driver import Script, appended, routed, speak, speak_all, start_of
 from tests.fuzz.espeak import KILLER_LANGUAGES, KILLERS
 
 pytestmark = pytest.mark.node
@@ -274,7 +275,7 @@ def test_a_deadly_clause_is_left_out_and_nobody_else_hears_of_it(engine: EspeakE
 def test_a_request_with_many_deadly_clauses_fails_alone(engine: EspeakEngine) -> None:
     text = " ".join(f"{KILLER} {word}." for word in ("one", "two", "three", "four", "five"))
     spoken = speak(engine, text, options=EngineOptions(language="te"))
-    assert spoken.outputs[-1] == FailedOutput(0, 100, "bad_message", "espeak-ng cannot speak this text")
+    assert spoken.outputs[-1] == Finished(0, "error", code="bad_message", message="espeak-ng cannot speak this text")
     assert engine.take_faults().worker_deaths == 2 * (engines.MAX_DEADLY + 1)
     assert speak(engine, "hello").kinds[-1] == "Done"
 
@@ -284,14 +285,14 @@ def test_a_clause_without_end_delays_no_other_slot(engine: EspeakEngine, monkeyp
     both_ready(engine._workers)
     (first, _) = pids(engine._workers)
     os.kill(first, signal.SIGSTOP)
-    engine.step([StartRequest(0, 100, EngineOptions()), AddText(0, "hello", last=True)], {0})
+    engine.step([start_of(0, EngineOptions()), *appended(0, "hello", last=True)], {0})
     alone = speak(engine, "one two three", slot=1)
     assert alone.kinds[-1] == "Done"
     assert engine.step([], {0}) == []
     os.kill(first, signal.SIGCONT)
     said = [output for _ in range(200) for output in engine.step([], {0})]
-    assert any(isinstance(output, FrameOutput) for output in said)
-    assert not any(isinstance(output, StarvedOutput | FailedOutput) for output in said[:1])
+    assert any(isinstance(output, Audio) for output in said)
+    assert not any(isinstance(output, Starved | Finished) for output in said[:1])
 
 
 def test_a_job_of_a_released_slot_does_no_harm(engine: EspeakEngine) -> None:
@@ -299,7 +300,7 @@ def test_a_job_of_a_released_slot_does_no_harm(engine: EspeakEngine) -> None:
     fresh = speak(engine, "next request").frames
     for pid in pids(engine._workers):
         os.kill(pid, signal.SIGSTOP)
-    engine.step([StartRequest(0, 7, EngineOptions()), AddText(0, "hello", last=True)], {0})
+    engine.step([start_of(0, EngineOptions()), *appended(0, "hello", last=True)], {0})
     for pid in pids(engine._workers):
         os.kill(pid, signal.SIGCONT)
     assert speak(engine, "next request").frames == fresh

@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agent_tts.config.settings import Checkpoint, Qwen3, Settings, Voices
-from agent_tts.engine.base import AddText, FailedOutput, FrameOutput, ReleaseSlot, StepInput
 from agent_tts.engine.qwen3.engine import Qwen3Engine
 from agent_tts.engine_info import FRAME_BYTES
+from agent_tts.messages import Audio, Cancel, Finished, StepCommand
 from agent_tts.options import Sampling, SpeechOptions
 from agent_tts.voices.library import Consent, StoredVoice, VoiceLibrary
-from tests.engine.driver import resolved, routed, start_of
+from tests.engine.driver import appended, resolved, routed, start_of
 from tests.model import tiny
 
 TEXT = "Hello world, how are you?"
@@ -52,20 +52,20 @@ def write_voices(folder: Path, *adapters: Path) -> Path:
 
 def speak(made: Qwen3Engine, voices: dict[int, str]) -> dict[int, NDArray[np.int16]]:
     """The first frames of requests in these slots at the same time, as samples; ValueError: one failed."""
-    inputs: list[StepInput] = []
+    inputs: list[StepCommand] = []
     for slot, voice in voices.items():
-        inputs += [start_of(slot, 1, resolved(made, of(voice))), AddText(slot, TEXT), AddText(slot, "", last=True)]
+        inputs += [start_of(slot, resolved(made, of(voice))), *appended(slot, TEXT), *appended(slot, "", last=True)]
     said: dict[int, bytes] = dict.fromkeys(voices, b"")
     try:
         while min(map(len, said.values())) < FRAMES * FRAME_BYTES:
             for output in made.step(inputs, list(voices)):
-                if isinstance(output, FailedOutput):
+                if isinstance(output, Finished):
                     raise ValueError(output.message)
-                assert isinstance(output, FrameOutput)
-                said[output.slot] += output.pcm
+                assert isinstance(output, Audio)
+                said[output.id] += output.pcm
             inputs = []
     finally:
-        made.step([ReleaseSlot(slot) for slot in voices], [])
+        made.step([Cancel(slot) for slot in voices], [])
     return {slot: np.frombuffer(pcm[: FRAMES * FRAME_BYTES], "<i2") for slot, pcm in said.items()}
 
 

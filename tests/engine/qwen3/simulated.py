@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from agent_tts import events
+from agent_tts import messages
 from agent_tts.bench.statistics import Player
 from agent_tts.config.settings import Checkpoint, Limits, Qwen3, Settings
 from agent_tts.engine.loop import EngineLoop, policy
@@ -21,7 +21,7 @@ from agent_tts.engine.qwen3.engine import Qwen3Engine
 from agent_tts.engine.qwen3.graphs import BUCKETS, PrefillBudget, StepResult
 from agent_tts.engine.qwen3.runner import ModelRunner
 from agent_tts.engine.scheduler import BYTES_PER_S, FRAME_S, Scheduler
-from agent_tts.events import EngineCommand
+from agent_tts.messages import EngineCommand
 from agent_tts.options import EngineOptions, NamedVoice
 
 # A step of so many rows takes so many ms, and one with prompts 1.4 more: an H200 and the model of 1.7B.
@@ -134,22 +134,22 @@ class Node:
             while self._arrivals and self._arrivals[0][0] <= self.clock.now:
                 when, _, command = heapq.heappop(self._arrivals)
                 self.loop.submit(command)
-                if isinstance(command, events.AppendText):
-                    listener = self.listeners[command.request_id]
+                if isinstance(command, messages.Append):
+                    listener = self.listeners[command.id]
                     if listener.steps is None:
                         listener.steps, listener.first_text_at = self.steps, when
             due = self.loop.wait_s() == 0
             for event in self.loop.step():
-                if isinstance(event, events.RequestAudio):
-                    self._hear(self.listeners[event.request_id], event)
-                elif isinstance(event, events.RequestFinished):
+                if isinstance(event, messages.Audio):
+                    self._hear(self.listeners[event.id], event)
+                elif isinstance(event, messages.Finished):
                     assert event.code is None, event
-                    self.on_end(event.request_id)
+                    self.on_end(event.id)
             self.steps += due
 
-    def _hear(self, listener: Listener, audio: events.RequestAudio) -> None:
+    def _hear(self, listener: Listener, audio: messages.Audio) -> None:
         now, seconds = self.clock.now, len(audio.pcm) / BYTES_PER_S
-        self.at(now, events.GrantCredit(audio.request_id, round(seconds / FRAME_S)))
+        self.at(now, messages.Credit(audio.id, round(seconds / FRAME_S)))
         if listener.waited is None:
             assert listener.steps is not None
             listener.waited = self.steps + 1 - listener.steps, now - listener.first_text_at
@@ -158,7 +158,7 @@ class Node:
     def ask(self, request_id: int, when: float, pieces: Sequence[str], every_s: float) -> None:
         """Open a request; its text comes from 10 ms later on."""
         self.listeners[request_id] = Listener(when)
-        self.at(when, events.OpenRequest(request_id, VOICE, request_id))
+        self.at(when, messages.Open(request_id, VOICE, request_id))
         for number, piece in enumerate(pieces):
-            self.at(when + 0.010 + number * every_s, events.AppendText(request_id, piece))
-        self.at(when + 0.010 + len(pieces) * every_s, events.EndText(request_id))
+            self.at(when + 0.010 + number * every_s, messages.Append(request_id, piece))
+        self.at(when + 0.010 + len(pieces) * every_s, messages.End(request_id))

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from agent_tts.config.settings import Qwen3
-from agent_tts.engine.base import ReleaseSlot
 from agent_tts.engine.qwen3.model import Qwen3Model
 from agent_tts.errors import InvalidRequest
+from agent_tts.messages import Cancel
 from agent_tts.options import SpeechOptions
 from agent_tts.voices.library import VoiceLibrary
 from tests.engine.driver import resolved, start_of
@@ -61,13 +61,13 @@ def test_an_idle_adapter_gives_its_place_to_another(base: Path, voices: Path) ->
 
 def test_a_request_is_refused_while_others_use_all_places(base: Path, voices: Path) -> None:
     with engine(base, voices, adapters=1) as made:
-        made.step([start_of(0, 1, resolved(made, of("zero")))], [0])
+        made.step([start_of(0, resolved(made, of("zero")))], [0])
         while not made._slots.requests()[0].speaker:
             made.step([], [0])
         with pytest.raises(ValueError, match="takes 1 LoRA adapters at once: try again"):
             speak(made, {1: "one"})
         speak(made, {1: "plain"})
-        made.step([ReleaseSlot(0)], [])
+        made.step([Cancel(0)], [])
         speak(made, {1: "one"})
 
 

@@ -14,16 +14,27 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from agent_tts.directives import Directive, Language, Pause, Prosody, Say, Style
-from agent_tts.engine.base import AddText, FlushedOutput, FrameOutput, StepInput
 from agent_tts.engine.gain import amplify, lufs
 from agent_tts.engine.qwen3.delivery import SEAM_MS, Manner, RowOutlet, Seam
 from agent_tts.engine.qwen3.engine import Qwen3Engine
 from agent_tts.engine.qwen3.graphs import LaunchedStep
 from agent_tts.engine_info import SAMPLE_RATE
+from agent_tts.messages import Audio, Flushed, StepCommand
 from agent_tts.options import SpeechOptions
 from agent_tts.sound.silence import AUDIBLE_PEAK
 from agent_tts.text.directives import ABILITIES
-from tests.engine.driver import FLUSH, Piece, Script, Spoken, assert_well_formed, resolved, speak, speak_all, start_of
+from tests.engine.driver import (
+    FLUSH,
+    Piece,
+    Script,
+    Spoken,
+    appended,
+    assert_well_formed,
+    resolved,
+    speak,
+    speak_all,
+    start_of,
+)
 from tests.engine.qwen3.test_engine import GREEDY, RYAN, TEXT, engine, frames_of, ours, overlapped, theirs
 from tests.examples import examples
 from tests.model import oracle
@@ -68,8 +79,8 @@ def test_a_piece_with_a_style_equals_upstream_with_its_instructions(
     expected = theirs(model, "generate_custom_voice", mode=mode, speaker="ryan", language="English", instruct=instruct)
     options = SpeechOptions("ryan", "en", own, 0, clean=False, sampling=GREEDY, text_mode=mode)
     with engine(checkpoint("custom_voice"), slots=1) as named:
-        start: list[StepInput] = [start_of(0, 1, options), AddText(0, "", directive=Style(EXCITED))]
-        outputs = named.step([*start, AddText(0, TEXT, last=True)], [0])
+        start: list[StepCommand] = [start_of(0, options), *appended(0, "", directive=Style(EXCITED))]
+        outputs = named.step([*start, *appended(0, TEXT, last=True)], [0])
         audio = frames_of(named, outputs)
     assert len(audio) == len(expected)
     assert np.abs(audio - expected).max() < 1e-4
@@ -78,11 +89,11 @@ def test_a_piece_with_a_style_equals_upstream_with_its_instructions(
 def test_a_style_that_comes_after_the_prompt_was_computed_ahead_is_obeyed(checkpoint: Checkpoints) -> None:
     with engine(checkpoint("custom_voice"), slots=1) as named:
         expected = ours(named, replace(RYAN, instructions=EXCITED))
-        outputs = named.step([start_of(0, 1, RYAN)], [0])
+        outputs = named.step([start_of(0, RYAN)], [0])
         for _ in range(3):
             outputs += named.step([], [])
-        inputs = [AddText(0, "", directive=Style(EXCITED)), AddText(0, TEXT, last=True)]
-        audio = frames_of(named, [one for one in outputs + named.step(inputs, [0]) if isinstance(one, FrameOutput)])
+        inputs = [*appended(0, "", directive=Style(EXCITED)), *appended(0, TEXT, last=True)]
+        audio = frames_of(named, [one for one in outputs + named.step(inputs, [0]) if isinstance(one, Audio)])
     assert np.array_equal(audio, expected)
 
 
@@ -127,12 +138,12 @@ def test_a_voice_without_instructions_has_no_styles(checkpoint: Checkpoints, kin
     with engine(folder, slots=1) as made:
         options = resolved(made, SpeechOptions(seed=0, clean=False, sampling=GREEDY))
         plain = ours(made, options, "Hello there.")
-        start: list[StepInput] = [
-            start_of(0, 1, options),
-            AddText(0, "Hello"),
-            AddText(0, "", directive=Style(EXCITED)),
+        start: list[StepCommand] = [
+            start_of(0, options),
+            *appended(0, "Hello"),
+            *appended(0, "", directive=Style(EXCITED)),
         ]
-        outputs = made.step([*start, AddText(0, " there.", last=True)], [0])
+        outputs = made.step([*start, *appended(0, " there.", last=True)], [0])
         assert np.array_equal(frames_of(made, outputs), plain)
         assert "style" not in made._models[0].abilities
 
@@ -196,7 +207,7 @@ def test_what_is_louder_never_clips_and_keeps_its_order(values: list[int], volum
 
 def test_flushes_and_pauses_between_manners_keep_their_order(ryan: Qwen3Engine) -> None:
     told = said(ryan, "One.", FLUSH, Prosody(speed=2), "Two.", Pause(500), Style(EXCITED), "Three.", FLUSH, "Four.")
-    assert sum(isinstance(one, FlushedOutput) for one in told.outputs) == 2
+    assert sum(isinstance(one, Flushed) for one in told.outputs) == 2
     pieces = [alone(ryan, "One."), alone(ryan, "Two.", speed=2.0)]
     rests = [alone(ryan, text, speed=2.0, instructions=EXCITED) for text in ("Three.", "Four.")]
     pause = np.zeros(SAMPLE_RATE // 2, np.int16)
@@ -261,10 +272,10 @@ def test_a_change_within_a_sentence_makes_no_gap(
 def test_the_next_piece_is_spoken_in_the_next_steps(ryan: Qwen3Engine) -> None:
     """A change costs a prompt, and no wait."""
     options = resolved(ryan, RYAN)
-    text = [AddText(0, "One two three", directive=Style(EXCITED)), AddText(0, " four five six.", last=True)]
-    outputs = ryan.step([start_of(0, 1, options), *text], [0])
+    text = [*appended(0, "One two three", directive=Style(EXCITED)), *appended(0, " four five six.", last=True)]
+    outputs = ryan.step([start_of(0, options), *text], [0])
     longest = empty = 0
-    while not any(type(one).__name__ == "DoneOutput" for one in outputs):
+    while not any(type(one).__name__ == "Finished" for one in outputs):
         new = ryan.step([], [0])
         empty = 0 if new else empty + 1
         longest = max(longest, empty)
@@ -306,5 +317,5 @@ def test_silence_at_the_end_of_all_text_stays() -> None:
     outlet.end_piece(seam=True)
     outlet.end_piece(seam=False)
     outlet.end()
-    frames = [one.pcm for _ in range(2) for one in outlet.hand_out() if isinstance(one, FrameOutput)]
+    frames = [one.payload for _ in range(2) for one in outlet.hand_out() if isinstance(one, Audio)]
     assert b"".join(frames) == pcm((80, 1_000), (80, 0))

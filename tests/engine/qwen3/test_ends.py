@@ -13,16 +13,16 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from agent_tts.engine.base import AddText, DoneOutput, FrameOutput, StarvedOutput, StepOutput
 from agent_tts.engine.gain import Levels
 from agent_tts.engine.qwen3.delivery import TimeStretch
 from agent_tts.engine.qwen3.engine import Qwen3Engine
 from agent_tts.engine.qwen3.graphs import LaunchedStep
 from agent_tts.engine.qwen3.runaway import LOOP_HELD, UNKNOWN_S, Paces, Verdict, nominal_frames
 from agent_tts.engine_info import SAMPLE_RATE
+from agent_tts.messages import Audio, Finished, Starved, StepEvent
 from agent_tts.model.prompt import Prompt
 from agent_tts.options import CommonOptions, SpeechOptions
-from tests.engine.driver import FLUSH, Piece, speak, start_of
+from tests.engine.driver import FLUSH, Piece, appended, speak, start_of
 from tests.engine.qwen3.test_engine import GREEDY, RYAN, bob, engine, overlapped, recorded, with_clone
 from tests.model import oracle, tiny
 from tests.model.conftest import Checkpoint as Checkpoints
@@ -76,11 +76,11 @@ class TestEveryPieceIsHeardToItsLastSample:
         """For each piece: what is heard of it, and what the reference makes of it, as float in the range of int16."""
         with codes_of(made) as pieces:
             outputs = speak(made, *PIECES, options=replace(RYAN, **options)).outputs
-        assert isinstance(outputs[-1], DoneOutput)
+        assert isinstance(outputs[-1], Finished)
         codec = oracle.load(ending("custom_voice")).model.speech_tokenizer
         found = [b""]
         for one in outputs:
-            if isinstance(one, FrameOutput):
+            if isinstance(one, Audio):
                 found[-1] += one.pcm
             elif found[-1]:
                 found.append(b"")
@@ -171,21 +171,21 @@ def test_nothing_is_learned_from_a_piece_that_ended_early(ryan: Qwen3Engine) -> 
     whole = replace(RYAN, text_mode="whole")
     with expectations(ryan) as told:
         for _ in range(2):
-            assert speak(ryan, "Hi. " * 5, options=whole).outputs[-1] == DoneOutput(0, 100, cut=("early",))
+            assert speak(ryan, "Hi. " * 5, options=whole).outputs[-1] == Finished(0, "end", ("early",))
     assert told[0] == told[1]
 
 
 def test_what_is_early_depends_on_the_pace(ryan: Qwen3Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert speak(ryan, TEXT, options=RYAN).outputs[-1] == DoneOutput(0, 100)
+    assert speak(ryan, TEXT, options=RYAN).outputs[-1] == Finished(0, "end")
     monkeypatch.setattr(Paces, "of", lambda *_: 3.0)
-    assert speak(ryan, TEXT, options=RYAN).outputs[-1] == DoneOutput(0, 100, cut=("early",))
+    assert speak(ryan, TEXT, options=RYAN).outputs[-1] == Finished(0, "end", ("early",))
 
 
 def test_whether_a_cut_left_text_out_depends_on_the_pace(monkeypatch: pytest.MonkeyPatch) -> None:
     with engine(tiny.looping("custom_voice"), slots=1) as looping:
-        assert speak(looping, TEXT, options=RYAN).outputs[-1] == DoneOutput(0, 100, length=True, cut=("loop",))
+        assert speak(looping, TEXT, options=RYAN).outputs[-1] == Finished(0, "length", ("loop",))
         monkeypatch.setattr(Paces, "of", lambda *_: 0.1)
-        assert speak(looping, TEXT, options=RYAN).outputs[-1] == DoneOutput(0, 100, cut=("loop",))
+        assert speak(looping, TEXT, options=RYAN).outputs[-1] == Finished(0, "end", ("loop",))
 
 
 # ---------------------------------------------------------------- a cut before the text is complete
@@ -193,24 +193,24 @@ def test_whether_a_cut_left_text_out_depends_on_the_pace(monkeypatch: pytest.Mon
 
 def test_a_piece_that_is_cut_within_its_text_is_not_begun_again() -> None:
     """The model has all words that came: it waits for more, which are spoken, and the end says what was left out."""
-    outputs: list[StepOutput] = []
+    outputs: list[StepEvent] = []
 
-    def step(*texts: AddText) -> None:
+    def step(*texts: appended) -> None:
         outputs.extend(looping.step(texts, [0]))
 
     with engine(tiny.looping("custom_voice"), slots=1, max_model_len=1_024) as looping, expectations(looping) as told:
-        looping.step([start_of(0, 1, RYAN)], [])
-        step(AddText(0, "a " * 60))
+        looping.step([start_of(0, RYAN)], [])
+        step(appended(0, "a " * 60))
         for _ in range(100):
             step()
-        assert isinstance(outputs[-1], StarvedOutput)
-        assert sum(isinstance(one, FrameOutput) for one in outputs) == LOOP_HELD + 1
-        step(AddText(0, "Fine.", last=True))
-        while not isinstance(outputs[-1], DoneOutput):
+        assert isinstance(outputs[-1], Starved)
+        assert sum(isinstance(one, Audio) for one in outputs) == LOOP_HELD + 1
+        step(appended(0, "Fine.", last=True))
+        while not isinstance(outputs[-1], Finished):
             step()
     assert told == pytest.approx([nominal_frames("Fine.", "en")])
-    assert outputs[-1] == DoneOutput(0, 1, length=True, cut=("loop",))
-    assert sum(isinstance(one, FrameOutput) for one in outputs) == 2 * (LOOP_HELD + 1)
+    assert outputs[-1] == Finished(0, "length", ("loop",))
+    assert sum(isinstance(one, Audio) for one in outputs) == 2 * (LOOP_HELD + 1)
 
 
 # ---------------------------------------------------------------- what is carried to the next piece
@@ -225,7 +225,7 @@ def test_a_carried_reference_leaves_room_for_speech(ending: Checkpoints) -> None
     script: list[Piece] = [piece for number in range(6) for piece in (f"Number {number}.", FLUSH)]
     with engine(ending("base"), slots=1, max_model_len=64) as made, recorded(made) as prompts:
         spoken = speak(made, *script, options=ANYONE)
-    assert spoken.outputs[-1] == DoneOutput(0, 100)
+    assert spoken.outputs[-1] == Finished(0, "end")
     assert 10 < max(len(carried(prompt)) for prompt in prompts) <= 32
 
 
@@ -234,9 +234,9 @@ def test_pieces_are_shorter_where_a_reference_is_carried(ending: Checkpoints) ->
     text = "One two three four five six seven. " * 2
     with engine(ending("base"), slots=1, max_model_len=128) as made:
         with recorded(made) as drawn:
-            assert speak(made, text, options=ANYONE).outputs[-1] == DoneOutput(0, 100)
+            assert speak(made, text, options=ANYONE).outputs[-1] == Finished(0, "end")
         with recorded(made) as given:
-            assert speak(made, text, options=VECTOR).outputs[-1] == DoneOutput(0, 100)
+            assert speak(made, text, options=VECTOR).outputs[-1] == Finished(0, "end")
     assert len(drawn) > len(given) > 1
 
 
@@ -252,7 +252,7 @@ def test_speech_that_was_cut_is_not_carried(ending: Checkpoints) -> None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(made._runaway, "see", cut_the_second)
             spoken = speak(made, "One.", FLUSH, " Two.", FLUSH, " Three.", FLUSH, " Four.", options=ANYONE)
-    assert isinstance(done := spoken.outputs[-1], DoneOutput)
+    assert isinstance(done := spoken.outputs[-1], Finished)
     assert done.cut == ("loop",)
     first, third = (tuple(tuple(codes.tolist()) for codes in pieces[number][:-1]) for number in (0, 2))
     assert [carried(prompt) for prompt in prompts] == [(), first, first, first + third]
@@ -271,7 +271,7 @@ def test_a_voice_has_the_same_place_in_the_prompts_of_all_pieces(
     script: list[Piece] = [piece for text in texts for piece in (text, FLUSH)]
     with engine(ending(kind), slots=1, voices=tmp_path) as made, recorded(made) as prompts, codes_of(made) as pieces:
         with_clone(tmp_path, tiny.HIDDEN, "The quick brown fox.", 5)
-        assert speak(made, *script, options=options).outputs[-1] == DoneOutput(0, 100)
+        assert speak(made, *script, options=options).outputs[-1] == Finished(0, "end")
         encode = made._models[0].tokenizer.encode
     first, *others = prompts
     assert len(others) == 2

@@ -23,20 +23,9 @@ import torch
 from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 
-from agent_tts import events
+from agent_tts import messages
 from agent_tts.config.settings import Checkpoint, Qwen3, Settings, Voices
 from agent_tts.directives import Pause
-from agent_tts.engine.base import (
-    AddText,
-    DoneOutput,
-    FailedOutput,
-    FlushedOutput,
-    FrameOutput,
-    ReleaseSlot,
-    StarvedOutput,
-    StepInput,
-    StepOutput,
-)
 from agent_tts.engine.loop import EngineLoop
 from agent_tts.engine.qwen3 import model as qwen3_model
 from agent_tts.engine.qwen3.engine import Qwen3Engine
@@ -54,6 +43,7 @@ from agent_tts.engine.qwen3.runner import PromptChunk
 from agent_tts.engine.scheduler import Policy, Scheduler
 from agent_tts.engine.slots import READ_CHARS, READ_S
 from agent_tts.errors import SettingsError, UnknownVoice
+from agent_tts.messages import Audio, Cancel, Finished, Flushed, Starved, StepCommand, StepEvent
 from agent_tts.model.device import Device
 from agent_tts.model.layers import BLOCK_SIZE
 from agent_tts.model.prompt import Prompt, PromptVoice, Reference, build_prompt
@@ -74,6 +64,7 @@ from tests.engine.driver import (
     Piece,
     Script,
     Spoken,
+    appended,
     assert_well_formed,
     resolved,
     routed,
@@ -141,16 +132,16 @@ def theirs(
 
 def ours(made: Qwen3Engine, options: CommonOptions, text: str = TEXT, frames: int = FRAMES) -> NDArray[np.float32]:
     """The first frames of a request."""
-    start: list[StepInput] = [start_of(0, 1, options), AddText(0, text), AddText(0, "", last=True)]
+    start: list[StepCommand] = [start_of(0, options), *appended(0, text), *appended(0, "", last=True)]
     return frames_of(made, made.step(start, [0]), frames)
 
 
-def frames_of(made: Qwen3Engine, outputs: list[StepOutput], frames: int = FRAMES) -> NDArray[np.float32]:
+def frames_of(made: Qwen3Engine, outputs: list[StepEvent], frames: int = FRAMES) -> NDArray[np.float32]:
     """The first frames of a request, continuing `outputs`."""
     while len(outputs) < frames:
         outputs += made.step([], [0])
-    made.step([ReleaseSlot(0)], [])
-    pcm = b"".join(one.pcm for one in outputs if isinstance(one, FrameOutput))
+    made.step([Cancel(0)], [])
+    pcm = b"".join(one.payload for one in outputs if isinstance(one, Audio))
     return np.frombuffer(pcm, "<i2").astype(np.float32) / np.float32(32_767)
 
 
@@ -317,14 +308,14 @@ class TestALiveTextForAReference:
             speak(made, "Hi.", options=bob())  # loads the voice
             yield made
 
-    def heard(self, made: Qwen3Engine, *inputs: StepInput, steps: int = 200) -> list[StepOutput]:
+    def heard(self, made: Qwen3Engine, *inputs: StepCommand, steps: int = 200) -> list[StepEvent]:
         """The outputs until the text is out, or some steps have none."""
         outputs, empty = made.step(inputs, [0]), 0
         for _ in range(steps):
             new = made.step([], [0])
             outputs += new
             empty = 0 if new else empty + 1
-            if empty == 4 or (new and isinstance(new[-1], StarvedOutput | DoneOutput)):
+            if empty == 4 or (new and isinstance(new[-1], Starved | Finished)):
                 break
         return outputs
 
@@ -332,34 +323,34 @@ class TestALiveTextForAReference:
         """A clause of twelve words, too."""
         words = ["I", "will", "have", "a", "look", "at", "the", "weather", "in", "Berlin", "for", "you,", "and"]
         made_at = None
-        outputs = self.heard(cloned, start_of(0, 1, bob()))
+        outputs = self.heard(cloned, start_of(0, bob()))
         for number, word in enumerate(words):
-            outputs += self.heard(cloned, AddText(0, f"{' ' if number else ''}{word}"), steps=3)
-            if any(isinstance(one, FrameOutput) for one in outputs):
+            outputs += self.heard(cloned, appended(0, f"{' ' if number else ''}{word}"), steps=3)
+            if any(isinstance(one, Audio) for one in outputs):
                 made_at = clock.now
                 break
             clock.now += 0.05
         assert made_at is not None
         assert made_at - 100 <= 0.3
-        cloned.step([ReleaseSlot(0)], [])
+        cloned.step([Cancel(0)], [])
 
     def test_is_spoken_up_to_its_mark_after_a_pause_of_200_ms(self, cloned: Qwen3Engine, clock: Clock) -> None:
         text = "Wait\N{HORIZONTAL ELLIPSIS}"
-        outputs = self.heard(cloned, start_of(0, 1, bob()), AddText(0, text))
+        outputs = self.heard(cloned, start_of(0, bob()), appended(0, text))
         clock.now += 0.19
         outputs += self.heard(cloned)
-        assert not any(isinstance(one, FrameOutput | StarvedOutput) for one in outputs)
+        assert not any(isinstance(one, Audio | Starved) for one in outputs)
         clock.now += 0.02
         outputs = self.heard(cloned)
-        assert isinstance(outputs[-1], StarvedOutput)
-        cloned.step([ReleaseSlot(0)], [])
+        assert isinstance(outputs[-1], Starved)
+        cloned.step([Cancel(0)], [])
         assert pcm_of(outputs) == speak(cloned, text, options=bob()).pcm.tobytes()
 
     def test_half_a_word_waits(self, cloned: Qwen3Engine, clock: Clock) -> None:
-        outputs = self.heard(cloned, start_of(0, 1, bob()), AddText(0, "unbeliev"))
+        outputs = self.heard(cloned, start_of(0, bob()), appended(0, "unbeliev"))
         clock.now += 1
-        assert {type(one) for one in outputs + self.heard(cloned)} == {StarvedOutput}
-        cloned.step([ReleaseSlot(0)], [])
+        assert {type(one) for one in outputs + self.heard(cloned)} == {Starved}
+        cloned.step([Cancel(0)], [])
 
     def test_every_piece_is_the_references(
         self, cloned: Qwen3Engine, clock: Clock, ending: Checkpoints, tmp_path: Path
@@ -370,10 +361,10 @@ class TestALiveTextForAReference:
         (item,) = model.create_voice_clone_prompt((clips.clip(24_000).numpy(), 24_000), "a")
         item.ref_code = torch.from_numpy(arrays["codes"].astype(np.int64))
         item.ref_spk_embedding = torch.from_numpy(vector)
-        outputs = self.heard(cloned, start_of(0, 1, bob()), AddText(0, "Well, fine. Now, let me look"))
+        outputs = self.heard(cloned, start_of(0, bob()), appended(0, "Well, fine. Now, let me look"))
         clock.now += 10
-        outputs += self.heard(cloned, AddText(0, " at it", last=True))
-        assert isinstance(outputs[-1], DoneOutput)
+        outputs += self.heard(cloned, appended(0, " at it", last=True))
+        assert isinstance(outputs[-1], Finished)
         expected = []
         for piece in ("Well, fine.", "Now,", "let me look at it"):
             wavs, _ = model.generate_voice_clone(
@@ -396,31 +387,31 @@ class TestALiveTextForAReference:
         monkeypatch.setattr("agent_tts.engine.qwen3.row.SPLIT_S", 0.1)
         runner = cloned._models[0].runner
         monkeypatch.setattr(runner, "launch", scaled(runner.launch, iter([0.0])))
-        outputs = self.heard(cloned, start_of(0, 1, bob()), AddText(0, "Well, fine. Now, he"))
+        outputs = self.heard(cloned, start_of(0, bob()), appended(0, "Well, fine. Now, he"))
         (row,) = cloned._slots.requests()
         assert row._plays_until - clock.now == pytest.approx(0.08 * len(pcm_of(outputs)) / 3_840)
-        assert self.heard(cloned, AddText(0, "re it comes. And th")) == []
+        assert self.heard(cloned, appended(0, "re it comes. And th")) == []
         clock.now = row._plays_until - 0.09
         self.heard(cloned, steps=1)
         assert [segment.text for segment in row.feed.segments] == ["Now, here it comes.", "And"]
-        cloned.step([ReleaseSlot(0)], [])
+        cloned.step([Cancel(0)], [])
 
     @pytest.mark.parametrize("speed", [0.5, 2.0])
     def test_goes_on_by_the_time_that_the_speech_takes_at_its_speed(
         self, cloned: Qwen3Engine, clock: Clock, speed: float
     ) -> None:
-        self.heard(cloned, start_of(0, 1, replace(bob(), speed=speed)), AddText(0, "Well, fine. Now, he"))
+        self.heard(cloned, start_of(0, replace(bob(), speed=speed)), appended(0, "Well, fine. Now, he"))
         (row,) = cloned._slots.requests()
         assert row.outlet
         assert (row._plays_until - clock.now) * 24_000 == pytest.approx(row.outlet.samples, abs=1_200)
-        cloned.step([ReleaseSlot(0)], [])
+        cloned.step([Cancel(0)], [])
 
     def test_goes_on_after_a_cut_by_the_time_of_what_is_heard(self, clock: Clock, tmp_path: Path) -> None:
         """Not of the frames that were held back in vain."""
         with engine(tiny.looping("base"), slots=1, voices=tmp_path / "voices") as looping:
             with_clone(tmp_path / "voices", looping.info.models[0].vector_size or 0, "a", 40)
             speak(looping, "Hi.", options=bob())  # loads the voice
-            outputs = looping.step([start_of(0, 1, bob()), AddText(0, "Well, fine. Now, he")], [0])
+            outputs = looping.step([start_of(0, bob()), *appended(0, "Well, fine. Now, he")], [0])
             for _ in range(2 * LOOP_FRAMES):
                 outputs += looping.step([], [0])
             (row,) = looping._slots.requests()
@@ -430,14 +421,14 @@ class TestALiveTextForAReference:
 
     def test_is_read_to_its_end_in_whole_mode(self, cloned: Qwen3Engine, clock: Clock) -> None:
         options = replace(bob(), text_mode="whole")
-        outputs = self.heard(cloned, start_of(0, 1, options), AddText(0, "Well, fine. Now, let me look at it"))
+        outputs = self.heard(cloned, start_of(0, options), appended(0, "Well, fine. Now, let me look at it"))
         clock.now += 1
-        assert {type(one) for one in outputs + self.heard(cloned)} == {StarvedOutput}
-        cloned.step([ReleaseSlot(0)], [])
+        assert {type(one) for one in outputs + self.heard(cloned)} == {Starved}
+        cloned.step([Cancel(0)], [])
 
 
-def pcm_of(outputs: list[StepOutput]) -> bytes:
-    return b"".join(one.pcm for one in outputs if isinstance(one, FrameOutput))
+def pcm_of(outputs: list[StepEvent]) -> bytes:
+    return b"".join(one.payload for one in outputs if isinstance(one, Audio))
 
 
 class TestAVoiceThatIsDrawn:
@@ -577,7 +568,7 @@ def test_a_voice_used_again_is_restored_from_the_cache(checkpoint: Checkpoints, 
 def test_prompts_are_computed_before_text_arrives_when_the_engine_is_idle(checkpoint: Checkpoints) -> None:
     with engine(checkpoint("custom_voice"), slots=2) as made:
         loop = EngineLoop(made, Scheduler(Policy(slots=2, queue=2)))
-        loop.submit(events.OpenRequest(1, cast(EngineOptions, STYLED)))
+        loop.submit(messages.Open(1, cast(EngineOptions, STYLED)))
         turns = 0
         while loop.wait_s() == 0:
             loop.step()
@@ -591,12 +582,12 @@ def test_the_stages_of_a_request_come_before_its_first_audio_in_order(checkpoint
     """The computation is the frame's, apart from what the host does around it; the prompt is computed before."""
     with engine(checkpoint("custom_voice"), slots=2) as made:
         loop = EngineLoop(made, Scheduler(Policy(slots=2, queue=2)), tells_stages=True)
-        loop.submit(events.OpenRequest(1, cast(EngineOptions, STYLED)))
-        loop.submit(events.AppendText(1, TEXT))
-        happened: list[events.EngineEvent] = []
-        while not any(isinstance(event, events.RequestAudio) for event in happened):
+        loop.submit(messages.Open(1, cast(EngineOptions, STYLED)))
+        loop.submit(messages.Append(1, TEXT))
+        happened: list[messages.EngineEvent] = []
+        while not any(isinstance(event, messages.Audio) for event in happened):
             happened += loop.step()
-        (stages,) = [event for event in happened if isinstance(event, events.RequestStages)]
+        (stages,) = [event for event in happened if isinstance(event, messages.Stages)]
     _, *times = astuple(stages)
     assert times == sorted(times)
     assert stages.scheduled < stages.stepped
@@ -611,7 +602,7 @@ def base(checkpoint: Checkpoints, tmp_path: Path) -> Iterator[tuple[Qwen3Engine,
         yield made, voices
 
 
-def to_the_end(made: Qwen3Engine, options: CommonOptions) -> StepOutput:
+def to_the_end(made: Qwen3Engine, options: CommonOptions) -> StepEvent:
     """The last output of a request."""
     return speak(made, "Hello.", options=options).outputs[-1]
 
@@ -626,7 +617,7 @@ def test_a_speaker_vector_out_of_range_does_not_affect_later_requests(
     good = SpeechOptions(seed=0, sampling=GREEDY, speaker_embedding=(0.1,) * size)
     alone = ours(made, good)
     failed = to_the_end(made, SpeechOptions(seed=0, speaker_embedding=(value,) * size))
-    assert isinstance(failed, FailedOutput)
+    assert isinstance(failed, Finished)
     assert failed.code == "bad_message"
     assert np.array_equal(ours(made, good), alone)
 
@@ -638,7 +629,7 @@ def test_a_row_with_nan_in_its_state_is_clean_for_the_next_request(ending: Check
         state.codec.values[:, 0, 5] = math.nan
         state.frame.cache.values[:, 0, 200] = math.nan
         failed = speak(made, "Hello.", options=RYAN).outputs[-1]
-        assert isinstance(failed, FailedOutput)
+        assert isinstance(failed, Finished)
         assert np.array_equal(speak(made, "Hello.", options=RYAN).pcm, alone.pcm)
 
 
@@ -646,7 +637,7 @@ def test_a_transcript_without_room_for_speech_is_refused(base: tuple[Qwen3Engine
     made, voices = base
     with_clone(voices, made.info.models[0].vector_size or 0, "\N{NAZAR AMULET}" * 1_000, 20)
     failed = to_the_end(made, SpeechOptions("bob", seed=0))
-    assert isinstance(failed, FailedOutput)
+    assert isinstance(failed, Finished)
     assert failed.code == "unsupported"
 
 
@@ -656,17 +647,17 @@ def test_a_transcript_longer_than_its_reference_gives_no_audio_before_text(
     made, voices = base
     with_clone(voices, made.info.models[0].vector_size or 0, "A transcript that is longer than that.", 3)
     ours(made, SpeechOptions("bob", seed=0))  # loads and caches the voice
-    assert made.step([start_of(0, 1, SpeechOptions("bob", seed=0))], []) == []
-    assert made.step([AddText(0, " ")], [0]) == [StarvedOutput(0, 1)]
-    assert made.step([AddText(0, "", last=True)], [0]) == [DoneOutput(0, 1)]
+    assert made.step([start_of(0, SpeechOptions("bob", seed=0))], []) == []
+    assert made.step([*appended(0, " ")], [0]) == [Starved(0)]
+    assert made.step([*appended(0, "", last=True)], [0]) == [Finished(0, "end")]
 
 
 def test_a_language_that_another_model_speaks_is_refused(base: tuple[Qwen3Engine, Path]) -> None:
     made, _ = base
     options = replace(resolved(made, SpeechOptions(seed=0)), language="sichuan_dialect")
-    failed = Qwen3Engine.step(made, [start_of(0, 1, options)], [])[-1]  # bypasses routing, which refuses it too
-    made.step([ReleaseSlot(0)], [])
-    assert isinstance(failed, FailedOutput)
+    failed = Qwen3Engine.step(made, [start_of(0, options)], [])[-1]  # bypasses routing, which refuses it too
+    made.step([Cancel(0)], [])
+    assert isinstance(failed, Finished)
     assert failed.code == "unsupported_language"
 
 
@@ -676,9 +667,9 @@ def test_clones_of_cancelled_requests_are_not_loaded(base: tuple[Qwen3Engine, Pa
     with_clone(voices, made.info.models[0].vector_size or 0, "a", 40)
     load, begun = made._voices.load, []
     made._voices.load = lambda wanted: begun.append(wanted) or load(wanted)  # type: ignore[method-assign,func-returns-value]
-    for epoch in range(100):
-        made.step([start_of(0, epoch, SpeechOptions("bob", seed=0))], [])
-        made.step([ReleaseSlot(0)], [])
+    for _ in range(100):
+        made.step([start_of(0, SpeechOptions("bob", seed=0))], [])
+        made.step([Cancel(0)], [])
     assert len(ours(made, SpeechOptions("bob", seed=0))) > 0
     assert len(begun) < 50
 
@@ -725,10 +716,10 @@ def test_nothing_of_a_request_is_kept_with_the_pace_of_its_voice(base: tuple[Qwe
     made, _ = base
     vector = (0.1,) * (made.info.models[0].vector_size or 0)
     options = resolved(made, SpeechOptions(seed=0, speaker_embedding=vector))
-    made.step([start_of(0, 1, options), AddText(0, "Hello.", last=True)], [0])
+    made.step([start_of(0, options), *appended(0, "Hello.", last=True)], [0])
     (row,) = made._slots.requests()
     kept = row._voice
-    made.step([ReleaseSlot(0)], [])
+    made.step([Cancel(0)], [])
     assert isinstance(kept, int)
 
 
@@ -739,10 +730,10 @@ def test_cached_prompts_take_a_bounded_share_of_the_memory(
     with engine(checkpoint("voice_design"), slots=1) as design:
         for number in range(8):
             options = SpeechOptions("design", instructions=f"{number} old man. " * 5, seed=0)
-            outputs = design.step([start_of(0, 1, options), AddText(0, TEXT)], [0])
+            outputs = design.step([start_of(0, options), *appended(0, TEXT)], [0])
             while not outputs:
                 outputs = design.step([], [0])
-            design.step([ReleaseSlot(0)], [])
+            design.step([Cancel(0)], [])
         kept = design._models[0].runner.prefixes.values()
         assert 100 < sum(prefix.keys.shape[1] for prefix in kept) <= 200
 
@@ -766,10 +757,10 @@ def test_other_requests_do_not_change_the_audio(ending: Checkpoints) -> None:
 
 
 def test_a_reused_slot_starts_clean(ryan: Qwen3Engine, alone: Spoken) -> None:
-    ryan.step([start_of(0, 1, SpeechOptions("sohee", seed=1)), AddText(0, "Something else entirely.")], [0])
+    ryan.step([start_of(0, SpeechOptions("sohee", seed=1)), *appended(0, "Something else entirely.")], [0])
     for _ in range(5):
         ryan.step([], [0])
-    ryan.step([ReleaseSlot(0)], [])
+    ryan.step([Cancel(0)], [])
     assert np.array_equal(speak(ryan, TEXT, options=RYAN).pcm, alone.pcm)
 
 
@@ -782,28 +773,28 @@ def test_equal_seeds_give_equal_audio(ryan: Qwen3Engine) -> None:
 
 
 def test_a_row_without_text_waits_and_reports_starvation(ryan: Qwen3Engine) -> None:
-    outputs = ryan.step([start_of(0, 9, RYAN)], [])
+    outputs = ryan.step([start_of(0, RYAN)], [])
     outputs += ryan.step([], [0])
-    assert outputs == [StarvedOutput(0, 9)]
-    said: list[StepOutput] = []
+    assert outputs == [Starved(0)]
+    said: list[StepEvent] = []
     for word in ("Hello", " world", " and"):
-        new = ryan.step([AddText(0, word)], [0])
-        while new != [StarvedOutput(0, 9)]:
+        new = ryan.step([*appended(0, word)], [0])
+        while new != [Starved(0)]:
             said += new
             new = ryan.step([], [0])
     assert said  # it spoke, although the text has not ended
-    assert all(isinstance(one, FrameOutput) for one in said)
-    ryan.step([ReleaseSlot(0)], [])
+    assert all(isinstance(one, Audio) for one in said)
+    ryan.step([Cancel(0)], [])
 
 
 def test_a_flush_is_answered_after_all_text_before_it(ryan: Qwen3Engine) -> None:
     alone = speak(ryan, "Hello world.", options=RYAN)
     spoken = speak(ryan, "Hello world.", FLUSH, FLUSH, " And you?", FLUSH, options=RYAN)
-    flushed = [index for index, one in enumerate(spoken.outputs) if isinstance(one, FlushedOutput)]
-    before = [one for one in spoken.outputs[: flushed[0]] if isinstance(one, FrameOutput)]
+    flushed = [index for index, one in enumerate(spoken.outputs) if isinstance(one, Flushed)]
+    before = [one for one in spoken.outputs[: flushed[0]] if isinstance(one, Audio)]
     assert len(flushed) == 3
     assert b"".join(one.pcm for one in before) == alone.pcm.tobytes()
-    assert isinstance(spoken.outputs[-1], DoneOutput)
+    assert isinstance(spoken.outputs[-1], Finished)
 
 
 def test_a_pause_is_exact_silence_between_two_prompts(ryan: Qwen3Engine) -> None:
@@ -813,7 +804,7 @@ def test_a_pause_is_exact_silence_between_two_prompts(ryan: Qwen3Engine) -> None
     expected = [both.pcm[: len(alone.pcm)], np.zeros(12_000, np.int16), both.pcm[len(alone.pcm) :]]
     assert np.array_equal(paused.pcm, np.concatenate(expected))
     assert {len(frame) for frame in paused.frames[:-1]} == {3_840}
-    assert isinstance(paused.outputs[-1], DoneOutput)
+    assert isinstance(paused.outputs[-1], Finished)
     assert not paused.outputs[-1].length
 
 
@@ -832,15 +823,15 @@ def test_pauses_and_flushes_keep_their_order(ryan: Qwen3Engine, script: list[Pie
 
 @pytest.mark.parametrize("between", ["", "Hi."])
 def test_pauses_are_generated_as_they_are_played(ryan: Qwen3Engine, between: str) -> None:
-    texts = [AddText(0, "", directive=Pause(9_000)), AddText(0, between)] * 200
-    outputs = ryan.step([start_of(0, 1, RYAN), *texts, AddText(0, "", last=True)], [0])
+    texts = [*appended(0, "", directive=Pause(9_000)), *appended(0, between)] * 200
+    outputs = ryan.step([start_of(0, RYAN), *texts, *appended(0, "", last=True)], [0])
     (row,) = ryan._slots.requests()
     most = 0
     for _ in range(400):
         outputs += ryan.step([], [0])
         most = max(most, row.outlet.ready if row.outlet else 0)
-    ryan.step([ReleaseSlot(0)], [])
-    assert {type(output) for output in outputs} == {FrameOutput}
+    ryan.step([Cancel(0)], [])
+    assert {type(output) for output in outputs} == {Audio}
     assert most < 40 * 9_000 / 80  # pauses of one chunk of text
 
 
@@ -857,17 +848,17 @@ def test_another_speed_gives_the_same_speech_with_scaled_duration(
 
 def test_a_row_at_another_speed_outputs_all_audio_when_its_text_runs_out(ryan: Qwen3Engine) -> None:
     options = replace(RYAN, speed=0.5)
-    plain = ryan.step([start_of(0, 1, RYAN), AddText(0, "Hello world and ")], [0])
-    while not isinstance(plain[-1], StarvedOutput):
+    plain = ryan.step([start_of(0, RYAN), *appended(0, "Hello world and ")], [0])
+    while not isinstance(plain[-1], Starved):
         plain += ryan.step([], [0])
-    slow = ryan.step([ReleaseSlot(0), start_of(0, 2, options), AddText(0, "Hello world and ")], [0])
-    while not any(isinstance(one, StarvedOutput) for one in slow):
+    slow = ryan.step([Cancel(0), start_of(0, options), *appended(0, "Hello world and ")], [0])
+    while not any(isinstance(one, Starved) for one in slow):
         slow += ryan.step([], [0])
-    assert isinstance(slow[-1], StarvedOutput)
-    assert ryan.step([], [0]) == [StarvedOutput(0, 2)]
-    frames = [sum(isinstance(one, FrameOutput) for one in outputs) for outputs in (plain, slow)]
+    assert isinstance(slow[-1], Starved)
+    assert ryan.step([], [0]) == [Starved(0)]
+    frames = [sum(isinstance(one, Audio) for one in outputs) for outputs in (plain, slow)]
     assert frames[1] >= 2 * frames[0] - 2
-    ryan.step([ReleaseSlot(0)], [])
+    ryan.step([Cancel(0)], [])
 
 
 @pytest.mark.parametrize("text", ["", " ", "\n \n", "\x07", "...", "?! “—” …", "。」"])
@@ -928,15 +919,15 @@ def test_a_long_text_is_read_while_it_is_spoken(ryan: Qwen3Engine, monkeypatch: 
     monkeypatch.setattr("agent_tts.engine.slots.READ_CHARS", 30)
     sentence = "One of many words. "
     whole = speak(ryan, sentence * 3, options=RYAN)
-    outputs = ryan.step([start_of(0, 1, RYAN), *(AddText(0, sentence) for _ in range(2))], [0])
+    outputs = ryan.step([start_of(0, RYAN), *(appended(0, sentence) for _ in range(2))], [0])
     for _ in range(3):
         outputs += ryan.step([], [0])
     (row,) = ryan._slots.requests()
     assert not row.feed.dry
-    outputs += ryan.step([AddText(0, sentence, last=True)], [0])
-    while not isinstance(outputs[-1], DoneOutput):
+    outputs += ryan.step([*appended(0, sentence, last=True)], [0])
+    while not isinstance(outputs[-1], Finished):
         outputs += ryan.step([], [0])
-    assert b"".join(output.pcm for output in outputs if isinstance(output, FrameOutput)) == whole.pcm.tobytes()
+    assert b"".join(output.payload for output in outputs if isinstance(output, Audio)) == whole.pcm.tobytes()
 
 
 def test_a_step_reads_texts_for_a_limited_time_and_all_rows_in_turn(
@@ -948,13 +939,13 @@ def test_a_step_reads_texts_for_a_limited_time_and_all_rows_in_turn(
     with engine(checkpoint("custom_voice"), slots=8) as made:
         monkeypatch.setattr("agent_tts.engine.qwen3.engine.time", clock)
         monkeypatch.setattr("agent_tts.engine.qwen3.engine.READ_S", READ_S)
-        starts = [start_of(slot, slot + 1, RYAN) for slot in range(8)]
-        texts = [AddText(slot, "\0" * 10 * READ_CHARS) for slot in range(7)]
-        made.step([*starts, *texts, AddText(7, "Hello there. " * 20)], range(8))
+        starts = [start_of(slot, RYAN) for slot in range(8)]
+        texts = [appended(slot, "\0" * 10 * READ_CHARS) for slot in range(7)]
+        made.step([*starts, *texts, *appended(7, "Hello there. " * 20)], range(8))
         unread = [sum(len(chunk.text) for chunk in row.feed._unread) for row in made._slots.requests()]
         assert 0 < sum(left < 10 * READ_CHARS for left in unread[:7]) <= 4
         outputs = [output for _ in range(8) for output in made.step([], range(8))]
-        assert any(isinstance(output, FrameOutput) and output.slot == 7 for output in outputs)
+        assert any(isinstance(output, Audio) and output.id == 7 for output in outputs)
         left = [sum(len(chunk.text) for chunk in row.feed._unread) for row in made._slots.requests()][:7]
         assert max(left) - min(left) <= READ_CHARS
 
@@ -992,28 +983,28 @@ class TestOverlappedSteps:
     def test_a_step_in_flight_does_not_affect_the_slots_next_request(self, ryan: Qwen3Engine, alone: Spoken) -> None:
         with overlapped(ryan):
             for _ in range(2):
-                ryan.step([start_of(0, 1, SpeechOptions("sohee", seed=1)), AddText(0, "Something else entirely.")], [0])
+                ryan.step([start_of(0, SpeechOptions("sohee", seed=1)), *appended(0, "Something else entirely.")], [0])
                 ryan.step([], [0])
                 assert ryan.next_step_in_s() is not None
-                ryan.step([ReleaseSlot(0)], [])
+                ryan.step([Cancel(0)], [])
                 assert ryan.next_step_in_s() is None
-            ryan.step([start_of(0, 1, SpeechOptions("sohee", seed=1)), AddText(0, "Something else entirely.")], [0])
+            ryan.step([start_of(0, SpeechOptions("sohee", seed=1)), *appended(0, "Something else entirely.")], [0])
             ryan.step([], [0])
-            outputs = ryan.step([ReleaseSlot(0), start_of(0, 100, RYAN), AddText(0, TEXT, last=True)], [0])
-            while not outputs or not isinstance(outputs[-1], DoneOutput):
+            outputs = ryan.step([Cancel(0), start_of(0, RYAN), *appended(0, TEXT, last=True)], [0])
+            while not outputs or not isinstance(outputs[-1], Finished):
                 outputs += ryan.step([], [0])
         assert {output.epoch for output in outputs} == {100}
-        assert b"".join(output.pcm for output in outputs if isinstance(output, FrameOutput)) == alone.pcm.tobytes()
+        assert b"".join(output.payload for output in outputs if isinstance(output, Audio)) == alone.pcm.tobytes()
 
     def test_a_finished_step_is_collected_at_once(self, ryan: Qwen3Engine, monkeypatch: pytest.MonkeyPatch) -> None:
         """Whatever its expected duration."""
         monkeypatch.setattr(ryan._timer, "wait_s", lambda now: 60.0)
         with overlapped(ryan):
-            ryan.step([start_of(0, 1, RYAN), AddText(0, TEXT)], [0])
+            ryan.step([start_of(0, RYAN), *appended(0, TEXT)], [0])
             assert ryan.next_step_in_s() == 0
             monkeypatch.setattr(LaunchedStep, "ready", lambda launched: False)
             assert 0 < (ryan.next_step_in_s() or 0) < 0.01
-            ryan.step([ReleaseSlot(0)], [])
+            ryan.step([Cancel(0)], [])
 
     def test_a_piece_is_cut_after_its_last_frame(self, checkpoint: Checkpoints) -> None:
         with engine(checkpoint("custom_voice"), slots=1, max_model_len=64) as small:
@@ -1030,8 +1021,8 @@ FAULTY = ["Hello there, how are you?", FLUSH, " Fine."]
 
 def seconds_at_flushes(spoken: Spoken) -> list[float]:
     """How much audio was given before each flush, and before the end."""
-    ends = [at for at, one in enumerate(spoken.outputs) if isinstance(one, FlushedOutput | DoneOutput)]
-    return [0.08 * sum(isinstance(one, FrameOutput) for one in spoken.outputs[:end]) for end in ends]
+    ends = [at for at, one in enumerate(spoken.outputs) if isinstance(one, Flushed | Finished)]
+    return [0.08 * sum(isinstance(one, Audio) for one in spoken.outputs[:end]) for end in ends]
 
 
 class TestAPieceThatFails:
@@ -1040,7 +1031,7 @@ class TestAPieceThatFails:
     def test_because_it_goes_on_after_its_text(self, checkpoint: Checkpoints) -> None:
         with engine(checkpoint("custom_voice"), slots=1, max_model_len=1_024) as endless:
             spoken = speak(endless, *FAULTY, options=RYAN)
-        assert spoken.outputs[-1] == DoneOutput(0, 100, cut=("overrun",))
+        assert spoken.outputs[-1] == Finished(0, "end", ("overrun",))
         assert [kind for kind in spoken.kinds if kind != "Frame"] == ["Flushed", "Done"]
         first, both = seconds_at_flushes(spoken)
         text = nominal_frames(FAULTY[0] or "", "en") * 0.08
@@ -1056,7 +1047,7 @@ class TestAPieceThatFails:
             scales = itertools.chain(itertools.repeat(1.0, held + 4), [0.0], itertools.repeat(1.0))
             monkeypatch.setattr(runner, "launch", scaled(runner.launch, scales))
             spoken = speak(endless, FAULTY[0], options=RYAN)
-        assert spoken.outputs[-1] == DoneOutput(0, 100, cut=("overrun",))
+        assert spoken.outputs[-1] == Finished(0, "end", ("overrun",))
         assert len(spoken.frames) == held + 5
 
     def test_so_much_is_held_that_nobody_has_to_wait(
@@ -1068,7 +1059,7 @@ class TestAPieceThatFails:
             least = speak(endless, FAULTY[0], options=RYAN)
             monkeypatch.setattr("agent_tts.engine.qwen3.row.MOST_HELD", 4)
             spoken = speak(endless, FAULTY[0], options=RYAN)
-        assert spoken.outputs[-1] == least.outputs[-1] == DoneOutput(0, 100, cut=("overrun",))
+        assert spoken.outputs[-1] == least.outputs[-1] == Finished(0, "end", ("overrun",))
         assert spoken.frames[: len(least.frames) - 1] == least.frames[:-1]  # but the one that fades out
         assert len(spoken.frames) == most - 1 - 4 + 1
 
@@ -1078,13 +1069,13 @@ class TestAPieceThatFails:
         with engine(checkpoint("custom_voice"), slots=1, max_model_len=1_024) as endless:
             tokens = len(endless._models[0].tokenizer.encode(text))
             spoken = speak(endless, text, options=RYAN)
-        assert spoken.outputs[-1] == DoneOutput(0, 100, cut=("overrun",))
+        assert spoken.outputs[-1] == Finished(0, "end", ("overrun",))
         assert len(spoken.frames) >= TEXT_HELD[0] + TEXT_HELD[1] * tokens - 1
 
     def test_because_it_is_a_loop(self) -> None:
         with engine(tiny.looping("custom_voice"), slots=1, max_model_len=1_024) as looping:
             spoken = speak(looping, *FAULTY, options=RYAN)
-        assert spoken.outputs[-1] == DoneOutput(0, 100, length=True, cut=("loop",))
+        assert spoken.outputs[-1] == Finished(0, "length", ("loop",))
         assert seconds_at_flushes(spoken) == pytest.approx([0.08 * (LOOP_HELD + 1), 2 * 0.08 * (LOOP_HELD + 1)])
 
     def test_because_it_is_silent(self, checkpoint: Checkpoints, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -1094,14 +1085,14 @@ class TestAPieceThatFails:
             scales = itertools.chain(itertools.repeat(1.0, 10), itertools.repeat(0.0))
             monkeypatch.setattr(runner, "launch", scaled(runner.launch, scales))
             spoken = speak(endless, FAULTY[0], options=RYAN)
-        assert isinstance(done := spoken.outputs[-1], DoneOutput)
+        assert isinstance(done := spoken.outputs[-1], Finished)
         assert done.cut == ("silence",)
         assert len(spoken.frames) == 10 + SILENT_HELD
 
     def test_because_it_outgrows_its_positions(self, checkpoint: Checkpoints) -> None:
         with engine(checkpoint("custom_voice"), slots=1, max_model_len=64) as small:
             spoken = speak(small, "$9,999,999.", FLUSH, " Fine.", options=RYAN)
-        assert spoken.outputs[-1] == DoneOutput(0, 100, length=True, cut=("positions", "overrun"))
+        assert spoken.outputs[-1] == Finished(0, "length", ("positions", "overrun"))
         first, both = seconds_at_flushes(spoken)
         assert first == pytest.approx(0.08 * (64 - 9))
         assert both > first
@@ -1110,12 +1101,12 @@ class TestAPieceThatFails:
         """A character may have four."""
         with engine(checkpoint("custom_voice"), slots=1, max_model_len=64) as small:
             spoken = speak(small, "\N{EGYPTIAN HIEROGLYPH A001}" * 17, FLUSH, " Fine.", options=RYAN)
-        assert spoken.outputs[-1] == DoneOutput(0, 100, length=True, cut=("positions", "overrun"))
+        assert spoken.outputs[-1] == Finished(0, "length", ("positions", "overrun"))
 
     def test_because_the_model_ends_it_early(self, ending: Checkpoints) -> None:
         with engine(ending("custom_voice"), slots=1) as early:
             spoken = speak(early, "Hi. " * 8, options=replace(RYAN, text_mode="whole"))
-        assert spoken.outputs[-1] == DoneOutput(0, 100, cut=("early",))
+        assert spoken.outputs[-1] == Finished(0, "end", ("early",))
 
     def test_no_frame_after_the_last_good_one_is_heard_nor_a_click(
         self, checkpoint: Checkpoints, monkeypatch: pytest.MonkeyPatch
@@ -1182,14 +1173,12 @@ class TestSharedCache:
             loop = EngineLoop(shared, Scheduler(Policy(slots=4, queue=4, batch_sizes=(2,), window_frames=1_000)))
             for stream in range(1, 5):
                 for command in (
-                    events.OpenRequest(stream, cast(EngineOptions, RYAN)),
-                    events.AppendText(stream, "Hi."),
-                    events.EndText(stream),
+                    messages.Open(stream, cast(EngineOptions, RYAN)),
+                    messages.Append(stream, "Hi."),
+                    messages.End(stream),
                 ):
                     loop.submit(command)
-            over = [
-                one.request_id for _ in range(400) for one in loop.step() if isinstance(one, events.RequestFinished)
-            ]
+            over = [one.id for _ in range(400) for one in loop.step() if isinstance(one, messages.Finished)]
         assert sorted(over) == [1, 2, 3, 4]
 
     def test_a_request_waits_for_blocks_and_gets_released_ones(
@@ -1197,12 +1186,12 @@ class TestSharedCache:
     ) -> None:
         blocks(16)
         with engine(ending("custom_voice"), slots=4) as shared:
-            shared.step([start_of(0, 1, RYAN), AddText(0, TEXT)], [0])
-            assert any(isinstance(one, FrameOutput) for one in shared.step([], [0]))
+            shared.step([start_of(0, RYAN), *appended(0, TEXT)], [0])
+            assert any(isinstance(one, Audio) for one in shared.step([], [0]))
             for _ in range(3):
-                assert not shared.step([start_of(1, 2, RYAN), AddText(1, TEXT, last=True)], [1])
-            later = shared.step([ReleaseSlot(0)], [1])
-            assert any(isinstance(one, FrameOutput) for one in later)
+                assert not shared.step([start_of(1, RYAN), *appended(1, TEXT, last=True)], [1])
+            later = shared.step([Cancel(0)], [1])
+            assert any(isinstance(one, Audio) for one in later)
 
 
 @pytest.mark.parametrize(
@@ -1218,7 +1207,7 @@ class TestSharedCache:
 def test_an_invalid_request_fails_alone(ryan: Qwen3Engine, alone: Spoken, options: CommonOptions, code: str) -> None:
     spoken = speak_all(ryan, {0: Script([TEXT], RYAN), 1: Script([TEXT], options)})
     failed = spoken[1].outputs[-1]
-    assert isinstance(failed, FailedOutput)
+    assert isinstance(failed, Finished)
     assert failed.code == code
     assert np.array_equal(spoken[0].pcm, alone.pcm)
 
@@ -1231,23 +1220,23 @@ def test_a_long_prompt_is_computed_in_chunks_while_others_speak(
         expected = ours(whole, styled)
     monkeypatch.setattr("agent_tts.engine.qwen3.graphs.CPU_ENTRIES", 16)
     with engine(checkpoint("custom_voice"), slots=2) as sliced:
-        sliced.step([start_of(1, 2, RYAN), AddText(1, TEXT)], [1])
-        outputs = sliced.step([start_of(0, 1, styled), AddText(0, TEXT, last=True)], [0, 1])
-        while not any(one.slot == 0 for one in outputs):
-            assert [type(one) for one in outputs if one.slot == 1] == [FrameOutput]
+        sliced.step([start_of(1, RYAN), *appended(1, TEXT)], [1])
+        outputs = sliced.step([start_of(0, styled), *appended(0, TEXT, last=True)], [0, 1])
+        while not any(one.id == 0 for one in outputs):
+            assert [type(one) for one in outputs if one.id == 1] == [Audio]
             outputs = sliced.step([], [0, 1])
-        sliced.step([ReleaseSlot(1)], [])
-        assert_same(frames_of(sliced, [one for one in outputs if one.slot == 0]), expected)
+        sliced.step([Cancel(1)], [])
+        assert_same(frames_of(sliced, [one for one in outputs if one.id == 0]), expected)
 
 
 def speaking(made: Qwen3Engine, count: int) -> list[int]:
     """How many of `count` slots opened together give a frame in each of the first steps, until all do."""
-    inputs = [one for slot in range(count) for one in (start_of(slot, slot, RYAN), AddText(slot, TEXT, last=True))]
+    inputs = [one for slot in range(count) for one in (start_of(slot, RYAN), *appended(slot, TEXT, last=True))]
     spoke: list[int] = []
     while not spoke or spoke[-1] < count:
-        spoke.append(sum(isinstance(one, FrameOutput) for one in made.step(inputs, range(count))))
+        spoke.append(sum(isinstance(one, Audio) for one in made.step(inputs, range(count))))
         inputs = []
-    made.step([ReleaseSlot(slot) for slot in range(count)], [])
+    made.step([Cancel(slot) for slot in range(count)], [])
     return spoke
 
 
@@ -1270,11 +1259,11 @@ def test_a_request_cancelled_during_its_prompt_leaves_nothing_behind(checkpoint:
         alone = ours(made, RYAN)
         queue = made._models[0].runner._waiting
         for steps in range(3):
-            made.step([start_of(0, 1, STYLED), AddText(0, TEXT, last=True)], [0])
+            made.step([start_of(0, STYLED), *appended(0, TEXT, last=True)], [0])
             for _ in range(steps):
                 assert made.step([], [0]) == []
             assert bool(queue) == (steps < 2)
-            made.step([ReleaseSlot(0)], [])
+            made.step([Cancel(0)], [])
             assert not queue
             assert np.array_equal(ours(made, RYAN), alone)
 
@@ -1285,15 +1274,15 @@ def test_a_prompt_that_has_begun_does_not_count_in_later_steps(
     monkeypatch.setattr("agent_tts.engine.qwen3.engine.PREFILLS_PER_STEP", 1)
 
     def come(slot: int, options: CommonOptions, run: list[int]) -> list[int]:
-        outputs = made.step([start_of(slot, slot, options), AddText(slot, TEXT, last=True)], run)
-        return sorted(one.slot for one in outputs if isinstance(one, FrameOutput))
+        outputs = made.step([start_of(slot, options), *appended(slot, TEXT, last=True)], run)
+        return sorted(one.id for one in outputs if isinstance(one, Audio))
 
     with engine(checkpoint("custom_voice"), slots=3) as made:
         ours(made, RYAN)
         assert come(0, STYLED, [0]) == []
         assert come(1, RYAN, [0, 1]) == [1]
         assert come(2, RYAN, [2, 0, 1]) == [1, 2]
-        assert sorted(one.slot for one in made.step([], [0, 1, 2]) if isinstance(one, FrameOutput)) == [0, 1, 2]
+        assert sorted(one.id for one in made.step([], [0, 1, 2]) if isinstance(one, Audio)) == [0, 1, 2]
 
 
 class TestSeveralModels:

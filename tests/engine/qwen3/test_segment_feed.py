@@ -10,13 +10,12 @@ from hypothesis import strategies as st
 
 from agent_tts.bench.checkpoint_config import write_tokenizer
 from agent_tts.directives import Language, Pause, Prosody, Say, Style
-from agent_tts.engine.base import AddText, StartRequest
 from agent_tts.engine.qwen3.delivery import Manner
 from agent_tts.engine.qwen3.segment_feed import FIRST_WORDS, SEGMENT_TOKENS, SegmentFeed
 from agent_tts.options import EngineOptions
 from agent_tts.text.directives import ABILITIES, Directives
 from agent_tts.text.tokens import TokenFeed, Tokenizer
-from tests.engine.driver import Piece, add
+from tests.engine.driver import Piece, add, appended, start_of
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +30,7 @@ Spoken = list[tuple[list[int], int]]  # of each segment: its tokens, and the num
 
 def segments(tokenizer: Tokenizer, parts: Sequence[str | None], *, clean: bool = False) -> Spoken:
     """The segments of a text given in parts; None is a flush. Tokens are taken as soon as they exist."""
-    feed = SegmentFeed(StartRequest(0, 1, EngineOptions(clean=clean)), TokenFeed(tokenizer))
+    feed = SegmentFeed(start_of(0, EngineOptions(clean=clean)), TokenFeed(tokenizer))
     taken: list[int] = []
     spoken: Spoken = []
 
@@ -51,9 +50,9 @@ def segments(tokenizer: Tokenizer, parts: Sequence[str | None], *, clean: bool =
                 return
 
     for part in parts:
-        feed.take_text(AddText(0, part or "", flush=part is None))
+        feed.take_text(appended(0, part or "", flush=part is None))
         take()
-    feed.take_text(AddText(0, "", last=True))
+    feed.take_text(appended(0, "", last=True))
     take()
     assert not feed.segments
     return spoken
@@ -78,10 +77,10 @@ Shape = list[tuple[list[int], Manner, int, bool]]
 def shaped(tokenizer: Tokenizer, parts: Sequence[Piece]) -> Shape:
     """The segments with something to speak or a pause: their tokens and manners, the pauses and seams after them."""
     directives = Directives(ABILITIES, {"de": "de"})
-    feed = SegmentFeed(StartRequest(0, 1, EngineOptions(clean=False)), TokenFeed(tokenizer), directives=directives)
+    feed = SegmentFeed(start_of(0, EngineOptions(clean=False)), TokenFeed(tokenizer), directives=directives)
     for part in parts:
         feed.take_text(add(0, part, last=False))
-    feed.take_text(AddText(0, "", last=True))
+    feed.take_text(appended(0, "", last=True))
     spoken: Shape = []
     while True:
         feed.read()
@@ -126,11 +125,11 @@ def texts(feed: SegmentFeed) -> list[str]:
 
 def reading(tokenizer: Tokenizer, *parts: str, limit: int = SEGMENT_TOKENS, last: bool = False) -> SegmentFeed:
     """A feed that has read the text."""
-    feed = SegmentFeed(StartRequest(0, 1, EngineOptions(clean=False)), TokenFeed(tokenizer), limit=limit)
+    feed = SegmentFeed(start_of(0, EngineOptions(clean=False)), TokenFeed(tokenizer), limit=limit)
     for part in parts:
-        feed._read(AddText(0, part))
+        feed._read(appended(0, part))
     if last:
-        feed._read(AddText(0, "", last=True))
+        feed._read(appended(0, "", last=True))
     return feed
 
 
@@ -189,7 +188,7 @@ class TestASegmentThatEndsBeforeItsTime:
         feed = reading(tokenizer, *text)
         assert feed.can_split(paused=False)
         feed.split(paused=False)
-        feed._read(AddText(0, " k.", last=True))
+        feed._read(appended(0, " k.", last=True))
         assert [segment.tokens for segment in feed.segments] == [
             tokenizer.encode(spoken),
             tokenizer.encode(f"{rest} k."),
@@ -226,8 +225,8 @@ class TestASegmentThatEndsBeforeItsTime:
 
 
 def test_a_long_text_is_read_in_chunks(tokenizer: Tokenizer) -> None:
-    feed = SegmentFeed(StartRequest(0, 1, EngineOptions()), TokenFeed(tokenizer))
-    feed.take_text(AddText(0, "word " * 4_000, last=True))
+    feed = SegmentFeed(start_of(0, EngineOptions()), TokenFeed(tokenizer))
+    feed.take_text(appended(0, "word " * 4_000, last=True))
     feed.read()
     assert 0 < len(feed.segments[0].tokens) < 1_000
     assert not feed.dry
@@ -256,7 +255,7 @@ def test_pauses_and_flushes_keep_their_order(
     tokenizer: Tokenizer, parts: list[Piece], expected: list[object], at_once: bool
 ) -> None:
     """Whether segments are spoken at once or later."""
-    feed = SegmentFeed(StartRequest(0, 1, EngineOptions()), TokenFeed(tokenizer))
+    feed = SegmentFeed(start_of(0, EngineOptions()), TokenFeed(tokenizer))
     found: list[object] = []
 
     def speak() -> None:
@@ -268,6 +267,6 @@ def test_pauses_and_flushes_keep_their_order(
         feed._read(add(0, part, last=False))
         if not at_once:
             speak()
-    feed._read(AddText(0, "", last=True))
+    feed._read(appended(0, "", last=True))
     speak()
     assert found == expected

@@ -14,8 +14,7 @@ from hypothesis import given
 from agent_tts.config.settings import Settings
 from agent_tts.engine.factory import create_loop
 from agent_tts.errors import SlowConsumer
-from agent_tts.events import EngineCommand
-from agent_tts.messages import Audio, Open
+from agent_tts.messages import Audio, EngineCommand, Open
 from agent_tts.protocol.adapter import ProtocolAdapter
 from agent_tts.serve.access.guard import Guard
 from agent_tts.serve.dialects.cartesia import CartesiaAdapter

@@ -5,7 +5,7 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry
 
 from agent_tts.engine_info import EngineInfo
-from agent_tts.events import EnginePong
+from agent_tts.messages import EnginePong
 from agent_tts.serve.telemetry.engine_metrics import EngineMetrics
 
 

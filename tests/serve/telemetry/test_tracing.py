@@ -19,7 +19,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from agent_tts.bench.collector import collector
 from agent_tts.config.settings import Telemetry
 from agent_tts.errors import SettingsError
-from agent_tts.events import RequestStages
+from agent_tts.messages import Stages
 from agent_tts.serve import app
 from agent_tts.serve.telemetry.spans import Spans
 from agent_tts.serve.telemetry.tracing import spans_of
@@ -179,7 +179,7 @@ async def test_the_engine_s_stages_are_events_where_they_are_wanted(monkeypatch:
         (context,) = spans(memory, "context")
     happened = sorted(context.events, key=lambda event: event.timestamp)
     names = [event.name for event in happened if event.name != "started"]
-    engine = {field.name for field in fields(RequestStages)[1:]}
+    engine = {field.name for field in fields(Stages)[1:]}
     assert (names[:2], names[-1]) == (["received", "text"], "first_audio")
     assert sorted(names[2:-1]) == sorted({"submitted", *engine})
 
