@@ -68,6 +68,8 @@ class WordTimeline:
         self._ahead_ms = READ_AHEAD_MS
         self._parts: list[str] = []
         self._length = 0
+        # Where the text ends, without white space at its end.
+        self.place = 0
         # The last token, while it may continue.
         self._tail = ""
         # Complete tokens without times: (text, char_start), and between them the directives that change times, if the
@@ -113,6 +115,8 @@ class WordTimeline:
     def append(self, text: str) -> list[Word]:
         """Append text; returns the words that can be sent now."""
         self._parts.append(text)
+        if said := len(text.rstrip()):
+            self.place = self._length + said
         self._length += len(text)
         chunk, start = self._tail + text, self._length - len(text) - len(self._tail)
         self._tail = ""
