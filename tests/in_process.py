@@ -34,7 +34,7 @@ class InProcessEngine:
         self.alive = True
         self._on_events([self._loop.ready()])
 
-    def send(self, command: EngineCommand) -> None:
+    def send(self, command: EngineCommand, *, waits: bool = False) -> None:
         """Does not block. The command takes effect in the next turn; it is dropped unless alive."""
         if self.alive:
             self._loop.submit(command)

@@ -19,8 +19,9 @@ from agent_tts.config.settings import Settings
 from agent_tts.ipc.engine_process import BACKOFF_S, EngineProcess
 from agent_tts.messages import Audio, Finished
 from agent_tts.options import SpeechOptions
-from agent_tts.speech.engine_request import EngineRequest
 from agent_tts.speech.service import SpeechService
+from agent_tts.speech.utterance import Utterance
+from tests.events_of import events_of
 from tests.ipc.listener import tone_settings
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="/proc, pidfd and the parent-death signal")
@@ -51,7 +52,7 @@ def kill(link: EngineProcess) -> None:
     os.kill(link.pid, signal.SIGKILL)
 
 
-def begin(service: SpeechService, *, text: str = TEXT, **options: Any) -> EngineRequest:
+def begin(service: SpeechService, *, text: str = TEXT, **options: Any) -> Utterance:
     """A request with all of its text."""
     speech = service.open(SpeechOptions(seed=1, **options))
     speech.write(text)
@@ -59,15 +60,12 @@ def begin(service: SpeechService, *, text: str = TEXT, **options: Any) -> Engine
     return speech
 
 
-async def hear(speech: EngineRequest) -> tuple[bytes, Finished]:
+async def hear(speech: Utterance) -> tuple[bytes, Finished[str]]:
     """All audio of a request, and its last event."""
-    pcm = b""
     async with asyncio.timeout(20):
-        while (event := await speech.next()) is not None:
-            if isinstance(event, Audio):
-                pcm += event.pcm
-    assert speech.finished is not None
-    return pcm, speech.finished
+        pcm = b"".join([event.payload async for event in events_of(speech) if isinstance(event, Audio)])
+    assert speech.done is not None
+    return pcm, speech.done
 
 
 async def back(service: SpeechService) -> None:

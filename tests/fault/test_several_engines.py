@@ -20,8 +20,9 @@ from agent_tts.errors import EngineLost, SettingsError
 from agent_tts.ipc.engine_process import BACKOFF_S, EngineProcess, engine_processes
 from agent_tts.messages import Audio, Finished
 from agent_tts.options import SpeechOptions
-from agent_tts.speech.engine_request import EngineRequest
 from agent_tts.speech.service import SpeechService
+from agent_tts.speech.utterance import Utterance
+from tests.events_of import events_of
 from tests.fault.test_shutdown import is_running, node_process
 from tests.ipc.listener import tone_settings
 from tests.support import running_node, until
@@ -52,7 +53,7 @@ def kill(link: EngineProcess) -> None:
     os.kill(link.pid, signal.SIGKILL)
 
 
-def begin(service: SpeechService, **options: Any) -> EngineRequest:
+def begin(service: SpeechService, **options: Any) -> Utterance:
     """A request with all of its text."""
     speech = service.open(SpeechOptions(**{"seed": 1, "lead_ms": LEAD_MS, **options}))
     speech.write(TEXT)
@@ -69,23 +70,23 @@ class Hearing:
         self.engine = service.engines[speech.engine]
         self.pcm = b""
         # Every `Finished` received.
-        self.ends: list[Finished] = []
+        self.ends: list[Finished[str]] = []
         # Silence between frames for a listener who plays from the first one on.
         self.gaps_s = 0.0
         self.task = asyncio.create_task(self._hear(speech), name="listener")
 
-    async def _hear(self, speech: EngineRequest) -> None:
+    async def _hear(self, speech: Utterance) -> None:
         clock, heard_until = asyncio.get_running_loop().time, None
         async with asyncio.timeout(30):
-            while (event := await speech.next()) is not None:
+            async for event in events_of(speech):
                 if isinstance(event, Finished):
                     self.ends.append(event)
                 elif isinstance(event, Audio):
                     now = clock()
                     heard_until = now if heard_until is None else heard_until
                     self.gaps_s += max(0.0, now - heard_until)
-                    heard_until = max(now, heard_until) + len(event.pcm) / 48_000
-                    self.pcm += event.pcm
+                    heard_until = max(now, heard_until) + len(event.payload) / 48_000
+                    self.pcm += event.payload
 
 
 async def whole(service: SpeechService) -> bytes:

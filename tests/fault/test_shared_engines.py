@@ -19,8 +19,9 @@ from agent_tts.ipc.engine_link import EngineLink
 from agent_tts.ipc.engine_process import EngineProcess, engine_processes
 from agent_tts.messages import Audio, Finished, Started
 from agent_tts.options import SpeechOptions
-from agent_tts.speech.engine_request import EngineRequest
 from agent_tts.speech.service import SpeechService
+from agent_tts.speech.utterance import Utterance
+from tests.events_of import events_of
 from tests.ipc.listener import tone_settings
 from tests.support import until
 
@@ -82,26 +83,23 @@ async def owned(**values: Any) -> AsyncIterator[Owner]:
             await service.close()
 
 
-def begin(service: SpeechService, **options: Any) -> EngineRequest:
+def begin(service: SpeechService, **options: Any) -> Utterance:
     speech = service.open(SpeechOptions(**{"seed": 1, "lead_ms": 400, **options}))
     speech.write(TEXT)
     speech.end()
     return speech
 
 
-async def hear(speech: EngineRequest) -> tuple[bytes, Finished]:
+async def hear(speech: Utterance) -> tuple[bytes, Finished[str]]:
     """All audio and the end of a request; it starts once at most."""
-    pcm, starts = b"", 0
     async with asyncio.timeout(BACK_S):
-        while (event := await speech.next()) is not None:
-            pcm += event.pcm if isinstance(event, Audio) else b""
-            starts += isinstance(event, Started)
-    assert starts <= 1
-    assert speech.finished is not None
-    return pcm, speech.finished
+        events = [event async for event in events_of(speech)]
+    assert sum(isinstance(event, Started) for event in events) <= 1
+    assert speech.done is not None
+    return b"".join(event.payload for event in events if isinstance(event, Audio)), speech.done
 
 
-async def occupy(front: SpeechService, count: int) -> list[EngineRequest]:
+async def occupy(front: SpeechService, count: int) -> list[Utterance]:
     """Speech for many seconds in so many slots, in the order of their engines."""
     held = [front.open(SpeechOptions(lead_ms=80)) for _ in range(count)]
     for speech in held:
