@@ -25,7 +25,7 @@ from agent_tts.messages import (
     Open,
     Started,
 )
-from agent_tts.options import SpeechOptions
+from agent_tts.options import EngineOptions, SpeechOptions
 from agent_tts.speech.engine_handle import EngineClient, EngineClientFactory
 from agent_tts.speech.moving import LOOK_S, MAX_TEXT, WAITS_S
 from agent_tts.speech.service import SpeechService
@@ -46,7 +46,7 @@ class Engine(InProcessEngine):
         self, loop: EngineLoop, on_events: Callable[[list[EngineEvent]], None], on_lost: Callable[[str], None]
     ) -> None:
         super().__init__(loop, self._answer, on_lost)
-        self.opened: list[Open] = []
+        self.opened: list[Open[int, EngineOptions]] = []
         self.delay_s = 0.0
         self._told = on_events
 
@@ -56,10 +56,10 @@ class Engine(InProcessEngine):
         else:
             self._told(new)
 
-    def send(self, command: EngineCommand) -> None:
+    def send(self, command: EngineCommand, *, waits: bool = False) -> None:
         if isinstance(command, Open):
             self.opened.append(command)
-        super().send(command)
+        super().send(command, waits=waits)
 
 
 @asynccontextmanager
@@ -82,7 +82,7 @@ async def several(*each: dict[str, Any]) -> AsyncIterator[SpeechService]:
     await service.close()
 
 
-def opened(service: SpeechService) -> list[list[Open]]:
+def opened(service: SpeechService) -> list[list[Open[int, EngineOptions]]]:
     """What was opened at each engine after its first synthesis."""
     return [engine.client.opened[1:] for engine in service.engines]  # type: ignore[attr-defined]
 
