@@ -15,7 +15,7 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --con
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help serve serve-qwen agent test quick check lint types all-tests quick-tests browser format fault attack fuzz atheris autobahn load soak slow compile-all bench cluster-test cluster-demo clean
+.PHONY: help serve serve-qwen agent test quick check lint types all-tests quick-tests browser format fault attack fuzz atheris autobahn load soak slow compile-all mutants bench cluster-test cluster-demo clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -87,6 +87,9 @@ slow: $(VENV)/dev ## the model against its reference at the released sizes: 8 GB
 compile-all: $(VENV)/dev ## compile every variant of the kernels for all GPUs, without a GPU: 30 minutes of one core (ARGS="--help")
 	$(BIN)/python -m tests.engine.qwen3.every_variant --all $(ARGS)
 
+mutants: $(VENV)/mutants ## which wrong changes of rules their own tests do not notice, by module (ARGS="serve/ledger --every 3")
+	$(BIN)/python -m tests.mutants $(ARGS)
+
 autobahn: $(VENV)/dev ## Autobahn|Testsuite against the WebSocket stack, once per release (PYTHON2=python2.7)
 	$(BIN)/python -m tests.autobahn.run $(PYTHON2)
 
@@ -125,6 +128,10 @@ $(VENV)/agent: pyproject.toml configs/constraints.txt | $(BIN)/python
 
 $(VENV)/fuzz: pyproject.toml configs/constraints.txt $(VENV)/dev
 	$(PIP) --editable '.[fuzz]'
+	@touch $@
+
+$(VENV)/mutants: pyproject.toml configs/constraints.txt $(VENV)/dev
+	$(PIP) --editable '.[mutants]'
 	@touch $@
 
 $(VENV)/dev: pyproject.toml configs/constraints.txt | $(BIN)/python

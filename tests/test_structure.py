@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -31,7 +34,7 @@ LAYERS = {
     "ipc": {"config", "engine", "system"},  # the child runs the engine's loop
     "speech": {"protocol", "sound", "text", "voices"},  # rules for numbers and abbreviations in text
     "serve": {"config", "ipc", "protocol", "sound", "speech", "system", "text", "voices"},
-    "integrations": {"client", "config", "protocol", "serve", "speech", "text"},
+    "integrations": {"client", "config", "protocol", "serve", "speech", "system", "text"},
     "agent": {"config", "integrations", "ipc", "protocol", "serve", "speech", "system", "voices"},
     "doctor": {"config", "serve", "speech", "system", "voices"},
     "cluster": {"config", "serve", "system"},  # `ray` is imported by nothing else
@@ -40,7 +43,7 @@ LAYERS = {
 
 # What is around the core, and may import all of it; and the files at the top that the core may import.
 SURROUNDINGS = {"agent", "bench", "cli", "client", "cluster", "doctor", "integrations"}
-TOP = {"directives", "engine_info", "errors", "events", "file_lock", "forecast", "messages", "options"}
+TOP = {"directives", "engine_info", "errors", "events", "forecast", "messages", "options"}
 ENTRANCES = {"__init__", "__main__", "livekit", "pipecat"}
 
 # The rooms of `serve/`, and the files between them: each imports only what stands before it.
@@ -227,3 +230,43 @@ def test_the_rooms_of_serve_import_one_way() -> None:
         if (used := module.split(".")[2]) != room_of(path) and level[used] >= level[room_of(path)]
     }
     assert not upward
+
+
+# The only files that use names which a library does not promise. Each has a `require` of them.
+PRIVATE = {
+    "aioice": "serve/transports/aiortc_private.py",
+    "aiortc": "serve/transports/aiortc_private.py",
+    "livekit": "integrations/livekit/tts.py",
+    "pipecat": "integrations/pipecat/service.py",
+    "uvicorn": "serve/transports/uvicorn_protocols.py",
+}
+LOUD = {"os._exit", "ctypes._Pointer", "torch._foreach_copy_", "torch._weight_norm"}  # fail where they are used
+
+
+def test_private_names_of_libraries_stand_in_one_file_each() -> None:
+    """A name is a library's if no class or module of ours has it."""
+    ours = {"_replace"}  # of named tuples
+    for node in (node for path in FILES for node in nodes(path)):
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.Name(id=name, ctx=ast.Store()):
+                ours.add(name)
+            case ast.Attribute(value=ast.Name(id="self"), attr=name, ctx=ast.Store()):
+                ours.add(name)
+    users = {
+        f"{name_of(path)}: {ast.unparse(node)}"
+        for path in FILES
+        if name_of(path) not in PRIVATE.values()
+        for node in nodes(path)
+        if isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.endswith("__")
+        if node.attr not in ours and ast.unparse(node) not in LOUD
+    }
+    assert not users
+
+
+@pytest.mark.parametrize("library", PRIVATE)
+def test_a_library_of_private_names_has_an_upper_bound(library: str) -> None:
+    project = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text())["project"]
+    stated = [*project["dependencies"], *chain(*project["optional-dependencies"].values())]
+    bounds = [line for line in stated if re.match(rf"{library}(-ai|-agents)?(\[.*\])?>=", line)]
+    assert bounds
+    assert all("<" in line for line in bounds)

@@ -12,6 +12,7 @@ end at once. Tests that wait for a library's own threads are marked `real_time`.
 from __future__ import annotations
 
 import asyncio
+import os
 import selectors
 import sys
 import threading
@@ -33,7 +34,14 @@ _epoch = time.time() - time.monotonic()  # noqa: TID251
 
 
 if sys.platform == "linux":
-    _main_thread = time.pthread_getcpuclockid(threading.main_thread().ident or 0)
+    _main_thread: int
+
+    def _find_main_thread() -> None:
+        global _main_thread
+        _main_thread = time.pthread_getcpuclockid(threading.main_thread().ident or 0)
+
+    _find_main_thread()
+    os.register_at_fork(after_in_child=_find_main_thread)  # its clock has the number of the process in it
 
     def _computed() -> float:
         """CPU time of the main thread, s; it does not advance while a busy machine gives the thread no core."""

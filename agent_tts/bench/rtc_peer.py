@@ -18,6 +18,7 @@ from aiortc import RTCConfiguration, RTCPeerConnection, RTCSessionDescription
 from agent_tts.bench.scenario import CallListener
 from agent_tts.errors import SpeechError
 from agent_tts.protocol.v1 import SUBPROTOCOL
+from agent_tts.serve.transports.aiortc_private import ice_of
 
 RTP_VERSION = 2
 RTP_HEADER = struct.Struct("!HHI")  # flags, sequence number, timestamp
@@ -80,8 +81,8 @@ class ListeningPeer:
         """Connect, and receive the first packet. Raises SpeechError, TimeoutError."""
         async with asyncio.timeout(CONNECT_S):
             await self._connection.setLocalDescription(await self._connection.createOffer())
-            ice = self._receiver.transport.transport._connection
-            ice.data_received = partial(self._on_datagram, ice.data_received)
+            ice = ice_of(self._receiver.transport)
+            ice.data_received = partial(self._on_datagram, ice.data_received)  # type: ignore[method-assign]
             local = self._connection.localDescription
             answer = await client.post("/v1/rtc/offer", json={"sdp": local.sdp, "type": local.type})
             if answer.status_code != 200:

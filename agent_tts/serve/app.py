@@ -43,6 +43,7 @@ from agent_tts.serve.telemetry import pages
 from agent_tts.serve.telemetry.engine_metrics import EngineMetrics
 from agent_tts.serve.telemetry.metrics import Metrics
 from agent_tts.serve.telemetry.tracing import spans_of
+from agent_tts.serve.transports import aiortc_private
 from agent_tts.serve.transports.websocket import NATIVE, StreamEndpoint
 from agent_tts.speech.audio.manifest import signer_of
 from agent_tts.speech.service import SpeechService
@@ -110,8 +111,10 @@ def create_app(
         supervisor: what it is a front of; None: it is the only one.
 
     Raises:
-        SettingsError: the voice library, the lexicon or telemetry cannot be set up with these settings.
+        SettingsError: the voice library, the lexicon or telemetry cannot be set up with these settings, or a library
+            lacks a name that the node uses.
     """
+    aiortc_private.check()
     front = None if supervisor is None else supervisor.number
     spans = spans_of(settings.telemetry, front=front)
     metrics = Metrics(spans, front or 0)

@@ -80,6 +80,7 @@ class Node:
     def __post_init__(self) -> None:
         """Raises `SettingsError` if its dictionaries have no folder."""
         self.dictionaries = Dictionaries.of(self.settings.dictionaries)
+        self.metrics.usage.budget = self.guard
 
     def is_full(self) -> bool:
         """Whether it is above `limits.ready_share`; then it asks idle sessions to move, the longest idle first.

@@ -18,14 +18,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from filelock import FileLock, Timeout
 from loguru import logger
 
 from agent_tts.errors import AtCapacity, Internal, SettingsError, StorageFull
-from agent_tts.file_lock import LOCK_S, file_lock
 
 T = TypeVar("T")
 
+LOCK_S = 10.0  # longest wait for another process
+
 _LOCK = ".lock"
+_POLL_S = 0.02
 _TEMPORARY = ".temporary-"  # begins the names of what is being written or deleted
 # What was just changed may change again within the same modification time.
 _SETTLED_S = 1
@@ -136,10 +139,11 @@ class Records(Generic[T]):
             StorageFull, Internal: the disk is full, or refuses.
         """
         try:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             with ExitStack() as locked:
                 try:
-                    locked.enter_context(file_lock(self.folder / _LOCK, wait_s))
-                except BlockingIOError:
+                    locked.enter_context(FileLock(self.folder / _LOCK, wait_s, 0o600, poll_interval=_POLL_S))
+                except Timeout:
                     busy = f"another process changes a {self._noun}: try again"
                     raise RecordsBusy(busy, retry_after_ms=_RETRY_MS) from None
                 for left in self.folder.glob(f"{_TEMPORARY}*"):  # by a process that died

@@ -29,9 +29,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from agent_tts.config.settings import Voices
 from agent_tts.errors import UnknownVoice, Unsupported, VoiceExists, VoiceLimit
-from agent_tts.file_lock import LOCK_S
 from agent_tts.model.adapter_file import CONFIG, WEIGHTS, AdapterFile
-from agent_tts.system.records import Records, RecordsBusy, age_s, folder_of, regular, write_file
+from agent_tts.system.records import LOCK_S, Records, RecordsBusy, age_s, folder_of, regular, write_file
 from agent_tts.text.entries import Lexicon
 from agent_tts.voices.names import checked_name, did_you_mean, is_name, library_name
 from agent_tts.voices.store import Files, StoreLost, VoiceStore

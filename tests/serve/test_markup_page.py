@@ -97,9 +97,10 @@ async def test_what_is_heard(engine: str) -> None:
             assert answer.status_code == 200
             return answer.content
 
-        plain = await asyncio.gather(*(spoken(heard) for _, _, heard, _ in forms))
-        marked = await asyncio.gather(*(spoken(written) for _, written, _, _ in forms))
-    for (_, written, heard, asked), before, after in zip(forms, plain, marked, strict=True):
+        texts = list({text for _, written, heard, _ in forms for text in (written, heard)})
+        audio = dict(zip(texts, await asyncio.gather(*map(spoken, texts)), strict=True))
+    for _, written, heard, asked in forms:
+        before, after = audio[heard], audio[written]
         only_ipa = asked == "ipa" and not heard.isascii()  # said in letters that sound like it
         changes = only_ipa or (asked != "mark" and DONE[asked][engine] == "performed")
         assert (before != after) == changes, written

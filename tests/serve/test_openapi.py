@@ -23,7 +23,7 @@ from tests.support import app_with, running_app, running_node, settings_of, unti
 
 pytestmark = pytest.mark.node
 
-EXAMPLES = round(60 * FACTOR)  # of each kind, for each operation
+EXAMPLES = round(20 * FACTOR)  # of each kind, for each operation
 TIMEOUT_S = 60  # for a request: this process computes for seconds between two requests
 
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from filelock import FileLock
 from loguru import logger
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
@@ -34,7 +35,6 @@ from agent_tts.errors import (
     VoiceExists,
     VoiceLimit,
 )
-from agent_tts.file_lock import file_lock
 from agent_tts.model.entries import CheckpointError
 from agent_tts.system.records import data_folder
 from agent_tts.text.entries import Lexicon
@@ -268,7 +268,7 @@ def test_an_unchanged_library_is_not_read_again(
 def test_reading_waits_for_no_writer(folder: Path, library: VoiceLibrary) -> None:
     """The event loop of a front reads. Mutation: reading within the lock."""
     library.add(designed(), {})
-    with file_lock(folder / ".lock"):
+    with FileLock(folder / ".lock"):
         assert library.get("sage") == library.voices()[0]
 
 

@@ -21,6 +21,7 @@ from agent_tts.integrations.livekit.pool import Pool
 from agent_tts.messages import Audio, Finished, Word, Words
 from agent_tts.protocol.options import SessionConfig, replaced_by
 from agent_tts.speech.words.due_words import DueWords
+from agent_tts.system.private_names import require
 
 Rate = Literal[8_000, 16_000, 24_000, 48_000]
 
@@ -34,6 +35,19 @@ MIME_TYPE = "audio/pcm"
 PAUSE_SHARE = 2 / 3
 # Audio of text without words, such as an emoji: LiveKit reports a reply without audio as a failure.
 SILENCE_S = 0.02
+
+_OF_BOTH = ("_acquire_time", "_conn_options", "_connection_reused", "_run", "_tts")
+_NAMES: dict[type, tuple[str, ...]] = {
+    tts.SynthesizeStream: (
+        "_acquire_time",
+        "_conn_options",
+        "_connection_reused",
+        "_input_ch",
+        "_mark_started",
+        "_run",
+    ),
+    tts.ChunkedStream: ("_acquire_time", "_conn_options", "_connection_reused", "_input_text", "_run", "_tts"),
+}
 
 
 class SynthesizeStream(tts.SynthesizeStream):
@@ -266,9 +280,10 @@ class TTS(tts.TTS[Literal["metrics_collected"]]):
                 `timestamps`, `sampling={...}` and the other fields of protocol.md; the default is the node's choice.
 
         Raises:
-            SettingsError: a field is unknown or not allowed, or the url is invalid.
+            SettingsError: a field is unknown or not allowed, the url is invalid, or LiveKit's version lacks a name.
         """
         session = _checked({"output": {"sample_rate": sample_rate}}, session)
+        require("livekit-agents", _NAMES)
         super().__init__(
             capabilities=tts.TTSCapabilities(streaming=True, aligned_transcript=session.get("timestamps") != "none"),
             sample_rate=sample_rate,

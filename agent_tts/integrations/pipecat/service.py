@@ -35,6 +35,7 @@ from agent_tts.messages import Audio, Finished, Words
 from agent_tts.protocol.utterance import AnyUtterance
 from agent_tts.serve.telemetry.metrics import Metrics
 from agent_tts.speech.service import SpeechService
+from agent_tts.system.private_names import require
 
 # Silence after which Pipecat ends a turn. A node ends each context earlier, with `starved` at the latest, so a pause of
 # the LLM (a tool call within its answer) loses no words; this bound is for a faulty node.
@@ -91,6 +92,14 @@ class _Turn:
     lost: bool = False  # failed: the rest of its text is not spoken
 
 
+_NAMES: dict[type, tuple[str, ...]] = {
+    TTSService: (
+        *("_aggregated_frame_sequencer", "_apply_force_complete", "_call_event_handler", "_is_streaming_tokens"),
+        *("_push_sequencer_frames", "_register_spoken_text", "_speak_text", "_update_settings"),
+    )
+}
+
+
 class AgentTTSService(TTSService):
     """Speaks an LLM's text token by token, and reports which words were spoken.
 
@@ -137,6 +146,7 @@ class AgentTTSService(TTSService):
         )
         if settings is not None:
             start.apply_update(settings)
+        require("pipecat-ai", _NAMES)
         super().__init__(
             settings=start,
             text_aggregation_mode=text_aggregation_mode,

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
+from typing import Protocol
 from urllib.parse import urlsplit
 
 from starlette.requests import HTTPConnection
@@ -21,7 +22,6 @@ from agent_tts.serve.access.ledger import NO_TOKEN
 from agent_tts.serve.access.ledger_client import LedgerClient, NodeLedger
 from agent_tts.serve.access.tokens import Tokens
 from agent_tts.serve.connections import CONNECTION
-from agent_tts.serve.telemetry.metrics import Metrics
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +54,25 @@ class Permit:
         self.close()
 
 
+class Watcher(Protocol):
+    """Who is told what keys, by their names, do at the guard."""
+
+    def key_shown(self, name: str) -> None:
+        """There is a key of this name."""
+
+    def key_refused(self, name: str, code: str) -> None:
+        """A session or request of a key was refused with this code."""
+
+    def request_refused(self, code: str) -> None:
+        """A request was refused that no route counts."""
+
+    def session_opened(self, name: str) -> None:
+        """A session or request was admitted."""
+
+    def session_closed(self, name: str) -> None:
+        """One that was admitted has ended."""
+
+
 class Guard:
     """Checks the clients of a front; the node's ledger counts them.
 
@@ -65,11 +84,11 @@ class Guard:
     def __init__(
         self,
         settings: Settings,
-        metrics: Metrics,
+        watcher: Watcher,
         clock: Callable[[], float] = time.monotonic,
         ledger: LedgerClient | None = None,
     ) -> None:
-        self._metrics = metrics
+        self._watcher = watcher
         self.ledger: LedgerClient = ledger or NodeLedger(settings, clock)
         self._clock = clock
         # Of claims, which are never used again.
@@ -78,14 +97,13 @@ class Guard:
         self.sessions = 0
         # The key of each owner that has one.
         self._key_of: dict[int, str] = {}
-        metrics.usage.budget = self
         self.configure(settings)
 
     def configure(self, settings: Settings) -> None:
         """Take the keys, origins and limits of these settings. Sessions of other keys go on; their tokens are void."""
         self._keys = Keys(settings.auth)
         for name in settings.auth.keys:
-            self._metrics.usage.show(name)
+            self._watcher.key_shown(name)
         self._origins = {origin.rstrip("/").lower() for origin in settings.auth.allowed_origins}
         self._token_ttl_s = settings.auth.token_ttl_s
         self._tokens = Tokens(self.ledger.secret, self._keys.ids)
@@ -128,9 +146,9 @@ class Guard:
         try:
             await self.ledger.request(client.key_id)
         except SpeechError as error:
-            self._metrics.usage.refused.labels(self._keys.name(client.key_id), error.code).inc()
+            self._watcher.key_refused(self._keys.name(client.key_id), error.code)
             if connection.scope["type"] == "http":  # a WebSocket's route counts its refusals
-                self._metrics.refused.labels(error.code).inc()
+                self._watcher.request_refused(error.code)
             raise
         protocol = connection.scope.get("extensions", {}).get(CONNECTION)
         if protocol is not None:  # the server is the node's own
@@ -214,13 +232,12 @@ class Guard:
         try:
             owner = await self.ledger.admit(claim)
         except SpeechError as error:
-            self._metrics.usage.refused.labels(name, error.code).inc()
+            self._watcher.key_refused(name, error.code)
             raise
         if client.key_id is not None:
             self._key_of[owner] = client.key_id
         self.sessions += 1
-        self._metrics.sessions.inc()
-        self._metrics.usage.sessions.labels(name).inc()
+        self._watcher.session_opened(name)
         return Permit(owner, partial(self._end, claim.number, name))
 
     def name(self, owner: int) -> str:
@@ -254,8 +271,7 @@ class Guard:
 
     def _end(self, number: int, name: str) -> None:
         self.sessions -= 1
-        self._metrics.sessions.dec()
-        self._metrics.usage.sessions.labels(name).dec()
+        self._watcher.session_closed(name)
         self.ledger.release(number)
 
 

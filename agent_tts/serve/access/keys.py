@@ -45,11 +45,14 @@ class Keys:
 
     def name(self, key_id: str | None) -> str:
         """What metrics call a key; one of few names, whoever asks."""
-        return UNNAMED if key_id is None else self._known.get(key_id, (UNNAMED, _NO_KEY))[0]
+        return self._of(key_id)[0]
 
     def quota(self, key_id: str | None) -> Key:
         """What the holder of a key may use; without limits if it has no name."""
-        return _NO_KEY if key_id is None else self._known.get(key_id, (UNNAMED, _NO_KEY))[1]
+        return self._of(key_id)[1]
+
+    def _of(self, key_id: str | None) -> tuple[str, Key]:
+        return self._known.get(key_id or "", (UNNAMED, _NO_KEY))
 
 
 def _digest(secret: str) -> bytes:

@@ -125,7 +125,8 @@ class Ledger:
             return
         since = self._end(front, claim, group)
         if unused:
-            self._used.pop(claim.token.id if claim.token is not None else "", None)
+            if claim.token is not None:
+                self._used.pop(claim.token.id, None)
         elif since is not None:
             self._forecast.ended(now - since)
 

@@ -70,6 +70,25 @@ class Metrics:
             self.log_lost.labels(reason)
         self.tasks = gauge("agent_tts_tasks", "Tasks of the event loop, probed.", ["front"]).labels(front)
 
+    # What the guard tells; see `Watcher`.
+
+    def key_shown(self, name: str) -> None:
+        self.usage.show(name)
+
+    def key_refused(self, name: str, code: str) -> None:
+        self.usage.refused.labels(name, code).inc()
+
+    def request_refused(self, code: str) -> None:
+        self.refused.labels(code).inc()
+
+    def session_opened(self, name: str) -> None:
+        self.sessions.inc()
+        self.usage.sessions.labels(name).inc()
+
+    def session_closed(self, name: str) -> None:
+        self.sessions.dec()
+        self.usage.sessions.labels(name).dec()
+
     def open(
         self,
         service: SpeechService,

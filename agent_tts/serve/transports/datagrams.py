@@ -8,6 +8,8 @@ from typing import Literal
 
 from aiortc import RTCSctpTransport
 
+from agent_tts.serve.transports.aiortc_private import SctpState, sctp_state
+
 MAX_DATAGRAM = 1_500  # bytes: what a path carries; aiortc sends no more itself
 MAX_RECORDS = 16  # in one datagram; the longest flight of a handshake has 5
 MAX_HANDSHAKE = 32_768  # bytes of one message of a handshake, of which a certificate is the longest
@@ -153,11 +155,12 @@ def sctp_work(data: bytes, sctp: RTCSctpTransport, max_message: int) -> int | No
         Hostile: aiortc would handle it in quadratic time or for ever, or keep it for ever.
     """
     units = control = 0
-    gaps, received = len(sctp._sack_misordered), sctp._last_received_tsn
+    state = sctp_state(sctp)
+    gaps, received = len(state.misordered), state.received
     allowed_gaps = MAX_GAPS
-    held = sum(len(stream.reassembly) for stream in sctp._inbound_streams.values())
-    held_bytes = _START_WINDOW - sctp._advertised_rwnd
-    streams = set(sctp._inbound_streams)
+    held = sum(len(stream.reassembly) for stream in state.streams.values())
+    held_bytes = _START_WINDOW - state.window
+    streams = set(state.streams)
     for kind, body in _chunks(data):
         units += 1 + (gaps + held) // UNIT
         if kind == _SCTP_DATA:
@@ -167,7 +170,7 @@ def sctp_work(data: bytes, sctp: RTCSctpTransport, max_message: int) -> int | No
                 raise Hostile("its SCTP packet is malformed")
             tsn, stream = unpack_from("!LH", body)
             ahead = (tsn - received) % _TSNS
-            if 1 < ahead < _TSNS // 2 and tsn not in sctp._sack_misordered:
+            if 1 < ahead < _TSNS // 2 and tsn not in state.misordered:
                 gaps += 1
             elif ahead == 1:  # it fills a gap, so that those behind it may go
                 received, allowed_gaps = tsn, 2 * MAX_GAPS
@@ -175,10 +178,10 @@ def sctp_work(data: bytes, sctp: RTCSctpTransport, max_message: int) -> int | No
             held, held_bytes = held + 1, held_bytes + len(body) - 12
         else:
             control += 1
-            if kind == _SCTP_SACK and not _is_about_sent(body, sctp):
+            if kind == _SCTP_SACK and not _is_about_sent(body, state):
                 return None
-            units += _control_work(kind, body, sctp, streams)
-    if len(sctp._data_channel_queue) + len(sctp._outbound_queue) + len(sctp._sent_queue) > MAX_UNREAD:
+            units += _control_work(kind, body, state, streams)
+    if state.unsent + state.unacknowledged > MAX_UNREAD:
         raise Hostile("it reads no messages")
     if gaps > allowed_gaps:
         return None
@@ -204,10 +207,10 @@ def _chunks(data: bytes) -> Iterator[tuple[int, bytes]]:
         raise Hostile("its SCTP packet is empty")
 
 
-def _control_work(kind: int, body: bytes, sctp: RTCSctpTransport, streams: set[int]) -> int:
+def _control_work(kind: int, body: bytes, state: SctpState, streams: set[int]) -> int:
     """Work of a chunk that is not data, beyond the first unit; adds the streams that aiortc makes for it."""
     if kind == _SCTP_SACK:
-        return (len(sctp._sent_queue) + len(sctp._outbound_queue)) // UNIT
+        return state.unacknowledged // UNIT
     if kind == _SCTP_FORWARD:
         if len(body) < 4 or len(body) % 4:
             raise Hostile("its SCTP packet is malformed")
@@ -218,12 +221,12 @@ def _control_work(kind: int, body: bytes, sctp: RTCSctpTransport, streams: set[i
     return 0
 
 
-def _is_about_sent(body: bytes, sctp: RTCSctpTransport) -> bool:
+def _is_about_sent(body: bytes, state: SctpState) -> bool:
     """Whether the blocks of a SACK name only chunks that were sent, each once: aiortc counts through all they name."""
     if len(body) < 12:
         raise Hostile("its SCTP packet is malformed")
     received, blocks = unpack_from("!L4xH", body)
-    sent = (sctp._local_tsn - 1 - received) % _TSNS
+    sent = (state.sent_tsn - 1 - received) % _TSNS
     if sent >= _TSNS // 2 or len(body) < 12 + 4 * blocks:
         return False
     named = 0

@@ -17,13 +17,27 @@ from typing import Any
 from aioice import Candidate, Connection, stun
 from aioice.candidate import candidate_foundation, candidate_priority
 from aioice.ice import StunProtocol, relayed_candidate, server_reflexive_candidate
-from aiortc import RTCDtlsTransport, RTCPeerConnection, RTCSctpTransport
+from aiortc import RTCPeerConnection, RTCSctpTransport
 from aiortc.rtp import AnyRtcpPacket, RtcpRtpfbPacket, RtpPacket, is_rtcp
 from loguru import logger
 
 from agent_tts.serve.access.fair_queue import Flow
 from agent_tts.serve.telemetry.metrics import Metrics
 from agent_tts.serve.token_bucket import TokenBucket
+from agent_tts.serve.transports.aiortc_private import (
+    CONNECT,
+    GATHER,
+    ON_RTCP,
+    ON_RTCP_PACKET,
+    ON_RTP,
+    ON_RTP_PACKET,
+    ON_SCTP,
+    SEND_SCTP,
+    forget_checks,
+    ice_of,
+    protocols_of,
+    receive_into,
+)
 from agent_tts.serve.transports.datagrams import Hostile, dtls_records, kind_of, opus_ms, sctp_work
 
 GATHER_S = 1  # for answers of STUN and TURN servers, during which the client waits for its answer
@@ -112,29 +126,26 @@ class PeerGuard:
         sctp = connection.sctp
         assert sctp is not None, "an offer has a data channel"
         transport = sctp.transport  # of all sections: they are bundled
-        ice = transport.transport.iceGatherer._connection
-        ice._queue = self._inbox
-        self._replace(connection, "_RTCPeerConnection__connect", self._connect(connection))
-        self._replace(ice, "get_component_candidates", Gatherer(ice, self._inbox, self.drop).gather)
-        self._replace(transport, "_handle_rtp_data", self._contained(self._rtp_handler(transport)))
-        self._replace(transport, "_handle_rtcp_data", self._contained(self._rtcp_handler(transport)))
-        self._replace(sctp, "_handle_data", self._contained(self._sctp_handler(sctp)))
-        self._replace(sctp, "_send", _reliable(sctp._send))
+        ice = ice_of(transport)
+        receive_into(ice, self._inbox)
+        self._replace(connection, CONNECT, self._connect)
+        self._replace(ice, GATHER, lambda _: Gatherer(ice, self._inbox, self.drop).gather)
+        self._replace(transport, ON_RTP, lambda handle: self._contained(self._rtp_handler(handle)))
+        self._replace(transport, ON_RTCP, lambda handle: self._contained(self._rtcp_handler(handle)))
+        self._replace(sctp, ON_SCTP, lambda handle: self._contained(self._sctp_handler(sctp, handle)))
+        self._replace(sctp, SEND_SCTP, _reliable)
         for transceiver in connection.getTransceivers():
-            sender, receiver = transceiver.sender, transceiver.receiver
-            self._replace(sender, "_handle_rtcp_packet", _without_nacks(sender._handle_rtcp_packet))
-            self._replace(receiver, "_handle_rtp_packet", self._microphone(receiver._handle_rtp_packet))
+            self._replace(transceiver.sender, ON_RTCP_PACKET, _without_nacks)
+            self._replace(transceiver.receiver, ON_RTP_PACKET, self._microphone)
         self._ties.callback(transport.remove_all_listeners)
-        self._ties.callback(_forget_checks, ice)
+        self._ties.callback(forget_checks, ice)
 
-    def _replace(self, owner: object, method: str, ours: object) -> None:
-        """Stand before a method of one object until the guard closes."""
-        setattr(owner, method, ours)
+    def _replace(self, owner: object, method: str, ours: Callable[[Any], object]) -> None:
+        """Stand before a method of one object until the guard closes; `ours` makes what does, of the method."""
+        setattr(owner, method, ours(getattr(owner, method)))
         self._ties.callback(delattr, owner, method)
 
-    def _connect(self, connection: RTCPeerConnection) -> Callable[[], Awaitable[None]]:
-        connect: Callable[[], Awaitable[None]] = connection._RTCPeerConnection__connect  # type: ignore[attr-defined]
-
+    def _connect(self, connect: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
         def tell() -> None:
             """Apart, because a cancelled task holds the variables of its coroutine, which must not hold the task."""
             task = asyncio.current_task()
@@ -166,9 +177,9 @@ class PeerGuard:
 
         return handle_sane
 
-    def _sctp_handler(self, sctp: RTCSctpTransport) -> Callable[[bytes], Awaitable[None]]:
-        handle = sctp._handle_data
-
+    def _sctp_handler(
+        self, sctp: RTCSctpTransport, handle: Callable[[bytes], Awaitable[None]]
+    ) -> Callable[[bytes], Awaitable[None]]:
         async def handle_sane(data: bytes) -> None:
             work = sctp_work(data, sctp, self._max_message)
             if work is None:
@@ -179,9 +190,7 @@ class PeerGuard:
 
         return handle_sane
 
-    def _rtp_handler(self, transport: RTCDtlsTransport) -> Callable[..., Awaitable[None]]:
-        handle = transport._handle_rtp_data
-
+    def _rtp_handler(self, handle: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
         async def handle_sane(data: bytes, arrival_time_ms: int) -> None:
             if self._inbox.knows(data[8:12]):
                 await handle(data, arrival_time_ms=arrival_time_ms)
@@ -190,9 +199,8 @@ class PeerGuard:
 
         return handle_sane
 
-    def _rtcp_handler(self, transport: RTCDtlsTransport) -> Callable[[bytes], Awaitable[None]]:
+    def _rtcp_handler(self, handle: Callable[[bytes], Awaitable[None]]) -> Callable[[bytes], Awaitable[None]]:
         """Counts as work what a datagram holds: reports of some bytes each."""
-        handle = transport._handle_rtcp_data
 
         async def handle_sane(data: bytes) -> None:
             if self._inbox.knows(data[4:8]):
@@ -236,13 +244,6 @@ def _reliable(send: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[N
         await send(stream_id, pp_id, data)
 
     return send_all
-
-
-def _forget_checks(ice: Connection) -> None:
-    """Each check holds its socket and its task, and they hold the connection."""
-    for pair in ice._check_list:
-        pair.task = None
-    ice._check_list.clear()
 
 
 class DatagramQueue(asyncio.Queue[tuple[bytes, int] | None]):
@@ -305,7 +306,7 @@ class Gatherer:
         """
         ice = self._connection
         sockets = [sock for address in addresses or [LOOPBACK] if (sock := await self._open(address, component))]
-        ice._protocols += sockets
+        protocols_of(ice).extend(sockets)
         asked: list[asyncio.Task[tuple[Candidate, StunProtocol | None]]] = []
         if ice.stun_server is not None:
             v4 = [sock for sock in sockets if ":" not in sock.local_candidate.host]
@@ -322,7 +323,8 @@ class Gatherer:
             if task.exception() is None:
                 candidate, relay = task.result()
                 candidates.append(candidate)
-                ice._protocols += [relay] if relay is not None else []
+                if relay is not None:
+                    protocols_of(ice).append(relay)
         return candidates
 
     async def _open(self, address: str, component: int) -> PeerSocket | None:

@@ -7,12 +7,11 @@ import contextlib
 import random
 from collections.abc import Callable
 from struct import Struct
-from typing import Any
 
-from aiortc import RTCRtpSender, RTCRtpTransceiver, clock
-from aiortc.rtcrtpparameters import RTCRtpCodecParameters
+from aiortc import RTCRtpTransceiver
 from loguru import logger
 
+from agent_tts.serve.transports.aiortc_private import PacketSender
 from agent_tts.speech.audio.packet_clock import PacketClock
 from agent_tts.speech.audio.track import SpeechTrack
 
@@ -22,10 +21,8 @@ VERSION = 0x80
 MARKER = 0x80
 
 
-class SpeechSender(RTCRtpSender):
+class SpeechSender(PacketSender):
     """Sends a track by the packet clock. aiortc's own sender takes a task's turn and builds objects for each packet.
-
-    What packets have no part in is aiortc's: sender reports, receiver reports, statistics.
 
     Args:
         on_late: called for each packet with the seconds by which it left late.
@@ -41,8 +38,7 @@ class SpeechSender(RTCRtpSender):
         on_fault: Callable[[str], None],
     ) -> None:
         """Takes the place of the transceiver's sender, which has not begun."""
-        super().__init__("audio", transceiver.sender.transport)
-        self._stream_id = transceiver.sender._stream_id
+        super().__init__(transceiver)
         self._speech = track
         self._packet_clock = packet_clock
         self._on_late = on_late
@@ -56,20 +52,13 @@ class SpeechSender(RTCRtpSender):
         self._payload_type = -1  # negotiated later
         # Set when nothing more can be sent.
         self._lost = asyncio.Event()
-        transceiver.receiver._set_rtcp_ssrc(self._ssrc)
-        transceiver._RTCRtpTransceiver__sender = self  # type: ignore[attr-defined]
 
-    async def _run_rtp(self, codec: RTCRtpCodecParameters) -> None:
-        """Send until aiortc cancels it, or the connection is lost."""
-        aiortc: Any = self
-        assert codec.payloadType is not None, "it is negotiated"
-        self._payload_type = codec.payloadType
-        aiortc._RTCRtpSender__rtp_started.set()
+    async def send_packets(self, payload_type: int) -> None:
+        self._payload_type = payload_type
         leave = self._packet_clock.join(self._send_next)
         with contextlib.suppress(asyncio.CancelledError):  # which would hold this frame, and so the sender
             await self._lost.wait()
         leave()
-        aiortc._RTCRtpSender__rtp_exited.set()
 
     def _send_next(self, pts: int, due: float) -> None:
         if self._lost.is_set():
@@ -79,12 +68,11 @@ class SpeechSender(RTCRtpSender):
             if payload is None:
                 self._marker = MARKER
                 return
-            self._send(
-                HEADER.pack(VERSION, self._marker | self._payload_type, self._sequence, timestamp, self._ssrc) + payload
-            )
+            head = HEADER.pack(VERSION, self._marker | self._payload_type, self._sequence, timestamp, self.source)
+            self.send_packet(head + payload)
             self._marker = 0
             self._sequence = self._sequence + 1 & 0xFFFF
-            self._count(timestamp, len(payload))
+            self.count(timestamp, len(payload))
             self._on_late(max(0.0, self._packet_clock.clock() - due))
         except ConnectionError:
             self._lost.set()
@@ -92,19 +80,3 @@ class SpeechSender(RTCRtpSender):
             logger.opt(exception=error).error("a packet of a WebRTC peer cannot be made")
             self._lost.set()
             self._on_fault("its packets cannot be made")
-
-    def _send(self, packet: bytes) -> None:
-        """As aiortc's `_send_rtp`, and aioice's `send`. Raises ConnectionError: there is no connection."""
-        dtls: Any = self.transport
-        pair = dtls.transport._connection._nominated.get(1)
-        if pair is None:
-            raise ConnectionError
-        pair.protocol.transport.sendto(dtls._tx_srtp.protect(packet), pair.remote_addr)
-
-    def _count(self, timestamp: int, size: int) -> None:
-        """For aiortc's sender reports, and its statistics."""
-        aiortc: Any = self
-        aiortc._RTCRtpSender__ntp_timestamp = clock.current_ntp_time()
-        aiortc._RTCRtpSender__rtp_timestamp = timestamp
-        aiortc._RTCRtpSender__octet_count += size
-        aiortc._RTCRtpSender__packet_count += 1

@@ -15,11 +15,11 @@ import httptools
 import uvicorn
 from fastapi import FastAPI
 from loguru import logger
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.protocols.utils import ClientDisconnected
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.frames import CloseCode, Frame, Opcode
-from websockets.protocol import State
+from websockets.protocol import Protocol, State
 
 from agent_tts.config.settings import Settings
 from agent_tts.serve.connections import CONNECTION, ConnectionTable, Standing
@@ -28,6 +28,7 @@ from agent_tts.serve.token_bucket import TokenBucket
 from agent_tts.serve.transports import tcp
 from agent_tts.serve.transports.tls import server_context
 from agent_tts.system import open_files
+from agent_tts.system.private_names import require
 
 if TYPE_CHECKING:
     from uvicorn._types import ASGIReceiveEvent, ASGISendEvent
@@ -402,10 +403,39 @@ def _framed(message: str | bytes) -> tuple[bytes, bytes]:
     return _HEAD_64.pack(first, 127, size), payload
 
 
+_NAMES: dict[type, tuple[str, ...]] = {
+    uvicorn.Config: ("ws_max_size", "ws_ping_interval", "ws_ping_timeout"),
+    uvicorn.Server: (
+        *("capture_signals", "handle_exit", "on_tick", "shutdown", "startup"),
+        *("force_exit", "server_state", "should_exit", "started"),
+    ),
+    HttpToolsProtocol: (
+        *("_should_upgrade", "_unsupported_upgrade_warning", "handle_websocket_upgrade", "send_400_response"),
+        *("connection_lost", "connection_made", "data_received"),
+        *("on_body", "on_header", "on_headers_complete", "on_message_begin", "on_message_complete", "on_url"),
+        *("on_response_complete", "cycle", "flow", "headers", "loop", "parser", "pipeline", "scope", "transport"),
+    ),
+    RequestResponseCycle: ("response_complete",),
+    WebSocketsSansIOProtocol: (
+        *("connection_lost", "data_received", "receive", "run_asgi", "send"),
+        *("handle_cont", "handle_parser_exception", "handle_ping", "handle_pong", "send_receive_event_to_app"),
+        *("keepalive_timeout", "pending_ping_payload", "pong_timer", "schedule_ping", "send_keepalive_ping"),
+        *("close_sent", "disconnected", "handshake_complete", "handshake_initiated", "initial_response"),
+        *("conn", "curr_msg_data_type", "frames", "loop", "queue", "transport", "writable"),
+    ),
+}
+
+
 class NodeConfig(uvicorn.Config):
-    """The settings of the node's uvicorn. Raises the SettingsError of `server_context`."""
+    """The settings of the node's uvicorn.
+
+    Raises the SettingsError of `server_context`, and one if these versions of uvicorn and websockets lack a name that
+    is used here and that they do not promise.
+    """
 
     def __init__(self, app: FastAPI, settings: Settings) -> None:
+        require("uvicorn", _NAMES)
+        require("websockets", {Protocol: ("max_message_size",)})
         self.tls = server_context(settings.tls)
         super().__init__(
             app,

@@ -195,7 +195,7 @@ class Fit:
             best = min(able, key=lambda guess: guess.cost + self._off(guess, mark, end_ms) + self._skipped(guess, mark))
             best = self._pinned_to(best, Pin(mark, end_ms, audio_ms))
             self._certain += best.pins[:-1]
-            self._guesses = [replace(best, pins=best.pins[-1:], cost=0.0)]
+            self._guesses = [replace(best, pins=best.pins[-1:])]
             self._choose()
 
     def _place_gaps(self) -> None:
@@ -208,7 +208,7 @@ class Fit:
         """The guess with each meaning of a gap: no pause, or one of the next pauses."""
         last = guess.last
         if gap.start_ms <= last.start_ms <= gap.end_ms:  # silence after a flush or before the first sound
-            yield replace(guess, pins=(*guess.pins[:-1], last._replace(start_ms=gap.end_ms)))
+            yield replace(guess, pins=(last._replace(start_ms=gap.end_ms),))
             return
         length_ms = gap.end_ms - gap.start_ms
         yield replace(guess, cost=guess.cost + min(STRAY_MOST, (length_ms / STRAY_MS) ** 2))
@@ -234,7 +234,7 @@ class Fit:
 
     def _skipped(self, guess: Guess, mark: int) -> float:
         """Cost of the pauses before a mark that had no gap."""
-        first, end = _first_after(self._pauses, guess.last.mark), _first_after(self._pauses, mark - 1)
+        first, end = _first_after(self._pauses, guess.last.mark), _first_after(self._pauses, mark)
         return sum(pause.skipped for pause in self._pauses[first:end])
 
     def _pinned_to(self, guess: Guess, pin: Pin, pause: Pause | None = None, cost: float = 0.0) -> Guess:
@@ -255,8 +255,7 @@ class Fit:
             first = kept[0].pins[0]
             self._certain.append(first)
             kept = [replace(guess, pins=guess.pins[1:]) for guess in kept if guess.pins[0] == first and guess.pins[1:]]
-        least = kept[0].cost
-        self._guesses = [replace(guess, cost=guess.cost - least) for guess in kept]
+        self._guesses = kept
         self._choose()
 
     def _choose(self) -> None:

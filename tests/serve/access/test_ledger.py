@@ -6,7 +6,6 @@ import contextlib
 from typing import Any
 
 import pytest
-from hypothesis import settings as how
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -14,7 +13,8 @@ from agent_tts.config.settings import Settings
 from agent_tts.errors import AtCapacity, RateLimited, Unauthorized
 from agent_tts.ipc.front_messages import Claim, Place, Token
 from agent_tts.serve.access.keys import Keys
-from agent_tts.serve.access.ledger import MAX_UPLOADS, Ledger
+from agent_tts.serve.access.ledger import MAX_CLIPS, MAX_UPLOADS, REQUESTS_RETRY_MS, Ledger
+from tests.examples import examples
 
 FRONTS = 3
 
@@ -40,7 +40,8 @@ def test_the_death_of_a_front_frees_what_it_had() -> None:
     ledger = make(limits={"sessions_per_key": 2, "rtc_peers": 1})
     ledger.admit(0, Claim(1, "a", place="WebRTC peers"), 0.0)
     ledger.admit(1, Claim(1, "a"), 0.0)
-    ledger.lose(0)
+    for front in (0, 2):  # the third has had nothing
+        ledger.lose(front)
     ledger.admit(1, Claim(2, "a", place="WebRTC peers"), 0.0)
     with pytest.raises(AtCapacity):
         ledger.admit(1, Claim(3, "a"), 0.0)
@@ -59,9 +60,9 @@ def test_a_key_is_the_same_owner_on_all_fronts_and_keyless_sessions_are_one_each
 def test_a_token_opens_one_session_of_all_fronts() -> None:
     ledger, token = make(), Token("t", 60.0)
     ledger.admit(0, Claim(1, "a", token), 0.0)
-    for front in (0, 1):
+    for front, given in ((0, token), (1, token), (1, Token("late", 1.0))):
         with pytest.raises(Unauthorized):
-            ledger.admit(front, Claim(2, "a", token), 1.0)
+            ledger.admit(front, Claim(2, "a", given), 1.0)
     ledger.release(0, 1, 2.0)
     ledger.lose(0)
     with pytest.raises(Unauthorized):
@@ -80,16 +81,39 @@ def test_used_tokens_are_kept_until_they_expire_and_not_for_ever() -> None:
     for second in range(1_000):
         ledger.admit(0, Claim(second, "a", Token(str(second), second + 60.0), session=False), float(second))
     assert len(ledger._used) <= 61
+    ledger.release(0, 0, 1_000.0, unused=True)
 
 
-def test_places_do_not_count_as_sessions() -> None:
-    ledger = make(limits={"connections": 1})
+@pytest.mark.parametrize(
+    ("place", "most", "refused"),
+    [
+        ("WebRTC peers", 2, r" 2 WebRTC peers .*\(limits.rtc_peers\)"),
+        ("calls", 3, r" 3 calls .*\(agent.calls\)"),
+        ("new voices", MAX_UPLOADS, " 4 new voices "),
+        ("clips", MAX_CLIPS, " 5 clips "),
+    ],
+)
+def test_places_do_not_count_as_sessions(place: Place, most: int, refused: str) -> None:
+    ledger = make(limits={"connections": 1, "rtc_peers": 2}, agent={"calls": 3})
     ledger.admit(0, Claim(0), 0.0)
-    for number in range(MAX_UPLOADS):
-        ledger.admit(number % 2, Claim(number + 1, place="new voices", session=False), 0.0)
-    with pytest.raises(AtCapacity, match="4 new voices"):
-        ledger.admit(1, Claim(9, place="new voices", session=False), 0.0)
-    assert ledger.sessions == 1
+    for number in range(most):
+        ledger.admit(number % 2, Claim(number + 1, place=place, session=False), 0.0)
+    with pytest.raises(AtCapacity, match=refused):
+        ledger.admit(1, Claim(9, place=place, session=False), 0.0)
+    assert (ledger.sessions, ledger.taken(place), ledger.taken(place, 1)) == (1, most, most // 2)
+
+
+def test_a_refused_client_is_told_when_a_session_will_end() -> None:
+    """The first of those that are in its way: here the older one, by how long others lasted."""
+    ledger = make(limits={"sessions_per_key": 2})
+    for number in range(9):
+        ledger.admit(0, Claim(number, "a"), 100.0)
+        ledger.release(0, number, 110.0)
+    ledger.admit(0, Claim(10, "a"), 200.0)
+    ledger.admit(0, Claim(11, "a"), 203.0)
+    with pytest.raises(AtCapacity) as refused:
+        ledger.admit(0, Claim(12, "a"), 204.0)
+    assert refused.value.retry_after_ms == 6_000
 
 
 def test_a_refusal_counts_nothing() -> None:
@@ -106,8 +130,9 @@ def test_a_refusal_counts_nothing() -> None:
 def test_a_client_of_one_front_gets_its_rate_there() -> None:
     """Others keep what they took before: a tenth of what was left, once."""
     ledger = make(limits={"requests_per_s": 100})
-    idle = sum(ledger.requests("a", 0.0, several=True) for _ in range(7))
-    assert idle < 270
+    idle = [ledger.requests("a", 0.0, several=True) for _ in range(7)]
+    assert idle == [50, 45, 40, 36, 32, 29, 26]
+    assert ledger.requests("a", 0.0, several=False) == 1
     allowed = 0
     for millisecond in range(0, 20_000, 10):
         if not allowed:
@@ -124,9 +149,18 @@ def test_all_fronts_together_give_a_key_its_rate_and_no_more() -> None:
     assert 1_490 <= granted <= 1_500  # 5 s at once, and 10 s
 
 
+def test_a_key_with_a_low_rate_may_send_one_request_at_once() -> None:
+    ledger = make(limits={"requests_per_s": 0.1})
+    assert ledger.requests("a", 0.0, several=True) == 1
+    with pytest.raises(RateLimited) as refused:
+        ledger.requests("a", 0.0, several=True)
+    assert refused.value.retry_after_ms == REQUESTS_RETRY_MS
+
+
 def named(**values: Any) -> tuple[Ledger, str]:
     """A ledger with one key, called shop, and its id."""
-    settings = Settings(auth={"keys": {"shop": {"key": "k", **values}}})
+    limits = {"token_sessions_per_key": 9}  # which does not count for a key with a number of its own
+    settings = Settings(auth={"keys": {"shop": {"key": "k", **values}}}, limits=limits)
     (key_id,) = Keys(settings.auth).ids
     return Ledger(settings), key_id
 
@@ -150,16 +184,26 @@ def test_a_named_key_has_its_own_number_of_sessions_those_of_its_tokens_included
     ledger.admit(2, Claim(2, shop), 1.0)
 
 
+def test_the_tokens_of_a_key_have_a_limit_of_their_own() -> None:
+    ledger = make(limits={"sessions_per_key": 1, "token_sessions_per_key": 2})
+    ledger.admit(0, Claim(1, "a"), 0.0)
+    for number in (2, 3):
+        ledger.admit(0, Claim(number, "a", Token(str(number), 60.0)), 0.0)
+    for token, setting in ((None, "limits.sessions_per_key"), (Token("4", 60.0), "limits.token_sessions_per_key")):
+        with pytest.raises(AtCapacity, match=setting):
+            ledger.admit(0, Claim(4, "a", token), 0.0)
+
+
 def test_the_characters_of_a_key_are_exact_over_a_time() -> None:
     """A text that is longer than what is left is waited for afterwards; the fronts need not know of one another."""
     ledger, shop = named(characters_per_minute=600)
     free_at, spoken, now = 0.0, 0, 0.0
-    while now < 600:
+    while now < 3_600:
         if now >= free_at:
             free_at = ledger.spend(shop, 350, now)
             spoken += 350
-        now += 0.05
-    assert 600 + 10 * 600 <= spoken <= 600 + 10 * 600 + 350
+        now += 0.5
+    assert 600 + 60 * 600 <= spoken <= 600 + 60 * 600 + 350
     assert ledger.spend("another", 10**9, now) == now
 
 
@@ -291,4 +335,4 @@ class Course(RuleBasedStateMachine):
 
 
 TestCourse = Course.TestCase
-TestCourse.settings = how(max_examples=60, stateful_step_count=40, deadline=None)
+TestCourse.settings = examples(100, stateful_step_count=40)

@@ -22,6 +22,7 @@ from elevenlabs import (
 from elevenlabs import PronunciationDictionaryVersionLocator
 from elevenlabs.client import ElevenLabs
 from elevenlabs.core.api_error import ApiError
+from filelock import FileLock
 from livekit.agents import tts
 from livekit.plugins import cartesia as livekit_cartesia
 from livekit.plugins import elevenlabs as livekit_elevenlabs
@@ -29,9 +30,9 @@ from pipecat.services.cartesia.tts import CartesiaTTSService
 from pipecat.services.tts_service import TTSService
 
 from agent_tts.errors import InvalidRequest, UnknownDictionary
-from agent_tts.file_lock import file_lock
 from agent_tts.serve.dialects import elevenlabs_dictionaries
 from agent_tts.serve.dictionaries import MAX_RULES, MAX_VERSIONS, Dictionaries, Rule, Version
+from agent_tts.system.records import Records, RecordsBusy
 from agent_tts.text.pls import read_pls
 from tests.integrations.pipecat.pipeline import running
 from tests.serve.dialects import livekit_run, pipecat_run
@@ -84,7 +85,7 @@ def test_a_deletion_waits_for_a_change_of_another_process(stored: Dictionaries, 
     """Otherwise the change stores again what was deleted."""
     made = stored.add("mine", [NGINX])
     with ThreadPoolExecutor(1) as threads:
-        with file_lock(tmp_path / "dictionaries" / ".lock"):
+        with FileLock(tmp_path / "dictionaries" / ".lock"):
             deletion = threads.submit(stored.delete, made.id)
             with pytest.raises(TimeoutError):
                 deletion.result(0.1)
@@ -94,7 +95,8 @@ def test_a_deletion_waits_for_a_change_of_another_process(stored: Dictionaries, 
 
 
 def test_a_lock_that_another_process_keeps_is_an_error(tmp_path: Path) -> None:
-    with file_lock(tmp_path / "lock"), pytest.raises(BlockingIOError), file_lock(tmp_path / "lock", 0.05):
+    records = Records(tmp_path, "dictionary", str.isalnum, Path.read_text)
+    with FileLock(tmp_path / ".lock"), pytest.raises(RecordsBusy), records.changing("stored", 0.05):
         pass
 
 

@@ -6,6 +6,7 @@ import asyncio
 import signal
 import ssl
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -35,104 +36,88 @@ async def reload(node: RunningProcess, file: Path, **settings: object) -> str:
     return node.log.splitlines()[-1]
 
 
-def status(node: RunningProcess, key: str) -> int:
-    """That of a request with this key, over a new connection."""
-    return httpx.get(f"{node.url}/v1/audio/voices", headers={"authorization": f"Bearer {key}"}).status_code
+def client(trusting: ssl.SSLContext, **options: Any) -> httpx.Client:
+    return httpx.Client(verify=trusting, timeout=SETTLE_S, **options)
 
 
-async def become(node: RunningProcess, key: str, expected: int) -> None:
+def status(node: RunningProcess, trusting: ssl.SSLContext, key: str) -> int:
+    """That of a request with this key, over a new connection; 0 if it does not come about."""
+    try:
+        with client(trusting, headers={"authorization": f"Bearer {key}"}) as http:
+            return http.get(f"{node.url}/v1/audio/voices").status_code
+    except httpx.ConnectError:
+        return 0
+
+
+async def become(node: RunningProcess, trusting: ssl.SSLContext, key: str, expected: int) -> None:
     """Wait until many new connections in a row, of all fronts, have this answer."""
     async with asyncio.timeout(SETTLE_S):
-        while {await asyncio.to_thread(status, node, key) for _ in range(16)} != {expected}:
+        while {await asyncio.to_thread(status, node, trusting, key) for _ in range(16)} != {expected}:
             await asyncio.sleep(0.05)
 
 
-async def test_keys_and_limits_change_and_a_bad_file_changes_nothing(tmp_path: Path, fronts: int) -> None:
-    file = tmp_path / "node.yaml"
-    write(file, {"auth": {"api_keys": ["one", "two"]}})
+async def test_settings_change_and_no_connection_is_cut(tmp_path: Path, fronts: int) -> None:
+    """Keys, limits, the lexicon and the certificate; a bad file changes nothing."""
+    (tmp_path / "old").mkdir()
+    (tmp_path / "new").mkdir()
+    old, new = make_certificate(tmp_path / "old"), make_certificate(tmp_path / "new")
+    trusting = old.client()
+    file, words = tmp_path / "node.yaml", tmp_path / "words.yaml"
+    words.write_text("nothing: here")
+    unchanged: dict[str, Any] = {"lexicon_file": str(words), "tls": old.settings}
+    write(file, unchanged | {"auth": {"api_keys": ["one", "two"]}})
     with running_process(tmp_path, "--config", str(file)) as node:
         assert len([name for name in node.pids() if name.startswith("front")]) == fronts
-        async with wire(node.ws_url, additional_headers={"X-API-Key": "one"}) as peer:
+
+        def seconds() -> float:
+            """Of a word, said over a new connection."""
+            with client(trusting, headers={"authorization": "Bearer three"}) as http:
+                said = http.post(f"{node.url}/v1/audio/speech", json={"input": "word", "response_format": "pcm"})
+                return len(said.content) / 48_000
+
+        async with wire(node.ws_url, ssl=trusting, additional_headers={"X-API-Key": "one"}) as peer:
             await peer.say("before", TEXT, lead_ms=200)
             await peer.until_audio("before")
 
-            line = await reload(node, file, auth={"api_keys": ["two", "three"]})
+            line = await reload(node, file, **unchanged, auth={"api_keys": ["two", "three"]})
             assert line.endswith("changed: auth.api_keys")
-            await become(node, "one", 401)
-            await become(node, "three", 200)
-            await become(node, "two", 200)
+            await become(node, trusting, "one", 401)
+            await become(node, trusting, "three", 200)
+            await become(node, trusting, "two", 200)
 
-            line = await reload(node, file, auth={"api_keys": ["one"]}, limits={"no_such_limit": 1})
-            assert "the settings stay as they are" in line
-            assert "no_such_limit" in line
-            assert status(node, "three") == 200
+            # Seen by the length of what is said: a word becomes twenty.
+            short = seconds()
+            words.write_text(f"word: {' '.join(['word'] * 20)}")
+            line = await reload(node, file, **unchanged, auth={"api_keys": ["two", "three"]})
+            assert line.endswith("changed: nothing")
+            async with asyncio.timeout(SETTLE_S):
+                while min([await asyncio.to_thread(seconds) for _ in range(8)]) < 3 * short:
+                    await asyncio.sleep(0.05)
 
-            line = await reload(node, file, auth={"api_keys": ["four"]}, limits={"text_message_chars": 9}, slots=3)
+            mixed = {"cert": str(new.cert), "key": str(old.key)}
+            for wrong, said in (
+                ({"limits": {"no_such_limit": 1}}, "no_such_limit"),
+                ({"tls": mixed}, "does not belong to the certificate"),
+            ):
+                line = await reload(node, file, **unchanged | {"auth": {"api_keys": ["one"]}} | wrong)
+                assert "the settings stay as they are" in line
+                assert said in line
+                assert status(node, trusting, "three") == 200
+
+            # The same files with other contents, as certbot leaves them.
+            old.cert.write_bytes(new.cert.read_bytes())
+            old.key.write_bytes(new.key.read_bytes())
+            limits = {"text_message_chars": 9}
+            line = await reload(node, file, **unchanged, auth={"api_keys": ["four"]}, limits=limits, slots=3)
             assert "needs a restart: slots" in line
-            await become(node, "four", 200)
+            await become(node, new.client(), "four", 200)
+            assert status(node, trusting, "four") == 0
 
             # The session of a removed key goes on, with limits of its own.
             assert (await peer.until("context.done", "before"))["reason"] == "end"
             await peer.say("after", TEXT, lead_ms=None)
             assert (await peer.until("context.done", "after"))["reason"] == "end"
         assert "'four'" not in node.log
-        async with wire(node.ws_url, additional_headers={"X-API-Key": "four"}) as peer:
+        async with wire(node.ws_url, ssl=new.client(), additional_headers={"X-API-Key": "four"}) as peer:
             await peer.say("t", "more than nine")
             assert (await peer.until("error", "t"))["code"] == "text_too_long"
-
-
-async def test_the_lexicon_changes_on_all_fronts(tmp_path: Path) -> None:
-    """Seen by the length of what is said: a word becomes twenty."""
-    file, words = tmp_path / "node.yaml", tmp_path / "words.yaml"
-    words.write_text("nothing: here")
-    write(file, {"lexicon_file": str(words)})
-    with running_process(tmp_path, "--config", str(file)) as node:
-
-        def seconds() -> float:
-            """Of a word, said over a new connection."""
-            said = httpx.post(f"{node.url}/v1/audio/speech", json={"input": "word", "response_format": "pcm"})
-            return len(said.content) / 48_000
-
-        short = seconds()
-        words.write_text(f"word: {' '.join(['word'] * 20)}")
-        line = await reload(node, file, lexicon_file=str(words))
-        assert line.endswith("changed: nothing")
-        async with asyncio.timeout(SETTLE_S):
-            while min([await asyncio.to_thread(seconds) for _ in range(8)]) < 3 * short:
-                await asyncio.sleep(0.05)
-
-
-async def test_a_new_certificate_is_used_for_new_handshakes(tmp_path: Path) -> None:
-    (tmp_path / "old").mkdir()
-    (tmp_path / "new").mkdir()
-    old, new = make_certificate(tmp_path / "old"), make_certificate(tmp_path / "new")
-    file = tmp_path / "node.yaml"
-    write(file, {"tls": old.settings})
-    with running_process(tmp_path, "--config", str(file)) as node:
-        async with wire(node.ws_url, ssl=old.client()) as peer:
-            await peer.say("t", TEXT, lead_ms=200)
-            await peer.until_audio("t")
-
-            line = await reload(node, file, tls={"cert": str(new.cert), "key": str(old.key)})
-            assert "the settings stay as they are" in line
-            assert "does not belong to the certificate" in line
-
-            # The same files with other contents, as certbot leaves them.
-            old_client = old.client()
-            old.cert.write_bytes(new.cert.read_bytes())
-            old.key.write_bytes(new.key.read_bytes())
-            await reload(node, file, tls=old.settings)
-            async with asyncio.timeout(SETTLE_S):
-                used = 0
-                while used < 16:
-                    used = used + 1 if await answers(node, new.client()) else 0
-            assert not await answers(node, old_client)
-            assert (await peer.until("context.done", "t"))["reason"] == "end"
-
-
-async def answers(node: RunningProcess, trusting: ssl.SSLContext) -> bool:
-    async with httpx.AsyncClient(verify=trusting) as client:
-        try:
-            return (await client.get(f"{node.url}/health")).status_code == 200
-        except httpx.ConnectError:
-            return False

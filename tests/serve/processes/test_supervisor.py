@@ -1,4 +1,4 @@
-"""A node with two fronts, in processes of its own: who is hit when one of them dies or stops."""
+"""A node with two fronts, in processes of its own: it is one node, and who is hit when a process dies or stops."""
 
 from __future__ import annotations
 
@@ -8,17 +8,21 @@ import re
 import signal
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import httpx
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 from websockets.exceptions import ConnectionClosed
 
+from agent_tts.serve.access.supervisor_client import front_of
 from tests.cli.process import is_running, run
 from tests.node_process import RunningProcess, callers, running_process, served_by_all
+from tests.rtc_peer import connected
 from tests.support import until
-from tests.wire import speak
+from tests.wire import speak, wire
 
 pytestmark = [
     pytest.mark.node,
@@ -28,6 +32,7 @@ pytestmark = [
 
 TEXT = "While this goes on, somebody speaks calmly to the end of the text."
 HEARTBEAT_S = 2.0
+PATIENCE_S = 20.0
 FLAGS = ("--fronts", "2", "--slots", "8", "--set", f"timeouts.engine_heartbeat_s={HEARTBEAT_S}")
 
 
@@ -55,15 +60,83 @@ def test_a_second_node_on_the_port_is_refused(node: RunningProcess) -> None:
         assert (done.returncode, b"choose another --port" in done.stderr) == (2, True), done.stderr
 
 
-def test_no_secret_is_in_a_command_line_or_an_environment(tmp_path: Path) -> None:
+@asynccontextmanager
+async def greeted(node: RunningProcess, count: int, query: str = "", **headers: str) -> AsyncIterator[list[str]]:
+    """Of so many connections at once those that open a session, by their fronts."""
+    async with AsyncExitStack() as closing:
+        opening = (wire(f"{node.ws_url}{query}", additional_headers=headers) for _ in range(count))
+        peers = await asyncio.gather(*map(closing.enter_async_context, opening))
+        first = await asyncio.gather(*(peer.receive() for peer in peers))
+        welcome = [peer for peer, told in zip(peers, first, strict=True) if told and told["type"] == "session.created"]
+        yield [node.front_of(peer.socket.local_address) for peer in welcome]
+
+
+async def test_a_key_counts_on_both_fronts_and_no_secret_is_in_a_command_line_or_an_environment(tmp_path: Path) -> None:
+    """All forms of the counts: `access/test_node_counts.py`."""
     environ = os.environ | {"AGENT_TTS_AUTH__API_KEYS": "sesame"}
-    with running_process(tmp_path, "--fronts", "2", env=environ) as node:
-        assert httpx.get(f"{node.url}/v1/audio/voices").status_code == 401
-        headers = {"authorization": "Bearer sesame"}
-        assert httpx.get(f"{node.url}/v1/audio/voices", headers=headers).status_code == 200
-        for name, pid in node.pids().items():
-            assert b"sesame" not in Path(f"/proc/{pid}/cmdline").read_bytes()
-            assert (b"sesame" in Path(f"/proc/{pid}/environ").read_bytes()) is (name == "supervisor")
+    headers = {"authorization": "Bearer sesame"}
+    fronts = set()
+    with running_process(tmp_path, "--fronts", "2", "--set", "limits.sessions_per_key=8", env=environ) as node:
+        async with httpx.AsyncClient(base_url=node.url) as http:
+            assert (await http.get("/v1/audio/voices")).status_code == 401
+            for _ in range(6):
+                token = (await http.post("/v1/tokens", headers=headers)).json()["token"]
+                async with greeted(node, 4, f"?token={token}") as opened:
+                    assert len(opened) == 1
+                    fronts |= {*opened}
+        async with greeted(node, 16, **headers) as opened:
+            assert len(opened) == 8
+            assert len(fronts | {*opened}) == 2
+        for name, (command, environment) in processes(node).items():
+            assert b"sesame" not in command
+            assert (b"sesame" in environment) is (name == "supervisor")
+
+
+def processes(node: RunningProcess) -> dict[str, list[bytes]]:
+    """The command line and the environment of each."""
+    return {
+        name: [Path(f"/proc/{pid}/{what}").read_bytes() for what in ("cmdline", "environ")]
+        for name, pid in node.pids().items()
+    }
+
+
+async def test_a_peer_is_closed_whichever_front_gets_the_request(node: RunningProcess) -> None:
+    asked: set[bool] = set()
+    async with asyncio.timeout(PATIENCE_S):
+        while len(asked) < 2:
+            async with connected(node.url) as peer, httpx.AsyncClient(base_url=node.url) as http:
+                assert (await http.get("/health")).status_code == 200
+                (request,) = http._transport._pool.connections  # type: ignore[attr-defined]
+                stream = request._connection._network_stream.get_extra_info("client_addr")
+                asked.add(node.front_of(stream) == f"front {front_of(peer.session_id)}")
+                assert (await http.delete(f"/v1/rtc/{peer.session_id}")).status_code == 204
+                await peer.wait(lambda: peer.channel.readyState == "closed")
+
+
+async def test_the_page_of_any_front_has_what_both_have_done(node: RunningProcess) -> None:
+    done = ("agent_tts_contexts_total", (("carrier", "websocket"), ("reason", "end")))
+    before = (await page(node)).get(done, 0.0)
+    async with callers(node) as peers:
+        for peer in peers.values():
+            await peer.say("t", "some words", lead_ms=None)
+            await peer.until("context.done")
+        for _ in range(6):
+            found = await page(node)
+            assert found[done] == before + 2
+            assert found["agent_tts_front_up", (("front", "0"),)] == found["agent_tts_front_up", (("front", "1"),)] == 1
+            assert found["agent_tts_engine_up", (("engine", "0"),)] == 1
+            assert found["agent_tts_slots", ()] == 8
+            assert found["agent_tts_sessions", ()] >= 2
+
+
+async def page(node: RunningProcess) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    async with httpx.AsyncClient(timeout=PATIENCE_S) as http:
+        families = text_string_to_metric_families((await http.get(f"{node.url}/metrics")).text)
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for each in families
+        for sample in each.samples
+    }
 
 
 def test_no_descriptor_is_passed_on_to_decoders(node: RunningProcess) -> None:

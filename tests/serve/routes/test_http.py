@@ -544,35 +544,6 @@ async def test_health_and_ready_follow_the_engine() -> None:
         assert (await speak(http)).status_code == 200
 
 
-ROUTES = [
-    ("POST", "/v1/audio/speech", True),
-    ("GET", "/v1/models", True),
-    ("GET", "/v1/models/tts-1", True),
-    ("GET", "/v1/audio/voices", True),
-    ("POST", "/v1/audio/voices", True),
-    ("DELETE", "/v1/audio/voices", True),
-    ("DELETE", "/v1/audio/voices/bob", True),
-    ("POST", "/v1/tokens", True),
-    ("GET", "/metrics", True),
-    ("GET", "/api/operator", True),
-    ("GET", "/health", False),
-    ("GET", "/ready", False),
-]
-
-
-async def test_routes_that_want_a_key() -> None:
-    async with running_node(auth={"api_keys": [KEY]}) as node, client(node) as http:
-        for method, path, locked in ROUTES:
-            without = await http.request(method, path)
-            wrong = await http.request(method, path, headers={"Authorization": "Bearer wrong"})
-            right = await http.request(method, path, headers=AUTHORIZED)
-            assert (without.status_code == wrong.status_code == 401) is locked, path
-            assert right.status_code != 401, path
-            if locked:
-                assert error_of(without)["type"] == "authentication_error"
-                assert without.headers["www-authenticate"] == "Bearer"
-
-
 async def test_the_metrics_of_all_keys_are_for_operators() -> None:
     """A key without a name may use all of the node, as before keys had names; a token of any key sees nothing."""
     keys = {"shop": {"key": "shop"}, "desk": {"key": "desk", "operator": True}}

@@ -81,10 +81,10 @@ async def names(http: httpx.AsyncClient) -> list[str]:
 # ---------------------------------------------------------------- adding and deleting
 
 
-async def test_a_clone_is_made_listed_routed_and_deleted(tmp_path: Path, base: Model) -> None:
-    """With the official client."""
-    async with voices_of(tmp_path, base) as (node, http), openai_client(node) as client:
-        fields = {"ref_text": "A tone.", "description": "a tone"}
+async def test_a_clone_is_made_listed_shown_routed_and_deleted(tmp_path: Path, base: Model) -> None:
+    """With the official client. It keeps who consented when, and to what."""
+    async with voices_of(tmp_path, base, DESIGN) as (node, http), openai_client(node) as client:
+        fields = {"ref_text": "A tone.", "description": "a tone", "consent_by": "Bob Smith"}
         made = await client.audio.voices.create(
             audio_sample=("b.wav", CLIP), consent=CONSENT, name="bob", extra_body=fields
         )
@@ -95,6 +95,12 @@ async def test_a_clone_is_made_listed_routed_and_deleted(tmp_path: Path, base: M
         assert CONSENT not in made.model_dump_json()
         assert await names(http) == ["bob"]
         assert (await http.get("/voices")).json()["clones"] is True
+        shown = (await http.get("/voices/bob")).json()
+        recorded = datetime.fromisoformat(shown["consent"].pop("recorded_at"))
+        digest = hashlib.sha256(CLIP).hexdigest()
+        assert shown["consent"] == {"statement": CONSENT, "by": "Bob Smith", "clip_sha256": digest}
+        assert 0 <= (datetime.now(UTC) - recorded).total_seconds() < 600
+        assert (shown["kind"], shown["transcript"], shown["vector_sizes"]) == ("cloned", "A tone.", [base.vector_size])
         resolved = node.node.service.resolve(SpeechOptions(voice="bob"))
         assert (resolved.voice, resolved.options.model) == ("bob", "base-tiny")
         again = await clone(http)
@@ -104,23 +110,6 @@ async def test_a_clone_is_made_listed_routed_and_deleted(tmp_path: Path, base: M
         assert await names(http) == []
         assert (await http.delete("/voices", params={"name": "bob"})).status_code == 404
     assert {path.name for path in (tmp_path / "library").iterdir()} <= {".lock"}
-
-
-async def test_a_clone_keeps_who_consented_when_and_to_what(tmp_path: Path, base: Model) -> None:
-    async with voices_of(tmp_path, base, DESIGN) as (_, http):
-        (await clone(http, ref_text="A tone.", consent_by="Bob Smith")).raise_for_status()
-        shown = (await http.get("/voices/bob")).json()
-        recorded = datetime.fromisoformat(shown["consent"].pop("recorded_at"))
-        digest = hashlib.sha256(CLIP).hexdigest()
-        assert shown["consent"] == {"statement": CONSENT, "by": "Bob Smith", "clip_sha256": digest}
-        assert 0 <= (datetime.now(UTC) - recorded).total_seconds() < 600
-        assert (shown["kind"], shown["transcript"], shown["vector_sizes"]) == ("cloned", "A tone.", [base.vector_size])
-        await http.post("/voices", json={"type": "prompt", "name": "old", "prompt": "a calm old man"})
-        designed = (await http.get("/voices/old")).json()
-        assert (designed["prompt"], designed["consent"]) == ("a calm old man", None)
-        own = (await http.get("/voices/tone-440")).json()
-        assert (own["kind"], own["created_at"]) == ("own", None)
-        assert (await http.get("/voices/nobody")).status_code == 404
 
 
 async def test_a_deleted_voice_is_gone_from_all_fronts_and_files(
@@ -165,6 +154,8 @@ async def test_designs_and_embeddings_are_sent_as_json(tmp_path: Path, base: Mod
         embedded = await http.post("/voices", json=fields)
         assert (embedded.status_code, embedded.json()["type"]) == (200, "embedding")
         assert await names(http) == ["old", "vec"]
+        shown = (await http.get("/voices/old")).json()
+        assert (shown["prompt"], shown["consent"]) == ("a calm old man", None)
 
 
 async def test_the_openai_client_designs_and_deletes_voices(tmp_path: Path) -> None:
@@ -253,7 +244,7 @@ async def test_bad_clips_are_refused_and_leave_no_files(
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
     monkeypatch.setattr(tempfile, "tempdir", None)  # drop the cached folder
     # All of them: tests/voices/test_decode.py.
-    clips = chain([("a short one", wav(tone(1.0)))], islice(mutated(), 1, None, 5))
+    clips = chain([("a short one", wav(tone(1.0)))], islice(mutated(), 1, None, 11))
     refused: Counter[str] = Counter()
 
     async def upload(http: httpx.AsyncClient, worker: int) -> None:
@@ -270,9 +261,9 @@ async def test_bad_clips_are_refused_and_leave_no_files(
         async with asyncio.TaskGroup() as workers:
             for worker in range(MAX_UPLOADS):
                 workers.create_task(upload(http, worker))
-        assert refused.total() >= 40
+        assert refused.total() >= 15
         assert len(refused) == 5  # by format, track, length, or damage
-        assert max(refused.values()) < 25
+        assert max(refused.values()) < 12
         assert await names(http) == []
         assert (await http.get(f"{node.url}/health")).status_code == 200
         assert (await http.post("/speech", json={"input": "Hi"})).status_code == 200
@@ -308,7 +299,8 @@ async def test_a_full_disk_is_507(tmp_path: Path) -> None:
 async def test_a_voice_of_the_engine_is_shown_by_any_of_its_names(tmp_path: Path, base: Model) -> None:
     async with voices_of(tmp_path, base) as (_, http):
         own = (await http.get("/voices/tone-440")).json()
-        assert (own["name"], own["kind"]) == ("tone-440", "own")
+        assert (own["name"], own["kind"], own["created_at"]) == ("tone-440", "own", None)
+        assert (await http.get("/voices/nobody")).status_code == 404
         alias = (await http.get("/voices/alloy")).json()
         assert (alias["name"].partition("-")[0], alias["kind"]) == ("tone", "own"), alias
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import subprocess
 import sys
@@ -46,6 +47,7 @@ logging.getLogger("aiortc").warning("a library's line")
 """
 
 
+@functools.cache
 def lines(form: str) -> list[str]:
     done = subprocess.run([sys.executable, "-c", PROGRAM, form], capture_output=True, text=True, timeout=60, check=True)
     assert SECRET not in done.stderr

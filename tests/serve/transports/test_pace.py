@@ -122,12 +122,14 @@ def test_one_that_stops_is_cut_when_it_would_have_played_what_it_took(player: Pl
 
 
 def test_a_client_that_was_left_alone_has_the_grace_from_the_first_lack_of_room() -> None:
-    """Mutation: `since` is not considered."""
+    """And then as long as it plays what it takes. Mutations: `since`, or the idle time, is not considered."""
     pace = Pace(GRACE_S, 0.0)
     pace.look(100.0, 0)
     pace.wrote(KERNEL, 2.0)
     pace.look(101.0, KERNEL)
     assert pace.deadline(101.0) == 101.0 + GRACE_S
+    pace.look(102.0, 0)
+    assert pace.deadline(101.0) == pytest.approx(101.0 + 2.0 / SLOWEST + GRACE_S)
 
 
 def test_one_that_takes_nothing_is_cut_after_the_grace() -> None:
@@ -143,7 +145,7 @@ def test_a_reader_at_half_speed_is_served_while_it_takes_something(window: int) 
 def test_bytes_without_audio_extend_the_deadline_by_the_grace_alone() -> None:
     pace = Pace(GRACE_S, 0.0)
     pace.wrote(10_000)
-    pace.look(5.0, 9_000)
+    pace.look(5.0, 9_999)
     assert pace.deadline(0.0) == 5.0 + GRACE_S
     assert pace.unplayed_s(5.0) == 0.0
 

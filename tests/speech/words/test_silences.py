@@ -26,8 +26,8 @@ def gaps(pcm: bytes, piece: int = 3_840) -> list[Gap]:
 
 
 def test_silence_between_sounds_is_a_gap() -> None:
-    pcm = audio((50, 0), (400, 9_000), (150, 0), (400, 9_000), (300, 0))
-    assert gaps(pcm) == [Gap(0, 50), Gap(450, 600)]
+    pcm = audio((50, 0), (400, 9_000), (GAP_MS, 0), (400, 9_000), (300, 0))
+    assert gaps(pcm) == [Gap(0, 50), Gap(450, 450 + GAP_MS)]
 
 
 def test_a_stop_consonant_is_no_gap() -> None:
@@ -47,9 +47,9 @@ def test_it_reports_the_end_of_the_sound() -> None:
     assert not silences.silent
     hear(silences, audio((80, 0)))
     assert not silences.silent
-    hear(silences, audio((80, 0)))
+    hear(silences, audio((GAP_MS - 80, 0)))
     assert silences.silent
-    assert (silences.sounded_until_ms, silences.heard_ms) == (160, 320)
+    assert (silences.sounded_until_ms, silences.heard_ms) == (160, 160 + GAP_MS)
 
 
 @given(st.lists(st.tuples(st.integers(1, 40), st.sampled_from([0, 9_000])), min_size=1), st.integers(1, 20))
