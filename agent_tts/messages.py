@@ -8,14 +8,16 @@ engine lives, so that late events of an ended request are recognised. Each engin
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Generic, Literal, NamedTuple, Protocol, TypeVar
+from typing import Generic, Literal, NamedTuple, Protocol
+
+from typing_extensions import TypeVar
 
 from agent_tts.directives import Directive
 from agent_tts.engine_info import EngineInfo
 from agent_tts.options import EngineOptions
 
-K = TypeVar("K", int, str)
-O = TypeVar("O")  # noqa: E741
+K = TypeVar("K", int, str, default=int)
+O = TypeVar("O", default=EngineOptions)  # noqa: E741
 
 
 @dataclass(frozen=True, slots=True)

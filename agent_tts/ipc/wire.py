@@ -1,8 +1,7 @@
 """The format of a link between front and engine: length-prefixed frames. Sans-I/O.
 
 A frame is `u32 length | u8 tag | body`, little-endian; `length` counts tag and body. Frequent messages (audio, text,
-credit) are packed, others are JSON of the dataclass' fields. Packed text is UTF-8 that keeps lone surrogates; in JSON
-the sender refuses them.
+credit) are packed, others are JSON of the dataclass' fields. Packed text is UTF-8 that keeps lone surrogates.
 
 Decoding validates everything: a frame that is too long, has an unknown tag or a field of the wrong type raises
 `WireError`. Only dataclasses of `messages` and `Setup` are constructed.
@@ -10,6 +9,8 @@ Decoding validates everything: a frame that is too long, has an unknown tag or a
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -70,7 +71,7 @@ _STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 @cache
 def _adapter(hint: Any) -> TypeAdapter[Any]:
     # Behind an alias, a dataclass takes the configuration, and so do those in its fields.
-    return TypeAdapter(TypeAliasType("Body", hint), config=_STRICT)
+    return TypeAdapter(TypeAliasType("Body", hint), config=_STRICT)  # type: ignore[arg-type]
 
 
 def from_json(hint: Any, body: bytes) -> Any:
@@ -83,14 +84,19 @@ def from_json(hint: Any, body: bytes) -> Any:
 
 
 def to_json(message: object) -> bytes:
-    """The body of a frame; see `from_json`. Raises `WireError` for a lone surrogate or a number that is not finite."""
+    """The body of a frame; see `from_json`. Lone surrogates, which no UTF-8 has, become question marks.
+
+    Raises `WireError` for a number that is not finite.
+    """
     try:
         body = pydantic_core.to_json(message, inf_nan_mode="constants")
         if b"NaN" in body or b"Infinity" in body:  # as a number, or in a text
             pydantic_core.from_json(body, allow_inf_nan=False)
-    except ValueError as error:
-        name = type(message).__name__
-        raise WireError(f"{name} with a number or text outside its range ({type(error).__name__})") from None
+    except pydantic_core.PydanticSerializationError:
+        fields = dataclasses.asdict(message) if dataclasses.is_dataclass(message) else message  # type: ignore[call-overload]
+        return json.dumps(fields, ensure_ascii=False).encode("utf-8", "replace")
+    except ValueError:
+        raise WireError(f"{type(message).__name__} with a number outside its range") from None
     return body
 
 

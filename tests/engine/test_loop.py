@@ -10,26 +10,27 @@ import pytest
 
 from agent_tts import messages
 from agent_tts.bench.statistics import Player
+from agent_tts.engine.admission import Policy
 from agent_tts.engine.base import Engine
 from agent_tts.engine.loop import SPARE_AFTER_S, EngineLoop
-from agent_tts.engine.scheduler import BYTES_PER_S, Policy, Scheduler
+from agent_tts.engine.scheduler import BYTES_PER_S, Scheduler
 from agent_tts.engine_info import FRAME_BYTES, EngineInfo
 from agent_tts.messages import (
     Audio,
     EngineEvent,
     EnginePong,
     Finished,
+    Open,
     StepCommand,
     StepEvent,
 )
 from agent_tts.options import EngineOptions
-from tests.engine.driver import start_of
 
 HOST_S = 0.001  # of a step, before its launch
 
 
 class Device(Engine):
-    """Speaks in slot 0. With `overlaps` a step is in flight when it is returned from, as on a GPU.
+    """Speaks one request. With `overlaps` a step is in flight when it is returned from, as on a GPU.
 
     `spare`: parts of spare work, each of which takes 0.2 s.
     """
@@ -42,25 +43,25 @@ class Device(Engine):
         self.tidied = False
         self._took_s = iter(took_s)
         self._overlaps = overlaps
-        self._epoch = 0
+        self._id = 0
         # When the step in flight is done; None where there is none.
         self._done_at: float | None = None
 
     def step(self, inputs: Sequence[StepCommand], run: Collection[int]) -> list[StepEvent]:
-        self._epoch = next((one.epoch for one in inputs if isinstance(one, start_of)), self._epoch)
+        self._id = next((one.id for one in inputs if isinstance(one, Open)), self._id)
         self.now += HOST_S
         before, self._done_at = self._done_at, None
         if run:
             took_s = next(self._took_s, None)
             if took_s is None:
-                return [Finished(0, "end")]
+                return [Finished(self._id, "end")]
             self._done_at = max(before or 0.0, self.now) + took_s
         if not self._overlaps:
             before, self._done_at = self._done_at, None
         if before is None:
             return []
         self.now = max(self.now, before)
-        return [Audio(0, bytes(FRAME_BYTES))]
+        return [Audio(self._id, bytes(FRAME_BYTES))]
 
     def next_step_in_s(self) -> float | None:
         return None if self._done_at is None else max(0.0, self._done_at - HOST_S - self.now)
@@ -137,8 +138,8 @@ def test_spare_work_without_a_pause_lets_no_listener_run_short(lead_ms: int, par
         before = device.spare
         for event in drive(loop, device, device.now + 0.01):
             if isinstance(event, messages.Audio):
-                listener.take(device.now, len(event.pcm) / BYTES_PER_S)
-                loop.submit(messages.Credit(1, len(event.pcm) // FRAME_BYTES))
+                listener.take(device.now, len(event.payload) / BYTES_PER_S)
+                loop.submit(messages.Credit(1, len(event.payload) // FRAME_BYTES))
         done_at += [device.now] * (before - device.spare)
     assert not listener.gaps
     assert len(done_at) == parts
@@ -161,7 +162,7 @@ def test_the_longest_step_is_told_once_and_no_wait_is_part_of_it(*, overlaps: bo
     assert 5 <= longest_ms(loop) <= 5 + 1_000 * HOST_S + 1e-6
     drive(loop, device, 100.0)
     assert longest_ms(loop) <= 1_000 * HOST_S + 1e-6
-    heard = b"".join(event.pcm for event in happened if isinstance(event, messages.Audio))
+    heard = b"".join(event.payload for event in happened if isinstance(event, messages.Audio))
     assert len(heard) == len(took_s) * FRAME_BYTES
 
 

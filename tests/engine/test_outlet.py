@@ -21,7 +21,7 @@ def drained(outlet: Outlet) -> list[Audio | Flushed]:
 
 @given(st.lists(st.binary(min_size=2, max_size=10).map(lambda pcm: 800 * pcm[: len(pcm) // 2 * 2]), max_size=6))
 def test_frames_hold_the_audio(pieces: list[bytes]) -> None:
-    outlet = Outlet(1, 2)
+    outlet = Outlet(1)
     for pcm in pieces:
         outlet.write(pcm)
     assert outlet.samples == len(b"".join(pieces)) // 2
@@ -33,7 +33,7 @@ def test_frames_hold_the_audio(pieces: list[bytes]) -> None:
 
 
 def test_a_partial_frame_waits_for_the_rest() -> None:
-    outlet = Outlet(1, 2)
+    outlet = Outlet(1)
     outlet.write(b"\1\0" * 1_000)
     assert outlet.hand_out() == []
     outlet.write(b"\2\0" * 1_000)
@@ -43,17 +43,17 @@ def test_a_partial_frame_waits_for_the_rest() -> None:
 
 
 def test_a_flush_pads_its_last_frame_and_is_answered_after_it() -> None:
-    outlet = Outlet(1, 2)
+    outlet = Outlet(1)
     outlet.write(b"\1\0" * 2_000)
-    outlet.flush()
-    outlet.flush()
+    outlet.flush("a")
+    outlet.flush(None)
     outlet.write(b"\2\0" * 1_920)
     kinds = [type(one).__name__ for one in drained(outlet)]
     assert kinds == ["Audio", "Audio", "Flushed", "Flushed", "Audio"]
 
 
 def test_a_pause_is_exact() -> None:
-    outlet = Outlet(1, 2)
+    outlet = Outlet(1)
     outlet.write(b"\1\0" * 10)
     outlet.rest(Pause(333))
     outlet.write(b"\1\0" * 10)

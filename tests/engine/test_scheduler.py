@@ -773,7 +773,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         lead=st.sampled_from([None, 80, 400, 1_000]),
         owner=st.integers(0, 2),
         waits=st.booleans(),
-        waited_ms=round(1_000 * st).sampled_from([0.0, 0.0, 0.0, 0.3, 1.9, 5.0]),
+        waited_s=st.sampled_from([0.0, 0.0, 0.0, 0.3, 1.9, 5.0]),
     )
     def open_request(self, lead: int | None, owner: int, waits: bool, waited_s: float) -> None:
         self.owner[self.next_request] = owner
@@ -843,19 +843,19 @@ class SchedulerMachine(RuleBasedStateMachine):
             self.under_way = [done.pop()]
         outputs: list[StepEvent] = []
         ended: set[int] = set()
-        for request in [request for _, run in done for request in run]:
+        for speaker in [speaker for _, run in done for speaker in run]:
             kind = data.draw(st.sampled_from(["frame"] * 4 + ["starved", "done", "failed", "nothing"]), label="kind")
             if kind == "frame":
-                outputs.append(Audio(request, PCM))
-                self.made[request] += request in self.scheduler.admission.requests and request not in ended
+                outputs.append(Audio(speaker, PCM))
+                self.made[speaker] += speaker in self.scheduler.admission.requests and speaker not in ended
             elif kind == "starved":
-                outputs.append(Starved(request))
-            ended |= {request} if kind in ("done", "failed") else set()
+                outputs.append(Starved(speaker))
+            ended |= {speaker} if kind in ("done", "failed") else set()
             if kind == "done":
-                outputs.append(Finished(request, "end"))
+                outputs.append(Finished(speaker, "end"))
             elif kind == "failed":
-                outputs.append(Finished(request, "error", code="internal", message="x"))
-            outputs.append(Audio(0, PCM))  # of an earlier request
+                outputs.append(Finished(speaker, "error", code="internal", message="x"))
+            outputs.append(Audio(0, PCM))  # of an earlier speaker
         for event in self.scheduler.update(outputs, [step for step, _ in done], self.now, 0.001):
             self.see(event)
 

@@ -38,7 +38,7 @@ class Clocked:
         self.on_events = on_events
         self.lost = on_lost
 
-    def send(self, command: EngineCommand) -> None:
+    def send(self, command: EngineCommand, *, waits: bool = False) -> None:
         self.loop.submit(command)
 
     def turn(self) -> None:

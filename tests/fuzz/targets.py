@@ -13,7 +13,7 @@ from typing import Any
 
 from agent_tts.directives import Directive, Say
 from agent_tts.errors import BadMessage, SlowConsumer, SpeechError
-from agent_tts.ipc.wire import TO_ENGINE, TO_FRONT, Decoder, WireError, encode
+from agent_tts.ipc.wire import TO_ENGINE, TO_FRONT, WireError, decode, encode
 from agent_tts.messages import Open
 from agent_tts.protocol.adapter import Failed, Update
 from agent_tts.protocol.options import SessionConfig
@@ -139,20 +139,20 @@ def pipe(data: bytes) -> None:
         return
     readers: Any = TO_FRONT if data[0] & 1 else TO_ENGINE
     size = (data[0] >> 1) or len(data)
-    whole, pieces = Decoder(readers), Decoder(readers)
-    found, broken = _decoded(whole, [data[1:]])
-    split, split_broken = _decoded(pieces, [data[at : at + size] for at in range(1, len(data), size)])
+    found, broken = _decoded(readers, [data[1:]])
+    split, split_broken = _decoded(readers, [data[at : at + size] for at in range(1, len(data), size)])
     assert broken == split_broken
     assert broken or split == found  # data in the same read before a broken frame may be lost
     for message in found:
-        assert Decoder(readers).feed(encode(message)) == [message]
+        assert decode(bytearray(), encode(message), readers) == [message]
 
 
-def _decoded(decoder: Decoder[Any], pieces: list[bytes]) -> tuple[list[Any], bool]:
+def _decoded(readers: Any, pieces: list[bytes]) -> tuple[list[Any], bool]:
     found: list[Any] = []
+    rest = bytearray()
     try:
         for piece in pieces:
-            found += decoder.feed(piece)
+            found += decode(rest, piece, readers)
     except WireError:
         return found, True
     return found, False

@@ -54,7 +54,7 @@ def sound(made: Qwen3Engine, *slots: int, options: CommonOptions = RYAN) -> NDAr
     while len(pcm) < FRAMES * 3_840:
         for output in made.step(inputs, slots):
             if isinstance(output, Audio) and output.id == slots[0]:
-                pcm += output.pcm
+                pcm += output.payload
         inputs = []
     made.step([Cancel(slot) for slot in slots], [])
     return np.frombuffer(pcm, "<i2").astype(np.int64)

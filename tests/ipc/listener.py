@@ -56,13 +56,13 @@ class Listener:
         """All events of a kind."""
         return [event for event in self.seen if isinstance(event, kind)]
 
-    def finished(self, stream: int) -> Finished | None:
+    def finished(self, stream: int) -> Finished[int] | None:
         """The last event of a request; waits for it."""
         return next((event for event in self.all(Finished) if event.id == stream), None)
 
     def pcm(self, stream: int) -> bytes:
         """All audio of a request so far."""
-        return b"".join(event.pcm for event in self.all(Audio) if event.id == stream)
+        return b"".join(event.payload for event in self.all(Audio) if event.id == stream)
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait until an event or loss makes `condition` true.

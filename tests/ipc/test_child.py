@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from agent_tts.ipc.child import EXIT_ENGINE_LOST, MAX_INBOX_BYTES
-from agent_tts.ipc.wire import TO_FRONT, Decoder, Setup, encode
+from agent_tts.ipc.wire import TO_FRONT, Setup, decode, encode
 from agent_tts.messages import (
     Append,
     Audio,
@@ -42,7 +42,7 @@ class Child:
         assert process.stderr is not None
         self.process = process
         self.stdin, self.stdout, self.stderr = process.stdin, process.stdout, process.stderr
-        self._decoder = Decoder(TO_FRONT)
+        self._rest = bytearray()
         # Events that were read and not returned yet.
         self._events: list[EngineEvent] = []
 
@@ -58,7 +58,7 @@ class Child:
                         return event
                 data = await self.stdout.read(65_536)
                 assert data, (await self.stderr.read()).decode()
-                self._events = self._decoder.feed(data)
+                self._events = decode(self._rest, data, TO_FRONT)
 
     async def end(self) -> tuple[int, str]:
         """Exit code, and all of stderr."""
@@ -86,7 +86,7 @@ async def child(*, parent: int | None = None, setup: bool = True, **environ: str
     found = Child(process)
     try:
         if setup:
-            found.send(Setup(tone_settings().model_dump_json(exclude={"auth"})))
+            found.send(Setup(tone_settings().model_dump(mode="json", exclude={"auth"})))
         yield found
     finally:
         found.stdin.close()
@@ -189,7 +189,7 @@ async def test_output_of_libraries_goes_to_stderr(tmp_path: Path) -> None:
 BAD_STARTS: dict[str, tuple[bytes, str]] = {
     "a command first": (encode(EnginePing(1)), "Setup must be the first message"),
     "junk": (b"GET / HTTP/1.1\r\n\r\n", "WireError: a frame of"),
-    "settings that it cannot use": (encode(Setup('{"engine": "none"}')), "ValidationError"),
+    "settings that it cannot use": (encode(Setup({"engine": "none"})), "ValidationError"),
 }
 
 
@@ -207,7 +207,7 @@ async def test_a_second_setup_ends_it() -> None:
     """Settings do not change during the life of an engine."""
     async with child() as it:
         await it.next(EngineReady)
-        it.send(Setup("{}"))
+        it.send(Setup({}))
         assert (await it.end())[0] == EXIT_ENGINE_LOST
 
 

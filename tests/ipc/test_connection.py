@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from agent_tts.ipc.connection import LONG_BYTES, WAIT_S, EngineConnection
-from agent_tts.ipc.wire import TO_ENGINE, Decoder, encode
+from agent_tts.ipc.wire import TO_ENGINE, decode, encode
 from agent_tts.messages import Append, Audio, Credit, EngineCommand, EngineEvent
 
 FRAMES = LONG_BYTES // 3_840 + 1  # of one long piece
@@ -30,13 +30,18 @@ class Pipe:
         return 0
 
 
+class Connection(EngineConnection):
+    def _broken(self, why: str) -> None:
+        raise AssertionError(why)
+
+
 class Ends:
     """A connection, and what has come and gone over it."""
 
     def __init__(self) -> None:
         self.events: list[int] = []
         self.pipe = Pipe()
-        self.connection = EngineConnection(60.0, self._take, self.events.clear)  # type: ignore[arg-type]
+        self.connection = Connection(60.0, self._take)
         self.connection.open(cast(Any, self.pipe))
 
     def _take(self, new: list[EngineEvent]) -> None:
@@ -83,10 +88,10 @@ async def test_what_waits_at_the_end_is_read_and_nothing_after_a_close() -> None
     assert len(ends.events) == 3 * FRAMES
 
 
-@pytest.mark.parametrize("command", [Credit(1, 6), Append(1, "later", waits=True)])
+@pytest.mark.parametrize("command", [Credit(1, 6), Append(1, "later")])
 async def test_some_commands_wait_for_others_but_not_for_long(command: EngineCommand) -> None:
     ends = Ends()
-    ends.connection.send(command)
+    ends.connection.send(command, waits=True)
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert not ends.pipe.written
@@ -94,9 +99,9 @@ async def test_some_commands_wait_for_others_but_not_for_long(command: EngineCom
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     (data,) = ends.pipe.written
-    assert Decoder(TO_ENGINE).feed(data) == [command, Append(2, "now")]
-    ends.connection.send(command)
+    assert decode(bytearray(), data, TO_ENGINE) == [command, Append(2, "now")]
+    ends.connection.send(command, waits=True)
     await asyncio.sleep(2 * WAIT_S)
-    assert Decoder(TO_ENGINE).feed(ends.pipe.written[1]) == [command]
-    ends.connection.send(command)
+    assert decode(bytearray(), ends.pipe.written[1], TO_ENGINE) == [command]
+    ends.connection.send(command, waits=True)
     ends.connection.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import signal
 import stat
@@ -18,7 +17,7 @@ from agent_tts.config.settings import ENV_PREFIX, Settings
 from agent_tts.errors import EngineLost, SettingsError
 from agent_tts.ipc.connection import MAX_UNREAD_BYTES, EngineConnection
 from agent_tts.ipc.engine_process import EngineProcess
-from agent_tts.ipc.wire import TO_ENGINE, Decoder, Setup, encode
+from agent_tts.ipc.wire import TO_ENGINE, Setup, decode, encode
 from agent_tts.messages import Append, Audio, EnginePing, EnginePong, EngineReady
 from tests.ipc.listener import WAIT_S, Listener, engine_process, shadow_numpy, speak, tone_settings
 
@@ -93,10 +92,9 @@ async def test_start_emits_ready_and_close_ends_it_cleanly() -> None:
 
 
 def _setup(frame: bytes) -> dict[str, object]:
-    [setup] = Decoder(TO_ENGINE).feed(frame)
+    [setup] = decode(bytearray(), frame, TO_ENGINE)
     assert isinstance(setup, Setup)
-    fields: dict[str, object] = json.loads(setup.settings)
-    return fields
+    return setup.settings
 
 
 def _proc(link: EngineProcess, file: str) -> bytes:

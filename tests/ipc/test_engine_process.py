@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 from loguru import logger
 
-from agent_tts import processes
 from agent_tts.ipc import engine_process as client
 from agent_tts.ipc.engine_child import STOP_S
 from agent_tts.ipc.engine_process import BACKOFF_S, EngineProcess

@@ -203,7 +203,7 @@ async def test_hundreds_of_requests_of_one_link_end_with_it(raw: list[socket.soc
 
 BROKEN = (
     b"GET / HTTP/1.1\r\n\r\n",
-    encode(Setup("{}")),
+    encode(Setup({})),
     encode(StopEngine()),
     encode(Open(1, EngineOptions())) * 2,
     encode(Open((1 << 32) + 1, EngineOptions())),  # an id of another link

@@ -25,9 +25,10 @@ import typer
 from agent_tts import messages
 from agent_tts.bench.report import device as machine
 from agent_tts.config.settings import Checkpoint, Qwen3, Settings, Voices
+from agent_tts.engine.admission import Policy
 from agent_tts.engine.loop import EngineLoop
 from agent_tts.engine.qwen3.engine import Qwen3Engine
-from agent_tts.engine.scheduler import Policy, Scheduler
+from agent_tts.engine.scheduler import Scheduler
 from agent_tts.engine_info import FRAME_BYTES, SAMPLE_RATE
 from agent_tts.options import EngineOptions, TextMode
 from agent_tts.sound.silence import AUDIBLE_PEAK
@@ -60,7 +61,7 @@ class Listener:
     def take(self, event: messages.RequestEvent, now: float) -> None:
         """What the engine tells of the request."""
         if isinstance(event, messages.Audio):
-            samples = np.frombuffer(event.pcm, "<i2").astype(np.int32)
+            samples = np.frombuffer(event.payload, "<i2").astype(np.int32)
             begins = max(self.plays_until, now)
             if self.audio and begins - self.plays_until > self.wait:
                 self.wait, self.wait_at = begins - self.plays_until, self.audio
@@ -98,7 +99,7 @@ def listen(
         now = time.monotonic() - began
         for event in new:
             if isinstance(event, messages.Audio):
-                loop.submit(messages.Credit(event.id, -(-len(event.pcm) // FRAME_BYTES)))
+                loop.submit(messages.Credit(event.id, -(-len(event.payload) // FRAME_BYTES)))
             if isinstance(event, messages.RequestEvent):
                 listeners[event.id].take(event, now)
         if not new:

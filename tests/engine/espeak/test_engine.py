@@ -207,14 +207,14 @@ def test_words_keep_their_offsets_in_parts_plain_letters_and_with_spaces_put_in(
 def test_all_frames_but_the_last_are_whole(engine: EspeakEngine) -> None:
     spoken = speak(engine, TEXT)
     assert_well_formed(spoken)
-    assert spoken.kinds[-1] == "Done"
+    assert spoken.kinds[-1] == "end"
 
 
 def test_a_flush_outputs_all_audio_before_it(engine: EspeakEngine) -> None:
     alone = speak(engine, "Hello there, old friend").seconds
     spoken = speak(engine, "Hello there, old friend", FLUSH, FLUSH, "and you")
     before = spoken.kinds.index("Flushed")
-    frames = spoken.kinds[:before].count("Frame")
+    frames = spoken.kinds[:before].count("Audio")
     assert frames == -(-alone * 1_000 // FRAME_MS)
     assert spoken.kinds.count("Flushed") == 2
     assert all(len(frame) == FRAME_BYTES for frame in spoken.frames[:-1])
@@ -233,13 +233,13 @@ def test_a_dry_slot_is_starved_and_continues_with_more_text(engine: EspeakEngine
 
 @pytest.mark.parametrize("text", ["", " ", "...", "\u200b", "\x00", "😀", "```\ncode\n```", "—"])
 def test_a_text_without_words_ends_without_a_frame(engine: EspeakEngine, text: str) -> None:
-    assert speak(engine, text).kinds == ["Done"]
+    assert speak(engine, text).kinds == ["end"]
 
 
 def test_a_long_text_is_spoken_to_its_end(engine: EspeakEngine) -> None:
     text = (LONG + " ") * 200
     spoken = speak(engine, text[:20_000])
-    assert spoken.kinds[-1] == "Done"
+    assert spoken.kinds[-1] == "end"
     assert spoken.seconds > 1_000
     assert spoken.words[-1].char_end > 19_900
 
@@ -326,7 +326,7 @@ def test_a_new_request_comes_before_those_that_have_audio(engine: EspeakEngine) 
     dry: set[int] = set()
     while dry != set(old):
         dry |= {output.id for output in engine.step([], set(old) - dry) if isinstance(output, Starved)}
-    inputs: list[StepCommand] = [appended(slot, LONG, last=True) for slot in old]
+    inputs: list[StepCommand] = [text for slot in old for text in appended(slot, LONG, last=True)]
     inputs += [start_of(63, SpeechOptions()), *appended(63, "Hello there ")]
     said = engine.step(inputs, {*old, 63})
     assert {output.id for output in said} >= {63}

@@ -264,7 +264,7 @@ def test_a_deadly_clause_is_left_out_and_nobody_else_hears_of_it(engine: EspeakE
     )
     assert spoken[1].frames == alone.frames
     assert spoken[1].words == alone.words
-    assert spoken[0].kinds[-1] == "Done"
+    assert spoken[0].kinds[-1] == "end"
     assert [word.char_start for word in spoken[0].words] == [0, 12]
     assert spoken[2].frames == spoken[0].frames
     faults = engine.take_faults()
@@ -277,7 +277,7 @@ def test_a_request_with_many_deadly_clauses_fails_alone(engine: EspeakEngine) ->
     spoken = speak(engine, text, options=EngineOptions(language="te"))
     assert spoken.outputs[-1] == Finished(0, "error", code="bad_message", message="espeak-ng cannot speak this text")
     assert engine.take_faults().worker_deaths == 2 * (engines.MAX_DEADLY + 1)
-    assert speak(engine, "hello").kinds[-1] == "Done"
+    assert speak(engine, "hello").kinds[-1] == "end"
 
 
 def test_a_clause_without_end_delays_no_other_slot(engine: EspeakEngine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -287,7 +287,7 @@ def test_a_clause_without_end_delays_no_other_slot(engine: EspeakEngine, monkeyp
     os.kill(first, signal.SIGSTOP)
     engine.step([start_of(0, EngineOptions()), *appended(0, "hello", last=True)], {0})
     alone = speak(engine, "one two three", slot=1)
-    assert alone.kinds[-1] == "Done"
+    assert alone.kinds[-1] == "end"
     assert engine.step([], {0}) == []
     os.kill(first, signal.SIGCONT)
     said = [output for _ in range(200) for output in engine.step([], {0})]

@@ -62,7 +62,7 @@ def speak(made: Qwen3Engine, voices: dict[int, str]) -> dict[int, NDArray[np.int
                 if isinstance(output, Finished):
                     raise ValueError(output.message)
                 assert isinstance(output, Audio)
-                said[output.id] += output.pcm
+                said[output.id] += output.payload
             inputs = []
     finally:
         made.step([Cancel(slot) for slot in voices], [])

@@ -312,7 +312,7 @@ def test_a_seam_keeps_little_of_the_silence_around_it(before: int, after: int, c
 
 
 def test_silence_at_the_end_of_all_text_stays() -> None:
-    outlet = RowOutlet(0, 1)
+    outlet = RowOutlet(0)
     outlet.speak([pcm((80, 1_000)), pcm((80, 0))], Manner(), seam=True)
     outlet.end_piece(seam=True)
     outlet.end_piece(seam=False)

@@ -19,7 +19,7 @@ from agent_tts.engine.qwen3.engine import Qwen3Engine
 from agent_tts.engine.qwen3.graphs import LaunchedStep
 from agent_tts.engine.qwen3.runaway import LOOP_HELD, UNKNOWN_S, Paces, Verdict, nominal_frames
 from agent_tts.engine_info import SAMPLE_RATE
-from agent_tts.messages import Audio, Finished, Starved, StepEvent
+from agent_tts.messages import Audio, Finished, Starved, StepCommand, StepEvent
 from agent_tts.model.prompt import Prompt
 from agent_tts.options import CommonOptions, SpeechOptions
 from tests.engine.driver import FLUSH, Piece, appended, speak, start_of
@@ -81,7 +81,7 @@ class TestEveryPieceIsHeardToItsLastSample:
         found = [b""]
         for one in outputs:
             if isinstance(one, Audio):
-                found[-1] += one.pcm
+                found[-1] += one.payload
             elif found[-1]:
                 found.append(b"")
         assert len(found[:-1]) == len(pieces) == 3
@@ -195,17 +195,17 @@ def test_a_piece_that_is_cut_within_its_text_is_not_begun_again() -> None:
     """The model has all words that came: it waits for more, which are spoken, and the end says what was left out."""
     outputs: list[StepEvent] = []
 
-    def step(*texts: appended) -> None:
+    def step(*texts: StepCommand) -> None:
         outputs.extend(looping.step(texts, [0]))
 
     with engine(tiny.looping("custom_voice"), slots=1, max_model_len=1_024) as looping, expectations(looping) as told:
         looping.step([start_of(0, RYAN)], [])
-        step(appended(0, "a " * 60))
+        step(*appended(0, "a " * 60))
         for _ in range(100):
             step()
         assert isinstance(outputs[-1], Starved)
         assert sum(isinstance(one, Audio) for one in outputs) == LOOP_HELD + 1
-        step(appended(0, "Fine.", last=True))
+        step(*appended(0, "Fine.", last=True))
         while not isinstance(outputs[-1], Finished):
             step()
     assert told == pytest.approx([nominal_frames("Fine.", "en")])

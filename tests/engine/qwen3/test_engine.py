@@ -26,6 +26,7 @@ from safetensors.torch import load_file, save_file
 from agent_tts import messages
 from agent_tts.config.settings import Checkpoint, Qwen3, Settings, Voices
 from agent_tts.directives import Pause
+from agent_tts.engine.admission import Policy
 from agent_tts.engine.loop import EngineLoop
 from agent_tts.engine.qwen3 import model as qwen3_model
 from agent_tts.engine.qwen3.engine import Qwen3Engine
@@ -40,7 +41,7 @@ from agent_tts.engine.qwen3.runaway import (
     nominal_frames,
 )
 from agent_tts.engine.qwen3.runner import PromptChunk
-from agent_tts.engine.scheduler import Policy, Scheduler
+from agent_tts.engine.scheduler import Scheduler
 from agent_tts.engine.slots import READ_CHARS, READ_S
 from agent_tts.errors import SettingsError, UnknownVoice
 from agent_tts.messages import Audio, Cancel, Finished, Flushed, Starved, StepCommand, StepEvent
@@ -289,9 +290,8 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 100.0
-        clock = SimpleNamespace(monotonic=lambda: self.now)
-        monkeypatch.setattr("agent_tts.engine.qwen3.row.time", clock)
-        monkeypatch.setattr("agent_tts.engine.slots.time", clock)
+        clock = SimpleNamespace(monotonic=lambda: self.now, perf_counter=time.perf_counter, sleep=time.sleep)
+        monkeypatch.setattr("agent_tts.engine.qwen3.engine.time", clock)
 
 
 class TestALiveTextForAReference:
@@ -325,7 +325,7 @@ class TestALiveTextForAReference:
         made_at = None
         outputs = self.heard(cloned, start_of(0, bob()))
         for number, word in enumerate(words):
-            outputs += self.heard(cloned, appended(0, f"{' ' if number else ''}{word}"), steps=3)
+            outputs += self.heard(cloned, *appended(0, f"{' ' if number else ''}{word}"), steps=3)
             if any(isinstance(one, Audio) for one in outputs):
                 made_at = clock.now
                 break
@@ -336,7 +336,7 @@ class TestALiveTextForAReference:
 
     def test_is_spoken_up_to_its_mark_after_a_pause_of_200_ms(self, cloned: Qwen3Engine, clock: Clock) -> None:
         text = "Wait\N{HORIZONTAL ELLIPSIS}"
-        outputs = self.heard(cloned, start_of(0, bob()), appended(0, text))
+        outputs = self.heard(cloned, start_of(0, bob()), *appended(0, text))
         clock.now += 0.19
         outputs += self.heard(cloned)
         assert not any(isinstance(one, Audio | Starved) for one in outputs)
@@ -347,7 +347,7 @@ class TestALiveTextForAReference:
         assert pcm_of(outputs) == speak(cloned, text, options=bob()).pcm.tobytes()
 
     def test_half_a_word_waits(self, cloned: Qwen3Engine, clock: Clock) -> None:
-        outputs = self.heard(cloned, start_of(0, bob()), appended(0, "unbeliev"))
+        outputs = self.heard(cloned, start_of(0, bob()), *appended(0, "unbeliev"))
         clock.now += 1
         assert {type(one) for one in outputs + self.heard(cloned)} == {Starved}
         cloned.step([Cancel(0)], [])
@@ -361,9 +361,9 @@ class TestALiveTextForAReference:
         (item,) = model.create_voice_clone_prompt((clips.clip(24_000).numpy(), 24_000), "a")
         item.ref_code = torch.from_numpy(arrays["codes"].astype(np.int64))
         item.ref_spk_embedding = torch.from_numpy(vector)
-        outputs = self.heard(cloned, start_of(0, bob()), appended(0, "Well, fine. Now, let me look"))
+        outputs = self.heard(cloned, start_of(0, bob()), *appended(0, "Well, fine. Now, let me look"))
         clock.now += 10
-        outputs += self.heard(cloned, appended(0, " at it", last=True))
+        outputs += self.heard(cloned, *appended(0, " at it", last=True))
         assert isinstance(outputs[-1], Finished)
         expected = []
         for piece in ("Well, fine.", "Now,", "let me look at it"):
@@ -387,10 +387,10 @@ class TestALiveTextForAReference:
         monkeypatch.setattr("agent_tts.engine.qwen3.row.SPLIT_S", 0.1)
         runner = cloned._models[0].runner
         monkeypatch.setattr(runner, "launch", scaled(runner.launch, iter([0.0])))
-        outputs = self.heard(cloned, start_of(0, bob()), appended(0, "Well, fine. Now, he"))
+        outputs = self.heard(cloned, start_of(0, bob()), *appended(0, "Well, fine. Now, he"))
         (row,) = cloned._slots.requests()
         assert row._plays_until - clock.now == pytest.approx(0.08 * len(pcm_of(outputs)) / 3_840)
-        assert self.heard(cloned, appended(0, "re it comes. And th")) == []
+        assert self.heard(cloned, *appended(0, "re it comes. And th")) == []
         clock.now = row._plays_until - 0.09
         self.heard(cloned, steps=1)
         assert [segment.text for segment in row.feed.segments] == ["Now, here it comes.", "And"]
@@ -400,7 +400,7 @@ class TestALiveTextForAReference:
     def test_goes_on_by_the_time_that_the_speech_takes_at_its_speed(
         self, cloned: Qwen3Engine, clock: Clock, speed: float
     ) -> None:
-        self.heard(cloned, start_of(0, replace(bob(), speed=speed)), appended(0, "Well, fine. Now, he"))
+        self.heard(cloned, start_of(0, replace(bob(), speed=speed)), *appended(0, "Well, fine. Now, he"))
         (row,) = cloned._slots.requests()
         assert row.outlet
         assert (row._plays_until - clock.now) * 24_000 == pytest.approx(row.outlet.samples, abs=1_200)
@@ -421,7 +421,7 @@ class TestALiveTextForAReference:
 
     def test_is_read_to_its_end_in_whole_mode(self, cloned: Qwen3Engine, clock: Clock) -> None:
         options = replace(bob(), text_mode="whole")
-        outputs = self.heard(cloned, start_of(0, options), appended(0, "Well, fine. Now, let me look at it"))
+        outputs = self.heard(cloned, start_of(0, options), *appended(0, "Well, fine. Now, let me look at it"))
         clock.now += 1
         assert {type(one) for one in outputs + self.heard(cloned)} == {Starved}
         cloned.step([Cancel(0)], [])
@@ -793,7 +793,7 @@ def test_a_flush_is_answered_after_all_text_before_it(ryan: Qwen3Engine) -> None
     flushed = [index for index, one in enumerate(spoken.outputs) if isinstance(one, Flushed)]
     before = [one for one in spoken.outputs[: flushed[0]] if isinstance(one, Audio)]
     assert len(flushed) == 3
-    assert b"".join(one.pcm for one in before) == alone.pcm.tobytes()
+    assert b"".join(one.payload for one in before) == alone.pcm.tobytes()
     assert isinstance(spoken.outputs[-1], Finished)
 
 
@@ -805,7 +805,7 @@ def test_a_pause_is_exact_silence_between_two_prompts(ryan: Qwen3Engine) -> None
     assert np.array_equal(paused.pcm, np.concatenate(expected))
     assert {len(frame) for frame in paused.frames[:-1]} == {3_840}
     assert isinstance(paused.outputs[-1], Finished)
-    assert not paused.outputs[-1].length
+    assert paused.outputs[-1].reason == "end"
 
 
 @pytest.mark.parametrize(
@@ -842,7 +842,7 @@ def test_another_speed_gives_the_same_speech_with_scaled_duration(
     spoken = speak(ryan, TEXT, options=replace(RYAN, speed=speed))
     assert 0 <= len(spoken.pcm) - round(len(alone.pcm) / speed) < 1_200  # it ends loud
     assert {len(frame) for frame in spoken.frames[:-1]} == {3_840}
-    assert spoken.kinds == ["Frame"] * len(spoken.frames) + ["Done"]
+    assert spoken.kinds == ["Audio"] * len(spoken.frames) + ["end"]
     assert np.array_equal(speak(ryan, *TEXT, options=replace(RYAN, speed=speed)).pcm, spoken.pcm)
 
 
@@ -864,7 +864,7 @@ def test_a_row_at_another_speed_outputs_all_audio_when_its_text_runs_out(ryan: Q
 @pytest.mark.parametrize("text", ["", " ", "\n \n", "\x07", "...", "?! “—” …", "。」"])
 def test_a_text_without_words_ends_without_audio(ryan: Qwen3Engine, text: str) -> None:
     spoken = speak(ryan, text, FLUSH, text, options=RYAN)
-    assert spoken.kinds == ["Flushed", "Done"]
+    assert spoken.kinds == ["Flushed", "end"]
 
 
 Launch = Callable[..., LaunchedStep | None]
@@ -919,7 +919,7 @@ def test_a_long_text_is_read_while_it_is_spoken(ryan: Qwen3Engine, monkeypatch: 
     monkeypatch.setattr("agent_tts.engine.slots.READ_CHARS", 30)
     sentence = "One of many words. "
     whole = speak(ryan, sentence * 3, options=RYAN)
-    outputs = ryan.step([start_of(0, RYAN), *(appended(0, sentence) for _ in range(2))], [0])
+    outputs = ryan.step([start_of(0, RYAN), *appended(0, sentence), *appended(0, sentence)], [0])
     for _ in range(3):
         outputs += ryan.step([], [0])
     (row,) = ryan._slots.requests()
@@ -940,13 +940,13 @@ def test_a_step_reads_texts_for_a_limited_time_and_all_rows_in_turn(
         monkeypatch.setattr("agent_tts.engine.qwen3.engine.time", clock)
         monkeypatch.setattr("agent_tts.engine.qwen3.engine.READ_S", READ_S)
         starts = [start_of(slot, RYAN) for slot in range(8)]
-        texts = [appended(slot, "\0" * 10 * READ_CHARS) for slot in range(7)]
+        texts = [text for slot in range(7) for text in appended(slot, "\0" * 10 * READ_CHARS)]
         made.step([*starts, *texts, *appended(7, "Hello there. " * 20)], range(8))
-        unread = [sum(len(chunk.text) for chunk in row.feed._unread) for row in made._slots.requests()]
+        unread = [sum(len(text) for text, _ in row.feed._unread) for row in made._slots.requests()]
         assert 0 < sum(left < 10 * READ_CHARS for left in unread[:7]) <= 4
         outputs = [output for _ in range(8) for output in made.step([], range(8))]
         assert any(isinstance(output, Audio) and output.id == 7 for output in outputs)
-        left = [sum(len(chunk.text) for chunk in row.feed._unread) for row in made._slots.requests()][:7]
+        left = [sum(len(text) for text, _ in row.feed._unread) for row in made._slots.requests()][:7]
         assert max(left) - min(left) <= READ_CHARS
 
 
@@ -990,10 +990,10 @@ class TestOverlappedSteps:
                 assert ryan.next_step_in_s() is None
             ryan.step([start_of(0, SpeechOptions("sohee", seed=1)), *appended(0, "Something else entirely.")], [0])
             ryan.step([], [0])
-            outputs = ryan.step([Cancel(0), start_of(0, RYAN), *appended(0, TEXT, last=True)], [0])
+            outputs = ryan.step([Cancel(0), start_of(1, RYAN), *appended(1, TEXT, last=True)], [1])
             while not outputs or not isinstance(outputs[-1], Finished):
-                outputs += ryan.step([], [0])
-        assert {output.epoch for output in outputs} == {100}
+                outputs += ryan.step([], [1])
+        assert {output.id for output in outputs} == {1}
         assert b"".join(output.payload for output in outputs if isinstance(output, Audio)) == alone.pcm.tobytes()
 
     def test_a_finished_step_is_collected_at_once(self, ryan: Qwen3Engine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -1032,7 +1032,7 @@ class TestAPieceThatFails:
         with engine(checkpoint("custom_voice"), slots=1, max_model_len=1_024) as endless:
             spoken = speak(endless, *FAULTY, options=RYAN)
         assert spoken.outputs[-1] == Finished(0, "end", ("overrun",))
-        assert [kind for kind in spoken.kinds if kind != "Frame"] == ["Flushed", "Done"]
+        assert [kind for kind in spoken.kinds if kind != "Audio"] == ["Flushed", "end"]
         first, both = seconds_at_flushes(spoken)
         text = nominal_frames(FAULTY[0] or "", "en") * 0.08
         assert text < first < 1.5 * text + 1.5

@@ -12,6 +12,7 @@ from agent_tts.bench.checkpoint_config import write_tokenizer
 from agent_tts.directives import Language, Pause, Prosody, Say, Style
 from agent_tts.engine.qwen3.delivery import Manner
 from agent_tts.engine.qwen3.segment_feed import FIRST_WORDS, SEGMENT_TOKENS, SegmentFeed
+from agent_tts.messages import Append, End, Flush, StepCommand
 from agent_tts.options import EngineOptions
 from agent_tts.text.directives import ABILITIES, Directives
 from agent_tts.text.tokens import TokenFeed, Tokenizer
@@ -25,34 +26,43 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
     return Tokenizer.load(folder)
 
 
+def take_all(feed: SegmentFeed, commands: list[StepCommand], *, reads: bool = False) -> None:
+    """Take text and what follows it; `reads`: and read it at once."""
+    for command in commands:
+        assert isinstance(command, Append | Flush | End)
+        feed.take(command)
+    while reads and feed._unread:
+        feed._read(*feed.next_chunk(0.0))
+
+
 Spoken = list[tuple[list[int], int]]  # of each segment: its tokens, and the number of flushes after it
 
 
 def segments(tokenizer: Tokenizer, parts: Sequence[str | None], *, clean: bool = False) -> Spoken:
     """The segments of a text given in parts; None is a flush. Tokens are taken as soon as they exist."""
-    feed = SegmentFeed(start_of(0, EngineOptions(clean=clean)), TokenFeed(tokenizer))
+    feed = SegmentFeed(start_of(0, EngineOptions(clean=clean)), 0, TokenFeed(tokenizer))
     taken: list[int] = []
     spoken: Spoken = []
 
     def take() -> None:
         nonlocal taken
         while True:
-            feed.read()
+            feed.read(0.0)
             if not feed.segments:
                 return
             segment = feed.segments[0]
             taken += segment.tokens
             segment.tokens.clear()
             if segment.complete:
-                spoken.append((taken, feed.segments.popleft().flushes))
+                spoken.append((taken, len(feed.segments.popleft().flushes)))
                 taken = []
             elif feed.dry:
                 return
 
     for part in parts:
-        feed.take_text(appended(0, part or "", flush=part is None))
+        take_all(feed, appended(0, part or "", flush=part is None))
         take()
-    feed.take_text(appended(0, "", last=True))
+    take_all(feed, appended(0, "", last=True))
     take()
     assert not feed.segments
     return spoken
@@ -77,13 +87,13 @@ Shape = list[tuple[list[int], Manner, int, bool]]
 def shaped(tokenizer: Tokenizer, parts: Sequence[Piece]) -> Shape:
     """The segments with something to speak or a pause: their tokens and manners, the pauses and seams after them."""
     directives = Directives(ABILITIES, {"de": "de"})
-    feed = SegmentFeed(start_of(0, EngineOptions(clean=False)), TokenFeed(tokenizer), directives=directives)
+    feed = SegmentFeed(start_of(0, EngineOptions(clean=False)), 0, TokenFeed(tokenizer), directives=directives)
     for part in parts:
-        feed.take_text(add(0, part, last=False))
-    feed.take_text(appended(0, "", last=True))
+        take_all(feed, add(0, part, last=False))
+    take_all(feed, appended(0, "", last=True))
     spoken: Shape = []
     while True:
-        feed.read()
+        feed.read(0.0)
         if not feed.segments:
             return spoken
         if feed.segments[0].complete:
@@ -125,11 +135,11 @@ def texts(feed: SegmentFeed) -> list[str]:
 
 def reading(tokenizer: Tokenizer, *parts: str, limit: int = SEGMENT_TOKENS, last: bool = False) -> SegmentFeed:
     """A feed that has read the text."""
-    feed = SegmentFeed(start_of(0, EngineOptions(clean=False)), TokenFeed(tokenizer), limit=limit)
+    feed = SegmentFeed(start_of(0, EngineOptions(clean=False)), 0, TokenFeed(tokenizer), limit=limit)
     for part in parts:
-        feed._read(appended(0, part))
+        take_all(feed, appended(0, part), reads=True)
     if last:
-        feed._read(appended(0, "", last=True))
+        take_all(feed, appended(0, "", last=True), reads=True)
     return feed
 
 
@@ -188,7 +198,7 @@ class TestASegmentThatEndsBeforeItsTime:
         feed = reading(tokenizer, *text)
         assert feed.can_split(paused=False)
         feed.split(paused=False)
-        feed._read(appended(0, " k.", last=True))
+        take_all(feed, appended(0, " k.", last=True), reads=True)
         assert [segment.tokens for segment in feed.segments] == [
             tokenizer.encode(spoken),
             tokenizer.encode(f"{rest} k."),
@@ -225,9 +235,9 @@ class TestASegmentThatEndsBeforeItsTime:
 
 
 def test_a_long_text_is_read_in_chunks(tokenizer: Tokenizer) -> None:
-    feed = SegmentFeed(start_of(0, EngineOptions()), TokenFeed(tokenizer))
-    feed.take_text(appended(0, "word " * 4_000, last=True))
-    feed.read()
+    feed = SegmentFeed(start_of(0, EngineOptions()), 0, TokenFeed(tokenizer))
+    take_all(feed, appended(0, "word " * 4_000, last=True))
+    feed.read(0.0)
     assert 0 < len(feed.segments[0].tokens) < 1_000
     assert not feed.dry
 
@@ -255,18 +265,18 @@ def test_pauses_and_flushes_keep_their_order(
     tokenizer: Tokenizer, parts: list[Piece], expected: list[object], at_once: bool
 ) -> None:
     """Whether segments are spoken at once or later."""
-    feed = SegmentFeed(start_of(0, EngineOptions()), TokenFeed(tokenizer))
+    feed = SegmentFeed(start_of(0, EngineOptions()), 0, TokenFeed(tokenizer))
     found: list[object] = []
 
     def speak() -> None:
         while feed.segments and feed.segments[0].complete:
             segment = feed.segments.popleft()
-            found.extend([*[1_000] * (segment.rest_ms // 1_000), *["flush"] * segment.flushes])
+            found.extend([*[1_000] * (segment.rest_ms // 1_000), *["flush"] * len(segment.flushes)])
 
     for part in parts:
-        feed._read(add(0, part, last=False))
+        take_all(feed, add(0, part, last=False), reads=True)
         if not at_once:
             speak()
-    feed._read(appended(0, "", last=True))
+    take_all(feed, appended(0, "", last=True), reads=True)
     speak()
     assert found == expected

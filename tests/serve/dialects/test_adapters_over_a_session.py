@@ -45,7 +45,7 @@ class Clocked:
         self.loop = create_loop(CONFIG, lambda: self.now)
         self.on_events = on_events
 
-    def send(self, command: EngineCommand) -> None:
+    def send(self, command: EngineCommand, *, waits: bool = False) -> None:
         self.loop.submit(command)
 
     def turn(self) -> None:

@@ -129,25 +129,25 @@ def test_the_end_stretches_estimates_to_the_real_audio() -> None:
 def test_aligned_times_are_sent_as_whole_tokens_of_the_text() -> None:
     timeline = WordTimeline(aligned=True)
     assert told(timeline, "Pay 3.14 — now!") == []
-    pieces = [Word(0, 3, 50, 300), Word(4, 5, 300, 500), Word(6, 8, 500, 900)]
+    pieces = [Word("", 50, 300, 0, 3), Word("", 300, 500, 4, 5), Word("", 500, 900, 6, 8)]
     assert timeline.align(pieces) == [Word("Pay", 50, 300, 0, 3), Word("3.14", 300, 900, 4, 8)]
-    dash, now = timeline.align([Word(11, 14, 900, 1_200)])
+    dash, now = timeline.align([Word("", 900, 1_200, 11, 14)])
     assert (dash, now) == (Word("—", 900, 900, 9, 10), Word("now!", 900, 1_200, 11, 15))
 
 
 def test_unspoken_words_come_with_the_end() -> None:
     timeline = WordTimeline(aligned=True)
     told(timeline, "Great! 😀")
-    timeline.align([Word(0, 5, 0, 400)])
+    timeline.align([Word("", 0, 400, 0, 5)])
     assert timeline.finish(500) == [Word("😀", 400, 400, 7, 8)]
 
 
 def test_an_unfinished_token_is_sent_when_it_is_complete() -> None:
     timeline = WordTimeline(aligned=True)
     timeline.append("你好，世")
-    assert timeline.align([Word(0, 2, 0, 400)]) == []
+    assert timeline.align([Word("", 0, 400, 0, 2)]) == []
     timeline.append("界 ")
-    assert timeline.align([Word(3, 5, 400, 900)]) == [Word("你好，世界", 0, 900, 0, 5)]
+    assert timeline.align([Word("", 400, 900, 3, 5)]) == [Word("你好，世界", 0, 900, 0, 5)]
     assert timeline.split(400)[0] == "你好，"
 
 
@@ -243,7 +243,7 @@ def test_the_engines_own_times_do_not_settle() -> None:
     timeline = WordTimeline(aligned=True)
     told(timeline, "Hello there")
     hear(timeline, audio((800, 9_000)))
-    timeline.align([Word(0, 5, 0, 400), Word(6, 11, 400, 800)])
+    timeline.align([Word("", 0, 400, 0, 5), Word("", 400, 800, 6, 11)])
     timeline.finish(800)
     assert timeline.settle() == []
 
@@ -297,7 +297,7 @@ def test_half_of_a_word_that_is_said_in_another_way_is_not_heard() -> None:
     timeline.direct(Say("W3C", "World Wide Web Consortium"))
     timeline.append(", now")
     times = [(0, 2, 0), (3, 4, 100), (3, 4, 200), (4, 5, 300), (5, 6, 400), (8, 11, 500)]
-    timeline.align([Word(start, end, ms, ms + 100) for start, end, ms in times])
+    timeline.align([Word("", ms, ms + 100, start, end) for start, end, ms in times])
     assert timeline.split(380) == ("By ", "W3C, now")
     assert timeline.split(480) == ("By W3C,", " now")
 
@@ -305,8 +305,8 @@ def test_half_of_a_word_that_is_said_in_another_way_is_not_heard() -> None:
 def test_a_number_spoken_in_parts_is_sent_when_all_its_times_are_known() -> None:
     timeline = WordTimeline(aligned=True)
     told(timeline, "is $5.50. Yes")
-    assert [word.word for word in timeline.align([Word(0, 2, 0, 100), Word(3, 5, 100, 300)])] == ["is"]
-    assert timeline.align([Word(5, 8, 300, 900)]) == [Word("$5.50.", 100, 900, 3, 9)]
+    assert [word.word for word in timeline.align([Word("", 0, 100, 0, 2), Word("", 100, 300, 3, 5)])] == ["is"]
+    assert timeline.align([Word("", 300, 900, 5, 8)]) == [Word("$5.50.", 100, 900, 3, 9)]
 
 
 def test_words_are_not_tracked_by_the_garbage_collector() -> None:
