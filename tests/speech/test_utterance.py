@@ -51,7 +51,7 @@ class Bench:
         lexicons = (Lexicon.of(lexicon),) if lexicon else ()
         self.now = 0.0
         listener = Listener(output=output or OutputFormat(), words=words, context_id="c", clock=lambda: self.now)
-        self.utterance = Utterance(Resolved(EngineOptions("en"), None, lexicons, True), info, window, 0, listener)
+        self.utterance = Utterance(Resolved(EngineOptions(language="en"), None, lexicons, True), info, window, 0, listener)
         self.utterance.settle(7, 0, self._send)
 
     def _send(self, command: EngineCommand, *, waits: bool = False) -> None:
@@ -64,7 +64,10 @@ class Bench:
     def hear(self, *events: RequestEvent) -> list[Told]:
         """The listener's events after these events of the engine."""
         self.deliver(*events)
-        return [*iter(self.utterance.poll, None)]
+        told: list[Told] = []
+        while (event := self.utterance.poll()) is not None:
+            told.append(event)
+        return told
 
     def write(self, text: str) -> list[Told]:
         """The listener's events after this text."""
