@@ -81,7 +81,7 @@ atheris: $(VENV)/fuzz ## coverage-guided fuzzing (SECONDS=30 for each parser); f
 		$(BIN)/python -m tests.fuzz.atheris_run $$target -max_total_time=$(SECONDS) || exit 1; \
 	done
 
-slow: $(VENV)/dev ## the model against its reference at the released sizes: 8 GB of memory, some minutes
+slow: $(VENV)/dev ## what takes long, such as the model against its reference at the released sizes: 8 GB of memory, some minutes
 	$(BIN)/python -m pytest -m slow $(ARGS)
 
 compile-all: $(VENV)/dev ## compile every variant of the kernels for all GPUs, without a GPU: 30 minutes of one core (ARGS="--help")

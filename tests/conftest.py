@@ -1,8 +1,10 @@
-"""The leak gate: a test that leaves a task, thread, child process or file descriptor behind fails."""
+"""The gates: a test that leaves a task, thread, child process or file descriptor behind fails, and so does too much
+memory."""
 
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import functools
 import gc
 import inspect
@@ -42,6 +44,12 @@ OUTSIDE = {"os.fork", "os.posix_spawn", "socket.bind", "socket.connect", "subpro
 # Wait for executor threads and closing sockets, s.
 GRACE_S = 2.0
 
+# The most memory that a process of tests may have had, MB; and the size from which memory is the system's again when it
+# is freed, bytes: the C library would keep it for blocks of other sizes.
+MOST_MB = 1_500
+MAPPED_BYTES = 1 << 20
+_M_MMAP_THRESHOLD = -3
+
 # Run kernels without a GPU: triton interprets them if this is set before its first import, by a folder's conftest.
 # To ask torch takes 2 s, also in the process that only hands out tests.
 if not any(Path("/dev").glob("nvidia[0-9]*")):
@@ -53,6 +61,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 def pytest_configure() -> None:
     gc.disable()  # until all is collected: what is imported stays
+    if sys.platform == "linux":
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, MAPPED_BYTES)
     asyncio.set_event_loop_policy(virtual_time.Policy())
     # Without this every httpx client would read all root certificates, which takes 30 ms.
     cached = functools.cache(lambda certificates, *args, **options: create_ssl_context(*args, **options))
@@ -133,6 +143,16 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         return (yield)
     finally:
         _guard.test = None
+
+
+@pytest.fixture(scope="session", autouse=True)
+def bounded_memory() -> Iterator[None]:
+    """The process has never had more than `MOST_MB`; a machine has one for each core, and one more."""
+    yield
+    status = Path("/proc/self/status")
+    found = re.search(r"^VmHWM:\s*(\d+) kB", status.read_text(), re.MULTILINE) if status.exists() else None
+    most_mb = int(found[1]) // 1_024 if found else 0
+    assert most_mb <= MOST_MB, f"the tests of this process took {most_mb} MB at most, of {MOST_MB} that are allowed"
 
 
 @pytest.fixture(autouse=True)

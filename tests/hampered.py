@@ -10,8 +10,8 @@ from contextlib import asynccontextmanager
 
 from tests.cli.process import environment
 
-START_S = 30.0
-STOP_S = 20.0
+START_S = 60.0
+STOP_S = 30.0
 PIPE_BYTES = 4_096  # the least that Linux allows
 
 
@@ -38,9 +38,8 @@ async def hampered_node(*flags: str, files: int | None = None) -> AsyncIterator[
     os.close(writer)
     try:
         yield await asyncio.wait_for(asyncio.to_thread(_address, reader), START_S), process
-        if process.returncode is None:
-            process.terminate()
-        await asyncio.wait_for(process.wait(), STOP_S)
+        process.terminate()
+        assert await asyncio.wait_for(process.wait(), STOP_S) == 0
     finally:
         if process.returncode is None:
             process.kill()

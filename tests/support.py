@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, closing
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from fastapi import FastAPI
+from loguru import logger
 from numpy.typing import NDArray
 
 from agent_tts.config.settings import Settings
@@ -123,6 +124,17 @@ async def running_app(app: FastAPI) -> AsyncIterator[RunningNode]:
         finally:
             server.should_exit = True
             await task
+
+
+@contextmanager
+def logged(level: str = "WARNING", **options: Any) -> Iterator[list[str]]:
+    """The lines that are logged in the block. `options` are loguru's."""
+    lines: list[str] = []
+    sink = logger.add(lines.append, level=level, format="{message}", **options)
+    try:
+        yield lines
+    finally:
+        logger.remove(sink)
 
 
 async def until(condition: Callable[[], bool], timeout_s: float = 5.0) -> None:

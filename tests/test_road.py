@@ -49,7 +49,7 @@ class Piped(EngineConnection, asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self.feed(data)
 
-    def _break(self, why: str) -> None:
+    def _broken(self, why: str) -> None:
         raise AssertionError(why)
 
 
@@ -162,7 +162,7 @@ class Trace:
             yield
         finally:
             sys.setprofile(None)
-            threading.setprofile(None)  # type: ignore[arg-type]
+            threading.setprofile(None)
 
 
 @asynccontextmanager

@@ -43,7 +43,7 @@ LAYERS = {
 
 # What is around the core, and may import all of it; and the files at the top that the core may import.
 SURROUNDINGS = {"agent", "bench", "cli", "client", "cluster", "doctor", "integrations"}
-TOP = {"directives", "engine_info", "errors", "events", "forecast", "messages", "options"}
+TOP = {"directives", "engine_info", "errors", "forecast", "messages", "options"}
 ENTRANCES = {"__init__", "__main__", "livekit", "pipecat"}
 
 # The rooms of `serve/`, and the files between them: each imports only what stands before it.

@@ -1,13 +1,14 @@
-"""Two nodes as processes behind one address, of which a test kills the first."""
+"""Two nodes behind one address, of which a test kills the first: as processes, or in this event loop."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 from tests.node_process import RunningProcess, running_process
+from tests.support import running_node
 
 # About 5 s.
 TEXT = "One two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen."
@@ -20,8 +21,15 @@ async def two_nodes(folder: Path, *flags: str) -> AsyncIterator[tuple[RunningPro
     for each in folders:
         each.mkdir()
     with running_process(folders[0], *flags) as first, running_process(folders[1], *flags) as second:
-        async with balancer(first.url, second.url) as url:
-            yield first, second, url
+        async with balancer(first.url, second.url) as balanced:
+            yield first, second, balanced.url
+
+
+@asynccontextmanager
+async def two_nodes_in_this_loop() -> AsyncIterator[Balancer]:
+    """The load balancer of two nodes. The loss of one is `Balancer.lose`, which is all that a client sees of it."""
+    async with running_node() as first, running_node() as second, balancer(first.url, second.url) as balanced:
+        yield balanced
 
 
 def kill(node: RunningProcess) -> None:
@@ -29,12 +37,46 @@ def kill(node: RunningProcess) -> None:
     node.process.wait()
 
 
-@asynccontextmanager
-async def balancer(*nodes: str) -> AsyncIterator[str]:
-    """The url of a port whose connections go to the first of these nodes that takes them."""
-    tasks: set[asyncio.Task[None]] = set()
+class Balancer:
+    """A port whose connections go to the first of some nodes that takes them."""
 
-    async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, nodes: Sequence[str]) -> None:
+        self.url = ""
+        # Their addresses, without those that are lost.
+        self._nodes = list(nodes)
+        # The sides of each connection, by its node.
+        self._open: dict[str, list[asyncio.StreamWriter]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def lose(self) -> str:
+        """The first node is gone: its connections are reset, and no other one reaches it. Returns its address."""
+        gone = self._nodes.pop(0)
+        for writer in self._open.pop(gone, []):
+            writer.transport.abort()
+        return gone
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Copy a connection to and from a node, in both directions."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        try:
+            for node in list(self._nodes):
+                host, port = node.rpartition("/")[2].split(":")
+                try:
+                    there, back = await asyncio.open_connection(host, int(port))
+                except OSError:
+                    continue
+                self._open.setdefault(node, []).extend((writer, back))
+                await asyncio.gather(self._copy(reader, back), self._copy(there, writer))
+                return
+        except asyncio.CancelledError:
+            pass
+        finally:
+            writer.close()
+            self._tasks.discard(task)
+
+    async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while data := await reader.read(65_536):
                 writer.write(data)
@@ -44,30 +86,20 @@ async def balancer(*nodes: str) -> AsyncIterator[str]:
         finally:
             writer.close()
 
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        tasks.add(task)
-        try:
-            for node in nodes:
-                host, port = node.rpartition("/")[2].split(":")
-                try:
-                    there, back = await asyncio.open_connection(host, int(port))
-                except OSError:
-                    continue
-                await asyncio.gather(copy(reader, back), copy(there, writer))
-                return
-        except asyncio.CancelledError:
-            pass
-        finally:
-            writer.close()
-            tasks.discard(task)
+    async def close(self) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+
+@asynccontextmanager
+async def balancer(*nodes: str) -> AsyncIterator[Balancer]:
+    """A running load balancer."""
+    made = Balancer(nodes)
+    server = await asyncio.start_server(made.serve, "127.0.0.1", 0)
+    made.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     try:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        yield made
     finally:
         server.close()
-        for task in list(tasks):
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await made.close()

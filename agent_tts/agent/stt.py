@@ -20,7 +20,7 @@ from pipecat.utils.time import time_now_iso8601
 
 from agent_tts.config.settings import AgentStt
 from agent_tts.errors import SettingsError
-from agent_tts.system.records import data_folder
+from agent_tts.system.records import user_data_folder
 
 PROGRESS_S = 1.0  # between two updates of a download's progress
 SCRIPTED_LATENCY_S = 0.1  # an upper bound; Pipecat waits that long for a transcript
@@ -169,7 +169,7 @@ def _local(settings: AgentStt) -> Path | None:
 
 def _folder(settings: AgentStt) -> Path:
     """Where a model of this name is downloaded to."""
-    base = Path(settings.folder).expanduser() if settings.folder else data_folder() / "whisper"
+    base = Path(settings.folder).expanduser() if settings.folder else user_data_folder() / "whisper"
     return base / settings.model.replace("/", "--").lstrip(".")
 
 

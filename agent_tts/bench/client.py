@@ -54,7 +54,7 @@ class Caller:
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
         self._http = httpx.AsyncClient(base_url=urls.get("http", ""), headers=headers, timeout=OPEN_S, limits=limits)
         self._numbers = itertools.count()
-        # Of all calls that have begun.
+        # The samples of all calls that have begun.
         self.samples: list[CallSample] = []
 
     async def connect(self, peers: int) -> None:
@@ -115,10 +115,12 @@ class Caller:
 
     async def _chain(self, number: int, place: int) -> None:
         for call in self._scenario.chain(number):
-            await _until(self._start + call.after_s)
-            if time.monotonic() >= self._start + self._scenario.end_s:
+            due = self._start + call.after_s
+            await _until(due)
+            now = max(due, time.monotonic())  # a sleep may end a moment early, which is before the measurement
+            if now >= self._start + self._scenario.end_s:
                 return
-            sample = await self.speak(call, time.monotonic(), number, place)
+            sample = await self.speak(call, now, number, place)
             if self._scenario.once:
                 return
             if sample.error is not None:

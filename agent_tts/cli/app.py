@@ -30,6 +30,7 @@ from agent_tts.cli.options import (
     TryFlags,
     Url,
     command,
+    command_of,
     settings_of,
     speech_options,
 )
@@ -71,8 +72,7 @@ def root(
         raise typer.Exit
 
 
-@app.command()
-@command
+@command_of(app)
 def serve(context: typer.Context, node: NodeFlags = NODE, configuration: ConfigFlags = CONFIG) -> None:
     """Run a node: WebSocket, WebRTC, HTTP and a web page on one port.
 
@@ -88,8 +88,7 @@ def serve(context: typer.Context, node: NodeFlags = NODE, configuration: ConfigF
     raise typer.Exit(run(configuration.config, settings_of(context), configuration.print_config))
 
 
-@app.command()
-@command
+@command_of(app)
 def agent(
     context: typer.Context,
     node: NodeFlags = NODE,
@@ -111,8 +110,7 @@ def agent(
     raise typer.Exit(run(configuration.config, settings_of(context), configuration.print_config, AGENT))
 
 
-@app.command()
-@command
+@command_of(app)
 def say(
     context: typer.Context,
     text: Annotated[str, typer.Argument(help="The text; - speaks stdin as it arrives.")],
@@ -146,8 +144,7 @@ def say(
     speak(text, options, output=output, play=play, url=url, key=key, flags=flags, quiet=quiet)
 
 
-@app.command()
-@command
+@command_of(app, run="agent_tts.cli.detect:run")
 def detect(
     file: Annotated[Path, typer.Argument(help="An audio file.")],
     watermark: Annotated[
@@ -158,13 +155,9 @@ def detect(
     key: Key = None,
 ) -> None:
     """Tell whether an audio file is speech of a node: by its comment and its watermark."""
-    from agent_tts.cli.detect import run
-
-    run(file, watermark, url, key, as_json=as_json)
 
 
-@app.command()
-@command
+@command_of(app)
 def wyoming(
     uri: Annotated[str, typer.Option(help="Where to listen for Home Assistant.")] = "tcp://127.0.0.1:10200",
     url: Annotated[
@@ -183,8 +176,7 @@ def wyoming(
     serve_wyoming(uri, Target(http_url(url), key))
 
 
-@app.command()
-@command
+@command_of(app)
 def doctor(
     context: typer.Context,
     host: Host = None,
@@ -205,8 +197,7 @@ def doctor(
     raise typer.Exit(examine(config, settings_of(context), json_))
 
 
-@app.command("compile")
-@command
+@command_of(app, "compile")
 def compile_(
     context: typer.Context,
     arch: Annotated[
@@ -237,8 +228,7 @@ def compile_(
     raise typer.Exit(compile_kernels(arch, size, model or [], folder, config, settings_of(context)))
 
 
-@app.command()
-@command
+@command_of(app)
 def health(
     ready: Annotated[bool, typer.Option("--ready", help="Whether it accepts speech; not while it drains.")] = False,
     url: Annotated[str | None, typer.Option(help="A running node: http(s)://, ws(s):// or host:port.")] = None,
@@ -282,8 +272,7 @@ def bare(context: typer.Context, flags: ListFlags = LIST) -> None:
         _list(context, flags)
 
 
-@voices.command("list")
-@command
+@command_of(voices, "list")
 def list_(context: typer.Context, flags: ListFlags = LIST) -> None:
     """List the voices of a running node (--url) or of the engine of this machine."""
     _list(context, flags)
@@ -295,20 +284,15 @@ def _list(context: typer.Context, flags: ListFlags) -> None:
     list_all(flags, settings_of(context))
 
 
-@voices.command()
-@command
+@command_of(voices, run="agent_tts.cli.voices:add")
 def add(name: Name, flags: AddFlags = ADD) -> None:
     """Add a voice of your own to a running node (--url) or to the library of this machine.
 
     A clone needs a Base model: --model, or qwen3.models in the settings.
     """
-    from agent_tts.cli.voices import add as add_voice
-
-    add_voice(name, flags)
 
 
-@voices.command()
-@command
+@command_of(voices, run="agent_tts.cli.voices:show")
 def show(
     name: Name,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, like /v1/audio/voices/NAME.")] = False,
@@ -316,22 +300,14 @@ def show(
     key: Key = None,
 ) -> None:
     """Show a voice of a running node (--url) or of the library of this machine; of a clone also who consented."""
-    from agent_tts.cli.voices import show as show_voice
-
-    show_voice(name, url, key, as_json=as_json)
 
 
-@voices.command()
-@command
+@command_of(voices, run="agent_tts.cli.voices:delete")
 def delete(name: Name, url: Url = None, key: Key = None) -> None:
     """Delete a voice of your own from a running node (--url) or from the library of this machine."""
-    from agent_tts.cli.voices import delete as delete_voice
-
-    delete_voice(name, url, key)
 
 
-@voices.command("lexicon")
-@command
+@command_of(voices, "lexicon", run="agent_tts.cli.voices:lexicon")
 def voice_lexicon(
     name: Name,
     file: Annotated[Path | None, typer.Argument(help="W3C PLS, or a mapping in YAML or JSON.")] = None,
@@ -340,26 +316,18 @@ def voice_lexicon(
     key: Key = None,
 ) -> None:
     """Set how words are said in a voice of your own, from FILE; without one: print it, as JSON."""
-    from agent_tts.cli.voices import lexicon as of_voice
-
-    of_voice(name, file, clear=clear, url=url, key=key)
 
 
-@voices.command("adapter")
-@command
+@command_of(voices, "adapter", run="agent_tts.cli.voices:adapter")
 def voice_adapter(
     name: Name,
     folder: Annotated[Path | None, typer.Argument(help="What PEFT saved: adapter_config.json and safetensors.")] = None,
     clear: Annotated[bool, typer.Option("--clear", help="Remove it.")] = False,
 ) -> None:
     """Speak a clone of this machine's library by the LoRA adapter in FOLDER, on nodes with qwen3.adapters."""
-    from agent_tts.cli.voices import adapter as of_voice
-
-    of_voice(name, folder, clear=clear)
 
 
-@lexicon.command("try")
-@command
+@command_of(lexicon, "try")
 def try_(
     context: typer.Context,
     text: Annotated[str, typer.Argument(help="The text.")],

@@ -8,7 +8,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -31,7 +30,7 @@ from agent_tts.cli.bench_options import (
     Warmup,
     WordsEveryMs,
 )
-from agent_tts.cli.options import command
+from agent_tts.cli.options import command_of
 
 T = TypeVar("T")
 
@@ -48,16 +47,13 @@ bench = typer.Typer(
 
 def _run_by(place: str) -> Callable[[type[T]], type[T]]:
     """Make a command of a class of options; the function at `place`, `module:name`, runs it, and names it."""
-    module, _, name = place.partition(":")
 
     def declare(kind: type[T]) -> type[T]:
         defaults = kind()
 
-        @command
-        def run(options: Any = defaults) -> None:
-            getattr(import_module(module), name)(options)
+        @command_of(bench, place.partition(":")[2], run=place, help=inspect.getdoc(kind))
+        def _(options: Any = defaults) -> None: ...
 
-        bench.command(name, help=inspect.getdoc(kind))(run)
         return kind
 
     return declare

@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from agent_tts.cli.options import Config, Set, command, settings_of
+from agent_tts.cli.options import Config, Set, command_of, settings_of
 from agent_tts.errors import SettingsError
 
 cluster = typer.Typer(
@@ -77,8 +77,7 @@ class MachineFlags:
 MACHINE = MachineFlags()
 
 
-@cluster.command()
-@command
+@command_of(cluster)
 def start(
     context: typer.Context,
     config: Config = None,
@@ -121,8 +120,7 @@ def start(
     _take_part(machine, host, f"{host}:{head_port}", options)
 
 
-@cluster.command()
-@command
+@command_of(cluster)
 def join(
     head: Annotated[str, typer.Argument(help="HOST:PORT of the cluster's head.")],
     machine: MachineFlags = MACHINE,
@@ -145,8 +143,7 @@ def join(
     _take_part(machine, machine.host or _own_address(), head, None)
 
 
-@cluster.command()
-@command
+@command_of(cluster)
 def status(
     head: Head = None,
     token: Token = None,
@@ -165,8 +162,7 @@ def status(
                 live.update(_table(known), refresh=True)
 
 
-@cluster.command()
-@command
+@command_of(cluster)
 def drain(
     node: Annotated[str, typer.Argument(help="Its name; `agent-tts cluster status` lists them.")],
     head: Head = None,
@@ -186,8 +182,7 @@ def drain(
     print(f"{node} drains when another machine has a node in its place: `agent-tts cluster status --watch` shows it")
 
 
-@cluster.command()
-@command
+@command_of(cluster)
 def stop(folder: Folder = None) -> None:
     """Take this machine out of its cluster, when its calls have ended."""
     from agent_tts.cluster.machine import running

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+from agent_tts.cli.options import SETTINGS
 from agent_tts.config.hub import with_local_models
 from agent_tts.config.loading import load_settings
 from agent_tts.config.settings import Settings
@@ -17,15 +18,6 @@ from agent_tts.serve.local_engine import engine
 
 # Buffer for a slow output. It holds the longest context that a node speaks, so that no context is cut off.
 BUFFER_BYTES = 16 << 20
-
-# The flag of each setting that has one; --set sets the others. A running node takes none.
-ENGINE_FLAGS = {
-    "engine": "--engine",
-    "qwen3.models": "--model",
-    "qwen3.device": "--device",
-    "qwen3.dtype": "--dtype",
-    "limits.max_frames": "--max-frames",
-}
 
 
 Speaker = Callable[[], Awaitable[AnyUtterance]]  # opens utterances
@@ -38,7 +30,8 @@ def own_settings(flags: dict[str, Any]) -> Settings:
 
 def refuse_engine_flags(flags: dict[str, Any]) -> None:
     """Raise `SettingsError` if a flag is given that applies only to the command's own engine."""
-    given = [ENGINE_FLAGS.get(key, f"--set {key}") for key, value in flags.items() if value is not None]
+    options = {key: f"--{name.replace('_', '-')}" for name, key in SETTINGS.items()}
+    given = [options.get(key, f"--set {key}") for key, value in flags.items() if value is not None]
     if given:
         raise SettingsError(f"{', '.join(given)}: a running node (--url, AGENT_TTS_URL) has its own: leave it out")
 

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
@@ -174,11 +175,27 @@ def speech_options(flags: Any, model: str | None, lexicon: Lexicon | None = None
     return SpeechOptions(**given, sampling=sampling, lead_ms=None, model=model, lexicon=lexicon)
 
 
-def command(function: Callable[..., None]) -> Callable[..., None]:
+def command_of(
+    app: typer.Typer, name: str | None = None, *, run: str | None = None, help: str | None = None
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Add a command to an app, see `command`.
+
+    Args:
+        run: `module:function`, imported and called in place of the function, which then only declares.
+    """
+
+    def make(function: Callable[..., None]) -> Callable[..., None]:
+        app.command(name, help=help)(command(function, run))
+        return function
+
+    return make
+
+
+def command(function: Callable[..., None], place: str | None = None) -> Callable[..., None]:
     """Make a command of a function whose parameters may be groups of options: each field of a group is an option.
 
     A group is a dataclass, whose fields may be groups; the default of such a parameter holds the defaults of its
-    options. Errors become messages and exit codes.
+    options. Errors become messages and exit codes. `place` is `run` of `command_of`.
     """
     hints = get_type_hints(function, include_extras=True)
     taken = list(inspect.signature(function).parameters.values())
@@ -187,7 +204,11 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(function)
     def run(**values: Any) -> None:
         with reported():
-            function(**{each.name: _grouped(each.name, each.default, values) for each in taken})
+            called = function
+            if place is not None:
+                module, _, name = place.partition(":")
+                called = getattr(import_module(module), name)
+            called(**{each.name: _grouped(each.name, each.default, values) for each in taken})
 
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return run

@@ -91,7 +91,7 @@ class NodeConnection:
         self._buffer_bytes = buffer_bytes
         # Open utterances by context_id.
         self._utterances: dict[str, RemoteUtterance] = {}
-        # The same by context_no, from the node's `context.started` on.
+        # Those utterances by context_no, from the node's `context.started` on.
         self._by_no: dict[int, RemoteUtterance] = {}
         # For context_ids that the caller does not choose.
         self._ids = itertools.count(1)

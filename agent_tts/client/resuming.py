@@ -21,7 +21,7 @@ from agent_tts.protocol.utterance import AnyUtterance, UtteranceEvent
 WIDTHS = {"pcm_s16le": 2, "pcm_f32le": 4, "mulaw": 1, "alaw": 1}
 
 MAX_LOSSES = 3  # nodes that one utterance may lose: a text that ends nodes does not go through the fleet
-# Of audio that the listener has left: then a word is given to the reader before all of it has come.
+# When the listener has so much audio left, a word is given to the reader before all of it has come.
 MARGIN_S = 0.2
 
 
@@ -57,7 +57,7 @@ class ResumableUtterance(AnyUtterance):
         timed = (node.session | session).get("timestamps", "word") == "word"
         self._can_resume = timed and (encoding == "opus" or encoding in WIDTHS)
         self._losses = 0
-        # Of the whole: the text, whether it ended, and unanswered flushes with their places in it.
+        # The whole text, whether it ended, and unanswered flushes with their places in it.
         self._text: list[str] = []
         self._ended = self._stopped = False
         self._flushes: deque[tuple[int, str]] = deque()

@@ -240,7 +240,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    # Of `__main__` Ray would send all machines this one's code; a machine runs its own version.
+    # Ray would send all machines this one's code of `__main__`; a machine runs its own version.
     from agent_tts.cluster import app
 
     app.main()

@@ -22,7 +22,7 @@ from pathlib import Path
 from loguru import logger
 
 from agent_tts.cluster import haproxy
-from agent_tts.cluster.nodes import NodeAddress
+from agent_tts.cluster.directory import NodeAddress
 from agent_tts.errors import SettingsError
 from agent_tts.system.processes import ENVIRONMENT, ChildProcess, Deaths
 

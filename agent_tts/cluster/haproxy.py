@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from agent_tts.cluster.nodes import NodeAddress
+from agent_tts.cluster.directory import NodeAddress
 
 SOCKET = "haproxy.sock"  # of the runtime API, in the folder that HAProxy runs in
 LISTENER = "AGENT_TTS_DOOR"  # environment variable with the descriptor of the listener

@@ -27,9 +27,8 @@ import httpx
 from loguru import logger
 
 from agent_tts import __version__
-from agent_tts.cluster.figures import Figures
-from agent_tts.cluster.nodes import host_port
-from agent_tts.cluster.scaling import Load
+from agent_tts.cluster.directory import host_port
+from agent_tts.cluster.scaling import Figures, Load
 from agent_tts.config.settings import ENV_PREFIX, Settings
 from agent_tts.errors import SettingsError
 from agent_tts.serve.processes.reload import with_secrets

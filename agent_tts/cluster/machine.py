@@ -20,10 +20,9 @@ from typing import Any
 
 from loguru import logger
 
-from agent_tts.cluster.directory import address_of
+from agent_tts.cluster.directory import NodeAddress, address_of
 from agent_tts.cluster.door import Door
 from agent_tts.cluster.kept_node import FOLDER, START_S, end, living_nodes
-from agent_tts.cluster.nodes import NodeAddress
 from agent_tts.errors import SettingsError
 from agent_tts.system.in_child import die_with
 from agent_tts.system.processes import module_command
@@ -178,7 +177,7 @@ class Machine:
         """Whether this machine is the head, and the application is deployed."""
         if self._options is None:
             return False
-        # As many nodes as may live on without a head: without a replica nobody would end them.
+        # So many nodes may live on without a head: without a replica nobody would end them.
         options = self._options | {"found": len(_read(self._folder / "nodes.json"))}
         async with self._running("agent_tts.cluster.app", self._head, input_=json.dumps(options).encode()) as process:
             with contextlib.suppress(TimeoutError):

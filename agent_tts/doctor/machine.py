@@ -18,7 +18,7 @@ from agent_tts.doctor.finding import Finding, bad, good, note
 from agent_tts.errors import SettingsError, SpeechError
 from agent_tts.serve.fronts import connections, rtc_peers
 from agent_tts.system import open_files
-from agent_tts.system.records import data_folder
+from agent_tts.system.records import user_data_folder
 
 ENCODERS = {"mp3": "libmp3lame", "opus": "libopus", "aac": "aac", "flac": "flac"}
 
@@ -147,7 +147,9 @@ def disk(settings: Settings) -> list[Finding]:
     found = []
     if settings.voices.limit:
         try:
-            folder = Path(settings.voices.folder).expanduser() if settings.voices.folder else data_folder() / "voices"
+            folder = (
+                Path(settings.voices.folder).expanduser() if settings.voices.folder else user_data_folder() / "voices"
+            )
         except RuntimeError:
             found.append(bad("voices", "there is no home folder", "set voices.folder"))
         else:

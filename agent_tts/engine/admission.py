@@ -17,16 +17,12 @@ from __future__ import annotations
 import heapq
 import math
 from collections import Counter, deque
-from dataclasses import dataclass, field
 
 from agent_tts.engine.estimates import Estimates
-from agent_tts.engine_info import FRAME_BYTES, FRAME_MS
+from agent_tts.engine.requests import FRAME_S, Policy, Request, take_held
 from agent_tts.messages import (
-    Append,
-    Audio,
     Cancel,
     CutReason,
-    End,
     Finished,
     FinishReason,
     Flush,
@@ -37,12 +33,6 @@ from agent_tts.messages import (
 )
 from agent_tts.options import EngineOptions
 
-FRAME_S = FRAME_MS / 1_000
-
-# A paced request is growing when its listener has less than GROWING_BUFFER_S ahead, or less than GROWING_SHARE of what
-# its lead allows.
-GROWING_BUFFER_S, GROWING_SHARE = 0.240, 0.75
-
 # While others wait: the longest pause in the text of a request that keeps its slot, longer than those of a language
 # model between two words; and how long an owner has fewer slots before one is taken from a request that speaks, longer
 # than slots usually take to come free. Both are at most these shares of the longest wait for a slot.
@@ -52,79 +42,6 @@ MAX_TAKEN_BACK = 8  # slots a step: each takes a look at all of them, and the st
 
 # Free slots that are given in a step: each takes a look at all owners who wait, and the engine 0.1 ms.
 MAX_ADMITTED = 32
-
-
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """Limits of the scheduler."""
-
-    slots: int  # requests speaking at once
-    queue: int  # requests waiting for a slot
-    batch_sizes: tuple[int, ...] = ()  # as `Engine.batch_sizes`
-    queue_s: float = 2.0  # longest wait for a slot, then `at_capacity`
-    text_idle_s: float = 15.0  # longest time without text in a dry slot, then `starved`
-    window_frames: int = 50  # credit: frames made and not yet taken by the listener's side
-    max_frames: int = 60_000  # frames of one request, whatever its text
-    request_s: float = 600.0  # longest time in a slot beyond the length of the audio made
-
-
-@dataclass(slots=True, eq=False)
-class Request:
-    """One request, waiting or speaking. Times are those of the `now` arguments, in seconds."""
-
-    opened: Open[int, EngineOptions]
-    opened_at: float
-    credit: int  # frames that may be made before the listener's side takes some
-    id: int = field(init=False)  # this and the next two are of `opened`
-    options: EngineOptions = field(init=False)
-    owner: int = field(init=False)
-    has_slot: bool = False  # otherwise it waits or is parked
-    parked: bool = False  # gave its slot back before its text began, and does not wait
-    waits_since: float = 0.0  # when it was opened, or when the text of a parked one began
-    started: bool = False  # `Started` was sent
-    admitted_at: float = 0.0  # when it got its slot
-    text: list[Append[int] | Flush[int] | End[int]] = field(default_factory=list)  # arrived while it had no slot
-    begun: bool = False  # text has come, or a flush, or the end
-    chars: int = 0  # characters so far
-    rest_frames: int = 0  # of the pauses so far
-    slowest: float = 1.0  # speed so far; 1 if none was slower
-    ended: bool = False  # no more text will come
-    has_text: bool = False  # the engine may have something to speak
-    idle_since: float = 0.0  # when the engine ran out of text; meaningless while `has_text`
-    spoke_at: float = 0.0  # when its last frame was made, or it got its slot
-    frames: int = 0  # made so far
-    held: list[Audio[int]] = field(default_factory=list)  # of these, not told yet
-    in_flight: int = 0  # steps that it runs in and whose events are still to come
-    last_step: int = 0  # the number of the last of them
-    got_frame: bool = False  # from the last step that has given its events
-    buffered_until: float = 0.0  # when a listener who plays without pause will have played all frames
-    spoken_up: bool = False  # it was flushed for others, and no text has come since
-    busy_s: float = 0.0  # duration of the steps it ran in
-    # Earliest time at which its lead allows the next frame; seconds from then until it is growing, and until its
-    # listener has heard all frames. Derived from the fields above; stored because they are read for every request
-    # before every step.
-    runnable_at: float = -math.inf
-    growing_s: float = 0.0
-    ahead_s: float = 0.0
-
-    def __post_init__(self) -> None:
-        self.id, self.options, self.owner = self.opened.id, self.opened.options, self.opened.owner
-        self.slowest = min(1.0, self.options.speed)
-        if self.options.lead_ms is not None:
-            self.ahead_s = max(0.0, self.options.lead_ms / 1_000 - FRAME_S)
-            self.growing_s = self.ahead_s - min(GROWING_BUFFER_S, GROWING_SHARE * self.ahead_s)
-
-
-def take_held(request: Request) -> list[Audio[int]]:
-    """The frames of the request that are held as one piece, if there are any: they are told now."""
-    held = request.held
-    if len(held) > 1:
-        pcm = b"".join([audio.payload for audio in held])
-        # The listener's side counts frames by their length.
-        request.credit += len(held) - -(-len(pcm) // FRAME_BYTES)
-        held = [Audio(request.id, pcm)]
-    request.held = []
-    return held
 
 
 class Admission:

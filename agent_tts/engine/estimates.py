@@ -5,15 +5,11 @@ from __future__ import annotations
 import heapq
 import math
 from bisect import bisect_right
-from typing import TYPE_CHECKING
+from collections import Counter, deque
+from typing import Protocol
 
-from agent_tts.engine_info import FRAME_MS
+from agent_tts.engine.requests import FRAME_S, Policy, Request
 from agent_tts.forecast import Forecast, retry_ms
-
-if TYPE_CHECKING:
-    from agent_tts.engine.admission import Admission, Request
-
-FRAME_S = FRAME_MS / 1_000
 
 # For estimates of a request's rest: speech of one character before any was measured; it counts as a text of CHARS
 # characters that was spoken, and the last 4 * CHARS characters count most.
@@ -21,11 +17,23 @@ CHAR_S, CHARS = 0.065, 500
 ESTIMATE_S = 0.1  # how long an estimate is used again: a flood of refused requests is cheap
 
 
+class Slots(Protocol):
+    """Who has a slot, and who waits for one; see `Admission`."""
+
+    policy: Policy
+    running: dict[int, Request]
+    waiting: dict[int, deque[Request]]
+    held: Counter[int]
+    free: int
+
+    def idle_at(self, request: Request) -> float: ...
+
+
 class Estimates:
     """What was seen of earlier requests, and what follows for those that wait and speak."""
 
-    def __init__(self, admission: Admission) -> None:
-        self._admission = admission
+    def __init__(self, slots: Slots) -> None:
+        self._slots = slots
         # How long requests kept their slots; and since when those had one that have left it since the last step.
         self._forecast = Forecast()
         self._left: list[float] = []
@@ -58,7 +66,7 @@ class Estimates:
         if now >= self._estimated_at + ESTIMATE_S:
             self._estimated_at, self._frees = now, self._when_free(now)
             self._told_ms.clear()
-        mine = self._admission.held[owner]
+        mine = self._slots.held[owner]
         if mine not in self._told_ms:
             self._told_ms[mine] = retry_ms(self._served_at(mine) - now)
         return self._told_ms[mine]
@@ -69,9 +77,9 @@ class Estimates:
         Its owner has `mine` slots. Ahead are the waiting requests of owners with no more slots.
         """
         ahead = sorted(
-            request.waits_since + self._admission.policy.queue_s
-            for other, waiting in self._admission.waiting.items()
-            if self._admission.held[other] <= mine
+            request.waits_since + self._slots.policy.queue_s
+            for other, waiting in self._slots.waiting.items()
+            if self._slots.held[other] <= mine
             for request in waiting
         )
         frees = self._frees.copy()  # sorted, so a heap
@@ -86,15 +94,15 @@ class Estimates:
 
     def _when_free(self, now: float) -> list[float]:
         """When the slots come free, in order: by their text where it is complete, otherwise by those before them."""
-        running = list(self._admission.running.values())
+        running = list(self._slots.running.values())
         by_age = self._forecast.left_s([now - request.admitted_at for request in running])
         frees = [now + self._left_s(request, left_s, now) for request, left_s in zip(running, by_age, strict=True)]
-        return sorted(frees + [now] * self._admission.free)
+        return sorted(frees + [now] * self._slots.free)
 
     def _left_s(self, request: Request, by_age_s: float, now: float) -> float:
         """How long a request keeps its slot."""
         if not request.has_text:
-            return 0.0 if self._admission.idle_at(request) <= now else by_age_s  # it will be taken back
+            return 0.0 if self._slots.idle_at(request) <= now else by_age_s  # it will be taken back
         seconds, chars = self._spoken
         frames = request.chars * seconds / chars / request.options.speed / FRAME_S
         left = max(1.0, frames - request.frames, 0.1 * request.frames)

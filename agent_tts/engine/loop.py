@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 
 from agent_tts.config.settings import Settings
-from agent_tts.engine.admission import Policy
 from agent_tts.engine.base import Engine
+from agent_tts.engine.requests import Policy
 from agent_tts.engine.scheduler import Scheduler, Step
 from agent_tts.engine.stages import StageLog
 from agent_tts.messages import EngineCommand, EngineEvent, EnginePing, EnginePong, EngineReady, StepEvent, StopEngine

@@ -13,7 +13,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from agent_tts.directives import Pause, Prosody, Say
-from agent_tts.engine.admission import FRAME_S, Admission, Policy, Request, take_held
+from agent_tts.engine.admission import Admission
+from agent_tts.engine.requests import FRAME_S, Policy, Request, take_held
 from agent_tts.engine_info import FRAME_MS, SAMPLE_RATE
 from agent_tts.messages import (
     Append,

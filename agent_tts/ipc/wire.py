@@ -93,7 +93,7 @@ def to_json(message: object) -> bytes:
         if b"NaN" in body or b"Infinity" in body:  # as a number, or in a text
             pydantic_core.from_json(body, allow_inf_nan=False)
     except pydantic_core.PydanticSerializationError:
-        fields = dataclasses.asdict(message) if dataclasses.is_dataclass(message) else message  # type: ignore[call-overload]
+        fields = dataclasses.asdict(message) if dataclasses.is_dataclass(message) else message  # type: ignore[arg-type]
         return json.dumps(fields, ensure_ascii=False).encode("utf-8", "replace")
     except ValueError:
         raise WireError(f"{type(message).__name__} with a number outside its range") from None

@@ -81,7 +81,7 @@ class AdapterBank:
         self._loaded: WeakValueDictionary[object, Adapter] = WeakValueDictionary()
         # Held while a place is taken.
         self._lock = Lock()
-        # Of each layer, in the order of `PARALLEL`.
+        # What each layer adds, in the order of `PARALLEL`.
         self.layers = [
             [LowRank.empty([shapes[name] for name in names], count * rank, weight) for names in PARALLEL]
             for _ in model.talker.layers

@@ -38,14 +38,14 @@ CONTROL_CODES = 1024  # at the end of the talker's vocabulary; never drawn, exce
 class StepOps:
     """The parts of a step that are either modules or fused kernels (`fused.fuse`)."""
 
-    # As Talker.step, and with prompts of other rows in the same products if `mixes`; its input may be overwritten.
+    # It does what Talker.step does, if `mixes` with prompts of other rows, too; its input may be overwritten.
     talk: Callable[[Tensor, Tensor, Cache, Tensor | None, PromptPositions | None], Tensor]
     prefill: Callable[[PromptPositions, Cache, int | None], None]  # as Talker.prefill; of any rows if `mixes`
     complete: Callable[[PredictorState, Tensor, Tensor, Choose], tuple[Tensor, Tensor]]  # as Predictor.forward
     draw: Callable[[Tensor, Warp, Tensor, Tensor, int], Tensor]  # as sampling.draw
     mixes: bool  # False: every prompt is computed alone
     cache_dtype: torch.dtype | None = None  # of the talker; None: that of the weights
-    # As FrameModel.step with its draws: state, who runs, rows, prompts. None: it is composed of the parts above.
+    # It does what FrameModel.step does with its draws: state, who runs, rows, prompts. None: the parts above do.
     step: Callable[[FrameState, Tensor, Tensor | None, PromptPositions | None], Frame] | None = None
 
 

@@ -55,11 +55,11 @@ class SpeechModel:
         self.frame = frame
         self.codec = codec
         self.watermark = watermark
-        # As Codec.step; `accelerate` may put a faster one here.
+        # What does as Codec.step does; `accelerate` may put a faster one here, and in the next two.
         self.decode: Callable[[CodecState, Tensor, Tensor, Tensor | None], Tensor] = codec.step
-        # As Watermark.step, likewise. None without a watermark.
+        # What does as Watermark.step does. None without a watermark.
         self.mark = watermark.step if watermark else None
-        # As `pack`, likewise.
+        # What does as `pack` does.
         self.pack: Callable[[Frame, Tensor], Tensor] = pack
 
     def init_state(self, rows: int, max_model_len: int, blocks: int | None = None) -> SpeechState:

@@ -15,7 +15,7 @@ UNKNOWN_FIELD = "extra_forbidden"
 NOT_JSON = "the body is one JSON object, in UTF-8"
 BLANK = ("string_too_short", "string_pattern_mismatch")
 
-# Of a client's JSON. pydantic makes an error for each field that is not known. A speaker embedding has 2 048 values.
+# A client's JSON has no more: pydantic makes an error for each unknown field. A speaker embedding has 2 048 values.
 MAX_FIELDS = 128  # of one object
 MAX_VALUES = 4_096  # in all objects and lists together
 MAX_DEPTH = 16

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-# Of all slots: a node that was full gets new callers again when so many fewer are in use.
+# A node that was full gets new callers again when so many fewer, of all slots, are in use.
 _LESS = 0.05
 
 

@@ -93,7 +93,7 @@ class Session:
         self._active_at = clock()
         # (WebSocket close code, reason) with which the session closes once no context is open; None while it continues.
         self._leaving: tuple[int, str] | None = None
-        # The same when all events were polled: the transport closes now.
+        # What `_leaving` says, when all events were polled: the transport closes now.
         self.closing: tuple[int, str] | None = None
         # Called when `poll` may have an event; set by the transport. Must not block.
         self.waker: Callable[[], None] = _nobody

@@ -10,7 +10,7 @@ DIGITAL_SOURCE = "http://cv.iptc.org/newscodes/digitalsourcetype/trainedAlgorith
 # The comment in every audio file that has room for one.
 MARK = f"Synthetic speech, made by a computer (agent_tts). Digital source type: {DIGITAL_SOURCE}"
 
-# Of every HTTP response with speech: an Internet-Draft's field (draft-abaris-aicdh), a dictionary of RFC 9651.
+# Every HTTP response with speech has these: an Internet-Draft's field (draft-abaris-aicdh), a dictionary of RFC 9651.
 HEADERS = {"AI-Disclosure": "mode=machine-generated"}
 
 

@@ -46,7 +46,7 @@ class SpeechService:
         # Voices in addition to the engines' own; None without a voice library.
         self.library = library
         self._aliases = aliases
-        # Of all requests, from their start on; None without one.
+        # What all requests have from their start on; None without one.
         self.lexicon = lexicon
         # The names of `info` and `library`. None before the first request.
         self._routing: Routing | None = None

@@ -209,7 +209,7 @@ def remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def data_folder() -> Path:
+def user_data_folder() -> Path:
     """`agent-tts` in the user's data folder: $XDG_DATA_HOME or ~/.local/share; %LOCALAPPDATA% on Windows.
 
     Raises `RuntimeError` if there is no home folder.
@@ -229,7 +229,7 @@ def folder_of(setting: str, given: str | None, default: str, allowed: str = "abs
     Raises `SettingsError` if there is no absolute one.
     """
     try:
-        folder = Path(given).expanduser() if given else data_folder() / default
+        folder = Path(given).expanduser() if given else user_data_folder() / default
     except RuntimeError as error:
         raise SettingsError(f"{setting}: there is no home folder; set an absolute path") from error
     if not folder.is_absolute():

@@ -59,10 +59,10 @@ class _Reader:
         self._entries: dict[str, Entry] = {}  # by word
         self._alphabet = "ipa"  # of the lexicon
         self._depth = 0
-        # Of the lexeme: its spellings, and its pronunciations as (preferred, ipa, alias).
+        # The lexeme's spellings, and its pronunciations as (preferred, ipa, alias).
         self._graphemes: list[str] = []
         self._said: list[tuple[bool, str | None, str | None]] = []
-        # Of the element that is being read; the text is None where it does not matter.
+        # What the element that is being read has; the text is None where it does not matter.
         self._attributes: dict[str, str] = {}
         self._content: str | None = None
 

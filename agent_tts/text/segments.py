@@ -237,7 +237,7 @@ class Pieces:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._segmenter = Segmenter()
-        # Of the present piece.
+        # How many characters the present piece has.
         self._length = 0
 
     def feed(self, text: str) -> Iterator[str | None]:

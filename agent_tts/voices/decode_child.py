@@ -95,7 +95,7 @@ def samples(clip: bytes, max_s: float) -> Iterator[bytes]:
         yield bytes([channels])
         # It refuses a later frame with another rate or layout.
         converter = av.AudioResampler(format="flt")
-        # As the reference's: librosa's "soxr_hq".
+        # The reference resamples so: librosa's "soxr_hq".
         resampler = soxr.ResampleStream(first.sample_rate, SAMPLE_RATE, channels, "float32", "HQ")
         room = round(max_s * first.sample_rate)
         for frame in chain((first,), frames, (None,)):

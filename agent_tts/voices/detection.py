@@ -52,7 +52,7 @@ async def _watermark(clip: bytes, folder: Path, max_s: float) -> FoundWatermark:
     data = waveform.astype("<f4").tobytes()
     limits = {"output_bytes": MAX_ANSWER_BYTES, "timeout_s": DETECT_TIMEOUT_S}
     try:
-        done = await run_child("detect_child", str(folder), data=data, **limits)
+        done = await run_child("model_child", "watermark", str(folder), data=data, **limits)
     except TimeoutError:
         raise Internal(f"looking for a watermark took more than {DETECT_TIMEOUT_S:g} s") from None
     return FoundWatermark.model_validate_json(output_of(done, "the detector"))

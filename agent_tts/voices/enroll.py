@@ -204,7 +204,7 @@ async def _encode(
     what = "reference" if reference else "vector"
     try:
         done = await run_child(
-            "encode_child",
+            "model_child",
             *(what, *map(str, checkpoints)),
             data=waveform.astype("<f4").tobytes(),
             output_bytes=MAX_ENCODED_BYTES,

@@ -20,6 +20,21 @@ from tests.agent.node import running_agent
 from tests.support import running_app, running_node, settings_of, until
 
 KEY = {"Authorization": "Bearer sesame"}
+# Offers that are refused, and what is said.
+OFFERS: list[tuple[dict[str, Any], str]] = [
+    ({}, "sdp"),
+    ({"sdp": "v=0", "type": "answer"}, "type"),
+    ({"sdp": "nonsense", "type": "offer"}, "begin with v=0"),
+    ({"sdp": "v=0\r\nm=audio 9 UDP/TLS/RTP/SAVPF 111\r\n", "type": "offer"}, "one audio and"),
+]
+# And such candidates.
+CANDIDATES = [
+    (["candidate:x"], "candidate"),
+    (["candidate:1 1 udp 1 192.0.2.7 99999 typ host"], "port"),
+    (["candidate:1 1 udp 1 192.0.2.7 0 typ host"], "port"),
+    (["x" * 900], "a candidate"),
+    ([""] * (MAX_CANDIDATES + 1), "at most 64"),
+]
 
 
 def without_stt(**values: Any) -> Any:
@@ -36,9 +51,16 @@ async def test_a_node_without_an_agent_reports_that_and_accepts_no_call() -> Non
         assert (await client.post("/api/agent/offer", json={})).status_code == 404
 
 
-async def test_the_page_gets_the_available_and_the_missing_components() -> None:
+async def test_the_page_gets_the_components_and_an_invalid_offer_is_refused() -> None:
     async with running_agent() as agent, httpx.AsyncClient(base_url=agent.url, timeout=20) as client:
         told = (await client.get("/api/agent")).json()
+        for body, said in OFFERS:
+            reply = await client.post("/api/agent/offer", json=body)
+            assert (reply.status_code, said in reply.json()["error"]["message"]) == (400, True), said
+        with pytest.raises(ConnectionRefusedError, match=r"400.*voice"):
+            async with calling(agent.url, choice={"voice": "nobody"}):
+                pass
+        assert agent.calls == 0
     assert told["stt"]["kind"] == "none"
     assert told["stt"]["message"].endswith("Typed chat works.")
     assert (told["llm"]["kind"], told["llm"]["name"]) == ("builtin", "built-in responder")
@@ -77,72 +99,28 @@ async def test_a_call_beyond_the_limit_is_refused_and_an_ended_call_frees_its_pl
             assert await agent.metric("agent_tts_agent_calls") == 1
 
 
-@pytest.mark.parametrize(
-    ("body", "said"),
-    [
-        ({}, "sdp"),
-        ({"sdp": "v=0", "type": "answer"}, "type"),
-        ({"sdp": "nonsense", "type": "offer"}, "begin with v=0"),
-        ({"sdp": "v=0\r\nm=audio 9 UDP/TLS/RTP/SAVPF 111\r\n", "type": "offer"}, "one audio and"),
-    ],
-)
-async def test_an_invalid_offer_is_refused(body: dict[str, Any], said: str) -> None:
-    async with running_agent() as agent, httpx.AsyncClient(base_url=agent.url, timeout=20) as client:
-        reply = await client.post("/api/agent/offer", json=body)
-        assert reply.status_code == 400
-        assert said in reply.json()["error"]["message"]
-        assert agent.calls == 0
-
-
-async def test_an_unknown_voice_is_refused_before_the_call() -> None:
-    async with running_agent() as agent:
-        with pytest.raises(ConnectionRefusedError, match=r"400.*voice"):
-            async with calling(agent.url, choice={"voice": "nobody"}):
-                pass
-        assert agent.calls == 0
-
-
-async def test_candidates_can_be_added_and_invalid_ones_are_refused() -> None:
+async def test_candidates_are_added_up_to_a_number_and_those_that_no_browser_sends_are_refused() -> None:
+    """All messages of a call count together, with or without candidates that can be used."""
     async with running_agent() as agent, httpx.AsyncClient(base_url=agent.url, timeout=20) as client:
         async with calling(agent.url):
             (pc_id,) = agent.server.calls._peers
-            line = "candidate:1 1 udp 2130706431 127.0.0.1 50000 typ host"
-            for candidate, status in ((line, 204), ("", 204), ("candidate:x", 400)):
-                body = {"pc_id": pc_id, "candidates": [{"candidate": candidate, "sdp_mid": "0", "sdp_mline_index": 0}]}
-                assert (await client.patch("/api/agent/offer", json=body)).status_code == status
-            assert (await client.patch("/api/agent/offer", json=body | {"pc_id": "x"})).status_code == 400
 
+            async def add(*lines: str, to: str = pc_id) -> tuple[int, str]:
+                found = [{"candidate": line, "sdp_mid": "0", "sdp_mline_index": 0} for line in lines]
+                reply = await client.patch("/api/agent/offer", json={"pc_id": to, "candidates": found})
+                return reply.status_code, reply.text
 
-@pytest.mark.parametrize(
-    ("candidates", "said"),
-    [
-        (["candidate:1 1 udp 1 192.0.2.7 99999 typ host"], "port"),
-        (["candidate:1 1 udp 1 192.0.2.7 0 typ host"], "port"),
-        (["x" * 900], "a candidate"),
-        ([""] * (MAX_CANDIDATES + 1), "at most 64"),
-    ],
-)
-async def test_a_candidate_that_no_browser_sends_is_refused(candidates: list[str], said: str) -> None:
-    async with running_agent() as agent, httpx.AsyncClient(base_url=agent.url, timeout=20) as client:
-        async with calling(agent.url):
-            (pc_id,) = agent.server.calls._peers
-            body = {"pc_id": pc_id, "candidates": [{"candidate": line, "sdp_mid": "0"} for line in candidates]}
-            reply = await client.patch("/api/agent/offer", json=body)
-            assert reply.status_code == 400
-            assert said in reply.json()["error"]["message"]
-
-
-async def test_a_call_takes_a_bounded_number_of_candidates() -> None:
-    """All its messages together, with or without candidates that can be used."""
-    async with running_agent() as agent, httpx.AsyncClient(base_url=agent.url, timeout=20) as client:
+            assert (await add("candidate:1 1 udp 2130706431 127.0.0.1 50000 typ host"))[0] == 204
+            assert (await add(""))[0] == 204
+            assert (await add("", to="x"))[0] == 400
+            for lines, said in CANDIDATES:
+                status, text = await add(*lines)
+                assert (status, said in text) == (400, True), said
+        await until(lambda: not agent.server.calls._peers)
         async with calling(agent.url):
             (pc_id,) = agent.server.calls._peers
             lines = [f"candidate:1 1 udp 1 {number}.local 9 typ host" for number in range(MAX_CANDIDATES - 1)]
-            body = {"pc_id": pc_id, "candidates": [{"candidate": line, "sdp_mid": "0"} for line in lines]}
-            statuses = [(await client.patch("/api/agent/offer", json=body)).status_code]
-            body["candidates"] = []
-            statuses += [(await client.patch("/api/agent/offer", json=body)).status_code for _ in range(2)]
-            assert statuses == [204, 204, 400]
+            assert [(await add(*each, to=pc_id))[0] for each in (lines, [], [])] == [204, 204, 400]
 
 
 async def test_a_caller_that_vanishes_is_dropped_within_seconds() -> None:

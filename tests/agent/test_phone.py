@@ -28,8 +28,6 @@ from tests.recogniser import recognise
 from tests.rtc_peer import LOUD, rms
 from tests.support import running_app, settings_of, until
 
-pytestmark = pytest.mark.real_time  # speech recognition runs in threads of its library
-
 RATE = 8_000
 PIECE = RATE // 50
 # What each carrier sends before its first audio, as published.
@@ -77,7 +75,6 @@ OPENINGS: dict[str, list[dict[str, Any]]] = {
         },
     ],
 }
-CARRIERS = tuple(OPENINGS)
 
 
 def phone_server(settings: Any, stt: Any = None) -> Any:
@@ -208,22 +205,24 @@ async def test_a_conversation_at_8_khz_and_an_interruption_clears_the_carriers_b
         await until(lambda: agent.calls == 0)
 
 
-async def test_a_carrier_without_a_start_message_is_refused() -> None:
+async def test_whatever_else_comes_first_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And an id of a call that is a path: it becomes a part of the address that ends the call."""
     async with running_phone("http://127.0.0.1:9/v1") as agent:
-        async with websockets.connect(f"{agent.url.replace('http', 'ws')}/api/phone/twilio") as socket:
+        address = f"{agent.url.replace('http', 'ws')}/api/phone"
+        for first in (b"\x00", "[" * 20_000, "{}" * 2, "x"):
+            async with websockets.connect(f"{address}/plivo") as socket:
+                await socket.send(first)
+                await socket.wait_closed()
+                assert socket.close_code == 1008
+        async with websockets.connect(f"{address}/twilio") as socket:  # without a start message
             await socket.send("{}")
             await socket.send("[]")
             await socket.wait_closed()
             assert socket.close_code == 1008
-
-
-@pytest.mark.parametrize("first", [b"\x00", "[" * 20_000, "{}" * 2, "x"], ids=["binary", "deep", "two", "text"])
-async def test_whatever_comes_first_is_refused(first: str | bytes) -> None:
-    async with running_phone("http://127.0.0.1:9/v1") as agent:
-        async with websockets.connect(f"{agent.url.replace('http', 'ws')}/api/phone/plivo") as socket:
-            await socket.send(first)
-            await socket.wait_closed()
-            assert socket.close_code == 1008
+        for carrier, name in (("twilio", "callSid"), ("telnyx", "call_control_id"), ("plivo", "callId")):
+            monkeypatch.setitem(OPENINGS[carrier][-1]["start"], name, "../../Calls")
+            async with telephoning(agent.url, carrier) as phone:
+                await until(lambda: phone.close_code == 1008)
 
 
 TOKEN = "12345"
@@ -277,17 +276,6 @@ async def test_calls_are_requests_of_their_key() -> None:
         assert codes == [None, 1013]
 
 
-@pytest.mark.parametrize(
-    ("carrier", "name"), [("twilio", "callSid"), ("telnyx", "call_control_id"), ("plivo", "callId")]
-)
-async def test_the_id_of_a_call_is_no_path(carrier: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It becomes a part of the address that ends the call."""
-    monkeypatch.setitem(OPENINGS[carrier][-1]["start"], name, "../../Calls")
-    async with running_phone("http://127.0.0.1:9/v1") as agent:
-        async with telephoning(agent.url, carrier) as phone:
-            await until(lambda: phone.close_code == 1008)
-
-
 @pytest.mark.parametrize(("carrier", "clear"), [("telnyx", "clear"), ("plivo", "clearAudio")])
 async def test_other_carriers_are_spoken_to_in_their_own_messages(carrier: str, clear: str) -> None:
     """A question is heard and answered, and an interruption clears what the carrier has not played."""
@@ -304,19 +292,19 @@ async def test_other_carriers_are_spoken_to_in_their_own_messages(carrier: str, 
         await until(lambda: agent.calls == 0)
 
 
-@pytest.mark.parametrize("carrier", CARRIERS)
-async def test_a_key_comes_with_the_call(carrier: str) -> None:
+async def test_a_key_comes_with_the_call() -> None:
     key = "correct-horse-battery-staple"
     agent = {"llm": {"base_url": "http://127.0.0.1:9/v1"}, "stt": {"kind": "none"}}
     settings = settings_of(engine="espeak", agent=agent, auth={"api_keys": [key]})
     server = phone_server(settings)
     async with running_app(create_app(settings, extension=server)) as node:
         running = RunningAgent(node.url, node, server)
-        for wrong in ("", "wrong"):
-            given: dict[str, Any] = {"key": wrong} if carrier == "twilio" else {"query": f"?key={wrong}"}
-            async with telephoning(node.url, carrier, **given) as phone:
-                await until(lambda: phone.close_code == 1008)
-        given = {"key": key} if carrier == "twilio" else {"query": f"?key={key}"}
-        async with telephoning(node.url, carrier, **given):
-            await until(lambda: running.calls == 1)
-        await until(lambda: running.calls == 0)
+        for carrier in OPENINGS:
+            for wrong in ("", "wrong"):
+                given: dict[str, Any] = {"key": wrong} if carrier == "twilio" else {"query": f"?key={wrong}"}
+                async with telephoning(node.url, carrier, **given) as phone:
+                    await until(lambda: phone.close_code == 1008)
+            given = {"key": key} if carrier == "twilio" else {"query": f"?key={key}"}
+            async with telephoning(node.url, carrier, **given):
+                await until(lambda: running.calls == 1)
+            await until(lambda: running.calls == 0)

@@ -28,8 +28,13 @@ BACK_S = 30.0  # for a process to start on a busy machine
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningProcess]:
+    """It serves the node and the agent, and exits on SIGTERM."""
     with running_process(tmp_path_factory.mktemp("agent"), *FLAGS, *LLM, command="agent") as running:
+        assert httpx.get(f"{running.url}/health").json()["status"] == "ok"
+        assert httpx.get(f"{running.url}/api/agent", timeout=20).json()["llm"]["kind"] == "builtin"
         yield running
+        running.process.terminate()
+        assert running.process.wait(BACK_S) == 0, running.log
 
 
 async def refusal(url: str) -> str | None:

@@ -8,8 +8,6 @@ import time
 from collections import defaultdict
 from typing import Any
 
-import pytest
-
 from agent_tts.messages import RequestEvent, Word, Words
 from agent_tts.options import SpeechOptions
 from agent_tts.speech.utterance import Listener, Utterance
@@ -17,8 +15,6 @@ from tests.agent.caller import calling
 from tests.agent.llm_server import running_llm
 from tests.agent.node import RunningAgent, running_agent
 from tests.support import until
-
-pytestmark = pytest.mark.real_time  # speech recognition runs in threads of its library
 
 LONG = (
     "Winter nights are long and cold, and so people have always told each other stories by the fire. Some of these "

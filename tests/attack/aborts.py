@@ -19,7 +19,8 @@ from agent_tts.client import connect
 from agent_tts.errors import SpeechError
 from tests.attack.harness import Broken, Target, attack
 
-# Room for three polite contexts beside 61 of the attacker's: what leaves is replaced at once.
+# Room for three polite contexts beside 61 of the attacker's: what leaves is replaced at once. And for the sessions of
+# hostile peers, which stay until they are silent for some seconds.
 ROOM = {"slots": 64, "limits__sessions_per_key": 64}
 TEXT = "Somebody who speaks here leaves in the middle of a sentence, and nobody else hears of it. " * 2
 WITNESS = "The bystander says the same words each time, and each time they sound the same."
@@ -69,7 +70,7 @@ WAYS: tuple[Callable[[Target, random.Random], Coroutine[Any, Any, None]], ...] =
 async def leave(target: Target) -> str:
     chance = random.Random(0)
     expected = await _witness(target)
-    until = asyncio.get_running_loop().time() + target.scaled(30, 3)
+    until = asyncio.get_running_loop().time() + target.scaled(30, 1.5)
     left = said = 0
 
     async def come_and_go() -> None:

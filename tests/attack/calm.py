@@ -9,5 +9,5 @@ from tests.attack.harness import Target, attack
 
 @attack("none")
 async def nothing(target: Target) -> str:
-    await asyncio.sleep(target.scaled(20, 2))
+    await asyncio.sleep(target.scaled(20, 0.5))
     return ""

@@ -93,12 +93,17 @@ async def sockets(target: Target) -> str:
 
 @attack("garbage beside an unread log", node=hampered)
 async def garbage(target: Target) -> str:
-    """Each gets a line into the log, and once the pipe is full no write to it ends."""
+    """Each gets a line into the log, and once the pipe is full no write to it ends. Only lines are lost."""
     sent = 0
-    for _ in range(int(target.scaled(40, 40))):
+    for _ in range(int(target.scaled(40, 8))):
         async with strangers(target, AT_ONCE, GARBAGE):
             sent += AT_ONCE
     await answered(target)
+    async with httpx.AsyncClient(base_url=target.url, headers=target.headers, timeout=ANSWER_S) as client:
+        page = (await client.get("/metrics")).text
+    lost = float(page.partition('agent_tts_log_lines_lost_total{reason="repeated"} ')[2].split()[0])
+    if lost < sent / 2:
+        raise Broken(f"{lost:g} lines were left out of the log")
     return f"{sent} invalid requests"
 
 

@@ -81,13 +81,13 @@ async def begin_handshakes(target: Target, sends: bytes, seconds: float) -> str:
 @attack("TLS handshakes whose ClientHello never ends", node=tls_node)
 async def half_hellos(target: Target) -> str:
     """OpenSSL would hold 50 to 300 KiB for each."""
-    return await begin_handshakes(target, HALF, target.scaled(20, 1))
+    return await begin_handshakes(target, HALF, target.scaled(20, 0.5))
 
 
 @attack("TLS handshakes that are never finished", node=tls_node)
 async def whole_hellos(target: Target) -> str:
     """Each costs a signature: all that have come would be answered before the next frame."""
-    return await begin_handshakes(target, client_hello(), target.scaled(20, 1))
+    return await begin_handshakes(target, client_hello(), target.scaled(20, 0.5))
 
 
 TEXTS = {
@@ -110,7 +110,7 @@ TEXTS = {
 async def costly_texts(target: Target) -> str:
     """As many contexts as a key may have, each with a message of one kind, cancelled and opened again."""
     count = 0
-    end = time.monotonic() + target.scaled(30, 1.5)
+    end = time.monotonic() + target.scaled(30, 0.7)
 
     async def read_them(first: int) -> None:
         nonlocal count

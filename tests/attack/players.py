@@ -262,7 +262,7 @@ async def slow_consumers(target: Target) -> float:
 
 @attack("honest players", settings=SETTINGS)
 async def honest(target: Target) -> str:
-    seconds = target.scaled(45, 7)
+    seconds = target.scaled(45, 4)
     players = [(name, speed, SMALL) for name in WAYS for speed in (1.0, SLOWEST)]
     if target.short:
         players = [(name, SLOWEST, SMALL) for name in WAYS]
@@ -287,7 +287,7 @@ async def large_windows(target: Target) -> str:
     """They open their windows seldom: one of 4 MB takes 87 s of audio at once."""
     speed, window = (2.0, 4 * SMALL) if target.short else (1.0, LARGE)
     players = [(name, speed * share, window) for name in ("sdk", "native") for share in (1.0, SLOWEST)]
-    return await all_play(target, target.scaled(190, 14), players)
+    return await all_play(target, target.scaled(190, 10), players)
 
 
 @attack("clients that stop reading", settings=SETTINGS)

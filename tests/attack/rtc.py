@@ -100,7 +100,7 @@ async def sweep(target: Target) -> str:
         everywhere = sorted(set(itertools.product(addresses, range(*PORTS))) - set(own))
         with contextlib.closing(Stranger(everywhere)) as stranger, contextlib.suppress(TimeoutError):
             await stranger.send(b"")
-            async with asyncio.timeout(target.scaled(15, 1)):
+            async with asyncio.timeout(target.scaled(15, 0.3)):
                 while True:
                     await stranger.send(*JUNK)
         await _still_hears(peer)
@@ -109,7 +109,7 @@ async def sweep(target: Target) -> str:
 
 @attack("alerts and junk during handshakes, without a key")
 async def handshakes(target: Target) -> str:
-    tries, sent = int(target.scaled(20, 3)), 0
+    tries, sent = int(target.scaled(20, 2)), 0
     for _ in range(tries):
         peer = RtcPeer()
         try:
@@ -141,7 +141,7 @@ async def half_open(target: Target) -> str:
             if number % 2:
                 await _only_ice(peer, answer)
         with contextlib.closing(Stranger(ports)) as stranger:
-            until = time.monotonic() + target.scaled(12, 1)
+            until = time.monotonic() + target.scaled(12, 0.5)
             while time.monotonic() < until:
                 await stranger.send(*[data, os.urandom(1_400)] * 20)
                 for peer in peers[1::2]:
@@ -321,7 +321,7 @@ async def hostile_peers(target: Target) -> str:
     async def come(way: Callable[[Sctp, float], Awaitable[None]]) -> None:
         async with connected(target.url, target.headers) as peer:
             sctp = Sctp(peer)
-            await way(sctp, time.monotonic() + target.scaled(15, 0.5))
+            await way(sctp, time.monotonic() + target.scaled(15, 0.3))
             await asyncio.sleep(0.6)  # the node looks at its peers twice a second
             ended.extend([way.__name__] if sctp.gone else [])
 

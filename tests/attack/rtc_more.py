@@ -16,11 +16,11 @@ from aioice import stun
 from aiortc.rtp import RtpPacket
 
 from tests.agent.caller import Caller, calling
+from tests.attack.aborts import ROOM
 from tests.attack.harness import Broken, Target, agent_node, attack
 from tests.attack.rtc import AT_ONCE, CALLS, Sctp, chunk, heartbeats, messages
 from tests.rtc_peer import RtcPeer, connected
 
-ROOM = {"limits__sessions_per_key": 64}  # a hostile peer stays until it is silent for some seconds
 MAX_CHECKS = 200  # of one peer in some seconds: a check for each pair, its repetitions and disputes
 LONGEST_PACKET = b"\xfb\x06" + b"\xff\xfe" * 6  # 120 ms of silence
 EMPTY_REPORT = b"\x80\xc9\0\1\0\0\0\1"
@@ -47,7 +47,7 @@ async def disputes(target: Target) -> str:
                 ice.request_received = dispute
                 reply = await client.post("/v1/rtc/offer", json={"sdp": offer, "type": "offer"})
                 sessions.append(reply.json()["session_id"])
-            await asyncio.sleep(target.scaled(10, 2))
+            await asyncio.sleep(target.scaled(10, 1))
             for session in sessions:
                 await client.delete(f"/v1/rtc/{session}")
         if max(asked) > MAX_CHECKS:
@@ -111,7 +111,7 @@ async def hostile_peers(target: Target) -> str:
     for way in WAYS:
         async with _connected(target) as peer:
             sctp = Sctp(peer)
-            await way(sctp, time.monotonic() + target.scaled(6, 1))
+            await way(sctp, time.monotonic() + target.scaled(6, 0.3))
             await asyncio.sleep(target.scaled(1, 0.2))
             ended += [way.__name__] if sctp.gone else []
     return f"{len(WAYS)} kinds; ended: {', '.join(ended)}"
@@ -121,7 +121,7 @@ async def hostile_peers(target: Target) -> str:
 async def together(target: Target) -> str:
     async with contextlib.AsyncExitStack() as all_peers:
         peers = [await all_peers.enter_async_context(_connected(target)) for _ in range(AT_ONCE)]
-        until = time.monotonic() + target.scaled(15, 2)
+        until = time.monotonic() + target.scaled(15, 0.7)
         ways = itertools.cycle([messages, reports, heartbeats, messages])
         await asyncio.gather(*(way(Sctp(peer), until) for way, peer in zip(ways, peers, strict=False)))
     return f"{len(peers)} peers"
@@ -131,7 +131,7 @@ async def together(target: Target) -> str:
 async def come_and_go(target: Target) -> str:
     """Some are deleted while they connect, some never answer, some only go away."""
     count, refused = 0, 0
-    until = time.monotonic() + target.scaled(30, 3)
+    until = time.monotonic() + target.scaled(30, 1)
     async with httpx.AsyncClient(base_url=target.url, headers=target.headers) as client:
         for kind in itertools.cycle(range(3)):
             if time.monotonic() > until:
@@ -164,7 +164,7 @@ async def microphone(target: Target) -> str:
     sent = 0
     before = target.rss_mib()
     async with _callers(target) as callers:
-        until = time.monotonic() + target.scaled(15, 2)
+        until = time.monotonic() + target.scaled(15, 0.7)
         while time.monotonic() < until:
             for caller, _ in itertools.product(callers, range(10)):
                 sent += 1
@@ -187,7 +187,7 @@ async def typed(target: Target) -> str:
     """Messages of 8 KB, and then one that nobody types."""
     sent = 0
     async with _callers(target) as callers:
-        until = time.monotonic() + target.scaled(15, 2)
+        until = time.monotonic() + target.scaled(15, 0.7)
         while time.monotonic() < until:
             for caller in callers:
                 if caller.channel.readyState == "open" and caller.channel.bufferedAmount < 100_000:
@@ -197,7 +197,7 @@ async def typed(target: Target) -> str:
         for caller in callers:
             if caller.channel.readyState == "open":
                 caller.type("hello there friend " * 2_500)
-        await asyncio.sleep(target.scaled(5, 1))
+        await asyncio.sleep(target.scaled(5, 0.3))
     return f"{sent} messages in {len(callers)} calls"
 
 

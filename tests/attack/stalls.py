@@ -209,19 +209,19 @@ def told(statuses: Counter[str]) -> str:
 
 @attack("opus unpaced, read in bursts", settings=SLOTS)
 async def one_session_in_bursts(target: Target) -> str:
-    size = await opus_in_bursts(target, 1, target.scaled(15, 1))
+    size = await opus_in_bursts(target, 1, target.scaled(15, 0.5))
     return f"{size >> 10} KiB"
 
 
 @attack("four such", settings=SLOTS, max_growth_mib=ENCODERS_MIB)
 async def four_sessions_in_bursts(target: Target) -> str:
-    size = await opus_in_bursts(target, SESSIONS, target.scaled(15, 1))
+    size = await opus_in_bursts(target, SESSIONS, target.scaled(15, 0.5))
     return f"{size >> 10} KiB"
 
 
 @attack("four with Ogg", settings=SLOTS, max_growth_mib=ENCODERS_MIB)
 async def four_sessions_of_ogg(target: Target) -> str:
-    size = await opus_in_bursts(target, SESSIONS, target.scaled(15, 1), "ogg_opus")
+    size = await opus_in_bursts(target, SESSIONS, target.scaled(15, 0.5), "ogg_opus")
     return f"{size >> 10} KiB"
 
 
@@ -232,45 +232,45 @@ async def files(target: Target) -> str:
             body = json.dumps({"input": TEXT, "response_format": kind})
             yield request(target, "POST", "/v1/audio/speech", body, target.key)
 
-    return told(await request_over_and_over(target, speech(), target.scaled(15, 1), 8))
+    return told(await request_over_and_over(target, speech(), target.scaled(15, 0.5), 8))
 
 
 @attack("bad embeddings", settings=SLOTS)
 async def bad_embeddings(target: Target) -> str:
     message = f'{{"transcript": "x", "context_id": "x", "voice": {{"embedding": {BAD_EMBEDDING}}}}}'
-    sent = await send_over_and_over(target, text_frame(message), target.scaled(15, 1), "/tts/websocket")
+    sent = await send_over_and_over(target, text_frame(message), target.scaled(15, 0.5), "/tts/websocket")
     return f"{sent} messages"
 
 
 @attack("unknown fields", settings=SLOTS)
 async def unknown_fields(target: Target) -> str:
     message = f'{{"type": "context.open", "context_id": "x", {UNKNOWN_FIELDS}}}'
-    sent = await send_over_and_over(target, text_frame(message), target.scaled(15, 1))
+    sent = await send_over_and_over(target, text_frame(message), target.scaled(15, 0.5))
     return f"{sent} messages"
 
 
 @attack("unknown fields by HTTP", settings=SLOTS)
 async def unknown_fields_of_requests(target: Target) -> str:
     requests = request(target, "POST", "/v1/audio/speech", f'{{"input": "x", {UNKNOWN_FIELDS}}}', target.key)
-    return told(await request_over_and_over(target, iter([requests]), target.scaled(15, 1), 16))
+    return told(await request_over_and_over(target, iter([requests]), target.scaled(15, 0.5), 16))
 
 
 @attack("pages without a key", settings=SLOTS)
 async def pages(target: Target) -> str:
     pipelined = request(target, "GET", "/openapi.json") * 16
-    return told(await request_over_and_over(target, iter([pipelined]), target.scaled(15, 1), 250))
+    return told(await request_over_and_over(target, iter([pipelined]), target.scaled(15, 0.5), 250))
 
 
 @attack("metrics and voices", settings=SLOTS)
 async def metrics_and_voices(target: Target) -> str:
     paths = ("/metrics", "/v1/audio/voices", "/v1/voices", "/v1/models")
     requests = (request(target, "GET", path, key=target.key) * 16 for path in paths)
-    return told(await request_over_and_over(target, requests, target.scaled(15, 1), 32))
+    return told(await request_over_and_over(target, requests, target.scaled(15, 0.5), 32))
 
 
 @attack("all of these at once", settings=SLOTS)
 async def everything(target: Target) -> str:
-    duration_s = target.scaled(20, 2)
+    duration_s = target.scaled(20, 1)
     field = f'{{"type": "context.open", "context_id": "x", {UNKNOWN_FIELDS}}}'
     embedding = f'{{"transcript": "x", "context_id": "x", "voice": {{"embedding": {BAD_EMBEDDING}}}}}'
     bodies = request(target, "POST", "/v1/audio/speech", f'{{"input": "x", {UNKNOWN_FIELDS}}}', target.key)

@@ -138,7 +138,7 @@ async def long_lists(target: Target) -> str:
     """Each name in `Connection`, `Upgrade` and `Sec-WebSocket-*` is parsed before any key is seen."""
     connection = b"Connection: Upgrade" + b",a" * 3_990 + b"\r\n"
     head = WS_HEAD.format(path="/v1/tts/stream").encode()
-    count = int(target.scaled(1_000, 60))
+    count = int(target.scaled(1_000, 20))
     answers = Counter[int]()
     for _ in range(count // 20):
         requests = (exchange(target, head + connection * 7 + b"\r\n", answer_s=1) for _ in range(20))
@@ -198,7 +198,7 @@ def odd_requests(key: str) -> Iterable[bytes]:
 @attack("odd HTTP", settings=ROOM, node=unlucky_node)
 async def odd_http(target: Target) -> str:
     answers = Counter[int]()
-    until, rounds = time.monotonic() + target.scaled(20, 1), 0
+    until, rounds = time.monotonic() + target.scaled(20, 0), 0
     while time.monotonic() < until or not rounds:
         rounds += 1
         for request in odd_requests(target.key if rounds % 2 else "nobody"):
@@ -229,7 +229,7 @@ async def slow_bodies(target: Target) -> str:
         writer.transport.abort()
         return time.monotonic() - began
 
-    each = int(target.scaled(8, 2))
+    each = int(target.scaled(8, 1))
     jobs = (send(path, bool(number % 2)) for path in BODIES for number in range(each))
     took = max(await asyncio.gather(*jobs))
     if took > 15:
@@ -240,7 +240,7 @@ async def slow_bodies(target: Target) -> str:
 @attack("a storm of new connections", settings=ROOM, node=unlucky_node)
 async def storm(target: Target) -> str:
     """Everybody comes back within 2 s, as after a fault of the network, and again."""
-    count, rounds = int(target.scaled(1_000, 100)), int(target.scaled(3, 1))
+    count, rounds = int(target.scaled(1_000, 50)), int(target.scaled(3, 1))
     hold_s, failed = target.scaled(2.5, 0.5), Counter[str]()
 
     async def come(delay_s: float, seconds: float) -> None:
@@ -255,7 +255,7 @@ async def storm(target: Target) -> str:
         await connection.close(reset=True)
 
     for _ in range(rounds):
-        await asyncio.gather(*(come(2 * number / count, hold_s) for number in range(count)))
+        await asyncio.gather(*(come(target.scaled(2, 0.5) * number / count, hold_s) for number in range(count)))
     if failed:
         raise Broken(f"{sum(failed.values())} of {count * rounds} were turned away: {failed.most_common(2)}")
     return f"{count} connections in 2 s, {rounds} times"
@@ -289,7 +289,7 @@ async def frames(target: Target) -> str:
         for path in SOCKETS[: int(target.scaled(len(SOCKETS), 1))]:
             head = WS_HEAD.format(path=path) + f"Connection: Upgrade\r\nAuthorization: Bearer {target.key}\r\n\r\n"
             for flood in floods.values():
-                await exchange(target, head.encode(), flood, answer_s=target.scaled(1.5, 0.3))
+                await exchange(target, head.encode(), flood, answer_s=target.scaled(1.5, 0.1))
                 sent += len(flood)
     return f"{sent >> 20} MiB in {len(floods)} kinds of frames"
 
@@ -299,7 +299,7 @@ async def garbage(target: Target) -> str:
     """JSON of every shape, and none, in each dialect; the next client of the dialect is served."""
     chance = random.Random(0)
     headers = {"Authorization": f"Bearer {target.key}"}
-    seconds, sent = target.scaled(4, 0.2), 0
+    seconds, sent = target.scaled(4, 0.1), 0
     words = ["type", "text", "context_id", "voice", "model_id", "transcript", "Speak", "ping", "*", "\ud800", "a" * 300]
 
     def value(depth: int = 0) -> object:

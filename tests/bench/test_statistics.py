@@ -1,12 +1,15 @@
-"""Percentiles, and the simulated player that counts underruns."""
+"""Percentiles, the simulated player that counts underruns, and the lag of a client's own event loop."""
 
 from __future__ import annotations
+
+import asyncio
+import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_tts.bench.statistics import Player, mean_at_once, most_at_once, percentile, percentiles
+from agent_tts.bench.statistics import Player, lag_watched, mean_at_once, most_at_once, percentile, percentiles, worst
 
 
 def test_percentiles_are_measured_values() -> None:
@@ -57,3 +60,17 @@ def test_the_maximum_overlap_of_spans_is_counted(spans: list[tuple[float, float]
 def test_the_mean_of_spans_is_over_the_whole_window() -> None:
     assert mean_at_once([(-5, 5), (5, 10), (7.5, 12), (11, 12), (-2, -1)], 0, 10) == 1.25
     assert mean_at_once([], 0, 10) == 0
+
+
+async def test_a_blocked_loop_is_late() -> None:
+    async with lag_watched() as late_ms:
+        await asyncio.sleep(0.05)
+        time.sleep(0.2)  # noqa: ASYNC251 - the lag to measure
+        await asyncio.sleep(0.05)
+        assert max(late_ms) > 150
+
+
+def test_the_worst_of_several_clients_is_reported() -> None:
+    assert worst([{"p50": 1.0, "p99": 9.0}, {"p50": 2.0, "p99": 3.0}]) == {"p50": 2.0, "p99": 9.0}
+    assert worst([{"p50": None}, {"p50": 2.0}]) == {"p50": 2.0}
+    assert worst([{"p50": None}]) == {"p50": None}

@@ -11,7 +11,7 @@ import signal
 import sys
 import wave
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -23,8 +23,9 @@ from websockets.asyncio.client import connect
 
 from agent_tts.config.loading import find_config, load_settings
 from tests.measure.chromium import DevTools, Page
+from tests.node_process import running_process
 from tests.support import RunningNode, dominant_hz, running_node, running_node_with_process, until
-from tests.two_nodes import TEXT, kill, two_nodes
+from tests.two_nodes import TEXT, balancer, kill
 
 EAR = (Path(__file__).parent / "ear.js").read_text()
 DOCS = Path(__file__).parents[2] / "web" / "docs"
@@ -597,8 +598,13 @@ async def test_a_turn_goes_on_when_its_node_is_killed(browser: DevTools, tmp_pat
 
     Over WebRTC a silent node has to be found out first, and what was heard of a word cannot be taken back.
     """
-    async with two_nodes(tmp_path) as (first, second, url), browser.page() as page:
-        await page.open(url + "/")
+    async with AsyncExitStack() as closing:
+        second = await closing.enter_async_context(running_node())
+        killed = closing.enter_context(running_process(tmp_path)) if way == "webrtc" else None
+        lost = await closing.enter_async_context(running_node())
+        balanced = await closing.enter_async_context(balancer((killed or lost).url, second.url))
+        page = await closing.enter_async_context(browser.page())
+        await page.open(balanced.url + "/")
         await page.js(EAR)
         await use(page, "webrtc" if way == "webrtc" else "websocket")
         if way == "opus":
@@ -608,7 +614,9 @@ async def test_a_turn_goes_on_when_its_node_is_killed(browser: DevTools, tmp_pat
         since = await page.js("performance.now()")
         await speak(page)
         await page.until("document.querySelectorAll('#said [data-is=heard]').length > 4")
-        kill(first)
+        if killed is not None:
+            kill(killed)
+        balanced.lose()
         await page.until("!agentTts.speaking", 20)
         loud = await page.js(f"ear.heard.filter((m) => m.at > {since} && m.rms > ear.LOUD).map((m) => m.at)")
         silent_ms = max(later - at for at, later in pairwise(loud))
@@ -620,12 +628,12 @@ async def test_a_turn_goes_on_when_its_node_is_killed(browser: DevTools, tmp_pat
         assert (await page.js("agentTts.notices"), page.errors) == ([], [])
         async with httpx.AsyncClient() as client:
             asked = {"model": "tts-1", "input": TEXT, "response_format": "pcm"}
-            whole_ms = len((await client.post(f"{url}/v1/audio/speech", json=asked)).content) / 48
+            whole_ms = len((await client.post(f"{second.url}/v1/audio/speech", json=asked)).content) / 48
         twice_ms = loud[-1] - loud[0] - silent_ms - whole_ms
         # Of 5 s: no word is missing, and none is there twice but over WebRTC the one that was cut.
         assert -NEAR_MS <= twice_ms <= NEAR_MS + (LONGEST_WORD_MS if way == "webrtc" else 0)
         if way == "pcm":
-            kill(second)
+            balanced.lose()
             await page.until("agentTts.state === 'waiting' && agentTts.notices.includes('connection')")
 
 
@@ -758,17 +766,17 @@ async def test_the_keyboard_alone_is_enough(browser: DevTools) -> None:
 
 
 async def readable(page: Page, state: str) -> None:
-    """On phones of 360 and 390 px and on a desktop: enough contrast, nothing beyond the page, no overlap."""
-    for width, height in ((360, 740), (390, 844), (1280, 900)):
-        await page.resize(width, height, phone=width < 400)
-        assert await page.js(READABLE) == [], f"{state}, {width} px"
+    """On phones and on a desktop, light and dark: enough contrast, nothing beyond the page, no overlap."""
+    for scheme in ("light", "dark"):
+        await page.prefer(prefers_color_scheme=scheme, prefers_reduced_motion="reduce")
+        for width, height in ((360, 740), (390, 844), (1280, 900)):
+            await page.resize(width, height, phone=width < 400)
+            assert await page.js(READABLE) == [], f"{state}, {scheme}, {width} px"
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-async def test_the_page_is_readable(browser: DevTools, scheme: str) -> None:
+async def test_the_page_is_readable(browser: DevTools) -> None:
     """With a notice, while it speaks, after a stop, with everything open, and from right to left."""
     async with open_page(browser, engine="espeak", limits={"text_context_chars": 600}) as (page, _):
-        await page.prefer(prefers_color_scheme=scheme, prefers_reduced_motion="reduce")
         await ready(page)
         await readable(page, "idle")
         await page.resize(390, 844, phone=True)

@@ -580,12 +580,10 @@ async def in_use(page: Page, agent: Agent) -> Call:
     return call
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-async def test_talk_is_readable(browser: DevTools, scheme: str) -> None:
+async def test_talk_is_readable(browser: DevTools) -> None:
     """Idle with a notice, in a call with every state of a word and the figures, muted, and compact."""
     about = {"llm": {"kind": "builtin", "name": "built-in", "message": "No LLM answers at " + "http://localhost" * 6}}
     async with open_talk(browser, about=about) as (page, agent):
-        await page.prefer(prefers_color_scheme=scheme, prefers_reduced_motion="reduce")
         await readable(page, "idle")
         call = await in_use(page, agent)
         await readable(page, "interrupted")

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.real_time
 
 RATE = 24_000
 # When the microphone plays the first and the second sentence, in seconds after it is opened.
-ASKS_S, INTERRUPTS_S, ENDS_S = 1.5, 9.0, 30.0
+ASKS_S, INTERRUPTS_S, ENDS_S = 1.0, 7.0, 25.0
 QUICK: dict[str, Any] = {"turn_silence_s": 0.6, "resume_after_s": 0.8}
 LONG = (
     "Winter nights are long and cold, and so people have always told each other stories by the fire. Some of these "
@@ -28,6 +28,7 @@ LONG = (
     "Nobody knows who told them first, and nobody needs to know, as long as somebody tells them again."
 )
 NEAR_WORDS = 2
+TURNS = 6
 SILENT_MS = 200  # from the key to silence
 
 
@@ -97,25 +98,25 @@ async def test_an_answer_is_heard_interrupted_and_kept_in_the_context(tmp_path: 
         await page.click("#call")
 
 
-async def test_ten_typed_turns_leave_nothing_behind(tmp_path: Path) -> None:
+async def test_typed_turns_leave_nothing_behind(tmp_path: Path) -> None:
     """Each turn interrupts the answer before it, is silent within 200 ms, and has its answer below it."""
-    answers = [f"{LONG} That was story number {number}." for number in range(10)]
+    answers = [f"{LONG} That was story number {number}." for number in range(TURNS)]
     async with talk(tmp_path / "microphone.wav", *answers) as (page, agent, llm):
         agents = "[...document.querySelectorAll('[data-who=agent]')]"
         silences = []
-        for number in range(10):
+        for number in range(TURNS):
             await page.js("document.querySelector('#talk-text').focus()")
             await page.call("Input.insertText", text=f"Question {number}")
             await page.press("Enter")
             silences.append(await page.js("agentTts.call.silenceMs"))
             await page.until(f"{agents}.length === {number + 1} && {agents}.at(-1).querySelector('[data-is=now]')", 20)
         who = "[...document.querySelectorAll('#conversation li')].map((li) => li.dataset.who)"
-        assert await page.js(who) == ["user", "agent"] * 10
-        assert len(llm.requests) == 10
+        assert await page.js(who) == ["user", "agent"] * TURNS
+        assert len(llm.requests) == TURNS
         await page.until("agentTts.call.heardMs !== null")
         assert all(0 < ms < SILENT_MS for ms in silences if ms is not None)
-        assert len(silences) - silences.count(None) > 5
-        assert await page.js(f"{agents}.filter((li) => li.querySelector('s')).length") == 9
+        assert len(silences) - silences.count(None) > TURNS / 2
+        assert await page.js(f"{agents}.filter((li) => li.querySelector('s')).length") == TURNS - 1
         assert await page.js("agentTts.call.notices") == []
         await page.click("#call")
         await until(lambda: agent.calls == 0, 10)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.cli.process import run
+from tests.cli.process import invoke
 from tests.engine.qwen3.test_engine import FRAMES, TEXT, assert_same, theirs
 from tests.model import oracle
 from tests.model.conftest import Checkpoint as Checkpoints
@@ -20,7 +20,7 @@ def test_the_file_equals_upstreams_audio(checkpoint: Checkpoints, tmp_path: Path
     """Greedy decoding in float32 on the CPU."""
     folder, path = checkpoint("custom_voice"), tmp_path / "out.wav"
     expected = theirs(oracle.load(folder), "generate_custom_voice", speaker="ryan", language="English")
-    result = run(
+    result = invoke(
         *("say", TEXT, "--no-clean", "--engine", "qwen3", "--model", str(folder), "--voice", "ryan"),
         *("--language", "english", "--seed", "0", "--temperature", "0", "--max-frames", str(FRAMES)),
         *("--device", "cpu", "--dtype", "float32", "-o", str(path)),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from typing import Any
 
 import av
@@ -13,7 +12,7 @@ from agent_tts.client.connection import ConnectionLost
 from agent_tts.client.moving import MovingConnection, _allowed, connect
 from agent_tts.messages import Audio, Cancelled, Flushed, Words
 from tests.support import dominant_hz, running_node, until
-from tests.two_nodes import TEXT, kill, two_nodes
+from tests.two_nodes import TEXT, two_nodes_in_this_loop
 
 # Rate and decoder of each.
 ENCODINGS = {"pcm_s16le": (24_000, "pcm_s16le"), "mulaw": (8_000, "pcm_mulaw"), "opus": (48_000, "libopus")}
@@ -21,14 +20,12 @@ ENCODINGS = {"pcm_s16le": (24_000, "pcm_s16le"), "mulaw": (8_000, "pcm_mulaw"), 
 PAUSE_S = 1.5
 
 
-@pytest.mark.node
-@pytest.mark.real_time
-async def test_a_sentence_goes_on_when_its_node_is_killed(tmp_path: Path) -> None:
+async def test_a_sentence_goes_on_when_its_node_is_lost() -> None:
     """In each encoding each word is told and heard once, and all audio follows without a hole; so it is for a flush."""
-    async with two_nodes(tmp_path) as (first, _, url):
-        async with connect(url, moves=True, voice="tone-440") as connection:
+    async with two_nodes_in_this_loop() as balanced:
+        async with connect(balanced.url, moves=True, voice="tone-440") as connection:
             lengths = [await _heard(connection, encoding, lead_ms=None) for encoding in ENCODINGS]
-            killing = asyncio.get_running_loop().call_later(2.0, kill, first)
+            killing = asyncio.get_running_loop().call_later(2.0, balanced.lose)
             resumed = await asyncio.gather(*(_heard(connection, encoding, lead_ms=400) for encoding in ENCODINGS))
             assert killing.when() < asyncio.get_running_loop().time()
             assert connection.is_usable
@@ -69,7 +66,6 @@ async def _heard(connection: MovingConnection, encoding: str, **options: Any) ->
     return seconds
 
 
-@pytest.mark.node
 async def test_the_next_turn_is_on_the_node_that_was_asked_for() -> None:
     """The sentence that is spoken meanwhile ends where it is; the old connection is closed behind it."""
     async with running_node() as second, running_node(public_url=second.url) as first:
@@ -88,7 +84,6 @@ async def test_the_next_turn_is_on_the_node_that_was_asked_for() -> None:
             assert len(second.node.sessions) == 1
 
 
-@pytest.mark.node
 async def test_without_another_node_the_utterance_fails() -> None:
     async with running_node() as node:
         async with connect(node.url, moves=True) as connection:
@@ -104,7 +99,6 @@ async def test_without_another_node_the_utterance_fails() -> None:
                 await connection.open()
 
 
-@pytest.mark.node
 async def test_what_was_heard_counts_from_the_beginning() -> None:
     async with running_node() as node:
         async with connect(node.url, moves=True, lead_ms=None) as connection:
@@ -125,8 +119,6 @@ async def test_what_was_heard_counts_from_the_beginning() -> None:
             assert cut.heard_text.startswith("One two three")
 
 
-@pytest.mark.node
-@pytest.mark.real_time
 async def test_no_part_of_a_word_is_heard_twice() -> None:
     """The reader has only whole words, behind a pause of the writer, too: a loss makes a text no longer."""
     async with running_node() as node:
@@ -153,7 +145,6 @@ async def _last_word(url: str, place: int | None) -> int:
         return speech.words[-1].start_ms
 
 
-@pytest.mark.node
 async def test_the_empty_frame_at_the_end_begins_where_the_audio_ends() -> None:
     async with running_node(tone={"char_ms": 40}) as node:
         async with connect(node.url, moves=True, lead_ms=None) as connection:

@@ -1,6 +1,6 @@
 """A cluster as a user has it: processes of `agent-tts cluster`, real Ray, HAProxy, and nodes with the tone engine.
 
-Every frame of every caller is counted. `make test` runs the first; all of them are `make cluster-test`.
+Every frame of every caller is counted. `make slow` runs the first; all of them are `make cluster-test`.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ pytestmark = [pytest.mark.node, pytest.mark.real_time, pytest.mark.timeout(300)]
 SLOTS = "slots=4"
 
 
+@pytest.mark.slow
 async def test_it_grows_under_callers_and_shrinks_when_they_have_gone(tmp_path: Path) -> None:
     targets, metrics = tmp_path / "targets.json", free_port()
     async with machines(tmp_path, 1, SLOTS, idle_s=2, targets=targets, metrics_port=metrics) as (head, other):

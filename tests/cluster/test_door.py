@@ -25,8 +25,8 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from agent_tts.agent import server
 from agent_tts.cluster import haproxy
+from agent_tts.cluster.directory import NodeAddress
 from agent_tts.cluster.door import LOOK_S, Door
-from agent_tts.cluster.nodes import NodeAddress
 from agent_tts.errors import SettingsError
 from tests.agent.caller import Caller
 from tests.certificates import make_certificate
@@ -263,7 +263,7 @@ PROGRAM = """
 import asyncio, sys
 from pathlib import Path
 from agent_tts.cluster.door import Door
-from agent_tts.cluster.nodes import NodeAddress
+from agent_tts.cluster.directory import NodeAddress
 
 async def main(folder, port):
     door = Door(port=0, host="127.0.0.1", folder=Path(folder))

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from agent_tts.cluster.directory import NodeAddress
 from agent_tts.cluster.haproxy import (
     Server,
     commands,
@@ -16,7 +17,6 @@ from agent_tts.cluster.haproxy import (
     server_lines,
     servers,
 )
-from agent_tts.cluster.nodes import NodeAddress
 
 # Of HAProxy 2.8.25, without columns that are not read.
 ANSWER = """1

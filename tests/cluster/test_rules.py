@@ -7,11 +7,9 @@ from types import SimpleNamespace
 import pytest
 from prometheus_client import generate_latest
 
-from agent_tts.cluster.directory import FORGET_S, Directory, address_of
-from agent_tts.cluster.figures import Figures
+from agent_tts.cluster.directory import FORGET_S, Directory, NodeAddress, address_of
 from agent_tts.cluster.machine import KEEP_S, UNATTENDED_S, Known, Unattended
-from agent_tts.cluster.nodes import NodeAddress
-from agent_tts.cluster.scaling import Load, decide, nodes_wanted
+from agent_tts.cluster.scaling import Figures, Load, decide, nodes_wanted
 from agent_tts.engine_info import EngineInfo
 from agent_tts.messages import EnginePong
 from agent_tts.serve.telemetry.engine_metrics import EngineMetrics
@@ -82,3 +80,13 @@ def test_a_node_that_tells_nothing_is_forgotten() -> None:
     assert directory.nodes(FORGET_S + 1) == []
     directory.tell(report | {"of_a_newer_version": 1}, 0)
     assert address_of(*directory.nodes(1)) == NodeAddress("a", "10.0.0.1", 8101, "1")
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"name": ""}, {"name": "a b"}, {"name": "a" * 64}, {"host": "localhost"}, {"port": 0}, {"port": 65_536}]
+)
+def test_what_cannot_be_reached_is_refused(wrong: dict[str, object]) -> None:
+    right: dict[str, object] = {"name": "one", "host": "::1", "port": 8000}
+    NodeAddress(**right)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"is not|does not"):
+        NodeAddress(**right | wrong)  # type: ignore[arg-type]

@@ -12,8 +12,9 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from agent_tts.engine.admission import FRAME_S, IDLE_S, MAX_TAKEN_BACK, PATIENCE_S, Policy
+from agent_tts.engine.admission import IDLE_S, MAX_TAKEN_BACK, PATIENCE_S
 from agent_tts.engine.estimates import CHAR_S
+from agent_tts.engine.requests import FRAME_S, Policy
 from agent_tts.engine_info import FRAME_BYTES
 from agent_tts.messages import (
     Audio,

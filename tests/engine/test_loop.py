@@ -10,9 +10,9 @@ import pytest
 
 from agent_tts import messages
 from agent_tts.bench.statistics import Player
-from agent_tts.engine.admission import Policy
 from agent_tts.engine.base import Engine
 from agent_tts.engine.loop import SPARE_AFTER_S, EngineLoop
+from agent_tts.engine.requests import Policy
 from agent_tts.engine.scheduler import BYTES_PER_S, Scheduler
 from agent_tts.engine_info import FRAME_BYTES, EngineInfo
 from agent_tts.messages import (

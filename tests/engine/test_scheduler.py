@@ -12,7 +12,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from agent_tts.config.settings import Limits
 from agent_tts.directives import Pause, Prosody, Say
-from agent_tts.engine.admission import FRAME_S, MAX_ADMITTED, Policy
+from agent_tts.engine.admission import MAX_ADMITTED
+from agent_tts.engine.requests import FRAME_S, Policy
 from agent_tts.engine.scheduler import (
     BATCH_WINDOW_S,
     CAP_FRAMES,

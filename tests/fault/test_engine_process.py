@@ -8,71 +8,18 @@ import random
 import select
 import signal
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import Any
 
 import pytest
-from loguru import logger
 
-from agent_tts.config.settings import Settings
-from agent_tts.ipc.engine_process import BACKOFF_S, EngineProcess
-from agent_tts.messages import Audio, Finished
-from agent_tts.options import SpeechOptions
-from agent_tts.speech.service import SpeechService
-from agent_tts.speech.utterance import Utterance
-from tests.events_of import events_of
-from tests.ipc.listener import tone_settings
+from agent_tts.ipc.engine_process import BACKOFF_S
+from tests.fault.engines import BACK_S, TEXT, begin, hear, kill, several, whole
+from tests.support import logged, until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="/proc, pidfd and the parent-death signal")
 
-TEXT = "a sentence that is long enough to be killed in the middle of it"
 STREAMS = 32
-
-
-@asynccontextmanager
-async def speech_service(settings: Settings) -> AsyncIterator[tuple[SpeechService, EngineProcess]]:
-    """A service with its own engine process."""
-    links: list[EngineProcess] = []
-
-    def make_client(*callbacks: Any) -> EngineProcess:
-        links.append(EngineProcess(settings, *callbacks))
-        return links[0]
-
-    service = SpeechService([make_client])
-    await service.start()
-    try:
-        yield service, links[0]
-    finally:
-        await service.close()
-
-
-def kill(link: EngineProcess) -> None:
-    assert link.pid is not None
-    os.kill(link.pid, signal.SIGKILL)
-
-
-def begin(service: SpeechService, *, text: str = TEXT, **options: Any) -> Utterance:
-    """A request with all of its text."""
-    speech = service.open(SpeechOptions(seed=1, **options))
-    speech.write(text)
-    speech.end()
-    return speech
-
-
-async def hear(speech: Utterance) -> tuple[bytes, Finished[str]]:
-    """All audio of a request, and its last event."""
-    async with asyncio.timeout(20):
-        pcm = b"".join([event.payload async for event in events_of(speech) if isinstance(event, Audio)])
-    assert speech.done is not None
-    return pcm, speech.done
-
-
-async def back(service: SpeechService) -> None:
-    """Wait until the engine is ready again and has spoken."""
-    async with asyncio.timeout(20):
-        while not service.ready:
-            await asyncio.sleep(0.005)  # readiness has no event
+GONE_S = 15.0  # far less than the minute of a step that hangs
+HEARTBEAT_S = 2.0  # shorter, and a loaded machine's engine is taken for a hung one
 
 
 def fds() -> int:
@@ -82,19 +29,18 @@ def fds() -> int:
 # ---------------------------------------------------------------- F10: killed
 
 
-@pytest.mark.parametrize("seed", range(4))
-async def test_kill_at_random_moments_under_load(seed: int) -> None:
+async def test_kill_at_random_moments_under_load() -> None:
     """Five kills under 32 requests: each ends with `engine_lost`, and its audio is a prefix of the expected audio.
 
     Nothing leaks: file descriptors are as before, and the leak gate finds no process, task or thread. A new request is
     bit-equal. Mutation: without `on_lost` in `EngineChild._lose` every request waits until the test times out.
     """
-    moments = random.Random(seed)
-    async with speech_service(tone_settings()) as (service, link):
-        expected, _ = await hear(begin(service, lead_ms=None))
+    moments = random.Random(0)
+    async with several(1) as (service, [link]):
+        expected = await whole(service)
         before = fds()
         for _ in BACKOFF_S:
-            await back(service)
+            await until(lambda: service.ready, BACK_S)
             heard = [asyncio.create_task(hear(begin(service, lead_ms=200))) for _ in range(STREAMS)]
             await asyncio.sleep(moments.uniform(0.0, 0.3))  # the random moment
             kill(link)
@@ -103,15 +49,15 @@ async def test_kill_at_random_moments_under_load(seed: int) -> None:
                 assert expected.startswith(pcm)
                 assert len(pcm) < len(expected)
             assert service.speaking == 0
-        await back(service)
-        assert (await hear(begin(service, lead_ms=None)))[0] == expected
+        await until(lambda: service.ready, BACK_S)
+        assert await whole(service) == expected
         assert fds() == before
         assert not link.failed.is_set()
 
 
 async def test_kill_during_the_drain_ends_it() -> None:
     """The drain waits for requests, and the kill ends them."""
-    async with speech_service(tone_settings()) as (service, link):
+    async with several(1) as (service, [link]):
         speech = begin(service, lead_ms=200)
         assert await speech.next() is not None
         drain = asyncio.create_task(service.drain())
@@ -132,21 +78,19 @@ async def test_a_hung_engine_is_dumped_killed_and_replaced(kind: str) -> None:
     Mutation: without the heartbeat the request waits for a minute; without `faulthandler.register` the signal kills the
     process and the log does not name the place.
     """
-    lines: list[str] = []
-    sink = logger.add(lines.append, level="WARNING", format="{message}")
-    try:
-        async with speech_service(tone_settings(timeouts={"engine_heartbeat_s": 1.0})) as (service, link):
-            expected, _ = await hear(begin(service, lead_ms=None))
+    with logged() as lines:
+        async with several(1, timeouts={"engine_heartbeat_s": HEARTBEAT_S}) as (service, [link]):
+            expected = await whole(service)
             pid = link.pid
             pcm, finished = await hear(begin(service, instructions=f"fault:{kind}@3", lead_ms=None))
             assert finished.code == "engine_lost"
             assert expected.startswith(pcm)
-            await back(service)
+            await until(lambda: service.ready, BACK_S)
             assert link.pid != pid
-            assert (await hear(begin(service, lead_ms=None)))[0] == expected
-    finally:
-        logger.remove(sink)
-    [death] = [line for line in lines if f"engine process {pid} (signal 9) is lost: no answer for 1 s" in line]
+            assert await whole(service) == expected
+    [death] = [
+        line for line in lines if f"engine process {pid} (signal 9) is lost: no answer for {HEARTBEAT_S:g} s" in line
+    ]
     assert "tone.py" in death
     assert "in step" in death
     assert TEXT not in death
@@ -158,14 +102,14 @@ async def test_a_hung_engine_is_dumped_killed_and_replaced(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["crash", "exit", "oom_step"])
 async def test_an_engine_that_exits_is_replaced(kind: str) -> None:
     """All its requests end with `engine_lost`, queued ones included, and a new one succeeds."""
-    async with speech_service(tone_settings(slots=3, queue=2)) as (service, _):
-        expected, _ = await hear(begin(service, lead_ms=None))
+    async with several(1, slots=3, queue=2) as (service, _):
+        expected = await whole(service)
         speeches = [begin(service, lead_ms=80) for _ in range(2)]
         speeches += [begin(service, lead_ms=80, instructions=f"fault:{kind}@3") for _ in range(2)]
         for _, finished in await asyncio.gather(*map(hear, speeches)):
             assert finished.code == "engine_lost"
-        await back(service)
-        assert (await hear(begin(service, lead_ms=None)))[0] == expected
+        await until(lambda: service.ready, BACK_S)
+        assert await whole(service) == expected
 
 
 # ---------------------------------------------------------------- F12: the parent is killed
@@ -173,7 +117,7 @@ async def test_an_engine_that_exits_is_replaced(kind: str) -> None:
 PARENT = """
 import asyncio, sys
 from agent_tts.messages import Append, Open, Audio
-from agent_tts.options import SpeechOptions
+from agent_tts.options import EngineOptions
 from agent_tts.ipc.engine_process import EngineProcess
 from agent_tts.config.settings import Settings
 
@@ -184,7 +128,7 @@ async def main() -> None:
             speaks.set()
     link = EngineProcess(Settings.model_validate({"engine": "tone", "tone": {"scripted_faults": True}}), hear, print)
     await link.start()
-    link.send(Open(1, SpeechOptions(instructions=sys.argv[1] or None)))
+    link.send(Open(1, EngineOptions(instructions=sys.argv[1])))
     link.send(Append(1, "enough text for some frames of audio "))
     await speaks.wait()
     print(link.pid, flush=True)
@@ -194,9 +138,9 @@ asyncio.run(main())
 """
 
 
-@pytest.mark.parametrize("doing", ["", "fault:hang@1", "fault:hang_gil@1"], ids=["speaking", "hung", "holding the GIL"])
+@pytest.mark.parametrize("doing", ["fault:hang@1", "fault:hang_gil@1"], ids=["hung", "holding the GIL"])
 async def test_the_engine_dies_with_its_parent(doing: str) -> None:
-    """The engine is gone within a second after its parent is killed, whatever it is doing.
+    """The engine is gone soon after its parent is killed, whatever it is doing.
 
     Mutation: without the parent-death signal the engine that holds the GIL sleeps on for a minute.
     """
@@ -205,12 +149,12 @@ async def test_the_engine_dies_with_its_parent(doing: str) -> None:
     )
     assert parent.stdout is not None
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(BACK_S):
             engine = os.pidfd_open(int(await parent.stdout.readline()))
     finally:
         os.kill(parent.pid, signal.SIGKILL)
         await parent.communicate()
     try:
-        assert select.select([engine], [], [], 1.0)[0], "the engine outlived its parent"
+        assert select.select([engine], [], [], GONE_S)[0], "the engine outlived its parent"
     finally:
         os.close(engine)

@@ -13,7 +13,7 @@ from agent_tts.bench.checkpoint import write
 from agent_tts.config.settings import Settings
 from agent_tts.ipc.engine_process import engine_processes
 from agent_tts.speech.service import SpeechService
-from tests.fault.test_several_engines import Hearing, kill
+from tests.fault.engines import Hearing, begin, kill
 from tests.support import until
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")]
@@ -42,23 +42,23 @@ async def test_an_engine_killed_on_one_gpu_ends_only_its_own_requests(tmp_path: 
         for number in (0, 1):
             placed = f"loaded on cuda:{number}"
             assert any(line.startswith(f"engine {number}: ") and placed in line for line in lines)
-        hearings = [Hearing(service) for _ in range(STREAMS)]
+        hearings = [Hearing(begin(service)) for _ in range(STREAMS)]
         assert [engine.speaking for engine in service.engines] == [STREAMS // 2, STREAMS // 2]
         await asyncio.sleep(2.0)
         kill(service.engines[1].client)  # type: ignore[arg-type]
         await until(lambda: service.engines[1].speaking == 0)
-        hearings += [Hearing(service) for _ in range(4)]
+        hearings += [Hearing(begin(service)) for _ in range(4)]
         assert service.engines[0].speaking == STREAMS // 2 + 4
         await asyncio.gather(*(hearing.task for hearing in hearings))
         for hearing in hearings:
             [end] = hearing.ends
-            if hearing.engine.number == 1:
+            if hearing.speech.engine == 1:
                 assert (end.reason, end.code) == ("error", "engine_lost")
             else:
                 assert end.reason in ("end", "length")
                 assert hearing.gaps_s == 0.0
         await until(lambda: service.engines[1].ready, START_S)
-        again = [Hearing(service) for _ in range(4)]
+        again = [Hearing(begin(service)) for _ in range(4)]
         assert [engine.speaking for engine in service.engines] == [2, 2]
         await asyncio.gather(*(hearing.task for hearing in again))
         assert all(hearing.ends[0].reason in ("end", "length") for hearing in again)

@@ -18,8 +18,8 @@ from typing import Annotated
 
 import typer
 
+from agent_tts.cluster.directory import NodeAddress
 from agent_tts.cluster.door import Door
-from agent_tts.cluster.nodes import NodeAddress
 from agent_tts.system.processes import module_command
 from tests.node_process import RunningProcess, running_process
 from tests.wire import wire

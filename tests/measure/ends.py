@@ -25,9 +25,9 @@ import typer
 from agent_tts import messages
 from agent_tts.bench.report import device as machine
 from agent_tts.config.settings import Checkpoint, Qwen3, Settings, Voices
-from agent_tts.engine.admission import Policy
 from agent_tts.engine.loop import EngineLoop
 from agent_tts.engine.qwen3.engine import Qwen3Engine
+from agent_tts.engine.requests import Policy
 from agent_tts.engine.scheduler import Scheduler
 from agent_tts.engine_info import FRAME_BYTES, SAMPLE_RATE
 from agent_tts.options import EngineOptions, TextMode

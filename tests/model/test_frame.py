@@ -115,11 +115,15 @@ MODES = pytest.mark.parametrize("streaming", [True, False], ids=["streaming", "w
 
 
 class TestCodesEqualUpstreams:
-    @MODES
     @pytest.mark.parametrize(
-        ("size", "instruct"),
-        [(tiny.PROJECTED, ()), (tiny.PROJECTED, tiny.INSTRUCT), (tiny.SAME_WIDTH, ())],
-        ids=["1.7B", "1.7B-instruct", "0.6B"],
+        ("size", "instruct", "streaming"),
+        [
+            (tiny.PROJECTED, (), True),
+            (tiny.PROJECTED, (), False),
+            (tiny.PROJECTED, tiny.INSTRUCT, True),
+            (tiny.SAME_WIDTH, (), False),
+        ],
+        ids=["1.7B-streaming", "1.7B-whole-text", "1.7B-instruct-streaming", "0.6B-whole-text"],
     )
     def test_with_a_named_speaker(self, streaming: bool, size: str, instruct: tuple[int, ...]) -> None:
         upstream, ours = tiny.models("custom_voice", size)
@@ -144,8 +148,7 @@ class TestCodesEqualUpstreams:
         theirs = upstream_codes(upstream, 4, languages=[language], speakers=[speaker])
         assert torch.equal(speak(ours, prompt_of(ours, PromptVoice(speaker), language=language), frames=4), theirs)
 
-    @MODES
-    @pytest.mark.parametrize("language", ["auto", "German"])
+    @pytest.mark.parametrize(("language", "streaming"), [("auto", True), ("German", False)])
     def test_with_a_designed_voice(self, streaming: bool, language: str) -> None:
         upstream, ours = tiny.models("voice_design")
         theirs = upstream_codes(
@@ -157,8 +160,7 @@ class TestCodesEqualUpstreams:
         prompt = prompt_of(ours, PromptVoice(), language=language, instruct=tiny.INSTRUCT, streaming=streaming)
         assert torch.equal(speak(ours, prompt), theirs)
 
-    @MODES
-    @pytest.mark.parametrize("size", [tiny.PROJECTED, tiny.SAME_WIDTH], ids=["1.7B", "0.6B"])
+    @pytest.mark.parametrize(("size", "streaming"), [(tiny.PROJECTED, True), (tiny.SAME_WIDTH, False)])
     def test_with_a_speaker_vector(self, streaming: bool, size: str) -> None:
         upstream, ours = tiny.models("base", size)
         vector = tiny.speaker_vector()

@@ -119,7 +119,11 @@ class Fused(FusedPredictor):
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the interpreter computes with numpy
 @pytest.mark.parametrize(
-    ("size", "who"), [(tiny.PROJECTED, None), (tiny.SAME_WIDTH, [3, 1, 2, 4, 5, 6, PADDING_ROW, PADDING_ROW])]
+    ("size", "who"),
+    [
+        (tiny.PROJECTED, [3, 1, 2, 4, 5, 6, PADDING_ROW, PADDING_ROW]),
+        pytest.param(tiny.SAME_WIDTH, None, marks=pytest.mark.slow),
+    ],
 )
 @torch.inference_mode()
 def test_what_lies_between_the_products(size: str, who: list[int] | None) -> None:

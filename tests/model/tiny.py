@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import shutil
 from collections.abc import Callable
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
 from typing import Any
@@ -72,7 +72,8 @@ def _crafted(model_type: ModelType, size: str, how: str, craft: Callable[[Path],
     return folder
 
 
-@cache
+@lru_cache(maxsize=oracle.MODELS)
+@torch.inference_mode(False)
 def models(model_type: ModelType, size: str = PROJECTED) -> tuple[Any, FrameModel]:
     """Upstream's model and ours, float32 on the CPU. Both are shared: a test restores what it changes."""
     folder = checkpoint(model_type, size)

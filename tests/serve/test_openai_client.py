@@ -32,6 +32,12 @@ async def connect(node: RunningNode, key: str = KEY, retries: int = 0) -> AsyncI
         yield client
 
 
+@pytest.fixture
+async def client(node: RunningNode) -> AsyncIterator[openai.AsyncOpenAI]:
+    async with connect(node) as made:
+        yield made
+
+
 async def test_speech_is_streamed(node: RunningNode) -> None:
     """As Pipecat's and LiveKit's services use it: raw pcm, chunk by chunk."""
     async with (
@@ -48,9 +54,8 @@ async def test_speech_is_streamed(node: RunningNode) -> None:
     await until(lambda: node.node.service.speaking == 0)
 
 
-async def test_speech_as_a_whole_in_the_default_format(node: RunningNode) -> None:
-    async with connect(node) as client:
-        response = await client.audio.speech.create(model="tts-1", voice="alloy", input="Hello", speed=1.5)
+async def test_speech_as_a_whole_in_the_default_format(client: openai.AsyncOpenAI, node: RunningNode) -> None:
+    response = await client.audio.speech.create(model="tts-1", voice="alloy", input="Hello", speed=1.5)
     assert response.response.headers["content-type"] == "audio/mpeg"
     assert response.content[:3] == b"ID3"  # the tag that says that the speech is synthetic
     tag_bytes = 10 + sum(byte << 7 * place for place, byte in enumerate(reversed(response.content[6:10])))
@@ -85,51 +90,48 @@ async def test_our_events_and_fields(node: RunningNode) -> None:
     assert '"speech.audio.done"' in lines[-1]
 
 
-async def test_models(node: RunningNode) -> None:
-    async with connect(node) as client:
-        names = [model.id async for model in await client.models.list()]
-        assert (await client.models.retrieve("tts-1")).id == "tts-1"
-        with pytest.raises(openai.NotFoundError):
-            await client.models.retrieve("whisper-1")
+async def test_models(client: openai.AsyncOpenAI, node: RunningNode) -> None:
+    names = [model.id async for model in await client.models.list()]
+    assert (await client.models.retrieve("tts-1")).id == "tts-1"
+    with pytest.raises(openai.NotFoundError):
+        await client.models.retrieve("whisper-1")
     assert names == ["tone", "gpt-4o-mini-tts", "tts-1", "tts-1-hd"]
 
 
-async def test_errors_are_those_of_openai(node: RunningNode) -> None:
+async def test_errors_are_those_of_openai(client: openai.AsyncOpenAI, node: RunningNode) -> None:
     good: dict[str, Any] = {"model": "tts-1", "voice": "alloy", "input": "Hello"}
-    async with connect(node) as client:
-        with pytest.raises(openai.BadRequestError) as caught:
-            await client.audio.speech.create(**good | {"voice": "nobody"})
-        assert (caught.value.code, caught.value.param, caught.value.type) == (
-            "unknown_voice",
-            "voice",
-            "invalid_request_error",
-        )
-        with pytest.raises(openai.NotFoundError):
-            await client.audio.speech.create(**good | {"model": "whisper-1"})
-        with pytest.raises(openai.BadRequestError, match="nothing to speak"):
-            await client.audio.speech.create(**good | {"input": ""})
-        with pytest.raises(openai.APIStatusError, match="20000") as too_long:
-            await client.audio.speech.create(**good | {"input": "x" * 20_001})
-        assert too_long.value.status_code == 413
-        with pytest.raises(openai.InternalServerError):
-            await client.audio.speech.create(**good, extra_body={"instructions": "fault:raise@0"})
+    with pytest.raises(openai.BadRequestError) as caught:
+        await client.audio.speech.create(**good | {"voice": "nobody"})
+    assert (caught.value.code, caught.value.param, caught.value.type) == (
+        "unknown_voice",
+        "voice",
+        "invalid_request_error",
+    )
+    with pytest.raises(openai.NotFoundError):
+        await client.audio.speech.create(**good | {"model": "whisper-1"})
+    with pytest.raises(openai.BadRequestError, match="nothing to speak"):
+        await client.audio.speech.create(**good | {"input": ""})
+    with pytest.raises(openai.APIStatusError, match="20000") as too_long:
+        await client.audio.speech.create(**good | {"input": "x" * 20_001})
+    assert too_long.value.status_code == 413
+    with pytest.raises(openai.InternalServerError):
+        await client.audio.speech.create(**good, extra_body={"instructions": "fault:raise@0"})
     async with connect(node, key="wrong") as wrong:
         with pytest.raises(openai.AuthenticationError):
             await wrong.audio.speech.create(**good)
 
 
-async def test_a_truncated_answer_is_an_error(node: RunningNode) -> None:
-    async with connect(node) as client:
-        with pytest.raises(openai.APIConnectionError):
-            await client.audio.speech.create(
-                model="tts-1", voice="alloy", input="a" * 50, instructions="fault:raise@5", response_format="pcm"
-            )
+async def test_a_truncated_answer_is_an_error(client: openai.AsyncOpenAI, node: RunningNode) -> None:
+    with pytest.raises(openai.APIConnectionError):
+        await client.audio.speech.create(
+            model="tts-1", voice="alloy", input="a" * 50, instructions="fault:raise@5", response_format="pcm"
+        )
 
 
-async def test_the_client_retries_when_the_node_says(node: RunningNode) -> None:
+async def test_the_client_retries_when_the_node_says(client: openai.AsyncOpenAI, node: RunningNode) -> None:
     """The client's own retry, with the node's `Retry-After`, succeeds."""
     long: dict[str, Any] = {"model": "tts-1", "voice": "alloy", "input": "word " * 3_900, "response_format": "pcm"}
-    async with connect(node) as client, connect(node, retries=3) as patient:
+    async with connect(node, retries=3) as patient:
         async with client.audio.speech.with_streaming_response.create(**long):
             with pytest.raises(openai.InternalServerError) as busy:
                 await client.audio.speech.create(model="tts-1", voice="alloy", input="Hello")
@@ -138,16 +140,3 @@ async def test_the_client_retries_when_the_node_says(node: RunningNode) -> None:
             at_capacity = ("agent_tts_refused_total", {"code": "at_capacity"})
             await until(lambda: (node.node.metrics.registry.get_sample_value(*at_capacity) or 0) >= 2)
         assert (await waiting).content
-
-
-async def test_a_disconnecting_client_frees_the_slot(node: RunningNode) -> None:
-    async with (
-        connect(node) as client,
-        client.audio.speech.with_streaming_response.create(
-            model="tts-1", voice="alloy", input="word " * 3_900, response_format="pcm"
-        ) as response,
-    ):
-        async for _ in response.iter_bytes():
-            break
-        assert node.node.service.speaking == 1
-    await until(lambda: node.node.service.speaking == 0, 0.5)

@@ -51,7 +51,9 @@ class Bench:
         lexicons = (Lexicon.of(lexicon),) if lexicon else ()
         self.now = 0.0
         listener = Listener(output=output or OutputFormat(), words=words, context_id="c", clock=lambda: self.now)
-        self.utterance = Utterance(Resolved(EngineOptions(language="en"), None, lexicons, True), info, window, 0, listener)
+        self.utterance = Utterance(
+            Resolved(EngineOptions(language="en"), None, lexicons, True), info, window, 0, listener
+        )
         self.utterance.settle(7, 0, self._send)
 
     def _send(self, command: EngineCommand, *, waits: bool = False) -> None:

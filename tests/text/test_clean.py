@@ -140,19 +140,17 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("text", "spoken"), CASES)
-def test_markup_is_not_spoken(text: str, spoken: str) -> None:
+def test_markup_is_not_spoken() -> None:
     """The result is the text that a person would read aloud."""
-    assert clean(text) == spoken
+    assert {text: clean(text) for text, _ in CASES} == dict(CASES)
 
 
-@pytest.mark.parametrize(("text", "spoken"), CASES)
-def test_characters_keep_their_offsets(text: str, spoken: str) -> None:
+def test_characters_keep_their_offsets() -> None:
     """Every character is that of the raw text at its offset, except white space, cell commas and entities."""
-    out = passed(text)
-    assert [offset for _, offset in out] == sorted(offset for _, offset in out)
-    for ch, offset in out:
-        assert ch == text[offset] or ch.isspace() or text[offset] in "|&"
+    for text, _ in CASES:
+        out = passed(text)
+        assert [offset for _, offset in out] == sorted(offset for _, offset in out), text
+        assert not [ch for ch, at in out if ch != text[at] and not ch.isspace() and text[at] not in "|&"], text
 
 
 def test_line_breaks_are_kept() -> None:

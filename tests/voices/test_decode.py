@@ -10,7 +10,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import librosa
 import numpy as np
 import pytest
 
@@ -50,6 +49,8 @@ async def test_samples_at_24_khz_stay_as_they_are() -> None:
 
 @pytest.mark.parametrize("rate", [8_000, 16_000, 44_100, 48_000])
 async def test_other_rates_are_resampled_as_by_the_reference(rate: int) -> None:
+    import librosa  # 70 MB
+
     noise = np.random.default_rng(0).uniform(-0.5, 0.5, 2 * rate).astype(np.float32)
     expected = librosa.resample(noise, orig_sr=rate, target_sr=24_000)[:48_000]  # it appends a zero to some
     assert np.array_equal(await decode(wav(noise, rate=rate), max_s=MAX_S), expected)

@@ -111,8 +111,11 @@ class CancelledAt:
 
 
 @pytest.mark.node
-async def test_a_cancelled_enrolment_leaves_nothing(folder: Path, library: VoiceLibrary, enrolment: Enrolment) -> None:
+async def test_a_cancelled_enrolment_leaves_nothing(
+    folder: Path, library: VoiceLibrary, checkpoints: Checkpoints
+) -> None:
     """Cancelled at its first await, its second, and so on until it completes, it leaves no file and no process."""
+    enrolment = Enrolment(library, [(checkpoints.tiny, 64)], max_s=5)
     for waits in range(1, 100):
 
         async def attempt(waits: int = waits) -> StoredVoice:
@@ -181,7 +184,7 @@ def child(module: str) -> int | None:
 
 @pytest.mark.node
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc")
-@pytest.mark.parametrize(("module", "error"), [("decode_child", InvalidRequest), ("encode_child", Internal)])
+@pytest.mark.parametrize(("module", "error"), [("decode_child", InvalidRequest), ("model_child", Internal)])
 async def test_a_process_that_is_killed_leaves_nothing(
     module: str, error: type[SpeechError], folder: Path, enrolment: Enrolment
 ) -> None:
@@ -209,7 +212,7 @@ asyncio.run(run_module(module, str(os.getpid()), *arguments, data=bytes(1 << 26)
 @pytest.mark.parametrize("pause_s", [0.0, 0.3], ids=["as it starts", "while it works"])
 async def test_the_encoder_ends_with_its_parent(pause_s: float, tmp_path: Path) -> None:
     """Mutation: without `die_with` it imports torch and works on for seconds."""
-    command = ("agent_tts.voices.encode_child", "vector", str(tmp_path / "missing"))
+    command = ("agent_tts.voices.model_child", "vector", str(tmp_path / "missing"))
     parent = await asyncio.create_subprocess_exec(sys.executable, "-c", PARENT, *command)
     try:
         await until(lambda: bool(children_of(parent.pid)), 20)

@@ -36,7 +36,7 @@ from agent_tts.errors import (
     VoiceLimit,
 )
 from agent_tts.model.entries import CheckpointError
-from agent_tts.system.records import data_folder
+from agent_tts.system.records import user_data_folder
 from agent_tts.text.entries import Lexicon
 from agent_tts.voices import library as library_module
 from agent_tts.voices.library import Consent, StoredVoice, VoiceLibrary
@@ -488,14 +488,14 @@ def test_the_library_is_in_the_user_s_data_folder(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("XDG_DATA_HOME", raising=False)
-    assert data_folder() == tmp_path / ".local/share/agent-tts"
+    assert user_data_folder() == tmp_path / ".local/share/agent-tts"
     monkeypatch.setenv("XDG_DATA_HOME", "not/absolute")
-    assert data_folder() == tmp_path / ".local/share/agent-tts"
+    assert user_data_folder() == tmp_path / ".local/share/agent-tts"
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    assert data_folder() == tmp_path / "data/agent-tts"
+    assert user_data_folder() == tmp_path / "data/agent-tts"
     monkeypatch.setattr(sys, "platform", "win32")
     monkeypatch.setenv("LOCALAPPDATA", str(tmp_path / "local"))
-    assert data_folder() == tmp_path / "local/agent-tts"
+    assert user_data_folder() == tmp_path / "local/agent-tts"
 
 
 def test_the_settings_can_name_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -221,7 +221,7 @@ class RealtimeSession:
         self._active_at = self._loop.time()
         self._answers = TokenBucket(ANSWERS_PER_S, ANSWERS_BURST, self._active_at)
         self._tasks: list[asyncio.Task[None]] = []
-        # Of the WebSocket's end: an internal error until there is another reason.
+        # How the WebSocket ends: by an internal error until there is another reason.
         self._close_code = 1011
         self.turns: Turns
 
@@ -421,7 +421,7 @@ def _context(settings: Settings, messages: list[dict[str, Any]]) -> LLMContext:
     """What the language model is asked."""
     context = LLMContext(list(messages))
     if settings.tools:
-        # As custom tools: Pipecat's own schemas have no room for `$defs`, `additionalProperties` and the like.
+        # They are custom tools: Pipecat's own schemas have no room for `$defs`, `additionalProperties` and the like.
         context.set_tools(ToolsSchema([], {AdapterType.OPENAI: [_function(tool) for tool in settings.tools]}))
         choice = settings.tool_choice
         if isinstance(choice, dict):

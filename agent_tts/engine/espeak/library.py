@@ -52,7 +52,7 @@ class Delivery:
     language: Language
     variant: str | None
     rate: int = RATE_NORMAL  # words a minute, RATE_MIN .. RATE_MAX
-    # Of the lowest tones, 0 .. PITCH_MAX; PITCH_NORMAL is the voice's own, PITCH_MAX an octave higher.
+    # Where the lowest tones are, 0 .. PITCH_MAX; PITCH_NORMAL is the voice's own, PITCH_MAX an octave higher.
     pitch: int = PITCH_NORMAL
     # From the lowest tones to the highest, 0 .. PITCH_MAX; linear, PITCH_NORMAL is the voice's own.
     pitch_range: int = PITCH_NORMAL

@@ -58,7 +58,7 @@ class RowOutlet(Outlet):
 
     def __init__(self, request_id: int) -> None:
         super().__init__(request_id)
-        # Of the present piece; None at the model's own speed, and before its first frame.
+        # What stretches the present piece; None at the model's own speed, and before its first frame.
         self._stretch: TimeStretch | None = None
         self._seam = Seam()
 

@@ -101,11 +101,11 @@ class Qwen3Model:
             plan(self._frame, folder, MODEL, self.dtype, unused=SPEAKER_ENCODER),
             plan(self._codec, folder, CODEC, self._codec_dtype, unused=codec_module.ENCODING),
         )
-        # Of its sound, of any dtype and on any device until `load`. None without one. Set before `load`.
+        # What marks its sound, of any dtype and on any device until `load`. None without one. Set before `load`.
         self.watermark: Watermark | None = None
         # None until it is loaded.
         self._runner: ModelRunner | None = None
-        # Of the kernels of all sizes; None until `do_spare_work` begins it.
+        # What compiles the kernels of all sizes; None until `do_spare_work` begins it.
         self._compilation: Compilation | None = None
 
     @property
@@ -157,7 +157,7 @@ class Qwen3Model:
             states.append(self.watermark.init_state(1, "meta", self._codec_dtype))
         width = 1 if self._eight.cache else self.dtype.itemsize
         position = 2 * talker.num_hidden_layers * talker.num_key_value_heads * talker.head_dim * width
-        # Of the widest layer, the codec's last.
+        # What the widest layer takes, the codec's last.
         samples = FRAME_SAMPLES * (codec.decoder_dim >> len(codec.upsample_rates)) * self._codec_dtype.itemsize
         if self._fused:
             predictor = talker.code_predictor

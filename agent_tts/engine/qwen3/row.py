@@ -146,7 +146,7 @@ class Row:
         self.leveler = levels.leveler(opened.options, SAMPLE_RATE)
         # Codes of the present segment so far, of a voice that is drawn; None once there is enough of it.
         self.said: list[NDArray[np.int16]] | None = [] if drawn else None
-        # The same of the segment before, with its text, until the next one begins.
+        # What the segment before has said, with its text, until the next one begins.
         self._carried: tuple[str, list[NDArray[np.int16]]] | None = None
         # The text of the speaker's reference, which such segments are.
         self._reference = ""
@@ -320,7 +320,7 @@ class Row:
         if isinstance(state := self.state, Decoding) and segment.speakable:
             if not state.complete and (segment.tokens or segment.complete):
                 self._give(state, segment)
-            # Also tokens left of a reference's transcript, which wait for the text that follows them.
+            # Tokens may be left of a reference's transcript, too, which wait for the text that follows them.
             if state.complete or state.read < state.given:
                 self.runs = self._has_room(state)
                 return self._cut("positions") if not (self.runs or self._in_flight) else []

@@ -141,7 +141,7 @@ class ModelRunner:
         self.adapters = adapters
         self._graphs = graphs
         self._max_model_len = max_model_len
-        # Of the blocks of the cache. None where each row has all its positions.
+        # What gives rows blocks of the cache. None where each row has all its positions.
         self._allocator = None if state.frame.cache.contiguous else BlockAllocator(state.frame.cache)
         self._budget = graphs.prefill_budget
         # Prompts to compute, in their order.

@@ -62,7 +62,7 @@ class SpokenWords:
     """The words of one turn, which may take several contexts, by the rule of `DueWords`."""
 
     def __init__(self) -> None:
-        # Of the context that speaks now.
+        # What is due of the context that speaks now.
         self._due = DueWords[_TimedPiece]()
         # Audio of the turn before this context.
         self._before_ms = 0.0

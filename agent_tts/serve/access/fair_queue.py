@@ -214,7 +214,7 @@ def _head_start_s(spent_s: float) -> float:
     return FIRST_S * max(0.0, 1 - spent_s / NEW_S)
 
 
-# Of a flow among those of its share: its rank, the least of which is served next; and the time that it has used, in s.
+# What a flow is among those of its share: its rank, the least of which is served next; the time that it has used, s.
 Standing = tuple[float, float]
 # What stands in line: a flow with work to call, or what tells a task that its flow is served.
 Place = Flow | asyncio.Future[None]

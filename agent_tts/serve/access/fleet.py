@@ -238,7 +238,7 @@ class Fleet:
             self._answer([claim], outcome)
         if not self._told:
             self._renew_at = now + RENEW_S
-        # Of a group with claims it has what they were granted, which differs from what is open where one was refused.
+        # The store has of a group with claims what they were granted; more is open where one was refused.
         self._told.update({name: count for name, count in batch.sessions.items() if sessions.get(name) == count})
         now = self._clock()
         for (key, *_), wait_ms in zip(batch.spent, waits_ms, strict=True):

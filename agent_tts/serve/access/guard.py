@@ -91,7 +91,7 @@ class Guard:
         self._watcher = watcher
         self.ledger: LedgerClient = ledger or NodeLedger(settings, clock)
         self._clock = clock
-        # Of claims, which are never used again.
+        # The numbers of claims, which are never used again.
         self._numbers = itertools.count()
         # Sessions and requests that this front has admitted.
         self.sessions = 0

@@ -49,7 +49,7 @@ class Ledger:
         # Numbers of keys, for the engine, which gets no key; and of sessions without one.
         self._owners: dict[str, int] = {}
         self._numbers = itertools.count(1)
-        # Of requests, and of characters where they are limited, by key.
+        # What each key may still send: requests, and characters where they are limited.
         self._requests: dict[str | None, TokenBucket] = {}
         self._characters: dict[str | None, TokenBucket] = {}
         self.configure(settings)
@@ -59,7 +59,7 @@ class Ledger:
         self._limits = settings.limits
         self._keys = Keys(settings.auth)
         self._connections = connections(settings)
-        # And the setting that says so.
+        # How many places of each kind there are, and the setting that says so.
         self._most: dict[Place, tuple[int, str | None]] = {
             "WebRTC peers": (rtc_peers(settings), "limits.rtc_peers"),
             "calls": (settings.agent.calls, "agent.calls"),
@@ -197,7 +197,7 @@ class Ledger:
         return AtCapacity(f"{what}, or try again", retry_after_ms=retry_ms(min(self._forecast.left_s(ages_s))))
 
     def _use(self, token: Token, now: float) -> None:
-        # Those of one lifetime expire in about the order in which they are used: none is kept much longer than that.
+        # Tokens of one lifetime expire in about the order in which they are used: none is kept much longer than that.
         for used in list(itertools.takewhile(lambda used: self._used[used] <= now, self._used)):
             del self._used[used]
         if token.id in self._used or token.expires_at <= now:

@@ -48,7 +48,7 @@ class NodeCounts:
 
     def __init__(self, settings: Settings, clock: Callable[[], float] = time.monotonic) -> None:
         self.ledger = NodeLedger(settings, clock, self._tell_free_at)
-        # Of the fronts that run, by number.
+        # The channels to the fronts that run, by number.
         self._channels: dict[int, Channel] = {}
         self._for_calls: set[int] = set()  # of them, those that run calls for others
         registry = self._registry = CollectorRegistry()

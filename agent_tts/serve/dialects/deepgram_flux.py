@@ -73,7 +73,7 @@ class FluxAdapter(DeepgramAdapter):
         # The utterance that is being cancelled, the client's playback offset in ms, and the text of the utterances
         # after it; None when there is none.
         self._interrupted: tuple[QueuedUtterance, float | None, str] | None = None
-        # Of the first utterance.
+        # The first utterance's id.
         self._speech_id = _speech_id()
         self._is_started = False  # SpeechStarted was sent for it
         self._position_ms = 0  # where its audio begins

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from agent_tts.config.settings import Limits
 from agent_tts.engine_info import FRAME_MS
-from agent_tts.errors import SpeechError, Starved, TextTooLong, UnknownContext, UnknownDictionary, cut_short
+from agent_tts.errors import SpeechError, Starved, TextTooLong, UnknownContext, UnknownDictionary, cut_short, from_code
 from agent_tts.messages import Append, Audio, Cancel, End, Finished, Flush, Open, Word, Words
 from agent_tts.protocol import v1 as protocol
 from agent_tts.protocol.adapter import Close, Command, Echo, Event, Failed, ProtocolAdapter, Update
@@ -97,9 +97,9 @@ class MultiStreamAdapter(ProtocolAdapter):
         self._waiting: dict[str | None, _Waiting] = {}
         self._count = 0  # contexts so far
         self._is_heard = False  # the client has sent something
-        # Why the connection cannot be served. Told after the client's first message: LiveKit's class waits forever on a
-        # connection that is closed before.
-        self._failure: SpeechError | None = None
+        # Why the connection cannot be served, as code and message: an error's traceback would keep the session. It is
+        # told after the client's first message: LiveKit's class waits forever on a connection that is closed before.
+        self._failure: tuple[str, str] | None = None
         self._is_leaving = False  # the client has asked for the end of the connection
 
     def begin(self) -> Iterator[Command]:
@@ -107,7 +107,7 @@ class MultiStreamAdapter(ProtocolAdapter):
             query = check_message(ElevenLabsQuery, self._query)
             session = query.session(self._voice)
         except SpeechError as error:
-            self._failure = error
+            self._failure = error.code, error.message
             return
         self._rate = session["output"]["sample_rate"]
         self._is_whole = query.auto_mode
@@ -138,7 +138,7 @@ class MultiStreamAdapter(ProtocolAdapter):
     def _parse(self, data: str | bytes) -> ElevenLabsMessage:
         self._is_heard = True
         if self._failure is not None:
-            raise self._failure
+            raise from_code(*self._failure)
         return check_message(ElevenLabsMessage, protocol.load(data))
 
     def _dispatch(self, message: ElevenLabsMessage) -> Iterator[Command]:
@@ -327,7 +327,7 @@ class MultiStreamAdapter(ProtocolAdapter):
         if context is None and failed.id is not None:
             return  # it ended while a message was on its way
         if context is None and not self._is_heard:
-            self._failure = error
+            self._failure = error.code, error.message
             return
         close_code = CLOSE_CODES.get(error.code, POLICY_VIOLATION)
         told = {"message": error.message, "error": error.code, "code": close_code}

@@ -31,7 +31,7 @@ class WaitingBudget:
 
     def __init__(self, refusal: str) -> None:
         self._refusal = refusal
-        # Of all messages that wait, by the measure of `MAX_WAITING`.
+        # What all messages that wait cost, by the measure of `MAX_WAITING`.
         self._cost = 0
 
     def add(self, chars: int) -> None:

@@ -31,7 +31,7 @@ TRACED = "/v1/"  # paths that get spans; probes, metrics and the page do not
 
 _PROPAGATOR = TraceContextTextMapPropagator()
 
-# Of `SpanSender`.
+# The bounds of `SpanSender`.
 MAX_WAITING = 2_048  # spans; more are dropped
 MAX_BATCH = 512  # spans of one export
 EVERY_S = 2.0  # between exports

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-# Of real time: a client that takes audio this fast, in whatever bursts, is never late.
+# A client that takes audio at this share of real time, in whatever bursts, is never late.
 SLOWEST = 0.9
 
 

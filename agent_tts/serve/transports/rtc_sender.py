@@ -43,7 +43,7 @@ class SpeechSender(PacketSender):
         self._packet_clock = packet_clock
         self._on_late = on_late
         self._on_fault = on_fault
-        # Of the next packet, in the lower half at first: one that wraps soon after the start breaks the peer's SRTP.
+        # The next packet's, in the lower half at first: one that wraps soon after the start breaks the peer's SRTP.
         self._sequence = random.randrange(1 << 15)
         # Marks the next packet as the first after silence without packets (RFC 7587), or 0.
         self._marker = MARKER

@@ -11,7 +11,7 @@ if sys.platform == "linux":
     import fcntl
     import termios
 
-# Of struct tcp_info: unanswered retransmissions and window probes in a row, and milliseconds since the last answer.
+# What is read of struct tcp_info: unanswered retransmissions and window probes in a row, ms since the last answer.
 _INFO = struct.Struct("=2xBB52xI")
 _SIOCOUTQNSD = 0x894B
 _LINGER_0 = struct.pack("hh" if sys.platform == "win32" else "ii", 1, 0)

@@ -11,7 +11,7 @@ from agent_tts.sound.ffmpeg import audio_frame
 
 BIT_RATE = 32_000  # bits per second of mono speech in 80 ms packets, variable
 
-# Of 20 ms packets. Complexity 1 (of 10) takes 0.5 of the CPU of 5; with FEC, libopus needs 39 kb/s for it to keep the
+# Packets have 20 ms. Complexity 1 (of 10) takes 0.5 of the CPU of 5; with FEC, libopus needs 39 kb/s for it to keep the
 # band above 8 kHz. Speech is as good as with 5 at 32 kb/s, where 2 and 3 are worse.
 RTP_COMPLEXITY = 1
 RTP_BIT_RATE = 40_000

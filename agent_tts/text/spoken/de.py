@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from functools import cache
 
-from agent_tts.text.spoken.shared import any_of, invariable, money, numeric_dates, words
+from agent_tts.text.spoken.shared import any_of, fractions, invariable, money, numeric_dates, signs, words
 from agent_tts.text.spoken.table import Noun, Table, cardinal, ordinal, rule
 
 MONTHS = words("Januar Februar März April Mai Juni Juli August September Oktober November Dezember")
@@ -147,18 +147,12 @@ def table(*, dative: bool = False) -> Table:
         to=" bis ",
         score=" zu ",
         per={"Monat": "pro Monat", "Jahr": "pro Jahr", "Tag": "pro Tag", "Stunde": "pro Stunde", "Std.": "pro Stunde"},
-        fractions={"1/2": "ein halb", "1/3": "ein Drittel", "2/3": "zwei Drittel", "1/4": "ein Viertel"}
-        | {"3/4": "drei Viertel", "1 1/2": "eineinhalb", "24/7": "vierundzwanzig sieben"},
-        mixed={
-            "1/2": "einhalb",
-            "1/3": "ein Drittel",
-            "2/3": "zwei Drittel",
-            "1/4": "ein Viertel",
-            "3/4": "drei Viertel",
-        },
+        fractions=fractions("ein halb", "ein Drittel", "zwei Drittel", "ein Viertel", "drei Viertel")
+        | {"1 1/2": "eineinhalb", "24/7": "vierundzwanzig sieben"},
+        mixed=fractions("einhalb", "ein Drittel", "zwei Drittel", "ein Viertel", "drei Viertel"),
         number_word="Nummer",
         number_signs=("Nr.",),
-        address_signs={".": "Punkt", "-": "Minus", "_": "Unterstrich", "/": "Schrägstrich", "+": "plus", "@": "ät"},
+        address_signs=signs("Punkt", "Minus", "Unterstrich", "Schrägstrich", "plus", "ät"),
         phones=r"0\d{2,4}[\ /-]\d{3,9}(?:[\ -]\d{1,4})?",
         labels=r"(?:\w*nummer|\w*code|pin|plz|postleitzahl|endziffern)(?: ist| lautet)?|endet auf|rufen sie|notruf",
         roman_after=frozenset(("kapitel", "band", "teil", "akt")),

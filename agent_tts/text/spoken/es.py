@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import re
 
-from agent_tts.text.spoken.shared import Romance, any_of, invariable, money, numeric_dates, regular, words
+from agent_tts.text.spoken.shared import (
+    Romance,
+    any_of,
+    fractions,
+    invariable,
+    money,
+    numeric_dates,
+    regular,
+    signs,
+    words,
+)
 from agent_tts.text.spoken.table import Noun, Table, cardinal, ordinal, rule
 
 MONTHS = words("enero febrero marzo abril mayo junio julio agosto septiembre octubre noviembre diciembre")
@@ -93,24 +103,12 @@ def table() -> Table:
             "h": "por hora",
             "noche": "por noche",
         },
-        fractions={
-            "1/2": "un medio",
-            "1/3": "un tercio",
-            "2/3": "dos tercios",
-            "1/4": "un cuarto",
-            "3/4": "tres cuartos",
-        }
+        fractions=fractions("un medio", "un tercio", "dos tercios", "un cuarto", "tres cuartos")
         | {"24/7": "veinticuatro siete"},
-        mixed={
-            "1/2": "y medio",
-            "1/3": "y un tercio",
-            "2/3": "y dos tercios",
-            "1/4": "y cuarto",
-            "3/4": "y tres cuartos",
-        },
+        mixed=fractions("y medio", "y un tercio", "y dos tercios", "y cuarto", "y tres cuartos"),
         number_word="número",
         number_signs=("n.º", "N.º", "nº", "Nº", "n°", "N°"),
-        address_signs={".": "punto", "-": "guion", "_": "guion bajo", "/": "barra", "+": "más", "@": "arroba"},
+        address_signs=signs("punto", "guion", "guion bajo", "barra", "más", "arroba"),
         phones=r"[6-9]\d\d\ \d{3}\ \d{3}(?<!000) | 9\d\ \d{3}\ \d\d\ \d\d | [6-9]\d\d\ \d\d\ \d\d\ \d\d",
         labels=r"código(?: postal)?(?: es| es el)?|pedido(?: es| es el)?|referencia|terminada en|termina en",
         roman_after=frozenset(("siglo", "capítulo", "tomo")),

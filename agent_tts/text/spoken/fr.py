@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from agent_tts.text.spoken.shared import invariable, money, numeric_dates, regular, words
+from agent_tts.text.spoken.shared import fractions, invariable, money, numeric_dates, regular, signs, words
 from agent_tts.text.spoken.table import Noun, Table, cardinal, ordinal, roman, rule
 
 MONTHS = words("janvier février mars avril mai juin juillet août septembre octobre novembre décembre")
@@ -102,11 +102,11 @@ def table() -> Table:
         pairs=True,
         to=" à ",
         per={"mois": "par mois", "an": "par an", "jour": "par jour", "h": "de l'heure", "nuit": "par nuit"},
-        fractions={"1/2": "un demi", "1/3": "un tiers", "2/3": "deux tiers", "1/4": "un quart", "3/4": "trois quarts"},
-        mixed={"1/2": "et demi", "1/3": "un tiers", "2/3": "deux tiers", "1/4": "un quart", "3/4": "trois quarts"},
+        fractions=fractions("un demi", "un tiers", "deux tiers", "un quart", "trois quarts"),
+        mixed=fractions("et demi", "un tiers", "deux tiers", "un quart", "trois quarts"),
         number_word="numéro",
         number_signs=("n°", "N°", "nº", "Nº"),
-        address_signs={".": "point", "-": "tiret", "_": "tiret bas", "/": "slash", "+": "plus", "@": "arobase"},
+        address_signs=signs("point", "tiret", "tiret bas", "slash", "plus", "arobase"),
         phones=r"0\ ?8\d\d[\ .]\d{3}[\ .]\d{3}",
         labels=r"code(?: est| est le)?|commande(?: est| est le)?|client(?: est| est le)?|dossier|référence",
         roman_after=frozenset(("chapitre", "tome", "acte", "partie", *_MONARCHS)),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from agent_tts.text.spoken.shared import Romance, any_of, invariable, money, numeric_dates, words
+from agent_tts.text.spoken.shared import Romance, any_of, fractions, invariable, money, numeric_dates, signs, words
 from agent_tts.text.spoken.table import Noun, Table, cardinal, ordinal, roman, rule
 
 MONTHS = words("gennaio febbraio marzo aprile maggio giugno luglio agosto settembre ottobre novembre dicembre")
@@ -91,25 +91,12 @@ def table() -> Table:
         start="da",
         starts=frozenset(("da", "dal", "dalle", "dai", "tra", "fra")),
         per={"mese": "al mese", "anno": "all'anno", "giorno": "al giorno", "ora": "all'ora", "notte": "a notte"},
-        fractions={"1/2": "un mezzo", "1/3": "un terzo", "2/3": "due terzi", "1/4": "un quarto", "3/4": "tre quarti"}
+        fractions=fractions("un mezzo", "un terzo", "due terzi", "un quarto", "tre quarti")
         | {"24/7": "ventiquattro ore su ventiquattro"},
-        mixed={
-            "1/2": "e mezzo",
-            "1/3": "e un terzo",
-            "2/3": "e due terzi",
-            "1/4": "e un quarto",
-            "3/4": "e tre quarti",
-        },
+        mixed=fractions("e mezzo", "e un terzo", "e due terzi", "e un quarto", "e tre quarti"),
         number_word="numero",
         number_signs=("n.", "N.", "n°", "N°", "nº", "Nº"),
-        address_signs={
-            ".": "punto",
-            "-": "trattino",
-            "_": "trattino basso",
-            "/": "barra",
-            "+": "più",
-            "@": "chiocciola",
-        },
+        address_signs=signs("punto", "trattino", "trattino basso", "barra", "più", "chiocciola"),
         phones=r"0\d{1,3}[\ /-]\d{3,8}(?:\ \d{3,4})? | (?:3\d\d|80\d)[\ .-]\d{3}[\ .-]?\d{3,4}",
         labels=r"codice(?: è| è il)?|ordine(?: è| è il)?|pratica|cliente(?: è| è il)?|cap(?: è)?",
         roman_after=frozenset(("capitolo", "secolo", "tomo")),

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import re
 
-from agent_tts.text.spoken.shared import Romance, any_of, invariable, money, numeric_dates, regular, words
+from agent_tts.text.spoken.shared import (
+    Romance,
+    any_of,
+    fractions,
+    invariable,
+    money,
+    numeric_dates,
+    regular,
+    signs,
+    words,
+)
 from agent_tts.text.spoken.table import Noun, Table, cardinal, ordinal, rule
 
 MONTHS = words("janeiro fevereiro março abril maio junho julho agosto setembro outubro novembro dezembro")
@@ -93,18 +103,12 @@ def table() -> Table:
             "h": "por hora",
             "noite": "por noite",
         },
-        fractions={"1/2": "meio", "1/3": "um terço", "2/3": "dois terços", "1/4": "um quarto", "3/4": "três quartos"}
+        fractions=fractions("meio", "um terço", "dois terços", "um quarto", "três quartos")
         | {"24/7": "vinte e quatro por sete"},
-        mixed={
-            "1/2": "e meio",
-            "1/3": "e um terço",
-            "2/3": "e dois terços",
-            "1/4": "e um quarto",
-            "3/4": "e três quartos",
-        },
+        mixed=fractions("e meio", "e um terço", "e dois terços", "e um quarto", "e três quartos"),
         number_word="número",
         number_signs=("n.º", "N.º", "nº", "Nº", "n°", "N°"),
-        address_signs={".": "ponto", "-": "hífen", "_": "underline", "/": "barra", "+": "mais", "@": "arroba"},
+        address_signs=signs("ponto", "hífen", "underline", "barra", "mais", "arroba"),
         phones=r"\(\d\d\)\ ?9?\d{4}-?\d{4} | 0800\ \d{3}\ \d{4} | 9?\d{4}-\d{4}"
         r"| \d{5}-\d{3} | \d{3}\.\d{3}\.\d{3}-\d\d",  # a CEP, a CPF
         labels=r"código(?: é| é o)?|pedido(?: é| é o)?|protocolo(?: é| é o)?|cep(?: é)?|senha(?: é)?|final",

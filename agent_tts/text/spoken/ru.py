@@ -8,7 +8,7 @@ from functools import cache
 
 from num2words import num2words
 
-from agent_tts.text.spoken.shared import any_of, money, numeric_dates, words
+from agent_tts.text.spoken.shared import any_of, fractions, money, numeric_dates, signs, words
 from agent_tts.text.spoken.table import Noun, Table, cardinal, ordinal, roman, rule
 
 MONTHS = words("января февраля марта апреля мая июня июля августа сентября октября ноября декабря")
@@ -132,19 +132,12 @@ def table(*, genitive: bool = False) -> Table:
         to="-",
         per=dict.fromkeys(("мес", "месяц"), "в месяц")
         | {"год": "в год", "день": "в день", "сутки": "в сутки", "ч": "в час"},
-        fractions={"1/2": "одна вторая", "1/3": "одна треть", "2/3": "две трети", "1/4": "одна четвёртая"}
-        | {"3/4": "три четвёртых", "1 1/2": "полтора", "24/7": "двадцать четыре на семь"},
-        mixed={"1/2": "с половиной", "1/3": "и одна треть", "2/3": "и две трети", "1/4": "с четвертью"},
+        fractions=fractions("одна вторая", "одна треть", "две трети", "одна четвёртая", "три четвёртых")
+        | {"1 1/2": "полтора", "24/7": "двадцать четыре на семь"},
+        mixed=fractions("с половиной", "и одна треть", "и две трети", "с четвертью"),
         number_word="номер",
         number_signs=("№", "N"),
-        address_signs={
-            ".": "точка",
-            "-": "дефис",
-            "_": "нижнее подчёркивание",
-            "/": "слэш",
-            "+": "плюс",
-            "@": "собака",
-        },
+        address_signs=signs("точка", "дефис", "нижнее подчёркивание", "слэш", "плюс", "собака"),
         phones=r"8[\ -]?\(?\d{3}\)?[\ -]?\d{3}[\ -]\d\d[\ -]?\d\d",
         labels=r"код|пин|заказа?|номер|индекс|договора",
         roman_after=frozenset(("глава", "том", "часть")),

@@ -33,6 +33,16 @@ def regular(names: Mapping[str, str], plural: Callable[[str], str], gender: str 
     return found
 
 
+def fractions(*names: str) -> dict[str, str]:
+    """The names of a half, a third, two thirds, a quarter and three quarters; of the last ones none may be given."""
+    return dict(zip(("1/2", "1/3", "2/3", "1/4", "3/4"), names, strict=False))
+
+
+def signs(*names: str) -> dict[str, str]:
+    """The names of what stands in addresses: a point, a hyphen, an underscore, a slash, a plus, an at sign."""
+    return dict(zip((".", "-", "_", "/", "+", "@"), names, strict=True))
+
+
 def money(**nouns: tuple[Noun, Noun | None]) -> dict[str, Money]:
     """Currencies by their signs and codes, from `usd`, `eur`, `gbp`, `jpy`, `brl`, `rub`."""
     signs = {

@@ -11,7 +11,6 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import aiohttp
-import pytest
 from livekit import rtc
 from livekit.agents import function_tool, llm
 from livekit.plugins.openai.realtime import RealtimeModel
@@ -38,8 +37,6 @@ from tests.agent.llm_server import running_llm
 from tests.agent.node import RunningAgent, running_agent
 from tests.recogniser import recognise
 from tests.support import until
-
-pytestmark = pytest.mark.real_time  # speech recognition runs in threads of its library
 
 LONG = (
     "Winter nights are long and cold, and so people have always told each other stories by the fire. Some of these "

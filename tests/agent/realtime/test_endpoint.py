@@ -7,12 +7,11 @@ import base64
 import contextlib
 import json
 import logging
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from loguru import logger
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.typing import Subprotocol
@@ -24,21 +23,10 @@ from agent_tts.errors import AtCapacity
 from agent_tts.serve.app import create_app
 from tests.agent.llm_server import running_llm
 from tests.agent.node import RunningAgent, running_agent
-from tests.support import running_app, settings_of, until
-
-pytestmark = pytest.mark.real_time
+from tests.support import logged, running_app, settings_of, until
 
 KEY = "correct-horse-battery-staple"
 LIMIT_S = 20.0
-
-
-@pytest.fixture
-def logged() -> Iterator[list[str]]:
-    """Errors in the log."""
-    lines: list[str] = []
-    sink = logger.add(lines.append, level="ERROR")
-    yield lines
-    logger.remove(sink)
 
 
 @asynccontextmanager
@@ -91,17 +79,6 @@ async def test_a_key_comes_in_a_header_or_as_browsers_send_it() -> None:
             assert agent.calls == 1
 
 
-async def test_an_idle_session_ends() -> None:
-    async with running_agent(idle_s=0.2) as agent, session(agent) as socket:
-        silence = {"type": "input_audio_buffer.append", "audio": base64.b64encode(bytes(4_800)).decode()}
-        with contextlib.suppress(ConnectionClosed):
-            async with asyncio.timeout(LIMIT_S):
-                while True:  # what nobody hears is no sign of life
-                    await socket.send(json.dumps(silence))
-                    await asyncio.sleep(0.05)
-        assert socket.close_code == 1000
-
-
 async def test_a_session_ends_with_the_node_after_its_answer() -> None:
     async with running_llm("The library closes on sunday.") as llm, running_agent(llm.url) as agent:
         async with session(agent) as socket:
@@ -113,22 +90,30 @@ async def test_a_session_ends_with_the_node_after_its_answer() -> None:
             assert socket.close_code == 1012
 
 
-async def test_without_speech_recognition_audio_is_refused_once() -> None:
-    async with running_agent() as agent, session(agent) as socket:
+async def test_without_speech_recognition_audio_is_refused_once_and_no_sign_of_life() -> None:
+    async with running_agent(idle_s=1.0) as agent, session(agent) as socket:
         audio = base64.b64encode(bytes(48_000 * 8)).decode()  # a message larger than the native protocol's
         for _ in range(2):
             await socket.send(json.dumps({"type": "input_audio_buffer.append", "audio": audio}))
         assert (await until_type(socket, "error"))["error"]["code"] == "speech_recognition_unavailable"
         await socket.send('{"type":"input_audio_buffer.clear"}')
         assert json.loads(await socket.recv())["type"] == "input_audio_buffer.cleared"
+        silence = {"type": "input_audio_buffer.append", "audio": base64.b64encode(bytes(4_800)).decode()}
+        with contextlib.suppress(ConnectionClosed):
+            async with asyncio.timeout(LIMIT_S):
+                while True:
+                    await socket.send(json.dumps(silence))
+                    await asyncio.sleep(0.05)
+        assert socket.close_code == 1000
 
 
 async def test_a_failing_language_model_fails_the_response_and_not_the_session() -> None:
+    """What its server says is not for the client."""
     async with running_llm({"content": 5}, "Fine.") as llm, running_agent(llm.url) as agent, session(agent) as socket:
         await socket.send('{"type":"response.create"}')
         failed = (await until_type(socket, "response.done"))["response"]
         assert failed["status"] == "failed"
-        assert failed["status_details"]["error"]["message"]
+        assert failed["status_details"]["error"]["message"] == ANSWER_FAILED
         await socket.send('{"type":"response.create"}')
         assert (await until_type(socket, "response.done"))["response"]["status"] == "completed"
 
@@ -169,14 +154,7 @@ async def test_a_client_that_does_not_read_is_cut() -> None:
         assert await agent.metric("agent_tts_refused_total") == 1
 
 
-async def test_what_the_language_models_server_says_is_not_for_the_client() -> None:
-    async with running_llm({"content": 5}) as llm, running_agent(llm.url) as agent, session(agent) as socket:
-        await socket.send('{"type":"response.create"}')
-        failed = (await until_type(socket, "response.done"))["response"]
-        assert failed["status_details"]["error"]["message"] == ANSWER_FAILED
-
-
-async def test_a_schema_of_a_function_reaches_the_language_model_as_it_is() -> None:
+async def test_a_schema_reaches_the_language_model_as_it_is_and_an_answer_of_too_many_tokens_is_incomplete() -> None:
     schema = {
         "type": "object",
         "properties": {"door": {"$ref": "#/$defs/door"}},
@@ -185,23 +163,21 @@ async def test_a_schema_of_a_function_reaches_the_language_model_as_it_is() -> N
         "$defs": {"door": {"enum": ["front", "back"]}},
     }
     tool = {"type": "function", "name": "open", "description": "Opens it.", "parameters": schema}
-    async with running_llm("Fine.") as llm, running_agent(llm.url) as agent, session(agent) as socket:
-        response = {"tools": [tool], "output_modalities": ["text"]}
-        await socket.send(json.dumps({"type": "response.create", "response": response}))
-        await until_type(socket, "response.done")
+    answer = {"content": "Winter nights are", "finish_reason": "length"}
+    async with running_llm("Fine.", answer) as llm, running_agent(llm.url) as agent, session(agent) as socket:
+
+        async def done(**response: Any) -> dict[str, Any]:
+            await socket.send(json.dumps({"type": "response.create", "response": response}))
+            found: dict[str, Any] = (await until_type(socket, "response.done"))["response"]
+            return found
+
+        await done(tools=[tool], output_modalities=["text"])
         function = {name: value for name, value in tool.items() if name != "type"}
         assert llm.tools == [[{"type": "function", "function": function}]]
-
-
-@pytest.mark.parametrize("modality", ["text", "audio"])
-async def test_an_answer_of_too_many_tokens_is_incomplete(modality: str) -> None:
-    answer = {"content": "Winter nights are", "finish_reason": "length"}
-    async with running_llm(answer) as llm, running_agent(llm.url) as agent, session(agent) as socket:
-        response = {"max_output_tokens": 3, "output_modalities": [modality]}
-        await socket.send(json.dumps({"type": "response.create", "response": response}))
-        done = (await until_type(socket, "response.done"))["response"]
-        assert (done["status"], done["status_details"]["reason"]) == ("incomplete", "max_output_tokens")
-        assert "Winter nights are" in json.dumps(done["output"])
+        for modality in ("text", "audio"):
+            cut = await done(max_output_tokens=3, output_modalities=[modality])
+            assert (cut["status"], cut["status_details"]["reason"]) == ("incomplete", "max_output_tokens")
+            assert "Winter nights are" in json.dumps(cut["output"])
 
 
 async def test_a_client_cannot_ask_the_language_model_as_often_as_it_sends_messages() -> None:
@@ -220,23 +196,20 @@ async def test_a_client_cannot_ask_the_language_model_as_often_as_it_sends_messa
 
 
 async def test_a_fault_of_the_node_is_told_by_the_close_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And why a session cannot begin after the handshake."""
+
     def fail(*_: object) -> None:
         raise ZeroDivisionError
 
-    async with running_agent() as agent, session(agent) as socket:
-        monkeypatch.setattr(Conversation, "receive", fail)
-        await socket.send("{}")
-        await asyncio.wait_for(socket.wait_closed(), LIMIT_S)
-        assert socket.close_code == 1011
-
-
-async def test_a_session_that_cannot_begin_after_the_handshake_is_closed_in_order(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
     async def none(*_: object, **__: object) -> None:
         raise AtCapacity("none is free")
 
     async with running_agent() as agent:
+        async with session(agent) as socket:
+            monkeypatch.setattr(Conversation, "receive", fail)
+            await socket.send("{}")
+            await asyncio.wait_for(socket.wait_closed(), LIMIT_S)
+            assert socket.close_code == 1011
         monkeypatch.setattr(agent.server.llm, "service", none)
         with pytest.raises(ConnectionClosed) as caught:
             async with session(agent):
@@ -259,27 +232,30 @@ STATES: dict[str, tuple[list[str], str | None]] = {
 }
 
 
-async def test_thirty_clients_vanish_at_once_in_any_state_and_leave_nothing(
-    logged: list[str], caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_clients_vanish_at_once_in_any_state_and_leave_nothing(caplog: pytest.LogCaptureFixture) -> None:
     """Their connections are reset. Tasks, threads and files that are left fail each test."""
-    async with running_llm("one two three " * 40) as llm, running_agent(llm.url, hears=True, calls=30) as agent:
-        speech = base64.b64encode(await agent.speech("My train leaves at seven.")).decode()
-        audio = json.dumps({"type": "input_audio_buffer.append", "audio": speech})
+    count = 2 * len(STATES)
+    with logged("ERROR") as errors:
+        async with (
+            running_llm("one two three " * 40) as llm,
+            running_agent(llm.url, hears=True, calls=count) as agent,
+        ):
+            speech = base64.b64encode(await agent.speech("My train leaves at seven.")).decode()
+            audio = json.dumps({"type": "input_audio_buffer.append", "audio": speech})
 
-        async def begin(state: str) -> ClientConnection:
-            socket = await connect(f"{agent.url.replace('http', 'ws')}/v1/realtime", open_timeout=LIMIT_S)
-            messages, last = STATES[state]
-            for message in messages:
-                await socket.send(audio if message == "AUDIO" else message)
-            if last is not None:
-                await until_type(socket, last)
-            return socket
+            async def begin(state: str) -> ClientConnection:
+                socket = await connect(f"{agent.url.replace('http', 'ws')}/v1/realtime", open_timeout=LIMIT_S)
+                messages, last = STATES[state]
+                for message in messages:
+                    await socket.send(audio if message == "AUDIO" else message)
+                if last is not None:
+                    await until_type(socket, last)
+                return socket
 
-        sockets = await asyncio.gather(*(begin(state) for state in STATES for _ in range(5)))
-        assert agent.calls == 30
-        for socket in sockets:
-            socket.transport.abort()
-        await until(lambda: agent.calls == 0, LIMIT_S)
-    assert not logged
+            sockets = await asyncio.gather(*(begin(state) for state in STATES for _ in range(2)))
+            assert agent.calls == count
+            for socket in sockets:
+                socket.transport.abort()
+            await until(lambda: agent.calls == 0, LIMIT_S)
+    assert not errors
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]

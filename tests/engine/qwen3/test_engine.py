@@ -26,7 +26,6 @@ from safetensors.torch import load_file, save_file
 from agent_tts import messages
 from agent_tts.config.settings import Checkpoint, Qwen3, Settings, Voices
 from agent_tts.directives import Pause
-from agent_tts.engine.admission import Policy
 from agent_tts.engine.loop import EngineLoop
 from agent_tts.engine.qwen3 import model as qwen3_model
 from agent_tts.engine.qwen3.engine import Qwen3Engine
@@ -41,6 +40,7 @@ from agent_tts.engine.qwen3.runaway import (
     nominal_frames,
 )
 from agent_tts.engine.qwen3.runner import PromptChunk
+from agent_tts.engine.requests import Policy
 from agent_tts.engine.scheduler import Scheduler
 from agent_tts.engine.slots import READ_CHARS, READ_S
 from agent_tts.errors import SettingsError, UnknownVoice
@@ -79,7 +79,7 @@ from tests.model.conftest import checkpoint, ending
 
 __all__ = ["checkpoint", "ending"]  # fixtures
 
-TEXT = "Hello world, how are you? 你好 👋"
+TEXT = "Hi world, you? 你好 👋"
 FRAMES = 8
 GREEDY = Sampling(temperature=0)
 RYAN = SpeechOptions(voice="ryan", language="en", seed=0, clean=False, sampling=GREEDY)
@@ -835,7 +835,7 @@ def test_pauses_are_generated_as_they_are_played(ryan: Qwen3Engine, between: str
     assert most < 40 * 9_000 / 80  # pauses of one chunk of text
 
 
-@pytest.mark.parametrize("speed", [0.4, 0.8, 1.5, 4.0])
+@pytest.mark.parametrize("speed", [0.4, 2.5])
 def test_another_speed_gives_the_same_speech_with_scaled_duration(
     ryan: Qwen3Engine, alone: Spoken, speed: float
 ) -> None:
@@ -891,12 +891,8 @@ def test_a_silent_first_frame_is_dropped_and_the_rest_unchanged(
     assert np.array_equal(speak(ryan, TEXT, options=RYAN).pcm, alone.pcm[1_920:])
 
 
-@pytest.mark.parametrize(("kept_ms", "left_out_ms"), [(20, 30), (0, 50), (100, 0), (None, 0)])
-def test_leading_silence_is_left_out_in_front_of_each_piece(
-    ryan: Qwen3Engine, monkeypatch: pytest.MonkeyPatch, kept_ms: int | None, left_out_ms: int
-) -> None:
+def test_leading_silence_is_left_out_in_front_of_each_piece(ryan: Qwen3Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each piece begins with 50 ms of silence here. The model goes on as it would have."""
-    options = replace(RYAN, leading_silence_ms=kept_ms)
     runner, text = ryan._models[0].runner, "One two."
     launch, first = runner.launch, speak(ryan, text, options=replace(RYAN, leading_silence_ms=None)).pcm.copy()
 
@@ -909,10 +905,12 @@ def test_leading_silence_is_left_out_in_front_of_each_piece(
 
     monkeypatch.setattr(runner, "launch", quiet)
     first[:1_200] = 50
-    expected = first[24 * left_out_ms :]
-    assert np.array_equal(speak(ryan, text, options=options).pcm, expected)
-    pieces = speak(ryan, text, Pause(100), text, options=options).pcm
-    assert np.array_equal(pieces, np.concatenate((expected, np.zeros(2_400, np.int16), expected)))
+    for kept_ms, left_out_ms in ((20, 30), (0, 50), (100, 0), (None, 0)):
+        options, expected = replace(RYAN, leading_silence_ms=kept_ms), first[24 * left_out_ms :]
+        assert np.array_equal(speak(ryan, text, options=options).pcm, expected), kept_ms
+    pieces = speak(ryan, text, Pause(100), text, options=replace(RYAN, leading_silence_ms=20)).pcm
+    kept = first[24 * 30 :]
+    assert np.array_equal(pieces, np.concatenate((kept, np.zeros(2_400, np.int16), kept)))
 
 
 def test_a_long_text_is_read_while_it_is_spoken(ryan: Qwen3Engine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,6 +34,12 @@ AGENT = {"stt": {"kind": "none"}, "llm": {"base_url": "http://127.0.0.1:9/v1"}}
 ONE, TWO = {"X-API-Key": "one"}, {"X-API-Key": "two"}
 
 
+@pytest.fixture
+async def node() -> AsyncIterator[Fronts]:
+    async with running_fronts() as made:
+        yield made
+
+
 def urls(node: Fronts) -> list[str]:
     return [front.ws_url for front in node.fronts]
 
@@ -205,14 +211,14 @@ async def test_a_peer_is_closed_through_any_front(fleet: dict[str, str]) -> None
 
 
 @pytest.mark.parametrize("session_id", ["7-0011223344556677", "1-00", "-", "0-", "x-1", "9999-1", "00112233"])
-async def test_a_session_that_is_nowhere_is_not_found(session_id: str) -> None:
-    async with running_fronts() as node, httpx.AsyncClient() as http:
+async def test_a_session_that_is_nowhere_is_not_found(node: Fronts, session_id: str) -> None:
+    async with httpx.AsyncClient() as http:
         reply = await http.delete(f"{node.fronts[0].url}/v1/rtc/{session_id}")
         assert (reply.status_code, reply.json()["error"]["code"]) == (404, "not_found")
 
 
-async def test_a_front_that_stands_still_delays_only_its_own_sessions() -> None:
-    async with running_fronts() as node, httpx.AsyncClient(timeout=20) as http:
+async def test_a_front_that_stands_still_delays_only_its_own_sessions(node: Fronts) -> None:
+    async with httpx.AsyncClient(timeout=20) as http:
         share = share_of(node, 1)
         loop = asyncio.get_running_loop()
         loop.remove_reader(share.channel._sock)
@@ -254,66 +260,61 @@ async def figures(node: Fronts, number: int = 0) -> dict[tuple[str, tuple[tuple[
 WEBSOCKET = (("carrier", "websocket"),)
 
 
-async def test_one_page_has_what_all_fronts_have_done() -> None:
-    async with running_fronts() as node:
-        for count, url in enumerate(urls(node), 1):
-            for _ in range(count):
-                await speak(url, "some words to speak")
-        async with wire(urls(node)[0]), wire(urls(node)[1]):
-            first, second = await figures(node, 0), await figures(node, 1)
-        for page in (first, second):
-            assert page["agent_tts_contexts_total", (("carrier", "websocket"), ("reason", "end"))] == 3
-            assert page["agent_tts_ttfa_seconds_count", WEBSOCKET] == 3
-            assert page["agent_tts_ttfa_seconds_bucket", (*WEBSOCKET, ("le", "+Inf"))] == 3
-            assert page["agent_tts_sessions", ()] == 2
-            assert page["agent_tts_contexts_active", WEBSOCKET] == 0
-        for number in "01":
-            assert first["agent_tts_tasks", (("front", number),)] >= 0
-            assert ("agent_tts_loop_lag_seconds_count", (("front", number),)) in first
-            assert first["agent_tts_front_up", (("front", number),)] == 1
-            assert first["agent_tts_front_starts_total", (("front", number),)] == 1
-        created = {page["agent_tts_ttfa_seconds_created", WEBSOCKET] for page in (first, second)}
-        assert len(created) == 1
-        assert not any(name.startswith("agent_tts_engine") for name, _ in first)
+async def test_one_page_has_what_all_fronts_have_done(node: Fronts) -> None:
+    for count, url in enumerate(urls(node), 1):
+        for _ in range(count):
+            await speak(url, "some words to speak")
+    async with wire(urls(node)[0]), wire(urls(node)[1]):
+        first, second = await figures(node, 0), await figures(node, 1)
+    for page in (first, second):
+        assert page["agent_tts_contexts_total", (("carrier", "websocket"), ("reason", "end"))] == 3
+        assert page["agent_tts_ttfa_seconds_count", WEBSOCKET] == 3
+        assert page["agent_tts_ttfa_seconds_bucket", (*WEBSOCKET, ("le", "+Inf"))] == 3
+        assert page["agent_tts_sessions", ()] == 2
+        assert page["agent_tts_contexts_active", WEBSOCKET] == 0
+    for number in "01":
+        assert first["agent_tts_tasks", (("front", number),)] >= 0
+        assert ("agent_tts_loop_lag_seconds_count", (("front", number),)) in first
+        assert first["agent_tts_front_up", (("front", number),)] == 1
+        assert first["agent_tts_front_starts_total", (("front", number),)] == 1
+    created = {page["agent_tts_ttfa_seconds_created", WEBSOCKET] for page in (first, second)}
+    assert len(created) == 1
+    assert not any(name.startswith("agent_tts_engine") for name, _ in first)
 
 
-async def test_counters_do_not_go_backwards_when_a_front_dies() -> None:
+async def test_counters_do_not_go_backwards_when_a_front_dies(node: Fronts) -> None:
     counted = ("agent_tts_contexts_total", (("carrier", "websocket"), ("reason", "end")))
     lag = ("agent_tts_loop_lag_seconds_count", (("front", "0"),))
-    async with running_fronts() as node:
-        for url in urls(node):
-            await speak(url, "some words")
-        async with wire(urls(node)[0]):
-            before = await figures(node, 1)
-            await node.kill(0)
-        after = await figures(node, 1)
-        assert before["agent_tts_sessions", ()] == 1
-        assert after["agent_tts_sessions", ()] == 0
-        assert before[counted] == after[counted] == 2
-        assert after[lag] >= before[lag]
-        assert after["agent_tts_front_up", (("front", "0"),)] == 0
-        for name, labels in before:
-            if name.endswith(("_total", "_count", "_bucket", "_sum")):
-                assert after[name, labels] >= before[name, labels], name
-
-
-async def test_a_front_that_does_not_answer_is_told_and_counts_as_it_was() -> None:
-    async with running_fronts() as node:
-        await speak(urls(node)[0], "some words")
+    for url in urls(node):
+        await speak(url, "some words")
+    async with wire(urls(node)[0]):
         before = await figures(node, 1)
-        share, loop = share_of(node, 0), asyncio.get_running_loop()
-        loop.remove_reader(share.channel._sock)
-        after = await figures(node, 1)
-        loop.add_reader(share.channel._sock, share.channel._read)
-        assert after["agent_tts_front_up", (("front", "0"),)] == 0
-        assert (
-            after["agent_tts_ttfa_seconds_count", WEBSOCKET] == before["agent_tts_ttfa_seconds_count", WEBSOCKET] == 1
-        )
-        assert (await figures(node, 1))["agent_tts_front_up", (("front", "0"),)] == 1
+        await node.kill(0)
+    after = await figures(node, 1)
+    assert before["agent_tts_sessions", ()] == 1
+    assert after["agent_tts_sessions", ()] == 0
+    assert before[counted] == after[counted] == 2
+    assert after[lag] >= before[lag]
+    assert after["agent_tts_front_up", (("front", "0"),)] == 0
+    for name, labels in before:
+        if name.endswith(("_total", "_count", "_bucket", "_sum")):
+            assert after[name, labels] >= before[name, labels], name
 
 
-async def test_metrics_without_a_supervisor_are_refused_in_time() -> None:
-    async with running_fronts() as node, httpx.AsyncClient(timeout=20) as http:
+async def test_a_front_that_does_not_answer_is_told_and_counts_as_it_was(node: Fronts) -> None:
+    await speak(urls(node)[0], "some words")
+    before = await figures(node, 1)
+    share, loop = share_of(node, 0), asyncio.get_running_loop()
+    loop.remove_reader(share.channel._sock)
+    after = await figures(node, 1)
+    loop.add_reader(share.channel._sock, share.channel._read)
+    assert after["agent_tts_front_up", (("front", "0"),)] == 0
+    assert after["agent_tts_ttfa_seconds_count", WEBSOCKET] == before["agent_tts_ttfa_seconds_count", WEBSOCKET] == 1
+    assert (await figures(node, 1))["agent_tts_front_up", (("front", "0"),)] == 1
+
+
+async def test_metrics_without_a_supervisor_are_refused_in_time(node: Fronts) -> None:
+    async with httpx.AsyncClient(timeout=20) as http:
         with node.stopped():
             assert (await http.get(f"{node.fronts[0].url}/metrics")).status_code == 503
 

@@ -60,13 +60,19 @@ TEXT_FRAME, CONTINUATION, PING, PONG = 1, 0, 9, 10
 
 
 @asynccontextmanager
-async def raw(running: RunningNode, rcvbuf: int = 4_096) -> AsyncIterator[socket.socket]:
-    host, port = running.url.removeprefix("http://").split(":")
+async def raw(node: RunningNode, rcvbuf: int = 4_096) -> AsyncIterator[socket.socket]:
+    host, port = node.url.removeprefix("http://").split(":")
     with closing(socket.socket()) as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, rcvbuf)
         sock.setblocking(False)
         await asyncio.get_running_loop().sock_connect(sock, (host, int(port)))
         yield sock
+
+
+@pytest.fixture
+async def sock(node: RunningNode) -> AsyncIterator[socket.socket]:
+    async with raw(node) as made:
+        yield made
 
 
 async def read_until(sock: socket.socket, end: bytes = b"\r\n\r\n") -> bytes:
@@ -101,11 +107,11 @@ def resident_bytes() -> int:
 
 
 @asynccontextmanager
-async def harmless(running: RunningNode, within_s: float) -> AsyncIterator[None]:
+async def harmless(node: RunningNode, within_s: float) -> AsyncIterator[None]:
     """The body ends in time and takes little memory; a paced context beside it is bit-equal and never late."""
-    expected = await speak(running.ws_url, TEXT, seed=1, lead_ms=None)
+    expected = await speak(node.ws_url, TEXT, seed=1, lead_ms=None)
     loop = asyncio.get_running_loop()
-    async with wire(running.ws_url) as peer:
+    async with wire(node.ws_url) as peer:
         await peer.say("witness", TEXT, seed=1, lead_ms=200)
         await peer.until_audio("witness")
         begun, most, size = loop.time(), -1.0, resident_bytes()
@@ -125,7 +131,7 @@ async def harmless(running: RunningNode, within_s: float) -> AsyncIterator[None]
         assert peer.pcm("witness") == expected
         assert most < LATE_S
         assert grown < GROWTH
-        await until(lambda: len(running.server.server_state.connections) == 1)
+        await until(lambda: len(node.server.server_state.connections) == 1)
 
 
 HEALTH = b"GET /health HTTP/1.1\r\n" + HEAD
@@ -143,11 +149,11 @@ HTTP_FLOODS = {
 
 
 @pytest.mark.parametrize("attack", HTTP_FLOODS)
-async def test_a_flood_over_http_is_cut(attack: str) -> None:
+async def test_a_flood_over_http_is_cut(node: RunningNode, attack: str) -> None:
     """Guards `HttpProtocol.data_received` and MAX_PIPELINED; no deadline applies here."""
     opening, again = HTTP_FLOODS[attack]
-    async with running_node() as running, harmless(running, within_s=2.0):
-        async with raw(running) as sock:
+    async with harmless(node, within_s=2.0):
+        async with raw(node) as sock:
             await asyncio.get_running_loop().sock_sendall(sock, opening)
             await flood(sock, again)
 
@@ -164,45 +170,45 @@ DRIBBLES = {
 @pytest.mark.parametrize("what", DRIBBLES)
 async def test_a_slow_sender_does_not_hold_a_connection(what: str) -> None:
     """Guards all uses of `HttpProtocol._set_deadline`."""
-    async with running_node(timeouts=FAST) as running, asyncio.timeout(4 * HANDSHAKE_S + 1):
-        async with raw(running) as sock:
+    async with running_node(timeouts=FAST) as node, asyncio.timeout(4 * HANDSHAKE_S + 1):
+        async with raw(node) as sock:
             await asyncio.get_running_loop().sock_sendall(sock, DRIBBLES[what])
             await flood(sock, b"\r\n" if what == "empty lines" else b"x", every_s=0.05)
-        await until(lambda: not running.server.server_state.connections)
+        await until(lambda: not node.server.server_state.connections)
 
 
-async def test_an_invalid_upgrade_is_answered() -> None:
+async def test_an_invalid_upgrade_is_answered(node: RunningNode) -> None:
     """Guards the end of `WebSocketProtocol.data_received`."""
-    async with running_node() as running:
-        for head, status in [
-            (b"GET /v1/tts/stream?" + b"a" * MAX_URL_BYTES + b" HTTP/1.1\r\n" + UPGRADE, b"400"),
-            (b"GET /v1/tts/stream HTTP/1.1\r\nX: " + b"a" * 9_000 + b"\r\n" + UPGRADE, b"431"),
-        ]:
-            async with raw(running) as sock:
-                await asyncio.get_running_loop().sock_sendall(sock, head + b"\r\n")
-                assert (await read_all(sock)).split()[1] == status
-        await until(lambda: not running.server.server_state.connections)
+    for head, status in [
+        (b"GET /v1/tts/stream?" + b"a" * MAX_URL_BYTES + b" HTTP/1.1\r\n" + UPGRADE, b"400"),
+        (b"GET /v1/tts/stream HTTP/1.1\r\nX: " + b"a" * 9_000 + b"\r\n" + UPGRADE, b"431"),
+    ]:
+        async with raw(node) as sock:
+            await asyncio.get_running_loop().sock_sendall(sock, head + b"\r\n")
+            assert (await read_all(sock)).split()[1] == status
+    await until(lambda: not node.server.server_state.connections)
 
 
 @pytest.mark.parametrize(
     ("name", "start"), [(b"Connection", b"Upgrade, "), (b"Sec-WebSocket-Protocol", b"agent_tts.v1, ")]
 )
-async def test_long_lists_of_an_upgrade_are_refused_before_they_are_parsed(name: bytes, start: bytes) -> None:
+async def test_long_lists_of_an_upgrade_are_refused_before_they_are_parsed(
+    node: RunningNode, name: bytes, start: bytes
+) -> None:
     """Guards MAX_LIST_BYTES. The token of a browser in `Sec-WebSocket-Protocol` is shorter."""
     lines = [line for line in HELLO.split(b"\r\n") if line and not line.startswith(name)]
-    async with running_node() as running:
-        for length, status in [(2_000, b"101"), (5_000, b"400")]:
-            head = b"\r\n".join([*lines, name + b": " + start + b"a" * length]) + b"\r\n\r\n"
-            async with raw(running) as sock:
-                await asyncio.get_running_loop().sock_sendall(sock, head)
-                assert (await read_until(sock)).split()[1] == status
+    for length, status in [(2_000, b"101"), (5_000, b"400")]:
+        head = b"\r\n".join([*lines, name + b": " + start + b"a" * length]) + b"\r\n\r\n"
+        async with raw(node) as sock:
+            await asyncio.get_running_loop().sock_sendall(sock, head)
+            assert (await read_until(sock)).split()[1] == status
 
 
 @pytest.mark.parametrize(("upgrade", "good"), [(b"", b"200"), (UPGRADE.replace(HEAD, b""), b"101")])
 async def test_a_request_has_exactly_one_host(upgrade: bytes, good: bytes) -> None:
     """A proxy may take the other of two. HTTP/1.0 needs none."""
     path = b"/v1/tts/stream" if upgrade else b"/v1/models"
-    async with running_node(auth={"api_keys": ["k"]}) as running:
+    async with running_node(auth={"api_keys": ["k"]}) as node:
         for version, hosts, status in [
             (b"1.1", b"Host: localhost\r\n", good),
             (b"1.1", b"", b"400"),
@@ -211,18 +217,17 @@ async def test_a_request_has_exactly_one_host(upgrade: bytes, good: bytes) -> No
             (b"1.0", b"Host: a\r\nHost: a\r\n", b"400"),
         ]:
             head = b"GET %b HTTP/%b\r\n%bX-API-Key: k\r\n%b\r\n" % (path, version, hosts, upgrade)
-            async with raw(running) as sock:
+            async with raw(node) as sock:
                 await asyncio.get_running_loop().sock_sendall(sock, head)
                 assert (await read_until(sock)).split()[1] == status, (version, hosts)
 
 
-async def test_an_upgrade_behind_an_unanswered_request_is_cut() -> None:
+async def test_an_upgrade_behind_an_unanswered_request_is_cut(node: RunningNode, sock: socket.socket) -> None:
     """Guards `HttpProtocol.handle_websocket_upgrade`."""
-    async with running_node() as running, raw(running) as sock:
-        await asyncio.get_running_loop().sock_sendall(sock, HEALTH + b"\r\n" + HELLO)
-        with contextlib.suppress(ConnectionResetError):
-            assert await read_all(sock) == b""
-        await until(lambda: not running.server.server_state.connections)
+    await asyncio.get_running_loop().sock_sendall(sock, HEALTH + b"\r\n" + HELLO)
+    with contextlib.suppress(ConnectionResetError):
+        assert await read_all(sock) == b""
+    await until(lambda: not node.server.server_state.connections)
 
 
 WEBSOCKET_FLOODS = {
@@ -238,8 +243,8 @@ async def test_a_flood_of_frames_without_a_message_is_cut(attack: str, refused: 
     """Guards `WebSocketProtocol._may_send_idle_frame`."""
     opening, again = WEBSOCKET_FLOODS[attack]
     limits = {"connections": 1} if refused else {}
-    async with running_node(timeouts=FAST | {"write_s": 5.0}, limits=limits) as running, harmless(running, 2.0):
-        async with raw(running) as sock:
+    async with running_node(timeouts=FAST | {"write_s": 5.0}, limits=limits) as node, harmless(node, 2.0):
+        async with raw(node) as sock:
             loop = asyncio.get_running_loop()
             await loop.sock_sendall(sock, HELLO)
             assert b" 101 " in await read_until(sock)
@@ -251,7 +256,7 @@ async def test_slow_fragments_do_not_pile_up() -> None:
     """Guards MAX_FRAGMENTS, with the rate limit off."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("agent_tts.serve.transports.uvicorn_protocols.IDLE_FRAMES_BURST", 1_000_000)
-        async with running_node() as running, raw(running) as sock:
+        async with running_node() as node, raw(node) as sock:
             loop = asyncio.get_running_loop()
             await loop.sock_sendall(sock, HELLO)
             await read_until(sock)
@@ -263,23 +268,23 @@ async def test_slow_fragments_do_not_pile_up() -> None:
 async def test_a_refused_client_that_stays_connected_is_cut() -> None:
     """Guards the deadline in `StreamEndpoint._refuse`; uvicorn's own is 10 s."""
     keys = ["k" * 32]
-    async with running_node(timeouts=FAST, auth={"api_keys": keys}) as running, asyncio.timeout(WRITE_S * 4):
-        async with raw(running) as sock:
+    async with running_node(timeouts=FAST, auth={"api_keys": keys}) as node, asyncio.timeout(WRITE_S * 4):
+        async with raw(node) as sock:
             await asyncio.get_running_loop().sock_sendall(sock, HELLO)
             assert b" 101 " in await read_until(sock)
             await flood(sock, frame(PONG), every_s=0.05)
-        await until(lambda: not running.server.server_state.connections)
+        await until(lambda: not node.server.server_state.connections)
 
 
-async def test_a_flood_of_tiny_messages_is_delayed_and_complete() -> None:
+async def test_a_flood_of_tiny_messages_is_delayed_and_complete(node: RunningNode) -> None:
     """Guards `WebSocketProtocol._parse` and the bucket in `Connection._read`: messages neither pile up nor get lost."""
     message = frame(TEXT_FRAME, b'{"type":"context.cancel","context_id":"*"}')
-    async with running_node() as running, harmless(running, 10.0), raw(running, 1 << 20) as sock:
+    async with harmless(node, 10.0), raw(node, 1 << 20) as sock:
         loop = asyncio.get_running_loop()
         await loop.sock_sendall(sock, HELLO)
         await read_until(sock)
         begun = loop.time()
-        connections = running.server.server_state.connections
+        connections = node.server.server_state.connections
         (queue,) = [
             connection.queue
             for connection in connections
@@ -306,20 +311,19 @@ async def test_a_flood_of_tiny_messages_is_delayed_and_complete() -> None:
 
 
 async def test_ordinary_http_works() -> None:
-    async with running_node(timeouts=FAST) as running, httpx.AsyncClient(base_url=running.url) as http:
+    async with running_node(timeouts=FAST) as node, httpx.AsyncClient(base_url=node.url) as http:
         body = b'{"model":"tts-1","input":"a","response_format":"pcm"}' + b" " * 60_000
         for _ in range(3):
             assert (await http.get("/health")).status_code == 200
             assert (await http.post("/v1/audio/speech", content=body)).status_code == 200
             await asyncio.sleep(HANDSHAKE_S * 1.2)  # no deadline runs between requests
-        assert len(running.server.server_state.connections) == 1
+        assert len(node.server.server_state.connections) == 1
 
 
-async def test_two_pipelined_requests_are_both_answered() -> None:
-    async with running_node() as running, raw(running) as sock:
-        last = HEALTH + b"Connection: close\r\n\r\n"
-        await asyncio.get_running_loop().sock_sendall(sock, HEALTH + b"\r\n" + last)
-        assert (await read_all(sock)).count(b"HTTP/1.1 200 ") == 2
+async def test_two_pipelined_requests_are_both_answered(sock: socket.socket) -> None:
+    last = HEALTH + b"Connection: close\r\n\r\n"
+    await asyncio.get_running_loop().sock_sendall(sock, HEALTH + b"\r\n" + last)
+    assert (await read_all(sock)).count(b"HTTP/1.1 200 ") == 2
 
 
 H2C = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n"
@@ -327,7 +331,7 @@ H2C = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: A
 
 @pytest.mark.real_time
 @pytest.mark.parametrize("size", [1 << 16, 50, 1])
-async def test_an_offer_of_http_2_is_ignored(size: int) -> None:
+async def test_an_offer_of_http_2_is_ignored(sock: socket.socket, size: int) -> None:
     """As Java's HttpClient sends it, with its bodies. Guards `HttpProtocol._unsupported_upgrade_warning`."""
     body = b'{"model":"tts-1","input":"one","response_format":"pcm"}'
     speech = b"POST /v1/audio/speech HTTP/1.1\r\n" + HEAD + H2C
@@ -337,33 +341,31 @@ async def test_an_offer_of_http_2_is_ignored(size: int) -> None:
         speech + b"Transfer-Encoding: chunked\r\n\r\n%x\r\n" % len(body) + body + b"\r\n0\r\n\r\n",
         HEALTH + b"Connection: close\r\n\r\n",
     )
-    async with running_node() as running, raw(running) as sock:
-        whole = b"".join(requests)
-        for at in range(0, len(whole), size):
-            await asyncio.get_running_loop().sock_sendall(sock, whole[at : at + size])
-            await asyncio.sleep(0)
-        assert (await read_all(sock)).count(b"HTTP/1.1 200 ") == 4
+    whole = b"".join(requests)
+    for at in range(0, len(whole), size):
+        await asyncio.get_running_loop().sock_sendall(sock, whole[at : at + size])
+        await asyncio.sleep(0)
+    assert (await read_all(sock)).count(b"HTTP/1.1 200 ") == 4
 
 
-async def test_the_node_is_no_proxy() -> None:
-    async with running_node() as running, raw(running) as sock:
-        await asyncio.get_running_loop().sock_sendall(sock, b"CONNECT a:1 HTTP/1.1\r\n" + HEAD + b"\r\n")
-        assert (await read_all(sock)).startswith(b"HTTP/1.1 400 ")
+async def test_the_node_is_no_proxy(sock: socket.socket) -> None:
+    await asyncio.get_running_loop().sock_sendall(sock, b"CONNECT a:1 HTTP/1.1\r\n" + HEAD + b"\r\n")
+    assert (await read_all(sock)).startswith(b"HTTP/1.1 400 ")
 
 
-async def test_a_chunked_body_in_small_pieces_is_read() -> None:
+async def test_a_chunked_body_in_small_pieces_is_read(node: RunningNode) -> None:
     body = b'{"model":"tts-1","input":"one","response_format":"pcm"}' + b" " * 60_000
     chunks = b"".join(b"3;x=y\r\n" + body[at : at + 3] + b"\r\n" for at in range(0, len(body) - len(body) % 3, 3))
     head = b"POST /v1/audio/speech HTTP/1.1\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n" + HEAD
     assert len(chunks) > 2 * MAX_HEADER_BYTES
-    async with running_node() as running, raw(running, 1 << 16) as sock:
+    async with raw(node, 1 << 16) as sock:
         await asyncio.get_running_loop().sock_sendall(sock, head + b"\r\n" + chunks + b"0\r\nTrailer: yes\r\n\r\n")
         assert (await read_all(sock)).startswith(b"HTTP/1.1 200 ")
 
 
-async def test_fragments_pings_and_many_tokens_at_once_are_legal() -> None:
-    async with running_node() as running, wire(running.ws_url) as peer:
-        expected = await speak(running.ws_url, "word " * 20, lead_ms=None)
+async def test_fragments_pings_and_many_tokens_at_once_are_legal(node: RunningNode) -> None:
+    async with wire(node.ws_url) as peer:
+        expected = await speak(node.ws_url, "word " * 20, lead_ms=None)
         message = '{"type":"context.open","context_id":"t","lead_ms":null}'
         await peer.socket.send([*message, *(" " * 800)])
         for _ in range(50):

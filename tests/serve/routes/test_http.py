@@ -46,6 +46,12 @@ async def client(node: RunningNode, **kwargs: Any) -> AsyncIterator[httpx.AsyncC
         yield http
 
 
+@pytest.fixture
+async def http(node: RunningNode) -> AsyncIterator[httpx.AsyncClient]:
+    async with client(node) as made:
+        yield made
+
+
 async def speak(http: httpx.AsyncClient, text: str = "one two three", **fields: Any) -> httpx.Response:
     return await http.post("/v1/audio/speech", json={"model": "tts-1", "input": text, **fields})
 
@@ -69,51 +75,46 @@ def error_of(response: httpx.Response) -> dict[str, Any]:
 # ---------------------------------------------------------------- speech
 
 
-async def test_speech_in_every_format(node: RunningNode) -> None:
-    async with client(node) as http:
-        for format, content_type in CONTENT_TYPES.items():
-            response = await speak(http, "a" * 20, voice="tone-660", response_format=format)
-            assert response.headers["AI-Disclosure"] == "mode=machine-generated"
-            assert response.status_code == 200
-            assert response.headers["content-type"] == content_type
-            assert response.headers["x-voice"] == "tone-660"
-            samples, rate = decode(response.content, format)
-            assert abs(dominant_hz(samples.astype(np.int16), rate) - 660) < 5
-            assert 0 <= len(samples) * 1_000 / rate - 1_200 <= SLACK_MS[format]
+async def test_speech_in_every_format(http: httpx.AsyncClient, node: RunningNode) -> None:
+    for format, content_type in CONTENT_TYPES.items():
+        response = await speak(http, "a" * 20, voice="tone-660", response_format=format)
+        assert response.headers["AI-Disclosure"] == "mode=machine-generated"
+        assert response.status_code == 200
+        assert response.headers["content-type"] == content_type
+        assert response.headers["x-voice"] == "tone-660"
+        samples, rate = decode(response.content, format)
+        assert abs(dominant_hz(samples.astype(np.int16), rate) - 660) < 5
+        assert 0 <= len(samples) * 1_000 / rate - 1_200 <= SLACK_MS[format]
     await until(lambda: idle(node))
 
 
-async def test_mp3_is_the_default_and_an_alias_is_resolved(node: RunningNode) -> None:
-    async with client(node) as http:
-        response = await speak(http, voice={"id": "alloy"})
+async def test_mp3_is_the_default_and_an_alias_is_resolved(http: httpx.AsyncClient, node: RunningNode) -> None:
+    response = await speak(http, voice={"id": "alloy"})
     assert response.headers["content-type"] == "audio/mpeg"
     assert response.headers["x-voice"] == "tone-220"
 
 
-async def test_speed_is_the_engines(node: RunningNode) -> None:
-    async with client(node) as http:
-        normal = await speak(http, "a" * 40, response_format="pcm")
-        fast = await speak(http, "a" * 40, response_format="pcm", speed=2)
+async def test_speed_is_the_engines(http: httpx.AsyncClient, node: RunningNode) -> None:
+    normal = await speak(http, "a" * 40, response_format="pcm")
+    fast = await speak(http, "a" * 40, response_format="pcm", speed=2)
     assert len(fast.content) == pytest.approx(len(normal.content) / 2, rel=0.01)
 
 
-async def test_a_lexicon_is_an_option(node: RunningNode) -> None:
-    async with client(node) as http:
-        said = await speak(http, "an engine x", response_format="pcm")
-        figures = await speak(http, "an nginx", response_format="pcm", lexicon={"nginx": {"alias": "engine x"}})
-        wrong = await speak(http, lexicon={"nginx": 5})
+async def test_a_lexicon_is_an_option(http: httpx.AsyncClient, node: RunningNode) -> None:
+    said = await speak(http, "an engine x", response_format="pcm")
+    figures = await speak(http, "an nginx", response_format="pcm", lexicon={"nginx": {"alias": "engine x"}})
+    wrong = await speak(http, lexicon={"nginx": 5})
     assert len(figures.content) == len(said.content)
     assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "lexicon")
 
 
-async def test_markup_and_normalize_are_options(node: RunningNode) -> None:
-    async with client(node) as http:
-        said = await speak(http, "five dollars", response_format="pcm")
-        figures = await speak(http, "$5", response_format="pcm", normalize=True)
-        paused = await speak(http, 'five <break time="1s"/> dollars', response_format="pcm")
-        obeyed = await speak(http, "[sad] five dollars", response_format="pcm")
-        literal = await speak(http, "[sad] five dollars", response_format="pcm", markup="none")
-        wrong = await speak(http, markup="ssml")
+async def test_markup_and_normalize_are_options(http: httpx.AsyncClient, node: RunningNode) -> None:
+    said = await speak(http, "five dollars", response_format="pcm")
+    figures = await speak(http, "$5", response_format="pcm", normalize=True)
+    paused = await speak(http, 'five <break time="1s"/> dollars', response_format="pcm")
+    obeyed = await speak(http, "[sad] five dollars", response_format="pcm")
+    literal = await speak(http, "[sad] five dollars", response_format="pcm", markup="none")
+    wrong = await speak(http, markup="ssml")
     assert obeyed.content == said.content
     assert len(literal.content) > len(said.content)
     assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "markup")
@@ -121,28 +122,25 @@ async def test_markup_and_normalize_are_options(node: RunningNode) -> None:
     assert len(paused.content) == len(said.content) + 48_000
 
 
-async def test_same_seed_same_file(node: RunningNode) -> None:
-    async with client(node) as http:
-        files = {(await speak(http, seed=7, response_format="opus")).content for _ in range(2)}
+async def test_same_seed_same_file(http: httpx.AsyncClient, node: RunningNode) -> None:
+    files = {(await speak(http, seed=7, response_format="opus")).content for _ in range(2)}
     assert len(files) == 1
 
 
-async def test_audio_is_streamed(node: RunningNode) -> None:
+async def test_audio_is_streamed(http: httpx.AsyncClient, node: RunningNode) -> None:
     """The first bytes arrive while the engine still generates."""
-    async with client(node) as http:
-        for format in CONTENT_TYPES:
-            body = {"input": LONG, "response_format": format}
-            async with http.stream("POST", "/v1/audio/speech", json=body) as response:
-                async for _ in response.aiter_raw():
-                    break
-                assert node.node.service.speaking == 1
-            await until(lambda: idle(node))
+    for format in CONTENT_TYPES:
+        body = {"input": LONG, "response_format": format}
+        async with http.stream("POST", "/v1/audio/speech", json=body) as response:
+            async for _ in response.aiter_raw():
+                break
+            assert node.node.service.speaking == 1
+        await until(lambda: idle(node))
 
 
-async def test_events_carry_the_same_file(node: RunningNode) -> None:
-    async with client(node) as http:
-        plain = await speak(http, seed=1, response_format="wav")
-        events = await speak(http, seed=1, response_format="wav", stream_format="sse")
+async def test_events_carry_the_same_file(http: httpx.AsyncClient, node: RunningNode) -> None:
+    plain = await speak(http, seed=1, response_format="wav")
+    events = await speak(http, seed=1, response_format="wav", stream_format="sse")
     assert events.headers["content-type"].startswith("text/event-stream")
     messages = [json.loads(line.removeprefix("data: ")) for line in events.text.split("\n\n") if line]
     assert [message["type"] for message in messages[:-1]] == ["speech.audio.delta"] * (len(messages) - 1)
@@ -152,9 +150,8 @@ async def test_events_carry_the_same_file(node: RunningNode) -> None:
     assert messages[-1] == {"type": "speech.audio.done", "usage": usage}
 
 
-async def test_text_without_sound_is_a_file_of_20_ms(node: RunningNode) -> None:
-    async with client(node) as http:
-        response = await speak(http, "x", instructions="fault:done_at@0", response_format="wav")
+async def test_text_without_sound_is_a_file_of_20_ms(http: httpx.AsyncClient, node: RunningNode) -> None:
+    response = await speak(http, "x", instructions="fault:done_at@0", response_format="wav")
     assert response.status_code == 200
     assert len(response.content) == HEADER_BYTES + 960
 
@@ -180,14 +177,13 @@ REFUSED: list[tuple[dict[str, Any], int, str, str | None, str]] = [
 ]
 
 
-async def test_refused_requests(node: RunningNode) -> None:
-    async with client(node) as http:
-        for fields, status, code, param, says in REFUSED:
-            response = await http.post("/v1/audio/speech", json={"model": "tts-1", "input": "Hi"} | fields)
-            error = error_of(response)
-            assert (response.status_code, error["code"], error["param"]) == (status, code, param)
-            assert error["type"] == "invalid_request_error"
-            assert says in error["message"]
+async def test_refused_requests(http: httpx.AsyncClient, node: RunningNode) -> None:
+    for fields, status, code, param, says in REFUSED:
+        response = await http.post("/v1/audio/speech", json={"model": "tts-1", "input": "Hi"} | fields)
+        error = error_of(response)
+        assert (response.status_code, error["code"], error["param"]) == (status, code, param)
+        assert error["type"] == "invalid_request_error"
+        assert says in error["message"]
     assert idle(node)
 
 
@@ -199,33 +195,32 @@ async def test_a_body_must_be_a_json_object(node: RunningNode) -> None:
             assert "JSON" in error_of(response)["message"]
 
 
-async def test_errors_never_repeat_the_request(node: RunningNode) -> None:
+async def test_errors_never_repeat_the_request(http: httpx.AsyncClient, node: RunningNode) -> None:
     secret = "swordfish"
-    async with client(node) as http:
-        for fields in ({"voice": secret}, {secret: 1}, {"speed": secret}, {"model": secret}, {"language": secret}):
-            response = await http.post("/v1/audio/speech", json={"input": secret, **fields})
-            assert response.status_code in (400, 404)
-            assert secret not in response.text
+    for fields in ({"voice": secret}, {secret: 1}, {"speed": secret}, {"model": secret}, {"language": secret}):
+        response = await http.post("/v1/audio/speech", json={"input": secret, **fields})
+        assert response.status_code in (400, 404)
+        assert secret not in response.text
 
 
-async def test_other_errors_have_the_same_shape(node: RunningNode) -> None:
-    async with client(node) as http:
-        for method, path, status, code in (
-            ("GET", "/v1/nothing", 404, "not_found"),
-            ("GET", "/v1/audio/speech", 405, "method_not_allowed"),
-            ("GET", "/v1/models/whisper-1", 404, "model_not_found"),
-            ("POST", "/v1/audio/voices", 400, "unsupported"),
-            ("DELETE", "/v1/audio/voices", 400, "bad_message"),
-            ("DELETE", "/v1/audio/voices/alloy", 400, "bad_message"),
-            ("DELETE", "/v1/audio/voices/nobody", 404, "not_found"),
-        ):
-            response = await http.request(method, path)
-            assert (response.status_code, error_of(response)["code"]) == (status, code)
+async def test_other_errors_have_the_same_shape(http: httpx.AsyncClient, node: RunningNode) -> None:
+    for method, path, status, code in (
+        ("GET", "/v1/nothing", 404, "not_found"),
+        ("GET", "/v1/audio/speech", 405, "method_not_allowed"),
+        ("GET", "/v1/models/whisper-1", 404, "model_not_found"),
+        ("POST", "/v1/audio/voices", 400, "unsupported"),
+        ("DELETE", "/v1/audio/voices", 400, "bad_message"),
+        ("DELETE", "/v1/audio/voices/alloy", 400, "bad_message"),
+        ("DELETE", "/v1/audio/voices/nobody", 404, "not_found"),
+    ):
+        response = await http.request(method, path)
+        assert (response.status_code, error_of(response)["code"]) == (status, code)
 
 
-async def test_engine_that_fails_before_the_first_frame_is_an_error_status(node: RunningNode) -> None:
-    async with client(node) as http:
-        response = await speak(http, instructions="fault:raise@0")
+async def test_engine_that_fails_before_the_first_frame_is_an_error_status(
+    http: httpx.AsyncClient, node: RunningNode
+) -> None:
+    response = await speak(http, instructions="fault:raise@0")
     assert response.status_code == 500
     assert error_of(response)["type"] == "server_error"
     await until(lambda: idle(node))
@@ -256,12 +251,11 @@ async def test_a_node_above_its_high_water_mark_asks_for_no_new_callers() -> Non
         assert (await http.get("/ready")).json() == {"status": "ok"}
 
 
-async def test_draining_node_refuses(node: RunningNode) -> None:
+async def test_draining_node_refuses(http: httpx.AsyncClient, node: RunningNode) -> None:
     node.node.service.draining = True
-    async with client(node) as http:
-        response = await speak(http)
-        assert (await http.get("/ready")).status_code == 503
-        assert (await http.get("/health")).status_code == 200
+    response = await speak(http)
+    assert (await http.get("/ready")).status_code == 503
+    assert (await http.get("/health")).status_code == 200
     assert (response.status_code, error_of(response)["code"]) == (503, "draining")
     refused = node.node.metrics.registry.get_sample_value("agent_tts_refused_total", {"code": "draining"})
     assert refused == 1
@@ -270,18 +264,16 @@ async def test_draining_node_refuses(node: RunningNode) -> None:
 # ---------------------------------------------------------------- failures in the middle
 
 
-async def test_failure_in_the_middle_cuts_the_audio(node: RunningNode) -> None:
+async def test_failure_in_the_middle_cuts_the_audio(http: httpx.AsyncClient, node: RunningNode) -> None:
     """The client must be able to detect a truncated answer."""
-    async with client(node) as http:
-        with pytest.raises(httpx.RemoteProtocolError, match="incomplete"):
-            await speak(http, "a" * 40, instructions="fault:raise@5", response_format="pcm")
-        assert (await speak(http)).status_code == 200
+    with pytest.raises(httpx.RemoteProtocolError, match="incomplete"):
+        await speak(http, "a" * 40, instructions="fault:raise@5", response_format="pcm")
+    assert (await speak(http)).status_code == 200
     await until(lambda: idle(node))
 
 
-async def test_failure_in_the_middle_is_an_event(node: RunningNode) -> None:
-    async with client(node) as http:
-        response = await speak(http, "a" * 40, instructions="fault:raise@5", stream_format="sse")
+async def test_failure_in_the_middle_is_an_event(http: httpx.AsyncClient, node: RunningNode) -> None:
+    response = await speak(http, "a" * 40, instructions="fault:raise@5", stream_format="sse")
     messages = [json.loads(line.removeprefix("data: ")) for line in response.text.split("\n\n") if line]
     assert messages[0]["type"] == "speech.audio.delta"
     assert messages[-1]["type"] == "error"
@@ -457,10 +449,9 @@ async def test_an_upload_has_time_for_what_has_come_of_it() -> None:
     assert await took_s(b"x", 80) == pytest.approx(Settings().timeouts.handshake_s, abs=0.1)
 
 
-async def test_a_disconnect_in_the_middle_of_the_body(node: RunningNode) -> None:
+async def test_a_disconnect_in_the_middle_of_the_body(http: httpx.AsyncClient, node: RunningNode) -> None:
     (await open_raw(node, post(b'{"input":', "Content-Length: 60"))).close()
-    async with client(node) as http:
-        assert (await speak(http)).status_code == 200
+    assert (await speak(http)).status_code == 200
     await until(lambda: idle(node))
 
 
@@ -487,41 +478,37 @@ async def test_range_has_no_meaning_for_speech(node: RunningNode) -> None:
 
 
 @pytest.mark.parametrize("headers", [["X-Long: " + "x" * 70_000], [f"X-{i}: y" for i in range(10_000)]])
-async def test_oversized_headers_are_refused(node: RunningNode, headers: list[str]) -> None:
+async def test_oversized_headers_are_refused(http: httpx.AsyncClient, node: RunningNode, headers: list[str]) -> None:
     raw = await open_raw(node, b"")
     with closing(raw):
         with contextlib.suppress(ConnectionError):
             await asyncio.get_running_loop().sock_sendall(raw, post(b'{"input":"x"}', *headers))
         answer = await read_all(raw)
     assert answer == b"" or answer.startswith(b"HTTP/1.1 400 ")
-    async with client(node) as http:
-        assert (await speak(http)).status_code == 200
+    assert (await speak(http)).status_code == 200
 
 
 # ---------------------------------------------------------------- the other routes
 
 
-async def test_models(node: RunningNode) -> None:
-    async with client(node) as http:
-        listed = (await http.get("/v1/models")).json()
-        german = (await http.get("/v1/models/tts-1-hd-de")).json()
+async def test_models(http: httpx.AsyncClient, node: RunningNode) -> None:
+    listed = (await http.get("/v1/models")).json()
+    german = (await http.get("/v1/models/tts-1-hd-de")).json()
     assert [model["id"] for model in listed["data"]] == ["tone", "gpt-4o-mini-tts", "tts-1", "tts-1-hd"]
     assert german == {"id": "tts-1-hd-de", "object": "model", "created": 0, "owned_by": "agent_tts"}
 
 
-async def test_voices_are_listed_with_their_other_names(node: RunningNode) -> None:
-    async with client(node) as http:
-        listed = (await http.get("/v1/audio/voices")).json()
+async def test_voices_are_listed_with_their_other_names(http: httpx.AsyncClient, node: RunningNode) -> None:
+    listed = (await http.get("/v1/audio/voices")).json()
     assert listed["default"] == "tone-440"
     (voice,) = [voice for voice in listed["voices"] if voice["name"] == "tone-220"]
     assert voice["languages"] == ["en"]
     assert "alloy" in voice["aliases"]
 
 
-async def test_metrics_count_spoken_text(node: RunningNode) -> None:
-    async with client(node) as http:
-        await speak(http, "a" * 20, response_format="pcm")
-        text = (await http.get("/metrics")).text
+async def test_metrics_count_spoken_text(http: httpx.AsyncClient, node: RunningNode) -> None:
+    await speak(http, "a" * 20, response_format="pcm")
+    text = (await http.get("/metrics")).text
     samples = {
         (sample.name, *sample.labels.values()): sample.value
         for family in text_string_to_metric_families(text)

@@ -85,42 +85,40 @@ async def half_open(node: RunningNode, *, ice: bool) -> AsyncIterator[tuple[RtcP
 # ---------------------------------------------------------------- strangers
 
 
-async def test_datagrams_of_strangers_change_nothing_and_are_counted() -> None:
+async def test_datagrams_of_strangers_change_nothing_and_are_counted(node: RunningNode, peer: RtcPeer) -> None:
     junk = {"format": [b"", b"\x16", b"\x16" * 1_501], "stun": [], "source": [CIPHERED, b"\x80" + bytes(90)]}
     junk["format"] += [b"\x10" * 50, b"\0\1\0\0" + b"x" * 16]
     junk["stun"] += [b"\0\1\0\0" + bytes.fromhex("2112a442") + b"x" * 12, b"\1\1\0\0" + bytes.fromhex("2112a442") * 4]
-    async with running_node() as node, connected(node.url) as peer:
-        there: Any = next(iter(node.node.peers.values()))
-        to = ports(there._connection.localDescription.sdp)
-        for reason, datagrams in junk.items():
-            send(to, *datagrams)
-            await until(lambda: dropped(node, reason) >= len(datagrams) * len(to))  # noqa: B023
-        peer.say("t1", "hello")
-        await peer.message("context.done")
-        assert node.node.peers
+    there: Any = next(iter(node.node.peers.values()))
+    to = ports(there._connection.localDescription.sdp)
+    for reason, each in junk.items():
+        send(to, *each)
+        await until(lambda: dropped(node, reason) >= len(each) * len(to))  # noqa: B023
+    peer.say("t1", "hello")
+    await peer.message("context.done")
+    assert node.node.peers
 
 
-async def test_records_in_the_name_of_a_connected_peer_do_not_end_its_session() -> None:
+async def test_records_in_the_name_of_a_connected_peer_do_not_end_its_session(node: RunningNode, peer: RtcPeer) -> None:
     """The source of a datagram can be forged. OpenSSL drops what is not encrypted now."""
     hello = b"\1\0\0\x40\0\0\0\0\0\0\0\x40" + bytes(64)
     done = b"\x0e\0\0\0\0\5\0\0\0\0\0\0"
-    async with running_node() as node, connected(node.url) as peer:
-        send_one = peer.connection.getTransceivers()[0].receiver.transport.transport._send
-        for body in (hello, done, b"\0" + bytes(11), b"\x10\0\0\4\0\2\0\0\0\0\0\4abcd"):
-            await send_one(b"\x16\xfe\xfd" + bytes(8) + len(body).to_bytes(2) + body)
-        for alert in (b"\x15\xfe\xfd" + bytes(9) + b"\2\2\x28", b"\x15\xfe\xfd\0\1" + bytes(6) + b"\0\x1a" + bytes(26)):
-            await send_one(alert)
-        await send_one(b"\x14\xfe\xfd" + bytes(9) + b"\1\1")
-        for _ in range(3):
-            peer.send("ping", t=1)
-            await peer.message("pong")
-            await asyncio.sleep(0.1)
-        assert node.node.peers
+    send_one = peer.connection.getTransceivers()[0].receiver.transport.transport._send
+    for body in (hello, done, b"\0" + bytes(11), b"\x10\0\0\4\0\2\0\0\0\0\0\4abcd"):
+        await send_one(b"\x16\xfe\xfd" + bytes(8) + len(body).to_bytes(2) + body)
+    for alert in (b"\x15\xfe\xfd" + bytes(9) + b"\2\2\x28", b"\x15\xfe\xfd\0\1" + bytes(6) + b"\0\x1a" + bytes(26)):
+        await send_one(alert)
+    await send_one(b"\x14\xfe\xfd" + bytes(9) + b"\1\1")
+    for _ in range(3):
+        peer.send("ping", t=1)
+        await peer.message("pong")
+        await asyncio.sleep(0.1)
+    assert node.node.peers
 
 
-async def test_a_check_with_a_wrong_password_is_not_answered() -> None:
+async def test_a_check_with_a_wrong_password_is_not_answered(node: RunningNode) -> None:
     """Nor one that breaks the parser."""
-    async with running_node() as node, connected(node.url):
+    async with connected(node.url):
         there: Any = next(iter(node.node.peers.values()))
         ice: Any = there._sender.transport.transport._connection
         check = stun.Message(stun.Method.BINDING, stun.Class.REQUEST)
@@ -243,47 +241,45 @@ async def test_an_answer_has_the_address_at_a_turn_server(monkeypatch: pytest.Mo
 # ---------------------------------------------------------------- peers
 
 
-async def test_records_of_one_datagram_all_arrive() -> None:
+async def test_records_of_one_datagram_all_arrive(peer: RtcPeer) -> None:
     """aiortc reads one record of a datagram: it would answer the second of two pings when a third comes."""
-    async with running_node() as node, connected(node.url) as peer:
-        transport: Any = peer.connection.getTransceivers()[0].receiver.transport.transport
-        send, held = transport._send, [b""]
+    transport: Any = peer.connection.getTransceivers()[0].receiver.transport.transport
+    send, held = transport._send, [b""]
 
-        async def hold(data: bytes) -> None:
-            held[0] += data
+    async def hold(data: bytes) -> None:
+        held[0] += data
 
-        transport._send = hold
-        peer.send("ping", t=1)
-        await asyncio.sleep(0.05)
-        peer.send("ping", t=2)
-        await asyncio.sleep(0.05)
-        transport._send = send
-        assert len(held[0]) < 1_000
-        await send(held[0])
-        await peer.message("pong", t=2)
+    transport._send = hold
+    peer.send("ping", t=1)
+    await asyncio.sleep(0.05)
+    peer.send("ping", t=2)
+    await asyncio.sleep(0.05)
+    transport._send = send
+    assert len(held[0]) < 1_000
+    await send(held[0])
+    await peer.message("pong", t=2)
 
 
-async def test_a_client_whose_address_changes_is_heard_again() -> None:
+async def test_a_client_whose_address_changes_is_heard_again(node: RunningNode, peer: RtcPeer) -> None:
     """A NAT has given it another port: its next connectivity check comes from there, and then its data."""
-    async with running_node() as node, connected(node.url) as peer:
-        ice: Any = peer.connection.sctp.transport.transport._connection  # type: ignore[union-attr]
-        before = ice._nominated[1]
-        _, moved = await asyncio.get_running_loop().create_datagram_endpoint(
-            lambda: StunProtocol(ice), local_addr=(before.local_candidate.host, 0)
-        )
-        moved.local_candidate = before.local_candidate
-        ice._protocols.append(moved)
-        pair = CandidatePair(moved, before.remote_candidate)
-        ice._check_list.append(pair)
-        await ice.check_start(pair)
-        assert ice._nominated[1] is pair
-        ice._protocols.remove(before.protocol)
-        await before.protocol.close()
-        peer.send("ping", t=1)
-        await peer.message("pong")
-        peer.frames.clear()
-        await peer.wait(lambda: len(peer.frames) > 5)
-        assert node.node.peers
+    ice: Any = peer.connection.sctp.transport.transport._connection  # type: ignore[union-attr]
+    before = ice._nominated[1]
+    _, moved = await asyncio.get_running_loop().create_datagram_endpoint(
+        lambda: StunProtocol(ice), local_addr=(before.local_candidate.host, 0)
+    )
+    moved.local_candidate = before.local_candidate
+    ice._protocols.append(moved)
+    pair = CandidatePair(moved, before.remote_candidate)
+    ice._check_list.append(pair)
+    await ice.check_start(pair)
+    assert ice._nominated[1] is pair
+    ice._protocols.remove(before.protocol)
+    await before.protocol.close()
+    peer.send("ping", t=1)
+    await peer.message("pong")
+    peer.frames.clear()
+    await peer.wait(lambda: len(peer.frames) > 5)
+    assert node.node.peers
 
 
 async def test_a_flood_slows_only_its_peer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -308,14 +304,15 @@ async def test_a_flood_slows_only_its_peer(monkeypatch: pytest.MonkeyPatch) -> N
         (130, b"\0\x0d\0\x07abc"),  # aiortc's parser asserts and unpacks
     ],
 )
-async def test_sctp_that_no_library_sends_ends_its_peer(kind: int, body: bytes) -> None:
-    async with running_node() as node, connected(node.url) as hostile, connected(node.url) as other:
-        sctp: Any = hostile.connection.sctp
-        chunk = Chunk(body=body)
-        chunk.type = kind
-        await sctp._send_chunk(chunk)
-        await until(lambda: len(node.node.peers) == 1)
-        assert other.session_id in node.node.peers
+async def test_sctp_that_no_library_sends_ends_its_peer(
+    node: RunningNode, peer: RtcPeer, other: RtcPeer, kind: int, body: bytes
+) -> None:
+    sctp: Any = peer.connection.sctp
+    chunk = Chunk(body=body)
+    chunk.type = kind
+    await sctp._send_chunk(chunk)
+    await until(lambda: len(node.node.peers) == 1)
+    assert other.session_id in node.node.peers
 
 
 async def test_a_microphone_has_a_rate() -> None:
@@ -345,55 +342,51 @@ async def test_a_microphone_has_a_rate() -> None:
 
 
 @pytest.mark.parametrize("kind", ["rtp", "rtcp"])
-async def test_a_peer_has_few_sources(kind: str) -> None:
+async def test_a_peer_has_few_sources(node: RunningNode, peer: RtcPeer, kind: str) -> None:
     """libsrtp keeps half a kilobyte for each, and searches them all for each packet; so does aiortc."""
-    async with running_node() as node, connected(node.url) as peer:
-        dtls: Any = peer.connection.sctp.transport  # type: ignore[union-attr]
-        there: Any = next(iter(node.node.peers.values()))
-        inbox = there._guard._inbox
-        for number in range(20):
-            head = b"\x80\xc9\0\1" if kind == "rtcp" else b"\x80\x60\0\1" + bytes(4)
-            await dtls._send_rtp(head + number.to_bytes(4) + (b"" if kind == "rtcp" else b"\xf8\xff\xfe"))
-            await asyncio.sleep(0.01)
-        await until(lambda: dropped(node, "audio") >= 20 - MAX_SOURCES)
-        assert len(inbox._sources) == MAX_SOURCES
-        peer.send("ping", t=1)
-        await peer.message("pong")
+    dtls: Any = peer.connection.sctp.transport  # type: ignore[union-attr]
+    there: Any = next(iter(node.node.peers.values()))
+    inbox = there._guard._inbox
+    for number in range(20):
+        head = b"\x80\xc9\0\1" if kind == "rtcp" else b"\x80\x60\0\1" + bytes(4)
+        await dtls._send_rtp(head + number.to_bytes(4) + (b"" if kind == "rtcp" else b"\xf8\xff\xfe"))
+        await asyncio.sleep(0.01)
+    await until(lambda: dropped(node, "audio") >= 20 - MAX_SOURCES)
+    assert len(inbox._sources) == MAX_SOURCES
+    peer.send("ping", t=1)
+    await peer.message("pong")
 
 
-async def test_rtcp_that_aiortc_cannot_read_ends_its_peer() -> None:
+async def test_rtcp_that_aiortc_cannot_read_ends_its_peer(node: RunningNode, peer: RtcPeer, other: RtcPeer) -> None:
     """It would end aiortc's task with a traceback in the log."""
-    async with running_node() as node, connected(node.url) as hostile, connected(node.url) as other:
-        dtls: Any = hostile.connection.sctp.transport  # type: ignore[union-attr]
-        bandwidth = b"REMB\xc8\0\0\1"  # says that 200 sources follow
-        await dtls._send_rtp(b"\x8f\xce\0\4" + bytes(8) + bandwidth)
-        there: Any = node.node.peers[hostile.session_id]
-        await until(lambda: there._guard.fault is not None)
-        await until(lambda: len(node.node.peers) == 1)
-        assert other.session_id in node.node.peers
+    dtls: Any = peer.connection.sctp.transport  # type: ignore[union-attr]
+    bandwidth = b"REMB\xc8\0\0\1"  # says that 200 sources follow
+    await dtls._send_rtp(b"\x8f\xce\0\4" + bytes(8) + bandwidth)
+    there: Any = node.node.peers[peer.session_id]
+    await until(lambda: there._guard.fault is not None)
+    await until(lambda: len(node.node.peers) == 1)
+    assert other.session_id in node.node.peers
 
 
-async def test_rtcp_costs_work_by_its_length() -> None:
-    async with running_node() as node, connected(node.url) as peer:
-        dtls: Any = peer.connection.sctp.transport  # type: ignore[union-attr]
-        there: Any = next(iter(node.node.peers.values()))
-        left = there._guard._inbox.work._left
-        await dtls._send_rtp(b"\x80\xc9\0\1\0\0\0\1" * 150)
-        await until(lambda: there._guard._inbox.work._left < left - 15)
+async def test_rtcp_costs_work_by_its_length(node: RunningNode, peer: RtcPeer) -> None:
+    dtls: Any = peer.connection.sctp.transport  # type: ignore[union-attr]
+    there: Any = next(iter(node.node.peers.values()))
+    left = there._guard._inbox.work._left
+    await dtls._send_rtp(b"\x80\xc9\0\1\0\0\0\1" * 150)
+    await until(lambda: there._guard._inbox.work._left < left - 15)
 
 
-async def test_messages_are_not_lost_on_a_channel_that_may_lose_them() -> None:
+async def test_messages_are_not_lost_on_a_channel_that_may_lose_them(node: RunningNode, peer: RtcPeer) -> None:
     """aiortc compares each message that may be lost with each, when none of them is acknowledged in time."""
-    async with running_node() as node, connected(node.url) as peer:
-        there: Any = next(iter(node.node.peers.values()))
-        sctp = there._connection.sctp
-        channel: Any = there._channel
-        channel._RTCDataChannel__parameters.maxRetransmits = 0
-        channel._RTCDataChannel__parameters.ordered = False
-        peer.connection.sctp._send_sack = lambda: asyncio.sleep(0)  # type: ignore[union-attr,method-assign]
-        peer.send("ping", t=1)
-        await peer.message("pong")
-        assert [(chunk._max_retransmits, chunk.flags) for chunk in sctp._sent_queue] == [(None, 3)]
+    there: Any = next(iter(node.node.peers.values()))
+    sctp = there._connection.sctp
+    channel: Any = there._channel
+    channel._RTCDataChannel__parameters.maxRetransmits = 0
+    channel._RTCDataChannel__parameters.ordered = False
+    peer.connection.sctp._send_sack = lambda: asyncio.sleep(0)  # type: ignore[union-attr,method-assign]
+    peer.send("ping", t=1)
+    await peer.message("pong")
+    assert [(chunk._max_retransmits, chunk.flags) for chunk in sctp._sent_queue] == [(None, 3)]
 
 
 async def test_a_peer_that_reads_nothing_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -469,9 +462,9 @@ async def test_a_peer_leaves_nothing_even_without_the_garbage_collector(
         assert len(made) == 5
 
 
-async def test_a_peer_that_is_closed_while_it_connects_leaves_no_task() -> None:
+async def test_a_peer_that_is_closed_while_it_connects_leaves_no_task(node: RunningNode) -> None:
     """aioice would ask for consent for ever, and tell a failure that nobody retrieves."""
-    async with running_node() as node, httpx.AsyncClient(base_url=node.url) as client:
+    async with httpx.AsyncClient(base_url=node.url) as client:
         peer = RtcPeer()
         try:
             offer = {"sdp": await peer.offer(), "type": "offer"}
@@ -503,15 +496,14 @@ async def test_what_waits_for_a_peer_goes_with_it() -> None:
         assert inbox.empty()
 
 
-async def test_messages_that_cost_more_are_counted_by_their_length() -> None:
-    async with running_node() as node, connected(node.url) as peer:
-        there: Any = next(iter(node.node.peers.values()))
-        work = there._guard._inbox.work
-        there._guard._work_per_byte = 64 / 1_024
-        left = work._left
-        peer.send("ping", t=1, of_a_later_version="x" * 8_000)
-        await peer.message("pong")
-        assert 500 < left - work._left < 600
+async def test_messages_that_cost_more_are_counted_by_their_length(node: RunningNode, peer: RtcPeer) -> None:
+    there: Any = next(iter(node.node.peers.values()))
+    work = there._guard._inbox.work
+    there._guard._work_per_byte = 64 / 1_024
+    left = work._left
+    peer.send("ping", t=1, of_a_later_version="x" * 8_000)
+    await peer.message("pong")
+    assert 500 < left - work._left < 600
 
 
 async def test_a_datagram_waits_for_a_turn_of_the_loop_and_is_not_lost_by_cancelling() -> None:

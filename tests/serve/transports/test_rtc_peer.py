@@ -5,6 +5,7 @@ import contextlib
 import json
 import socket
 import time
+from collections.abc import Iterator
 
 import aioice.ice
 import aiortc.rtcsctptransport
@@ -16,10 +17,18 @@ from agent_tts.serve.routes.rtc import close_all
 from agent_tts.serve.transports import rtc_peer as peers
 from tests.rtc_peer import RATE, RtcPeer, connected, rms
 from tests.support import RunningNode, dominant_hz, running_node, until
+from tests.virtual_time import free_computing
 
 pytestmark = pytest.mark.node
 
 LONG = "a long story of many words that goes on and on " * 20
+
+
+@pytest.fixture(autouse=True)
+def no_time_to_compute() -> Iterator[None]:
+    """Times are those of the protocol: what a busy machine needs for encoders and decoders does not count."""
+    with free_computing():
+        yield
 
 
 def hz(sound: list[tuple[float, np.typing.NDArray[np.int16]]]) -> float:
@@ -41,147 +50,137 @@ async def post_offer(node: RunningNode, headers: dict[str, str] | None = None, q
 # ---------------------------------------------------------------- speech
 
 
-async def test_text_on_the_channel_becomes_sound_on_the_track() -> None:
-    async with running_node() as node, connected(node.url) as peer:
-        created = await peer.message("session.created")
-        assert created["session_id"] == peer.session_id
-        peer.say("t1", "hello there, how are you today", voice="tone-440")
-        done = await peer.message("context.done", context_id="t1")
-        await peer.wait(lambda: rms(peer.frames[-1][2]) < 1)
-        assert done["reason"] == "end"
-        assert hz(peer.loud()) == pytest.approx(440, abs=5)
-        assert 20 * len(peer.loud()) == pytest.approx(done["audio_ms"], abs=40)
-        order = [message["type"] for _, message in peer.messages if message.get("context_id") == "t1"]
-        assert list(dict.fromkeys(order)) == ["context.started", "words", "context.done"]
-        assert order[-1] == "context.done"
+async def test_text_on_the_channel_becomes_sound_on_the_track(peer: RtcPeer) -> None:
+    created = await peer.message("session.created")
+    assert created["session_id"] == peer.session_id
+    peer.say("t1", "hello there, how are you today", voice="tone-440")
+    done = await peer.message("context.done", context_id="t1")
+    await peer.wait(lambda: rms(peer.frames[-1][2]) < 1)
+    assert done["reason"] == "end"
+    assert hz(peer.loud()) == pytest.approx(440, abs=5)
+    assert 20 * len(peer.loud()) == pytest.approx(done["audio_ms"], abs=40)
+    order = [message["type"] for _, message in peer.messages if message.get("context_id") == "t1"]
+    assert list(dict.fromkeys(order)) == ["context.started", "words", "context.done"]
+    assert order[-1] == "context.done"
 
 
-async def test_done_comes_when_all_has_been_played() -> None:
-    async with running_node() as node, connected(node.url) as peer:
-        peer.say("t1", "hello there, how are you today", voice="tone-440", lead_ms=None)
-        done = await peer.message("context.done", context_id="t1")
-        first, _ = peer.loud()[0]
-        # An aiortc peer hears 80 ms late because of its jitter buffer.
-        assert peer.arrival("context.done") - first > done["audio_ms"] / 1_000 - 0.2
+async def test_done_comes_when_all_has_been_played(peer: RtcPeer) -> None:
+    peer.say("t1", "hello there, how are you today", voice="tone-440", lead_ms=None)
+    done = await peer.message("context.done", context_id="t1")
+    first, _ = peer.loud()[0]
+    # An aiortc peer hears 80 ms late because of its jitter buffer.
+    assert peer.arrival("context.done") - first > done["audio_ms"] / 1_000 - 0.2
 
 
-async def test_contexts_are_heard_one_after_the_other() -> None:
+async def test_contexts_are_heard_one_after_the_other(peer: RtcPeer) -> None:
     """The second is sent while the first speaks; it waits, complete, and contains nothing of the first."""
-    async with running_node() as node, connected(node.url) as peer:
-        peer.say("t1", "the first one speaks", voice="tone-440")
-        peer.say("t2", "and then the second one", voice="tone-880")
-        first = await peer.message("context.done", context_id="t1")
-        second = await peer.message("context.done", context_id="t2")
-        await peer.wait(lambda: rms(peer.frames[-1][2]) < 1)
-        sound = peer.loud()
-        count = first["audio_ms"] // 20
-        assert hz(sound[: count - 3]) == pytest.approx(440, abs=5)
-        assert hz(sound[count + 3 :]) == pytest.approx(880, abs=5)
-        assert 20 * len(sound) == pytest.approx(first["audio_ms"] + second["audio_ms"], abs=60)
+    peer.say("t1", "the first one speaks", voice="tone-440")
+    peer.say("t2", "and then the second one", voice="tone-880")
+    first = await peer.message("context.done", context_id="t1")
+    second = await peer.message("context.done", context_id="t2")
+    await peer.wait(lambda: rms(peer.frames[-1][2]) < 1)
+    sound = peer.loud()
+    count = first["audio_ms"] // 20
+    assert hz(sound[: count - 3]) == pytest.approx(440, abs=5)
+    assert hz(sound[count + 3 :]) == pytest.approx(880, abs=5)
+    assert 20 * len(sound) == pytest.approx(first["audio_ms"] + second["audio_ms"], abs=60)
 
 
-async def test_a_waiting_context_does_not_stop_the_one_before_it() -> None:
+async def test_a_waiting_context_does_not_stop_the_one_before_it(peer: RtcPeer) -> None:
     """t2 has all its audio before t1 gets its last words; t1 goes on and is heard first."""
-    async with running_node() as node, connected(node.url) as peer:
-        peer.send("context.open", context_id="t1", voice="tone-440")
-        peer.send("text.append", context_id="t1", text="one two three four ")
-        peer.send("context.flush", context_id="t1", flush_id="f1")
-        await peer.wait(peer.loud)
-        peer.say("t2", LONG[:40], voice="tone-880")
-        await peer.message("context.started", context_id="t2")
-        await peer.wait(lambda: rms(peer.frames[-1][2]) < 100)
-        peer.send("text.append", context_id="t1", text="five six seven eight")
-        peer.send("context.end", context_id="t1")
-        await peer.message("context.done", context_id="t1")
-        await peer.message("context.done", context_id="t2")
-        order = [message["context_id"] for _, message in peer.messages if message["type"] == "context.done"]
-        assert order == ["t1", "t2"]
-        assert hz(peer.loud()[-40:]) == pytest.approx(880, abs=5)
+    peer.send("context.open", context_id="t1", voice="tone-440")
+    peer.send("text.append", context_id="t1", text="one two three four ")
+    peer.send("context.flush", context_id="t1", flush_id="f1")
+    await peer.wait(peer.loud)
+    peer.say("t2", LONG[:40], voice="tone-880")
+    await peer.message("context.started", context_id="t2")
+    await peer.wait(lambda: rms(peer.frames[-1][2]) < 100)
+    peer.send("text.append", context_id="t1", text="five six seven eight")
+    peer.send("context.end", context_id="t1")
+    await peer.message("context.done", context_id="t1")
+    await peer.message("context.done", context_id="t2")
+    order = [message["context_id"] for _, message in peer.messages if message["type"] == "context.done"]
+    assert order == ["t1", "t2"]
+    assert hz(peer.loud()[-40:]) == pytest.approx(880, abs=5)
 
 
-async def test_cancel_is_silent_within_150_ms() -> None:
-    async with running_node() as node, connected(node.url) as peer:
-        peer.say("t1", LONG, voice="tone-440")
-        await peer.wait(lambda: len(peer.loud()) > 40)
-        cancelled_at = time.monotonic()
-        peer.send("context.cancel", context_id="t1")
-        cancelled = await peer.message("context.cancelled")
-        await peer.message("context.done", reason="cancelled")
-        await asyncio.sleep(0.3)
-        last, _ = peer.loud()[-1]
-        assert last - cancelled_at < 0.15
-        assert cancelled["played_ms"] == pytest.approx(20 * len(peer.loud()), abs=60)
-        # Played audio was credited; the other credit is lost.
-        assert cancelled["generated_ms"] - cancelled["played_ms"] < 1_500
-        assert cancelled["heard_text"] + cancelled["unheard_text"] == LONG
-        assert node.node.service.speaking == 0
+async def test_cancel_is_silent_within_150_ms(node: RunningNode, peer: RtcPeer) -> None:
+    peer.say("t1", LONG, voice="tone-440")
+    await peer.wait(lambda: len(peer.loud()) > 40)
+    cancelled_at = time.monotonic()
+    peer.send("context.cancel", context_id="t1")
+    cancelled = await peer.message("context.cancelled")
+    await peer.message("context.done", reason="cancelled")
+    await asyncio.sleep(0.3)
+    last, _ = peer.loud()[-1]
+    assert last - cancelled_at < 0.15
+    assert cancelled["played_ms"] == pytest.approx(20 * len(peer.loud()), abs=60)
+    # Played audio was credited; the other credit is lost.
+    assert cancelled["generated_ms"] - cancelled["played_ms"] < 1_500
+    assert cancelled["heard_text"] + cancelled["unheard_text"] == LONG
+    assert node.node.service.speaking == 0
 
 
-async def test_a_fully_generated_context_can_be_cancelled() -> None:
+async def test_a_fully_generated_context_can_be_cancelled(node: RunningNode, peer: RtcPeer) -> None:
     """The engine ends long before playback does: the context is open until then."""
-    async with running_node() as node, connected(node.url) as peer:
-        peer.say("t1", LONG[:60], voice="tone-440", lead_ms=None)
-        await peer.wait(peer.loud)
-        await until(lambda: node.node.service.speaking == 0)
-        peer.send("context.cancel", context_id="t1")
-        cancelled = await peer.message("context.cancelled")
-        done = await peer.message("context.done")
-        await asyncio.sleep(0.3)
-        assert done["reason"] == "cancelled"
-        assert cancelled["played_ms"] == pytest.approx(20 * len(peer.loud()), abs=60)
-        assert 20 * len(peer.loud()) < cancelled["generated_ms"] - 500
+    peer.say("t1", LONG[:60], voice="tone-440", lead_ms=None)
+    await peer.wait(peer.loud)
+    await until(lambda: node.node.service.speaking == 0)
+    peer.send("context.cancel", context_id="t1")
+    cancelled = await peer.message("context.cancelled")
+    done = await peer.message("context.done")
+    await asyncio.sleep(0.3)
+    assert done["reason"] == "cancelled"
+    assert cancelled["played_ms"] == pytest.approx(20 * len(peer.loud()), abs=60)
+    assert 20 * len(peer.loud()) < cancelled["generated_ms"] - 500
 
 
-async def test_generation_does_not_run_far_ahead_of_playback() -> None:
+async def test_generation_does_not_run_far_ahead_of_playback(peer: RtcPeer) -> None:
     """Unpaced speech runs ahead by the engine's window of 4 s, the track's lead and a piece of six frames."""
-    async with running_node() as node, connected(node.url) as peer:
-        peer.say("t1", LONG, voice="tone-440", lead_ms=None)
-        await peer.wait(lambda: len(peer.loud()) > 25)
-        peer.send("context.cancel", context_id="t1")
-        cancelled = await peer.message("context.cancelled")
-        assert 3_500 < cancelled["generated_ms"] - cancelled["played_ms"] < 4_900
+    peer.say("t1", LONG, voice="tone-440", lead_ms=None)
+    await peer.wait(lambda: len(peer.loud()) > 25)
+    peer.send("context.cancel", context_id="t1")
+    cancelled = await peer.message("context.cancelled")
+    assert 3_500 < cancelled["generated_ms"] - cancelled["played_ms"] < 4_900
 
 
-async def test_sound_after_a_cancel_is_clean() -> None:
-    async with running_node() as node, connected(node.url) as peer:
-        peer.say("t1", LONG, voice="tone-440")
-        await peer.wait(lambda: len(peer.loud()) > 10)
-        peer.send("context.cancel", context_id="*")
-        peer.say("t2", "now this", voice="tone-880")
-        await peer.message("context.cancelled")
-        at = time.monotonic() + 0.15
-        await peer.message("context.done", context_id="t2")
-        assert hz([piece for piece in peer.loud() if piece[0] > at]) == pytest.approx(880, abs=10)
+async def test_sound_after_a_cancel_is_clean(peer: RtcPeer) -> None:
+    peer.say("t1", LONG, voice="tone-440")
+    await peer.wait(lambda: len(peer.loud()) > 10)
+    peer.send("context.cancel", context_id="*")
+    peer.say("t2", "now this", voice="tone-880")
+    await peer.message("context.cancelled")
+    at = time.monotonic() + 0.15
+    await peer.message("context.done", context_id="t2")
+    assert hz([piece for piece in peer.loud() if piece[0] > at]) == pytest.approx(880, abs=10)
 
 
-async def test_20_percent_packet_loss_changes_no_duration() -> None:
+async def test_20_percent_packet_loss_changes_no_duration(peer: RtcPeer) -> None:
     """F7: received packets keep their place in time, and carry the lost packet before them (FEC)."""
-    async with running_node() as node, connected(node.url) as peer:
-        heard: list[tuple[int, bytes]] = []
-        receiver = peer.connection.getReceivers()[0]
-        handle, lost = receiver._handle_rtp_packet, [False, False, True, False, False]
+    heard: list[tuple[int, bytes]] = []
+    receiver = peer.connection.getReceivers()[0]
+    handle, lost = receiver._handle_rtp_packet, [False, False, True, False, False]
 
-        async def lossy(packet: object, arrival_time_ms: int) -> None:
-            lost.append(lost.pop(0))
-            if not lost[-1]:
-                heard.append((packet.timestamp, packet.payload))  # type: ignore[attr-defined]
-                await handle(packet, arrival_time_ms=arrival_time_ms)  # type: ignore[arg-type]
+    async def lossy(packet: object, arrival_time_ms: int) -> None:
+        lost.append(lost.pop(0))
+        if not lost[-1]:
+            heard.append((packet.timestamp, packet.payload))  # type: ignore[attr-defined]
+            await handle(packet, arrival_time_ms=arrival_time_ms)  # type: ignore[arg-type]
 
-        receiver._handle_rtp_packet = lossy  # type: ignore[method-assign]
-        peer.say("t1", LONG[:80], voice="tone-440")
-        done = await peer.message("context.done")
-        speech = [(timestamp, payload) for timestamp, payload in heard if len(payload) > 20]
-        duration_ms = (speech[-1][0] - speech[0][0]) / 48 + 20
-        assert duration_ms == pytest.approx(done["audio_ms"], rel=0.01, abs=40)
-        has_fec = [payload[1] >> 6 & 1 for _, payload in speech[5:-2]]  # as libopus' opus_packet_has_lbrr
-        assert sum(has_fec) > 0.3 * len(has_fec), "the encoder has no FEC"
+    receiver._handle_rtp_packet = lossy  # type: ignore[method-assign]
+    peer.say("t1", LONG[:80], voice="tone-440")
+    done = await peer.message("context.done")
+    speech = [(timestamp, payload) for timestamp, payload in heard if len(payload) > 20]
+    duration_ms = (speech[-1][0] - speech[0][0]) / 48 + 20
+    assert duration_ms == pytest.approx(done["audio_ms"], rel=0.01, abs=40)
+    has_fec = [payload[1] >> 6 & 1 for _, payload in speech[5:-2]]  # as libopus' opus_packet_has_lbrr
+    assert sum(has_fec) > 0.3 * len(has_fec), "the encoder has no FEC"
 
 
-async def test_lateness_of_packets_is_measured() -> None:
-    async with running_node() as node, connected(node.url) as peer:
-        await peer.wait(lambda: len(peer.frames) > 20)
-        registry = node.node.metrics.registry
-        assert (registry.get_sample_value("agent_tts_rtc_lateness_seconds_count") or 0) >= 20
+async def test_lateness_of_packets_is_measured(node: RunningNode, peer: RtcPeer) -> None:
+    await peer.wait(lambda: len(peer.frames) > 20)
+    registry = node.node.metrics.registry
+    assert (registry.get_sample_value("agent_tts_rtc_lateness_seconds_count") or 0) >= 20
 
 
 async def test_a_too_long_cancel_message_comes_without_its_texts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,36 +199,33 @@ async def test_a_too_long_cancel_message_comes_without_its_texts(monkeypatch: py
 # ---------------------------------------------------------------- opening and closing
 
 
-async def test_every_offer_is_a_separate_session() -> None:
-    async with running_node() as node, connected(node.url) as one, connected(node.url) as other:
-        assert one.session_id != other.session_id
-        assert node.node.peers.keys() == {one.session_id, other.session_id}
-        one.say("t1", "hello", voice="tone-440")
-        other.say("t1", "hello", voice="tone-880")
-        await asyncio.gather(one.message("context.done"), other.message("context.done"))
-        assert hz(one.loud()) == pytest.approx(440, abs=10)
-        assert hz(other.loud()) == pytest.approx(880, abs=10)
+async def test_every_offer_is_a_separate_session(node: RunningNode, peer: RtcPeer, other: RtcPeer) -> None:
+    assert peer.session_id != other.session_id
+    assert node.node.peers.keys() == {peer.session_id, other.session_id}
+    peer.say("t1", "hello", voice="tone-440")
+    other.say("t1", "hello", voice="tone-880")
+    await asyncio.gather(peer.message("context.done"), other.message("context.done"))
+    assert hz(peer.loud()) == pytest.approx(440, abs=10)
+    assert hz(other.loud()) == pytest.approx(880, abs=10)
 
 
-async def test_delete_closes_the_peer_and_frees_its_slot() -> None:
-    async with running_node() as node, connected(node.url) as peer:
-        peer.say("t1", LONG)
-        await peer.wait(peer.loud)
-        async with httpx.AsyncClient(base_url=node.url) as client:
-            assert (await client.delete(f"/v1/rtc/{peer.session_id}")).status_code == 204
-            assert not node.node.peers
-            assert not node.node.sessions
-            await until(lambda: node.node.service.speaking == 0, 0.1)
-            assert (await client.delete(f"/v1/rtc/{peer.session_id}")).status_code == 404
-        await peer.wait(lambda: peer.connection.connectionState == "closed")
+async def test_delete_closes_the_peer_and_frees_its_slot(node: RunningNode, peer: RtcPeer) -> None:
+    peer.say("t1", LONG)
+    await peer.wait(peer.loud)
+    async with httpx.AsyncClient(base_url=node.url) as client:
+        assert (await client.delete(f"/v1/rtc/{peer.session_id}")).status_code == 204
+        assert not node.node.peers
+        assert not node.node.sessions
+        await until(lambda: node.node.service.speaking == 0, 0.1)
+        assert (await client.delete(f"/v1/rtc/{peer.session_id}")).status_code == 404
+    await peer.wait(lambda: peer.connection.connectionState == "closed")
 
 
-async def test_a_client_that_closes_is_forgotten_at_once() -> None:
-    async with running_node() as node, connected(node.url) as peer:
-        peer.say("t1", LONG)
-        await peer.wait(peer.loud)
-        await peer.close()
-        await until(lambda: not node.node.peers and node.node.service.speaking == 0, 0.5)
+async def test_a_client_that_closes_is_forgotten_at_once(node: RunningNode, peer: RtcPeer) -> None:
+    peer.say("t1", LONG)
+    await peer.wait(peer.loud)
+    await peer.close()
+    await until(lambda: not node.node.peers and node.node.service.speaking == 0, 0.5)
 
 
 async def test_session_close_closes_the_peer_after_its_last_words(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -295,16 +291,16 @@ async def test_a_one_time_token_opens_one_peer() -> None:
         b"\xff" * 10,
     ],
 )
-async def test_an_invalid_offer_is_400(body: bytes) -> None:
-    async with running_node() as node, httpx.AsyncClient(base_url=node.url) as client:
+async def test_an_invalid_offer_is_400(node: RunningNode, body: bytes) -> None:
+    async with httpx.AsyncClient(base_url=node.url) as client:
         reply = await client.post("/v1/rtc/offer", content=body, headers={"Content-Type": "application/json"})
         assert reply.status_code == 400
         assert reply.json()["error"]["code"] == "bad_message"
         assert not node.node.peers
 
 
-async def test_a_too_long_body_is_413_before_it_is_read() -> None:
-    async with running_node() as node, httpx.AsyncClient(base_url=node.url) as client:
+async def test_a_too_long_body_is_413_before_it_is_read(node: RunningNode) -> None:
+    async with httpx.AsyncClient(base_url=node.url) as client:
         body = json.dumps({"type": "offer", "sdp": "v=0\r\n" + "a=x\r\n" * 200_000})
         reply = await client.post("/v1/rtc/offer", content=body)
         assert (reply.status_code, reply.json()["error"]["code"]) == (413, "text_too_long")
@@ -346,19 +342,18 @@ async def test_clients_with_a_key_get_the_ice_servers() -> None:
         assert reply.json() == {"iceServers": servers}
 
 
-async def test_without_any_network_it_speaks_over_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with running_node() as node:
-        peer = RtcPeer()
-        try:
-            offer = await peer.offer()
-            monkeypatch.setattr(aioice.ice, "get_host_addresses", lambda **_: [])
-            async with httpx.AsyncClient(base_url=node.url) as client:
-                reply = (await client.post("/v1/rtc/offer", json={"sdp": offer, "type": "offer"})).json()
-            assert " 127.0.0.1 " in reply["sdp"]
-            await peer.accept(reply)
-            await peer.message("session.created")
-        finally:
-            await peer.close()
+async def test_without_any_network_it_speaks_over_loopback(node: RunningNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    peer = RtcPeer()
+    try:
+        offer = await peer.offer()
+        monkeypatch.setattr(aioice.ice, "get_host_addresses", lambda **_: [])
+        async with httpx.AsyncClient(base_url=node.url) as client:
+            reply = (await client.post("/v1/rtc/offer", json={"sdp": offer, "type": "offer"})).json()
+        assert " 127.0.0.1 " in reply["sdp"]
+        await peer.accept(reply)
+        await peer.message("session.created")
+    finally:
+        await peer.close()
 
 
 # ---------------------------------------------------------------- limits and end
@@ -371,19 +366,18 @@ async def test_a_peer_that_never_connects_is_given_up() -> None:
         await until(lambda: not node.node.peers, 3.0)
 
 
-async def test_unknown_data_channels_are_closed_and_too_many_end_the_peer() -> None:
-    async with running_node() as node, connected(node.url) as peer:
-        told: list[str] = []
-        stray = peer.connection.createDataChannel("agent_tts.v2")
-        stray.on("message", told.append)
-        await until(lambda: stray.readyState == "closed")
-        (error,) = map(json.loads, told)
-        assert (error["code"], error["fatal"]) == ("unsupported_protocol", True)
-        assert "agent_tts.v1" in error["message"]
-        assert node.node.peers
-        for index in range(peers.MAX_STRAY_CHANNELS):
-            peer.connection.createDataChannel(f"stray {index}")
-        await until(lambda: not node.node.peers)
+async def test_unknown_data_channels_are_closed_and_too_many_end_the_peer(node: RunningNode, peer: RtcPeer) -> None:
+    told: list[str] = []
+    stray = peer.connection.createDataChannel("agent_tts.v2")
+    stray.on("message", told.append)
+    await until(lambda: stray.readyState == "closed")
+    (error,) = map(json.loads, told)
+    assert (error["code"], error["fatal"]) == ("unsupported_protocol", True)
+    assert "agent_tts.v1" in error["message"]
+    assert node.node.peers
+    for index in range(peers.MAX_STRAY_CHANNELS):
+        peer.connection.createDataChannel(f"stray {index}")
+    await until(lambda: not node.node.peers)
 
 
 async def test_a_too_long_message_ends_the_peer() -> None:
@@ -409,9 +403,9 @@ def slow_consumers(node: RunningNode) -> float | None:
     return node.node.metrics.registry.get_sample_value("agent_tts_refused_total", {"code": "slow_consumer"})
 
 
-async def test_a_client_that_reads_no_messages_is_dropped_and_counted_once() -> None:
+async def test_a_client_that_reads_no_messages_is_dropped_and_counted_once(node: RunningNode) -> None:
     """Without the check in `_on_message` each later message would count, too."""
-    async with running_node() as node, connected(node.url) as client:
+    async with connected(node.url) as client:
         await client.message("session.created")
         (peer,) = node.node.peers.values()
         assert isinstance(peer, peers.RtcPeer)
@@ -437,34 +431,31 @@ async def test_a_client_that_reads_some_messages_stays() -> None:
         assert slow_consumers(node) == 1
 
 
-async def test_bad_messages_are_answered() -> None:
-    async with running_node() as node, connected(node.url) as peer:
-        for message in ("{", b"\x00binary", "[]", '{"type":"nothing"}'):
-            peer.channel.send(message)
-        await peer.wait(lambda: [m["type"] for _, m in peer.messages].count("error") == 4)
-        assert node.node.peers
+async def test_bad_messages_are_answered(node: RunningNode, peer: RtcPeer) -> None:
+    for message in ("{", b"\x00binary", "[]", '{"type":"nothing"}'):
+        peer.channel.send(message)
+    await peer.wait(lambda: [m["type"] for _, m in peer.messages].count("error") == 4)
+    assert node.node.peers
 
 
-async def test_the_end_of_the_node_closes_every_peer() -> None:
-    async with running_node() as node, connected(node.url) as one, connected(node.url) as other:
-        one.say("t1", LONG)
-        await one.wait(one.loud)
-        await close_all(node.node)
-        assert not node.node.peers
-        await other.wait(lambda: other.connection.connectionState == "closed")
+async def test_the_end_of_the_node_closes_every_peer(node: RunningNode, peer: RtcPeer, other: RtcPeer) -> None:
+    peer.say("t1", LONG)
+    await peer.wait(peer.loud)
+    await close_all(node.node)
+    assert not node.node.peers
+    await other.wait(lambda: other.connection.connectionState == "closed")
 
 
-async def test_a_draining_node_plays_to_the_end() -> None:
+async def test_a_draining_node_plays_to_the_end(node: RunningNode, peer: RtcPeer) -> None:
     """The engine ended long before; playback goes to the last word, and new peers are refused."""
-    async with running_node() as node, connected(node.url) as peer:
-        peer.say("t1", LONG[:60], voice="tone-440", lead_ms=None)
-        await peer.wait(peer.loud)
-        node.node.service.draining = True
-        for session in list(node.node.sessions):
-            session.drain()
-        assert (await post_offer(node)).status_code == 503
-        await close_all(node.node)
-        await peer.message("session.draining")
-        done = await peer.message("context.done")
-        assert done["reason"] == "end"
-        assert 20 * len(peer.loud()) == pytest.approx(done["audio_ms"], abs=140)
+    peer.say("t1", LONG[:60], voice="tone-440", lead_ms=None)
+    await peer.wait(peer.loud)
+    node.node.service.draining = True
+    for session in list(node.node.sessions):
+        session.drain()
+    assert (await post_offer(node)).status_code == 503
+    await close_all(node.node)
+    await peer.message("session.draining")
+    done = await peer.message("context.done")
+    assert done["reason"] == "end"
+    assert 20 * len(peer.loud()) == pytest.approx(done["audio_ms"], abs=140)

@@ -41,20 +41,19 @@ def node_peer(node: RunningNode, peer: RtcPeer) -> Any:
     return node.node.peers[peer.session_id]
 
 
-async def test_packets_follow_one_another_without_a_gap() -> None:
+async def test_packets_follow_one_another_without_a_gap(node: RunningNode, peer: RtcPeer) -> None:
     """In silence, in speech, and over the wrap of both counters."""
-    async with running_node() as node, connected(node.url) as peer:
-        there = node_peer(node, peer)
-        there._sender._sequence, there._sender._origin = 0xFFFF - 60, 2**32 - 100 * PACKET_TICKS
-        tap = Tap(peer)
-        await peer.wait(lambda: len(tap.rtp) > 20)
-        peer.say("t1", "hello there, how are you today", voice="tone-440")
-        await peer.message("context.done", context_id="t1")
-        await peer.wait(lambda: len(tap.rtp) > 150)
-        assert {packet.ssrc for packet in tap.rtp} == {there._sender._ssrc}
-        assert len({packet.payload_type for packet in tap.rtp}) == 1
-        assert set(np.diff([packet.sequence_number for packet in tap.rtp]) % 2**16) == {1}
-        assert set(np.diff([packet.timestamp for packet in tap.rtp]) % 2**32) == {PACKET_TICKS}
+    there = node_peer(node, peer)
+    there._sender._sequence, there._sender._origin = 0xFFFF - 60, 2**32 - 100 * PACKET_TICKS
+    tap = Tap(peer)
+    await peer.wait(lambda: len(tap.rtp) > 20)
+    peer.say("t1", "hello there, how are you today", voice="tone-440")
+    await peer.message("context.done", context_id="t1")
+    await peer.wait(lambda: len(tap.rtp) > 150)
+    assert {packet.ssrc for packet in tap.rtp} == {there._sender._ssrc}
+    assert len({packet.payload_type for packet in tap.rtp}) == 1
+    assert set(np.diff([packet.sequence_number for packet in tap.rtp]) % 2**16) == {1}
+    assert set(np.diff([packet.timestamp for packet in tap.rtp]) % 2**32) == {PACKET_TICKS}
 
 
 async def test_a_peer_that_prefers_dtx_gets_few_packets_in_silence(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,32 +82,30 @@ async def test_a_peer_that_prefers_dtx_gets_few_packets_in_silence(monkeypatch: 
 
 
 @pytest.mark.real_time  # aiortc reads the wall clock by another function
-async def test_sender_reports_and_statistics_count_every_packet() -> None:
+async def test_sender_reports_and_statistics_count_every_packet(node: RunningNode, peer: RtcPeer) -> None:
     """A report's two times belong together: a peer measures the round trip, and lines streams up, by them."""
-    async with running_node() as node, connected(node.url) as peer:
-        tap, there = Tap(peer), node_peer(node, peer)
-        await peer.wait(lambda: len(tap.reports) > 1)
-        first, last = (report.sender_info for report in (tap.reports[0], tap.reports[-1]))
-        seconds = (last.ntp_timestamp - first.ntp_timestamp) / 2**32
-        assert (last.rtp_timestamp - first.rtp_timestamp) % 2**32 / 48_000 == pytest.approx(seconds, abs=0.03)
-        assert last.packet_count - first.packet_count == pytest.approx(50 * seconds, abs=2)
-        assert last.octet_count - first.octet_count == 3 * (last.packet_count - first.packet_count)
-        stats = next(one for one in (await there._sender.getStats()).values() if one.type == "outbound-rtp")
-        assert stats.packetsSent >= last.packet_count
-        await until(lambda: there._report is not None, 10)
+    tap, there = Tap(peer), node_peer(node, peer)
+    await peer.wait(lambda: len(tap.reports) > 1)
+    first, last = (report.sender_info for report in (tap.reports[0], tap.reports[-1]))
+    seconds = (last.ntp_timestamp - first.ntp_timestamp) / 2**32
+    assert (last.rtp_timestamp - first.rtp_timestamp) % 2**32 / 48_000 == pytest.approx(seconds, abs=0.03)
+    assert last.packet_count - first.packet_count == pytest.approx(50 * seconds, abs=2)
+    assert last.octet_count - first.octet_count == 3 * (last.packet_count - first.packet_count)
+    stats = next(one for one in (await there._sender.getStats()).values() if one.type == "outbound-rtp")
+    assert stats.packetsSent >= last.packet_count
+    await until(lambda: there._report is not None, 10)
 
 
-async def test_a_request_to_send_again_is_ignored() -> None:
+async def test_a_request_to_send_again_is_ignored(node: RunningNode, peer: RtcPeer) -> None:
     """No answer offers it: nothing of what was sent is kept."""
-    async with running_node() as node, connected(node.url) as peer:
-        tap, there = Tap(peer), node_peer(node, peer)
-        await peer.wait(lambda: len(tap.rtp) > 5)
-        nack = RtcpRtpfbPacket(fmt=RTCP_RTPFB_NACK, ssrc=1, media_ssrc=there._sender._ssrc)
-        nack.lost = [packet.sequence_number for packet in tap.rtp]
-        await there._sender._handle_rtcp_packet(nack)
-        count = len(tap.rtp)
-        await peer.wait(lambda: len(tap.rtp) > count + 5)
-        assert len({packet.sequence_number for packet in tap.rtp}) == len(tap.rtp)
+    tap, there = Tap(peer), node_peer(node, peer)
+    await peer.wait(lambda: len(tap.rtp) > 5)
+    nack = RtcpRtpfbPacket(fmt=RTCP_RTPFB_NACK, ssrc=1, media_ssrc=there._sender._ssrc)
+    nack.lost = [packet.sequence_number for packet in tap.rtp]
+    await there._sender._handle_rtcp_packet(nack)
+    count = len(tap.rtp)
+    await peer.wait(lambda: len(tap.rtp) > count + 5)
+    assert len({packet.sequence_number for packet in tap.rtp}) == len(tap.rtp)
 
 
 async def test_an_error_in_the_packets_of_one_peer_ends_it_and_leaves_the_others_alone(
@@ -133,10 +130,9 @@ async def test_an_error_in_the_packets_of_one_peer_ends_it_and_leaves_the_others
             await until(lambda: list(node.node.peers) == [other.session_id])
 
 
-async def test_a_peer_that_closes_leaves_the_clock() -> None:
-    async with running_node() as node, connected(node.url) as peer:
-        await peer.wait(lambda: peer.frames)
-        assert sum(len(grid.sends) for grid in node.node.packet_clock._grids) == 1
-        await peer.close()
-        await until(lambda: not node.node.peers)
-        assert all(grid._timer is None for grid in node.node.packet_clock._grids)
+async def test_a_peer_that_closes_leaves_the_clock(node: RunningNode, peer: RtcPeer) -> None:
+    await peer.wait(lambda: peer.frames)
+    assert sum(len(grid.sends) for grid in node.node.packet_clock._grids) == 1
+    await peer.close()
+    await until(lambda: not node.node.peers)
+    assert all(grid._timer is None for grid in node.node.packet_clock._grids)

@@ -24,9 +24,9 @@ from tests.wire import speak, wire
 pytestmark = pytest.mark.node
 
 
-async def closed_with(running: RunningNode, message: str | bytes) -> int | None:
+async def closed_with(node: RunningNode, message: str | bytes) -> int | None:
     """The close code that follows a message."""
-    async with wire(running.ws_url) as peer:
+    async with wire(node.ws_url) as peer:
         await peer.until("session.created")
         await peer.socket.send(message)
         with pytest.raises(ConnectionClosed) as closed:
@@ -34,45 +34,42 @@ async def closed_with(running: RunningNode, message: str | bytes) -> int | None:
         return closed.value.rcvd.code if closed.value.rcvd else None
 
 
-async def test_speech_over_the_socket() -> None:
-    async with running_node() as running:
-        pcm = await speak(running.ws_url, "Hello there, this is a tone.", voice="tone-880", lead_ms=None)
-        assert abs(dominant_hz(pcm) - 880) < 5
+async def test_speech_over_the_socket(node: RunningNode) -> None:
+    pcm = await speak(node.ws_url, "Hello there, this is a tone.", voice="tone-880", lead_ms=None)
+    assert abs(dominant_hz(pcm) - 880) < 5
 
 
-async def test_the_subprotocol_is_accepted_and_deflate_is_off() -> None:
-    async with running_node() as running:
-        async with wire(running.ws_url, compression="deflate") as peer:
-            assert peer.socket.subprotocol == "agent_tts.v1"
-            assert peer.socket.protocol.extensions == []
-        async with wire(running.ws_url, subprotocols=None) as peer:
-            await peer.until("session.created")
+async def test_the_subprotocol_is_accepted_and_deflate_is_off(node: RunningNode) -> None:
+    async with wire(node.ws_url, compression="deflate") as peer:
+        assert peer.socket.subprotocol == "agent_tts.v1"
+        assert peer.socket.protocol.extensions == []
+    async with wire(node.ws_url, subprotocols=None) as peer:
+        await peer.until("session.created")
 
 
-async def test_the_protocol_is_chosen_from_several_that_a_client_speaks() -> None:
-    async with running_node() as running:
-        offers = ["agent_tts.v2", "agent_tts.v1", "other"]
-        async with wire(running.ws_url, subprotocols=offers) as peer:
-            assert peer.socket.subprotocol == "agent_tts.v1"
+async def test_the_protocol_is_chosen_from_several_that_a_client_speaks(node: RunningNode) -> None:
+    offers = ["agent_tts.v2", "agent_tts.v1", "other"]
+    async with wire(node.ws_url, subprotocols=offers) as peer:
+        assert peer.socket.subprotocol == "agent_tts.v1"
 
 
 @pytest.mark.parametrize("offers", [["agent_tts.v2"], ["agent_tts.v2", "agent_tts.v10"], ["AGENT_TTS.V1"]])
-async def test_protocols_that_are_not_spoken_are_refused_with_those_that_are(offers: list[str]) -> None:
-    async with running_node() as running:
-        with pytest.raises(InvalidStatus) as caught:
-            async with wire(running.ws_url, subprotocols=offers):
-                pass
-        response = caught.value.response
-        assert (response.status_code, response.headers["Sec-WebSocket-Protocol"]) == (400, "agent_tts.v1")
-        error = json.loads(response.body)["error"]
-        assert (error["code"], "agent_tts.v1" in error["message"]) == ("unsupported_protocol", True)
-        assert not running.node.sessions
+async def test_protocols_that_are_not_spoken_are_refused_with_those_that_are(
+    node: RunningNode, offers: list[str]
+) -> None:
+    with pytest.raises(InvalidStatus) as caught:
+        async with wire(node.ws_url, subprotocols=offers):
+            pass
+    response = caught.value.response
+    assert (response.status_code, response.headers["Sec-WebSocket-Protocol"]) == (400, "agent_tts.v1")
+    error = json.loads(response.body)["error"]
+    assert (error["code"], "agent_tts.v1" in error["message"]) == ("unsupported_protocol", True)
+    assert not node.node.sessions
 
 
-async def test_a_message_over_64_kib_closes_with_1009() -> None:
-    async with running_node() as running:
-        assert await closed_with(running, "x" * 65_537) == 1009
-        assert await closed_with(running, b"x" * 200_000) == 1009
+async def test_a_message_over_64_kib_closes_with_1009(node: RunningNode) -> None:
+    assert await closed_with(node, "x" * 65_537) == 1009
+    assert await closed_with(node, b"x" * 200_000) == 1009
 
 
 async def test_invalid_messages_are_answered_and_the_session_goes_on() -> None:
@@ -87,14 +84,13 @@ async def test_invalid_messages_are_answered_and_the_session_goes_on() -> None:
         assert (await peer.until("context.done"))["reason"] == "end"
 
 
-async def test_session_close_closes_with_1000() -> None:
-    async with running_node() as running:
-        assert await closed_with(running, '{"type":"session.close"}') == 1000
+async def test_session_close_closes_with_1000(node: RunningNode) -> None:
+    assert await closed_with(node, '{"type":"session.close"}') == 1000
 
 
 async def test_an_idle_session_is_closed_with_1000() -> None:
     """Guards `Connection._check_idle`."""
-    async with running_node(limits={"session_idle_s": 0.2}) as running, wire(running.ws_url) as peer:
+    async with running_node(limits={"session_idle_s": 0.2}) as node, wire(node.ws_url) as peer:
         await peer.say("t", "word " * 20, lead_ms=200)  # speech counts as use
         assert (await peer.until("context.done"))["reason"] == "end"
         with pytest.raises(ConnectionClosed) as closed:
@@ -104,9 +100,9 @@ async def test_an_idle_session_is_closed_with_1000() -> None:
 
 
 async def test_a_connection_beyond_the_limit_is_closed_with_1013() -> None:
-    async with running_node(limits={"connections": 1}) as running, wire(running.ws_url) as first:
+    async with running_node(limits={"connections": 1}) as node, wire(node.ws_url) as first:
         await first.until("session.created")
-        async with wire(running.ws_url) as second:
+        async with wire(node.ws_url) as second:
             error = await second.until("error")
             assert (error["code"], error["fatal"]) == ("at_capacity", True)
             assert error["retry_after_ms"] > 0
@@ -118,7 +114,7 @@ async def test_a_connection_beyond_the_limit_is_closed_with_1013() -> None:
 
 async def test_a_full_node_refuses_within_the_promised_time() -> None:
     """The limit is 50 ms; the test allows three times that. Without a queue there is nothing to wait for."""
-    async with running_node(slots=1, queue=0) as running, wire(running.ws_url) as peer:
+    async with running_node(slots=1, queue=0) as node, wire(node.ws_url) as peer:
         await peer.send("text.append", context_id="t", text="word ")
         await peer.until("context.started")
         begun = asyncio.get_running_loop().time()
@@ -127,9 +123,9 @@ async def test_a_full_node_refuses_within_the_promised_time() -> None:
         assert asyncio.get_running_loop().time() - begun < 0.15
 
 
-async def test_a_flood_of_messages_ends_its_session() -> None:
+async def test_a_flood_of_messages_ends_its_session(node: RunningNode) -> None:
     """Guards MAX_REPLIES: unread answers must not pile up."""
-    async with running_node() as running, wire(running.ws_url, rcvbuf=4_096) as peer:
+    async with wire(node.ws_url, rcvbuf=4_096) as peer:
         await peer.until("session.created")
         peer.socket.transport.pause_reading()
 
@@ -137,10 +133,10 @@ async def test_a_flood_of_messages_ends_its_session() -> None:
             for _ in range(30_000):
                 await peer.socket.send(b"x")
                 await asyncio.sleep(0)
-                if not running.node.sessions:
+                if not node.node.sessions:
                     break
-        assert not running.node.sessions
-        await until(lambda: not running.server.server_state.connections)
+        assert not node.node.sessions
+        await until(lambda: not node.server.server_state.connections)
 
 
 class Counting(ProtocolAdapter):
@@ -165,8 +161,8 @@ async def test_messages_of_one_item_are_encoded_together() -> None:
     app = create_app(settings_of())
     endpoint = StreamEndpoint(app.state.node, Dialect("counting", lambda *_: adapter))
     app.router.routes.append(WebSocketRoute("/counting", endpoint))
-    async with running_app(app) as running:
-        url = running.ws_url.replace("/v1/tts/stream", "/counting")
+    async with running_app(app) as node:
+        url = node.ws_url.replace("/v1/tts/stream", "/counting")
         async with wire(url, rcvbuf=4_096, max_size=None) as peer:
             peer.socket.transport.pause_reading()
             await peer.socket.send("meanwhile")
@@ -201,22 +197,22 @@ async def test_messages_of_every_size_are_complete_and_in_order() -> None:
     app.router.routes.append(
         WebSocketRoute("/sizes", StreamEndpoint(app.state.node, Dialect("sizes", lambda *_: Sizes())))
     )
-    async with running_app(app) as running:
-        async with wire(running.ws_url.replace("/v1/tts/stream", "/sizes"), max_size=None) as peer:
+    async with running_app(app) as node:
+        async with wire(node.ws_url.replace("/v1/tts/stream", "/sizes"), max_size=None) as peer:
             async with asyncio.timeout(10):
                 told = [await peer.socket.recv() for _ in range(2 * len(sizes))]
     assert told[::2] == [bytes([size % 256]) * size for size in sizes]
     assert [len(text.encode()) for text in told[1::2] if isinstance(text, str)] == sizes
 
 
-async def test_at_most_a_third_of_a_second_is_buffered_for_a_client_that_does_not_read() -> None:
+async def test_at_most_a_third_of_a_second_is_buffered_for_a_client_that_does_not_read(node: RunningNode) -> None:
     """Guards the marks of the buffer in `Writer` and the bound in `Connection._send_all`."""
-    async with running_node() as running, wire(running.ws_url, rcvbuf=4_096) as peer:
+    async with wire(node.ws_url, rcvbuf=4_096) as peer:
         await peer.until("session.created")
         peer.socket.transport.pause_reading()
         await peer.send("context.open", context_id="t", lead_ms=None, timestamps="none")
         await peer.send("text.append", context_id="t", text="word " * 700)
-        (connection,) = running.server.server_state.connections
+        (connection,) = node.server.server_state.connections
         assert isinstance(connection, WebSocketProtocol)
         await until(lambda: connection.is_full)
         await asyncio.sleep(0.2)
@@ -225,13 +221,13 @@ async def test_at_most_a_third_of_a_second_is_buffered_for_a_client_that_does_no
 
 async def test_pending_connections_are_closed_in_time_and_disturb_no_session() -> None:
     """Guards `_set_deadline` in `HttpProtocol.connection_made`."""
-    async with running_node(timeouts={"handshake_s": 0.5}) as running:
-        host, port = running.url.removeprefix("http://").split(":")
+    async with running_node(timeouts={"handshake_s": 0.5}) as node:
+        host, port = node.url.removeprefix("http://").split(":")
         writers = [(await asyncio.open_connection(host, int(port)))[1] for _ in range(200)]
         writers[0].write(b"GET /health HTTP/1.1\r\nHost: slow")
         try:
-            assert await speak(running.ws_url, "Hello", lead_ms=None) != b""
-            await until(lambda: not running.server.server_state.connections, 3.0)
+            assert await speak(node.ws_url, "Hello", lead_ms=None) != b""
+            await until(lambda: not node.server.server_state.connections, 3.0)
         finally:
             for writer in writers:
                 writer.close()
@@ -241,16 +237,16 @@ async def test_pending_connections_are_closed_in_time_and_disturb_no_session() -
 async def test_hundreds_of_pending_connections_do_not_block_clients() -> None:
     """Guards `NodeConfig.enter`: the oldest make room before their deadline; a client stays."""
     pending, talkers = 700, 20
-    async with running_node(timeouts={"handshake_s": 60}, limits={"connections": 50}) as running:
-        host, port = running.url.removeprefix("http://").split(":")
-        async with httpx.AsyncClient(base_url=running.url) as http:
+    async with running_node(timeouts={"handshake_s": 60}, limits={"connections": 50}) as node:
+        host, port = node.url.removeprefix("http://").split(":")
+        async with httpx.AsyncClient(base_url=node.url) as http:
             assert (await http.get("/health")).status_code == 200
             opened = [await asyncio.open_connection(host, int(port)) for _ in range(pending)]
             try:
                 for _ in range(talkers):
                     assert (await http.get("/health")).status_code == 200
-                assert await speak(running.ws_url, "Hello", lead_ms=None) != b""
-                assert len(running.server.server_state.connections) <= 50 + SPARE_CONNECTIONS
+                assert await speak(node.ws_url, "Hello", lead_ms=None) != b""
+                assert len(node.server.server_state.connections) <= 50 + SPARE_CONNECTIONS
                 async with asyncio.timeout(5):
                     assert await opened[0][0].read() == b""
                 assert not opened[-1][0].at_eof()
@@ -262,7 +258,7 @@ async def test_hundreds_of_pending_connections_do_not_block_clients() -> None:
 
 async def test_invalid_utf8_is_closed_with_1007_and_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     """Guards `WebSocketProtocol.send_receive_event_to_app`: otherwise clients could fill the log with tracebacks."""
-    async with running_node() as running, wire(running.ws_url) as peer:
+    async with running_node() as node, wire(node.ws_url) as peer:
         await peer.until("session.created")
         await peer.socket.send(b"\xff\xfe", text=True)
         with pytest.raises(ConnectionClosed) as closed:

@@ -66,11 +66,11 @@ def test_the_split_does_not_change_the_bytes(cuts: list[int], rate: int) -> None
         assert transcode(NOISE, encoding, rate, cuts) == transcode(NOISE, encoding, rate)
 
 
-@pytest.mark.parametrize("samples", [80, 81, 82, 959, 1_920, 24_001])
 @pytest.mark.parametrize("rate", RATES)
-def test_number_of_samples_is_right_to_one(rate: int, samples: int) -> None:
-    _, given_out = transcode(bytes(2 * samples), "pcm_s16le", rate)
-    assert abs(given_out - samples * rate / 24_000) <= 1
+def test_number_of_samples_is_right_to_one(rate: int) -> None:
+    for samples in (80, 81, 82, 959, 1_920, 24_001):
+        _, given_out = transcode(bytes(2 * samples), "pcm_s16le", rate)
+        assert abs(given_out - samples * rate / 24_000) <= 1, samples
 
 
 @pytest.mark.parametrize("rate", [8_000, 16_000, 22_050, 32_000, 44_100, 48_000])

@@ -70,11 +70,10 @@ def test_text_without_names_of_tags_passes_unchanged(text: str) -> None:
     assert all(isinstance(item, str) for item in read(text))
 
 
-@pytest.mark.parametrize("text", NO_TAGS)
-def test_anything_else_is_text(text: str) -> None:
-    assert read(text) == [text]
-    assert read(*text, "") == read(*text)
-    assert clean(text) == text
+def test_anything_else_is_text() -> None:
+    assert [read(text) for text in NO_TAGS] == [[text] for text in NO_TAGS]
+    assert [clean(text) for text in NO_TAGS] == NO_TAGS
+    assert [read(*text, "") for text in NO_TAGS] == [read(*text) for text in NO_TAGS]
 
 
 @pytest.mark.parametrize(
@@ -313,7 +312,7 @@ def test_work_is_linear() -> None:
             reader.read(ch)
         reader.end()
 
-    assert not more_than_linear(PARTS, come, chars=600)
+    assert not more_than_linear(PARTS, come, chars=1_200)
 
 
 @pytest.mark.alone
