@@ -21,9 +21,9 @@ from agent_tts.serve.app import create_app
 from tests.examples import FACTOR
 from tests.support import app_with, running_app, running_node, settings_of, until, with_models
 
-pytestmark = pytest.mark.node
+pytestmark = [pytest.mark.node, pytest.mark.timeout(600)]
 
-EXAMPLES = round(20 * FACTOR)  # of each kind, for each operation
+EXAMPLES = round(12 * FACTOR)  # of each kind, for each operation
 TIMEOUT_S = 60  # for a request: this process computes for seconds between two requests
 
 

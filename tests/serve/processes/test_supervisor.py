@@ -162,7 +162,7 @@ async def test_the_death_of_a_front_hits_only_its_callers(node: RunningProcess) 
         began = time.monotonic()
         with pytest.raises(ConnectionClosed):
             await peers["front 0"].until("nothing that ever comes")
-        assert time.monotonic() - began < 0.5
+        assert time.monotonic() - began < HEARTBEAT_S  # nobody has to miss it first
         for number in range(4):
             assert (await peers["front 1"].until("context.done", f"t{number}"))["reason"] == "end"
             assert peers["front 1"].pcm(f"t{number}") == expected

@@ -573,11 +573,3 @@ async def test_another_key_gets_its_share_of_the_slots() -> None:
             assert (one.status_code, two.status_code) == (200, 200)
             assert (await speak(late)).status_code == 200
         await until(lambda: idle(node))
-
-
-async def test_a_token_opens_the_websocket_once() -> None:
-    async with running_node(auth={"api_keys": [KEY]}) as node, client(node, headers=AUTHORIZED) as http:
-        issued = (await http.post("/v1/tokens")).json()
-        assert issued.keys() == {"token", "expires_in"}
-        assert issued["expires_in"] == 60
-        node.node.guard.authorize({"host": "localhost"}, {"token": issued["token"]}, token_ok=True)

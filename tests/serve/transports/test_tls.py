@@ -22,7 +22,7 @@ from agent_tts.config.settings import Settings, Tls
 from agent_tts.errors import SettingsError
 from agent_tts.serve.transports.tls import MAX_HANDSHAKES, server_context
 from tests.certificates import Certificate, make_certificate
-from tests.cli.process import environment, run, start
+from tests.cli.process import invoke, start
 from tests.support import RunningNode, running_node, until
 from tests.wire import speak, wire
 
@@ -177,12 +177,12 @@ def test_the_commands_speak_tls_with_a_node_process(certificate: Certificate, tm
         host, port = url.removeprefix("https://").split(":")
         with socket.create_connection((host, int(port)), timeout=5) as silent:
             assert silent.recv(1) == b""
-        trusting = environment(SSL_CERT_FILE=str(certificate.cert))
-        said = run("say", "Hello.", "--url", url, "-o", str(tmp_path / "out.wav"), env=trusting)
+        trusting = {"SSL_CERT_FILE": str(certificate.cert)}
+        said = invoke("say", "Hello.", "--url", url, "-o", str(tmp_path / "out.wav"), **trusting)
         assert said.returncode == 0, said.stderr
-        here = environment(AGENT_TTS_PORT=port, AGENT_TTS_TLS__CERT=str(certificate.cert))
-        assert [run("health", *flag, env=here).returncode for flag in ((), ("--ready",))] == [0, 0]
-        listed = run("voices", "list", "--url", url, env=trusting)
+        here = {"AGENT_TTS_PORT": port, "AGENT_TTS_TLS__CERT": str(certificate.cert)}
+        assert [invoke("health", *flag, **here).returncode for flag in ((), ("--ready",))] == [0, 0]
+        listed = invoke("voices", "list", "--url", url, **trusting)
         assert listed.returncode == 0, listed.stderr
     finally:
         process.send_signal(signal.SIGTERM)
@@ -236,6 +236,6 @@ def test_a_key_without_a_certificate_is_refused() -> None:
 
 
 def test_a_wrong_file_is_a_message_and_exit_code_2() -> None:
-    result = run("serve", "--port", "0", "--engine", "tone", "--tls-cert", "/no/such.pem")
+    result = invoke("serve", "--port", "0", "--engine", "tone", "--tls-cert", "/no/such.pem")
     assert result.returncode == 2
     assert result.stderr == b"agent-tts: tls.cert: /no/such.pem cannot be read: No such file or directory\n"

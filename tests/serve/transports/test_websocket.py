@@ -14,11 +14,10 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from agent_tts.engine_info import FRAME_BYTES
 from agent_tts.protocol.adapter import Command, Event, ProtocolAdapter
-from agent_tts.serve.app import create_app
 from agent_tts.serve.transports.uvicorn_protocols import SPARE_CONNECTIONS, WebSocketProtocol
 from agent_tts.serve.transports.websocket import Dialect, StreamEndpoint
 from agent_tts.serve.transports.writer import WRITE_BYTES
-from tests.support import RunningNode, dominant_hz, running_app, running_node, settings_of, until
+from tests.support import RunningNode, app_with, in_this_loop, running_app, running_node, settings_of, until
 from tests.wire import speak, wire
 
 pytestmark = pytest.mark.node
@@ -32,11 +31,6 @@ async def closed_with(node: RunningNode, message: str | bytes) -> int | None:
         with pytest.raises(ConnectionClosed) as closed:
             await peer.until("nothing that ever comes")
         return closed.value.rcvd.code if closed.value.rcvd else None
-
-
-async def test_speech_over_the_socket(node: RunningNode) -> None:
-    pcm = await speak(node.ws_url, "Hello there, this is a tone.", voice="tone-880", lead_ms=None)
-    assert abs(dominant_hz(pcm) - 880) < 5
 
 
 async def test_the_subprotocol_is_accepted_and_deflate_is_off(node: RunningNode) -> None:
@@ -150,7 +144,7 @@ class Counting(ProtocolAdapter):
         yield from ()
 
     def encode(self, event: Event) -> Iterator[str]:
-        yield "x" * 16_000_000  # more than all buffers to a client that does not read
+        yield "x" * 6_000_000  # more than all buffers to a client that does not read
         yield "waits"
         yield str(self.heard)
 
@@ -158,7 +152,7 @@ class Counting(ProtocolAdapter):
 async def test_messages_of_one_item_are_encoded_together() -> None:
     """Fails if each message is encoded only when there is room for it."""
     adapter = Counting()
-    app = create_app(settings_of())
+    app = app_with(settings_of(), in_this_loop(settings_of()))
     endpoint = StreamEndpoint(app.state.node, Dialect("counting", lambda *_: adapter))
     app.router.routes.append(WebSocketRoute("/counting", endpoint))
     async with running_app(app) as node:
@@ -193,7 +187,7 @@ class Sizes(ProtocolAdapter):
 async def test_messages_of_every_size_are_complete_and_in_order() -> None:
     """Guards `_framed`."""
     sizes = Sizes().sizes
-    app = create_app(settings_of())
+    app = app_with(settings_of(), in_this_loop(settings_of()))
     app.router.routes.append(
         WebSocketRoute("/sizes", StreamEndpoint(app.state.node, Dialect("sizes", lambda *_: Sizes())))
     )
