@@ -77,6 +77,8 @@ class Admission:
         self._idle_s = min(IDLE_S, IDLE_SHARE * policy.queue_s)
         # Without a queue there is no time to wait.
         self._patience_s = min(PATIENCE_S, PATIENCE_SHARE * policy.queue_s) if policy.queue else 0.0
+        # Since when those had a slot that have left it since the last step.
+        self._left: list[float] = []
         self.estimates = Estimates(self)
 
     @property
@@ -120,7 +122,9 @@ class Admission:
 
     def settle(self, now: float) -> None:
         """Before a step: give free slots and those that may be taken back; deadlines that have passed take effect."""
-        self.estimates.settle(now)
+        for since in self._left:
+            self.estimates.kept(now - since)
+        self._left.clear()
         returning, self._returning = self._returning, []
         for request in returning:
             self._enqueue(request, now)
@@ -154,7 +158,7 @@ class Admission:
         """End a request: its slot is free, and its last event is told."""
         del self.requests[request.id]
         if request.has_slot:
-            self.estimates.left(request)
+            self._left.append(request.admitted_at)
             self._release(request)
         elif request in self._returning:
             self._returning.remove(request)

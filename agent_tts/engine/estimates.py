@@ -34,9 +34,8 @@ class Estimates:
 
     def __init__(self, slots: Slots) -> None:
         self._slots = slots
-        # How long requests kept their slots; and since when those had one that have left it since the last step.
+        # How long requests kept their slots.
         self._forecast = Forecast()
-        self._left: list[float] = []
         # Speech and text that were spoken to the end, in seconds and characters, later ones weighing more.
         self._spoken = (CHAR_S * CHARS, float(CHARS))
         # When the last estimate was made; the times at which it has slots free, in order; and what owners with so many
@@ -45,15 +44,9 @@ class Estimates:
         self._frees: list[float] = []
         self._told_ms: dict[int, int] = {}
 
-    def left(self, request: Request) -> None:
-        """The request has left its slot."""
-        self._left.append(request.admitted_at)
-
-    def settle(self, now: float) -> None:
-        """Count those that have left their slots since the last step."""
-        for since in self._left:
-            self._forecast.ended(now - since)
-        self._left.clear()
+    def kept(self, seconds: float) -> None:
+        """Count a slot that was kept for so long."""
+        self._forecast.ended(seconds)
 
     def learn(self, request: Request) -> None:
         """Count a request that has spoken all its text."""

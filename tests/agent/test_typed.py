@@ -53,18 +53,6 @@ async def test_the_log_and_the_metrics_identify_the_speech_of_a_turn() -> None:
     assert re.match(r"agent: call [0-9a-f]{8} turn 1 context \S+ stream 0/[1-9][0-9]*: answered; ", said[0])
 
 
-async def test_without_a_language_model_the_built_in_responder_answers() -> None:
-    async with running_agent() as agent:
-        status = await agent.server.llm.status()
-        assert status.kind == "builtin"
-        assert "http://127.0.0.1:9/v1" in str(status.message)
-        async with calling(agent.url) as caller:
-            caller.type("Hello there.")
-            await caller.loud()
-            await caller.message("bot-stopped-speaking")
-        await until(lambda: agent.calls == 0)
-
-
 async def test_a_message_too_long_to_be_typed_ends_its_call() -> None:
     async with running_agent() as agent, calling(agent.url) as other, calling(agent.url) as caller:
         caller.type("x" * 6_000)

@@ -13,13 +13,13 @@ import httpx
 
 from agent_tts.bench.node import children_of
 from agent_tts.client import connect
+from tests.attack.aborts import witness
 from tests.attack.harness import Broken, Target, attack
 from tests.fuzz.espeak import KILLER_LANGUAGES, KILLERS, text_of
 
 ESPEAK = {"engine": "espeak", "slots": 64}
 ANSWER_S = 30.0
 AT_ONCE = 4
-WITNESS = "The bystander says the same words each time, and each time they sound the same."
 BACK_MS = 100.0  # for the first audio after all workers were killed; in tests, which share their cores, `BACK_SHORT_MS`
 BACK_SHORT_MS = 10_000.0
 
@@ -58,7 +58,7 @@ async def killer_texts(target: Target) -> str:
 async def killed_workers(target: Target) -> str:
     """At random while others speak; now and then all of them at once."""
     engines = target.engine_pids
-    expected = await _witness(target)
+    expected = await witness(target)
     chance = random.Random(0)
     until = time.monotonic() + target.scaled(20, 1.5)
     killed, said = 0, 0
@@ -72,7 +72,7 @@ async def killed_workers(target: Target) -> str:
     async def listen() -> None:
         nonlocal said
         while time.monotonic() < until:
-            if await _witness(target) != expected:
+            if await witness(target) != expected:
                 raise Broken("the audio of a bystander changed")
             said += 1
 
@@ -94,14 +94,6 @@ def _kill(target: Target, count: int) -> int:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     return len(pids)
-
-
-async def _witness(target: Target) -> bytes:
-    async with connect(target.url, api_key=target.other_key) as node:
-        utterance = node.begin(lead_ms=None)
-        utterance.write(WITNESS)
-        utterance.end()
-        return b"".join([pcm async for pcm in utterance])
 
 
 async def _first_audio_ms(target: Target) -> float:

@@ -7,6 +7,8 @@ from agent_tts.engine.scheduler import Scheduler
 from agent_tts.messages import Append, Cancel, Credit, End, Flush, Open
 from agent_tts.options import EngineOptions
 
+UNPACED = EngineOptions(lead_ms=None)
+
 
 class Commanded(Scheduler):
     """Takes each command as a call."""
@@ -14,14 +16,17 @@ class Commanded(Scheduler):
     def open(
         self,
         request: int,
-        options: EngineOptions,
-        now: float,
+        options: EngineOptions = UNPACED,
+        now: float = 0.0,
         owner: int = 0,
         *,
+        text: str | None = None,
         waits: bool = True,
         waited_ms: int = 0,
     ) -> None:
         self.take(Open(request, options, owner, waited_ms, waits), now)
+        if text is not None:
+            self.append(request, text)
 
     def append(self, request: int, content: str | Directive) -> None:
         self.take(Append(request, content), 0.0)

@@ -45,28 +45,27 @@ from agent_tts.messages import (
     StepEvent,
 )
 from agent_tts.options import EngineOptions
-from tests.engine.scheduling import Commanded
+from tests.engine.scheduling import UNPACED, Commanded
 from tests.examples import examples
 
 PCM = bytes(FRAME_BYTES)
-UNPACED = EngineOptions(lead_ms=None)
 
 
-class Bench:
+class Bench(Commanded):
     """A scheduler with a scripted engine: every slot in a step gives the outputs passed for it."""
 
     def __init__(self, **policy: Any) -> None:
-        self.scheduler = Commanded(Policy(**{"slots": 1, "queue": 1, **policy}))
+        super().__init__(Policy(**{"slots": 1, "queue": 1, **policy}))
         self.now = 0.0
         self.commands: list[StepCommand] = []
         self.run: list[int] = []
         self.events: list[RequestEvent] = []  # collected by `frames`
 
     def step(self, *outputs: StepEvent, step_s: float = 0.0) -> list[RequestEvent]:
-        return self.scheduler.update(outputs, [self.plan()], self.now, step_s)
+        return self.update(outputs, [self.plan()], self.now, step_s)
 
     def plan(self) -> Step:
-        step = self.scheduler.schedule(self.now)
+        step = self.schedule(self.now)
         self.commands, self.run = step.commands, step.run
         return step
 
@@ -76,7 +75,7 @@ class Bench:
         for _ in range(count):
             step = self.plan()
             outputs = [Audio(request, PCM)] if request in self.run else []
-            self.events += self.scheduler.update(outputs, [step], self.now, 0.0)
+            self.events += self.update(outputs, [step], self.now, 0.0)
             if not outputs:
                 break
             made += 1
@@ -85,14 +84,14 @@ class Bench:
     def go(self, until: float) -> list[list[int]]:
         """Step whenever a step is due, with a frame for each slot in it; the slots of each step."""
         steps = []
-        while (due_at := self.scheduler.next_step_at(self.now)) is not None and due_at <= until:
+        while (due_at := self.next_step_at(self.now)) is not None and due_at <= until:
             self.now = max(self.now, due_at)
             step = self.plan()
             steps += [step.run] if step.run else []
             frames = [Audio(request, PCM) for request in step.run]
-            self.scheduler.update(frames, [step], self.now, 0.0)
+            self.update(frames, [step], self.now, 0.0)
             for request in step.requests:
-                self.scheduler.grant_credit(request.id, 1)
+                self.grant_credit(request.id, 1)
         self.now = until
         return steps
 
@@ -105,10 +104,10 @@ def test_many_free_slots_are_given_in_several_steps_at_once_after_one_another() 
     """All at once would hold a step for the owners who wait, squared. Nobody is refused meanwhile."""
     bench = Bench(slots=512, queue_s=0.001)
     for request_id in range(1, 513):
-        bench.scheduler.open(request_id, UNPACED, 0.0, owner=request_id)
+        bench.open(request_id, owner=request_id)
     given = []
-    while bench.scheduler.load[1]:
-        assert bench.scheduler.next_step_at(bench.now) == bench.now
+    while bench.load[1]:
+        assert bench.next_step_at(bench.now) == bench.now
         happened = bench.step()
         assert not finished(happened)
         given.append(sum(isinstance(one, Open) for one in bench.commands))
@@ -118,9 +117,8 @@ def test_many_free_slots_are_given_in_several_steps_at_once_after_one_another() 
 
 def test_a_request_gets_a_free_slot_with_the_text_received_before() -> None:
     bench = Bench()
-    bench.scheduler.open(1, UNPACED, 0.0)
-    bench.scheduler.append(1, "Hello")
-    bench.scheduler.end(1)
+    bench.open(1, text="Hello")
+    bench.end(1)
     assert bench.step() == [Started(1, 0)]
     assert bench.commands == [Open(1, UNPACED), Append(1, "Hello"), End(1)]
     assert bench.run == [1]
@@ -128,12 +126,11 @@ def test_a_request_gets_a_free_slot_with_the_text_received_before() -> None:
 
 def test_directives_keep_their_place_in_the_text() -> None:
     bench = Bench()
-    bench.scheduler.open(1, UNPACED, 0.0)
-    bench.scheduler.append(1, "One ")
-    bench.scheduler.append(1, Pause(500))
-    bench.scheduler.append(1, "two")
+    bench.open(1, text="One ")
+    bench.append(1, Pause(500))
+    bench.append(1, "two")
     bench.step()
-    bench.scheduler.append(1, Say("3", "three"))
+    bench.append(1, Say("3", "three"))
     texts = [Append(1, "One "), Append(1, Pause(500)), Append(1, "two")]
     assert bench.commands == [Open(1, UNPACED), *texts]
     bench.step()
@@ -142,19 +139,18 @@ def test_directives_keep_their_place_in_the_text() -> None:
 
 def test_pauses_and_aliases_allow_their_frames() -> None:
     bench = Bench(window_frames=1_000)
-    bench.scheduler.open(1, UNPACED, 0.0)
-    bench.scheduler.append(1, Pause(800))
-    bench.scheduler.append(1, Say("3", "three"))
+    bench.open(1)
+    bench.append(1, Pause(800))
+    bench.append(1, Say("3", "three"))
     bench.step()
     assert bench.frames(1_000) == CAP_FRAMES + CAP_FRAMES_PER_CHAR * len("three") + 10
 
 
 def test_slow_speech_allows_its_frames() -> None:
     bench = Bench(window_frames=1_000)
-    bench.scheduler.open(1, UNPACED, 0.0)
-    bench.scheduler.append(1, "one")
-    bench.scheduler.append(1, Prosody(speed=0.5))
-    bench.scheduler.append(1, Prosody(speed=2))
+    bench.open(1, text="one")
+    bench.append(1, Prosody(speed=0.5))
+    bench.append(1, Prosody(speed=2))
     bench.step()
     assert bench.frames(1_000) == 2 * (CAP_FRAMES + CAP_FRAMES_PER_CHAR * len("one"))
 
@@ -162,9 +158,9 @@ def test_slow_speech_allows_its_frames() -> None:
 def test_admission_is_first_in_first_out() -> None:
     bench = Bench(slots=1, queue=3)
     for request in (1, 2, 3):
-        bench.scheduler.open(request, UNPACED, 0.0)
+        bench.open(request)
     assert bench.step() == [Started(1, 0)]
-    bench.scheduler.cancel(1)
+    bench.cancel(1)
     bench.now = 0.5
     assert bench.step() == [Finished(1, "cancelled"), Started(2, 500)]
     assert bench.commands[0] == Cancel(1)
@@ -174,7 +170,7 @@ def test_admission_is_first_in_first_out() -> None:
 def test_a_full_queue_refuses_at_once() -> None:
     bench = Bench(slots=1, queue=1)
     for request in (1, 2, 3):
-        bench.scheduler.open(request, UNPACED, 0.0)
+        bench.open(request)
     happened = bench.step()
     assert finished(happened) == [(3, "error", "at_capacity")]
     assert happened[0].retry_after_ms  # type: ignore[union-attr]
@@ -182,17 +178,17 @@ def test_a_full_queue_refuses_at_once() -> None:
 
 def test_free_slots_count_as_places_in_the_queue() -> None:
     bench = Bench(slots=2, queue=0)
-    bench.scheduler.open(1, UNPACED, 0.0)
-    bench.scheduler.open(2, UNPACED, 0.0)
+    bench.open(1)
+    bench.open(2)
     assert finished(bench.step()) == []
 
 
 def test_a_request_that_may_not_wait_starts_at_once_or_is_refused() -> None:
     """A free slot that one waits for is not free. Its time at other engines counts as time in the queue."""
     bench = Bench(slots=2, queue=4)
-    bench.scheduler.open(1, UNPACED, 0.0)
-    bench.scheduler.open(2, UNPACED, 0.0, waits=False, waited_ms=250)
-    bench.scheduler.open(3, UNPACED, 0.0, waits=False)
+    bench.open(1)
+    bench.open(2, waits=False, waited_ms=250)
+    bench.open(3, waits=False)
     happened = bench.step()
     assert finished(happened) == [(3, "error", "at_capacity")]
     assert {e for e in happened if isinstance(e, Started)} == {
@@ -204,27 +200,26 @@ def test_a_request_that_may_not_wait_starts_at_once_or_is_refused() -> None:
 def test_time_at_other_engines_counts() -> None:
     """For the place in line, and for the longest wait. Fails if the line is by arrival: its head would hide the end."""
     bench = Bench(slots=1, queue=4, queue_s=2.0)
-    bench.scheduler.open(1, UNPACED, 0.0)
+    bench.open(1)
     bench.step()
-    bench.scheduler.open(2, UNPACED, 0.0)
-    bench.scheduler.open(3, UNPACED, 0.0, waited_ms=1500)
+    bench.open(2)
+    bench.open(3, waited_ms=1500)
     bench.step()
     bench.now = 0.5
     assert finished(bench.step()) == [(3, "error", "at_capacity")]
-    bench.scheduler.open(4, UNPACED, 0.5, waited_ms=1000)
-    bench.scheduler.cancel(1)
+    bench.open(4, UNPACED, 0.5, waited_ms=1000)
+    bench.cancel(1)
     assert Started(4, 1_000) in bench.step()
 
 
 def test_a_request_that_waits_too_long_gets_at_capacity() -> None:
     bench = Bench(slots=1, queue=1, queue_s=2.0)
-    bench.scheduler.open(1, UNPACED, 0.0)
-    bench.scheduler.append(1, "Hello")
-    bench.scheduler.open(2, UNPACED, 0.0)
-    bench.frames(bench.scheduler.policy.window_frames)
+    bench.open(1, text="Hello")
+    bench.open(2)
+    bench.frames(bench.policy.window_frames)
     bench.now = 0.6
     bench.step()
-    assert bench.scheduler.next_step_at(0.6) == 2.0
+    assert bench.next_step_at(0.6) == 2.0
     bench.now = 1.99
     assert finished(bench.step()) == []
     bench.now = 2.0
@@ -233,12 +228,10 @@ def test_a_request_that_waits_too_long_gets_at_capacity() -> None:
 
 def test_frames_of_an_earlier_request_are_dropped() -> None:
     bench = Bench()
-    bench.scheduler.open(1, UNPACED, 0.0)
-    bench.scheduler.append(1, "one")
+    bench.open(1, text="one")
     bench.step()
-    bench.scheduler.cancel(1)
-    bench.scheduler.open(2, UNPACED, 0.0)
-    bench.scheduler.append(2, "two")
+    bench.cancel(1)
+    bench.open(2, text="two")
     happened = bench.step(Audio(1, PCM), Finished(1, "end"), Audio(2, PCM))
     assert [e for e in happened if isinstance(e, Audio)] == [Audio(2, PCM)]
     assert finished(happened) == [(1, "cancelled", None)]
@@ -250,8 +243,7 @@ def told(happened: list[RequestEvent]) -> list[int]:
 
 def test_frames_are_told_together_once_the_listener_has_enough() -> None:
     bench = Bench(window_frames=100)
-    bench.scheduler.open(1, UNPACED, 0.0)
-    bench.scheduler.append(1, "one two three")
+    bench.open(1, text="one two three")
     assert bench.frames(80) == 80
     alone = round(MIN_AHEAD_S / FRAME_S) + 1
     frames = told(bench.events)
@@ -262,8 +254,7 @@ def test_frames_are_told_together_once_the_listener_has_enough() -> None:
 
 
 def held(bench: Bench) -> None:
-    bench.scheduler.open(1, UNPACED, 0.0)
-    bench.scheduler.append(1, "one")
+    bench.open(1, text="one")
     bench.frames(round(MIN_AHEAD_S / FRAME_S) + 1)
     assert told(bench.step(Audio(1, PCM))) == []
 
@@ -278,22 +269,22 @@ def test_frames_that_are_held_come_before_what_ends_the_speech(output: StepEvent
 def test_frames_that_are_held_come_before_their_flush() -> None:
     bench = Bench()
     held(bench)
-    bench.scheduler.flush(1, "f")
+    bench.flush(1, "f")
     assert bench.step(Flushed(1, "f")) == [Audio(1, PCM), Flushed(1, "f")]
 
 
 def test_frames_that_are_held_are_dropped_by_a_cancel() -> None:
     bench = Bench()
     held(bench)
-    bench.scheduler.cancel(1)
+    bench.cancel(1)
     assert told(bench.step()) == []
 
 
 def test_frames_are_not_held_while_the_listener_runs_short() -> None:
     bench = Bench()
     held(bench)
-    due_at = _held_until(bench.scheduler.admission.requests[1])
-    assert (bench.scheduler.next_step_at(bench.now) or 0.0) <= due_at
+    due_at = _held_until(bench.admission.requests[1])
+    assert (bench.next_step_at(bench.now) or 0.0) <= due_at
     bench.now = due_at - 0.001
     assert told(bench.step()) == []
     bench.now = due_at
@@ -303,52 +294,48 @@ def test_frames_are_not_held_while_the_listener_runs_short() -> None:
 def test_the_engine_wakes_to_tell_what_is_held() -> None:
     """Also where the next frame is due later, to be made in one step with those of others."""
     bench = Bench()
-    bench.scheduler.open(1, EngineOptions(lead_ms=1_000), 0.0)
-    bench.scheduler.append(1, "one two three")
-    request = bench.scheduler.admission.requests[1]
+    bench.open(1, EngineOptions(lead_ms=1_000), text="one two three")
+    request = bench.admission.requests[1]
     while not request.held:
         bench.go(bench.now + FRAME_S / 8)
-    bench.now = bench.scheduler._last_full_step_at = _held_until(request) - BATCH_WINDOW_S / 2
-    assert bench.scheduler._step_due_at(request) > _held_until(request)
-    assert bench.scheduler.next_step_at(bench.now) == _held_until(request)
+    bench.now = bench._last_full_step_at = _held_until(request) - BATCH_WINDOW_S / 2
+    assert bench._step_due_at(request) > _held_until(request)
+    assert bench.next_step_at(bench.now) == _held_until(request)
 
 
 def test_frames_are_not_held_without_credit() -> None:
     bench = Bench(window_frames=2)
-    bench.scheduler.open(1, UNPACED, 0.0)
-    bench.scheduler.append(1, "one")
+    bench.open(1, text="one")
     for _ in range(10):
         assert bench.frames(2) == 2
-        bench.scheduler.grant_credit(1, 2)
+        bench.grant_credit(1, 2)
     assert sum(told(bench.events)) == 20
 
 
 def test_short_frames_cost_the_credit_of_their_length() -> None:
     """The listener's side grants by length. Mutation: each frame costs one, and the credit of short ones is lost."""
     bench = Bench(window_frames=4)
-    bench.scheduler.open(1, UNPACED, 0.0)
-    bench.scheduler.append(1, "text")
+    bench.open(1, text="text")
     made = 0
     for _ in range(50):
         step = bench.plan()
         outputs = [Audio(1, PCM[: FRAME_BYTES // 2])] if bench.run else []
         made += len(outputs)
-        for event in bench.scheduler.update(outputs, [step], bench.now, 0.0):
+        for event in bench.update(outputs, [step], bench.now, 0.0):
             if isinstance(event, Audio):
-                bench.scheduler.grant_credit(1, -(-len(event.payload) // FRAME_BYTES))
+                bench.grant_credit(1, -(-len(event.payload) // FRAME_BYTES))
     assert made == 50
     for event in bench.step(Starved(1)):
         if isinstance(event, Audio):
-            bench.scheduler.grant_credit(1, -(-len(event.payload) // FRAME_BYTES))
-    assert bench.scheduler.admission.requests[1].credit == 4
+            bench.grant_credit(1, -(-len(event.payload) // FRAME_BYTES))
+    assert bench.admission.requests[1].credit == 4
 
 
 def test_one_that_may_not_wait_is_refused_when_another_gets_the_slot() -> None:
     """The slot was free when it came. A later request of an owner without slots has it."""
     bench = Bench(slots=2)
     for number, owner in enumerate((1, 1, 2), 1):
-        bench.scheduler.open(number, UNPACED, 0.0, owner=owner, waits=owner == 2)
-        bench.scheduler.append(number, "text")
+        bench.open(number, owner=owner, waits=owner == 2, text="text")
     happened = bench.step()
     assert [event.id for event in happened if isinstance(event, Started)] == [1, 3]
     assert finished(happened) == [(2, "error", "at_capacity")]
@@ -357,44 +344,41 @@ def test_one_that_may_not_wait_is_refused_when_another_gets_the_slot() -> None:
 def test_those_that_may_not_wait_are_forgotten_when_they_have_finished() -> None:
     bench = Bench(slots=2)
     for number in range(1, 100):
-        bench.scheduler.open(number, UNPACED, 0.0, waits=False)
+        bench.open(number, waits=False)
         bench.step()
-        bench.scheduler.cancel(number)
+        bench.cancel(number)
     bench.step()
-    assert not bench.scheduler.admission._impatient
+    assert not bench.admission._impatient
 
 
 def test_a_request_without_credit_does_not_run_until_frames_are_taken() -> None:
     bench = Bench(window_frames=3)
-    bench.scheduler.open(1, UNPACED, 0.0)
-    bench.scheduler.append(1, "text")
+    bench.open(1, text="text")
     assert bench.frames(10) == 3
-    bench.now = bench.scheduler.policy.queue_s  # the queue's timeout does not apply to it
+    bench.now = bench.policy.queue_s  # the queue's timeout does not apply to it
     bench.step()
-    assert bench.scheduler.next_step_at(bench.now) == pytest.approx(bench.scheduler.policy.request_s + 3 * FRAME_S)
-    bench.scheduler.grant_credit(1, 2)
+    assert bench.next_step_at(bench.now) == pytest.approx(bench.policy.request_s + 3 * FRAME_S)
+    bench.grant_credit(1, 2)
     assert bench.frames(10) == 2
 
 
 def test_credit_never_exceeds_the_window() -> None:
     bench = Bench(window_frames=3)
-    bench.scheduler.open(1, UNPACED, 0.0)
-    bench.scheduler.append(1, "text")
-    bench.scheduler.grant_credit(1, 1_000)
+    bench.open(1, text="text")
+    bench.grant_credit(1, 1_000)
     assert bench.frames(10) == 3
 
 
 def test_a_paced_request_stays_within_its_lead() -> None:
     bench = Bench()
-    bench.scheduler.open(1, EngineOptions(lead_ms=400), 0.0)
-    bench.scheduler.append(1, "text")
+    bench.open(1, EngineOptions(lead_ms=400), text="text")
     assert bench.frames(100) == 2  # a step that it waits for, and one in flight
     for _ in range(2):  # the initial buffer of the listener
-        due_at = bench.scheduler.next_step_at(bench.now)
+        due_at = bench.next_step_at(bench.now)
         assert due_at == pytest.approx(bench.now + GROWING_WINDOW_S)
         bench.now += GROWING_WINDOW_S + 1e-6
         assert bench.frames(100) == 1
-    due_at = bench.scheduler.next_step_at(bench.now)
+    due_at = bench.next_step_at(bench.now)
     assert due_at is not None
     assert bench.now + GROWING_WINDOW_S < due_at <= bench.now + BATCH_WINDOW_S
     bench.now = due_at
@@ -408,27 +392,24 @@ def test_well_buffered_requests_share_few_steps() -> None:
     bench = Bench(slots=8)
     for request in range(1, 9):
         bench.now = request * 0.009
-        bench.scheduler.open(request, EngineOptions(lead_ms=1_000), bench.now)
-        bench.scheduler.append(request, "text")
+        bench.open(request, EngineOptions(lead_ms=1_000), bench.now, text="text")
         bench.go(bench.now)
     bench.go(2.0)
     steps = bench.go(4.0)
     assert len(steps) <= 2.0 / BATCH_WINDOW_S
     assert sum(map(len, steps)) == pytest.approx(8 * 2.0 / FRAME_S, abs=8)
-    running = bench.scheduler.admission.running
+    running = bench.admission.running
     assert all(0.88 <= request.buffered_until - bench.now <= 1.0 for request in running.values())
 
 
 def test_a_request_with_little_buffered_runs_at_once() -> None:
     bench = Bench(slots=2)
-    bench.scheduler.open(1, EngineOptions(lead_ms=1_000), 0.0)
-    bench.scheduler.append(1, "text")
+    bench.open(1, EngineOptions(lead_ms=1_000), text="text")
     bench.go(2.0)
-    bench.scheduler.open(2, EngineOptions(lead_ms=1_000), bench.now)
-    bench.scheduler.append(2, "text")
+    bench.open(2, EngineOptions(lead_ms=1_000), bench.now, text="text")
     steps = bench.go(bench.now)
     assert [2] in steps  # alone, and as often as needed
-    second = bench.scheduler.admission.running[2]
+    second = bench.admission.running[2]
     assert second.buffered_until - bench.now >= MIN_BUFFER_S
     assert sum(2 in step for step in bench.go(bench.now + 0.019)) <= 1  # buffered enough by now
 
@@ -437,8 +418,7 @@ def test_requests_with_a_minimal_lead_share_a_step_if_they_are_close() -> None:
     bench = Bench(slots=2)
     for request, at in ((1, 0.0), (2, 0.005)):
         bench.now = at
-        bench.scheduler.open(request, EngineOptions(lead_ms=120), at)
-        bench.scheduler.append(request, "text")
+        bench.open(request, EngineOptions(lead_ms=120), at, text="text")
         bench.go(at)
     bench.go(1.0)
     assert all(sorted(step) == [1, 2] for step in bench.go(2.0))
@@ -448,17 +428,16 @@ def test_requests_with_a_minimal_lead_share_a_step_if_they_are_close() -> None:
 def test_every_step_has_a_request(lead_ms: int) -> None:
     """A step that is due has a request that can run. A small lead is kept without underruns."""
     bench = Bench()
-    bench.scheduler.open(1, EngineOptions(lead_ms=lead_ms), 0.0)
-    bench.scheduler.append(1, "text")
+    bench.open(1, EngineOptions(lead_ms=lead_ms), text="text")
     woken, least = 0, 1.0
-    while (due_at := bench.scheduler.next_step_at(bench.now)) is not None and due_at < 2.0:
+    while (due_at := bench.next_step_at(bench.now)) is not None and due_at < 2.0:
         bench.now = max(bench.now, due_at)
-        if request := bench.scheduler.admission.running.get(1):
+        if request := bench.admission.running.get(1):
             least = min(least, request.buffered_until - bench.now)
         woken += 1
         assert bench.frames(1) == 1
-        bench.scheduler.grant_credit(1, 1)
-        request = bench.scheduler.admission.running[1]
+        bench.grant_credit(1, 1)
+        request = bench.admission.running[1]
         assert request.buffered_until - bench.now <= max(lead_ms / 1_000, FRAME_S) + 1e-9
     assert woken <= 2.0 / FRAME_S + 3
     assert least > (lead_ms - 80) / 2_000 - 0.001 or lead_ms < 80
@@ -469,15 +448,13 @@ class TestNewcomers:
         """Requests that have been speaking for a while: all can run and wait for a shared step."""
         bench = Bench(slots=8, batch_sizes=batch_sizes)
         for request in range(1, speaking + 1):
-            bench.scheduler.open(request, EngineOptions(lead_ms=5_000), 0.0)
-            bench.scheduler.append(request, "text")
+            bench.open(request, EngineOptions(lead_ms=5_000), text="text")
         bench.go(1.0)
-        bench.now = bench.scheduler._last_full_step_at + 0.015
+        bench.now = bench._last_full_step_at + 0.015
         return bench
 
     def comes(self, bench: Bench, request: int) -> None:
-        bench.scheduler.open(request, EngineOptions(lead_ms=1_000), bench.now)
-        bench.scheduler.append(request, "text")
+        bench.open(request, EngineOptions(lead_ms=1_000), bench.now, text="text")
 
     def test_a_newcomer_runs_at_once_and_alone(self) -> None:
         bench = self.bench(3)
@@ -509,15 +486,14 @@ class TestNewcomers:
             assert 3 in step.run
             spoke |= {*step.run}
             frames = [Audio(request, PCM) for request in step.run if request != 3]
-            bench.scheduler.update(frames, [step], bench.now, 0.0)
+            bench.update(frames, [step], bench.now, 0.0)
             bench.now += 0.005
         assert spoke == {1, 2, 3}
 
     def test_newcomers_come_before_unpaced_requests(self) -> None:
         bench = Bench(slots=8, batch_sizes=(1, 2, 4))
         for request in (1, 2):
-            bench.scheduler.open(request, UNPACED, 0.0)
-            bench.scheduler.append(request, "text")
+            bench.open(request, text="text")
         bench.step(Audio(1, PCM), Audio(2, PCM))
         self.comes(bench, 3)
         assert bench.plan().run == [3, 1, 2]
@@ -535,7 +511,7 @@ class TestNewcomers:
         for request in (1, 2):
             self.comes(bench, request)
         bench.go(5.0)
-        due_at = bench.scheduler.next_step_at(bench.now)
+        due_at = bench.next_step_at(bench.now)
         assert due_at is not None
         bench.now = due_at + BATCH_WINDOW_S
         assert sorted(bench.plan().run + bench.plan().run) == [1, 2]
@@ -552,31 +528,29 @@ class TestNewcomers:
 
 def test_a_dry_slot_does_not_run_until_text_arrives() -> None:
     bench = Bench()
-    bench.scheduler.open(1, UNPACED, 0.0)
-    bench.scheduler.append(1, "text")
+    bench.open(1, text="text")
     bench.step(Starved(1))
     bench.step()
     assert bench.run == []
-    bench.scheduler.append(1, "more")
+    bench.append(1, "more")
     bench.step()
     assert bench.run == [1]
 
 
 def test_a_dry_slot_without_text_starves() -> None:
     bench = Bench(text_idle_s=15.0)
-    bench.scheduler.open(1, UNPACED, 0.0)
-    bench.scheduler.append(1, "text")
+    bench.open(1, text="text")
     bench.now = 3.0
     bench.step(Starved(1))
-    assert bench.scheduler.next_step_at(4.0) == 18.0
+    assert bench.next_step_at(4.0) == 18.0
     bench.now = 18.0
     assert finished(bench.step()) == [(1, "error", "starved")]
-    assert bench.scheduler.load[0] == 0
+    assert bench.load[0] == 0
 
 
 def test_a_request_opened_without_text_starves_too() -> None:
     bench = Bench(text_idle_s=15.0)
-    bench.scheduler.open(1, UNPACED, 0.0)
+    bench.open(1)
     bench.step()
     bench.now = 15.0
     assert finished(bench.step()) == [(1, "error", "starved")]
@@ -585,23 +559,21 @@ def test_a_request_opened_without_text_starves_too() -> None:
 @pytest.mark.parametrize(("speed", "cap"), [(1.0, 90), (0.5, 180), (2.0, 90)])
 def test_a_runaway_ends_at_a_cap_that_grows_with_the_text(speed: float, cap: int) -> None:
     bench = Bench(window_frames=1_000)
-    bench.scheduler.open(1, EngineOptions(lead_ms=None, speed=speed), 0.0)
-    bench.scheduler.append(1, "text")
+    bench.open(1, EngineOptions(lead_ms=None, speed=speed), 0.0, text="text")
     assert bench.frames(1_000) == cap
     assert finished(bench.events) == [(1, "length", None)]
 
 
 def test_no_text_allows_more_than_max_frames() -> None:
     bench = Bench(window_frames=1_000, max_frames=60)
-    bench.scheduler.open(1, UNPACED, 0.0)
-    bench.scheduler.append(1, "x" * 1_000)
+    bench.open(1)
+    bench.append(1, "x" * 1_000)
     assert bench.frames(1_000) == 60
 
 
 def test_a_request_has_a_maximum_duration() -> None:
     bench = Bench(request_s=600.0, window_frames=3)
-    bench.scheduler.open(1, UNPACED, 0.0)
-    bench.scheduler.append(1, "text")
+    bench.open(1, text="text")
     assert bench.frames(10) == 3
     bench.now = 600.1
     assert not finished(bench.step())
@@ -611,8 +583,8 @@ def test_a_request_has_a_maximum_duration() -> None:
 
 def test_the_length_of_its_audio_does_not_count_in_the_duration_of_a_request() -> None:
     bench = Bench(request_s=1.0, window_frames=1_000)
-    bench.scheduler.open(1, EngineOptions(lead_ms=200), 0.0)
-    bench.scheduler.append(1, "x" * 100)
+    bench.open(1, EngineOptions(lead_ms=200))
+    bench.append(1, "x" * 100)
     made = 0
     while bench.now < 8.0:
         made += bench.frames(1)
@@ -629,10 +601,9 @@ def test_the_default_limits_let_the_longest_text_be_spoken() -> None:
 
 def test_flush_ids_come_back_in_order() -> None:
     bench = Bench()
-    bench.scheduler.open(1, UNPACED, 0.0)
-    bench.scheduler.append(1, "a")
-    bench.scheduler.flush(1, "first")
-    bench.scheduler.flush(1, "second")
+    bench.open(1, text="a")
+    bench.flush(1, "first")
+    bench.flush(1, "second")
     happened = bench.step(Flushed(1, "first"), Flushed(1, "second"))
     assert [e.flush_id for e in happened if isinstance(e, Flushed)] == ["first", "second"]
     assert [type(one) for one in bench.commands[1:]] == [Append, Flush, Flush]
@@ -641,31 +612,29 @@ def test_flush_ids_come_back_in_order() -> None:
 def test_a_failure_ends_one_request_alone() -> None:
     bench = Bench(slots=2)
     for request in (1, 2):
-        bench.scheduler.open(request, UNPACED, 0.0)
-        bench.scheduler.append(request, "text")
+        bench.open(request, text="text")
     happened = bench.step(Finished(1, "error", code="internal", message="not finite"), Audio(2, PCM))
     assert finished(happened) == [(1, "error", "internal")]
-    assert bench.scheduler.load[0] == 1
+    assert bench.load[0] == 1
 
 
 def test_text_after_the_end_is_ignored() -> None:
     bench = Bench()
-    bench.scheduler.open(1, UNPACED, 0.0)
-    bench.scheduler.end(1)
-    bench.scheduler.append(1, "late")
+    bench.open(1)
+    bench.end(1)
+    bench.append(1, "late")
     bench.step()
     assert not [one for one in bench.commands if isinstance(one, Append)]
 
 
 def test_busy_time_is_the_time_of_the_steps_of_a_request() -> None:
     bench = Bench(slots=2)
-    bench.scheduler.open(1, UNPACED, 0.0)
-    bench.scheduler.append(1, "text")
+    bench.open(1, text="text")
     bench.step(Audio(1, PCM), step_s=0.002)
-    bench.scheduler.open(2, UNPACED, 0.0)
+    bench.open(2)
     bench.step(Starved(1), step_s=0.003)
     bench.step(step_s=0.5)
-    bench.scheduler.cancel(1)
+    bench.cancel(1)
     (done,) = [e for e in bench.step() if isinstance(e, Finished)]
     assert done.busy_ms == pytest.approx(5.0)
 
@@ -674,17 +643,15 @@ class TestStepsInFlight:
     def test_they_use_credit_and_lead(self) -> None:
         """Neither is used twice."""
         bench = Bench(window_frames=2)
-        bench.scheduler.open(1, UNPACED, 0.0)
-        bench.scheduler.append(1, "text")
+        bench.open(1, text="text")
         steps = [bench.plan() for _ in range(3)]
         assert [step.run for step in steps] == [[1], [1], []]
-        bench.scheduler.update([], steps, 0.0, 0.0)  # without any output
+        bench.update([], steps, 0.0, 0.0)  # without any output
         assert bench.plan().run == [1]
 
     def test_a_paced_request_counts_them_in_its_lead(self) -> None:
         bench = Bench()
-        bench.scheduler.open(1, EngineOptions(lead_ms=400), 0.0)
-        bench.scheduler.append(1, "text")
+        bench.open(1, EngineOptions(lead_ms=400), text="text")
         assert bench.frames(2) == 2
         runs = []
         for bench.now in (0.041, 0.082, 0.123, 0.164, 0.205, 0.247):
@@ -693,26 +660,24 @@ class TestStepsInFlight:
 
     def test_their_duration_counts_for_each_of_their_requests(self) -> None:
         bench = Bench()
-        bench.scheduler.open(1, UNPACED, 0.0)
-        bench.scheduler.append(1, "text")
+        bench.open(1, text="text")
         steps = [bench.plan(), bench.plan()]
-        bench.scheduler.update([], [], 0.0, 0.5)
-        bench.scheduler.update([], steps[:1], 0.0, 0.006)
-        happened = bench.scheduler.update([Finished(1, "end")], steps[1:], 0.0, 0.004)
+        bench.update([], [], 0.0, 0.5)
+        bench.update([], steps[:1], 0.0, 0.006)
+        happened = bench.update([Finished(1, "end")], steps[1:], 0.0, 0.004)
         assert [event.busy_ms for event in happened if isinstance(event, Finished)] == [10]
 
 
 def test_a_full_step_takes_newcomers_and_the_least_buffered() -> None:
     bench = Bench(slots=3, batch_sizes=(2,))
     for request in (1, 2, 3):
-        bench.scheduler.open(request, UNPACED, 0.0)
-        bench.scheduler.append(request, "text")
+        bench.open(request, text="text")
     runs: list[list[int]] = []
     for _ in range(3):
         step = bench.plan()
         runs.append(sorted(bench.run))
         frames = [Audio(request, PCM) for request in bench.run]
-        bench.scheduler.update(frames, [step], bench.now, 0.0)
+        bench.update(frames, [step], bench.now, 0.0)
     assert runs == [[1, 2], [1, 3], [2, 3]]
 
 
@@ -721,15 +686,14 @@ def test_requests_without_output_do_not_displace_those_that_speak(options: Engin
     """Requests whose model is loading, or that wait for cache blocks, give no output when they run."""
     bench, spoke = Bench(slots=4, batch_sizes=(2,)), []
     for request in (1, 2, 3, 4):
-        bench.scheduler.open(request, options, 0.0)
-        bench.scheduler.append(request, "Hello")
+        bench.open(request, options, 0.0, text="Hello")
     for _ in range(50):
         step = bench.plan()
         able = [request for request in step.run if request < 3]
-        bench.scheduler.update([Audio(request, PCM) for request in able], [step], bench.now, 0.0)
+        bench.update([Audio(request, PCM) for request in able], [step], bench.now, 0.0)
         for request_id in able:
             spoke.append(request_id)
-            bench.scheduler.grant_credit(request_id, 1)
+            bench.grant_credit(request_id, 1)
         bench.now += 0.08
     assert spoke.count(1) > 10
     assert spoke.count(2) > 10
@@ -738,8 +702,7 @@ def test_requests_without_output_do_not_displace_those_that_speak(options: Engin
 def test_requests_without_output_are_tried_in_turn() -> None:
     bench = Bench(slots=6, batch_sizes=(2,))
     for request in range(1, 7):
-        bench.scheduler.open(request, UNPACED, 0.0)
-        bench.scheduler.append(request, "Hello")
+        bench.open(request, text="Hello")
     tried: list[int] = []
     for _ in range(3):
         bench.step()

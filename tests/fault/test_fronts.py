@@ -12,7 +12,7 @@ import signal
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack, asynccontextmanager, suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ import yaml
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from tests.cli.process import environment, is_running, run
+from tests.fault.witness import undisturbed
 from tests.node_process import BACK_S, RunningProcess, callers, running_process, served_by_all
 from tests.rtc_peer import connected
 from tests.support import until
@@ -100,22 +101,6 @@ def held(node: RunningProcess, page: str) -> dict[str, object]:
     return found
 
 
-@asynccontextmanager
-async def unhurt(peer: Wire, url: str) -> AsyncIterator[None]:
-    """Speech on this connection during the block, which must end whole and bit-equal."""
-    expected = await speak(url, TEXT, seed=1, lead_ms=None)
-    await peer.say("unhurt", TEXT, seed=1, lead_ms=200)
-    await peer.until_audio("unhurt")
-    listener = asyncio.create_task(peer.until("context.done", "unhurt"), name="unhurt")
-    try:
-        yield
-        assert (await listener)["reason"] == "end"
-    finally:
-        listener.cancel()
-        await asyncio.gather(listener, return_exceptions=True)
-    assert peer.pcm("unhurt") == expected
-
-
 async def speaks(peer: Wire) -> None:
     await peer.say("a word", "a word", lead_ms=None)
     assert (await peer.until("context.done", "a word"))["reason"] == "end"
@@ -158,7 +143,7 @@ async def test_a_front_is_killed_in_handshakes_in_the_queue_and_with_a_webrtc_pe
         async with connected(node.url) as rtc, callers(node) as peers:
             victim = f"front {rtc.session_id.partition('-')[0]}"
             (other,) = peers.keys() - {victim}
-            async with unhurt(peers[other], node.ws_url):
+            async with undisturbed(node.ws_url, peers[other]):
                 for number in range(SLOTS + 8):
                     await peers[victim].say(f"t{number}", TEXT * 3)
                 await peers[victim].until_audio("t0")
@@ -178,7 +163,7 @@ async def test_a_front_that_stands_for_three_seconds_goes_on_without_a_gap(node:
     """Its heartbeats may take five: nobody loses a frame, its own callers neither."""
     expected = await speak(node.ws_url, TEXT, seed=1, lead_ms=None)
     async with callers(node) as peers:
-        async with unhurt(peers["front 1"], node.ws_url):
+        async with undisturbed(node.ws_url, peers["front 1"]):
             for number in range(3):
                 await peers["front 0"].say(f"t{number}", TEXT, seed=1, lead_ms=200)
             await peers["front 0"].until_audio("t2")
@@ -208,7 +193,7 @@ async def test_the_engine_dies_while_callers_of_both_fronts_wait_for_slots(node:
 
 async def test_a_front_dies_while_it_starts_and_settings_are_read_again(node: RunningProcess, config: Path) -> None:
     """Its successor serves with the new settings, however far its start was."""
-    async with callers(node) as peers, unhurt(peers["front 1"], node.ws_url):
+    async with callers(node) as peers, undisturbed(node.ws_url, peers["front 1"]):
         await replaced(node, "front 0", node.kill("front 0"))
         pid = node.kill("front 0")
         for pause_s, chars in ((0.0, 30), (0.3, 40)):
@@ -235,7 +220,7 @@ def reload(node: RunningProcess, config: Path, chars: int) -> None:
 async def test_the_supervisor_stands_and_a_front_dies_meanwhile(node: RunningProcess) -> None:
     """The ledger is away: newcomers are refused in time and sessions go on; what has ended is not counted after."""
     async with callers(node) as peers:
-        async with unhurt(peers["front 0"], node.ws_url):
+        async with undisturbed(node.ws_url, peers["front 0"]):
             await peers["front 1"].say("t", TEXT)
             await peers["front 1"].until_audio("t")
             node.kill("supervisor", signal.SIGSTOP)
@@ -260,7 +245,7 @@ async def test_a_machine_with_few_files_and_no_folder_beside_another_node(node: 
     """Strangers hold all that a node may open while a front and the engine die; another node wants its port."""
     absent = tmp_path / ("x" * 200) / "absent"
     with running_process(tmp_path, "--fronts", "2", files=FILES, env=environment(TMPDIR=str(absent))) as mean:
-        async with callers(node) as peers, unhurt(peers["front 0"], node.ws_url):
+        async with callers(node) as peers, undisturbed(node.ws_url, peers["front 0"]):
             with ExitStack() as closing:
                 for _ in range(2 * FILES):
                     with suppress(OSError):
@@ -281,8 +266,8 @@ async def test_a_drain_while_one_front_starts_and_another_is_killed(tmp_path: Pa
     """The callers of the third finish, and the exit code is 0."""
     with running_process(tmp_path, "--fronts", "3") as node:
         async with callers(node) as peers:
-            async with unhurt(peers["front 2"], node.ws_url):
-                await peers["front 1"].say("t", TEXT)
+            async with undisturbed(node.ws_url, peers["front 2"]):
+                await peers["front 1"].say("t", "word " * 200)
                 await peers["front 1"].until_audio("t")
                 await replaced(node, "front 0", node.kill("front 0"))
                 pids = node.pids()

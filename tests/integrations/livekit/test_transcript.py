@@ -35,16 +35,6 @@ def test_times_are_in_seconds_of_the_reply() -> None:
     assert (word.start_time, word.end_time) == (1.35, 1.6)
 
 
-def test_aligned_times_apply_until_the_word_is_released() -> None:
-    made = transcript(HELLO, THERE, YOU)
-    made.due(80)
-    made.learn([Word("Hello", 500, 600, 0, 5), Word("there,", 900, 1_000, 6, 12), Word("you.", 1_100, 1_200, 14, 18)])
-    assert made.due(800) == []
-    (word,) = made.due(1_000)
-    assert (word, word.start_time) == (" there,", 0.9)
-    assert made.finish(1_300) == ["  you.", " "]
-
-
 def test_words_end_within_the_audio() -> None:
     """Estimates may exceed the final duration."""
     _, there, you, tail = transcript(HELLO, THERE, YOU).finish(500)

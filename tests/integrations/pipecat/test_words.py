@@ -22,26 +22,15 @@ def texts(spoken: list[SpokenWord]) -> list[str]:
 
 
 def test_a_word_is_released_once_its_audio_begins() -> None:
+    """By the rule of `DueWords`, which is told what is final."""
     spoken = SpokenWords()
     spoken.learn(words("one", "two", "three"))
-    assert texts(spoken.due(80)) == ["one"]
-    assert texts(spoken.due(100)) == []
+    spoken.learn(words("one"), final=True)
+    assert texts(spoken.due(100)) == ["one"]
+    assert texts(spoken.due(260)) == []
+    spoken.learn(words("one", "two", "three"), final=True)
     assert spoken.due(260) == [SpokenWord("two", 0.1, joined=False), SpokenWord("three", 0.2, joined=False)]
     assert spoken.finish(300) == []
-
-
-def test_words_wait_for_final_times_once_there_are_any() -> None:
-    spoken = SpokenWords()
-    one, two, three = words("one", "two", "three")
-    spoken.learn([one, two, three])
-    spoken.learn([one], final=True)
-    assert texts(spoken.due(400)) == ["one"]
-    spoken.learn([Word("two", 450, 600, two.char_start, two.char_end)], final=True)
-    assert texts(spoken.due(440)) == []
-    assert spoken.due(480) == [SpokenWord("two", 0.45, joined=False)]
-    assert texts(spoken.finish(600)) == ["three"]
-    spoken.learn(words("four"))
-    assert texts(spoken.due(80)) == ["four"]
 
 
 def test_the_end_of_the_audio_releases_all_words_within_it() -> None:
@@ -53,15 +42,6 @@ def test_the_end_of_the_audio_releases_all_words_within_it() -> None:
         SpokenWord("two", 0.1, joined=False),
         SpokenWord("three", 0.15, joined=False),
     ]
-
-
-def test_aligned_times_replace_those_of_waiting_words() -> None:
-    spoken = SpokenWords()
-    spoken.learn(words("one", "two", "three"))
-    spoken.due(150)
-    spoken.learn(words("one", "two", "three", ms=200))
-    assert texts(spoken.due(399)) == []
-    assert spoken.due(401) == [SpokenWord("three", 0.4, joined=False)]
 
 
 def test_a_second_context_continues_after_the_first() -> None:
