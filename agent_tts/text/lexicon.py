@@ -100,7 +100,8 @@ class LexiconReader:
             held, count, entry = self._held, *found
             if entry is not None:
                 self._say(entry, held[:count])
-                self._before = (held[count - 2] if count > 1 else self._before[1], held[count - 1])
+                before = (self._before[1], *held[:count])
+                self._before = (before[-2], before[-1])
             else:
                 self._pass(held[0])
             while count < len(held) and not self._may_begin(held[count]):

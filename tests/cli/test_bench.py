@@ -118,8 +118,6 @@ def test_peers_are_measured_where_they_are_installed(tmp_path: Path) -> None:
     assert (ours["engine"], ours["frames"], ours["requests"]) == ("agent-tts", 4, 2)
     assert (theirs["engine"], theirs["version"]) == ("qwen-tts", "0.1.1")
     assert 2 <= theirs["frames"] <= 4
-    assert ours["first_audio_ms"] < 4 * ours["frame_ms"]
-    assert theirs["first_audio_ms"] > 0.9 * theirs["frame_ms"] * theirs["frames"]  # it does not stream
     assert b"faster-qwen3-tts: " in result.stderr  # not installed, or without a GPU
     assert (tmp_path / "out.png").stat().st_size > 10_000
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from agent_tts.config import lexicon
 from agent_tts.config.lexicon import node_lexicon, read_lexicon
 from agent_tts.config.loading import load_settings
 from agent_tts.config.settings import Settings
@@ -29,6 +30,16 @@ def test_another_file_is_refused_with_its_name(tmp_path: Path, text: str) -> Non
     path = tmp_path / "words"
     path.write_text(text)
     with pytest.raises(SettingsError, match=r"^words: "):
+        read_lexicon(path)
+
+
+def test_a_file_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "words"
+    path.write_text("nginx: engine x")
+    monkeypatch.setattr(lexicon, "MAX_BYTES", 15)
+    read_lexicon(path)
+    monkeypatch.setattr(lexicon, "MAX_BYTES", 14)
+    with pytest.raises(SettingsError, match="words: a lexicon has at most 14 bytes"):
         read_lexicon(path)
 
 

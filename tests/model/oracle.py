@@ -24,8 +24,8 @@ from unittest.mock import patch
 
 import torch
 
-# Models that stay in memory, each 100 MB: those of a test, as a rule.
-MODELS = 2
+# Models that stay in memory, each 100 MB: a test has one, as a rule.
+MODELS = 1
 
 # By digest of their files.
 _tokenizers: dict[bytes, Any] = {}

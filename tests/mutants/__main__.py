@@ -31,7 +31,6 @@ class Outcome:
     killed: int = 0
     survived: int = 0
     equivalent: int = 0
-    is_known: bool = True  # whether each that is listed as equivalent is one
     took_s: float = 0.0
 
     @property
@@ -40,7 +39,7 @@ class Outcome:
 
     @property
     def is_good(self) -> bool:
-        return self.is_known and self.share >= LEAST
+        return self.share >= LEAST
 
 
 def run(name: str, progress: Progress, jobs: int, every: int, like: str) -> Outcome:
@@ -64,13 +63,13 @@ def run(name: str, progress: Progress, jobs: int, every: int, like: str) -> Outc
                         say("a test fails on right code", failure)
                     case {"mutants": count}:
                         progress.update(task, total=count)
-                    case {"survived": change}:
+                    case {"survived": [change, right]}:
                         progress.advance(task)
                         if known.pop(change, None):
                             outcome.equivalent += 1
                         else:
                             outcome.survived += 1
-                            say("survived", change)
+                            say("survived", f"{change}  # right: {right}")
                     case {"killed": killed}:
                         progress.advance(task)
                         outcome.killed += killed
@@ -80,7 +79,6 @@ def run(name: str, progress: Progress, jobs: int, every: int, like: str) -> Outc
     if every == 1 and not like:
         for change in known:
             say("listed as equivalent, but noticed or gone", change)
-        outcome.is_known = not known
     outcome.took_s = time.monotonic() - began
     return outcome
 

@@ -12,9 +12,10 @@ import signal
 import sys
 import time
 from collections import defaultdict
-from contextlib import nullcontext, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType, FunctionType
 from typing import Any
 
 import pytest
@@ -24,9 +25,10 @@ from tests.mutants.mutations import Mutant, functions, live, mutants
 
 SURVIVED, KILLED, NO_MUTANT = 0, 1, 3
 
-# A mutant's limits beside its tests' time on right code: seconds of CPU and by the clock, and bytes more than it has.
-MORE_CPU_S, TIMES = 5, 8
-MORE_S = 60
+# Limits of a mutant: in each test, seconds of CPU and a multiple of what it takes on right code; of all, by the clock;
+# and bytes more than the process has when it is forked.
+MORE_CPU_S, TIMES = 1.0, 5
+MOST_S = 120
 MORE_BYTES = 2 << 30
 
 
@@ -58,7 +60,10 @@ class Forks:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        self._functions = live(functions(self._source), self._file)
+        found = list(live(self._file))
+        self._functions = [one for one in found if isinstance(one, FunctionType)]
+        self._caches = [one for one in found if not isinstance(one, FunctionType)]
+        codes = functions(self._source)
         callers = self._run_once(session.items)
         if callers is None:
             return True
@@ -67,12 +72,13 @@ class Forks:
         for mutant in self._mutants:
             # A test that does not call the function cannot notice; quick ones are asked first.
             took_s = callers[mutant.function]
-            items = [session.items[place] for place in sorted(took_s, key=lambda place: took_s[place])]
+            places = sorted(took_s, key=lambda place: took_s[place])
+            items, limits = [session.items[place] for place in places], [_Limit(took_s[place]) for place in places]
             while len(running) >= self._jobs:
                 self._wait(running)
             if (pid := os.fork()) == 0:
-                _forked(lambda: self._try(items, mutant, sum(took_s.values())))  # noqa: B023
-            running[pid] = mutant, time.monotonic() + MORE_S + TIMES * sum(took_s.values())
+                _forked(lambda: self._try(mutant, codes[mutant.function, mutant.nth], items, limits))  # noqa: B023
+            running[pid] = mutant, time.monotonic() + MOST_S
         while running:
             self._wait(running)
         return True
@@ -83,9 +89,9 @@ class Forks:
         if (pid := os.fork()) == 0:
 
             def run() -> int:
-                calls = {item.nodeid: _Calls(self._file) for item in items}
+                calls = [_Calls(self._file, self._caches) for _ in items]
                 _run(items, calls)
-                seen = [(call.took_s, sorted(call.functions)) for call in calls.values()]
+                seen = [(call.took_s, sorted(call.functions)) for call in calls]
                 with open(writer, "w") as file:
                     json.dump({"failures": self._failures, "seen": seen}, file)
                 return 0
@@ -104,21 +110,19 @@ class Forks:
                 callers[name.partition(".<locals>")[0]][place] = took_s
         return callers
 
-    def _try(self, items: list[pytest.Item], mutant: Mutant, took_s: float) -> int:
-        of_process = self._functions[mutant.function, mutant.nth]
+    def _try(self, mutant: Mutant, right: CodeType, items: list[pytest.Item], limits: list[_Limit]) -> int:
+        mutated = [function for function in self._functions if function.__code__ == right]
         try:
-            for function in of_process:
+            for function in mutated:
                 function.__code__ = mutant.code
         except (SyntaxError, ValueError):  # no Python, or with other variables of the class around it
             return NO_MUTANT
         self._tries = True
-        assert of_process, f"nothing has the code of {mutant.function}"
-        cpu_s = int(MORE_CPU_S + TIMES * took_s)
-        resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s))
+        assert mutated, f"nothing has the code of {mutant.function}"
         pages = int(Path("/proc/self/statm").read_text().split()[0])
         most = pages * resource.getpagesize() + MORE_BYTES
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
-        _run(items)
+        _run(items, limits)
         return SURVIVED
 
     def _wait(self, running: dict[int, tuple[Mutant, float]]) -> None:
@@ -144,30 +148,45 @@ class Forks:
 
 
 class _Calls:
-    """Which functions of a file are called, and how long it takes."""
+    """Which functions of a file a test calls, and how many seconds of CPU it takes."""
 
-    def __init__(self, file: str) -> None:
-        self._file = file
+    def __init__(self, file: str, caches: list[Any]) -> None:
+        self._file, self._caches = file, caches
         self.functions: set[str] = set()
         self.took_s = 0.0
 
     def __enter__(self) -> None:
-        self._began = time.monotonic()
+        for cache in self._caches:
+            cache.cache_clear()
+        self._began = time.process_time()
         sys.setprofile(self._see)
 
     def __exit__(self, *_: object) -> None:
         sys.setprofile(None)
-        self.took_s = time.monotonic() - self._began
+        self.took_s = time.process_time() - self._began
 
     def _see(self, frame: FrameType, event: str, _: object) -> None:
         if event == "call" and frame.f_code.co_filename == self._file:
             self.functions.add(frame.f_code.co_qualname)
 
 
-def _run(items: list[pytest.Item], around: dict[str, _Calls] | None = None) -> None:
-    """Run tests as pytest does, each in a context."""
-    for item, following in zip(items, [*items[1:], None], strict=True):
-        with nullcontext() if around is None else around[item.nodeid]:
+class _Limit:
+    """Ends the process if a test that takes so many seconds of CPU on right code takes much more."""
+
+    def __init__(self, took_s: float) -> None:
+        self._most_s = MORE_CPU_S + TIMES * took_s
+
+    def __enter__(self) -> None:
+        signal.setitimer(signal.ITIMER_PROF, self._most_s)
+
+    def __exit__(self, *_: object) -> None:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+
+
+def _run(items: list[pytest.Item], around: Sequence[_Calls | _Limit]) -> None:
+    """Run tests as pytest does, each in its context."""
+    for item, following, context in zip(items, [*items[1:], None], around, strict=True):
+        with context:
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
 
 

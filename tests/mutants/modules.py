@@ -21,60 +21,56 @@ class Module:
         return {change: reason for reason, changes in self.equivalent.items() for change in changes}
 
 
+_SCHEDULER = ("engine/test_scheduler.py", "engine/test_fair_shares.py")
+
 # By path below agent_tts, without the ending.
 MODULES = {
     "speech/words/fitting": Module(
         ("speech/words/test_fitting.py", "speech/words/test_silences.py"),
         {
             "differences of them are used": (
-                'Fit.__init__: self._speech = array("d", [0.0]) -> self._speech = array("d", [1.0])',
-                'Fit.__init__: self._silence = array("d", [0.0]) -> self._silence = array("d", [1.0])',
+                'Fit.__init__: self._speech = array("d", [1.0])',
+                'Fit.__init__: self._silence = array("d", [1.0])',
             ),
             "another revision is another revision": (
-                "Fit.__init__: self.revision = 0 -> self.revision = 1",
-                "Fit.add: self.revision += 1 -> self.revision += 2",
-                "Fit.hear: self.revision += 1 -> self.revision += 2",
-                "Fit._choose: self.revision += 1 -> self.revision += 2",
+                "Fit.__init__: self.revision = 1",
+                "Fit.add: self.revision += 2",
+                "Fit.hear: self.revision += 2",
+                "Fit._choose: self.revision += 2",
             ),
             "nothing is before the first mark": (
-                "Fit.__init__: start = Guess((Pin(0, 0.0, 0.0),), (PRIOR_MS, PRIOR_MS * pace / speed), "
-                "(rest_ms, rest_ms / speed)) -> start = Guess((Pin(0, 1.0, 0.0),), "
-                "(PRIOR_MS, PRIOR_MS * pace / speed), (rest_ms, rest_ms / speed))",
+                "Fit.__init__: start = Guess((Pin(0, 1.0, 0.0),), (PRIOR_MS, PRIOR_MS * pace / speed), (rest_ms, "
+                "rest_ms / speed))",
             ),
             "the mark after the last has no length": (
-                "Fit.add: if heard_ms > self.span(mark)[0]: -> if heard_ms > self.span(mark)[1]:",
-                "Fit.add: if heard_ms > self.span(mark)[0]: -> if heard_ms >= self.span(mark)[0]:",
+                "Fit.add: if heard_ms > self.span(mark)[1]:",
+                "Fit.add: if heard_ms >= self.span(mark)[0]:",
             ),
             "a bound of what is tried, not of what is found": (
-                "Fit._extended: if off > HOPELESS and self._expected(guess, pause.mark) > gap.start_ms - last.start_ms:"
-                " -> if off >= HOPELESS and self._expected(guess, pause.mark) > gap.start_ms - last.start_ms:",
-                "Fit._extended: if off > HOPELESS and self._expected(guess, pause.mark) > gap.start_ms - last.start_ms:"
-                " -> if off > HOPELESS and self._expected(guess, pause.mark) >= gap.start_ms - last.start_ms:",
-                "Fit._extended: if off > HOPELESS and self._expected(guess, pause.mark) > gap.start_ms - last.start_ms:"
-                " -> if off > HOPELESS and self._expected(guess, pause.mark) > gap.start_ms + last.start_ms:",
-                "Fit._keep: while len(kept[0].pins) > OPEN_PINS: -> while len(kept[0].pins) >= OPEN_PINS:",
+                "Fit._extended: if off >= HOPELESS and self._expected(guess, pause.mark) > gap.start_ms - "
+                "last.start_ms:",
+                "Fit._extended: if off > HOPELESS and self._expected(guess, pause.mark) >= gap.start_ms - "
+                "last.start_ms:",
+                "Fit._extended: if off > HOPELESS and self._expected(guess, pause.mark) > gap.start_ms + "
+                "last.start_ms:",
+                "Fit._keep: while len(kept[0].pins) >= OPEN_PINS:",
             ),
             "a length of 0 or 1 ms": (
-                "Fit.span: pace = max(0.0, following.end_ms - pin.start_ms) / max(1.0, nominal) "
-                "-> pace = max(1.0, following.end_ms - pin.start_ms) / max(1.0, nominal)",
-                "Fit.span: pace = max(0.0, following.end_ms - pin.start_ms) / max(1.0, nominal) "
-                "-> pace = max(0.0, following.end_ms - pin.start_ms) / max(2.0, nominal)",
+                "Fit.span: pace = max(1.0, following.end_ms - pin.start_ms) / max(1.0, nominal)",
+                "Fit.span: pace = max(0.0, following.end_ms - pin.start_ms) / max(2.0, nominal)",
             ),
         },
     ),
-    "speech/words/timeline": Module(("speech/words/test_timeline.py",)),
+    "speech/words/timeline": Module(("speech/words/test_timeline.py", "speech/words/test_paces.py")),
     "serve/transports/pace": Module(("serve/transports/test_pace.py",)),
     "serve/access/fair_queue": Module(("serve/access/test_fair_queue.py",)),
     "serve/access/ledger": Module(
         ("serve/access/test_ledger.py",),
         {
-            "owners are any numbers but 0": (
-                "Ledger.__init__: self._numbers = itertools.count(1) -> self._numbers = itertools.count(2)",
-            ),
-            "no limit is named to nobody": ('Ledger._limit: return None, "" -> return None, "XXXX"',),
+            "owners are any numbers but 0": ("Ledger.__init__: self._numbers = itertools.count(2)",),
+            "no limit is named to nobody": ('Ledger._limit: return None, "XXXX"',),
             "one that expires now is refused for that, too, and forgotten with the next": (
-                "Ledger._use: for used in list(itertools.takewhile(lambda used: self._used[used] <= now, self._used)): "
-                "-> for used in list(itertools.takewhile(lambda used: self._used[used] < now, self._used)):",
+                "Ledger._use: for used in list(itertools.takewhile(lambda used: self._used[used] < now, self._used)):",
             ),
         },
     ),
@@ -82,20 +78,84 @@ MODULES = {
         ("serve/access/test_keys.py",),
         {
             "no key has such an id": (
-                'Keys._of: return self._known.get(key_id or "", (UNNAMED, _NO_KEY)) '
-                "-> return self._known.get(key_id, (UNNAMED, _NO_KEY))",
-                'Keys._of: return self._known.get(key_id or "", (UNNAMED, _NO_KEY)) '
-                '-> return self._known.get(key_id or "XXXX", (UNNAMED, _NO_KEY))',
+                "Keys._of: return self._known.get(key_id, (UNNAMED, _NO_KEY))",
+                'Keys._of: return self._known.get(key_id or "XXXX", (UNNAMED, _NO_KEY))',
             ),
         },
     ),
     "serve/token_bucket": Module(("serve/test_token_bucket.py",)),
-    "speech/routing": Module(("speech/test_routing.py",)),
-    "text/entries": Module(("text/test_entries.py",)),
-    "text/lexicon": Module(("text/test_lexicon.py",)),
-    "config/lexicon": Module(("config/test_lexicon.py",)),
+    "speech/routing": Module(
+        ("speech/test_routing.py",),
+        {
+            "it is refused with its name and kind": (
+                'Routing._named: return _Wanted(NamedVoice(None), name, f"{name!r} is a voice of the released models", '
+                '"named")',
+            ),
+        },
+    ),
+    "text/entries": Module(
+        ("text/test_entries.py", "text/test_lexicon.py"),
+        {
+            "a shorter way where all entries are whole words": ("Lexicon.__init__: self.whole_words = None",),
+            "a shorter way for ASCII": (
+                '_plain: return " ".join((text if (text.isascii()) and False else "".join(map(plain_char, '
+                "text))).split())",
+                '_fold: return " ".join((text.lower() if (text.isascii()) and False else "".join(map(fold_char, '
+                "text))).split())",
+            ),
+        },
+    ),
+    "text/lexicon": Module(
+        ("text/test_lexicon.py",),
+        {
+            "a shorter way: what cannot begin an entry is not looked up": (
+                "LexiconReader.__init__: self._whole_words = None",
+                "LexiconReader._may_begin: return fold_char(ch)[:1] in self._first",
+                "LexiconReader._may_begin: return not (self._whole_words and _joined(self._before[1], ch))",
+                "LexiconReader._may_begin: return fold_char(ch)[:1] in self._first or not (self._whole_words and "
+                "_joined(self._before[1], ch))",
+            ),
+            "no entry ends with white space": (
+                "LexiconReader._longest: for entry in lexicon.find(self._text[:length]) if (self._folded[end - "
+                "1]) or True else ():",
+                "LexiconReader._longest: for entry in lexicon.find(self._text[:length]) if self._folded[end - 2] "
+                "else ():",
+            ),
+            "no word has such a letter, or kinds are compared with one another alone": (
+                'LexiconReader._fits: if after[:1] in APOSTROPHES and word[-1] in "XXnNXX":  # "don\'t"',
+                "_kind: if not (ch.isalnum() or _is_mark(ch)) or is_cjk(ch) or any(first <= ch < last for first, "
+                "last in _UNSPACED):",
+                '_kind: return "XXXX" if ch == "・" else "katakana"',
+                '_kind: return "" if ch == "・" else "XXkatakanaXX"',
+                '_kind: return "hangul" if "\\uac00" <= ch <= "\\ud7a3" else "XXwordXX"',
+            ),
+            "it counts before an apostrophe alone": (
+                'LexiconReader.__init__: self._before = ("XXXX", "")',
+                'LexiconReader.flush: self._before = ("XXXX", "")',
+            ),
+            "None is no more true": ("LexiconReader.append: self._settle(final=None)",),
+            "an entry has no line break": (
+                'LexiconReader._hold: folded = "XX\\nXX" if ch in LINE_BREAKS else fold_char(ch)',
+            ),
+        },
+    ),
+    "config/lexicon": Module(
+        ("config/test_lexicon.py",),
+        {
+            "only the memory for what is refused differs": (
+                "read_lexicon: data = file.read(MAX_BYTES + 2)",
+                "read_lexicon: data = file.read(None)",
+            ),
+            "nothing is PLS with an X before it": (
+                'read_lexicon: if data.lstrip(b"XX\\xef\\xbb\\xbf \\t\\r\\nXX").startswith(b"<"):',
+            ),
+        },
+    ),
     "protocol/v1": Module(("protocol/test_v1.py",)),
     "ipc/wire": Module(("ipc/test_wire.py",)),
     "client/resuming": Module(("client/test_moving.py",)),
-    "engine/scheduler": Module(("engine/test_scheduler.py", "engine/test_fair_shares.py")),
+    "engine/requests": Module(_SCHEDULER),
+    "engine/estimates": Module(_SCHEDULER),
+    "engine/admission": Module(_SCHEDULER),
+    "engine/scheduler": Module(_SCHEDULER),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import gc
 import inspect
 from collections import Counter
@@ -42,12 +43,12 @@ class Mutant:
         return functions(f"from __future__ import annotations\n{_text(tree)}")[self.function, 0]
 
     @property
-    def change(self) -> str:
-        """A name: the function, the lines that change, and what they become."""
+    def change(self) -> tuple[str, str]:
+        """A name, which is the function and what its changed lines become; and what these are without the change."""
         before, after = _text(self._tree), _text(self._tree.deep_replace(self._old, self._new))
         lines = list(difflib.unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=0))[3:]
         old, new = (" ".join(line[1:].strip() for line in lines if line[0] == sign) for sign in "-+")
-        return f"{self.function}: {old} -> {new}"
+        return f"{self.function}: {new}", old
 
 
 def _text(tree: Any) -> str:
@@ -73,12 +74,14 @@ def functions(source: str) -> dict[tuple[str, int], CodeType]:
     return found
 
 
-def live(codes: dict[tuple[str, int], CodeType], file: str) -> dict[tuple[str, int], list[FunctionType]]:
-    """The functions of this process that have these codes."""
+def live(file: str) -> Iterator[Any]:
+    """The functions of a file in this process, and what keeps their results."""
     gc.unfreeze()
-    all_of_file = [f for f in gc.get_objects() if isinstance(f, FunctionType) and f.__code__.co_filename == file]
+    for one in gc.get_objects():
+        function = one.__wrapped__ if isinstance(one, functools._lru_cache_wrapper) else one
+        if isinstance(function, FunctionType) and function.__code__.co_filename == file:
+            yield one
     gc.freeze()
-    return {key: [f for f in all_of_file if f.__code__ == code] for key, code in codes.items()}
 
 
 def mutants(source: str) -> Iterator[Mutant]:

@@ -29,6 +29,7 @@ from agent_tts.options import (
     StoredVoices,
 )
 from agent_tts.speech.routing import RESERVED, Routing, check_free
+from agent_tts.text.entries import Lexicon
 from agent_tts.voices import OPENAI_VOICES, QWEN_VOICES
 from agent_tts.voices.library import Consent, StoredVoice
 
@@ -152,14 +153,24 @@ def test_a_named_voice_goes_to_a_model_that_has_it() -> None:
     assert said == "this node has no such voice: `agent-tts voices` and GET /v1/audio/voices list them"
 
 
-def test_a_model_without_its_own_voices_speaks_any() -> None:
-    assert resolve(CLONED).voice == AnyVoice()
+def test_a_model_without_its_own_voices_speaks_any_at_the_speed_that_was_asked_for() -> None:
+    options = resolve(CLONED, speed=1.5)
+    assert (options.voice, options.speed) == (AnyVoice(), 1.5)
+
+
+def test_lexicons_are_those_of_the_request_and_of_its_voices() -> None:
+    own, first, second = (Lexicon.of({word: "x"}) for word in "abc")
+    bob, old, tina = (replace(voice, lexicon=words) for voice, words in ((BOB, first), (OLD, second), (TINA, second)))
+    routing = Routing(qwen(*EVERY, CLONED_SMALL), (bob, old, tina))
+    for name, found in (("bob", (first,)), ("old", (second,)), ("bob+tina", (first, second)), ("ryan", ())):
+        assert routing.resolve(SpeechOptions(voice=name, lexicon=own)).lexicons == (own, *found)
 
 
 def test_an_alias_may_name_an_unlisted_voice() -> None:
     """As in espeak, which has too many variants to list."""
-    routing = Routing(replace(ESPEAK, aliases={"nova": "en-us+f2"}))
-    assert routing.resolve(SpeechOptions(voice="nova")).options.voice == NamedVoice("en-us+f2")
+    routing = Routing(replace(ESPEAK, aliases={"nova": "en-US+f2"}))
+    assert routing.resolve(SpeechOptions(voice="nova")).options.voice == NamedVoice("en-US+f2")
+    assert routing.resolve(SpeechOptions(voice="en-US+f2")).options.voice == NamedVoice("en-US+f2")
 
 
 def test_a_clone_goes_to_the_model_of_its_vectors_size() -> None:
@@ -178,13 +189,14 @@ def test_a_clone_goes_to_the_model_of_its_vectors_size() -> None:
         ((NAMED,), "bob", "Base"),
         ((NAMED, DESIGNED), "bob+alice", "Base"),
         ((CLONED,), "old", "VoiceDesign"),
-        ((CLONED,), "ryan", "CustomVoice"),
+        ((CLONED,), "Ryan", "CustomVoice"),
     ],
 )
 def test_a_voice_without_a_model_is_an_error_that_names_the_model(
     models: tuple[Model, ...], voice: str, checkpoint: str
 ) -> None:
     said = refused(Unsupported, *models, voice=voice)
+    assert voice != "Ryan" or said.startswith("'ryan' is a voice of the released models")
     assert f"add a {checkpoint} model (Qwen/Qwen3-TTS-12Hz-1.7B-{checkpoint}) to qwen3.models" in said
 
 
@@ -212,7 +224,7 @@ def test_the_error_for_a_wrong_model_names_the_models_that_speak_the_voice() -> 
     said = refused(Unsupported, *EVERY, voice="bob", model="custom-1.7b")
     assert said == "the voice 'bob' is cloned: the model custom-1.7b does not speak it, but base-1.7b would"
     assert "base-1.7b would" in refused(Unsupported, CLONED, CLONED_SMALL, voice="alice", model="base-0.6b")
-    assert "custom-1.7b would" in refused(Unsupported, *EVERY, voice="ryan", model="base-1.7b")
+    assert "custom-1.7b and custom-0.6b would" in refused(Unsupported, *EVERY, SMALL, voice="ryan", model="base-1.7b")
 
 
 def test_unknown_voices_are_refused_with_the_nearest() -> None:
@@ -226,6 +238,7 @@ def test_unknown_voices_are_refused_with_the_nearest() -> None:
     ("options", "said"),
     [
         ({"voice": "bob+old"}, "only cloned voices can be mixed: 'old' is designed"),
+        ({"voice": "bob+tuned"}, "only cloned voices can be mixed: 'tuned' has a LoRA adapter"),
         ({"voice": "bob(0)+alice"}, "weight"),
         ({"voice": "bob", "speaker_embedding": (1.0,) * 2_048}, "in the place of a voice"),
         ({"speaker_embedding": (math.nan,) * 2_048}, "not finite"),
@@ -233,7 +246,11 @@ def test_unknown_voices_are_refused_with_the_nearest() -> None:
     ],
 )
 def test_invalid_mixes_and_embeddings_are_refused(options: dict[str, Any], said: str) -> None:
-    assert said in refused(InvalidRequest, CLONED, CLONED_SMALL, **options)
+    library = (*LIBRARY, replace(BOB, name="tuned", adapter=True))
+    with pytest.raises(InvalidRequest) as caught:
+        Routing(qwen(CLONED, CLONED_SMALL), library).resolve(SpeechOptions(**options))
+    assert said in caught.value.message
+    assert caught.value.param == list(options)[-1]
 
 
 # ---------------------------------------------------------------- models and languages
@@ -264,6 +281,7 @@ def test_unknown_models_are_refused_with_the_nearest() -> None:
     assert "did you mean 'base-1.7b'?" in said
     assert "custom-1.7b, design-1.7b, base-1.7b, qwen3, gpt-4o-mini-tts" in said
     refused(UnknownModel, *EVERY, model="tts-1-klingon")
+    refused(UnknownModel, *EVERY, model="de")
 
 
 @pytest.mark.parametrize("asked", ["sichuan_dialect", "Sichuan_Dialect"])
@@ -290,6 +308,7 @@ def test_voices_of_the_library_are_listed_if_a_model_speaks_them() -> None:
     voices = {voice.name: voice for voice in Routing(qwen(CLONED), LIBRARY).voices()}
     assert (voices["bob"].description, voices["alice"].description) == ("cloned", "cloned: my sister")
     assert voices["bob"].languages == ("de", "en", "zh")
+    assert Routing(qwen(NAMED), LIBRARY).stored == LIBRARY
 
 
 def test_a_voice_of_the_engine_hides_its_namesake_in_the_library() -> None:
@@ -309,8 +328,9 @@ def test_a_new_voice_needs_a_free_name_and_a_model() -> None:
         assert name in RESERVED
     own = replace(qwen(CLONED), voices=(Voice("zoe", ("en",)),), aliases={"zozo": "zoe"})
     for name in ("zoe", "zozo"):
-        with pytest.raises(InvalidRequest, match=name):
+        with pytest.raises(InvalidRequest, match=name) as refusal:
             Routing(own).check_new(name, "cloned")
+        assert refusal.value.param == "name"
 
 
 def test_a_configured_alias_names_a_voice_and_yields_to_the_voices_own_names() -> None:

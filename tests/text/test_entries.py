@@ -27,8 +27,12 @@ from agent_tts.text.entries import MAX_SAID, MAX_WRITTEN, Entry, Lexicon
     ],
 )
 def test_an_entry_has_a_word_and_something_to_say(fields: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="has"):
+    with pytest.raises(ValueError, match=r"^(an entry|the word|an alias|a transcription) has"):
         Entry(**fields)
+
+
+def test_an_entry_may_be_as_long_as_is_told() -> None:
+    Entry("a" * MAX_WRITTEN, "b" * MAX_SAID)
 
 
 def test_a_mapping_makes_a_lexicon_and_a_lexicon_a_mapping() -> None:
@@ -36,9 +40,24 @@ def test_a_mapping_makes_a_lexicon_and_a_lexicon_a_mapping() -> None:
         "nginx": "engine x",
         "GIF": {"alias": "jif", "ipa": "dʒɪf"},
         "US": {"alias": "u", "match_case": False},
+        "ology": {"alias": "o", "ipa": "ɒ", "match_case": True, "whole_word": False},
     }
     assert Lexicon.of(mapping).mapping() == mapping
     assert Lexicon.of({"a": {"alias": "b"}}).mapping() == {"a": "b"}
+
+
+@pytest.mark.parametrize(
+    ("mapping", "told"),
+    [
+        ({5: "five"}, "a word is not a text"),
+        ({"a": 5}, "an alias, or the fields alias, ipa, match_case, whole_word$"),
+        ({"a": {"alias": "b", "c": "d"}}, "an alias, or the fields alias"),
+        ({"a": {"alias": "b", "whole_word": None}}, "whole_word of a word has another type"),
+    ],
+)
+def test_another_mapping_is_refused(mapping: dict[Any, Any], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        Lexicon.of(mapping)
 
 
 def test_a_later_entry_replaces_an_earlier_one() -> None:
@@ -48,5 +67,6 @@ def test_a_later_entry_replaces_an_earlier_one() -> None:
 
 def test_a_lexicon_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lexicon, "MAX_ENTRIES", 2)
+    assert len(Lexicon.of({"a": "1", "b": "2"})) == 2
     with pytest.raises(ValueError, match="at most 2 entries"):
         Lexicon.of({"a": "1", "b": "2", "c": "3"})

@@ -89,7 +89,8 @@ def test_the_text_stays_as_it_was(text: str) -> None:
         ("**nginx** _nginx_ `nginx`", "**<n>** _<n>_ `<n>`"),
         ("Ada's Ada’s Ada'll l'Ada 'Ada'", "<a>'s <a>’s <a>'ll l'<a> '<a>'"),
         ("don't Don't DON'T don’t", "don't Don't DON'T don’t"),
-        ("don 'don' the don's", "<d> '<d>' the <d>'s"),
+        ("don 'don' the don's don'", "<d> '<d>' the <d>'s <d>'"),
+        ("ol's ol' s ol'Ada 's' Ada't don-t", "<o>s <o> <s> <o><a> '<s>' <a>'t <d>-t"),
         ("it's s. I'm m", "it's <s>. I'm <m>"),
         # letters of any form
         ("café cafe\u0301 CAFÉ cafe", "<c> <c> <c> cafe"),
@@ -104,13 +105,24 @@ def test_the_text_stays_as_it_was(text: str) -> None:
         # scripts without spaces between words
         ("我在重庆市。", "我在<cq>市。"),
         ("用nginx和重庆", "用<n>和<cq>"),
-        ("アイ アイス カアイ アイと", "<ai> アイス カアイ <ai>と"),
-        ("삼성은 삼성 대삼성 nginx는", "<ss>은 <ss> 대삼성 <n>는"),
-        ("ไปกรุงเทพมา", "ไป<bkk>มา"),
+        ("アイ アイス カアイ アイと アイ・アイ アイァ アイヿ", "<ai> アイス カアイ <ai>と <ai>・<ai> アイァ アイヿ"),
+        ("ｱｲ ｱｲｽ ｱｲｦ ｱｲﾟ", "<ai> ｱｲｽ ｱｲｦ ｱｲﾟ"),
+        ("삼성은 삼성 대삼성 가삼성 힣삼성 nginx는", "<ss>은 <ss> 대삼성 가삼성 힣삼성 <n>는"),
+        ("ไปกรุงเทพมา កnginx", "ไป<bkk>มา ក<n>"),
     ],
 )
 def test_a_word_is_found_as_a_person_expects(text: str, expected: str) -> None:
-    lexicon = {"nginx": "n", "US": "u", "Ada": "a", "iPhone": "i", "don": "d", "s": "s", "m": "m", "café": "c"}
+    lexicon = {
+        "nginx": "n",
+        "US": "u",
+        "Ada": "a",
+        "iPhone": "i",
+        "don": "d",
+        "s": "s",
+        "m": "m",
+        "café": "c",
+        "ol'": "o",
+    }
     lexicon |= {
         "Straße": "g",
         "rock'n'roll": "r",
@@ -119,25 +131,29 @@ def test_a_word_is_found_as_a_person_expects(text: str, expected: str) -> None:
         "C": "see",
         "C++": "see pp",
     }
-    lexicon |= {"重庆": "cq", "アイ": "ai", "삼성": "ss", "กรุงเทพ": "bkk"}
+    lexicon |= {"重庆": "cq", "アイ": "ai", "ｱｲ": "ai", "삼성": "ss", "กรุงเทพ": "bkk"}
     assert said(text, lexicon) == expected
 
 
 def test_an_entry_says_how_it_is_matched() -> None:
     exact = Lexicon([Entry("Ada", "1", match_case=True), Entry("bob", "2", match_case=True)])
-    loose = Lexicon([Entry("US", "3", match_case=False), Entry("ology", "4", whole_word=False)])
+    loose = Lexicon([Entry("US", "3", match_case=False), Entry("ology", "4", whole_word=False), Entry("olo", "5")])
     assert [item.alias for item in read(["ADA Ada Bob bob"], exact) if isinstance(item, Say)] == ["1", "2"]
-    assert read(["us biology"], loose) == [Say("us", "3"), " bi", Say("ology", "4")]
+    assert read(["us biology biolo"], loose) == [Say("us", "3"), " bi", Say("ology", "4"), " biolo"]
+    assert read(["cafe\u0301"], Lexicon([Entry("afe", "1", whole_word=False)])) == ["cafe\u0301"]
 
 
 def test_of_entries_for_one_word_the_strictest_is_found() -> None:
     assert said("us US Us", {"us": "1", "US": "2"}) == "<1> <2> <1>"
     assert said("POLISH Polish", {"Polish": "1", "POLISH": "2"}) == "<2> <1>"
+    lexicon = Lexicon([Entry("aDa", "1", match_case=False), Entry("ada", "2"), Entry("Ada", "3", match_case=True)])
+    assert [item.alias for item in read(["Ada ada"], lexicon) if isinstance(item, Say)] == ["3", "2"]
 
 
 def test_the_first_lexicon_wins_unless_a_later_one_has_a_longer_entry() -> None:
     assert said("nginx new york", {"nginx": "1", "new": "2"}, {"nginx": "3", "new york": "4"}) == "<1> <4>"
     assert said("NGINX", {"nginx": "1"}, {"NGINX": "2"}) == "<1>"
+    assert said("don't wor", {"don": "1"}, {"don't worry": "2"}) == "don't wor"
 
 
 def test_what_an_entry_says_is_not_looked_up() -> None:
@@ -149,6 +165,10 @@ def test_a_transcription_comes_with_its_alias() -> None:
     assert read(["GIF nginx"], lexicon) == [Say("GIF", "jif", "dʒɪf"), " ", Say("nginx", None, "x")]
 
 
+def test_a_flush_ends_a_word() -> None:
+    assert read(["cata", _FLUSH, "cat", _FLUSH, "s"]) == ["cata", Say("cat", "x"), Say("s", "x")]
+
+
 def test_text_is_held_back_only_while_an_entry_may_come() -> None:
     reader = LexiconReader([Lexicon.of({"new york": "x"})])
     assert reader.append("the new") == ["the "]
@@ -156,10 +176,13 @@ def test_text_is_held_back_only_while_an_entry_may_come() -> None:
     assert reader.append("car") == ["new car"]
     assert reader.append(" newer n") == [" newer "]
     assert reader.append("e" + " " * MAX_HELD) == ["ne" + " " * MAX_HELD]
+    assert LexiconReader([Lexicon.of({"don": "x"})]).append("don's") == [Say("don", "x"), "'s"]
 
 
 def test_white_space_without_end_is_not_held() -> None:
     reader = LexiconReader([Lexicon.of({"new york": "x"})])
+    assert reader.append("new" + " " * (MAX_HELD - 4)) == []
+    assert reader.append(" ") == ["new" + " " * (MAX_HELD - 3)]
     assert len("".join(map(str, reader.append("new" + " " * 10_000)))) > 9_000
 
 

@@ -111,6 +111,7 @@ class CancelledAt:
 
 
 @pytest.mark.node
+@pytest.mark.timeout(1_200)
 async def test_a_cancelled_enrolment_leaves_nothing(
     folder: Path, library: VoiceLibrary, checkpoints: Checkpoints
 ) -> None:
@@ -207,6 +208,7 @@ asyncio.run(run_module(module, str(os.getpid()), *arguments, data=bytes(1 << 26)
 
 
 @pytest.mark.node
+@pytest.mark.alone
 @pytest.mark.real_time
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc")
 @pytest.mark.parametrize("pause_s", [0.0, 0.3], ids=["as it starts", "while it works"])

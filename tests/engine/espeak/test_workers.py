@@ -163,6 +163,7 @@ def test_deadly_texts_are_remembered_up_to_a_number(espeak: EspeakWorkers, monke
     assert espeak.take_faults() == Faults(worker_deaths=8, texts_dropped=5)
 
 
+@pytest.mark.alone
 def test_a_killed_pair_of_workers_is_back_at_once(espeak: EspeakWorkers) -> None:
     """26 ms on an idle machine."""
     for pid in pids(espeak):

@@ -12,6 +12,9 @@ import pytest
 
 from agent_tts.engine.qwen3.engine import Qwen3Engine
 from agent_tts.text.tokens import Tokenizer
+from tests.model.conftest import models_of_a_module
+
+__all__ = ["models_of_a_module"]  # a fixture
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -12,7 +12,6 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple, replace
-from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast, get_args
@@ -113,7 +112,7 @@ def alone(ryan: Qwen3Engine) -> Spoken:
 @pytest.fixture(scope="module")
 def upstream(checkpoint: Checkpoints) -> Any:
     """The reference implementation's model of a type."""
-    return cache(lambda model_type: oracle.load(checkpoint(model_type)))
+    return lambda model_type: oracle.load(checkpoint(model_type))
 
 
 def theirs(
