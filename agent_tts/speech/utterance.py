@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from agent_tts.directives import Directive, Pause, Say
 from agent_tts.engine_info import FRAME_BYTES, SAMPLE_RATE, EngineInfo
@@ -35,14 +35,15 @@ from agent_tts.messages import (
 )
 from agent_tts.protocol.options import OutputFormat
 from agent_tts.protocol.utterance import AnyUtterance, UtteranceEvent
-from agent_tts.speech.audio.encoding import Chunk, make_encoder
-from agent_tts.speech.audio.pcm import frames_of
 from agent_tts.speech.routing import Resolved
 from agent_tts.speech.words.marks import Marks
 from agent_tts.speech.words.timeline import LateTimeline, Paces, WordTimeline
 from agent_tts.text import markup
 from agent_tts.text.lexicon import LexiconReader
 from agent_tts.text.markup import Item, MarkupReader
+
+if TYPE_CHECKING:
+    from agent_tts.speech.audio.encoding import Chunk, Encoder
 
 # Words are sent to the listener, kept only for `cut`, or not computed.
 WordsMode = Literal["told", "kept", "none"]
@@ -133,8 +134,11 @@ class Utterance(AnyUtterance):
         self._output = output = listener.output
         self._base64 = output.framing == "base64"
         # None where the engine's audio is sent as it is.
-        how = output.encoding, output.sample_rate
-        self._encoder = None if how == (PCM.encoding, PCM.sample_rate) else make_encoder(*how, output.bit_rate)
+        self._encoder: Encoder | None = None
+        if (output.encoding, output.sample_rate) != (PCM.encoding, PCM.sample_rate):
+            from agent_tts.speech.audio.encoding import make_encoder  # with codecs, which a supervisor does not load
+
+            self._encoder = make_encoder(output.encoding, output.sample_rate, output.bit_rate)
         self._paces = listener.paces
         self._voice = resolved.voice
         self._tells = listener.words == "told"
@@ -439,7 +443,7 @@ class Utterance(AnyUtterance):
             if self._tells and (settled := self._timeline.settle(self.audio_ms)):
                 self._tell_final(settled)
         self.meter.audio(samples * 1_000 / SAMPLE_RATE)
-        chunks = frames_of(pcm) if self._encoder is None else self._encoder.encode(pcm)
+        chunks = _frames(pcm) if self._encoder is None else self._encoder.encode(pcm)
         flags = 0
         for later in takewhile(lambda event: not isinstance(event, Audio), self._events):
             if isinstance(later, Flushed):
@@ -504,6 +508,12 @@ class Utterance(AnyUtterance):
         if self._markup is not None and (offsets := self._markup.offsets).is_shifted:
             words = [_moved(word, *offsets.span(word.char_start, word.char_end)) for word in words]
         self._told.append(Words(self.context_id, tuple(words), kind))
+
+
+def _frames(pcm: bytes) -> list[Chunk]:
+    """pcm_s16le at 24 kHz in pieces of at most 80 ms."""
+    pieces = [pcm[start : start + FRAME_BYTES] for start in range(0, len(pcm), FRAME_BYTES)]
+    return [(piece, len(piece) // 2) for piece in pieces]
 
 
 def _moved(word: Word, start: int, end: int) -> Word:

@@ -37,8 +37,8 @@ class Transcoder:
 
     def encode(self, pcm: bytes) -> list[tuple[bytes, int]]:
         """Payloads of at most 80 ms, with their numbers of samples. `pcm` holds whole samples."""
-        if self._resampler is None and self._codes is None:
-            return frames_of(pcm)
+        if len(pcm) <= FRAME_BYTES and self._resampler is None and self._codes is None:
+            return [(pcm, len(pcm) // 2)] if pcm else []
         if self._resampler is not None and pcm:
             pcm = self._resampler.push(pcm)
         return self._chunk(pcm)
@@ -57,14 +57,6 @@ class Transcoder:
         size = len(payload) // samples
         starts = range(0, samples, most)
         return [(payload[start * size : (start + most) * size], min(most, samples - start)) for start in starts]
-
-
-def frames_of(pcm: bytes) -> list[tuple[bytes, int]]:
-    """pcm_s16le at 24 kHz in pieces of at most 80 ms, with their numbers of samples."""
-    if len(pcm) <= FRAME_BYTES:
-        return [(pcm, len(pcm) // 2)] if pcm else []
-    pieces = [pcm[start : start + FRAME_BYTES] for start in range(0, len(pcm), FRAME_BYTES)]
-    return [(piece, len(piece) // 2) for piece in pieces]
 
 
 @functools.cache
