@@ -22,7 +22,7 @@ from agent_tts.messages import (
     Flush,
     Flushed,
     Open,
-    Starved,
+    OutOfText,
     StepCommand,
     StepEvent,
 )
@@ -193,7 +193,7 @@ class SlotFeed(Feed, Outlet):
         if self.finished:
             new.append(Finished(self.id, "end"))
         elif self.dry and not any(isinstance(event, Audio) for event in new):
-            new.append(Starved(self.id))
+            new.append(OutOfText(self.id))
         return new
 
 

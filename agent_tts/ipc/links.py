@@ -115,7 +115,7 @@ class Link:
         its_id = event.id - self.first_id
         if isinstance(event, Finished):
             self.requests.discard(event.id)
-        its = event._replace(id=its_id) if isinstance(event, Audio) else dataclasses.replace(event, id=its_id)
+        its = Audio(its_id, event.payload) if isinstance(event, Audio) else dataclasses.replace(event, id=its_id)
         self.frames.append(encode(its))
 
     def write(self) -> bool:

@@ -117,7 +117,7 @@ class Dictionaries:
         self._compiled: dict[tuple[str, ...], Lexicon] = {}
 
     @classmethod
-    def of(cls, settings: config.Dictionaries) -> Self:
+    def of(cls, settings: config.DictionarySettings) -> Self:
         """The dictionaries of these settings. Raises `SettingsError` if there is no absolute folder."""
         return cls(folder_of("dictionaries.folder", settings.folder, "dictionaries"), settings.limit)
 

@@ -227,7 +227,7 @@ class EngineHandle:
             if isinstance(event, Audio):
                 its_peaks = b"" if peaks is None else next(peaks)
                 if (receiver := self._open.get(event.id)) is not None:
-                    receiver.deliver(event._replace(peaks=its_peaks))
+                    receiver.deliver(Audio(event.id, event.payload, peaks=its_peaks))
             elif isinstance(event, EngineReady):
                 self._on_ready(event)
             elif isinstance(event, EnginePong):

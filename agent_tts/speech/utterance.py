@@ -357,7 +357,7 @@ class Utterance(AnyUtterance):
         timeline = self._timeline
         words: list[Word] = []
         for item in items if self._lexicon is None else self._looked_up(self._lexicon, items, complete=complete):
-            if isinstance(item, markup.Mark):
+            if isinstance(item, markup.MarkTag):
                 if timeline is not None:
                     self._marks.add(item.name, item.offset, timeline.place)
                 continue

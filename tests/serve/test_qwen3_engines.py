@@ -1,4 +1,7 @@
-"""A node with two Qwen3-TTS engines: both speak voices that are added to the library."""
+"""A node with two Qwen3-TTS engines: both speak voices that are added to the library.
+
+A voice travels with its request: `test_qwen3_node.py` has one engine, `tests/fault/test_several_engines.py` several.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from tests.serve.test_qwen3_node import same
 from tests.support import RunningNode, running_node, until
 from tests.wire import wire
 
-pytestmark = pytest.mark.node
+pytestmark = [pytest.mark.node, pytest.mark.slow]
 
 __all__ = ["checkpoint", "ending"]  # fixtures
 

@@ -81,7 +81,7 @@ async def _send_sound(speech: RemoteUtterance, send: Send) -> None:
     await send(WyomingEvent("audio-stop"))
 
 
-class Conversation:
+class WyomingConnection:
     """A connection; it speaks one text at a time."""
 
     def __init__(self, target: Target, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -253,7 +253,7 @@ class WyomingServer:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            await Conversation(self._target, reader, writer).run()
+            await WyomingConnection(self._target, reader, writer).run()
             writer.close()
         except (OSError, TimeoutError):
             logger.debug("wyoming: a client has gone")

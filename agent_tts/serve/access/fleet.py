@@ -18,7 +18,7 @@ from contextlib import suppress
 from loguru import logger
 from prometheus_client import CollectorRegistry, Gauge
 
-from agent_tts.config.settings import Fleet as FleetSettings
+from agent_tts.config.settings import FleetSettings
 from agent_tts.errors import AtCapacity, SettingsError, Unauthorized
 from agent_tts.ipc.front_messages import Claim, Token
 from agent_tts.serve.access.fleet_counts import FULL, USED, Batch, SharedCounts

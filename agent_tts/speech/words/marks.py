@@ -10,7 +10,7 @@ from agent_tts.messages import Mark, Word
 
 
 @dataclass(slots=True)
-class _Waiting:
+class _WaitingMark:
     name: str
     raw: int  # offset of its tag in the raw text
     place: int  # offset in the clean text, behind the last character that is no white space
@@ -26,13 +26,13 @@ class Marks:
 
     def __init__(self) -> None:
         # In text order.
-        self._waiting: deque[_Waiting] = deque()
+        self._waiting: deque[_WaitingMark] = deque()
         # End of the last word with a final time.
         self._spoken_ms = 0
 
     def add(self, name: str, raw: int, place: int) -> None:
         """A mark behind all text so far, which ends at `place`; `raw` is the offset of its tag in the raw text."""
-        self._waiting.append(_Waiting(name, raw, place))
+        self._waiting.append(_WaitingMark(name, raw, place))
 
     def pause(self, place: int) -> None:
         """A pause behind all text so far, which ends at `place`."""
