@@ -220,7 +220,7 @@ class SlotTable(Generic[RequestT]):
         self._told_free = free
         # Free slots, a heap: the lowest is next, so that few requests make a small batch.
         self._free = list(range(count))
-        # By id: the slot, until it is taken back; and the request, unless it has failed or is done.
+        # They are kept by id: the slot, until it is taken back; and the request, unless it has failed or is done.
         self._slots: dict[int, int] = {}
         self._requests: dict[int, RequestT] = {}
 

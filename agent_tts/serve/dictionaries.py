@@ -113,7 +113,7 @@ class Dictionaries:
             folder, "pronunciation dictionary", lambda name: _NAME.fullmatch(name) is not None, _read
         )
         self._limit = limit
-        # By the ids of versions, the oldest first.
+        # They are kept by the ids of versions, the oldest first.
         self._compiled: dict[tuple[str, ...], Lexicon] = {}
 
     @classmethod

@@ -106,7 +106,7 @@ class EngineHandle:
         self.number = number
         self._observer = observer
         self.client = make_client(self._on_events, self._on_lost)
-        # By request id.
+        # They are kept by request id.
         self._open: dict[int, Receiver] = {}
         # Id of the next request, a u32; never reused while the engine lives.
         self._next_id = 1

@@ -161,7 +161,7 @@ class Mover:
 
     def __init__(self, engines: Sequence[EngineHandle]) -> None:
         self._engines = engines
-        # Oldest first.
+        # The oldest comes first.
         self._waiting: dict[_Waiting, None] = {}
         # The next look; None while no request waits.
         self._timer: asyncio.TimerHandle | None = None

@@ -279,7 +279,7 @@ class ClauseResampler:
     """Resamples clauses from `source` to `target` Hz as one sound, however it is cut. It holds back 42 ms at most."""
 
     def __init__(self, source: int, target: int) -> None:
-        # In float32, because soxr dithers int16: equal texts would not have equal samples.
+        # It is float32, because soxr dithers int16: equal texts would not have equal samples.
         self._stream = soxr.ResampleStream(source, target, 1, "float32", "HQ")
 
     def push(self, samples: NDArray[np.int16] | NDArray[np.float32], *, last: bool = False) -> bytes:

@@ -54,7 +54,7 @@ class Delivery:
     rate: int = RATE_NORMAL  # words a minute, RATE_MIN .. RATE_MAX
     # Where the lowest tones are, 0 .. PITCH_MAX; PITCH_NORMAL is the voice's own, PITCH_MAX an octave higher.
     pitch: int = PITCH_NORMAL
-    # From the lowest tones to the highest, 0 .. PITCH_MAX; linear, PITCH_NORMAL is the voice's own.
+    # It goes from the lowest tones to the highest, 0 .. PITCH_MAX; it is linear, PITCH_NORMAL is the voice's own.
     pitch_range: int = PITCH_NORMAL
     stretch: float = 1.0  # speed beyond what the rate can do
 

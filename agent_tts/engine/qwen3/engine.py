@@ -296,7 +296,7 @@ class _Frames:
     model: Qwen3Model
     rows: list[tuple[Row, Segment]]  # in the order of the launch, each with its segment
     launched: LaunchedStep
-    # In seconds of `perf_counter`.
+    # Both are in seconds of `perf_counter`.
     began: float
     launching: float
     launched_at: float
@@ -319,7 +319,7 @@ class StepTimer:
     def __init__(self) -> None:
         # Kind of step -> how long it takes.
         self._took: dict[Hashable, float] = {}
-        # From the begin of a step to its launch, on the host.
+        # This is the time from the begin of a step to its launch, on the host.
         self._preparation_s = 0.0
         # Kind and begin of each step under way, oldest first.
         self._under_way: list[tuple[Hashable, float]] = []

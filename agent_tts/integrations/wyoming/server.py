@@ -220,7 +220,7 @@ class WyomingServer:
         self._target = target
         # One for each client; cancelled and awaited by `__aexit__`.
         self._tasks: set[asyncio.Task[None]] = set()
-        # None before it listens.
+        # It is None before it listens.
         self._server: asyncio.Server | None = None
 
     async def listen(self, uri: str) -> str:

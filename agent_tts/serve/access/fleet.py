@@ -99,7 +99,7 @@ class Fleet:
         self._tokens: dict[tuple[int, int], str] = {}
         # Keys that spoke lately: until when they are asked about.
         self._watched: dict[str, float] = {}
-        # From when on keys have characters left.
+        # Keys have characters left from then on.
         self._free_at: dict[str, float] = {}
         # Open sessions that the store knows of, by group; and when all are told again.
         self._told: dict[str, int] = {}

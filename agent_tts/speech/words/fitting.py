@@ -98,7 +98,7 @@ class Fit:
         # Nominal ms of speech, and of pauses, before each mark, float64 [marks + 1].
         self._speech = array("d", [0.0])
         self._silence = array("d", [0.0])
-        # In text order, so sorted by mark.
+        # They are in text order, so sorted by mark.
         self._pauses: list[ExpectedPause] = []
         self._silences = Silences()
         # Gaps not placed yet: placing is expensive and waits until a time is requested.

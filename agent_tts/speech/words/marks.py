@@ -25,7 +25,7 @@ class Marks:
     """
 
     def __init__(self) -> None:
-        # In text order.
+        # They are in text order.
         self._waiting: deque[_WaitingMark] = deque()
         # End of the last word with a final time.
         self._spoken_ms = 0

@@ -95,7 +95,7 @@ class WordTimeline:
         self._settled_ms = -1
         # (revision of the fit, start in ms of the next token to settle); invalid for other revisions.
         self._next = (-1, 0.0)
-        # For each unanswered flush, the number of estimated tokens before it.
+        # Each unanswered flush has here the number of estimated tokens before it.
         self._flushes: list[int] = []
         # Length of the audio; None before its end.
         self._audio_ms: int | None = None
@@ -406,7 +406,7 @@ class Paces:
     """Measured paces of the last voices (real time / nominal time at speed 1), for their next utterances."""
 
     def __init__(self) -> None:
-        # By voice, most recent last.
+        # They are kept by voice, the most recent last.
         self._paces: OrderedDict[str | None, float] = OrderedDict()
 
     def of(self, voice: str | None) -> float:
