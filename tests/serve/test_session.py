@@ -817,11 +817,11 @@ async def test_unread_audio_stays_in_the_engine() -> None:
         peer.send("context.open", context_id="t1", lead_ms=None)
         peer.send("text.append", context_id="t1", text="word " * 100)
         context = peer.session._contexts["t1"]
-        await until(lambda: context.request.samples == 5 * FRAME_SAMPLES)
+        await until(lambda: context.received == 5 * FRAME_SAMPLES)
         await asyncio.sleep(0.05)
-        assert context.request.samples == 5 * FRAME_SAMPLES
+        assert context.received == 5 * FRAME_SAMPLES
         peer.take()
-        await until(lambda: context.request.samples == 10 * FRAME_SAMPLES)
+        await until(lambda: context.received == 10 * FRAME_SAMPLES)
 
 
 async def test_a_cancel_reads_and_clears_the_playout() -> None:
@@ -848,7 +848,7 @@ async def test_a_cancel_reads_and_clears_the_playout() -> None:
     track = Track()
     async with running(track) as peer:
         peer.send("text.append", context_id="t1", text="word " * 10)
-        await until(lambda: peer.session._contexts["t1"].request.samples > 5_000)
+        await until(lambda: peer.session._contexts["t1"].received > 5_000)
         peer.send("context.cancel", context_id="t1")
         cancelled = await peer.until("context.cancelled")
         assert cancelled["played_ms"] == 130
@@ -862,7 +862,7 @@ async def test_unsent_audio_of_a_cancelled_context_is_not_counted(finished: bool
         peer.send("text.append", context_id="t1", text="Hello there, how are you today, my friend?")
         peer.send("context.end", context_id="t1")
         if finished:
-            await until(lambda: peer.session._contexts["t1"].request.finished is not None)
+            await until(lambda: peer.session._contexts["t1"].finished is not None)
         sent, done = 0, None
         async with asyncio.timeout(LIMIT_S):
             while done is None:
