@@ -20,7 +20,7 @@ from agent_tts.messages import (
     Finished,
     Flush,
     Open,
-    Starved,
+    OutOfText,
     StepCommand,
     StepEvent,
     Word,
@@ -66,8 +66,8 @@ class Spoken:
 
     @property
     def kinds(self) -> list[str]:
-        """Names of the events without `Starved`, whose number depends on when the text arrives; how it finished."""
-        outputs = [output for output in self.outputs if not isinstance(output, Starved)]
+        """Names of the events without `OutOfText`, whose number depends on when the text arrives; how it finished."""
+        outputs = [output for output in self.outputs if not isinstance(output, OutOfText)]
         return [output.reason if isinstance(output, Finished) else type(output).__name__ for output in outputs]
 
 
