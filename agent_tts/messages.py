@@ -151,7 +151,7 @@ class Flushed(_Message[K]):
 
 
 @dataclass(frozen=True, slots=True)
-class Starved(_Message[K]):
+class OutOfText(_Message[K]):
     """An engine's step has nothing to speak of it until more text comes: leave it out of `run` until then."""
 
 
@@ -261,7 +261,7 @@ class Send(Protocol):
 
 
 StepCommand = Open[int, EngineOptions] | Append[int] | Flush[int] | End[int] | Cancel[int]
-StepEvent = Audio[int] | Words[int] | Flushed[int] | Starved[int] | Finished[int]
+StepEvent = Audio[int] | Words[int] | Flushed[int] | OutOfText[int] | Finished[int]
 RequestCommand = StepCommand | Credit[int]
 RequestEvent = Started[int] | Stages | Audio[int] | Words[int] | Flushed[int] | Finished[int]
 EngineCommand = RequestCommand | EnginePing | StopEngine

@@ -270,3 +270,12 @@ def test_a_library_of_private_names_has_an_upper_bound(library: str) -> None:
     bounds = [line for line in stated if re.match(rf"{library}(-ai|-agents)?(\[.*\])?>=", line)]
     assert bounds
     assert all("<" in line for line in bounds)
+
+
+def test_no_class_name_stands_twice() -> None:
+    homes: dict[str, list[str]] = {}
+    for path in FILES:
+        for node in nodes(path):
+            if isinstance(node, ast.ClassDef):
+                homes.setdefault(node.name, []).append(name_of(path))
+    assert not {name: where for name, where in homes.items() if len(where) > 1}

@@ -13,7 +13,7 @@ from typing import Any
 from websockets.asyncio.client import ClientConnection, connect
 
 HEADER = struct.Struct("<BBHIQ")
-LIMIT_S = 30.0
+LIMIT_S = 120.0  # an engine with a model has a share of a busy core
 
 
 class Wire:

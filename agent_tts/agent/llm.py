@@ -62,7 +62,7 @@ class LanguageModel:
             max_tokens=self._settings.max_tokens,
         )
         make = _ClientsFunctions if for_client else _LanguageModelService
-        # In a thread: a client reads the system's certificates, for 100 ms in which no call's audio would leave.
+        # A thread makes it: a client reads the system's certificates, for 100 ms in which no call's audio would leave.
         return await asyncio.to_thread(
             make, base_url=self._settings.base_url, api_key=self._key or "none", settings=settings
         )
@@ -123,7 +123,7 @@ class CutShort(DataFrame):
     reason: str  # in the words of OpenAI's Realtime API
 
 
-# By the reasons of chat completions.
+# The reasons of chat completions lead to them.
 CUTS = {"length": "max_output_tokens", "content_filter": "content_filter"}
 
 

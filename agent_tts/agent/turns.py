@@ -64,7 +64,7 @@ class AgentMetrics:
 
 
 @dataclass(slots=True)
-class _Turn:
+class _UserTurn:
     """One answer."""
 
     number: int
@@ -95,8 +95,8 @@ class Turns(BaseObserver):
         # Answers begun.
         self.count = 0
         # The answer that is written or heard now; None between answers.
-        self._turn: _Turn | None = None
-        # Times of the user's last speech or text, for the next answer; see `_Turn`.
+        self._turn: _UserTurn | None = None
+        # Times of the user's last speech or text, for the next answer; see `_UserTurn`.
         self._asked: dict[str, float] = {}
 
     # ------------------------------------------------------------ the pipeline's side
@@ -132,7 +132,7 @@ class Turns(BaseObserver):
     def _begin(self, now: float) -> None:
         self._end("failed")  # the last answer was not heard to its end
         self.count += 1
-        self._turn = _Turn(self.count, {"user_stopped": now} | self._asked)
+        self._turn = _UserTurn(self.count, {"user_stopped": now} | self._asked)
         self._asked = {}
 
     def _interrupted(self) -> None:

@@ -76,7 +76,7 @@ class RawConnection(asyncio.Protocol):
 
     def __init__(self, url: str, key: str | None, traceparent: str | None = None) -> None:
         self._transport: asyncio.Transport | None = None
-        # Used for the handshake only.
+        # It is used for the handshake only.
         self._handshake = ClientProtocol(parse_uri(url), subprotocols=[Subprotocol(SUBPROTOCOL)])
         self._headers = {"Authorization": key and f"Bearer {key}", "traceparent": traceparent}
         self._frames = FrameReader()

@@ -69,7 +69,7 @@ def request_figures(scenario: Scenario, result: ScenarioResult) -> dict[str, Any
         "audio_s_per_s": audio_s_per_s,
         "frames_per_s": round(audio_s_per_s * 1_000 / FRAME_MS),
         "request_audio_s": percentiles([call.audio_s for call in good], 0, 50, 100),
-        # From when a request was to begin until the node greeted it, and until its context was opened.
+        # They last from when a request was to begin until the node greeted it, and until its context was opened.
         "connect_ms": percentiles(connects_ms, 50, 99, 100),
         "send_late_ms": send_late_ms,
         **result.processes,

@@ -57,7 +57,7 @@ def welcome(settings: Settings, url: str) -> None:
     keys = len([*settings.auth.accepted()])
     rows.add_row("keys", f"{keys} accepted" if locked else "none needed: this machine only")
     console.print(Panel(rows, title="agent-tts", title_align="left", border_style="green", expand=False))
-    # Without a frame, and in one line each, to be copied.
+    # They have no frame, and one line each, to be copied.
     for command in (
         f"agent-tts voices --url {url}",
         f'agent-tts say --url {url} "Hello there."',

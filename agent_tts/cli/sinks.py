@@ -118,7 +118,7 @@ class PlayerSink:
 
     def __init__(self, command: Sequence[str]) -> None:
         self._command = command
-        # None before the first audio.
+        # It is None before the first audio.
         self._process: asyncio.subprocess.Process | None = None
         self._written = 0
 

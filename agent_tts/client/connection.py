@@ -93,7 +93,7 @@ class NodeConnection:
         self._utterances: dict[str, RemoteUtterance] = {}
         # Those utterances by context_no, from the node's `context.started` on.
         self._by_no: dict[int, RemoteUtterance] = {}
-        # For context_ids that the caller does not choose.
+        # It numbers context_ids that the caller does not choose.
         self._ids = itertools.count(1)
         # Messages to send, and the characters in them; at most `MAX_UNSENT_CHARS`.
         self._outbox: asyncio.Queue[str] = asyncio.Queue()

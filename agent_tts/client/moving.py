@@ -43,7 +43,7 @@ class MovingConnection:
         self._url = url
         self._api_key = api_key
         self._buffer_bytes = buffer_bytes
-        # For context_ids, which differ on all connections.
+        # It numbers context_ids, which differ on all connections.
         self._ids = itertools.count(1)
         # Set, and replaced, when `_node` or `lost` has changed.
         self._changed = asyncio.Event()

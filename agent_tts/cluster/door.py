@@ -83,7 +83,6 @@ class Door:
         self._files = contextlib.ExitStack()  # the folder's lock and the listener
         self._listener: socket.socket | None = None
         self._process: ChildProcess | None = None  # None if it was adopted
-        self._pidfd = -1
         self._ended: asyncio.Event = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -223,7 +222,7 @@ class Door:
             ended.set()
 
         loop.add_reader(fd, on_end)
-        self.pid, self._pidfd, self._ended, self._answered_at = pid, fd, ended, time.monotonic()
+        self.pid, self._ended, self._answered_at = pid, ended, time.monotonic()
 
     async def _supervise(self) -> None:
         """Start HAProxy again when it has died, and have it do what it has not done yet, until it is cancelled."""

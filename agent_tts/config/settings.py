@@ -144,7 +144,7 @@ class Auth(Section):
         return bool(self.api_keys or self.keys)
 
 
-class Fleet(Section):
+class FleetSettings(Section):
     """What several nodes behind one address share, and what one is called."""
 
     node: str | None = Field(
@@ -180,7 +180,7 @@ class Fleet(Section):
         return ledger
 
     @model_validator(mode="after")
-    def _shares_a_secret(self) -> Fleet:
+    def _shares_a_secret(self) -> FleetSettings:
         if self.ledger is not None and self.secret is None:
             raise ValueError("fleet.ledger needs fleet.secret, the same on all nodes")
         return self
@@ -323,7 +323,7 @@ class Voices(Section):
     clip_s: float = Field(60.0, ge=1, le=600, description="longest clip, in seconds")
 
 
-class Dictionaries(Section):
+class DictionarySettings(Section):
     """Pronunciation dictionaries that clients keep on the node by the routes of Cartesia and ElevenLabs."""
 
     folder: str | None = Field(None, description="their folder; default: agent-tts/dictionaries beside the voices")
@@ -424,7 +424,7 @@ class Settings(Section):
     )
     tls: Tls = Tls()
     auth: Auth = Auth()
-    fleet: Fleet = Fleet()
+    fleet: FleetSettings = FleetSettings()
     limits: Limits = Limits()
     timeouts: Timeouts = Timeouts()
     voice_aliases: dict[str, str] = Field(
@@ -438,7 +438,7 @@ class Settings(Section):
     audioseal: Audioseal = Audioseal()
     c2pa: C2pa = C2pa()
     voices: Voices = Voices()
-    dictionaries: Dictionaries = Dictionaries()
+    dictionaries: DictionarySettings = DictionarySettings()
     agent: Agent = Agent()
 
     @field_validator("lexicon")

@@ -46,9 +46,9 @@ class Engine(Protocol):
         An `Open` gets the lowest free slot, and there is one; `Cancel` takes it back: no event of the request may
         follow. It is also the answer to `Finished`, which is a request's last event.
 
-        A request of `run` yields `Audio` of one frame, `Starved` or `Finished`: in this call, or in the next one where
-        steps overlap. Exact times of words come before the audio in which they start, `Flushed` right after the audio
-        before its flush. A step must be shorter than a frame (80 ms).
+        A request of `run` yields `Audio` of one frame, `OutOfText` or `Finished`: in this call, or in the next one
+        where steps overlap. Exact times of words come before the audio in which they start, `Flushed` right after the
+        audio before its flush. A step must be shorter than a frame (80 ms).
         """
         ...
 

@@ -76,7 +76,7 @@ class Leveler:
         self._target = target
         self._blocks = blocks
         self._rate = rate
-        self._meter = Meter(rate)
+        self._meter = LoudnessMeter(rate)
         self._db = self._wanted_db()
 
     def apply(self, samples: NDArray[np.int16]) -> NDArray[np.float32]:
@@ -115,7 +115,7 @@ def integrated(blocks: list[float]) -> float | None:
     return lufs(float(loud.mean()))
 
 
-class Meter:
+class LoudnessMeter:
     """The blocks of ITU-R BS.1770 of one stream, mono."""
 
     def __init__(self, rate: int) -> None:

@@ -26,9 +26,9 @@ from agent_tts.messages import (
     Flush,
     Flushed,
     Open,
+    OutOfText,
     RequestCommand,
     RequestEvent,
-    Starved,
     StepCommand,
     StepEvent,
     Words,
@@ -264,7 +264,7 @@ class Scheduler:
         else:
             if not isinstance(event, Words):
                 self.admission.events += take_held(request)
-            if isinstance(event, Starved):
+            if isinstance(event, OutOfText):
                 self.admission.starve(request, now)
             elif not (isinstance(event, Flushed) and event.flush_id is None):
                 self.admission.events.append(event)

@@ -22,7 +22,7 @@ from agent_tts.messages import (
     Flush,
     Flushed,
     Open,
-    Starved,
+    OutOfText,
     StepCommand,
     StepEvent,
 )
@@ -193,7 +193,7 @@ class SlotFeed(Feed, Outlet):
         if self.finished:
             new.append(Finished(self.id, "end"))
         elif self.dry and not any(isinstance(event, Audio) for event in new):
-            new.append(Starved(self.id))
+            new.append(OutOfText(self.id))
         return new
 
 
@@ -220,7 +220,7 @@ class SlotTable(Generic[RequestT]):
         self._told_free = free
         # Free slots, a heap: the lowest is next, so that few requests make a small batch.
         self._free = list(range(count))
-        # By id: the slot, until it is taken back; and the request, unless it has failed or is done.
+        # They are kept by id: the slot, until it is taken back; and the request, unless it has failed or is done.
         self._slots: dict[int, int] = {}
         self._requests: dict[int, RequestT] = {}
 

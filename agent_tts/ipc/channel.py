@@ -87,7 +87,7 @@ class Channel:
         self._kinds: dict[str, type] = {kind.__name__: kind for kind in get_args(reads)}
         self._on_lost = on_lost
         self._loop = asyncio.get_running_loop()
-        # By kind: how many descriptors come with a message, and who gets it.
+        # They are kept by kind: how many descriptors come with a message, and who gets it.
         self._handlers: dict[type, tuple[int, Callable[..., Any]]] = {}
         # Bytes of an incomplete frame.
         self._rest = bytearray()

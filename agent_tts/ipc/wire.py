@@ -101,7 +101,7 @@ def to_json(message: object) -> bytes:
 
 
 _TAG_AUDIO, _TAG_CREDIT, _TAG_TEXT = 1, 2, 3
-# Of the messages that are JSON: the type of the body by its tag.
+# The tag of a message that is JSON tells the type of the body.
 _COMMANDS: dict[int, Any] = {
     17: Open[int, EngineOptions],
     18: Flush[int],

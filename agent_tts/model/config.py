@@ -123,7 +123,7 @@ class SpeakerConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GenerationConfig:
+class SamplingDefaults:
     """Sampling defaults of the checkpoint."""
 
     do_sample: bool = True
@@ -151,7 +151,7 @@ class ModelConfig:
     talker: TalkerConfig
     codec: CodecConfig
     speaker_encoder: SpeakerConfig | None  # None unless the type is base
-    generation: GenerationConfig
+    generation: SamplingDefaults
 
     @classmethod
     def read(cls, folder: Path) -> Self:
@@ -178,7 +178,7 @@ class ModelConfig:
             talker=_transformer(talker, TalkerConfig, code_predictor=_transformer(predictor, PredictorConfig)),
             codec=_transformer(tokenizer.section("decoder_config"), CodecConfig),
             speaker_encoder=speaker_encoder,
-            generation=JsonObject.load(folder, "generation_config.json").typed(GenerationConfig),
+            generation=JsonObject.load(folder, "generation_config.json").typed(SamplingDefaults),
         )
         config._check()
         return config

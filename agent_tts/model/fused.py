@@ -92,7 +92,7 @@ class FusedStep:
         return Frame(codes, spoke, finite, ended, begun.starved, begun.full)
 
 
-# For each of a layer's four products, `low_rank.add_low_rank` with the adapters of the rows.
+# It holds for each of a layer's four products `low_rank.add_low_rank` with the adapters of the rows.
 Adapted = Sequence[Callable[..., Hidden]]
 
 
@@ -209,7 +209,7 @@ class FusedTalker:
         ]
         self._norm = talker.norm
         self.heads = _heads(talker, model.config.talker.max_position_embeddings)
-        # By the number of positions, and whether several may belong to one row.
+        # They are kept by the number of positions, and by whether several may belong to one row.
         self._scratch: dict[tuple[int, bool], Scratch] = {}
 
     def step(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from agent_tts.model.config import GenerationConfig
+from agent_tts.model.config import SamplingDefaults
 
 NEVER = float("-inf")  # the logit of a code that must not be drawn
 
@@ -39,7 +39,7 @@ class SamplingParams:
     min_frames: int = 2  # the end of speech is not drawn before this many frames
 
     @classmethod
-    def of(cls, defaults: GenerationConfig, seed: int = 0) -> SamplingParams:
+    def of(cls, defaults: SamplingDefaults, seed: int = 0) -> SamplingParams:
         """The defaults of a checkpoint."""
         return cls(
             seed=seed,

@@ -32,7 +32,7 @@ SPREAD = 32  # channels of the detector at the rate of the samples
 PIECE = 125 * FRAME_SAMPLES  # samples, 10 s, that the detector takes at once: a long clip would take gigabytes
 
 
-class Level(NamedTuple):
+class WatermarkLevel(NamedTuple):
     """Between two rates: steps a frame and channels outside, towards the samples, and inside."""
 
     ratio: int
@@ -42,14 +42,14 @@ class Level(NamedTuple):
     inner: int
 
 
-def _levels(filters: int, ratios: Sequence[int]) -> list[Level]:
+def _levels(filters: int, ratios: Sequence[int]) -> list[WatermarkLevel]:
     """From the samples on."""
     rates = [FRAME_SAMPLES // factor for factor in accumulate(ratios, mul, initial=1)]
     widths = [filters << level for level in range(len(rates))]
-    return [Level(*each) for each in zip(ratios, rates[:-1], rates[1:], widths[:-1], widths[1:], strict=True)]
+    return [WatermarkLevel(*each) for each in zip(ratios, rates[:-1], rates[1:], widths[:-1], widths[1:], strict=True)]
 
 
-class Unit(nn.Module):
+class WatermarkUnit(nn.Module):
     """A residual unit: [B, C, T] -> [B, C, T]."""
 
     def __init__(self, channels: int, *, rate: int) -> None:
@@ -65,7 +65,7 @@ class Unit(nn.Module):
 class Downsample(nn.Module):
     """[B, C_in, T] -> [B, C_out, T / ratio]."""
 
-    def __init__(self, level: Level) -> None:
+    def __init__(self, level: WatermarkLevel) -> None:
         super().__init__()
         self.history = History(level.outer, level.ratio, level.fast)
         self.conv = nn.Conv1d(level.outer, level.inner, 2 * level.ratio, stride=level.ratio)
@@ -96,7 +96,7 @@ class Recurrence(nn.Module):
         return mixed
 
 
-class Encoder(nn.Module):
+class WatermarkEncoder(nn.Module):
     """Samples [B, 1, T] -> [B, dimension, T / 320]. `ratios`, from the samples on, multiply to a divisor of a frame."""
 
     def __init__(self, filters: int, ratios: Sequence[int], dimension: int) -> None:
@@ -105,7 +105,7 @@ class Encoder(nn.Module):
         self.enter = CausalConv(1, filters, 7, rate=FRAME_SAMPLES)
         self.down = nn.ModuleList()
         for level in self.levels:
-            self.down += [Unit(level.outer, rate=level.fast), Downsample(level)]
+            self.down += [WatermarkUnit(level.outer, rate=level.fast), Downsample(level)]
         inner = self.levels[-1]
         self.recurrence = Recurrence(inner.inner)
         self.leave = CausalConv(inner.inner, dimension, 7, rate=inner.slow)
@@ -128,7 +128,7 @@ class Encoder(nn.Module):
         return f"model.{number}.{rest if part == 'recurrence' else f'conv.{rest}'}"
 
 
-class Decoder(nn.Module):
+class WatermarkDecoder(nn.Module):
     """[B, dimension, T / 320] -> samples [B, 1, T]."""
 
     def __init__(self, filters: int, ratios: Sequence[int], dimension: int) -> None:
@@ -140,7 +140,7 @@ class Decoder(nn.Module):
         self.up = nn.ModuleList()
         for level in reversed(self.levels):
             upsample = CausalUpsample(level.inner, level.outer, 2 * level.ratio, level.ratio, rate=level.slow)
-            self.up += [upsample, Unit(level.outer, rate=level.fast)]
+            self.up += [upsample, WatermarkUnit(level.outer, rate=level.fast)]
         self.leave = CausalConv(filters, 1, 7, rate=FRAME_SAMPLES)
 
     def forward(self, x: Tensor, past: Past) -> Tensor:
@@ -167,8 +167,8 @@ class Watermark(Loadable):
 
     def __init__(self, filters: int = FILTERS, ratios: Sequence[int] = RATIOS, dimension: int = DIMENSION) -> None:
         super().__init__()
-        self.encoder = Encoder(filters, ratios, dimension)
-        self.decoder = Decoder(filters, ratios, dimension)
+        self.encoder = WatermarkEncoder(filters, ratios, dimension)
+        self.decoder = WatermarkDecoder(filters, ratios, dimension)
         self.bits = nn.Embedding(2 * BITS, dimension)
         self.message = 0
         self._histories = [module for module in self.modules() if isinstance(module, History) and module.size]
@@ -222,7 +222,7 @@ class Detector(Loadable):
 
     def __init__(self, filters: int = FILTERS, ratios: Sequence[int] = RATIOS, dimension: int = DIMENSION) -> None:
         super().__init__()
-        self.encoder = Encoder(filters, ratios, dimension)
+        self.encoder = WatermarkEncoder(filters, ratios, dimension)
         hop = math.prod(ratios)
         self.spread = nn.ConvTranspose1d(dimension, SPREAD, hop, stride=hop)
         self.score = nn.Conv1d(SPREAD, 2 + BITS, 1)

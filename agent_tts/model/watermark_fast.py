@@ -18,7 +18,7 @@ from agent_tts.model.codec_layers import CausalConv
 from agent_tts.model.config import FRAME_SAMPLES
 from agent_tts.model.kernels import codec as kernels
 from agent_tts.model.kernels.launch import launch, power_of_2
-from agent_tts.model.watermark import LSTM_LAYERS, Downsample, Recurrence, Unit, Watermark, pairs
+from agent_tts.model.watermark import LSTM_LAYERS, Downsample, Recurrence, Watermark, WatermarkUnit, pairs
 
 _SAMPLES = 16  # of a tap of the first convolution
 _UNITS = 16  # of an LSTM layer that one program computes
@@ -80,14 +80,14 @@ class PackedRecurrence:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PackedUnit:
+class PackedWatermarkUnit:
     """A residual unit, whose input, activated, is in a ring."""
 
     first: PackedConv
     second: PackedLinear
 
     @classmethod
-    def of(cls, unit: Unit) -> PackedUnit:
+    def of(cls, unit: WatermarkUnit) -> PackedWatermarkUnit:
         return cls(PackedConv.of(unit.first), PackedLinear.of_conv(unit.second))
 
     def __call__(self, x: Tensor, streams: Streams, rings: Rings, elu: PackedSnake, to: Tensor) -> None:
@@ -106,13 +106,13 @@ class FastWatermark:
         encoder, decoder = watermark.encoder, watermark.decoder
         self._elu = PackedSnake(torch.ones(_MOST_OUTPUTS, device=watermark.bits.weight.device), None)
         self._enter = _pack_enter(encoder.enter)
-        self._down = [(PackedUnit.of(unit), _pack_down(conv)) for unit, conv in pairs(encoder.down)]
+        self._down = [(PackedWatermarkUnit.of(unit), _pack_down(conv)) for unit, conv in pairs(encoder.down)]
         self._narrow = PackedConv.of(encoder.leave)
         self._narrow = replace(self._narrow, bias=self._narrow.bias + watermark.message_vector)
         self._encoded = PackedRecurrence(encoder.recurrence, self._narrow.rate)
         self._widen = PackedConv.of(decoder.enter)
         self._decoded = PackedRecurrence(decoder.recurrence, self._widen.rate)
-        self._up = [(PackedConv.of(conv), PackedUnit.of(unit)) for conv, unit in pairs(decoder.up)]
+        self._up = [(PackedConv.of(conv), PackedWatermarkUnit.of(unit)) for conv, unit in pairs(decoder.up)]
         self._leave = PackedConv.of(decoder.leave)
 
     @torch.inference_mode()

@@ -113,11 +113,11 @@ class Dictionaries:
             folder, "pronunciation dictionary", lambda name: _NAME.fullmatch(name) is not None, _read
         )
         self._limit = limit
-        # By the ids of versions, the oldest first.
+        # They are kept by the ids of versions, the oldest first.
         self._compiled: dict[tuple[str, ...], Lexicon] = {}
 
     @classmethod
-    def of(cls, settings: config.Dictionaries) -> Self:
+    def of(cls, settings: config.DictionarySettings) -> Self:
         """The dictionaries of these settings. Raises `SettingsError` if there is no absolute folder."""
         return cls(folder_of("dictionaries.folder", settings.folder, "dictionaries"), settings.limit)
 

@@ -63,7 +63,7 @@ class Node:
     supervisor: SupervisorClient | None = None
     # Signs files that a request wants signed; None without a certificate.
     signer: ManifestSigner | None = None
-    # In which connections, responses and API keys share the event loop.
+    # Connections, responses and API keys share the event loop in it.
     fair_queue: FairQueue = field(default_factory=FairQueue)
     # Open protocol sessions of all transports, and open WebRTC peers by session id. Each adds and removes itself.
     sessions: set[OpenSession] = field(default_factory=set)

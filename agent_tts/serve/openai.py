@@ -109,7 +109,7 @@ def voice_list(routing: Routing, *, clones: bool = False) -> VoiceList:
 
 ErrorKind = Literal["invalid_request_error", "authentication_error", "rate_limit_error", "server_error"]
 
-# By HTTP status, where the class of the status does not determine the type.
+# HTTP statuses whose class does not determine the type have it here.
 _KINDS: dict[int, ErrorKind] = {401: "authentication_error", 403: "authentication_error", 429: "rate_limit_error"}
 
 

@@ -101,7 +101,7 @@ class Lexicon:
             if len(latest) > MAX_ENTRIES:
                 raise ValueError(f"a lexicon has at most {MAX_ENTRIES} entries")
         self.entries = tuple(latest.values())
-        # By the text without capitals; the strictest first: "US" before "us".
+        # They are kept by the text without capitals; the strictest comes first: "US" before "us".
         self._found: dict[str, list[Entry]] = {}
         for entry in sorted(self.entries, key=_strictness, reverse=True):
             self._found.setdefault(_fold(entry.written), []).append(entry)

@@ -95,7 +95,7 @@ class TextFeed:
     ) -> None:
         self._reading = reading or Reading()
         self._directives = directives or Directives(("pause",))
-        # By its offset, what each `SOUND` of the units stands for. Bounded by the front's limit of characters.
+        # What each `SOUND` of the units stands for is kept by its offset. The front's limit of characters bounds it.
         self.sounds: dict[int, Say] = {}
         self._offset = 0  # of the next character in the raw text
         self._done: list[Unit | Directive] = []  # not yet taken

@@ -52,7 +52,7 @@ class Refusal(IntEnum):
     LIMITS = 7
 
 
-class Refused(Exception):
+class ClipRefused(Exception):
     """This clip is not decoded."""
 
     def __init__(self, refusal: Refusal) -> None:
@@ -61,7 +61,7 @@ class Refused(Exception):
 
 
 def container_format(clip: bytes) -> str:
-    """FFmpeg's name of the format that the first bytes show, the only one tried; raises `Refused` for any other."""
+    """FFmpeg's name of the format that the first bytes show, the only one tried; raises `ClipRefused` for any other."""
     if clip[:4] in (b"RIFF", b"RF64") and clip[8:12] == b"WAVE":
         return "wav"
     if clip[4:8] == b"ftyp":
@@ -72,11 +72,11 @@ def container_format(clip: bytes) -> str:
     # An MPEG audio frame: 11 bits set, the version, then a layer that is not 0 (0 is ADTS).
     if clip[:1] == b"\xff" and len(clip) > 1 and clip[1] & 0xE0 == 0xE0 and clip[1] & 0x06:
         return "mp3"
-    raise Refused(Refusal.FORMAT)
+    raise ClipRefused(Refusal.FORMAT)
 
 
 def samples(clip: bytes, max_s: float) -> Iterator[bytes]:
-    """The output, in pieces. Raises `Refused` for a clip that is not allowed; FFmpegError, ValueError: damaged."""
+    """The output, in pieces. Raises `ClipRefused` for a clip that is not allowed; FFmpegError, ValueError: damaged."""
     import av
     import numpy as np
     import soxr
@@ -88,10 +88,10 @@ def samples(clip: bytes, max_s: float) -> Iterator[bytes]:
         frames = decoded(container)
         first = next(frames, None)
         if first is None:
-            raise Refused(Refusal.DAMAGED)
+            raise ClipRefused(Refusal.DAMAGED)
         channels = first.layout.nb_channels
         if channels > MAX_CHANNELS or not MIN_RATE <= first.sample_rate <= MAX_RATE:
-            raise Refused(Refusal.TRACK)
+            raise ClipRefused(Refusal.TRACK)
         yield bytes([channels])
         # It refuses a later frame with another rate or layout.
         converter = av.AudioResampler(format="flt")
@@ -102,7 +102,7 @@ def samples(clip: bytes, max_s: float) -> Iterator[bytes]:
             for piece in converter.resample(frame):
                 room -= piece.samples
                 if room < 0:
-                    raise Refused(Refusal.TOO_LONG)
+                    raise ClipRefused(Refusal.TOO_LONG)
                 data = np.frombuffer(bytes(piece.planes[0]), np.float32, piece.samples * channels)
                 yield resampler.resample_chunk(data.reshape(-1, channels)).tobytes()
         yield resampler.resample_chunk(np.zeros((0, channels), np.float32), last=True).tobytes()
@@ -114,7 +114,7 @@ def decoded(container: InputContainer) -> Iterator[av.AudioFrame]:
 
     stream = next(iter(container.streams.audio), None)
     if stream is None or stream.codec_context.name not in CODECS:
-        raise Refused(Refusal.TRACK)
+        raise ClipRefused(Refusal.TRACK)
     stream.codec_context.thread_count = 1
     for packet in container.demux(stream):
         try:
@@ -153,7 +153,7 @@ def main() -> int:
         for piece in samples(clip, max_s):
             sys.stdout.buffer.write(piece)
         sys.stdout.buffer.flush()
-    except Refused as refused:
+    except ClipRefused as refused:
         return refused.refusal
     except MemoryError:
         return Refusal.LIMITS

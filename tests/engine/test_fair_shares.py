@@ -22,9 +22,9 @@ from agent_tts.messages import (
     Finished,
     Flush,
     Flushed,
+    OutOfText,
     RequestEvent,
     Started,
-    Starved,
     StepCommand,
     StepEvent,
 )
@@ -88,7 +88,7 @@ class Crowd:
                 elif request_id in self.ends:
                     outputs.append(Finished(request_id, "end"))
                 else:
-                    outputs.append(Starved(request_id))
+                    outputs.append(OutOfText(request_id))
             self.events += self.scheduler.update(outputs, [step], self.now, 0.0)
             for request in step.requests:
                 self.scheduler.grant_credit(request.id, 1)

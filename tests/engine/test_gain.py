@@ -13,7 +13,7 @@ from agent_tts.config.settings import Settings
 from agent_tts.directives import Prosody
 from agent_tts.engine.base import Engine
 from agent_tts.engine.espeak.engine import EspeakEngine
-from agent_tts.engine.gain import FULL_SCALE, KNEE, Leveler, Levels, Meter, integrated
+from agent_tts.engine.gain import FULL_SCALE, KNEE, Leveler, Levels, LoudnessMeter, integrated
 from agent_tts.engine.tone import ToneEngine
 from agent_tts.engine_info import SAMPLE_RATE
 from agent_tts.options import EngineOptions, NamedVoice, SpeechOptions
@@ -40,11 +40,11 @@ def noise(seconds: float, level: float, rate: int = SAMPLE_RATE) -> NDArray[np.i
 @pytest.mark.parametrize("rate", [22_050, 24_000])
 @pytest.mark.parametrize("cut", [1_000, 1_920, 50_000])
 def test_the_meter_agrees_with_the_reference(rate: int, cut: int) -> None:
-    meter, heard = Meter(rate), noise(10, 0.1, rate)
+    meter, heard = LoudnessMeter(rate), noise(10, 0.1, rate)
     blocks = [block for at in range(0, len(heard), cut) for block in meter.push(heard[at : at + cut] / FULL_SCALE)]
     assert integrated([block for block in blocks if block > 1e-7]) == pytest.approx(reference(heard, rate), abs=0.1)
     for hz in (40, 100, 997, 4_000, 9_000):
-        meter, t = Meter(rate), np.arange(4 * rate) / rate
+        meter, t = LoudnessMeter(rate), np.arange(4 * rate) / rate
         sine = (0.25 * FULL_SCALE * np.sin(2 * np.pi * hz * t)).astype(np.int16)
         assert integrated(meter.push(sine / FULL_SCALE)[5:]) == pytest.approx(reference(sine, rate), abs=0.1)
 

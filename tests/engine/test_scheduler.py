@@ -38,9 +38,9 @@ from agent_tts.messages import (
     Flush,
     Flushed,
     Open,
+    OutOfText,
     RequestEvent,
     Started,
-    Starved,
     StepCommand,
     StepEvent,
 )
@@ -259,7 +259,7 @@ def held(bench: Bench) -> None:
     assert told(bench.step(Audio(1, PCM))) == []
 
 
-@pytest.mark.parametrize("output", [Starved(1), Finished(1, "end"), Finished(1, "error", code="x", message="")])
+@pytest.mark.parametrize("output", [OutOfText(1), Finished(1, "end"), Finished(1, "error", code="x", message="")])
 def test_frames_that_are_held_come_before_what_ends_the_speech(output: StepEvent) -> None:
     bench = Bench()
     held(bench)
@@ -325,7 +325,7 @@ def test_short_frames_cost_the_credit_of_their_length() -> None:
             if isinstance(event, Audio):
                 bench.grant_credit(1, -(-len(event.payload) // FRAME_BYTES))
     assert made == 50
-    for event in bench.step(Starved(1)):
+    for event in bench.step(OutOfText(1)):
         if isinstance(event, Audio):
             bench.grant_credit(1, -(-len(event.payload) // FRAME_BYTES))
     assert bench.admission.requests[1].credit == 4
@@ -529,7 +529,7 @@ class TestNewcomers:
 def test_a_dry_slot_does_not_run_until_text_arrives() -> None:
     bench = Bench()
     bench.open(1, text="text")
-    bench.step(Starved(1))
+    bench.step(OutOfText(1))
     bench.step()
     assert bench.run == []
     bench.append(1, "more")
@@ -541,7 +541,7 @@ def test_a_dry_slot_without_text_starves() -> None:
     bench = Bench(text_idle_s=15.0)
     bench.open(1, text="text")
     bench.now = 3.0
-    bench.step(Starved(1))
+    bench.step(OutOfText(1))
     assert bench.next_step_at(4.0) == 18.0
     bench.now = 18.0
     assert finished(bench.step()) == [(1, "error", "starved")]
@@ -632,7 +632,7 @@ def test_busy_time_is_the_time_of_the_steps_of_a_request() -> None:
     bench.open(1, text="text")
     bench.step(Audio(1, PCM), step_s=0.002)
     bench.open(2)
-    bench.step(Starved(1), step_s=0.003)
+    bench.step(OutOfText(1), step_s=0.003)
     bench.step(step_s=0.5)
     bench.cancel(1)
     (done,) = [e for e in bench.step() if isinstance(e, Finished)]
@@ -813,7 +813,7 @@ class SchedulerMachine(RuleBasedStateMachine):
                 outputs.append(Audio(speaker, PCM))
                 self.made[speaker] += speaker in self.scheduler.admission.requests and speaker not in ended
             elif kind == "starved":
-                outputs.append(Starved(speaker))
+                outputs.append(OutOfText(speaker))
             ended |= {speaker} if kind in ("done", "failed") else set()
             if kind == "done":
                 outputs.append(Finished(speaker, "end"))

@@ -6,7 +6,7 @@ from loguru import logger
 from agent_tts.engine.slots import READ_CHARS, Opened, Point, SlotFeed, SlotTable
 from agent_tts.engine_info import FRAME_BYTES
 from agent_tts.errors import UnknownVoice
-from agent_tts.messages import Append, Audio, Cancel, End, Finished, Flush, Flushed, Open, Starved
+from agent_tts.messages import Append, Audio, Cancel, End, Finished, Flush, Flushed, Open, OutOfText
 from agent_tts.options import EngineOptions, NamedVoice
 from agent_tts.text.feed import Unit
 
@@ -76,13 +76,13 @@ def test_a_slot_with_unread_text_is_not_starved(feed: SlotFeed) -> None:
     assert not feed.read(0.0)
     assert feed.hand_out() == []
     assert not feed.read(0.0)
-    assert feed.hand_out() == [Starved(9)]
+    assert feed.hand_out() == [OutOfText(9)]
 
 
 def test_a_partial_frame_waits_for_the_rest(feed: SlotFeed) -> None:
     feed.write(b"ab" * 100)
     assert (feed.ready, feed.samples) == (0, 100)
-    assert feed.hand_out() == [Starved(9)]
+    assert feed.hand_out() == [OutOfText(9)]
     feed.write(b"ab" * (FRAME_BYTES // 2))
     assert feed.hand_out() == [Audio(9, b"ab" * (FRAME_BYTES // 2))]
     assert feed.samples == 100 + FRAME_BYTES // 2

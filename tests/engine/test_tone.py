@@ -15,7 +15,7 @@ from agent_tts.config.settings import Settings, Tone
 from agent_tts.directives import Pause
 from agent_tts.engine.tone import ALIASES, ToneEngine
 from agent_tts.engine_info import FRAME_BYTES, SAMPLE_RATE
-from agent_tts.messages import Audio, Cancel, Finished, Flushed, Starved
+from agent_tts.messages import Audio, Cancel, Finished, Flushed, OutOfText
 from agent_tts.options import EngineOptions, SpeechOptions
 from agent_tts.voices import OPENAI_VOICES, QWEN_VOICES
 from tests.engine.driver import FLUSH, Script, appended, assert_well_formed, routed, speak, speak_all, start_of
@@ -125,7 +125,7 @@ def test_each_flush_is_answered_even_without_text(engine: ToneEngine) -> None:
 
 def test_a_dry_slot_keeps_a_partial_frame_until_more_text_arrives(engine: ToneEngine) -> None:
     options = EngineOptions(clean=False)
-    assert engine.step([start_of(0, options), *appended(0, "a ")], {0}) == [Starved(0)]
+    assert engine.step([start_of(0, options), *appended(0, "a ")], {0}) == [OutOfText(0)]
     (frame, done) = engine.step([*appended(0, "", last=True)], {0})
     assert isinstance(frame, Audio)
     assert len(frame.payload) == 2 * 60 * 24

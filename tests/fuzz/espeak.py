@@ -28,7 +28,7 @@ from pathlib import Path
 from rich.progress import Progress
 
 from agent_tts.engine.espeak import engine, scripts, workers
-from agent_tts.engine.espeak.library import Deadly, Delivery, EspeakError, Language, languages
+from agent_tts.engine.espeak.library import Deadly, Delivery, EspeakError, EspeakLanguage, languages
 from agent_tts.engine.espeak.voices import VARIANTS
 from agent_tts.engine.espeak.workers import EspeakWorkers, Job
 from agent_tts.options import EngineOptions
@@ -100,7 +100,7 @@ def jobs(text: str, how: Delivery, most: int | None, *, raw: bool) -> Iterator[J
             yield Job(part.text, part_how, pause=True, most=most)
 
 
-def delivery(chance: random.Random, language: Language) -> Delivery:
+def delivery(chance: random.Random, language: EspeakLanguage) -> Delivery:
     """Any voice that a client can ask for."""
     options = EngineOptions(speed=chance.choice((0.25, 0.5, 1, 4, 4, 4)), pitch=chance.choice((0.5, 0.8, 1, 1.5, 2)))
     return engine.delivery(language, chance.choice((None, *VARIANTS)), options)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from agent_tts.model.config import GenerationConfig
+from agent_tts.model.config import SamplingDefaults
 from agent_tts.model.sampling import SamplingParams, SamplingRows, Warp, draw, forbid, penalise, uniform, warp
 from tests.examples import examples
 
@@ -192,8 +192,8 @@ class TestSampling:
             replace(SamplingParams(), **{name: value})
 
     def test_defaults_come_from_the_checkpoint(self) -> None:
-        assert SamplingParams.of(GenerationConfig()) == SamplingParams()
-        asked = GenerationConfig(temperature=0.5, top_k=9, top_p=0.8, repetition_penalty=1.2)
+        assert SamplingParams.of(SamplingDefaults()) == SamplingParams()
+        asked = SamplingDefaults(temperature=0.5, top_k=9, top_p=0.8, repetition_penalty=1.2)
         found = SamplingParams.of(
             replace(asked, subtalker_temperature=0.4, subtalker_top_k=8, subtalker_top_p=0.7), seed=3
         )

@@ -53,7 +53,8 @@ class Mutant:
 
 
 def _text(tree: Any) -> str:
-    return cst.Module([tree]).code
+    code: str = cst.Module([tree]).code
+    return code
 
 
 def functions(source: str) -> dict[tuple[str, int], CodeType]:

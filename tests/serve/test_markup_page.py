@@ -16,7 +16,7 @@ from agent_tts.engine import tone
 from agent_tts.engine.espeak import engine as espeak
 from agent_tts.engine.qwen3.model import Qwen3Model
 from agent_tts.text.directives import ABILITIES
-from agent_tts.text.markup import Item, Mark, MarkupReader
+from agent_tts.text.markup import Item, MarkTag, MarkupReader
 from tests.support import running_node
 
 PAGE = Path("web/docs/markup.md").read_text()
@@ -45,7 +45,7 @@ def clean(items: list[Item]) -> str:
     return "".join(item if isinstance(item, str) else item.text for item in items if isinstance(item, str | Say))
 
 
-def ability(item: Directive | Mark) -> str:
+def ability(item: Directive | MarkTag) -> str:
     """The first column of the page's first table."""
     match item:
         case Pause():
@@ -54,7 +54,7 @@ def ability(item: Directive | Mark) -> str:
             return "style"
         case Language():
             return "language"
-        case Mark():
+        case MarkTag():
             return "mark"
         case Say(ipa=ipa):
             return "alias" if ipa is None else "ipa"

@@ -1,4 +1,7 @@
-"""A node with two Qwen3-TTS engines: both speak voices that are added to the library."""
+"""A node with two Qwen3-TTS engines: both speak voices that are added to the library.
+
+A voice travels with its request: `test_qwen3_node.py` has one engine, `tests/fault/test_several_engines.py` several.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from tests.serve.test_qwen3_node import same
 from tests.support import RunningNode, running_node, until
 from tests.wire import wire
 
-pytestmark = pytest.mark.node
+pytestmark = [pytest.mark.node, pytest.mark.slow]
 
 __all__ = ["checkpoint", "ending"]  # fixtures
 
@@ -42,7 +45,7 @@ async def test_a_voice_that_is_added_or_replaced_is_spoken_by_every_engine(endin
     qwen3 = {"models": models, "device": "cpu, cpu", "dtype": "float32", "max_model_len": 256}
     values = {"engine": "qwen3", "slots": 2, "qwen3": qwen3, "voices": {"folder": str(tmp_path / "voices")}}
     close = {"Connection": "close"}
-    async with running_node(**values) as node, httpx.AsyncClient(base_url=node.url, headers=close, timeout=60) as http:
+    async with running_node(**values) as node, httpx.AsyncClient(base_url=node.url, headers=close, timeout=120) as http:
         await until(lambda: all(engine.ready for engine in node.node.service.engines), 60)
         size = node.node.service.routing.info.models[0].vector_size or 0
         heard = []

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from agent_tts.errors import InvalidRequest
-from agent_tts.voices.decode_child import Refusal, Refused, container_format
+from agent_tts.voices.decode_child import ClipRefused, Refusal, container_format
 from agent_tts.voices.enroll import LOUDEST, decode
 from tests.support import dominant_hz, until
 from tests.voices import clips
@@ -64,7 +64,7 @@ async def test_the_format_is_read_from_the_bytes_not_the_name() -> None:
     assert container_format(good("mp3")[:100]) == "mp3"
     assert container_format(b"\xff\xfb\x90\x00") == "mp3"
     for stranger in (b"", b"\xff", b"\xff\xf1\x50\x80", b"#EXTM3U", b"RIFF\0\0\0\0AVI ", b"wvpk"):
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(ClipRefused) as refused:
             container_format(stranger)
         assert refused.value.refusal is Refusal.FORMAT
 

@@ -14,19 +14,19 @@ from typing import Any
 
 from agent_tts.agent.realtime.shapes import (
     OPENAI_VOICES,
-    Append,
-    AudioFormat,
+    AppendedAudio,
     CreateItem,
     Event,
     ItemId,
     ItemReference,
     NewItem,
     RealtimeError,
+    RealtimeFormat,
     ResponseExtras,
     SemanticVad,
     ServerVad,
-    Session,
-    Settings,
+    SessionSettings,
+    SharedSettings,
     Truncate,
     as_error,
     audio_chars,
@@ -56,7 +56,7 @@ class Hear:
     """More audio of the user."""
 
     audio: bytes
-    format: AudioFormat
+    format: RealtimeFormat
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class Detect:
 class Answer:
     """Have the language model answer, and speak the answer if `settings.speaks`."""
 
-    settings: Settings
+    settings: SharedSettings
     instructions: str  # the system prompt
     messages: list[dict[str, Any]]  # of chat completions
 
@@ -140,7 +140,7 @@ class Response:
     """An answer that is being made."""
 
     id: str
-    settings: Settings
+    settings: SharedSettings
     extras: ResponseExtras
     input: list[Item] | None  # None: the conversation
     output: list[Item] = field(default_factory=list)
@@ -163,7 +163,7 @@ class Conversation:
 
     def __init__(
         self,
-        session: Session,
+        session: SessionSettings,
         check_voice: Callable[[str], object],
         deaf: str | None,
         make_id: Callable[[str], str],
@@ -229,7 +229,7 @@ class Conversation:
             case "session.update":
                 self._update(message.get("session"))
             case "input_audio_buffer.append":
-                self._append(checked(Append, message).audio)
+                self._append(checked(AppendedAudio, message).audio)
             case "input_audio_buffer.commit":
                 self._commit()
             case "input_audio_buffer.clear":
@@ -258,14 +258,14 @@ class Conversation:
     def _update(self, given: object) -> None:
         if not isinstance(given, dict):
             raise RealtimeError("missing_required_parameter", "session: an object is needed", "session")
-        session: Session = merged(self.session, from_beta(given), "session")
+        session: SessionSettings = merged(self.session, from_beta(given), "session")
         self._check(session, "session")
         # The model is that of the connection, if it names one.
         self.session = session.model_copy(update={"model": self.session.model or session.model})
         self._detect()
         self._tell("session.updated", session=self._described())
 
-    def _check(self, settings: Settings, place: str) -> None:
+    def _check(self, settings: SharedSettings, place: str) -> None:
         voice = settings.audio.output.voice
         if voice is None:
             return
@@ -501,7 +501,7 @@ class Conversation:
         if isinstance(given.get("input"), list):
             given["input"] = [item_from_beta(item) if isinstance(item, dict) else item for item in given["input"]]
         extras: ResponseExtras = checked(ResponseExtras, {k: v for k, v in given.items() if v is not None}, "response")
-        settings: Settings = merged(self.session, given, "response")
+        settings: SharedSettings = merged(self.session, given, "response")
         self._check(settings, "response")
         items = None if extras.input is None else list(self._input(extras.input))
         heard = [item for item in items or () if item.heard is not None]
@@ -518,7 +518,7 @@ class Conversation:
             else:
                 yield self._made(item, "response.input")
 
-    def _respond(self, settings: Settings, extras: ResponseExtras, items: list[Item] | None) -> None:
+    def _respond(self, settings: SharedSettings, extras: ResponseExtras, items: list[Item] | None) -> None:
         self._is_asked = self._is_asked and extras.conversation == "none"
         self.response = Response(self._make_id("resp"), settings, extras, items)
         self._tell("response.created", response=self._summary(self.response, "in_progress"))

@@ -15,7 +15,7 @@ from pipecat.audio.vad.vad_analyzer import VADParams, VADState
 
 from agent_tts.agent.call import IN_RATE
 from agent_tts.agent.realtime.conversation import Detection
-from agent_tts.agent.realtime.shapes import AudioFormat, SemanticVad
+from agent_tts.agent.realtime.shapes import RealtimeFormat, SemanticVad
 from agent_tts.config.settings import Agent
 from agent_tts.speech.audio.pcm import g711_samples
 
@@ -29,7 +29,7 @@ PATIENCE_S = {"low": 8.0, "medium": 4.0, "auto": 4.0, "high": 2.0}
 class Resampler:
     """Turns audio of a format into pcm_s16le at `IN_RATE`, piece by piece."""
 
-    def __init__(self, form: AudioFormat) -> None:
+    def __init__(self, form: RealtimeFormat) -> None:
         self._form = form
         self._stream = soxr.ResampleStream(form.hz, IN_RATE, 1, dtype="int16", quality="MQ")
         self._rest = b""  # half of a sample
@@ -51,7 +51,7 @@ class Ear:
 
     def __init__(self, settings: Agent) -> None:
         self._settings = settings
-        self._resampler: tuple[AudioFormat, Resampler] | None = None
+        self._resampler: tuple[RealtimeFormat, Resampler] | None = None
         # Audio at `IN_RATE`: not watched yet, less than a window; and since the last turn.
         self._unseen = bytearray()
         self._kept = bytearray()
@@ -76,7 +76,7 @@ class Ear:
         self._is_voiced = self._in_turn = False
         await self._close_complete()
 
-    async def hear(self, audio: bytes, form: AudioFormat) -> AsyncIterator[tuple[bool, float]]:
+    async def hear(self, audio: bytes, form: RealtimeFormat) -> AsyncIterator[tuple[bool, float]]:
         """Take audio. Yields (whether a turn starts or ends, ms of the session) where one does.
 
         Between two of them the caller may `take` what was heard.

@@ -49,7 +49,7 @@ from agent_tts.agent.realtime.conversation import (
     Stop,
 )
 from agent_tts.agent.realtime.ear import Ear, Resampler
-from agent_tts.agent.realtime.shapes import OPENAI_VOICES, Session, Settings, Tool
+from agent_tts.agent.realtime.shapes import OPENAI_VOICES, SessionSettings, SharedSettings, Tool
 from agent_tts.agent.turns import Turns
 from agent_tts.engine_info import SAMPLE_RATE
 from agent_tts.errors import SlowConsumer, SpeechError, UnknownVoice
@@ -141,7 +141,7 @@ class _OfAnswer(FrameProcessor):
         return self._is_wanted()
 
 
-class Writes(_OfAnswer):
+class WritesAnswer(_OfAnswer):
     """Its place: after the language model. Takes function calls, and answers that are not spoken."""
 
     async def _take(self, frame: Frame) -> bool:
@@ -203,7 +203,7 @@ class RealtimeSession:
         self._flow = Flow(node.fair_queue.share(client.key_id))
         self.transport = Transport(self)
         self._asks = self.transport.input()
-        start = Session(instructions=agent.llm.instructions, model=websocket.query_params.get("model"))
+        start = SessionSettings(instructions=agent.llm.instructions, model=websocket.query_params.get("model"))
         self.conversation = Conversation(start, self._check_voice, deaf, _new_id, beta=beta)
         self._ear = Ear(agent)
         # Turns whose words are to be recognised: item and audio at 16 kHz; at most `MAX_PENDING`.
@@ -228,7 +228,7 @@ class RealtimeSession:
     async def serve(self, call: Call) -> None:
         """Converse until either side ends it. Cancelling it ends the conversation."""
         self.turns = call.turns
-        parts = [self._asks, call.stt, call.llm, Writes(self), call.tts, self.transport.output()]
+        parts = [self._asks, call.stt, call.llm, WritesAnswer(self), call.tts, self.transport.output()]
         pipeline = Pipeline([part for part in parts if part is not None])
         self.conversation.begin()
         work = {"reader": self._read(), "writer": self._write()}
@@ -375,7 +375,7 @@ class RealtimeSession:
         self.changed()
         await self._obey_all()
 
-    async def _set(self, settings: Settings, instructions: str) -> None:
+    async def _set(self, settings: SharedSettings, instructions: str) -> None:
         """Tell the models what of this answer is not as in the last."""
         agent, output = self._node.settings.agent, settings.audio.output
         voice = output.voice or agent.voice
@@ -417,7 +417,7 @@ class RealtimeSession:
             await self._settle()
 
 
-def _context(settings: Settings, messages: list[dict[str, Any]]) -> LLMContext:
+def _context(settings: SharedSettings, messages: list[dict[str, Any]]) -> LLMContext:
     """What the language model is asked."""
     context = LLMContext(list(messages))
     if settings.tools:

@@ -48,14 +48,14 @@ class Shape(BaseModel):
     model_config = ConfigDict(frozen=True, strict=True, allow_inf_nan=False)
 
 
-class AudioFormat(Shape):
+class RealtimeFormat(Shape):
     """pcm_s16le at 24 kHz, or G.711 at 8 kHz, mono."""
 
     type: Literal["audio/pcm", "audio/pcmu", "audio/pcma"] = "audio/pcm"
     rate: int | None = None
 
     @model_validator(mode="after")
-    def _has_one_rate(self) -> AudioFormat:
+    def _has_one_rate(self) -> RealtimeFormat:
         if self.rate not in (None, self.hz):
             raise ValueError(f"{self.type} has a rate of {self.hz}")
         return self
@@ -108,7 +108,7 @@ class SemanticVad(Shape):
 
 
 class AudioIn(Shape):
-    format: AudioFormat = AudioFormat()
+    format: RealtimeFormat = RealtimeFormat()
     transcription: Transcription | None = None
     turn_detection: Annotated[ServerVad | SemanticVad, Field(discriminator="type")] | None = ServerVad(
         type="server_vad"
@@ -116,7 +116,7 @@ class AudioIn(Shape):
 
 
 class AudioOut(Shape):
-    format: AudioFormat = AudioFormat()
+    format: RealtimeFormat = RealtimeFormat()
     voice: str | None = Field(None, max_length=200)
     speed: float = Field(1.0, ge=0.25, le=4)
 
@@ -126,7 +126,7 @@ class AudioOut(Shape):
         return voice["id"] if isinstance(voice, dict) and isinstance(voice.get("id"), str) else voice
 
 
-class Audio(Shape):
+class AudioSettings(Shape):
     input: AudioIn = AudioIn()
     output: AudioOut = AudioOut()
 
@@ -138,7 +138,7 @@ class Tool(Shape):
     parameters: dict[str, Any] = {}
 
 
-class Settings(Shape):
+class SharedSettings(Shape):
     """What a session and a response share; a response's fields go before those of its session."""
 
     output_modalities: list[Literal["text", "audio"]] = Field(["audio"], min_length=1, max_length=2)
@@ -146,14 +146,14 @@ class Settings(Shape):
     tools: list[Tool] = Field([], max_length=128)
     tool_choice: Literal["auto", "none", "required"] | dict[str, Any] = "auto"
     max_output_tokens: Annotated[int, Field(ge=1)] | Literal["inf"] = "inf"
-    audio: Audio = Audio()
+    audio: AudioSettings = AudioSettings()
 
     @property
     def speaks(self) -> bool:
         return "audio" in self.output_modalities
 
 
-class Session(Settings):
+class SessionSettings(SharedSettings):
     type: Literal["realtime"] = "realtime"
     model: str | None = None
 
@@ -207,7 +207,7 @@ class Truncate(ItemId):
     audio_end_ms: int = Field(ge=0)
 
 
-class Append(Shape):
+class AppendedAudio(Shape):
     audio: str
 
 
@@ -229,7 +229,7 @@ _NULLABLE = frozenset({"turn_detection", "transcription"})
 _MERGED = frozenset({"audio", "input", "output"})
 
 
-def merged(settings: Settings, given: Mapping[str, Any], field: str) -> Any:
+def merged(settings: SharedSettings, given: Mapping[str, Any], field: str) -> Any:
     """The settings with the fields that are given. Raises `RealtimeError`."""
     return checked(type(settings), _merge(settings.model_dump(), given), field)
 

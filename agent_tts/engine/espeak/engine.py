@@ -23,7 +23,7 @@ from agent_tts.engine.espeak.library import (
     RATE_NORMAL,
     Deadly,
     Delivery,
-    Language,
+    EspeakLanguage,
     NoPhonemes,
     TooLong,
 )
@@ -121,7 +121,7 @@ class EspeakEngine(Engine):
 
 
 def delivery(
-    language: Language, variant: str | None, options: EngineOptions, prosody: Prosody | None = None
+    language: EspeakLanguage, variant: str | None, options: EngineOptions, prosody: Prosody | None = None
 ) -> Delivery:
     """How a request is spoken, and a part of it with its own `prosody`."""
     speed, its_pitch = options.speed, options.pitch
@@ -150,7 +150,7 @@ class _EspeakRequest:
         voices: EspeakVoices,
         feed: SlotFeed,
         options: EngineOptions,
-        language: Language,
+        language: EspeakLanguage,
         variant: str | None,
         leveler: Leveler | None,
     ) -> None:
@@ -170,7 +170,7 @@ class _EspeakRequest:
         # Whether it speaks as fast as it can.
         self._unpaced = options.lead_ms is None
         # One resampler for all clauses, so that they join without a seam; a flush or a pause starts another.
-        self._resampler = Resampler(workers.sample_rate, SAMPLE_RATE)
+        self._resampler = ClauseResampler(workers.sample_rate, SAMPLE_RATE)
         # Where the resampler started, in output samples, and what it has been fed, in samples of espeak-ng.
         self._origin = self._fed = 0
         # Whether anything but silence has been spoken.
@@ -208,7 +208,7 @@ class _EspeakRequest:
             else:
                 self.feed.write(self._resampler.push(NO_SAMPLES, last=True))
                 self.feed.mark(item)
-                self._resampler = Resampler(self._workers.sample_rate, SAMPLE_RATE)
+                self._resampler = ClauseResampler(self._workers.sample_rate, SAMPLE_RATE)
                 self._origin, self._fed = self.feed.samples, 0
         return told
 
@@ -275,11 +275,11 @@ class _EspeakRequest:
         return [Words(self.feed.id, words)] if words else []
 
 
-class Resampler:
+class ClauseResampler:
     """Resamples clauses from `source` to `target` Hz as one sound, however it is cut. It holds back 42 ms at most."""
 
     def __init__(self, source: int, target: int) -> None:
-        # In float32, because soxr dithers int16: equal texts would not have equal samples.
+        # It is float32, because soxr dithers int16: equal texts would not have equal samples.
         self._stream = soxr.ResampleStream(source, target, 1, "float32", "HQ")
 
     def push(self, samples: NDArray[np.int16] | NDArray[np.float32], *, last: bool = False) -> bytes:

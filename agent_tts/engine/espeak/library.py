@@ -36,7 +36,7 @@ class Deadly(EspeakError):
 
 
 @dataclass(frozen=True, slots=True)
-class Language:
+class EspeakLanguage:
     """A language file of espeak-ng."""
 
     code: str  # its first code, lower case
@@ -49,12 +49,12 @@ class Language:
 class Delivery:
     """How a text is spoken."""
 
-    language: Language
+    language: EspeakLanguage
     variant: str | None
     rate: int = RATE_NORMAL  # words a minute, RATE_MIN .. RATE_MAX
     # Where the lowest tones are, 0 .. PITCH_MAX; PITCH_NORMAL is the voice's own, PITCH_MAX an octave higher.
     pitch: int = PITCH_NORMAL
-    # From the lowest tones to the highest, 0 .. PITCH_MAX; linear, PITCH_NORMAL is the voice's own.
+    # It goes from the lowest tones to the highest, 0 .. PITCH_MAX; it is linear, PITCH_NORMAL is the voice's own.
     pitch_range: int = PITCH_NORMAL
     stretch: float = 1.0  # speed beyond what the rate can do
 
@@ -90,7 +90,7 @@ def data_path() -> Path:
 
 
 @lru_cache(maxsize=1)
-def languages() -> tuple[Language, ...]:
+def languages() -> tuple[EspeakLanguage, ...]:
     """All languages whose dictionary is installed; of two with the same code, the plain one is first."""
     found = [_language(path) for path in (data_path() / "lang").rglob("*") if path.is_file()]
     return tuple(sorted((language for language in found if language is not None), key=lambda each: each.path))
@@ -102,7 +102,7 @@ def variants() -> frozenset[str]:
     return frozenset(path.name for path in (data_path() / "voices" / "!v").iterdir() if path.is_file())
 
 
-def _language(path: Path) -> Language | None:
+def _language(path: Path) -> EspeakLanguage | None:
     attributes = [line.split(maxsplit=1) for line in path.read_text("utf-8").splitlines()]
     pairs = [(key, value.strip()) for key, value in (each for each in attributes if len(each) == 2)]
     codes = [value.lower().split() for key, value in pairs if key == "language"]
@@ -112,7 +112,7 @@ def _language(path: Path) -> Language | None:
     if not (data_path() / f"{dictionary}_dict").is_file():
         return None
     ranked = tuple((code[0], int(code[1]) if len(code) > 1 else 5) for code in codes)
-    return Language(
+    return EspeakLanguage(
         first, ranked, names[0].partition("//")[0].strip(), path.relative_to(data_path() / "lang").as_posix()
     )
 

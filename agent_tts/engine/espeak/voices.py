@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from agent_tts.engine.espeak import library as espeak_lib
-from agent_tts.engine.espeak.library import Language
+from agent_tts.engine.espeak.library import EspeakLanguage
 from agent_tts.engine_info import Voice
 from agent_tts.errors import SettingsError
 from agent_tts.options import NamedVoice, ResolvedVoice
@@ -61,7 +61,7 @@ class EspeakVoices:
     """
 
     def __init__(self, default: str) -> None:
-        self._by_code: dict[str, Language] = {}
+        self._by_code: dict[str, EspeakLanguage] = {}
         for language in espeak_lib.languages():
             self._by_code.setdefault(language.code, language)
         self._variants = tuple(name for name in VARIANTS if name in espeak_lib.variants())
@@ -82,13 +82,13 @@ class EspeakVoices:
             *(Voice(each.code, (each.code,), each.name) for each in others if each is not own),
         )
 
-    def resolve(self, voice: ResolvedVoice | None, language: str) -> tuple[Language, str | None]:
+    def resolve(self, voice: ResolvedVoice | None, language: str) -> tuple[EspeakLanguage, str | None]:
         """The language file and the variant to speak with. No voice is the default one; "auto" is the voice's own."""
         name = voice.name if isinstance(voice, NamedVoice) else self._default
         base, _, variant = name.partition("+")
         return self._by_code[base if language == "auto" else language], variant or None
 
-    def language(self, code: str) -> Language:
+    def language(self, code: str) -> EspeakLanguage:
         """The language file of a code, or the default voice's where it is not installed."""
         return self._by_code.get(code) or self._by_code[self._default.partition("+")[0]]
 

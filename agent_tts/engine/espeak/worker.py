@@ -73,7 +73,7 @@ _SynthCallback = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_short), 
 _NO_AUDIO = _SynthCallback(lambda *_: 1)
 
 
-class Refused(Exception):
+class EspeakRefused(Exception):
     """espeak-ng refused a call."""
 
 
@@ -85,7 +85,7 @@ class Library:
     before every synthesis: the output depends on the arguments alone.
 
     Raises:
-        OSError, Refused: it cannot be loaded or initialised.
+        OSError, EspeakRefused: it cannot be loaded or initialised.
     """
 
     def __init__(self, library: str, data: str) -> None:
@@ -93,7 +93,7 @@ class Library:
         self._data = data
         self.sample_rate: int = self._lib.espeak_Initialize(_OUTPUT_SYNCHRONOUS, 0, os.fsencode(data), _DONT_EXIT)
         if self.sample_rate <= 0:
-            raise Refused("espeak-ng cannot be initialised")
+            raise EspeakRefused("espeak-ng cannot be initialised")
         # The composed voice, a nameless file that vanishes with the process; the library reads it by its descriptor.
         self._voice_file = _nameless_file()
         self._voice_text = lru_cache(maxsize=64)(self._compose)
@@ -125,7 +125,7 @@ class Library:
                 _check(self._lib.espeak_SetParameter(parameter, value, 0))
             _check(self._lib.espeak_ng_SetRandSeed(ctypes.c_long(1)))
             spoken = self._speak(*with_phonemes, pause, most)
-        except (Refused, OSError) as error:
+        except (EspeakRefused, OSError) as error:
             return _reply(REFUSED, 0, f"{type(error).__name__}: {error}".encode())
         if spoken is None:
             return _reply(TOO_LONG)
@@ -385,7 +385,7 @@ def _events(events: ctypes._Pointer[_Event]) -> Iterator[_Event]:
 
 def _check(status: int) -> None:
     if status != 0:
-        raise Refused(f"espeak-ng status {status:#x}")
+        raise EspeakRefused(f"espeak-ng status {status:#x}")
 
 
 def _isolate(parent: int) -> None:

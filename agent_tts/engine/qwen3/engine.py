@@ -21,7 +21,7 @@ from agent_tts.engine.gain import Levels
 from agent_tts.engine.qwen3.graphs import LaunchedStep
 from agent_tts.engine.qwen3.model import Qwen3Model, create_models
 from agent_tts.engine.qwen3.row import Row, Waiting
-from agent_tts.engine.qwen3.runaway import Paces, RunawayDetector, Verdict
+from agent_tts.engine.qwen3.runaway import FramePaces, FrameVerdict, RunawayDetector
 from agent_tts.engine.qwen3.runner import LoadedVoice
 from agent_tts.engine.qwen3.segment_feed import Segment
 from agent_tts.engine.qwen3.voices import ModelVoice, Qwen3Voices, speakers_of
@@ -76,7 +76,7 @@ class Qwen3Engine(Engine):
         self._slots = SlotTable(slots, self._make, self._release)
         # The last frames of the row of every slot, whichever model it belongs to.
         self._runaway = RunawayDetector(slots)
-        self._paces = Paces()
+        self._paces = FramePaces()
         self._levels = Levels()
         # Loads models on first use and prepares clones, one after the other, while the others speak.
         self._loader = ThreadPoolExecutor(1, "qwen3 loader", Device.of(self._models[0].device).use)
@@ -179,13 +179,13 @@ class Qwen3Engine(Engine):
             index = [index for index, _ in heard]
             slots = [row.feed.slot for _, row in heard]
             verdicts = self._runaway.see(slots, result.codes[index], result.pcm[index])
-            ordinary = result.finite[index] & ~result.ended[index] & (verdicts == Verdict.GOOD)
+            ordinary = result.finite[index] & ~result.ended[index] & (verdicts == FrameVerdict.GOOD)
             for (at, row), is_ordinary, verdict in zip(heard, ordinary.tolist(), verdicts.tolist(), strict=True):
                 plain = row.outlet is None and row.said is None and row.leveler is None
                 if is_ordinary and row.in_speech and plain:
                     new.append(Audio(row.feed.id, result.pcm[at].tobytes()))
                 else:
-                    new += self._slots.guard(row, partial(row.collect, result, at, Verdict(verdict)))
+                    new += self._slots.guard(row, partial(row.collect, result, at, FrameVerdict(verdict)))
         if step and self._overlaps:
             self._timer.done(time.perf_counter(), waited=waited)
         return new
@@ -296,7 +296,7 @@ class _Frames:
     model: Qwen3Model
     rows: list[tuple[Row, Segment]]  # in the order of the launch, each with its segment
     launched: LaunchedStep
-    # In seconds of `perf_counter`.
+    # Both are in seconds of `perf_counter`.
     began: float
     launching: float
     launched_at: float
@@ -319,7 +319,7 @@ class StepTimer:
     def __init__(self) -> None:
         # Kind of step -> how long it takes.
         self._took: dict[Hashable, float] = {}
-        # From the begin of a step to its launch, on the host.
+        # This is the time from the begin of a step to its launch, on the host.
         self._preparation_s = 0.0
         # Kind and begin of each step under way, oldest first.
         self._under_way: list[tuple[Hashable, float]] = []

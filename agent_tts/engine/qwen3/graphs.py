@@ -142,7 +142,7 @@ class FrameGraphs:
         self._sizes = sizes or batch_sizes(rows, device)
         most = self._sizes[-1]
         self._padding_row = rows
-        # With streams int64[most], the rows of the step; otherwise bool[rows], a mask of those that run.
+        # It is int64[most], the rows of the step, with streams; otherwise bool[rows], a mask of those that run.
         self._who = torch.zeros(most, dtype=torch.int64 if self._queues else torch.bool, device=device)
         self._all = torch.ones(most, dtype=torch.bool, device=device)
         # Pinned memory of the host, used in turns. None without streams.

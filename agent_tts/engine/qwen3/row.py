@@ -26,9 +26,9 @@ from agent_tts.engine.qwen3.runaway import (
     LEAST_FRAMES_PER_TOKEN,
     MOST_HELD,
     SHORT,
-    Paces,
+    FramePaces,
+    FrameVerdict,
     RunawayDetector,
-    Verdict,
     nominal_frames,
     spelled_frames,
 )
@@ -38,7 +38,7 @@ from agent_tts.engine.qwen3.voices import ModelVoice
 from agent_tts.engine.slots import Opened
 from agent_tts.engine_info import FRAME_BYTES, FRAME_MS, SAMPLE_RATE
 from agent_tts.errors import InvalidRequest, Unsupported, UnsupportedLanguage
-from agent_tts.messages import Audio, CutReason, Finished, Flushed, Starved, StepEvent
+from agent_tts.messages import Audio, CutReason, Finished, Flushed, OutOfText, StepEvent
 from agent_tts.model.prompt import Prompt, Reference, build_prompt, text_needed
 from agent_tts.model.sampling import SamplingParams
 from agent_tts.options import AnyVoice, DesignedVoice, EngineOptions
@@ -59,10 +59,10 @@ RESTS_AHEAD = MAX_PAUSE_MS // FRAME_MS
 FADE_SAMPLES = 120  # 5 ms, where speech is cut
 QUIET_PEAK = 328  # of int16: -40 dB; between words
 
-CUTS: dict[Verdict, CutReason] = {
-    Verdict.LOOP: "loop",
-    Verdict.SILENCE: "silence",
-    Verdict.OVERRUN: "overrun",
+CUTS: dict[FrameVerdict, CutReason] = {
+    FrameVerdict.LOOP: "loop",
+    FrameVerdict.SILENCE: "silence",
+    FrameVerdict.OVERRUN: "overrun",
 }
 
 # A text that a reference wants more of: how long no more has come when it is spoken up to any word; and how much of the
@@ -112,7 +112,7 @@ class Row:
     """
 
     def __init__(
-        self, opened: Opened, slot: int, wanted: ModelVoice, runaway: RunawayDetector, paces: Paces, levels: Levels
+        self, opened: Opened, slot: int, wanted: ModelVoice, runaway: RunawayDetector, paces: FramePaces, levels: Levels
     ) -> None:
         self.state: Waiting | Prefill | Decoding | Ending = Waiting()
         code = _code(opened.options)
@@ -328,7 +328,7 @@ class Row:
             return []  # behind a pause, or the speech before
         if self.feed.dry and not segment.complete and not (self.needs_prompt and self._can_prefill(segment)):
             self._starved = True
-            return [] if self.outlet else [Starved(self.feed.id)]
+            return [] if self.outlet else [OutOfText(self.feed.id)]
         return []
 
     def _has_room(self, state: Decoding) -> bool:
@@ -372,7 +372,7 @@ class Row:
         self._in_flight -= 1
         return isinstance(self.state, Decoding) and self.feed.segments[0] is segment
 
-    def collect(self, result: StepResult, index: int, verdict: Verdict) -> list[StepEvent]:
+    def collect(self, result: StepResult, index: int, verdict: FrameVerdict) -> list[StepEvent]:
         """What entry `index` of a step's result means for the row, which is still decoding."""
         if not result.finite[index]:
             self.model.runner.wipe(self.feed.slot)
@@ -393,7 +393,7 @@ class Row:
                 return []
         self.heard = self.in_speech = True
         frame = (np.rint(self.leveler.apply(pcm)) if self.leveler else pcm).astype("<i2").tobytes()
-        if verdict is Verdict.HELD:
+        if verdict is FrameVerdict.HELD:
             self._hold(frame)
             return []
         if self.outlet is None:
@@ -472,7 +472,7 @@ class Row:
         if self.outlet.finished and isinstance(self.state, Ending):
             new.append(self._done())
         elif self._starved and not new and not self._in_flight:
-            new.append(Starved(self.feed.id))
+            new.append(OutOfText(self.feed.id))
         return new
 
     def _end_segment(self) -> list[StepEvent]:

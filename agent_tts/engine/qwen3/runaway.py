@@ -44,7 +44,7 @@ FASTEST, SLOWEST = 0.7, 3.0  # paces of voices: real time / nominal time
 MAX_VOICES = 1_000
 
 
-class Verdict(IntEnum):
+class FrameVerdict(IntEnum):
     """What the last frame of a row belongs to."""
 
     GOOD = 0
@@ -80,7 +80,7 @@ class RunawayDetector:
         self._held_from[row], self._most[row] = (base + share * frames for base, share in (TEXT_HELD, TEXT_FRAMES))
 
     def see(self, rows: Sequence[int], codes: NDArray[np.integer], pcm: NDArray[np.int16]) -> NDArray[np.int8]:
-        """Add a frame to each of n different rows; int8[n]: the `Verdict` on each.
+        """Add a frame to each of n different rows; int8[n]: the `FrameVerdict` on each.
 
         Args:
             codes: [n, codebooks].
@@ -100,10 +100,10 @@ class RunawayDetector:
         held = (looped >= LOOP_HELD) | (quiet >= SILENT_HELD) | (now >= self._held_from[index])
         found: NDArray[np.int8] = held.astype(
             np.int8
-        )  # Verdict.GOOD and Verdict.HELD; of the others the first that holds
-        found[now >= self._most[index]] = Verdict.OVERRUN
-        found[quiet >= SILENT_FRAMES] = Verdict.SILENCE
-        found[looped >= LOOP_FRAMES] = Verdict.LOOP
+        )  # FrameVerdict.GOOD and FrameVerdict.HELD; of the others the first that holds
+        found[now >= self._most[index]] = FrameVerdict.OVERRUN
+        found[quiet >= SILENT_FRAMES] = FrameVerdict.SILENCE
+        found[looped >= LOOP_FRAMES] = FrameVerdict.LOOP
         return found
 
 
@@ -118,7 +118,7 @@ def spelled_frames(text: str) -> float:
     return SPELLED_FRAMES * sum(len(found[0]) for found in SPELLED.finditer(text))
 
 
-class Paces:
+class FramePaces:
     """How fast voices have spoken: real time / nominal time, by voice and language."""
 
     def __init__(self) -> None:

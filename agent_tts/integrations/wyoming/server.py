@@ -81,7 +81,7 @@ async def _send_sound(speech: RemoteUtterance, send: Send) -> None:
     await send(WyomingEvent("audio-stop"))
 
 
-class Conversation:
+class WyomingConnection:
     """A connection; it speaks one text at a time."""
 
     def __init__(self, target: Target, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -220,7 +220,7 @@ class WyomingServer:
         self._target = target
         # One for each client; cancelled and awaited by `__aexit__`.
         self._tasks: set[asyncio.Task[None]] = set()
-        # None before it listens.
+        # It is None before it listens.
         self._server: asyncio.Server | None = None
 
     async def listen(self, uri: str) -> str:
@@ -253,7 +253,7 @@ class WyomingServer:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            await Conversation(self._target, reader, writer).run()
+            await WyomingConnection(self._target, reader, writer).run()
             writer.close()
         except (OSError, TimeoutError):
             logger.debug("wyoming: a client has gone")

@@ -18,7 +18,7 @@ from contextlib import suppress
 from loguru import logger
 from prometheus_client import CollectorRegistry, Gauge
 
-from agent_tts.config.settings import Fleet as FleetSettings
+from agent_tts.config.settings import FleetSettings
 from agent_tts.errors import AtCapacity, SettingsError, Unauthorized
 from agent_tts.ipc.front_messages import Claim, Token
 from agent_tts.serve.access.fleet_counts import FULL, USED, Batch, SharedCounts
@@ -99,7 +99,7 @@ class Fleet:
         self._tokens: dict[tuple[int, int], str] = {}
         # Keys that spoke lately: until when they are asked about.
         self._watched: dict[str, float] = {}
-        # From when on keys have characters left.
+        # Keys have characters left from then on.
         self._free_at: dict[str, float] = {}
         # Open sessions that the store knows of, by group; and when all are told again.
         self._told: dict[str, int] = {}

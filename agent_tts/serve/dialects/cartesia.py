@@ -29,7 +29,7 @@ from agent_tts.speech.words.due_words import DueWords
 Encoding = Literal["pcm_s16le", "pcm_f32le", "pcm_mulaw", "pcm_alaw"]
 Rate = Literal[8_000, 16_000, 22_050, 24_000, 44_100, 48_000]
 
-# By Cartesia's names: this node's name, and bytes of a sample.
+# Cartesia's names lead to this node's name, and bytes of a sample.
 ENCODINGS: dict[Encoding, tuple[str, int]] = {
     "pcm_s16le": ("pcm_s16le", 2),
     "pcm_f32le": ("pcm_f32le", 4),

@@ -21,7 +21,7 @@ from agent_tts.serve.routes.http import Authorized, node_of, read_fields
 _PHONES = re.compile(r"<<([^<>]*)>>")
 
 
-class Item(Lenient):
+class CartesiaRule(Lenient):
     """A rule, as Cartesia writes it: what is said instead is a text, or phones in `<<` and `>>`, one block a word."""
 
     text: str
@@ -46,43 +46,43 @@ class Item(Lenient):
         return cls(text=rule.written, alias=said, case_sensitive=rule.capitals != "any")
 
 
-Items = Annotated[list[Item], Field(fail_fast=True)]
+Items = Annotated[list[CartesiaRule], Field(fail_fast=True)]
 
 
-class NewDictionary(Lenient):
+class CartesiaNewDictionary(Lenient):
     """The body of `POST /pronunciation-dicts/`."""
 
     name: str = Field(min_length=1, max_length=MAX_NAME)
     items: Items | None = None
 
 
-class ChangedDictionary(Lenient):
+class CartesiaChanges(Lenient):
     """The body of `PATCH /pronunciation-dicts/{id}`."""
 
     name: str | None = Field(None, min_length=1, max_length=MAX_NAME)
     items: Items | None = None
 
 
-class Told(BaseModel):
+class CartesiaDictionary(BaseModel):
     """A dictionary, as Cartesia tells it."""
 
     id: str
     name: str
     owner_id: str = "node"
     pinned: bool = False
-    items: list[Item]
+    items: list[CartesiaRule]
     created_at: str
 
     @classmethod
     def of(cls, dictionary: Dictionary) -> Self:
-        items = [Item.of(rule) for rule in dictionary.latest.rules]
+        items = [CartesiaRule.of(rule) for rule in dictionary.latest.rules]
         return cls(id=dictionary.id, name=dictionary.name, items=items, created_at=dictionary.created_at.isoformat())
 
 
-class Page(BaseModel):
+class CartesiaPage(BaseModel):
     """A part of the list."""
 
-    data: list[Told]
+    data: list[CartesiaDictionary]
     has_more: bool
     next_page: str | None
 
@@ -99,7 +99,7 @@ async def list_dictionaries(
     limit: Limit = 10,
     starting_after: str | None = None,
     ending_before: str | None = None,
-) -> Page:
+) -> CartesiaPage:
     """The dictionaries, the newest first."""
     found = await asyncio.to_thread(node_of(request).dictionaries.all)
     ids = [each.id for each in found]
@@ -111,30 +111,34 @@ async def list_dictionaries(
         first = max(first, last - limit)
     page = found[first:last][:limit]
     has_more = first + len(page) < last
-    return Page(data=[Told.of(each) for each in page], has_more=has_more, next_page=page[-1].id if has_more else None)
+    return CartesiaPage(
+        data=[CartesiaDictionary.of(each) for each in page],
+        has_more=has_more,
+        next_page=page[-1].id if has_more else None,
+    )
 
 
 @routes.post("/")
-async def create_dictionary(request: Request, client: Authorized) -> Told:
+async def create_dictionary(request: Request, client: Authorized) -> CartesiaDictionary:
     """Add a dictionary."""
-    wanted = await read_fields(request, NewDictionary, RULES_BYTES)
+    wanted = await read_fields(request, CartesiaNewDictionary, RULES_BYTES)
     rules = [item.rule() for item in wanted.items or ()]
-    return Told.of(await asyncio.to_thread(node_of(request).dictionaries.add, wanted.name, rules))
+    return CartesiaDictionary.of(await asyncio.to_thread(node_of(request).dictionaries.add, wanted.name, rules))
 
 
 @routes.get("/{dictionary_id}")
-async def retrieve_dictionary(dictionary_id: str, request: Request, client: Authorized) -> Told:
+async def retrieve_dictionary(dictionary_id: str, request: Request, client: Authorized) -> CartesiaDictionary:
     """One dictionary."""
-    return Told.of(node_of(request).dictionaries.get(dictionary_id))
+    return CartesiaDictionary.of(node_of(request).dictionaries.get(dictionary_id))
 
 
 @routes.patch("/{dictionary_id}")
-async def update_dictionary(dictionary_id: str, request: Request, client: Authorized) -> Told:
+async def update_dictionary(dictionary_id: str, request: Request, client: Authorized) -> CartesiaDictionary:
     """Change the name, or replace all rules."""
-    wanted = await read_fields(request, ChangedDictionary, RULES_BYTES)
+    wanted = await read_fields(request, CartesiaChanges, RULES_BYTES)
     rules = None if wanted.items is None else [item.rule() for item in wanted.items]
     change = node_of(request).dictionaries.change
-    return Told.of(await asyncio.to_thread(change, dictionary_id, name=wanted.name, rules=rules))
+    return CartesiaDictionary.of(await asyncio.to_thread(change, dictionary_id, name=wanted.name, rules=rules))
 
 
 @routes.delete("/{dictionary_id}", status_code=204)

@@ -36,7 +36,7 @@ MAX_REASON_BYTES = 123  # of a close frame
 
 
 @dataclass(slots=True, eq=False)
-class _Context:
+class _SpokenContext:
     """A context of the client, which is one utterance."""
 
     id: str  # in the session; unique, while clients may use a name again at once
@@ -52,7 +52,7 @@ class _Context:
     characters: CharacterTimes = field(default_factory=CharacterTimes)
 
 
-class _Waiting:
+class _WaitingText:
     """Messages to a closed context that is still spoken: clients cannot tell two contexts of one name apart."""
 
     def __init__(self) -> None:
@@ -90,11 +90,11 @@ class MultiStreamAdapter(ProtocolAdapter):
         # from the end of the message before; and a flush with one of its sentences does not complete the text.
         self._is_synced = False
         # The latest context of each name.
-        self._named: dict[str | None, _Context] = {}
+        self._named: dict[str | None, _SpokenContext] = {}
         # Contexts that the session has not ended, by their id in the session.
-        self._open: dict[str, _Context] = {}
+        self._open: dict[str, _SpokenContext] = {}
         # What waits for a context to be spoken, by its name.
-        self._waiting: dict[str | None, _Waiting] = {}
+        self._waiting: dict[str | None, _WaitingText] = {}
         self._count = 0  # contexts so far
         self._is_heard = False  # the client has sent something
         # Why the connection cannot be served, as code and message: an error's traceback would keep the session. It is
@@ -153,7 +153,7 @@ class MultiStreamAdapter(ProtocolAdapter):
         return bool(context and context.state == "ended" and message.text and not message.close_context)
 
     def _wait(self, message: ElevenLabsMessage) -> Iterator[Command]:
-        waiting = self._waiting.setdefault(message.context_id, _Waiting())
+        waiting = self._waiting.setdefault(message.context_id, _WaitingText())
         if message.close_context:
             if waiting.is_closed or not waiting.is_flushed:  # an interruption
                 del self._waiting[message.context_id]
@@ -198,9 +198,9 @@ class MultiStreamAdapter(ProtocolAdapter):
             context.is_flushed = self._is_last(text)
             yield Flush(context.id)
 
-    def _begin(self, name: str | None) -> _Context:
+    def _begin(self, name: str | None) -> _SpokenContext:
         self._count += 1
-        context = _Context(str(self._count), name)
+        context = _SpokenContext(str(self._count), name)
         self._named.pop(name, None)
         self._named[name] = context
         idle = [name for name, other in self._named.items() if other.state in ("new", "refused")]
@@ -208,7 +208,7 @@ class MultiStreamAdapter(ProtocolAdapter):
             del self._named[idle[0]]
         return context
 
-    def _admit(self, context: _Context) -> Iterator[Command]:
+    def _admit(self, context: _SpokenContext) -> Iterator[Command]:
         self._open[context.id] = context
         context.state = "refused"  # stays so if the session raises
         speed = {} if context.speed is None else {"speed": context.speed}
@@ -219,7 +219,7 @@ class MultiStreamAdapter(ProtocolAdapter):
         yield Open(context.id, speed | lexicon)
         context.state = "open"
 
-    def _refuse(self, context: _Context, why: str) -> Iterator[Command]:
+    def _refuse(self, context: _SpokenContext, why: str) -> Iterator[Command]:
         """End a context because of a text and raise the error; the session would leave it open."""
         if context.state == "open":
             yield from self._cancel(context)
@@ -230,7 +230,7 @@ class MultiStreamAdapter(ProtocolAdapter):
             return
         raise TextTooLong(f"{why} characters").about(context.id)
 
-    def _append(self, context: _Context, text: str) -> Command:
+    def _append(self, context: _SpokenContext, text: str) -> Command:
         context.is_flushed = context.is_flushed and text.isspace()
         context.chars += len(text)
         context.ends_in_word = text[-1].isalnum()
@@ -250,7 +250,7 @@ class MultiStreamAdapter(ProtocolAdapter):
             if context.state == "new":
                 yield from self._end(context)
 
-    def _end(self, context: _Context) -> Iterator[Command]:
+    def _end(self, context: _SpokenContext) -> Iterator[Command]:
         if context.state == "new":  # without text
             self._open[context.id] = context
             yield Echo(Finished(context.id, "end"))
@@ -258,7 +258,7 @@ class MultiStreamAdapter(ProtocolAdapter):
             context.state = "ended"
             yield End(context.id)
 
-    def _cancel(self, context: _Context) -> Iterator[Command]:
+    def _cancel(self, context: _SpokenContext) -> Iterator[Command]:
         context.state = "cancelled"
         yield Cancel(context.id)
 
@@ -292,13 +292,13 @@ class MultiStreamAdapter(ProtocolAdapter):
                 return self._done(context, event)
         return ()
 
-    def _audio(self, context: _Context, chunk: Audio[str]) -> Iterator[str]:
+    def _audio(self, context: _SpokenContext, chunk: Audio[str]) -> Iterator[str]:
         begun_ms = chunk.first_sample * 1_000 / self._rate + FRAME_MS
         alignment = self._alignment(context, context.words.due(begun_ms))
         if chunk.payload or alignment:
             yield self._message(context, base64.b64encode(chunk.payload).decode(), alignment)
 
-    def _done(self, context: _Context, done: Finished[str]) -> Iterator[str]:
+    def _done(self, context: _SpokenContext, done: Finished[str]) -> Iterator[str]:
         self._forget(context)
         if done.reason in ("end", "length") and (rest := self._alignment(context, context.words.rest())):
             yield self._message(context, "", rest)
@@ -307,7 +307,7 @@ class MultiStreamAdapter(ProtocolAdapter):
             yield self._dump(context, {"message": error.message, "error": error.code, "code": POLICY_VIOLATION})
         yield from self._final(context)
 
-    def _final(self, context: _Context) -> Iterator[str]:
+    def _final(self, context: _SpokenContext) -> Iterator[str]:
         """The last message of a context; after the very last one, a connection that is leaving is closed."""
         yield self._message(context, None)
         self._close_if_left()
@@ -316,13 +316,13 @@ class MultiStreamAdapter(ProtocolAdapter):
         if self._is_leaving and not self._open and not self._waiting and self.closing is None:
             self.closing = (1000, "closed by the client")
 
-    def _message(self, context: _Context, audio: str | None, alignment: dict[str, Any] | None = None) -> str:
+    def _message(self, context: _SpokenContext, audio: str | None, alignment: dict[str, Any] | None = None) -> str:
         """A message with audio in base64; the final one has none."""
         is_final = True if audio is None else None
         fields = {"audio": audio, "isFinal": is_final, "alignment": alignment, "normalizedAlignment": alignment}
         return self._dump(context, fields)
 
-    def _error(self, context: _Context | None, failed: Failed) -> Iterator[str]:
+    def _error(self, context: _SpokenContext | None, failed: Failed) -> Iterator[str]:
         error = failed.error
         if context is None and failed.id is not None:
             return  # it ended while a message was on its way
@@ -342,12 +342,12 @@ class MultiStreamAdapter(ProtocolAdapter):
                 del self._open[context.id]
                 yield from self._final(context)
 
-    def _forget(self, context: _Context) -> None:
+    def _forget(self, context: _SpokenContext) -> None:
         del self._open[context.id]
         if self._named.get(context.name) is context:
             del self._named[context.name]
 
-    def _alignment(self, context: _Context, words: list[Word]) -> dict[str, Any] | None:
+    def _alignment(self, context: _SpokenContext, words: list[Word]) -> dict[str, Any] | None:
         since_ms = 0 if self._is_synced else context.characters.end_ms
         characters = context.characters.of(words)
         if not characters:
@@ -358,7 +358,7 @@ class MultiStreamAdapter(ProtocolAdapter):
             "charDurationsMs": [each.end_ms - each.start_ms for each in characters],
         }
 
-    def _dump(self, context: _Context, fields: dict[str, Any]) -> str:
+    def _dump(self, context: _SpokenContext, fields: dict[str, Any]) -> str:
         return protocol.dump(fields | {"contextId": context.name})
 
 
@@ -375,16 +375,16 @@ class StreamAdapter(MultiStreamAdapter):
         self._is_leaving = True
         yield from self._end(self._named.get(None) or self._begin(None))
 
-    def _done(self, context: _Context, done: Finished[str]) -> Iterator[str]:
+    def _done(self, context: _SpokenContext, done: Finished[str]) -> Iterator[str]:
         yield from super()._done(context, done)
         self.closing = (1000, "the text has been spoken")
 
-    def _error(self, context: _Context | None, failed: Failed) -> Iterator[str]:
+    def _error(self, context: _SpokenContext | None, failed: Failed) -> Iterator[str]:
         if isinstance(failed.error, UnknownContext):
             return  # it ended while a message was on its way
         if context is not None:
             self._forget(context)
         yield from super()._error(None, Failed(None, failed.error))
 
-    def _dump(self, context: _Context, fields: dict[str, Any]) -> str:
+    def _dump(self, context: _SpokenContext, fields: dict[str, Any]) -> str:
         return protocol.dump(fields)

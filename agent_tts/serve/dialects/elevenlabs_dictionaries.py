@@ -171,7 +171,7 @@ class Page(BaseModel):
 
 routes = APIRouter(prefix="/v1/pronunciation-dictionaries", dependencies=[errors_as(error_body)], responses=ERRORS)
 
-# For OpenAPI: a file, the form that has one, and the answer that is one.
+# OpenAPI is told: a file, the form that has one, and the answer that is one.
 _FILE = {"schema": {"type": "string", "format": "binary"}}
 _PARTS = {"name": {"type": "string"}, "description": {"type": "string"}, "file": _FILE["schema"]}
 _FORM = {"content": {multipart.CONTENT_TYPE: {"schema": {"type": "object", "properties": _PARTS}}}, "required": True}

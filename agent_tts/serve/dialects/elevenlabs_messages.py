@@ -29,7 +29,7 @@ FORMATS = (
     "opus_48000_192",
 )
 
-# Over HTTP only.
+# They are accepted over HTTP only.
 WAV_FORMATS = tuple(f"wav_{rate}" for rate in (8_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000))
 FILE_FORMATS = FORMATS + WAV_FORMATS
 

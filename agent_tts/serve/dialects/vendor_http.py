@@ -12,7 +12,7 @@ from agent_tts.serve.routes.speech_response import Body
 from agent_tts.speech.audio.encoding import Chunk, make_encoder
 from agent_tts.speech.audio.files import wav_header
 
-# In OpenAPI: content that is audio, and the errors of a route.
+# OpenAPI is told: content that is audio, and the errors of a route.
 AUDIO = {"schema": {"type": "string", "format": "binary"}}
 _ERROR = {"description": "What was wrong and what is allowed.", "content": {"application/json": {}}}
 ERRORS: dict[int | str, dict[str, Any]] = {"4XX": _ERROR, "5XX": _ERROR}

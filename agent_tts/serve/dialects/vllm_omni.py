@@ -108,7 +108,7 @@ class VllmOmniAdapter(ProtocolAdapter):
 
     def __init__(self, lead_ms: int) -> None:
         self._lead_ms = lead_ms  # of streamed audio
-        # None before the first.
+        # It is None before the first.
         self._config: VllmConfig | None = None
         # The one that is written or spoken, and its index; None before the next, which gets the index.
         self._utterance: _Utterance | None = None

@@ -33,7 +33,7 @@ class FrontProcess(ChildProcess):
         self.set_up = False
         self.serves = False
         self.ready = False
-        # By engine: what the one to which it has a link said at its start, and who makes a link.
+        # They are kept by engine: what the one to which it has a link said at its start, and who makes a link.
         self.links: dict[int, EngineReady] = {}
         self.linking: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
         # Why it serves nobody any more; completed as soon as that is known.

@@ -41,7 +41,7 @@ from agent_tts.speech.engine_handle import EngineState
 Model = TypeVar("Model", bound=BaseModel)
 
 
-class Token(BaseModel):
+class BrowserToken(BaseModel):
     """A one-time token for a browser."""
 
     token: str
@@ -151,10 +151,10 @@ async def retrieve_model(model: str, request: Request, client: Authorized) -> op
 
 
 @routes.post("/v1/tokens", responses=ERRORS)
-async def create_token(request: Request, client: Authorized) -> Token:
+async def create_token(request: Request, client: Authorized) -> BrowserToken:
     """A one-time token for a browser that opens the WebSocket."""
     token, expires_in = node_of(request).guard.issue_token(client)
-    return Token(token=token, expires_in=expires_in)
+    return BrowserToken(token=token, expires_in=expires_in)
 
 
 @routes.get("/health", response_model=Health, responses={503: {"model": Health}})

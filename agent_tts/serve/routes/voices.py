@@ -243,7 +243,7 @@ async def create_voice(request: Request, client: Authorized) -> VoiceAdded:
         clip_bytes = node.settings.voices.clip_bytes if _is_form(content_type) else 0
         with await node.guard.place("new voices"):
             body = await read_body(request, clip_bytes)
-        # In a thread, because a form of 10 MB takes 25 ms.
+        # It runs in a thread, because a form of 10 MB takes 25 ms.
         new = await asyncio.to_thread(parse, content_type, body)
         node.service.routing.check_new(new.name, "designed" if isinstance(new, NewDesign) else "cloned")
         voice = await unless_gone(request.receive, _add(node, enrolment, new))

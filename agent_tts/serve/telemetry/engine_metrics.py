@@ -22,7 +22,7 @@ class EngineMetrics(EngineObserver):
     def __init__(self, registry: CollectorRegistry) -> None:
         counter, gauge = partial(Counter, registry=registry), partial(Gauge, registry=registry)
         gauge("agent_tts_version", "1, with the node's version as its label.", ["version"]).labels(__version__).set(1)
-        # By the engine's number.
+        # They are kept by the engine's number.
         self.engine_up = gauge("agent_tts_engine_up", "Whether it answers.", ["engine"])
         self.engine_starts = counter("agent_tts_engine_starts", "Engine processes started.", ["engine"])
         step = "Longest engine step of each second."

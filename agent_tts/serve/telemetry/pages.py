@@ -30,7 +30,7 @@ class NodePages:
     """
 
     def __init__(self) -> None:
-        # By the front's number.
+        # They are kept by the front's number.
         self._pages: dict[int, _Page] = {}
         self._gone: _Page = {}
 

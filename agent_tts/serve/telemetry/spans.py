@@ -110,7 +110,8 @@ class ContextSpan:
 
     def __init__(self, span: Span) -> None:
         self._span = span
-        # From the monotonic clock to that of the span. One for all events: a busy host would put them in another order.
+        # It leads from the monotonic clock to that of the span. All events have one: a busy host would put them in
+        # another order.
         self._offset_ns = time.time_ns() - time.monotonic_ns()
 
     def mark(self, what: str, at: float | None = None) -> None:
@@ -125,7 +126,7 @@ class ContextSpan:
     def stages(self, stages: Stages) -> None:
         """Record an event for each stage of the engine, by the names of the fields."""
         for field in fields(stages):
-            if field.name != "request_id":
+            if field.name != "id":
                 self.mark(field.name, getattr(stages, field.name))
 
     def queued(self, ms: int) -> None:

@@ -236,7 +236,7 @@ class HttpProtocol(PlayerConnection, HttpToolsProtocol):
         if not self._in_head:  # the rest of the body is not read
             self._set_deadline()
 
-    # For the endpoint.
+    # The endpoint calls these.
 
     def recognise(self) -> None:
         """The client has shown a key that is right. Raises `AtCapacity`."""
@@ -365,7 +365,7 @@ class WebSocketProtocol(PlayerConnection, WebSocketsSansIOProtocol):
         await super().run_asgi()
         self.unplayed_s = lambda: 0.0  # that of the endpoint holds this protocol
 
-    # For the endpoint; see `HttpProtocol`.
+    # The endpoint calls these; see `HttpProtocol`.
 
     def recognise(self) -> None:
         self.config.recognise(self.transport)

@@ -153,7 +153,7 @@ class Connection:
         self._connection: WebSocketProtocol = websocket.scope["extensions"][CONNECTION]
         self._connection.unplayed_s = self._writer.unplayed_s
         self._session = Session(node, dialect.name, owner=owner)
-        # For reading and for writing.
+        # One is for reading and one for writing.
         share = node.fair_queue.share(client.key_id)
         self._reader, self._encoder = Flow(share), Flow(share)
         if dialect is not NATIVE:  # native clients must always answer pings

@@ -43,7 +43,7 @@ class FileEncoder:
     def __init__(self, format: str) -> None:
         if format not in CONTENT_TYPES:
             raise UnsupportedFormat(f"response_format is one of {', '.join(get_args(FileFormat))}")
-        # Not sent yet.
+        # They are not sent yet.
         self._head = wav_header() if format == "wav" else b""
         # None for wav and pcm, and after `close`.
         self._muxer = None if format in ("wav", "pcm") else Muxer(format)

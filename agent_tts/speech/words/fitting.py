@@ -58,7 +58,7 @@ class Pin(NamedTuple):
     start_ms: float
 
 
-class Pause(NamedTuple):
+class ExpectedPause(NamedTuple):
     """An expected pause."""
 
     mark: int  # the mark after the pause
@@ -98,8 +98,8 @@ class Fit:
         # Nominal ms of speech, and of pauses, before each mark, float64 [marks + 1].
         self._speech = array("d", [0.0])
         self._silence = array("d", [0.0])
-        # In text order, so sorted by mark.
-        self._pauses: list[Pause] = []
+        # They are in text order, so sorted by mark.
+        self._pauses: list[ExpectedPause] = []
         self._silences = Silences()
         # Gaps not placed yet: placing is expensive and waits until a time is requested.
         self._gaps: list[Gap] = []
@@ -142,7 +142,7 @@ class Fit:
         self._silence.append(self._silence[-1] + pause_ms)
         if pause_ms:
             skipped = SKIPPED_SENTENCE if pause_ms >= SENTENCE_PAUSE_MS else SKIPPED_CLAUSE
-            self._pauses.append(Pause(mark + 1, pause_ms, skipped))
+            self._pauses.append(ExpectedPause(mark + 1, pause_ms, skipped))
 
     def span(self, mark: int) -> tuple[float, float]:
         """Start and end of a mark, in ms. The mark after the last has its start twice."""
@@ -237,7 +237,7 @@ class Fit:
         first, end = _first_after(self._pauses, guess.last.mark), _first_after(self._pauses, mark)
         return sum(pause.skipped for pause in self._pauses[first:end])
 
-    def _pinned_to(self, guess: Guess, pin: Pin, pause: Pause | None = None, cost: float = 0.0) -> Guess:
+    def _pinned_to(self, guess: Guess, pin: Pin, pause: ExpectedPause | None = None, cost: float = 0.0) -> Guess:
         """The guess with one more pin, at a pause or at the end of the text."""
         last, paused = guess.last, guess.paused
         nominal, real = self._speech[pin.mark] - self._speech[last.mark], pin.end_ms - last.start_ms

@@ -21,14 +21,14 @@ MAX_DEPTH = 32  # tags that are open at once
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class MarkTag:
     """A place whose time the client asks for."""
 
     name: str
     offset: int  # of its tag in the raw text
 
 
-Item = str | Directive | Mark
+Item = str | Directive | MarkTag
 
 _SENTENCE_ENDS = frozenset(".!?…。！？\"'”’)»")
 _CLOSING = tuple(NOT_FIRST)
@@ -189,7 +189,7 @@ class MarkupReader:
         else:
             self._add(item)
 
-    def _add(self, item: Directive | Mark) -> None:
+    def _add(self, item: Directive | MarkTag) -> None:
         self._join()
         self._items.append(item)
 
@@ -277,7 +277,7 @@ class MarkupReader:
             case "break" | "mstts:silence":
                 self._pause(inventory.pause_ms(given))
             case "mark":
-                self._add(Mark(given["name"][:MAX_SPAN], at))
+                self._add(MarkTag(given["name"][:MAX_SPAN], at))
             case "p" | "s":
                 self._part(name)
             case "[":

@@ -63,11 +63,8 @@ def table() -> Table:
         ),
         hundredths_join=" con ",
         scales={word: Noun(word, word) for word in ("millón", "millones")},
-        units=regular(
-            _UNITS,
-            lambda one: f"{one}s",
-        )
-        | regular({"t": "tonelada"}, lambda one: f"{one}s", "f")
+        units=regular(_UNITS)
+        | regular({"t": "tonelada"}, "f")
         | {"m²": Noun("metro cuadrado", "metros cuadrados"), "km²": Noun("kilómetro cuadrado", "kilómetros cuadrados")}
         | invariable({"Hz": "hercios", "kHz": "kilohercios", "MHz": "megahercios", "GHz": "gigahercios"})
         | invariable({"KB": "kilobytes", "MB": "megabytes", "GB": "gigabytes", "TB": "terabytes"}),

@@ -70,14 +70,9 @@ def table() -> Table:
             "M": Noun("million", "millions"),
             "Md": Noun("milliard", "milliards"),
         },
-        units=regular(
-            _UNITS,
-            lambda one: f"{one}s",
-        )
+        units=regular(_UNITS)
         | regular(
-            {"min": "minute", "min.": "minute", "h": "heure", "s": "seconde", "t": "tonne", "ms": "milliseconde"},
-            lambda one: f"{one}s",
-            "f",
+            {"min": "minute", "min.": "minute", "h": "heure", "s": "seconde", "t": "tonne", "ms": "milliseconde"}, "f"
         )
         | {"m²": Noun("mètre carré", "mètres carrés"), "km²": Noun("kilomètre carré", "kilomètres carrés")}
         | invariable({"Hz": "hertz", "kHz": "kilohertz", "MHz": "mégahertz", "GHz": "gigahertz"}),

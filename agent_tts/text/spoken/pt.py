@@ -13,6 +13,7 @@ from agent_tts.text.spoken.shared import (
     numeric_dates,
     regular,
     signs,
+    with_s,
     words,
 )
 from agent_tts.text.spoken.table import Noun, Table, cardinal, ordinal, rule
@@ -65,11 +66,8 @@ def table() -> Table:
         hundredths_join=" e ",
         scales={word: Noun(word, word) for word in ("milhão", "milhões", "bilhão", "bilhões")}
         | {"mi": Noun("milhão", "milhões"), "bi": Noun("bilhão", "bilhões")},
-        units=regular(
-            _UNITS,
-            lambda one: "decibéis" if one == "decibel" else f"{one}s",
-        )
-        | regular({"t": "tonelada"}, lambda one: f"{one}s", "f")
+        units=regular(_UNITS, plural=lambda one: "decibéis" if one == "decibel" else with_s(one))
+        | regular({"t": "tonelada"}, "f")
         | {
             "m²": Noun("metro quadrado", "metros quadrados"),
             "km²": Noun("quilômetro quadrado", "quilômetros quadrados"),

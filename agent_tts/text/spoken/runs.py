@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from agent_tts.text.spoken.table import Rule, rule
+from agent_tts.text.spoken.table import SpokenRule, rule
 
 MAX_RUN = 80  # characters that are looked at together
 
@@ -27,7 +27,7 @@ class Runs:
     after digits and the characters `spaced`.
     """
 
-    rules: tuple[Rule, ...]
+    rules: tuple[SpokenRule, ...]
     inside: frozenset[str]
     spaced: str = ""  # of them, those that a single space may follow, too
 
@@ -66,7 +66,7 @@ CLOCK = r"(?:[01]?\d|2[0-4]):[0-5]\d"
 LETTER = r"(?![\d.,]*[A-Za-z])"  # a number is not part of a name: "4K"
 
 
-def spans(said: Rule, to: str, end: str) -> Rule:
+def spans(said: SpokenRule, to: str, end: str) -> SpokenRule:
     """From one to another of what a rule says, where `end` is a pattern of either: 9:00-10:30."""
 
     def say(match: re.Match[str], before: str) -> str | None:
@@ -76,7 +76,7 @@ def spans(said: Rule, to: str, end: str) -> Rule:
     return rule(rf"({end})\ ?[-–~]\ ?({end}){END}", say)
 
 
-def telephone(say: Callable[[str], str], plus: str, comma: str) -> Rule:
+def telephone(say: Callable[[str], str], plus: str, comma: str) -> SpokenRule:
     """An international number, whose groups `say` says."""
 
     def said(match: re.Match[str], _: str) -> str:
@@ -85,7 +85,7 @@ def telephone(say: Callable[[str], str], plus: str, comma: str) -> Rule:
     return rule(rf"\+\d{{1,3}}(?:[\ -]?\d{{1,11}}){{1,4}}{END}", said)
 
 
-def month_and_day(say: Callable[[int, int], str]) -> Rule:
+def month_and_day(say: Callable[[int, int], str]) -> SpokenRule:
     """12/25, which is no fraction."""
     pattern = rf"(0?[1-9]|1[0-2])/(1[3-9]|2\d|3[01]|0[1-9]){END}"
     return rule(pattern, lambda match, _: say(int(match[1]), int(match[2])))

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from agent_tts.text.spoken.table import Money, Noun, Rule, Table, rule
+from agent_tts.text.spoken.table import Money, Noun, SpokenRule, Table, rule
 
 _DAY, _MONTH, _YEAR = r"(?P<day>0?[1-9]|[12]\d|3[01])", r"(?P<month>0?[1-9]|1[0-2])", r"(?P<year>\d{4})"
 
@@ -24,7 +24,12 @@ def invariable(names: Mapping[str, str], gender: str = "m") -> dict[str, Noun]:
     return {sign: Noun(name, name, gender) for sign, name in names.items()}
 
 
-def regular(names: Mapping[str, str], plural: Callable[[str], str], gender: str = "m") -> dict[str, Noun]:
+def with_s(word: str) -> str:
+    """The plural of most words."""
+    return f"{word}s"
+
+
+def regular(names: Mapping[str, str], gender: str = "m", plural: Callable[[str], str] = with_s) -> dict[str, Noun]:
     """Nouns whose plural follows a rule, which applies to their first word."""
     found = {}
     for sign, name in names.items():
@@ -56,7 +61,7 @@ def money(**nouns: tuple[Noun, Noun | None]) -> dict[str, Money]:
     return {sign: both for name, both in nouns.items() for sign in signs[name]}
 
 
-def numeric_dates(separators: str, say: SayDate, opens: str = "") -> tuple[Rule, ...]:
+def numeric_dates(separators: str, say: SayDate, opens: str = "") -> tuple[SpokenRule, ...]:
     """31/12/2024, with one of the separators, 2024-12-31, 31/12/24, and 31/12 after one of the words `opens`."""
 
     def said(match: re.Match[str], before: str) -> str | None:

@@ -42,16 +42,16 @@ Money = tuple[Noun, Noun | None]  # and its hundredth, if it is said
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class SpokenRule:
     """Says what matches `pattern`: one or more words with single spaces, without the punctuation around them."""
 
     pattern: re.Pattern[str]
     say: Say
 
 
-def rule(pattern: str, say: Say) -> Rule:
+def rule(pattern: str, say: Say) -> SpokenRule:
     """A rule with a verbose pattern: `\\ ` is a space."""
-    return Rule(re.compile(pattern, re.VERBOSE), say)
+    return SpokenRule(re.compile(pattern, re.VERBOSE), say)
 
 
 @dataclass(frozen=True)
@@ -88,8 +88,8 @@ class Table:
     scales: Mapping[str, Noun] = field(default_factory=dict)  # "million": after an amount, before its currency is said
     units: Mapping[str, Noun] = field(default_factory=dict)
     words: Mapping[str, str] = field(default_factory=dict)  # replaces a word, written with its point
-    rules: tuple[Rule, ...] = ()  # tried before those of all languages
-    last_rules: tuple[Rule, ...] = ()  # tried after them, before that of a number alone
+    rules: tuple[SpokenRule, ...] = ()  # tried before those of all languages
+    last_rules: tuple[SpokenRule, ...] = ()  # tried after them, before that of a number alone
     months: tuple[str, ...] = ()  # words that a day may follow or precede
     dotted: frozenset[str] = frozenset()  # abbreviations that a number may precede, besides those of units
     openers: frozenset[str] = frozenset()  # words that a number may follow: "No."
@@ -178,7 +178,7 @@ class Table:
         return None
 
     @cached_property
-    def all_rules(self) -> tuple[Rule, ...]:
+    def all_rules(self) -> tuple[SpokenRule, ...]:
         """All rules, in the order in which they are tried."""
         national = f"|{self.phones}" if self.phones else ""
         found = [rule(rf"\+\d{{1,3}}(?:[\ ./-]?\(?\d{{1,8}}\)?){{1,5}}{national}", self._telephone), *self.rules]

@@ -24,7 +24,7 @@ from agent_tts.agent.realtime.conversation import (
     Recognise,
     Stop,
 )
-from agent_tts.agent.realtime.shapes import Session
+from agent_tts.agent.realtime.shapes import SessionSettings
 from agent_tts.errors import UnknownVoice
 from agent_tts.integrations.pipecat.words import SpokenWord
 
@@ -43,7 +43,7 @@ class Talk:
 
     def __init__(self, *, deaf: str | None = None, beta: bool = False) -> None:
         numbers = itertools.count()
-        self.rules = Conversation(Session(), voices, deaf, lambda kind: f"{kind}_{next(numbers)}", beta=beta)
+        self.rules = Conversation(SessionSettings(), voices, deaf, lambda kind: f"{kind}_{next(numbers)}", beta=beta)
         self.all: list[dict[str, Any]] = []
         self.rules.begin()
         self.told()
@@ -435,7 +435,9 @@ STEPS: st.SearchStrategy[Step] = st.one_of(
 @given(st.lists(STEPS, max_size=25), st.booleans())
 def test_whatever_comes_the_messages_are_openais_and_each_response_ends_once(steps: list[Step], is_deaf: bool) -> None:
     numbers = itertools.count(1)
-    rules = Conversation(Session(), voices, "None." if is_deaf else None, lambda kind: f"{kind}_{next(numbers)}")
+    rules = Conversation(
+        SessionSettings(), voices, "None." if is_deaf else None, lambda kind: f"{kind}_{next(numbers)}"
+    )
     rules.begin()
     for step in steps:
         step(rules)

@@ -15,7 +15,7 @@ from agent_tts.directives import Pause
 from agent_tts.engine.espeak.engine import MAX_UNIT_S, EspeakEngine
 from agent_tts.engine_info import FRAME_BYTES, FRAME_MS, SAMPLE_RATE
 from agent_tts.errors import SettingsError
-from agent_tts.messages import Audio, Cancel, Finished, Starved, StepCommand, StepEvent, Words
+from agent_tts.messages import Audio, Cancel, Finished, OutOfText, StepCommand, StepEvent, Words
 from agent_tts.options import SpeechOptions
 from tests.engine.driver import FLUSH, Script, appended, assert_well_formed, routed, speak, speak_all, start_of
 from tests.examples import examples
@@ -223,8 +223,8 @@ def test_a_flush_outputs_all_audio_before_it(engine: EspeakEngine) -> None:
 def test_a_dry_slot_is_starved_and_continues_with_more_text(engine: EspeakEngine) -> None:
     engine.step([start_of(0, SpeechOptions()), *appended(0, "Hello there my ")], ())
     said = [output for _ in range(100) for output in engine.step([], {0})]
-    assert said[-1] == Starved(0)
-    assert said.count(Starved(0)) > 50
+    assert said[-1] == OutOfText(0)
+    assert said.count(OutOfText(0)) > 50
     said = engine.step([*appended(0, "friend", last=True)], {0})
     said += [output for _ in range(100) for output in engine.step([], {0})]
     assert {type(output) for output in said[:-1]} == {Words, Audio}
@@ -295,7 +295,7 @@ def test_a_clause_that_the_library_refuses_fails_its_slot_alone(engine: EspeakEn
     languages["de"] = replace(languages["de"], path="gmw/none")
     expected = Finished(3, "error", code="internal", message="the engine failed on this context")
     engine.step([start_of(3, missing), *appended(3, LONG, flush=True), start_of(4, SpeechOptions())], ())
-    assert engine.step([], {3, 4}) == [expected, Starved(4)]
+    assert engine.step([], {3, 4}) == [expected, OutOfText(4)]
     assert engine.step([], {3}) == []
 
 
@@ -325,7 +325,7 @@ def test_a_new_request_comes_before_those_that_have_audio(engine: EspeakEngine) 
     engine.step(speak_once, ())
     dry: set[int] = set()
     while dry != set(old):
-        dry |= {output.id for output in engine.step([], set(old) - dry) if isinstance(output, Starved)}
+        dry |= {output.id for output in engine.step([], set(old) - dry) if isinstance(output, OutOfText)}
     inputs: list[StepCommand] = [text for slot in old for text in appended(slot, LONG, last=True)]
     inputs += [start_of(63, SpeechOptions()), *appended(63, "Hello there ")]
     said = engine.step(inputs, {*old, 63})
@@ -336,7 +336,7 @@ def test_a_new_request_comes_before_those_that_have_audio(engine: EspeakEngine) 
 def test_a_paced_request_comes_before_unpaced_ones(engine: EspeakEngine) -> None:
     """Also when it has audio and they have none; the unpaced ones still proceed."""
     engine.step([start_of(63, SpeechOptions()), *appended(63, "Hi there ")], ())
-    while Starved(63) not in engine.step([], {63}):
+    while OutOfText(63) not in engine.step([], {63}):
         pass
     others = range(63)
     fast = SpeechOptions(lead_ms=None, speed=0.25)

@@ -14,7 +14,7 @@ from agent_tts.engine.espeak.library import (
     RATE_NORMAL,
     Clause,
     Delivery,
-    Language,
+    EspeakLanguage,
     TooLong,
     languages,
     variants,
@@ -181,7 +181,7 @@ def test_only_languages_with_a_dictionary_are_listed() -> None:
     assert {"en-us", "de", "cmn", "ja"} <= BY_CODE.keys()
     assert not {"fo", "kaa"} & BY_CODE.keys()
     assert BY_CODE["yue"].path == "sit/yue"
-    assert BY_CODE["de"] == Language("de", (("de", 5),), "German", "gmw/de")
+    assert BY_CODE["de"] == EspeakLanguage("de", (("de", 5),), "German", "gmw/de")
 
 
 def test_variants_are_recognised_by_name() -> None:

@@ -19,7 +19,7 @@ from agent_tts.engine.espeak.engine import EspeakEngine
 from agent_tts.engine.espeak.library import Clause, Deadly, Delivery, EspeakError, languages
 from agent_tts.engine.espeak.worker import LENGTH, READY, REPLY, SPOKEN
 from agent_tts.engine.espeak.workers import EspeakWorkers, Job
-from agent_tts.messages import Audio, Finished, Starved
+from agent_tts.messages import Audio, Finished, OutOfText
 from agent_tts.options import EngineOptions
 from tests.engine.driver import Script, appended, routed, speak, speak_all, start_of
 from tests.fuzz.espeak import KILLER_LANGUAGES, KILLERS
@@ -293,7 +293,7 @@ def test_a_clause_without_end_delays_no_other_slot(engine: EspeakEngine, monkeyp
     os.kill(first, signal.SIGCONT)
     said = [output for _ in range(200) for output in engine.step([], {0})]
     assert any(isinstance(output, Audio) for output in said)
-    assert not any(isinstance(output, Starved | Finished) for output in said[:1])
+    assert not any(isinstance(output, OutOfText | Finished) for output in said[:1])
 
 
 def test_a_job_of_a_released_slot_does_no_harm(engine: EspeakEngine) -> None:

@@ -17,9 +17,9 @@ from agent_tts.engine.gain import Levels
 from agent_tts.engine.qwen3.delivery import TimeStretch
 from agent_tts.engine.qwen3.engine import Qwen3Engine
 from agent_tts.engine.qwen3.graphs import LaunchedStep
-from agent_tts.engine.qwen3.runaway import LOOP_HELD, UNKNOWN_S, Paces, Verdict, nominal_frames
+from agent_tts.engine.qwen3.runaway import LOOP_HELD, UNKNOWN_S, FramePaces, FrameVerdict, nominal_frames
 from agent_tts.engine_info import SAMPLE_RATE
-from agent_tts.messages import Audio, Finished, Starved, StepCommand, StepEvent
+from agent_tts.messages import Audio, Finished, OutOfText, StepCommand, StepEvent
 from agent_tts.model.prompt import Prompt
 from agent_tts.options import CommonOptions, SpeechOptions
 from tests.engine.driver import FLUSH, Piece, appended, speak, start_of
@@ -151,7 +151,7 @@ def expectations(made: Qwen3Engine) -> Iterator[list[float]]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(detector, "expect", expected)
-        patch.setattr(made, "_paces", Paces())
+        patch.setattr(made, "_paces", FramePaces())
         yield told
 
 
@@ -177,14 +177,14 @@ def test_nothing_is_learned_from_a_piece_that_ended_early(ryan: Qwen3Engine) -> 
 
 def test_what_is_early_depends_on_the_pace(ryan: Qwen3Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     assert speak(ryan, TEXT, options=RYAN).outputs[-1] == Finished(0, "end")
-    monkeypatch.setattr(Paces, "of", lambda *_: 3.0)
+    monkeypatch.setattr(FramePaces, "of", lambda *_: 3.0)
     assert speak(ryan, TEXT, options=RYAN).outputs[-1] == Finished(0, "end", ("early",))
 
 
 def test_whether_a_cut_left_text_out_depends_on_the_pace(monkeypatch: pytest.MonkeyPatch) -> None:
     with engine(tiny.looping("custom_voice"), slots=1) as looping:
         assert speak(looping, TEXT, options=RYAN).outputs[-1] == Finished(0, "length", ("loop",))
-        monkeypatch.setattr(Paces, "of", lambda *_: 0.1)
+        monkeypatch.setattr(FramePaces, "of", lambda *_: 0.1)
         assert speak(looping, TEXT, options=RYAN).outputs[-1] == Finished(0, "end", ("loop",))
 
 
@@ -203,7 +203,7 @@ def test_a_piece_that_is_cut_within_its_text_is_not_begun_again() -> None:
         step(*appended(0, "a " * 60))
         for _ in range(100):
             step()
-        assert isinstance(outputs[-1], Starved)
+        assert isinstance(outputs[-1], OutOfText)
         assert sum(isinstance(one, Audio) for one in outputs) == LOOP_HELD + 1
         step(*appended(0, "Fine.", last=True))
         while not isinstance(outputs[-1], Finished):
@@ -247,7 +247,7 @@ def test_speech_that_was_cut_is_not_carried(ending: Checkpoints) -> None:
 
         def cut_the_second(*given: Any) -> NDArray[np.int8]:
             seen = see(*given)
-            return np.full_like(seen, Verdict.LOOP) if len(pieces) == 2 and len(pieces[1]) == 2 else seen
+            return np.full_like(seen, FrameVerdict.LOOP) if len(pieces) == 2 and len(pieces[1]) == 2 else seen
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(made._runaway, "see", cut_the_second)

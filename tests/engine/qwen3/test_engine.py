@@ -43,7 +43,7 @@ from agent_tts.engine.requests import Policy
 from agent_tts.engine.scheduler import Scheduler
 from agent_tts.engine.slots import READ_CHARS, READ_S
 from agent_tts.errors import SettingsError, UnknownVoice
-from agent_tts.messages import Audio, Cancel, Finished, Flushed, Starved, StepCommand, StepEvent
+from agent_tts.messages import Audio, Cancel, Finished, Flushed, OutOfText, StepCommand, StepEvent
 from agent_tts.model.device import Device
 from agent_tts.model.layers import BLOCK_SIZE
 from agent_tts.model.prompt import Prompt, PromptVoice, Reference, build_prompt
@@ -314,7 +314,7 @@ class TestALiveTextForAReference:
             new = made.step([], [0])
             outputs += new
             empty = 0 if new else empty + 1
-            if empty == 4 or (new and isinstance(new[-1], Starved | Finished)):
+            if empty == 4 or (new and isinstance(new[-1], OutOfText | Finished)):
                 break
         return outputs
 
@@ -338,17 +338,17 @@ class TestALiveTextForAReference:
         outputs = self.heard(cloned, start_of(0, bob()), *appended(0, text))
         clock.now += 0.19
         outputs += self.heard(cloned)
-        assert not any(isinstance(one, Audio | Starved) for one in outputs)
+        assert not any(isinstance(one, Audio | OutOfText) for one in outputs)
         clock.now += 0.02
         outputs = self.heard(cloned)
-        assert isinstance(outputs[-1], Starved)
+        assert isinstance(outputs[-1], OutOfText)
         cloned.step([Cancel(0)], [])
         assert pcm_of(outputs) == speak(cloned, text, options=bob()).pcm.tobytes()
 
     def test_half_a_word_waits(self, cloned: Qwen3Engine, clock: Clock) -> None:
         outputs = self.heard(cloned, start_of(0, bob()), *appended(0, "unbeliev"))
         clock.now += 1
-        assert {type(one) for one in outputs + self.heard(cloned)} == {Starved}
+        assert {type(one) for one in outputs + self.heard(cloned)} == {OutOfText}
         cloned.step([Cancel(0)], [])
 
     def test_every_piece_is_the_references(
@@ -422,7 +422,7 @@ class TestALiveTextForAReference:
         options = replace(bob(), text_mode="whole")
         outputs = self.heard(cloned, start_of(0, options), *appended(0, "Well, fine. Now, let me look at it"))
         clock.now += 1
-        assert {type(one) for one in outputs + self.heard(cloned)} == {Starved}
+        assert {type(one) for one in outputs + self.heard(cloned)} == {OutOfText}
         cloned.step([Cancel(0)], [])
 
 
@@ -647,7 +647,7 @@ def test_a_transcript_longer_than_its_reference_gives_no_audio_before_text(
     with_clone(voices, made.info.models[0].vector_size or 0, "A transcript that is longer than that.", 3)
     ours(made, SpeechOptions("bob", seed=0))  # loads and caches the voice
     assert made.step([start_of(0, SpeechOptions("bob", seed=0))], []) == []
-    assert made.step([*appended(0, " ")], [0]) == [Starved(0)]
+    assert made.step([*appended(0, " ")], [0]) == [OutOfText(0)]
     assert made.step([*appended(0, "", last=True)], [0]) == [Finished(0, "end")]
 
 
@@ -774,11 +774,11 @@ def test_equal_seeds_give_equal_audio(ryan: Qwen3Engine) -> None:
 def test_a_row_without_text_waits_and_reports_starvation(ryan: Qwen3Engine) -> None:
     outputs = ryan.step([start_of(0, RYAN)], [])
     outputs += ryan.step([], [0])
-    assert outputs == [Starved(0)]
+    assert outputs == [OutOfText(0)]
     said: list[StepEvent] = []
     for word in ("Hello", " world", " and"):
         new = ryan.step([*appended(0, word)], [0])
-        while new != [Starved(0)]:
+        while new != [OutOfText(0)]:
             said += new
             new = ryan.step([], [0])
     assert said  # it spoke, although the text has not ended
@@ -810,10 +810,10 @@ def test_a_pause_is_exact_silence_between_two_prompts(ryan: Qwen3Engine) -> None
 @pytest.mark.parametrize(
     ("script", "kinds"),
     [
-        ([Pause(80)], ["Frame", "Done"]),
-        ([Pause(10), FLUSH, Pause(80), FLUSH], ["Frame", "Flushed"] * 2 + ["Done"]),
-        ([FLUSH, Pause(80)], ["Flushed", "Frame", "Done"]),
-        ([Pause(0), FLUSH], ["Flushed", "Done"]),
+        ([Pause(80)], ["Audio", "end"]),
+        ([Pause(10), FLUSH, Pause(80), FLUSH], ["Audio", "Flushed"] * 2 + ["end"]),
+        ([FLUSH, Pause(80)], ["Flushed", "Audio", "end"]),
+        ([Pause(0), FLUSH], ["Flushed", "end"]),
     ],
 )
 def test_pauses_and_flushes_keep_their_order(ryan: Qwen3Engine, script: list[Piece], kinds: list[str]) -> None:
@@ -848,13 +848,13 @@ def test_another_speed_gives_the_same_speech_with_scaled_duration(
 def test_a_row_at_another_speed_outputs_all_audio_when_its_text_runs_out(ryan: Qwen3Engine) -> None:
     options = replace(RYAN, speed=0.5)
     plain = ryan.step([start_of(0, RYAN), *appended(0, "Hello world and ")], [0])
-    while not isinstance(plain[-1], Starved):
+    while not isinstance(plain[-1], OutOfText):
         plain += ryan.step([], [0])
     slow = ryan.step([Cancel(0), start_of(0, options), *appended(0, "Hello world and ")], [0])
-    while not any(isinstance(one, Starved) for one in slow):
+    while not any(isinstance(one, OutOfText) for one in slow):
         slow += ryan.step([], [0])
-    assert isinstance(slow[-1], Starved)
-    assert ryan.step([], [0]) == [Starved(0)]
+    assert isinstance(slow[-1], OutOfText)
+    assert ryan.step([], [0]) == [OutOfText(0)]
     frames = [sum(isinstance(one, Audio) for one in outputs) for outputs in (plain, slow)]
     assert frames[1] >= 2 * frames[0] - 2
     ryan.step([Cancel(0)], [])

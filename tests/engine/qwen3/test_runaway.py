@@ -15,16 +15,16 @@ from agent_tts.engine.qwen3.runaway import (
     SILENT_PEAK,
     TEXT_FRAMES,
     TEXT_HELD,
-    Paces,
+    FramePaces,
+    FrameVerdict,
     RunawayDetector,
-    Verdict,
     nominal_frames,
     spelled_frames,
 )
 
 LOUD = np.full((1, 1_920), SILENT_PEAK, np.int16)
 SILENT = LOUD - 1
-GOOD, HELD, LOOP, SILENCE, OVERRUN = Verdict
+GOOD, HELD, LOOP, SILENCE, OVERRUN = FrameVerdict
 
 
 def frames(count: int, seed: int = 0) -> NDArray[np.int64]:
@@ -35,11 +35,11 @@ def frames(count: int, seed: int = 0) -> NDArray[np.int64]:
 
 def judged(
     detector: RunawayDetector, codes: NDArray[np.int64], pcm: NDArray[np.int16] = LOUD
-) -> list[tuple[Verdict, int]]:
+) -> list[tuple[FrameVerdict, int]]:
     """What the detector says of frames of row 0, each verdict with the number of frames in a row; up to the end."""
-    found: list[tuple[Verdict, int]] = []
+    found: list[tuple[FrameVerdict, int]] = []
     for frame in codes:
-        verdict = Verdict(detector.see([0], frame[None], pcm)[0])
+        verdict = FrameVerdict(detector.see([0], frame[None], pcm)[0])
         count = found.pop()[1] if found and found[-1][0] is verdict else 0
         found.append((verdict, count + 1))
         if verdict > HELD:
@@ -105,7 +105,7 @@ def test_the_loudest_negative_sample_is_loud() -> None:
 
 class TestPaces:
     def test_a_voice_is_measured_on_what_it_has_said(self) -> None:
-        paces = Paces()
+        paces = FramePaces()
         assert paces.of("slow") == 1
         for _ in range(20):
             paces.learn("slow", 100, 50)
@@ -113,7 +113,7 @@ class TestPaces:
         assert paces.of("another") == 1
 
     def test_one_piece_that_ran_away_does_not_make_a_voice_slow(self) -> None:
-        paces = Paces()
+        paces = FramePaces()
         for _ in range(20):
             paces.learn("bob", 50, 50)
         paces.learn("bob", 5_000, 10)
@@ -121,13 +121,13 @@ class TestPaces:
 
     def test_texts_that_seem_long_do_not_make_a_voice_fast(self) -> None:
         """Of capitals, for example: most speech that follows would be too long for its text."""
-        paces = Paces()
+        paces = FramePaces()
         for _ in range(40):
             paces.learn("bob", 20, 50)
         assert paces.of("bob") > 0.69
 
     def test_a_voice_may_become_faster(self) -> None:
-        paces = Paces()
+        paces = FramePaces()
         for frames in (100, 50):
             for _ in range(40):
                 paces.learn("bob", frames, 50)

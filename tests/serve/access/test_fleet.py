@@ -16,8 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
-from agent_tts.config.settings import Fleet as FleetSettings
-from agent_tts.config.settings import Settings
+from agent_tts.config.settings import FleetSettings, Settings
 from agent_tts.errors import AtCapacity, Unauthorized
 from agent_tts.ipc.front_messages import Claim, Token
 from agent_tts.serve.access import fleet

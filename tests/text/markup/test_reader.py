@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_tts.directives import MAX_PAUSE_MS, Directive, Language, Pause, Prosody, Say, Style
-from agent_tts.text.markup import Item, Mark, MarkupReader
+from agent_tts.text.markup import Item, MarkTag, MarkupReader
 from agent_tts.text.markup.inventory import BRACKETS, NAMES
 from agent_tts.text.markup.scan import MAX_TAG
 from tests.examples import examples
@@ -116,7 +116,7 @@ def test_anything_else_is_text() -> None:
         ]),
         ('Say <lang xml:lang="de-DE">hallo</lang> now', ["Say ", Language("de-DE"), "hallo ", Language(None), "now"]),
         ('<voice name="x"><emphasis level="strong">Hi</emphasis></voice>', ["Hi"]),
-        ('One <mark name="m"/>two', ["One ", Mark("m", 4), "two"]),
+        ('One <mark name="m"/>two', ["One ", MarkTag("m", 4), "two"]),
         ('<mstts:express-as style="cheerful">Hi</mstts:express-as> you', [
             Style("Emotion: cheerful."), "Hi ", Style(None), "you",
         ]),
