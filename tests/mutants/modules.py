@@ -198,7 +198,8 @@ MODULES = {
         ("ipc/test_wire.py",),
         {
             "a name that nobody sees": (
-                '_adapter: return TypeAdapter(TypeAliasType("XXBodyXX", hint), config=_STRICT)  # type: ignore[arg-type]',
+                '_adapter: return TypeAdapter(TypeAliasType("XXBodyXX", hint), config=_STRICT)  '
+                "# type: ignore[arg-type]",
             ),
             "it is the default": ("to_json: body = pydantic_core.to_json(message, )",),
             "a frame without a body is refused for its body, too": (
