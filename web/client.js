@@ -1266,14 +1266,11 @@ class MovingContext {
   #cut(message) {
     const playedMs = this.#playedMs ?? message.played_ms + this.#firstMs;
     const words = [...this.#words.values()].sort((a, b) => a.char_start - b.char_start);
-    const heard = words.filter(({ start_ms, end_ms }) => (start_ms + end_ms) / 2 <= playedMs).length;
-    const parts = withoutTags(this.#text, words);
     return {
       ...message,
       played_ms: Math.round(playedMs),
       generated_ms: message.generated_ms + this.#firstMs,
-      heard_text: parts.slice(0, heard).join(""),
-      unheard_text: parts.slice(heard).join(""),
+      ...heardText(this.#text, words, playedMs),
     };
   }
 
@@ -1399,11 +1396,14 @@ class MovingContext {
 }
 
 /**
- * The text in parts: each word with what is before it, and the rest. Tags, which are in no word, are left out.
+ * What was heard of a text, and what not, both without its tags, which are in no word. A word is heard once half of it
+ * is played: the rule of agent_tts/protocol/heard.py.
  * @param {string[]} text its characters
  * @param {Word[]} words
+ * @param {number} playedMs
  */
-function withoutTags(text, words) {
+function heardText(text, words, playedMs) {
+  const heard = words.filter(({ start_ms, end_ms }) => (start_ms + end_ms) / 2 <= playedMs).length;
   const parts = [];
   let end = 0;
   for (const { word, char_start, char_end } of words) {
@@ -1412,7 +1412,8 @@ function withoutTags(text, words) {
     end = char_end;
   }
   const rest = text.slice(end).join("");
-  return [...parts, words.length && rest.trim() ? "" : rest];
+  parts.push(words.length && rest.trim() ? "" : rest);
+  return { heard_text: parts.slice(0, heard).join(""), unheard_text: parts.slice(heard).join("") };
 }
 
 /**

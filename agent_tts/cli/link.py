@@ -51,12 +51,10 @@ async def remote(url: str, key: str | None, options: SpeechOptions) -> AsyncIter
 @asynccontextmanager
 async def local(settings: Settings, options: SpeechOptions) -> AsyncIterator[Speaker]:
     """Start an engine process, which ends with the block. Raises SpeechError: it does not start, or lacks the voice."""
-    from agent_tts.speech.utterance import LocalUtterance, Utterance
-
-    async with engine(settings) as (service, info):
+    async with engine(settings) as (service, _):
+        resolved = service.resolve(options)
 
         async def open_() -> AnyUtterance:
-            return LocalUtterance(Utterance(service.open(options), info, options, words="none"))
+            return service.open(resolved)
 
-        service.resolve(options)
         yield open_

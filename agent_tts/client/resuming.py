@@ -10,10 +10,11 @@ from typing import Any
 
 from agent_tts.client.connection import ConnectionLost, NodeConnection
 from agent_tts.client.opus_packets import frames_of
-from agent_tts.client.utterance import RemoteUtterance, without_tags
+from agent_tts.client.utterance import RemoteUtterance
 from agent_tts.engine_info import SAMPLE_RATE
 from agent_tts.errors import SpeechError
 from agent_tts.messages import Audio, Cancelled, Finished, Flushed, Mark, Word, Words
+from agent_tts.protocol.heard import heard_text
 from agent_tts.protocol.utterance import AnyUtterance, UtteranceEvent
 
 # Bytes of a sample, of encodings that can be cut anywhere and joined.
@@ -130,11 +131,9 @@ class ResumableUtterance(AnyUtterance):
             return cut
         if played_ms is None:
             played_ms = cut.played_ms + self._first_ms
-        words = self.words
-        heard = sum((word.start_ms + word.end_ms) / 2 <= played_ms for word in words)
-        parts = without_tags("".join(self._text), words)
         made_ms = round(cut.generated_ms + self._first_ms)
-        return Cancelled(self.context_id, round(played_ms), made_ms, "".join(parts[:heard]), "".join(parts[heard:]))
+        texts = heard_text("".join(self._text), self.words, played_ms)
+        return Cancelled(self.context_id, round(played_ms), made_ms, *texts)
 
     # ------------------------------------------------------------ the reader's side
 

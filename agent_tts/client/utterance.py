@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from agent_tts.errors import SlowConsumer, SpeechError
 from agent_tts.messages import Audio, Cancelled, Finished, Word, Words
+from agent_tts.protocol.heard import heard_text
 from agent_tts.protocol.utterance import AnyUtterance, UtteranceEvent
 
 CANCEL_S = 5.0  # for a cancelled context to be confirmed
@@ -220,17 +221,5 @@ class RemoteUtterance(AnyUtterance):
         words = self.words
         # Estimates are made before the audio; now its true length is known.
         scale = 1.0 if self._aligned or not words or not audio_ms else audio_ms / max(1, words[-1].end_ms)
-        heard = sum((word.start_ms + word.end_ms) / 2 * scale <= played_ms for word in words)
-        parts = without_tags("".join(self._text), words)
-        return Cancelled(self.context_id, round(played_ms), audio_ms, "".join(parts[:heard]), "".join(parts[heard:]))
-
-
-def without_tags(text: str, words: Sequence[Word]) -> list[str]:
-    """The text in parts: each word with what is before it, and the rest. Tags, which are in no word, are left out."""
-    parts, end = [], 0
-    for word in words:
-        gap = text[end : word.char_start]
-        parts.append((gap if not gap.strip() else " " if end else "") + word.word)
-        end = word.char_end
-    rest = text[end:]
-    return [*parts, rest if not (words and rest.strip()) else ""]
+        texts = heard_text("".join(self._text), words, played_ms / scale)
+        return Cancelled(self.context_id, round(played_ms), audio_ms, *texts)

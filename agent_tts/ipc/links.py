@@ -267,9 +267,9 @@ class Links:
         self.shared = False
         # Requests of ended links that are still to be cancelled.
         self._orphans: deque[int] = deque()
-        # Slots in use, waiting requests, and open requests of links: now, and as told; None: a link is new.
-        self._load = (0, 0, 0)
-        self._told: tuple[int, int, int] | None = None
+        # Slots in use, waiting requests, and open requests of each link: now, and as told; None: a link is new.
+        self._load: tuple[int, int, tuple[int, ...]] = (0, 0, ())
+        self._told: tuple[int, int, tuple[int, ...]] | None = None
         # When they may be told.
         self._tell_at = -math.inf
 
@@ -316,8 +316,8 @@ class Links:
     def _tell(self) -> None:
         """Answer pings, and tell a load that has changed."""
         speaking, queued = self._loop.load
-        requests = sum([len(link.requests) for link in self._links.values()])
-        self._load = (speaking, queued, requests)
+        each = tuple([len(link.requests) for link in self._links.values()])
+        self._load = (speaking, queued, each)
         now = time.monotonic()
         due = self._load != self._told and now >= self._tell_at
         for link in self._links.values():
@@ -325,6 +325,6 @@ class Links:
             link.frames += [encode(EnginePong(nonce, speaking, queued, step_ms=0.0)) for nonce in link.pings]
             link.pings.clear()
             if due:
-                link.frames.append(encode(EngineLoad(speaking, queued, requests - len(link.requests))))
+                link.frames.append(encode(EngineLoad(speaking, queued, sum(each) - len(link.requests))))
         if due:
             self._told, self._tell_at = self._load, now + LOAD_S

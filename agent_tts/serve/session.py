@@ -23,7 +23,7 @@ from agent_tts.errors import (
     TextTooLong,
     UnknownContext,
 )
-from agent_tts.messages import Append, Audio, Cancel, End, Finished, Flush, Open, Started, Words
+from agent_tts.messages import Append, Cancel, End, Finished, Flush, Open
 from agent_tts.protocol.adapter import (
     AskedToMove,
     Close,
@@ -41,7 +41,7 @@ from agent_tts.protocol.adapter import (
 from agent_tts.protocol.options import SessionConfig
 from agent_tts.serve.node import Node
 from agent_tts.sound.provenance import declaration
-from agent_tts.speech.utterance import PCM, Utterance
+from agent_tts.speech.utterance import PCM, Listener, Utterance
 from agent_tts.speech.words.timeline import Paces
 
 if TYPE_CHECKING:
@@ -87,8 +87,6 @@ class Session:
         self._paces = Paces()
         # Events that need not wait for audio.
         self._replies: deque[Event] = deque()
-        # Unsent events of the context that was polled last.
-        self._outbox: deque[Event] = deque()
         # Open contexts that may have events, in round-robin order.
         self._ready: dict[str, None] = {}
         # Time of the client's last message or of the last end of a context.
@@ -129,24 +127,22 @@ class Session:
 
     def poll(self) -> Event | None:
         """The next event to tell, or None when there is nothing now."""
-        while True:
-            if self._outbox:
-                return self._outbox.popleft()
-            if self._replies:  # not earlier: the outbox may hold the end of an earlier context of the same id
-                return self._replies.popleft()
+        while not self._replies:
             utterance = self._next_ready() if self._ready else None
             if utterance is None:
-                break
+                if self._leaving is not None and not self._contexts:
+                    self.closing = self._leaving
+                return None
             samples = utterance.samples
-            told = utterance.poll()
+            event = utterance.poll()
             self.heard_s += (utterance.samples - samples) / SAMPLE_RATE / len(self._contexts)
-            if told is not None:
-                if utterance.has_events:
-                    self._ready[utterance.context_id] = None  # round robin
-                self._tell(utterance, told)
-        if self._leaving is not None and not self._contexts:
-            self.closing = self._leaving
-        return None
+            if utterance.has_events:
+                self._ready[utterance.context_id] = None  # round robin
+            if isinstance(event, Finished):
+                self._finish(utterance, event)
+            elif event is not None:
+                return event
+        return self._replies.popleft()
 
     @property
     def is_speaking(self) -> bool:
@@ -194,7 +190,6 @@ class Session:
             utterance.stop()
         self._contexts.clear()
         self._replies.clear()
-        self._outbox.clear()
         self._ready.clear()
 
     # ------------------------------------------------------------ commands of the client
@@ -258,23 +253,19 @@ class Session:
             raise Draining(f"no new context: {self._leaving[1]}")
         if len(self._contexts) >= self._limits.contexts_per_session:
             raise ContextLimit(f"{self._limits.contexts_per_session} contexts are open: end or cancel one first")
-        self._node.metrics.usage.check(self._owner)
-        options, service = config.options(), self._node.service
-        request = service.open(options, self._owner)
-        self._context_no += 1
-        about: dict[str, str | int] = {"session_id": self.id, "context_no": self._context_no}
-        utterance = self._contexts[context_id] = Utterance(
-            request,
-            service.info,
-            options,
+        context_no = self._context_no + 1
+        listener = Listener(
             output=config.output if self._playout is None else PCM,
             words="told" if config.timestamps == "word" else "kept",
             paces=self._paces,
-            meter=self._node.metrics.context(self._transport, self._clock, about, self._owner),
             context_id=context_id,
-            context_no=self._context_no,
+            context_no=context_no,
             clock=self._clock,
         )
+        about: dict[str, str | int] = {"session_id": self.id, "context_no": context_no}
+        node, options = self._node, config.options()
+        utterance = node.metrics.open(node.service, self._transport, options, self._owner, listener, about)
+        self._context_no, self._contexts[context_id] = context_no, utterance
         utterance.waker = partial(self._mark_ready, context_id)
         return utterance
 
@@ -290,21 +281,21 @@ class Session:
         if utterance.chars + len(text) > self._limits.text_context_chars:
             raise TextTooLong(f"text of one context is at most {self._limits.text_context_chars} characters")
         is_first = not utterance.chars
-        self._tell(utterance, utterance.write(text))
+        utterance.write(text)
         if is_first and text:
-            utterance.submitted(self._active_at)
+            utterance.meter.submitted(self._active_at)
 
     def _flush(self, context_id: str, flush_id: str) -> None:
         utterance = self._utterance(context_id)
         self._check_writable(utterance)
         if utterance.flushes >= MAX_FLUSHES:
             raise BadMessage(f"{MAX_FLUSHES} flushes of this context wait for their audio")
-        self._tell(utterance, utterance.flush(flush_id))
+        utterance.flush(flush_id)
 
     def _check_writable(self, utterance: Utterance) -> None:
-        if utterance.request.stopped:
+        if utterance.stopped:
             raise UnknownContext("this context was cancelled: no more text")
-        if utterance.request.ended:
+        if utterance.ended:
             raise BadMessage("this context was ended: no more text")
 
     def _ack(self, context_id: str, played_ms: float) -> None:
@@ -313,8 +304,7 @@ class Session:
 
     def _end(self, context_id: str) -> None:
         if not self._release_id(context_id):
-            utterance = self._utterance(context_id)
-            self._tell(utterance, utterance.end())
+            self._utterance(context_id).end()
 
     def _cancel_all(self, played_ms: float | None) -> None:
         for utterance in list(self._contexts.values()):
@@ -322,25 +312,14 @@ class Session:
 
     def _cancel(self, utterance: Utterance, played_ms: float | None) -> None:
         """Barge-in: no audio of the context is sent after this; `context.done` follows when the engine has stopped."""
-        if utterance.request.stopped:
+        if utterance.stopped:
             return
         if self._playout is not None:
             if played_ms is None:
                 played_ms = self._playout.played_ms(utterance.context_no) or 0
             self._playout.clear(utterance.context_no)
-        elif played_ms is None:
-            played_ms = utterance.played_ms()
-        self._drop_audio(utterance)  # before the cut, which computes the figures of a finished request
         self._reply(utterance.cut(played_ms))
         self._mark_ready(utterance.context_id)
-
-    def _drop_audio(self, utterance: Utterance) -> None:
-        number = utterance.context_no
-        dropped = [item for item in self._outbox if isinstance(item, Audio) and item.context_no == number]
-        for item in dropped:
-            self._outbox.remove(item)
-        if dropped:
-            utterance.take_back(dropped[0].first_sample)
 
     def _release_id(self, context_id: str) -> bool:
         """Allow a failed context's id again, because the client has seen its end. Whether the id was one of those."""
@@ -367,25 +346,12 @@ class Session:
 
     def _is_held(self, utterance: Utterance, playout: SpeechTrack) -> bool:
         """Whether its next event waits for the playout: audio until there is room, a regular end until it is played."""
-        if utterance.is_unread:
-            return False
-        event = next(utterance.request.ahead(), None)
+        event = utterance.ahead
         if isinstance(event, Finished):
             return event.reason in ("end", "length") and playout.is_playing(utterance.context_no)
-        return not playout.wants(utterance.context_no)
+        return event is not None and not playout.wants(utterance.context_no)
 
-    def _tell(self, utterance: Utterance, told: Iterable[Event]) -> None:
-        for event in told:
-            match event:
-                case Finished():
-                    self._tell_finished(utterance, event)
-                # Final times stay in order before their audio.
-                case Started() | Words(kind="estimated") if utterance.done is None:
-                    self._reply(event)
-                case _:
-                    self._outbox.append(event)
-
-    def _tell_finished(self, utterance: Utterance, event: Finished[str]) -> None:
+    def _finish(self, utterance: Utterance, event: Finished[str]) -> None:
         context_id = utterance.context_id
         del self._contexts[context_id]
         self._ready.pop(context_id, None)
@@ -394,10 +360,10 @@ class Session:
         if self._playout is not None:
             self._playout.end(utterance.context_no)
         if utterance.error is not None:
-            self._outbox.append(Failed(context_id, utterance.error))
-        if event.reason in ("length", "error") and not utterance.request.ended:
+            self._reply(Failed(context_id, utterance.error))
+        if event.reason in ("length", "error") and not utterance.ended:
             self._dead.append(context_id)
-        self._outbox.append(event)
+        self._reply(event)
 
     def _greet(self) -> None:
         info, limits = self._node.service.info, self._limits

@@ -23,8 +23,8 @@ from agent_tts.messages import (
     Send,
 )
 from agent_tts.options import EngineOptions, SpeechOptions
-from agent_tts.speech.engine_request import EngineRequest
 from agent_tts.speech.routing import Routing
+from agent_tts.speech.utterance import Utterance
 from agent_tts.speech.words.peaks import peaks_of_each
 
 # ready: running, trial synthesis succeeded; starting: running, no audio yet; lost: restarting; failed: given up.
@@ -114,7 +114,7 @@ class EngineHandle:
         self.info: EngineInfo | None = None
         # How many requests may wait for a slot.
         self._queue = 0
-        # Maximum number of frames that a request is made ahead of its credit; see `EngineRequest`.
+        # Maximum number of frames that a request is made ahead of its credit; see `Utterance`.
         self.window = 1
         # What the engine has told last, where fronts share it; otherwise None.
         self._told: EngineLoad | None = None
@@ -123,7 +123,7 @@ class EngineHandle:
         # Whether a synthesis has succeeded since the engine started.
         self.ready = False
         # The first synthesis after a start; None when it has ended.
-        self._trial: EngineRequest | None = None
+        self._trial: Utterance | None = None
         # Set while no request is open.
         self.idle = asyncio.Event()
         self.idle.set()
@@ -176,13 +176,11 @@ class EngineHandle:
 
     def owners(self) -> list[int]:
         """The owner of each request that has or had a slot."""
-        return [request.owner for request in self._open.values() if isinstance(request, EngineRequest)]
+        return [request.owner for request in self._open.values() if isinstance(request, Utterance)]
 
-    def open(self, options: EngineOptions, owner: int = 0) -> EngineRequest:
-        """Start a request. It takes a slot or a place in the queue at once."""
-        request = EngineRequest(self._next_id, self.client.send, self.window, self.number, owner)
-        self.enter(request, options, owner)
-        return request
+    def open(self, utterance: Utterance, options: EngineOptions) -> None:
+        """Start an utterance. It takes a slot or a place in the queue at once."""
+        self.settle(self.enter(utterance, options, utterance.owner), utterance)
 
     def enter(
         self, receiver: Receiver, options: EngineOptions, owner: int, *, waits: bool = True, waited_ms: int = 0
@@ -195,10 +193,10 @@ class EngineHandle:
         self.client.send(Open(request_id, options, owner, waited_ms, waits))
         return request_id
 
-    def settle(self, request_id: int, request: EngineRequest) -> None:
-        """Have `request` get the events of this id, and send its commands here."""
-        self._open[request_id] = request
-        request.settle(request_id, self.number, self.client.send)
+    def settle(self, request_id: int, utterance: Utterance) -> None:
+        """Have `utterance` get the events of this id, and send its commands here."""
+        self._open[request_id] = utterance
+        utterance.settle(request_id, self.number, self.client.send)
 
     def observe(self, observer: EngineObserver) -> None:
         """Tell `observer` of the changes from now on, and that the engine has started if it runs."""
@@ -251,18 +249,20 @@ class EngineHandle:
 
     def _try(self) -> None:
         assert self.info is not None
-        self._trial = trial = self.open(Routing(self.info).resolve(SpeechOptions(lead_ms=None)).options)
+        resolved = Routing(self.info).resolve(SpeechOptions(lead_ms=None))
+        self._trial = trial = Utterance(resolved, self.info, self.window)
+        self.open(trial, resolved.options)
         trial.waker = partial(self._on_trial, trial)
         trial.write("ready")
         trial.end()
 
-    def _on_trial(self, trial: EngineRequest) -> None:
+    def _on_trial(self, trial: Utterance) -> None:
         """Discard the audio of `trial`; set `ready` if it made audio and did not fail."""
         while trial.poll() is not None:
             pass
         if trial.finished is not None and trial is self._trial:
             self._trial = None
-            self.ready = trial.finished.reason in ("end", "length") and trial.samples > 0
+            self.ready = trial.finished.reason in ("end", "length") and trial.received > 0
             if self.ready:
                 self._observer.ready(self.number)
             else:

@@ -24,7 +24,7 @@ from agent_tts.messages import (
 )
 from agent_tts.options import EngineOptions
 from agent_tts.speech.engine_handle import EngineHandle
-from agent_tts.speech.engine_request import EngineRequest
+from agent_tts.speech.utterance import Utterance
 
 Text = Append[int] | Flush[int] | End[int]
 
@@ -62,10 +62,11 @@ class _Attempt:
 class _Waiting:
     """One request until it has a slot."""
 
-    def __init__(self, mover: Mover, engine: EngineHandle, options: EngineOptions, owner: int) -> None:
+    def __init__(self, mover: Mover, engine: EngineHandle, utterance: Utterance, options: EngineOptions) -> None:
         self._mover = mover
         self._options = options
-        self.owner = owner
+        self.request = utterance
+        self.owner = utterance.owner
         # When it was opened, on the event loop's clock.
         self.since = mover.now()
         # Its text so far, and the number of characters.
@@ -78,7 +79,7 @@ class _Waiting:
         # What the first of them said when it refused it.
         self._refusal: Finished[int] | None = None
         home = self._make_home(engine)
-        self.request = EngineRequest(home.id, self._send, engine.window, engine.number, owner)
+        utterance.settle(home.id, engine.number, self._send)
 
     @property
     def can_move(self) -> bool:
@@ -165,12 +166,10 @@ class Mover:
         # The next look; None while no request waits.
         self._timer: asyncio.TimerHandle | None = None
 
-    def open(self, engine: EngineHandle, options: EngineOptions, owner: int) -> EngineRequest:
-        """Start a request with resolved options at this engine."""
-        waiting = _Waiting(self, engine, options, owner)
-        self._waiting[waiting] = None
+    def open(self, engine: EngineHandle, utterance: Utterance, options: EngineOptions) -> None:
+        """Start an utterance at this engine."""
+        self._waiting[_Waiting(self, engine, utterance, options)] = None
         self._look_soon()
-        return waiting.request
 
     def now(self) -> float:
         """On the event loop's clock."""

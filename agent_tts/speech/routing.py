@@ -61,6 +61,7 @@ class Resolved(NamedTuple):
     options: EngineOptions
     voice: str | None  # its name in the engine or the library; None for a speaker embedding
     lexicons: tuple[Lexicon, ...]  # its own and its voices', strongest first
+    markup: bool  # whether tags in its text are obeyed
 
 
 class Routing:
@@ -101,7 +102,7 @@ class Routing:
         told = {name: getattr(options, name) for name in _COMMON}
         told |= {"voice": wanted.voice, "language": self._language(language), "model": self._choose(wanted, asked)}
         lexicons = (options.lexicon, *(voice.lexicon for voice in wanted.stored))
-        return Resolved(EngineOptions(**told), wanted.name, tuple(filter(None, lexicons)))
+        return Resolved(EngineOptions(**told), wanted.name, tuple(filter(None, lexicons)), options.markup == "auto")
 
     def model_names(self) -> list[str]:
         """Every model name that a request may use, the engine's own first."""

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 
 from agent_tts.engine_info import EngineInfo
 from agent_tts.errors import RETRY_MS, Draining, EngineLost
 from agent_tts.options import SpeechOptions
 from agent_tts.speech.engine_handle import EngineClientFactory, EngineHandle, EngineObserver
-from agent_tts.speech.engine_request import EngineRequest
 from agent_tts.speech.moving import Mover
 from agent_tts.speech.routing import Resolved, Routing
+from agent_tts.speech.utterance import Listener, Utterance
 from agent_tts.text.entries import Lexicon
 from agent_tts.voices.library import VoiceLibrary
 
@@ -137,13 +138,14 @@ class SpeechService:
             for engine in self.engines:
                 await engine.idle.wait()
 
-    def open(self, options: SpeechOptions | Resolved, owner: int = 0) -> EngineRequest:
+    def open(self, options: SpeechOptions | Resolved, owner: int = 0, listener: Listener | None = None) -> Utterance:
         """Start an utterance on the least loaded engine. It takes a slot or a place in the queue at once.
 
         While it waits, it may move to an engine that has a slot first.
 
         Args:
             owner: a number for whose it is: owners get equal shares of each engine. 0 is the node itself.
+            listener: what is made for its reader; None: pcm_s16le at 24 kHz, without words.
 
         Raises:
             Draining: the node shuts down.
@@ -159,10 +161,11 @@ class SpeechService:
         able = [engine for engine in up if engine.able] or [engine for engine in up if engine.ready] or up
         engine = min(able, key=lambda engine: (*engine.load, (engine.number - self._prefers) % len(self.engines)))
         resolved = options if isinstance(options, Resolved) else self.resolve(options)
-        told = resolved.options
-        request = engine.open(told, owner) if self._mover is None else self._mover.open(engine, told, owner)
-        request.lexicons = resolved.lexicons
-        return request
+        assert self.info is not None
+        utterance = Utterance(resolved, self.info, engine.window, owner, listener)
+        opens = engine.open if self._mover is None else partial(self._mover.open, engine)
+        opens(utterance, resolved.options)
+        return utterance
 
     def resolve(self, options: SpeechOptions) -> Resolved:
         """What the options mean here; its lexicons with the node's. Raises the errors of `Routing.resolve`."""

@@ -1,40 +1,49 @@
-"""One utterance: text in; words, encoded audio and figures out. No I/O."""
+"""One utterance in the front: text in; words, encoded audio and figures out. No I/O."""
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, replace
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any, Literal
 
-from agent_tts.directives import Pause, Say
-from agent_tts.engine_info import SAMPLE_RATE, EngineInfo
+from agent_tts.directives import Directive, Pause, Say
+from agent_tts.engine_info import FRAME_BYTES, SAMPLE_RATE, EngineInfo
 from agent_tts.errors import SpeechError, from_code
 from agent_tts.messages import (
     FLAG_FLUSH,
     FLAG_LAST,
+    Append,
     Audio,
+    Cancel,
     Cancelled,
+    Credit,
+    End,
+    EngineCommand,
     Finished,
+    Flush,
     Flushed,
-    Mark,
     RequestEvent,
+    Send,
     Stages,
     Started,
     Word,
     Words,
 )
-from agent_tts.options import SpeechOptions
 from agent_tts.protocol.options import OutputFormat
 from agent_tts.protocol.utterance import AnyUtterance, UtteranceEvent
-from agent_tts.speech.audio.encoding import Chunk, make_encoder
-from agent_tts.speech.engine_request import EngineRequest
+from agent_tts.speech.routing import Resolved
 from agent_tts.speech.words.marks import Marks
 from agent_tts.speech.words.timeline import LateTimeline, Paces, WordTimeline
 from agent_tts.text import markup
 from agent_tts.text.lexicon import LexiconReader
 from agent_tts.text.markup import Item, MarkupReader
+
+if TYPE_CHECKING:
+    from agent_tts.speech.audio.encoding import Chunk, Encoder
 
 # Words are sent to the listener, kept only for `cut`, or not computed.
 WordsMode = Literal["told", "kept", "none"]
@@ -45,6 +54,9 @@ PCM = OutputFormat()
 
 # What a text without words sounds like, 20 ms at 24 kHz: clients take an answer without audio for a failure.
 NO_WORDS = bytes(SAMPLE_RATE // 50 * 2)
+
+# Credit is granted in this many parts of the window: few messages, and the engine never runs out of credit.
+GRANTS = 8
 
 
 class Meter:
@@ -86,177 +98,179 @@ class Meter:
         return replace(event, audio_ms=round(self.audio_ms), rtf=rtf)
 
 
-class Utterance:
-    """Translates the events of an engine request into events for the listener.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listener:
+    """What the listener of an utterance gets."""
 
-    Words that are known before the engine has started follow right after `Started`. The last event is exactly
-    one `Finished`; if its reason is "error", `error` holds the cause. `info` is None before the engine's first start;
-    `options` are those of the client; `paces` of earlier utterances learn from this one; of `lexicons` the first goes
-    before the others.
+    output: OutputFormat = PCM
+    words: WordsMode = "none"
+    paces: Paces = field(default_factory=Paces)  # of earlier utterances; they learn from this one
+    context_id: str = ""  # "": the request's name in the log
+    context_no: int = 1
+    clock: Callable[[], float] = time.monotonic
+
+
+class Utterance(AnyUtterance):
+    """Gives one request's text to the engine, and the engine's events, translated, to one reader.
+
+    Made by `SpeechService.open`. The reader calls `poll` when woken, or awaits `next`. Words that are known before the
+    engine has started follow right after `Started`. The last event is exactly one `Finished`; if its reason is "error",
+    `error` holds the cause.
     """
 
     def __init__(
-        self,
-        request: EngineRequest,
-        info: EngineInfo | None,
-        options: SpeechOptions,
-        *,
-        output: OutputFormat = PCM,
-        words: WordsMode = "told",
-        paces: Paces | None = None,
-        meter: Meter | None = None,
-        context_id: str = "",
-        context_no: int = 1,
-        clock: Callable[[], float] = time.monotonic,
+        self, resolved: Resolved, info: EngineInfo, window: int, owner: int = 0, listener: Listener | None = None
     ) -> None:
-        self.request = request
-        request.waker = self._on_event
-        self.context_id = context_id or request.name
-        self.context_no = context_no
-        self._clock = clock
-        self._meter = meter or Meter()
-        self._output = output
-        self._encoder = make_encoder(output.encoding, output.sample_rate, output.bit_rate)
+        """`window`: how many frames the engine makes beyond the credit; `owner`: whose it is."""
+        listener = listener or Listener()
+        # Id of this request in its engine, and the engine's index in the node. Both may change until it has a slot.
+        self.request_id = self.engine = 0
+        self.owner = owner
+        self.context_id = listener.context_id
+        self.context_no = listener.context_no
+        # Set by who opens it, before its first text.
+        self.meter = Meter()
+        self._clock = listener.clock
+        self._output = output = listener.output
         self._base64 = output.framing == "base64"
-        self._paces = paces or Paces()
-        self._voice = options.voice
-        self._tells = words == "told"
+        # None where the engine's audio is sent as it is.
+        self._encoder: Encoder | None = None
+        if (output.encoding, output.sample_rate) != (PCM.encoding, PCM.sample_rate):
+            from agent_tts.speech.audio.encoding import make_encoder  # with codecs, which a supervisor does not load
+
+            self._encoder = make_encoder(output.encoding, output.sample_rate, output.bit_rate)
+        self._paces = listener.paces
+        self._voice = resolved.voice
+        self._tells = listener.words == "told"
         # None if words are not computed.
         self._timeline: WordTimeline | None = None
-        if words != "none":
-            how: dict[str, Any] = {
-                "speed": options.speed,
-                "language": info.languages.get(options.language.lower(), "en") if info is not None else "en",
-                "pace": self._paces.of(options.voice),
+        if listener.words != "none":
+            language = resolved.options.language
+            times: dict[str, Any] = {
+                "speed": resolved.options.speed,
+                "language": "en" if language == "auto" else language,
+                "pace": self._paces.of(self._voice),
             }
-            aligned = info is not None and info.aligns_words
-            if aligned or self._tells:
-                self._timeline = WordTimeline(aligned=aligned, tells=self._tells, **how)
+            if info.aligns_words or self._tells:
+                self._timeline = WordTimeline(aligned=info.aligns_words, tells=self._tells, **times)
             else:
-                self._timeline = LateTimeline(**how)
+                self._timeline = LateTimeline(**times)
         # Reads the tags in the text, None if they are text; and the marks among them.
-        self._markup = MarkupReader() if options.markup == "auto" else None
-        self._marks = Marks(self.context_id)
+        self._markup = MarkupReader() if resolved.markup else None
+        self._marks = Marks()
         # Says words as the lexicons have them; None without one.
-        self._lexicon = LexiconReader(request.lexicons) if request.lexicons else None
+        self._lexicon = LexiconReader(resolved.lexicons) if resolved.lexicons else None
         # Characters of text so far, or of what is said for it if that is longer, tags included; and unanswered flushes.
         self.chars = 0
         self.flushes = 0
         # Whether there is more than white space.
         self._has_text = False
+        # Sends a command to the engine, without blocking; set by `settle`.
+        self._send: Send = _to_nobody
+        # Frames taken since credit was last granted, and frames per grant.
+        self._taken = 0
+        self._grant = max(1, window // GRANTS)
+        # The engine's events that are not translated yet: at most `window` frames beyond the credit.
+        self._events: deque[RequestEvent] = deque()
+        # The listener's events that are not taken yet.
+        self._told: deque[Told] = deque()
         # Words computed before the engine has started; None afterwards.
         self._early: list[Word] | None = []
-        # Samples at 24 kHz handed out, and the index of the next sample at the output rate.
-        self.samples = 0
+        # Whether it has or had a slot; whether no more text comes; whether `stop` was called.
+        self.started = self.ended = self.stopped = False
+        # Samples at 24 kHz that came from the engine, dropped ones included; and of those, handed out.
+        self.received = self.samples = 0
+        # Index of the next sample at the output rate.
         self._first_sample = 0
-        # Whether the chunk with FLAG_LAST was handed out.
-        self._closed = False
+        # Whether the chunk with FLAG_LAST, and all that comes before `Finished`, was told.
+        self._is_last_out = self._is_complete = False
         # The listener's last acknowledgement: (ms played, time of arrival); None before the first.
         self._acked: tuple[float, float] | None = None
+        # The engine's last event; None until it arrives.
+        self.finished: Finished[int] | None = None
         # The figures; set when `Finished` is taken, or arrives after `stop`.
-        self.done: Finished[str] | None = None
+        self._done: Finished[str] | None = None
         # Cause of a failure; set with `done`.
         self.error: SpeechError | None = None
         # Called when `poll` may have an event; set by the reader. It must not raise or await.
         self.waker: Callable[[], None] | None = None
+        # Set with each event, for `next`; and by the last one of the engine, for `cancel`.
+        self._arrived, self._over = asyncio.Event(), asyncio.Event()
+
+    @property
+    def done(self) -> Finished[str] | None:
+        return self._done
 
     # ------------------------------------------------------------ the writer's side
 
-    def write(self, text: str) -> list[Words[str]]:
-        """Append text, verbatim and in any split; returns words to send now, `poll` the rest. Ignored after the end."""
+    def write(self, text: str) -> None:
         if not text:
-            return []
+            return
         self.chars += len(text)
         self._has_text = self._has_text or not text.isspace()
-        self._meter.text(len(text))
+        self.meter.text(len(text))
         items: list[Item] = [text] if self._markup is None else self._markup.read(text)
         if not items:
-            self.request.write("")  # a long thought does not starve
-        return self._take(items)
+            self._append("")  # a long thought does not starve
+        self._take(items)
 
-    def submitted(self, read_at: float) -> None:
-        """The first text has been written. It was read from the transport at `read_at`, in seconds."""
-        self._meter.submitted(read_at)
-
-    def flush(self, flush_id: str) -> list[Words[str]]:
-        """Speak all text so far as complete words; answered by `Flushed`. Returns words to send now."""
+    def flush(self, flush_id: str) -> None:
+        """Speak all text so far as complete words; answered by `Flushed` after its audio."""
         self.flushes += 1
-        words = self._take(self._markup.flush() if self._markup is not None else [], complete=True)
-        self.request.flush(flush_id)
-        return words + (self._read_now(self._timeline.flush()) if self._timeline is not None else [])
+        self._take(self._markup.flush() if self._markup is not None else [], complete=True)
+        self._command(Flush(self.request_id, flush_id))
+        if self._timeline is not None:
+            self._tell_new(self._timeline.flush())
 
-    def end(self) -> list[Words[str]]:
-        """No more text; returns words to send now. Idempotent."""
-        words = self._take(self._markup.end() if self._markup is not None else [], complete=True)
-        self.request.end()
-        return words + (self._read_now(self._timeline.complete()) if self._timeline is not None else [])
-
-    def _take(self, items: list[Item], *, complete: bool = False) -> list[Words[str]]:
-        """Give text without tags, and directives, to the engine and the timeline; `complete`: its last word is."""
-        words: list[Word] = []
-        for item in items if self._lexicon is None else self._looked_up(self._lexicon, items, complete=complete):
-            if isinstance(item, markup.MarkTag):
-                self._marks.add(item.name, item.offset)
-            elif isinstance(item, str):
-                self.request.write(item)
-                self._marks.append(item)
-                words += self._timeline.append(item) if self._timeline is not None else []
-            else:
-                self.request.direct(item)
-                if isinstance(item, Say):
-                    self._marks.append(item.text)
-                elif isinstance(item, Pause):
-                    self._marks.pause()
-                words += self._timeline.direct(item) if self._timeline is not None else []
-        return self._read_now(words)
-
-    def _looked_up(self, lexicon: LexiconReader, items: list[Item], *, complete: bool) -> Iterator[Item]:
-        for item in [*items, None] if complete else items:
-            for said in lexicon.append(item) if isinstance(item, str) else lexicon.flush():
-                if isinstance(said, Say) and said.alias is not None:
-                    self.chars += max(0, len(said.alias) - len(said.text))  # long aliases are no way around the limit
-                yield said
-            if item is not None and not isinstance(item, str):
-                yield item
+    def end(self) -> None:
+        self._take(self._markup.end() if self._markup is not None else [], complete=True)
+        self._command(End(self.request_id))
+        self.ended = True
+        if self._timeline is not None:
+            self._tell_new(self._timeline.complete())
 
     def ack(self, played_ms: float) -> None:
         """The listener has played `played_ms` of the utterance."""
         self._acked = (played_ms, self._clock())
 
     def stop(self) -> None:
-        """Stop without waiting: only `Finished` follows. Idempotent."""
-        if self.done is not None:
+        """Stop now, without waiting: only `Finished` follows, with the reason "cancelled". Idempotent."""
+        if self._done is not None or self.stopped:
             return
-        self._meter.cancelled()
-        self.request.stop()
-        self._on_stopped()
+        self.stopped = True
+        self.meter.cancelled()
+        unsent = next((event for event in self._told if isinstance(event, Audio)), None)
+        if unsent is not None:
+            samples = unsent.first_sample * SAMPLE_RATE // self._output.sample_rate
+            self.meter.taken_back((self.samples - samples) * 1_000 / SAMPLE_RATE)
+            self.samples = samples
+        self._told.clear()
+        self._events.clear()
+        if self.finished is None:
+            self._send(Cancel(self.request_id))
+        else:
+            self.deliver(self.finished)
 
     async def cancel(self) -> None:
         """Stop; the slot is free when this returns. Idempotent. Cancelling this coroutine is safe: it still stops."""
         self.stop()
-        await self.request.cancel()
+        await self._over.wait()
 
     def cut(self, played_ms: float | None = None) -> Cancelled[str]:
         """Stop; returns the text that was heard, after `played_ms` of audio (default: `played_ms()`), and the rest."""
         assert self._timeline is not None, "words are left out"
-        generated_ms = round(self.request.samples * 1_000 / SAMPLE_RATE)
+        generated_ms = round(self.received * 1_000 / SAMPLE_RATE)
         played_ms = min(self.played_ms() if played_ms is None else played_ms, generated_ms)
-        if (finished := self.request.finished) is not None:
-            self._timeline.finish(generated_ms, cut=finished.reason != "end" or self._timeline.is_unread)
-        heard, unheard = self._timeline.split(played_ms)
+        if self.finished is not None:
+            self._timeline.finish(generated_ms, cut=self.finished.reason != "end" or self._timeline.is_unread)
+        texts = self._timeline.split(played_ms)
         self.stop()
-        return Cancelled(self.context_id, round(played_ms), generated_ms, heard, unheard)
-
-    def take_back(self, first_sample: int) -> None:
-        """Chunks from `first_sample` (at the output rate) on were handed out, but not sent."""
-        samples = first_sample * SAMPLE_RATE // self._output.sample_rate
-        self._meter.taken_back((self.samples - samples) * 1_000 / SAMPLE_RATE)
-        self.samples = samples
+        return Cancelled(self.context_id, round(played_ms), generated_ms, *texts)
 
     def played_ms(self) -> float:
         """Milliseconds that the listener has heard, from its acknowledgement or from real time."""
         if self._acked is None:
-            return self._meter.played_ms()
+            return self.meter.played_ms()
         acked_ms, at = self._acked
         return min(acked_ms + (self._clock() - at) * 1_000, self.audio_ms)
 
@@ -267,193 +281,244 @@ class Utterance:
 
     # ------------------------------------------------------------ the reader's side
 
-    def poll(self) -> list[Told] | None:
-        """The listener's next events; None when there is none now."""
-        if self._tells and self.is_unread:
-            return self._read()
-        event = self.request.poll()
-        return None if event is None else self._told(event)
+    def poll(self) -> Told | None:
+        """The listener's next event; None when there is none now."""
+        while not self._told:
+            if self._is_unread:
+                assert self._timeline is not None
+                self._tell_words("estimated", self._timeline.read())
+            elif self._events:
+                self._translate(self._events.popleft())
+            else:
+                return None
+        return self._told.popleft()
 
-    async def next(self) -> list[Told] | None:
-        """Like `poll`, but waits for the next event; None after `Finished`. Cancelling it loses nothing."""
-        if self.is_unread:
-            return self._read()
-        event = await self.request.next()
-        return None if event is None else self._told(event)
+    async def next(self) -> UtteranceEvent | None:
+        while True:
+            event = self.poll()
+            if event is None and self._done is not None:
+                if self.error is not None:
+                    raise self.error
+                return None
+            if event is not None and not isinstance(event, Started):
+                return event
+            if event is None:
+                self._arrived.clear()
+                await self._arrived.wait()
 
     @property
     def has_events(self) -> bool:
-        """Whether `poll` would return something."""
-        return self.request.has_events or self.is_unread
+        """Whether `poll` may return something."""
+        return bool(self._told or self._events) or self._is_unread
 
     @property
-    def is_unread(self) -> bool:
+    def ahead(self) -> RequestEvent | None:
+        """What the next event is made of: the engine's next one; None where it is known already, or none has come."""
+        return self._events[0] if self._events and not self._told and not self._is_unread else None
+
+    # ------------------------------------------------------------ the engine's side
+
+    def settle(self, request_id: int, engine: int, send: Send) -> None:
+        """It is open at this engine under this id. Called only by the service."""
+        self.request_id, self.engine, self._send = request_id, engine, send
+        self.context_id = self.context_id or f"{engine}/{request_id}"
+
+    def deliver(self, event: RequestEvent) -> None:
+        """Take an event from the engine. Called only by the service."""
+        if isinstance(event, Audio):
+            self.received += len(event.payload) // 2
+        elif isinstance(event, Started):
+            self.started = True
+        elif isinstance(event, Finished):
+            if self.stopped:  # also if the engine failed meanwhile
+                event = replace(event, reason="cancelled", code=None)
+            self.finished = event
+            self._over.set()
+        if self.stopped:
+            if event is not self.finished:
+                return
+            self._end(self.finished)  # at its arrival: the reader may not poll again
+        self._events.append(event)
+        self._wake()
+
+    # ------------------------------------------------------------ text
+
+    def _command(self, command: Append[int] | Flush[int] | End[int]) -> None:
+        """Ignored after `end` and once finished."""
+        if self.finished is None and not self.ended:
+            self._send(command)
+
+    def _append(self, content: str | Directive) -> None:
+        if self.finished is None and not self.ended:
+            self._send(Append(self.request_id, content), waits=isinstance(content, str) and self.received > 0)
+
+    def _take(self, items: list[Item], *, complete: bool = False) -> None:
+        """Give text without tags, and directives, to the engine and the timeline; `complete`: its last word is."""
+        timeline = self._timeline
+        words: list[Word] = []
+        for item in items if self._lexicon is None else self._looked_up(self._lexicon, items, complete=complete):
+            if isinstance(item, markup.MarkTag):
+                if timeline is not None:
+                    self._marks.add(item.name, item.offset, timeline.place)
+                continue
+            self._append(item)
+            if timeline is None:
+                continue
+            if isinstance(item, str):
+                words += timeline.append(item)
+            else:
+                if isinstance(item, Pause):
+                    self._marks.pause(timeline.place)
+                words += timeline.direct(item)
+        self._tell_new(words)
+
+    def _looked_up(self, lexicon: LexiconReader, items: list[Item], *, complete: bool) -> Iterator[Item]:
+        for item in [*items, None] if complete else items:
+            for said in lexicon.append(item) if isinstance(item, str) else lexicon.flush():
+                if isinstance(said, Say) and said.alias is not None:
+                    self.chars += max(0, len(said.alias) - len(said.text))  # long aliases are no way around the limit
+                yield said
+            if item is not None and not isinstance(item, str):
+                yield item
+
+    # ------------------------------------------------------------ events
+
+    @property
+    def _is_unread(self) -> bool:
         """Whether words of the text wait to be read and told; before the engine has started they wait for that."""
         timeline = self._timeline
-        return timeline is not None and self._early is None and timeline.is_unread and not self.request.stopped
+        return timeline is not None and self._early is None and timeline.is_unread and not self.stopped
 
-    # ------------------------------------------------------------ inside
-
-    def _read(self) -> list[Told]:
-        assert self._timeline is not None
-        return [*self._words("estimated", self._timeline.read())]
-
-    def _on_event(self) -> None:
-        if self.request.stopped:
-            self._on_stopped()
+    def _wake(self) -> None:
+        self._arrived.set()
         if self.waker is not None:
             self.waker()
 
-    def _on_stopped(self) -> None:
-        """Take the end of a stopped utterance at its arrival: the reader may not poll again."""
-        if self.request.stopped and self.request.finished is not None:
-            self._end(self.request.finished)
-
     def _end(self, finished: Finished[int]) -> Finished[str]:
-        if self.done is None:
-            figures = {name: value for name, value in asdict(finished).items() if name not in ("id", "context_no")}
-            self.done = self._meter.finished(Finished(self.context_id, **figures, context_no=self.context_no))
-            self.request.waker = None  # nothing follows; without the cycle both are freed at once
-        return self.done
+        if self._done is None:
+            if finished.code is not None:
+                self.error = from_code(finished.code, finished.message, finished.retry_after_ms)
+            figures = {name: getattr(finished, name) for name in Finished.__match_args__}
+            figures |= {"id": self.context_id, "context_no": self.context_no}
+            self._done = self.meter.finished(Finished(**figures))
+        return self._done
 
-    def _told(self, event: RequestEvent) -> list[Told]:
+    def _translate(self, event: RequestEvent) -> None:
+        """Tell the listener of an event of the engine."""
         if isinstance(event, Audio):
-            return self._on_audio(event.payload, event.peaks)
+            self._taken += -(-len(event.payload) // FRAME_BYTES)
+            if self._taken >= self._grant:
+                self._send(Credit(self.request_id, self._taken), waits=True)
+                self._taken = 0
+            self._tell_audio(event.payload, event.peaks)
+            return
         match event:
             case Words(words=times):
-                return [*self._final(self._timeline.align(times))] if self._timeline is not None else []
+                if self._timeline is not None:
+                    self._tell_final(self._timeline.align(times))
             case Stages():
-                self._meter.stages(event)
-                return []
+                self.meter.stages(event)
             case Started(queue_ms=queue_ms):
-                self._meter.started(queue_ms)
+                self.meter.started(queue_ms)
+                self._told.append(Started(self.context_id, queue_ms, self.context_no))
                 early, self._early = self._early or [], None
-                return [Started(self.context_id, queue_ms, self.context_no), *self._new_words(early)]
+                self._tell_words("estimated", early)
             case Flushed(flush_id=flush_id):
                 self.flushes -= 1
                 if self._timeline is not None:
                     self._timeline.flushed(self.audio_ms)
-                return [Flushed(self.context_id, flush_id, self.audio_ms)]
+                self._told.append(Flushed(self.context_id, flush_id, self.audio_ms))
+            case Finished() if self._is_complete:
+                self._told.append(self._end(event))
             case Finished():
-                return self._on_finished(event)
+                self._is_complete = True
+                self._tell_rest(event)
+                self._events.append(event)  # once the reader has taken the rest: until then `stop` can drop it
 
-    def _on_audio(self, pcm: bytes, peaks: bytes) -> list[Told]:
+    def _tell_audio(self, pcm: bytes, peaks: bytes) -> None:
         samples = len(pcm) // 2
         self.samples += samples
-        told: list[Told] = []
         if self._timeline is not None:
             self._timeline.hear(samples, peaks)
             if self._tells and (settled := self._timeline.settle(self.audio_ms)):
-                told += self._final(settled)
-        self._meter.audio(samples * 1_000 / SAMPLE_RATE)
-        chunks = self._encoder.encode(pcm)
+                self._tell_final(settled)
+        self.meter.audio(samples * 1_000 / SAMPLE_RATE)
+        chunks = _frames(pcm) if self._encoder is None else self._encoder.encode(pcm)
         flags = 0
-        for later in self.request.ahead() if self.request.has_events else ():
+        for later in takewhile(lambda event: not isinstance(event, Audio), self._events):
             if isinstance(later, Flushed):
                 flags |= FLAG_FLUSH
             elif isinstance(later, Finished) and later.reason in ("end", "length"):
                 flags |= FLAG_LAST
-                self._closed = True
-                chunks += self._encoder.flush()
-        self._add_chunks(told, chunks, flags)
-        return told
+                chunks += self._last_chunks()
+        self._tell_chunks(chunks, flags)
 
-    def _add_chunks(self, told: list[Told], chunks: list[Chunk], flags: int) -> None:
-        """Append `chunks`, the last with `flags`; flags without audio are sent with an empty chunk."""
+    def _last_chunks(self) -> list[Chunk]:
+        self._is_last_out = True
+        return [] if self._encoder is None else self._encoder.flush()
+
+    def _tell_chunks(self, chunks: list[Chunk], flags: int) -> None:
+        """The last of `chunks` has `flags`; flags without audio are sent with an empty chunk."""
         if flags and not chunks:
             chunks = [(b"", 0)]
         left = len(chunks)
         for payload, samples in chunks:
             left -= 1
-            its_flags = 0 if left else flags
-            place = self._first_sample, its_flags, self.context_no
-            told.append(Audio(self.context_id, payload, *place, self._base64))
+            place = self._first_sample, 0 if left else flags, self.context_no
+            self._told.append(Audio(self.context_id, payload, *place, self._base64))
             self._first_sample += samples
 
-    def _on_finished(self, event: Finished[int]) -> list[Told]:
-        told: list[Told] = []
+    def _tell_rest(self, event: Finished[int]) -> None:
+        """All that comes before a regular end."""
         if event.reason == "end" and self._has_text and not self.samples:
-            told += self._on_audio(NO_WORDS, b"")
-        if event.reason in ("end", "length"):
-            if self.samples and not self._closed:
-                self._add_chunks(told, self._encoder.flush(), FLAG_LAST)
-            if self._timeline is not None and self._tells:
-                left = self._timeline.finish(self.audio_ms, cut=event.reason == "length")
-                told += self._final(left) if self._timeline.kind == "aligned" else self._words("estimated", left)
-                told += self._final(self._timeline.settle())
-                told += self._marks.rest() if event.reason == "end" else []
-                self._paces.learn(self._voice, self._timeline.pace)
-        if event.code is not None:
-            self.error = from_code(event.code, event.message, event.retry_after_ms)
-        told.append(self._end(event))
-        return told
+            self._tell_audio(NO_WORDS, b"")
+        if event.reason not in ("end", "length"):
+            return
+        if self.samples and not self._is_last_out:
+            self._tell_chunks(self._last_chunks(), FLAG_LAST)
+        if self._timeline is not None and self._tells:
+            left = self._timeline.finish(self.audio_ms, cut=event.reason == "length")
+            if self._timeline.kind == "aligned":
+                self._tell_final(left)
+            else:
+                self._tell_words("estimated", left)
+            self._tell_final(self._timeline.settle())
+            if event.reason == "end":
+                self._told += self._marks.rest(self.context_id)
+            self._paces.learn(self._voice, self._timeline.pace)
 
-    def _read_now(self, words: list[Word]) -> list[Words[str]]:
-        if self.is_unread and self.waker is not None:
-            self.waker()
-        return self._new_words(words)
+    def _tell_new(self, words: list[Word]) -> None:
+        """Tell of words whose text has just come; the rest is read by `poll`."""
+        if self._early is not None:
+            self._early += words
+            return
+        self._tell_words("estimated", words)
+        if self.has_events:
+            self._wake()
 
-    def _new_words(self, words: list[Word]) -> list[Words[str]]:
-        if self._early is None:
-            return self._words("estimated", words)
-        self._early += words
-        return []
+    def _tell_final(self, words: list[Word]) -> None:
+        """Words with final times, and the marks among them."""
+        if self._tells:
+            self._tell_words("aligned", words)
+            self._told += self._marks.due(self.context_id, words)
 
-    def _words(self, kind: Literal["estimated", "aligned"], words: list[Word]) -> list[Words[str]]:
+    def _tell_words(self, kind: Literal["estimated", "aligned"], words: list[Word]) -> None:
         if not (words and self._tells):
-            return []
+            return
         if self._markup is not None and (offsets := self._markup.offsets).is_shifted:
             words = [_moved(word, *offsets.span(word.char_start, word.char_end)) for word in words]
-        return [Words(self.context_id, tuple(words), kind)]
+        self._told.append(Words(self.context_id, tuple(words), kind))
 
-    def _final(self, words: list[Word]) -> list[Words[str] | Mark[str]]:
-        """Words with final times, and the marks among them."""
-        return [*self._words("aligned", words), *self._marks.due(words)] if self._tells else []
+
+def _frames(pcm: bytes) -> list[Chunk]:
+    """pcm_s16le at 24 kHz in pieces of at most 80 ms."""
+    pieces = [pcm[start : start + FRAME_BYTES] for start in range(0, len(pcm), FRAME_BYTES)]
+    return [(piece, len(piece) // 2) for piece in pieces]
 
 
 def _moved(word: Word, start: int, end: int) -> Word:
     return Word(word.word, word.start_ms, word.end_ms, start, end)
 
 
-class LocalUtterance(AnyUtterance):
-    """An utterance for one reader in the node's event loop."""
-
-    def __init__(self, utterance: Utterance) -> None:
-        self._utterance = utterance
-        self.context_id = utterance.context_id
-        # Events not yet taken by the reader.
-        self._told: deque[UtteranceEvent] = deque()
-
-    @property
-    def done(self) -> Finished[str] | None:
-        return self._utterance.done
-
-    @property
-    def error(self) -> SpeechError | None:
-        """Cause of a failure; set with `done`."""
-        return self._utterance.error
-
-    def write(self, text: str) -> None:
-        self._told += self._utterance.write(text)
-
-    def end(self) -> None:
-        self._told += self._utterance.end()
-
-    def stop(self) -> None:
-        self._told.clear()
-        self._utterance.stop()
-
-    async def cancel(self) -> None:
-        """Stop; the slot is free when this returns. Idempotent. Cancelling this coroutine is safe: it still stops."""
-        self.stop()
-        await self._utterance.cancel()
-
-    async def next(self) -> UtteranceEvent | None:
-        while not self._told:
-            told = await self._utterance.next()
-            if told is None:
-                if self.error is not None:
-                    raise self.error
-                return None
-            self._told += [event for event in told if not isinstance(event, Started)]
-        return self._told.popleft()
+def _to_nobody(command: EngineCommand, *, waits: bool = False) -> None:
+    """The way to the engine before the utterance is open."""

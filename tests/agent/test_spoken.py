@@ -10,7 +10,7 @@ from typing import Any
 
 from agent_tts.messages import RequestEvent, Word, Words
 from agent_tts.options import SpeechOptions
-from agent_tts.speech.engine_request import EngineRequest
+from agent_tts.speech.utterance import Listener, Utterance
 from tests.agent.caller import calling
 from tests.agent.llm_server import running_llm
 from tests.agent.node import RunningAgent, running_agent
@@ -85,8 +85,8 @@ def times_of_words(agent: RunningAgent) -> defaultdict[int, list[Word]]:
     service = agent.node.node.service
     open_, count = service.open, itertools.count(1)
 
-    def opened(options: SpeechOptions, owner: int = 0) -> EngineRequest:
-        speech = open_(options, owner)
+    def opened(options: SpeechOptions, owner: int = 0, listener: Listener | None = None) -> Utterance:
+        speech = open_(options, owner, listener)
         deliver, number = speech.deliver, next(count)
 
         def delivered(event: RequestEvent) -> None:

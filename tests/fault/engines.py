@@ -12,8 +12,9 @@ from typing import Any, cast
 from agent_tts.ipc.engine_process import EngineProcess, engine_processes
 from agent_tts.messages import Audio, Finished, Started
 from agent_tts.options import SpeechOptions
-from agent_tts.speech.engine_request import EngineRequest
 from agent_tts.speech.service import SpeechService
+from agent_tts.speech.utterance import Utterance
+from tests.events_of import events_of
 from tests.ipc.listener import tone_settings
 from tests.support import until
 
@@ -38,7 +39,7 @@ def kill(link: EngineProcess, sig: signal.Signals = signal.SIGKILL) -> None:
     os.kill(link.pid, sig)
 
 
-def begin(service: SpeechService, **options: Any) -> EngineRequest:
+def begin(service: SpeechService, **options: Any) -> Utterance:
     """A request with all of its text."""
     speech = service.open(SpeechOptions(**{"seed": 1, "lead_ms": 800, **options}))
     speech.write(TEXT)
@@ -49,11 +50,11 @@ def begin(service: SpeechService, **options: Any) -> EngineRequest:
 class Hearing:
     """Listens to a request, which starts once at most."""
 
-    def __init__(self, speech: EngineRequest) -> None:
+    def __init__(self, speech: Utterance) -> None:
         self.speech = speech
         self.pcm = b""
         # Every `Finished` received.
-        self.ends: list[Finished] = []
+        self.ends: list[Finished[str]] = []
         # Silence between frames for a listener who plays from the first one on.
         self.gaps_s = 0.0
         self.task = asyncio.create_task(self._hear(), name="listener")
@@ -61,7 +62,7 @@ class Hearing:
     async def _hear(self) -> None:
         clock, heard_until, starts = asyncio.get_running_loop().time, None, 0
         async with asyncio.timeout(BACK_S):
-            while (event := await self.speech.next()) is not None:
+            async for event in events_of(self.speech):
                 starts += isinstance(event, Started)
                 if isinstance(event, Finished):
                     self.ends.append(event)
@@ -75,7 +76,7 @@ class Hearing:
         assert len(self.ends) == 1
 
 
-async def hear(speech: EngineRequest) -> tuple[bytes, Finished]:
+async def hear(speech: Utterance) -> tuple[bytes, Finished[str]]:
     """All audio of a request, and its end."""
     hearing = Hearing(speech)
     await hearing.task

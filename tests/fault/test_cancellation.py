@@ -213,7 +213,7 @@ async def test_f17_speech_and_service(drain: bool) -> None:
 
 
 async def test_f17_cancelled_reads_lose_no_audio() -> None:
-    """Guards the docstring of `EngineRequest.next`. Mutation: the `popleft` before an await."""
+    """Guards the docstring of `Utterance.next`. Mutation: the `popleft` before an await."""
     settings = Settings(engine="tone")
     service = SpeechService([lambda events, lost: InProcessEngine(create_loop(settings), events, lost)])
     await service.start()
@@ -225,7 +225,7 @@ async def test_f17_cancelled_reads_lose_no_audio() -> None:
     speech.write(TEXT)
     speech.end()
     got = b""
-    while speech.finished is None or speech._events:
+    while speech.done is None or speech.has_events:
         reader = asyncio.ensure_future(speech.next())
         await asyncio.sleep(0)
         reader.cancel()

@@ -17,8 +17,8 @@ from agent_tts.errors import EngineLost
 from agent_tts.ipc.engine_link import EngineLink
 from agent_tts.ipc.engine_process import EngineProcess, engine_processes
 from agent_tts.options import SpeechOptions
-from agent_tts.speech.engine_request import EngineRequest
 from agent_tts.speech.service import SpeechService
+from agent_tts.speech.utterance import Utterance
 from tests.fault.engines import BACK_S, begin, hear, kill
 from tests.ipc.listener import tone_settings
 from tests.support import until
@@ -79,7 +79,7 @@ async def owned(**values: Any) -> AsyncIterator[Owner]:
             await service.close()
 
 
-async def occupy(front: SpeechService, count: int) -> list[EngineRequest]:
+async def occupy(front: SpeechService, count: int) -> list[Utterance]:
     """Speech for many seconds in so many slots, in the order of their engines."""
     held = [front.open(SpeechOptions(lead_ms=80)) for _ in range(count)]
     for speech in held:
@@ -99,7 +99,7 @@ async def test_all_fronts_speak_on_all_engines_and_a_killed_one_comes_back() -> 
         assert whole
 
         speeches = [begin(front) for front in owner.fronts for _ in range(4)]
-        await until(lambda: all(speech.samples for speech in speeches), BACK_S)
+        await until(lambda: all(speech.received for speech in speeches), BACK_S)
         kill(owner.processes[0])
         await until(lambda: not any(front.engines[0].alive for front in owner.fronts), BACK_S)
         assert {begin(front).engine for front in owner.fronts for _ in range(2)} == {1}

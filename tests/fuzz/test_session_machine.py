@@ -124,7 +124,7 @@ class SessionMachine(RuleBasedStateMachine):
     def nothing_piles_up(self) -> None:
         assert len(self.session._contexts) <= 2
         for context in self.session._contexts.values():
-            assert len(context.request._events) <= 50 + 40
+            assert len(context._events) <= 50 + 40
 
     def teardown(self) -> None:
         self.tell("context.cancel", context_id="*")

@@ -20,9 +20,8 @@ from agent_tts.cli.bench_runs import run
 from agent_tts.cli.link import own_settings
 from agent_tts.cli.options import command
 from agent_tts.engine_info import SAMPLE_RATE
-from agent_tts.errors import SettingsError, SpeechError, from_code
-from agent_tts.messages import Audio, Finished, Flushed, Word
-from agent_tts.messages import Words as Aligned
+from agent_tts.errors import SettingsError, SpeechError
+from agent_tts.messages import Audio, Flushed, RequestEvent, Word, Words
 from agent_tts.options import SpeechOptions
 from agent_tts.serve.local_engine import engine
 from agent_tts.speech.service import SpeechService
@@ -121,6 +120,15 @@ async def _compare(
     truth, guess = WordTimeline(aligned=True), WordTimeline(aligned=False, language=language)
     speech = service.open(SpeechOptions(language=language, lead_ms=None))
     first: list[Word] = []
+    spoken: list[Word] = []
+    deliver = speech.deliver
+
+    def seen(event: RequestEvent) -> None:
+        if isinstance(event, Words):
+            spoken.extend(truth.align(event.words))
+        deliver(event)
+
+    speech.deliver = seen  # type: ignore[method-assign]
     for piece in _pieces(text):
         speech.write(piece)
         truth.append(piece)
@@ -132,14 +140,11 @@ async def _compare(
     truth.complete()
     first += guess.complete()
 
-    spoken: list[Word] = []
     settled: list[Word] = []
     heard: list[tuple[float, int]] = []
     audio_ms = 0.0
     while (event := await speech.next()) is not None:
         match event:
-            case Aligned(words=times):
-                spoken += truth.align(times)
             case Audio(payload=pcm):
                 before_ms, audio_ms = audio_ms, audio_ms + len(pcm) * 500 / SAMPLE_RATE
                 guess.hear(len(pcm) // 2, peaks(pcm))
@@ -149,8 +154,6 @@ async def _compare(
                     heard.append((played_ms, len(guess.split(played_ms)[0].split())))
             case Flushed():
                 guess.flushed(round(audio_ms))
-            case Finished(code=str(code), message=message):
-                raise from_code(code, message)
     spoken += truth.finish(round(audio_ms))
     guess.finish(round(audio_ms))
     settled += guess.settle()

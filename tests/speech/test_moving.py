@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_tts.config.settings import Settings
-from agent_tts.directives import Pause
 from agent_tts.engine.factory import create_loop
 from agent_tts.engine.loop import EngineLoop
 from agent_tts.messages import (
@@ -26,11 +25,12 @@ from agent_tts.messages import (
     Open,
     Started,
 )
-from agent_tts.options import SpeechOptions
+from agent_tts.options import EngineOptions, SpeechOptions
 from agent_tts.speech.engine_handle import EngineClient, EngineClientFactory
-from agent_tts.speech.engine_request import EngineRequest
 from agent_tts.speech.moving import LOOK_S, MAX_TEXT, WAITS_S
 from agent_tts.speech.service import SpeechService
+from agent_tts.speech.utterance import Utterance
+from tests.events_of import events_of
 from tests.examples import examples
 from tests.in_process import InProcessEngine
 from tests.support import until
@@ -46,7 +46,7 @@ class Engine(InProcessEngine):
         self, loop: EngineLoop, on_events: Callable[[list[EngineEvent]], None], on_lost: Callable[[str], None]
     ) -> None:
         super().__init__(loop, self._answer, on_lost)
-        self.opened: list[Open] = []
+        self.opened: list[Open[int, EngineOptions]] = []
         self.delay_s = 0.0
         self._told = on_events
 
@@ -59,7 +59,7 @@ class Engine(InProcessEngine):
     def send(self, command: EngineCommand, *, waits: bool = False) -> None:
         if isinstance(command, Open):
             self.opened.append(command)
-        super().send(command)
+        super().send(command, waits=waits)
 
 
 @asynccontextmanager
@@ -82,7 +82,7 @@ async def several(*each: dict[str, Any]) -> AsyncIterator[SpeechService]:
     await service.close()
 
 
-def opened(service: SpeechService) -> list[list[Open]]:
+def opened(service: SpeechService) -> list[list[Open[int, EngineOptions]]]:
     """What was opened at each engine after its first synthesis."""
     return [engine.client.opened[1:] for engine in service.engines]  # type: ignore[attr-defined]
 
@@ -90,7 +90,7 @@ def opened(service: SpeechService) -> list[list[Open]]:
 class Hearing:
     """Listens to a request."""
 
-    def __init__(self, speech: EngineRequest) -> None:
+    def __init__(self, speech: Utterance) -> None:
         self.speech = speech
         self.kinds: list[type] = []
         self.pcm = b""
@@ -99,7 +99,7 @@ class Hearing:
         self.task = asyncio.create_task(self._hear())
 
     async def _hear(self) -> None:
-        while (event := await self.speech.next()) is not None:
+        async for event in events_of(self.speech):
             self.kinds.append(type(event))
             if isinstance(event, Audio):
                 self.pcm += event.payload
@@ -107,7 +107,7 @@ class Hearing:
                 self.queue_ms = event.queue_ms
                 self.started_at = asyncio.get_running_loop().time()
 
-    async def end(self) -> Finished:
+    async def end(self) -> Finished[int]:
         """Wait for its end; every event came once and in order."""
         await self.task
         assert self.speech.finished is not None
@@ -118,14 +118,14 @@ class Hearing:
         return self.speech.finished
 
 
-def say(speech: EngineRequest, *pieces: str) -> Hearing:
+def say(speech: Utterance, *pieces: str) -> Hearing:
     for piece in pieces or TEXT:
         speech.write(piece)
     speech.end()
     return Hearing(speech)
 
 
-async def occupy(service: SpeechService) -> list[EngineRequest]:
+async def occupy(service: SpeechService) -> list[Utterance]:
     """Take all slots, with speech for some seconds."""
     options = SpeechOptions(lead_ms=80)
     held = [service.open(options) for engine in service.engines for _ in range(engine.slots)]
@@ -169,7 +169,7 @@ async def test_text_that_comes_while_it_tries_reaches_both_engines(first: str) -
         await plain.end()
         paused = service.open(UNPACED)
         paused.write(TEXT[0])
-        paused.direct(Pause(240))
+        paused.write('<break time="240ms"/>')
         alone = say(paused, *TEXT[1:])
         await alone.end()
         assert len(alone.pcm) == len(plain.pcm) + 240 * 48
@@ -180,7 +180,7 @@ async def test_text_that_comes_while_it_tries_reaches_both_engines(first: str) -
         clients = [engine.client for engine in service.engines]
         clients[other].delay_s = 1.5 if first == "home" else 0.5  # type: ignore[attr-defined]
         waiting.write(TEXT[0])
-        waiting.direct(Pause(240))
+        waiting.write('<break time="240ms"/>')
         before = len(opened(service)[other])
         held[other].stop()
         await until(lambda: len(opened(service)[other]) > before)
@@ -389,7 +389,7 @@ async def test_any_load_is_spoken_once_and_whole(
         end = await hearing.end()
         assert end.reason in (("end", "cancelled") if stops else ("end",)) or end.code == "at_capacity"
         if end.reason == "end":
-            assert speech.samples == sum(len(f"word{word}") for word in range(words)) * 60 * 24
+            assert speech.received == sum(len(f"word{word}") for word in range(words)) * 60 * 24
             whole = say(service.open(SpeechOptions(lead_ms=None, seed=owner)), *(f"word{n} " for n in range(words)))
             if (await whole.end()).reason == "end":
                 assert hearing.pcm == whole.pcm

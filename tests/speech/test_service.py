@@ -19,10 +19,11 @@ from agent_tts.errors import Draining, EngineLost, UnknownVoice, UnsupportedLang
 from agent_tts.messages import Audio, EngineEvent, Finished, Flushed, Started
 from agent_tts.options import SpeechOptions
 from agent_tts.speech.engine_handle import EngineClient, EngineClientFactory, EngineObserver
-from agent_tts.speech.engine_request import EngineRequest
 from agent_tts.speech.service import SpeechService
+from agent_tts.speech.utterance import Utterance
 from agent_tts.text.entries import Lexicon
 from agent_tts.voices.library import StoredVoice, VoiceLibrary
+from tests.events_of import events_of
 from tests.in_process import InProcessEngine
 from tests.support import until, with_models
 
@@ -134,10 +135,8 @@ async def test_a_stream_gives_its_events_in_order() -> None:
         speech.write("Hello world")
         speech.flush("f")
         speech.end()
-        kinds = []
-        while (event := await speech.next()) is not None:
-            kinds.append(type(event))
-        assert kinds == [Started, *[Audio] * (len(kinds) - 3), Flushed, Finished]
+        kinds = [type(event) async for event in events_of(speech)]
+        assert kinds == [Started, *[Audio] * (len(kinds) - 4), Flushed, Audio, Finished]  # the last one is empty
         assert await speech.next() is None
 
 
@@ -146,7 +145,7 @@ async def test_cancel_returns_when_the_slot_is_free_and_can_be_repeated() -> Non
         for _ in range(3):
             speech = service.open(UNPACED)
             speech.write("word " * 100)
-            assert isinstance(await speech.next(), Started)
+            assert isinstance(await speech.next(), Audio)
             await speech.cancel()
             await speech.cancel()
             assert service.speaking == 0
@@ -293,7 +292,7 @@ def counts(service: SpeechService) -> list[int]:
     return [engine.speaking for engine in service.engines]
 
 
-async def finished(speech: EngineRequest) -> Finished:
+async def finished(speech: Utterance) -> Finished[int]:
     """The end of a request."""
     await until(lambda: speech.finished is not None)
     assert speech.finished is not None
@@ -313,7 +312,7 @@ async def test_streams_go_to_the_least_loaded_engine_and_stay_there() -> None:
             speech.write("a few words")
             speech.end()
             assert (await finished(speech)).reason == "end"
-            assert speech.samples == len("afewwords") * 60 * 24
+            assert speech.received == len("afewwords") * 60 * 24
         assert counts(service) == [0, 0]
 
 
@@ -385,4 +384,4 @@ async def test_a_failed_stream_is_named_in_the_log() -> None:
             await until(lambda: speech.finished is not None)
     finally:
         logger.remove(sink)
-    assert [line.partition(": ")[0] for line in said] == [f"request 0/{speech.id} failed"]
+    assert [line.partition(": ")[0] for line in said] == [f"request 0/{speech.request_id} failed"]

@@ -13,6 +13,7 @@ from agent_tts.messages import (
     Append,
     Audio,
     Cancel,
+    Credit,
     End,
     EngineCommand,
     Finished,
@@ -22,10 +23,10 @@ from agent_tts.messages import (
     Word,
     Words,
 )
-from agent_tts.options import SpeechOptions
+from agent_tts.options import EngineOptions
 from agent_tts.protocol.options import OutputFormat
-from agent_tts.speech.engine_request import EngineRequest
-from agent_tts.speech.utterance import LocalUtterance, Told, Utterance, WordsMode
+from agent_tts.speech.routing import Resolved
+from agent_tts.speech.utterance import Listener, Told, Utterance, WordsMode
 from agent_tts.text.entries import Lexicon
 
 LOUD = b"\x00\x20" * (FRAME_BYTES // 2)
@@ -43,57 +44,68 @@ class Bench:
         aligned: bool = False,
         output: OutputFormat | None = None,
         lexicon: dict[str, str] | None = None,
+        window: int = 80,
     ) -> None:
         self.sent: list[EngineCommand] = []
-        self.request = EngineRequest(7, self._send, window=80)
-        self.request.lexicons = [Lexicon.of(lexicon)] if lexicon else ()
         info = EngineInfo("tone", "tone", 1, (), "tone", {"en": "en"}, aligns_words=aligned)
+        lexicons = (Lexicon.of(lexicon),) if lexicon else ()
         self.now = 0.0
+        listener = Listener(output=output or OutputFormat(), words=words, context_id="c", clock=lambda: self.now)
         self.utterance = Utterance(
-            self.request,
-            info,
-            SpeechOptions(language="en"),
-            output=output or OutputFormat(),
-            words=words,
-            context_id="c",
-            clock=lambda: self.now,
+            Resolved(EngineOptions(language="en"), None, lexicons, True), info, window, 0, listener
         )
+        self.utterance.settle(7, 0, self._send)
 
     def _send(self, command: EngineCommand, *, waits: bool = False) -> None:
         self.sent.append(command)
 
+    def deliver(self, *events: RequestEvent) -> None:
+        for event in events:
+            self.utterance.deliver(event)
+
     def hear(self, *events: RequestEvent) -> list[Told]:
         """The listener's events after these events of the engine."""
-        for event in events:
-            self.request.deliver(event)
+        self.deliver(*events)
         told: list[Told] = []
-        while (now := self.utterance.poll()) is not None:
-            told += now
+        while (event := self.utterance.poll()) is not None:
+            told.append(event)
         return told
+
+    def write(self, text: str) -> list[Told]:
+        """The listener's events after this text."""
+        self.utterance.write(text)
+        return self.hear()
+
+
+def words_of(told: list[Told]) -> list[Word]:
+    return [word for event in told if isinstance(event, Words) for word in event.words]
 
 
 def test_words_before_the_start_are_sent_right_after_it() -> None:
     bench = Bench()
-    assert bench.utterance.write("Two words ") == []
+    assert bench.write("Two words ") == []
     started, words = bench.hear(Started(7, 12))
     assert started == Started("c", 12, 1)
     assert isinstance(words, Words)
     assert [word.word for word in words.words] == ["Two", "words"]
-    (later,) = bench.utterance.write("more ")
-    assert [word.word for word in later.words] == ["more"]
+    assert [word.word for word in words_of(bench.write("more "))] == ["more"]
 
 
 @pytest.mark.parametrize("complete", ["flush", "end"])
 def test_the_engine_gets_what_is_said_and_the_listener_what_is_written(complete: str) -> None:
     bench = Bench(lexicon={"new york": "nyoo york"})
     bench.hear(Started(7, 0))
-    told = [*bench.utterance.write("In New"), *bench.utterance.write(" York, new"), *bench.utterance.write(" <break/>")]
-    told += bench.utterance.flush("") if complete == "flush" else bench.utterance.end()
-    text = [item for item in bench.sent if isinstance(item, Append)]
-    assert text[:3] == [Append(7, "In "), Append(7, Say("New York", "nyoo york")), Append(7, ", ")]
-    assert "".join(item.content for item in text if isinstance(item.content, str)).rstrip() == "In , new"
-    words = [word for words in told for word in words.words]
-    assert [(word.word, word.char_start) for word in words][:3] == [("In", 0), ("New", 3), ("York,", 7)]
+    for text in ("In New", " York, new", " <break/>"):
+        bench.utterance.write(text)
+    bench.utterance.flush("") if complete == "flush" else bench.utterance.end()
+    contents = [command.content for command in bench.sent if isinstance(command, Append)]
+    assert contents[:3] == ["In ", Say("New York", "nyoo york"), ", "]
+    assert "".join(content for content in contents if isinstance(content, str)).rstrip() == "In , new"
+    assert [(word.word, word.char_start) for word in words_of(bench.hear())][:3] == [
+        ("In", 0),
+        ("New", 3),
+        ("York,", 7),
+    ]
     assert bench.utterance.cut(0).unheard_text.startswith("In New York, new")
 
 
@@ -137,10 +149,9 @@ def test_a_flush_marks_its_audio_and_is_answered() -> None:
 def test_words_of_an_aligning_engine_have_its_times() -> None:
     bench = Bench(aligned=True)
     bench.hear(Started(7, 0))
-    assert bench.utterance.write("One two") == []
-    (words,) = bench.hear(Words(7, (Word("", 20, 60, 0, 3),)))
-    assert isinstance(words, Words)
-    assert [(word.word, word.start_ms, word.end_ms) for word in words.words] == [("One", 20, 60)]
+    assert bench.write("One two") == []
+    words = words_of(bench.hear(Words(7, (Word("", 20, 60, 0, 3),))))
+    assert [(word.word, word.start_ms, word.end_ms) for word in words] == [("One", 20, 60)]
 
 
 def test_audio_in_another_format_is_encoded_and_flushed_at_the_end() -> None:
@@ -172,21 +183,63 @@ def test_a_cut_reports_the_heard_text(acked: int | None) -> None:
     assert done.reason == "cancelled"
 
 
-def test_audio_that_was_not_sent_does_not_count() -> None:
+def test_audio_that_was_not_taken_does_not_count() -> None:
     bench = Bench(words="kept")
-    bench.hear(AUDIO, AUDIO)
-    bench.utterance.take_back(FRAME_BYTES // 2)
+    bench.deliver(Audio(7, 3 * LOUD))
+    assert isinstance(bench.utterance.poll(), Audio)
+    bench.utterance.stop()
     assert bench.utterance.audio_ms == bench.utterance.played_ms() == 80
 
 
+def test_a_stop_before_the_last_event_is_taken_is_still_one() -> None:
+    """All has come and is told, but for the end."""
+    bench = Bench(words="none")
+    bench.deliver(AUDIO, END)
+    assert isinstance(bench.utterance.poll(), Audio)
+    bench.utterance.stop()
+    (done,) = bench.hear()
+    assert isinstance(done, Finished)
+    assert (done.reason, done.audio_ms) == ("cancelled", 80)
+
+
 def test_a_stopped_utterance_has_its_figures_without_a_poll() -> None:
-    """The reader may have gone. Fails without `_on_stopped` in `_on_event`."""
+    """The reader may have gone."""
     bench = Bench()
     bench.utterance.stop()
     assert bench.utterance.done is None
-    bench.request.deliver(Finished(7, "error", code="internal"))
+    bench.deliver(Finished(7, "error", code="internal"))
     assert bench.utterance.done is not None
     assert bench.utterance.done.reason == "cancelled"
+
+
+# ------------------------------------------------------------ credit
+
+
+@pytest.mark.parametrize(("window", "grant"), [(2, 1), (15, 1), (16, 2), (50, 6)])
+def test_credit_is_granted_in_eighths_of_the_window(window: int, grant: int) -> None:
+    """Ungranted credit leaves the engine most of its window. Fails if whole windows are granted."""
+    bench = Bench(words="none", window=window)
+    for taken in range(1, 3 * window + 1):
+        bench.hear(AUDIO)
+        granted = sum(command.frames for command in bench.sent if isinstance(command, Credit))
+        assert 0 <= taken - granted <= window // 8
+    assert bench.sent == [Credit(7, grant)] * (3 * window // grant)
+
+
+def test_credit_is_counted_in_frames() -> None:
+    bench = Bench(words="none", window=16)
+    for frames in (1, 4, 0.5, 4):
+        bench.hear(Audio(7, bytes(int(frames * FRAME_BYTES))))
+    assert bench.sent == [Credit(7, 5), Credit(7, 5)]
+
+
+def test_a_stopped_utterance_grants_no_more_credit() -> None:
+    bench = Bench(words="none", window=2)
+    bench.deliver(AUDIO)
+    bench.utterance.stop()
+    assert bench.hear(AUDIO) == []
+    assert bench.sent == [Cancel(7)]
+    assert bench.utterance.received == FRAME_BYTES
 
 
 # ------------------------------------------------------------ with a reader in the same loop
@@ -194,12 +247,11 @@ def test_a_stopped_utterance_has_its_figures_without_a_poll() -> None:
 
 async def test_a_local_reader_gets_words_audio_and_the_end() -> None:
     bench = Bench()
-    local = LocalUtterance(bench.utterance)
+    local = bench.utterance
     local.write("One.")
     local.end()
     assert bench.sent == [Append(7, "One."), End(7)]
-    for event in (Started(7, 0), AUDIO, END):
-        bench.request.deliver(event)
+    bench.deliver(Started(7, 0), AUDIO, END)
     kinds = [type(event) async for event in local.events()]
     assert kinds[0] is Words
     assert (kinds[-1], kinds.count(Audio)) == (Finished, 1)
@@ -209,9 +261,9 @@ async def test_a_local_reader_gets_words_audio_and_the_end() -> None:
 
 async def test_a_failure_is_raised_after_all_events() -> None:
     bench = Bench(words="none")
-    local = LocalUtterance(bench.utterance)
-    bench.request.deliver(AUDIO)
-    bench.request.deliver(Finished(7, "error", code="engine_lost", message="gone"))
+    local = bench.utterance
+    bench.deliver(AUDIO)
+    bench.deliver(Finished(7, "error", code="engine_lost", message="gone"))
     chunk = await local.next()
     assert isinstance(chunk, Audio)
     assert isinstance(await local.next(), Finished)
@@ -223,28 +275,28 @@ async def test_a_failure_is_raised_after_all_events() -> None:
 @pytest.mark.parametrize("how", ["stop", "cancel"])
 async def test_only_the_end_follows_a_stop(how: str) -> None:
     bench = Bench(words="none")
-    local = LocalUtterance(bench.utterance)
-    bench.request.deliver(AUDIO)
+    local = bench.utterance
+    bench.deliver(AUDIO)
     if how == "cancel":
         cancelling = asyncio.create_task(local.cancel())
         await asyncio.sleep(0)
         assert not cancelling.done(), "the slot is not free yet"
     else:
         local.stop()
-    bench.request.deliver(AUDIO)
-    bench.request.deliver(END)
+    bench.deliver(AUDIO)
+    bench.deliver(END)
     assert [event.reason async for event in local.events() if isinstance(event, Finished)] == ["cancelled"]
     if how == "cancel":
         await cancelling
 
 
 async def test_a_cancelled_read_loses_no_event() -> None:
-    local = LocalUtterance((bench := Bench(words="none")).utterance)
+    local = (bench := Bench(words="none")).utterance
     reading = asyncio.create_task(local.next())
     await asyncio.sleep(0)
     reading.cancel()
     await asyncio.gather(reading, return_exceptions=True)
-    bench.request.deliver(AUDIO)
+    bench.deliver(AUDIO)
     chunk = await local.next()
     assert isinstance(chunk, Audio)
     assert chunk.payload == LOUD

@@ -14,7 +14,7 @@ from agent_tts.protocol.options import SessionConfig
 from agent_tts.protocol.utterance import AnyUtterance
 from agent_tts.serve.telemetry.metrics import Metrics
 from agent_tts.speech.service import SpeechService
-from agent_tts.speech.utterance import LocalUtterance, Utterance
+from agent_tts.speech.utterance import Listener
 from agent_tts.speech.words.timeline import Paces
 
 CONNECT_S = 3.0  # for the node to answer a connection or settings; a turn waits for it
@@ -109,20 +109,8 @@ class InProcessNodeClient:
 
     def begin(self, session: Session) -> AnyUtterance:
         config = _config(session)
-        options, info = config.options(), self._service.info
-        self._metrics.usage.check(self._owner)
-        request = self._service.open(options, self._owner)
-        meter = self._metrics.context(TRANSPORT, owner=self._owner)
-        return LocalUtterance(
-            Utterance(
-                request,
-                info,
-                options,
-                output=config.output,
-                paces=self._paces,
-                meter=meter,
-            )
-        )
+        listener = Listener(output=config.output, words="told", paces=self._paces)
+        return self._metrics.open(self._service, TRANSPORT, config.options(), self._owner, listener)
 
     async def close(self) -> bool:
         """There is no connection; each utterance is stopped by who began it."""

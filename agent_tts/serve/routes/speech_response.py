@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
-import dataclasses
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -25,7 +24,7 @@ from agent_tts.serve.node import Node
 from agent_tts.serve.transports.writer import Writer, disconnected
 from agent_tts.sound.provenance import HEADERS
 from agent_tts.speech.audio.files import HEADER_BYTES, FileEncoder, wav_header
-from agent_tts.speech.utterance import LocalUtterance, Utterance, WordsMode
+from agent_tts.speech.utterance import Listener, Utterance, WordsMode
 
 TRANSPORT = "http"  # in metrics
 PCM_BYTES_PER_S = 2 * SAMPLE_RATE
@@ -148,8 +147,6 @@ class SpeechResponse(Response):
         self._client = client
         self._text = text
         self.resolved = node.service.resolve(options)
-        # A model's name may contain the language.
-        self._options = dataclasses.replace(options, language=self.resolved.options.language)
         # Called after the text was sent to the engine, because creating an encoder takes time.
         self._make_body = make_body
         self._words: WordsMode = words
@@ -165,14 +162,12 @@ class SpeechResponse(Response):
         with contextlib.ExitStack() as admitted:
             try:
                 owner = admitted.enter_context(await self._node.guard.admit(self._client))
-                self._node.metrics.usage.check(owner)
-                request = self._node.service.open(self.resolved, owner)
+                how = Listener(words=self._words)
+                metrics, service = self._node.metrics, self._node.service
+                utterance = metrics.open(service, TRANSPORT, self.resolved, owner, how)
             except SpeechError as error:
                 refused.labels(error.code).inc()
                 raise
-            meter = self._node.metrics.context(TRANSPORT, owner=owner)
-            spoken = Utterance(request, self._node.service.info, self._options, words=self._words, meter=meter)
-            utterance = LocalUtterance(spoken)
             try:
                 await self._speak(utterance, writer, receive)
             except SlowConsumer as error:
@@ -181,7 +176,7 @@ class SpeechResponse(Response):
                 writer.cut()
                 await disconnected(receive)  # uvicorn would log a missing end
 
-    async def _speak(self, utterance: LocalUtterance, writer: Writer, receive: Receive) -> None:
+    async def _speak(self, utterance: Utterance, writer: Writer, receive: Receive) -> None:
         watch = asyncio.create_task(_stop_when_gone(receive, utterance), name=f"client of {utterance.context_id}")
         try:
             utterance.write(self._text)
@@ -192,7 +187,7 @@ class SpeechResponse(Response):
             watch.cancel()
             await asyncio.gather(watch, utterance.cancel(), return_exceptions=True)
 
-    async def _send(self, utterance: LocalUtterance, writer: Writer, body: Body) -> None:
+    async def _send(self, utterance: Utterance, writer: Writer, body: Body) -> None:
         held, held_s = b"", 0.0  # bytes of the body that wait for the next audio; audio that waits in the encoder
         encoder = Flow(self._node.fair_queue.share(self._client.key_id))
         while (event := await utterance.next()) is not None:
@@ -234,6 +229,6 @@ class SpeechResponse(Response):
             await writer.write({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
 
 
-async def _stop_when_gone(receive: Receive, utterance: LocalUtterance) -> None:
+async def _stop_when_gone(receive: Receive, utterance: Utterance) -> None:
     await disconnected(receive)
     utterance.stop()

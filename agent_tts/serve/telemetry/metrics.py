@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING, get_args
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from agent_tts.messages import CutReason, Finished, Stages
+from agent_tts.options import SpeechOptions
 from agent_tts.serve.connections import Standing
 from agent_tts.serve.telemetry.engine_metrics import SECONDS
 from agent_tts.serve.telemetry.usage import Usage
-from agent_tts.speech.utterance import Meter
+from agent_tts.speech.routing import Resolved
+from agent_tts.speech.service import SpeechService
+from agent_tts.speech.utterance import Listener, Meter, Utterance
 
 if TYPE_CHECKING:
     from agent_tts.serve.telemetry.spans import ContextSpan, Spans
@@ -85,6 +88,25 @@ class Metrics:
     def session_closed(self, name: str) -> None:
         self.sessions.dec()
         self.usage.sessions.labels(name).dec()
+
+    def open(
+        self,
+        service: SpeechService,
+        transport: str,
+        options: SpeechOptions | Resolved,
+        owner: int,
+        listener: Listener | None = None,
+        about: Mapping[str, str | int] | None = None,
+    ) -> Utterance:
+        """Open an utterance, and count what it takes and gives; for `about` see `context`.
+
+        Raises `RateLimited` if the owner's key has no characters left, and the errors of `SpeechService.open`.
+        """
+        self.usage.check(owner)
+        utterance = service.open(options, owner, listener)
+        clock = time.monotonic if listener is None else listener.clock
+        utterance.meter = self.context(transport, clock, about, owner)
+        return utterance
 
     def context(
         self,

@@ -24,47 +24,38 @@ class Marks:
     ends.
     """
 
-    def __init__(self, context_id: str) -> None:
-        self._context_id = context_id
+    def __init__(self) -> None:
         # They are in text order.
         self._waiting: deque[_WaitingMark] = deque()
-        # Length of the text, and without white space at its end.
-        self._length = self._place = 0
         # End of the last word with a final time.
         self._spoken_ms = 0
 
-    def append(self, text: str) -> None:
-        """More text."""
-        if said := len(text.rstrip()):
-            self._place = self._length + said
-        self._length += len(text)
+    def add(self, name: str, raw: int, place: int) -> None:
+        """A mark behind all text so far, which ends at `place`; `raw` is the offset of its tag in the raw text."""
+        self._waiting.append(_WaitingMark(name, raw, place))
 
-    def add(self, name: str, raw: int) -> None:
-        """A mark behind all text so far; `raw` is the offset of its tag in the raw text."""
-        self._waiting.append(_WaitingMark(name, raw, self._place))
-
-    def pause(self) -> None:
-        """A pause behind all text so far."""
+    def pause(self, place: int) -> None:
+        """A pause behind all text so far, which ends at `place`."""
         for waiting in reversed(self._waiting):
-            if waiting.place < self._place:
+            if waiting.place < place:
                 break
             waiting.before_pause = True
 
-    def due(self, words: Sequence[Word]) -> list[Mark[str]]:
+    def due(self, context_id: str, words: Sequence[Word]) -> list[Mark[str]]:
         """The marks whose times these words tell, which are the next ones with final times."""
         marks: list[Mark[str]] = []
         for word in words:
             while self._waiting and (waiting := self._waiting[0]).place <= word.char_start:
-                marks.append(self._at(self._spoken_ms if waiting.before_pause else word.start_ms))
+                marks.append(self._at(context_id, self._spoken_ms if waiting.before_pause else word.start_ms))
             self._spoken_ms = word.end_ms
             while self._waiting and (waiting := self._waiting[0]).before_pause and waiting.place <= word.char_end:
-                marks.append(self._at(word.end_ms))
+                marks.append(self._at(context_id, word.end_ms))
         return marks
 
-    def rest(self) -> list[Mark[str]]:
+    def rest(self, context_id: str) -> list[Mark[str]]:
         """The marks behind all words, at the end of the speech."""
-        return [self._at(self._spoken_ms) for _ in range(len(self._waiting))]
+        return [self._at(context_id, self._spoken_ms) for _ in range(len(self._waiting))]
 
-    def _at(self, ms: int) -> Mark[str]:
+    def _at(self, context_id: str, ms: int) -> Mark[str]:
         mark = self._waiting.popleft()
-        return Mark(self._context_id, mark.name, ms, mark.raw)
+        return Mark(context_id, mark.name, ms, mark.raw)

@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from agent_tts.directives import Directive, Pause, Prosody, Say
 from agent_tts.messages import Word
+from agent_tts.protocol import heard
 from agent_tts.speech.words.fitting import Fit
 from agent_tts.text.lengths import length
 
@@ -67,6 +68,8 @@ class WordTimeline:
         self._ahead_ms = READ_AHEAD_MS
         self._parts: list[str] = []
         self._length = 0
+        # Where the text ends, without white space at its end.
+        self.place = 0
         # The last token, while it may continue.
         self._tail = ""
         # Complete tokens without times: (text, char_start), and between them the directives that change times, if the
@@ -112,6 +115,8 @@ class WordTimeline:
     def append(self, text: str) -> list[Word]:
         """Append text; returns the words that can be sent now."""
         self._parts.append(text)
+        if said := len(text.rstrip()):
+            self.place = self._length + said
         self._length += len(text)
         chunk, start = self._tail + text, self._length - len(text) - len(self._tail)
         self._tail = ""
@@ -255,21 +260,11 @@ class WordTimeline:
     # ------------------------------------------------------------ heard
 
     def split(self, played_ms: float) -> tuple[str, str]:
-        """The text as (heard, unheard) after `played_ms` of audio. A mark is heard once half of it is played."""
+        """The text as (heard, unheard) after `played_ms` of audio, by the rule of `heard.split`."""
         self._estimate(played_ms, ahead=False)
-        text = "".join(self._parts)
+        # What is said in another way has no parts.
         count = len(self._marks if self._aligned else self._places)
-        heard = bisect_right(range(count), played_ms, key=self._middle_ms)
-        if heard == 0:
-            return "", text
-        at = self._timed(heard - 1).char_end
-        limit = self._timed(heard).char_start if heard < count else len(text)
-        while at < limit and not text[at].isspace() and not text[at].isalnum():
-            at += 1  # punctuation belongs to the word before it
-        said = bisect_right(self._said, (at, 0)) - 1
-        if said >= 0 and at < self._said[said][1]:
-            at = self._said[said][0]  # what is said in another way has no parts
-        return text[:at], text[at:]
+        return heard.split("".join(self._parts), count, self._timed, played_ms, self._said)
 
     # ------------------------------------------------------------ inside
 
@@ -346,10 +341,6 @@ class WordTimeline:
         text, start, first, last = token
         start_ms, end_ms = self._fit.span(first)[0], self._fit.span(last)[1]
         return Word(text, self._at(start_ms), self._at(end_ms), start, start + len(text))
-
-    def _middle_ms(self, mark: int) -> float:
-        timed = self._timed(mark)
-        return (timed.start_ms + timed.end_ms) / 2
 
     def _timed(self, mark: int) -> Word:
         if self._aligned:

@@ -29,7 +29,6 @@ from agent_tts.serve.transports.uvicorn_protocols import (
     WebSocketProtocol,
 )
 from agent_tts.serve.transports.websocket import Connection
-from agent_tts.speech.engine_request import EngineRequest
 from agent_tts.speech.utterance import Utterance
 from tests.support import RunningNode, running_node, until
 from tests.wire import speak, wire
@@ -408,5 +407,5 @@ async def test_clients_leave_nothing_to_the_garbage_collector() -> None:
             gc.set_debug(0)
             gc.garbage.clear()
             gc.enable()
-    kinds = {HttpProtocol, WebSocketProtocol, Connection, Session, Utterance, EngineRequest}
+    kinds = {HttpProtocol, WebSocketProtocol, Connection, Session, Utterance}
     assert not left & kinds

@@ -10,7 +10,7 @@ from typing import Any
 from agent_tts.engine_info import FRAME_SAMPLES
 from agent_tts.serve.access.fair_queue import SLICE_S
 from agent_tts.serve.connections import CONNECTION
-from agent_tts.speech.engine_request import EngineRequest
+from agent_tts.speech.utterance import Utterance
 from tests.fault.test_cancellation import TEXT, Link, cancelled_everywhere, local_node
 from tests.support import until
 
@@ -85,11 +85,11 @@ async def test_audio_stays_in_the_window_while_the_client_does_not_read() -> Non
         await dam.reached.wait()
         window = node.settings.limits.window_frames
         (speech,) = node.service.engines[0]._open.values()
-        assert isinstance(speech, EngineRequest)
-        await until(lambda: speech.samples >= window * FRAME_SAMPLES)
+        assert isinstance(speech, Utterance)
+        await until(lambda: speech.received >= window * FRAME_SAMPLES)
         for _ in range(100):
             await asyncio.sleep(0)
-        assert speech.samples <= (window + 1) * FRAME_SAMPLES
+        assert speech.received <= (window + 1) * FRAME_SAMPLES
         node.fair_queue.clock = itertools.count(step=SLICE_S).__next__  # each piece of work takes a whole slice
         dam.open.set()
         most, seen = 0, len(exchange.sent)
