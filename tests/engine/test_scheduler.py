@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from agent_tts.config.settings import Limits
 from agent_tts.directives import Pause, Prosody, Say
 from agent_tts.engine.admission import MAX_ADMITTED
-from agent_tts.engine.requests import FRAME_S, Policy
+from agent_tts.engine.requests import FRAME_S, Policy, Request, take_held
 from agent_tts.engine.scheduler import (
     BATCH_WINDOW_S,
     CAP_FRAMES,
@@ -264,6 +264,15 @@ def test_frames_that_are_held_come_before_what_ends_the_speech(output: StepEvent
     bench = Bench()
     held(bench)
     assert told(bench.step(output)) == [1]
+
+
+def test_frames_that_are_held_are_one_piece_which_the_listener_counts_by_its_length() -> None:
+    request = Request(Open(1, EngineOptions()), 0.0, credit=5)
+    request.held = [Audio(1, PCM), Audio(1, PCM[:100])]
+    assert take_held(request) == [Audio(1, PCM + PCM[:100])]
+    request.held = [Audio(1, PCM[:60]), Audio(1, PCM[:40])]
+    assert take_held(request) == [Audio(1, PCM[:100])]
+    assert (request.credit, request.held) == (6, [])
 
 
 def test_frames_that_are_held_come_before_their_flush() -> None:

@@ -61,7 +61,22 @@ MODULES = {
             ),
         },
     ),
-    "speech/words/timeline": Module(("speech/words/test_timeline.py", "speech/words/test_paces.py")),
+    "speech/words/timeline": Module(
+        ("speech/words/test_timeline.py", "speech/words/test_paces.py"),
+        {
+            "how much is read at once, and how often, and not what": (
+                "WordTimeline.hear: if self._pieces % READ_EVERY == 0:",
+                "WordTimeline.hear: if not self._tells and self._pieces % READ_EVERY != 0:",
+                "WordTimeline._estimate: chars -= len(part) + 2",
+                "WordTimeline._estimate: break",
+                "LateTimeline._note: if len(self._notes) > MAX_NOTES:",
+            ),
+            "the mark after the last has no length": (
+                "WordTimeline._is_due: begins_ms = self._fit.span(len(self._fit))[1]",
+            ),
+            "None is no more true": ("Paces.learn: self._paces.popitem(last=None)",),
+        },
+    ),
     "serve/transports/pace": Module(("serve/transports/test_pace.py",)),
     "serve/access/fair_queue": Module(
         ("serve/access/test_fair_queue.py",),
@@ -209,7 +224,7 @@ MODULES = {
         },
     ),
     "client/resuming": Module(("client/test_moving.py",)),
-    "engine/requests": Module(_SCHEDULER),
+    "engine/requests": Module(_SCHEDULER, {"one piece stays one piece": ("take_held: if len(held) >= 1:",)}),
     "engine/estimates": Module(_SCHEDULER),
     "engine/admission": Module(_SCHEDULER),
     "engine/scheduler": Module(_SCHEDULER),

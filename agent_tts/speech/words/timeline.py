@@ -287,7 +287,7 @@ class WordTimeline:
         words: list[Word] = []
         chars = READ_CHARS if self._tells and ahead else 0
         while self._pending and not self._aligned:
-            if chars <= 0 and not (len(self._tokens) < tokens or until_ms == math.inf or self._is_due(until_ms)):
+            if chars <= 0 and not (len(self._tokens) < tokens or self._is_due(until_ms)):
                 break
             text, start = self._pending[0]
             if not self._read_chars:

@@ -82,7 +82,9 @@ def test_a_long_text_is_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     words = [word for part in parts for word in part]
     assert [word.word for word in words] == text.split()
     monkeypatch.setattr(timeline_module, "READ_CHARS", 100_000)
-    at_once = WordTimeline(aligned=False).append(text)
+    other = WordTimeline(aligned=False)
+    at_once = other.append(text)
+    assert all(whole.split(ms) == other.split(ms) for ms in range(0, words[300].end_ms, 5_000))
     assert [(word.word, word.char_start, word.start_ms) for word in words[:300]] == [
         (word.word, word.char_start, word.start_ms) for word in at_once[:300]
     ]
@@ -112,9 +114,9 @@ def test_a_word_counts_as_heard_from_its_middle_on() -> None:
 
 def test_text_without_spaces_is_heard_character_by_character() -> None:
     timeline = WordTimeline(aligned=False)
-    (word,) = told(timeline, "你好，世界。")
-    heard, _ = timeline.split(word.end_ms * 0.4)
-    assert heard == "你好，"
+    _, word = told(timeline, "Hi 你好，世界。")
+    heard, _ = timeline.split(word.start_ms + (word.end_ms - word.start_ms) * 0.4)
+    assert heard == "Hi 你好，"
 
 
 def test_the_end_stretches_estimates_to_the_real_audio() -> None:
@@ -137,7 +139,9 @@ def test_aligned_times_are_sent_as_whole_tokens_of_the_text() -> None:
 
 def test_unspoken_words_come_with_the_end() -> None:
     timeline = WordTimeline(aligned=True)
+    assert timeline.direct(Pause(800)) == []  # the engine's times have it
     told(timeline, "Great! 😀")
+    assert timeline.align([]) == []
     timeline.align([Word("", 0, 400, 0, 5)])
     assert timeline.finish(500) == [Word("😀", 400, 400, 7, 8)]
 
@@ -208,7 +212,7 @@ def test_a_flush_fixes_the_end_of_its_text() -> None:
     timeline = WordTimeline(aligned=False)
     timeline.append("a rather long beginning")
     timeline.flush()
-    timeline.append(" and more.")
+    timeline.append(" 你好 more.")
     hear(timeline, audio((700, 9_000), (100, 0)))
     timeline.flushed(800)
     hear(timeline, audio((400, 9_000)))
@@ -228,6 +232,23 @@ def test_a_word_behind_a_flush_settles_after_its_answer() -> None:
     hear(timeline, audio((1_000, 9_000)))
     (three, *_) = timeline.settle(3_900)
     assert (three.word, three.start_ms) == ("three", 3_000)
+
+
+def test_the_end_tells_the_words_that_were_not_read() -> None:
+    timeline, text = WordTimeline(aligned=False), "word " * 200 + "end"
+    words = timeline.append(text)
+    assert 0 < len(words) < 100
+    words += timeline.finish(60_000)
+    assert [word.word for word in words] == text.split()
+
+
+def test_its_place_is_behind_the_last_character_that_is_no_white_space() -> None:
+    timeline = WordTimeline(aligned=False)
+    places = [timeline.place]
+    for piece in (" ", "One two. ", " three"):
+        timeline.append(piece)
+        places.append(timeline.place)
+    assert places == [0, 0, 9, 16]
 
 
 def test_an_early_end_leaves_words_unheard() -> None:
@@ -280,6 +301,8 @@ def test_a_pause_takes_exactly_its_time() -> None:
     assert [word.word for word in told] == [word.word for word in expected]
     later = [word.start_ms - other.start_ms for word, other in zip(told, expected, strict=True)]
     assert later == [0, 0, 800, 1_600]
+    timeline.finish(told[-1].end_ms)
+    assert [word.word for word in timeline.settle()] == [word.word for word in told]
 
 
 def test_a_word_that_is_spelled_takes_longer() -> None:
@@ -425,7 +448,7 @@ SOUND, SILENCE = audio((80, 9_000)), audio((240, 0))
 @given(st.data())
 def test_a_late_timeline_splits_as_one_that_reads_at_once(data: st.DataObject) -> None:
     """Whatever comes, in whatever order, and however often it is asked."""
-    late, prompt = LateTimeline(), WordTimeline(aligned=False, tells=False)
+    late, prompt = LateTimeline(pace=1.5), WordTimeline(aligned=False, tells=False, pace=1.5)
     audio_ms = 0
     for _ in range(data.draw(st.integers(0, 20))):
         match data.draw(st.sampled_from(["append", "hear", "hear", "flush", "flushed", "split"])):
