@@ -275,6 +275,10 @@ def test_frames_that_are_held_are_one_piece_which_the_listener_counts_by_its_len
     assert (request.credit, request.held) == (6, [])
 
 
+def test_a_lead_is_ahead_of_the_frame_that_is_made() -> None:
+    assert Request(Open(1, EngineOptions(lead_ms=1_000)), 0.0, credit=5).ahead_s == 1.0 - FRAME_S
+
+
 def test_frames_that_are_held_come_before_their_flush() -> None:
     bench = Bench()
     held(bench)

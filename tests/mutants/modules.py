@@ -225,7 +225,15 @@ MODULES = {
     ),
     "client/resuming": Module(("client/test_moving.py",)),
     "engine/requests": Module(_SCHEDULER, {"one piece stays one piece": ("take_held: if len(held) >= 1:",)}),
-    "engine/estimates": Module(_SCHEDULER),
+    "engine/estimates": Module(
+        ("engine/test_estimates.py",),
+        {
+            "an estimate comes before it is read": ("Estimates.__init__: self._frees: list[float] = None",),
+            "who is refused is told the same shortest time": (
+                "Estimates._left_s: left_s = left * FRAME_S + ahead_s - request.options.lead_ms / 1_000",
+            ),
+        },
+    ),
     "engine/admission": Module(_SCHEDULER),
     "engine/scheduler": Module(_SCHEDULER),
 }

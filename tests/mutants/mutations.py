@@ -92,7 +92,12 @@ def mutants(source: str) -> Iterator[Mutant]:
     errors: set[Any] = set()  # the calls that make what is raised, and their texts
 
     def walk(node: Any, names: tuple[str, ...], function: tuple[str, int, Any] | None) -> Iterator[Mutant]:
-        if isinstance(node, NO_RULES) or _says(node) or (isinstance(node, cst.FormattedString) and node in errors):
+        if (
+            isinstance(node, NO_RULES)
+            or _is_strict(node)
+            or _says(node)
+            or (isinstance(node, cst.FormattedString) and node in errors)
+        ):
             return
         if isinstance(node, cst.Raise):
             errors.update([node.exc, *matchers.findall(node, matchers.FormattedString())])
@@ -108,6 +113,11 @@ def mutants(source: str) -> Iterator[Mutant]:
             yield from walk(child, names, function)
 
     return walk(cst.parse_module(source), (), None)
+
+
+def _is_strict(node: Any) -> bool:
+    """Whether this is the argument `strict`, a claim of the code."""
+    return isinstance(node, cst.Arg) and node.keyword is not None and node.keyword.value == "strict"
 
 
 def _says(node: Any) -> bool:
@@ -133,8 +143,10 @@ def _is_no_mutant(node: Any, new: Any, errors: set[Any]) -> bool:
         case cst.Call(args=[_, _, *_]), cst.Call(args=args) if len(args) == len(node.args) and new.func is node.func:
             return True  # None for an argument that another mutant drops
         case cst.Call(), cst.Call():
-            gone = [one for one in node.args if one.keyword is None and one not in new.args]
-            return any(node in errors or _is_text(one.value) for one in gone)
+            gone = [one for one in node.args if one not in new.args]
+            return any(
+                _is_strict(one) or (one.keyword is None and (node in errors or _is_text(one.value))) for one in gone
+            )
         case cst.Assign(), cst.Assign():
             return _is_text(node.value)
     return False

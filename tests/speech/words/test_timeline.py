@@ -294,7 +294,7 @@ def test_settled_words_are_all_words_in_order_within_the_audio(
 
 def test_a_pause_takes_exactly_its_time() -> None:
     timeline = WordTimeline(aligned=False)
-    told = timeline.append("One two ") + timeline.direct(Pause(800)) + timeline.append("three ")
+    told = timeline.append("One two") + timeline.direct(Pause(800)) + timeline.append(" three ")
     told += timeline.direct(Pause(800)) + timeline.append("four") + timeline.complete()
     plain = WordTimeline(aligned=False)
     expected = plain.append("One two three four") + plain.complete()
