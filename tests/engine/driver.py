@@ -98,14 +98,20 @@ def appended(
 
 
 def routed(engine: E) -> E:
-    """The same engine, with the voices of its requests resolved."""
-    step = engine.step
+    """The same engine, with the voices of its requests resolved; an `Open` ends a request of its id that is left."""
+    step, open_ids = engine.step, set[int]()
 
     def routed_step(commands: Sequence[StepCommand], run: Collection[int]) -> list[StepEvent]:
-        return step(
-            [replace(one, options=resolved(engine, one.options)) if isinstance(one, Open) else one for one in commands],
-            run,
-        )
+        given: list[StepCommand] = []
+        for one in commands:
+            if isinstance(one, Open):
+                given += [Cancel(one.id)] if one.id in open_ids else []
+                one = replace(one, options=resolved(engine, one.options))
+                open_ids.add(one.id)
+            elif isinstance(one, Cancel):
+                open_ids.discard(one.id)
+            given.append(one)
+        return step(given, run)
 
     engine.step = routed_step  # type: ignore[method-assign]
     return engine

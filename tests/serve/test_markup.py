@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
-from tests.serve.test_session import Peer, running, say
+from tests.serve.test_session import Peer, peer, running, say
 from tests.text.markup.test_reader import TAGS, clean
+
+__all__ = ["peer"]  # a fixture
 
 
 def told(peer: Peer, context_id: str) -> list[dict[str, Any]]:
@@ -33,22 +35,21 @@ def told(peer: Peer, context_id: str) -> list[dict[str, Any]]:
         ),
     ],
 )
-async def test_tags_leave_no_trace_in_speech_or_words(text: str, plain: str) -> None:
-    async with running() as peer:
-        await say(peer, "plain", plain)
-        await say(peer, "tags", text)
-        for letter in text:
-            peer.send("text.append", context_id="letters", text=letter)
-        peer.send("context.end", context_id="letters")
-        await peer.until("context.done", "letters")
-        assert peer.pcm("tags") == peer.pcm("letters") == peer.pcm("plain")
-        for name in ("tags", "letters"):
-            assert [word["word"] for word in told(peer, name)] == plain.split()
-            starts = [word["start_ms"] for word in told(peer, "plain")]
-            # The session has learned the pace of the voice meanwhile.
-            assert [word["start_ms"] for word in told(peer, name)] == pytest.approx(starts, abs=20)
-            spans = [text[word["char_start"] : word["char_end"]] for word in told(peer, name)]
-            assert all(word in span or "<" in span for word, span in zip(plain.split(), spans, strict=True))
+async def test_tags_leave_no_trace_in_speech_or_words(peer: Peer, text: str, plain: str) -> None:
+    await say(peer, "plain", plain)
+    await say(peer, "tags", text)
+    for letter in text:
+        peer.send("text.append", context_id="letters", text=letter)
+    peer.send("context.end", context_id="letters")
+    await peer.until("context.done", "letters")
+    assert peer.pcm("tags") == peer.pcm("letters") == peer.pcm("plain")
+    for name in ("tags", "letters"):
+        assert [word["word"] for word in told(peer, name)] == plain.split()
+        starts = [word["start_ms"] for word in told(peer, "plain")]
+        # The session has learned the pace of the voice meanwhile.
+        assert [word["start_ms"] for word in told(peer, name)] == pytest.approx(starts, abs=20)
+        spans = [text[word["char_start"] : word["char_end"]] for word in told(peer, name)]
+        assert all(word in span or "<" in span for word, span in zip(plain.split(), spans, strict=True))
 
 
 async def test_any_text_with_tags_is_heard_alike_in_any_split() -> None:
@@ -73,48 +74,41 @@ async def test_any_text_with_tags_is_heard_alike_in_any_split() -> None:
         assert peer.of("error") == []
 
 
-async def test_heard_text_has_the_original_spelling_without_tags() -> None:
-    async with running() as peer:
-        text = (
-            'The <sub alias="World Wide Web Consortium">W3C</sub> says <spell>AB1</spell>. <break time="1s"/>[sad] Bye.'
-        )
-        peer.send("context.open", context_id="a", lead_ms=None)
-        peer.send("text.append", context_id="a", text=text)
-        await peer.until("context.started")
-        peer.send("context.cancel", context_id="a", played_ms=0)
-        cancelled = await peer.until("context.cancelled")
-        assert cancelled["heard_text"] + cancelled["unheard_text"] == "The W3C says AB1. Bye."
+async def test_heard_text_has_the_original_spelling_without_tags(peer: Peer) -> None:
+    text = 'The <sub alias="World Wide Web Consortium">W3C</sub> says <spell>AB1</spell>. <break time="1s"/>[sad] Bye.'
+    peer.send("context.open", context_id="a", lead_ms=None)
+    peer.send("text.append", context_id="a", text=text)
+    await peer.until("context.started")
+    peer.send("context.cancel", context_id="a", played_ms=0)
+    cancelled = await peer.until("context.cancelled")
+    assert cancelled["heard_text"] + cancelled["unheard_text"] == "The W3C says AB1. Bye."
 
 
-async def test_tags_are_text_without_markup() -> None:
-    async with running() as peer:
-        said = await say(peer, "none", 'a <break time="1s"/> <emotion value="sad"/>b', markup="none", timestamps="word")
-        assert [word["word"] for word in told(peer, "none")] == [
-            "a",
-            "<break",
-            'time="1s"/>',
-            "<emotion",
-            'value="sad"/>b',
-        ]
-        assert said["audio_ms"] > (await say(peer, "auto", "a b"))["audio_ms"]
+async def test_tags_are_text_without_markup(peer: Peer) -> None:
+    said = await say(peer, "none", 'a <break time="1s"/> <emotion value="sad"/>b', markup="none", timestamps="word")
+    assert [word["word"] for word in told(peer, "none")] == [
+        "a",
+        "<break",
+        'time="1s"/>',
+        "<emotion",
+        'value="sad"/>b',
+    ]
+    assert said["audio_ms"] > (await say(peer, "auto", "a b"))["audio_ms"]
 
 
-async def test_marks_are_told_with_their_times_before_their_audio() -> None:
-    async with running() as peer:
-        text = (
-            '<mark name="start"/>One <mark name="two"/>two.<mark name="rest"/> <break time="1s"/>Ok<mark name="end"/>'
-        )
-        done = await say(peer, "a", text)
-        words = {word["word"]: word for word in told(peer, "a")}
-        marks = [(mark["name"], mark["at_ms"], mark["char_start"]) for mark in peer.of("mark")]
-        assert marks == [
-            ("start", words["One"]["start_ms"], 0),
-            ("two", words["two."]["start_ms"], text.index('<mark name="two"')),
-            ("rest", words["two."]["end_ms"], text.index('<mark name="rest"')),
-            ("end", words["Ok"]["end_ms"], text.index('<mark name="end"')),
-        ]
-        assert marks[-1][1] <= done["audio_ms"]
-        assert {mark["context_id"] for mark in peer.of("mark")} == {"a"}
+async def test_marks_are_told_with_their_times_before_their_audio(peer: Peer) -> None:
+    text = '<mark name="start"/>One <mark name="two"/>two.<mark name="rest"/> <break time="1s"/>Ok<mark name="end"/>'
+    done = await say(peer, "a", text)
+    words = {word["word"]: word for word in told(peer, "a")}
+    marks = [(mark["name"], mark["at_ms"], mark["char_start"]) for mark in peer.of("mark")]
+    assert marks == [
+        ("start", words["One"]["start_ms"], 0),
+        ("two", words["two."]["start_ms"], text.index('<mark name="two"')),
+        ("rest", words["two."]["end_ms"], text.index('<mark name="rest"')),
+        ("end", words["Ok"]["end_ms"], text.index('<mark name="end"')),
+    ]
+    assert marks[-1][1] <= done["audio_ms"]
+    assert {mark["context_id"] for mark in peer.of("mark")} == {"a"}
 
 
 async def test_a_long_thought_does_not_starve() -> None:

@@ -98,6 +98,12 @@ async def running(playout: Any = None, **values: Any) -> AsyncIterator[Peer]:
         await service.close()
 
 
+@pytest.fixture
+async def peer() -> AsyncIterator[Peer]:
+    async with running() as made:
+        yield made
+
+
 async def say(peer: Peer, context_id: str, text: str, **fields: Any) -> dict[str, Any]:
     peer.send("context.open", context_id=context_id, **fields)
     peer.send("text.append", context_id=context_id, text=text)
@@ -105,40 +111,37 @@ async def say(peer: Peer, context_id: str, text: str, **fields: Any) -> dict[str
     return await peer.until("context.done", context_id)
 
 
-async def test_a_session_begins_with_the_nodes_properties() -> None:
-    async with running() as peer:
-        created = await peer.until("session.created")
-        assert created["protocol"] == "agent_tts.v1"
-        assert (created["engine"], created["sample_rate"], created["frame_ms"]) == ("tone", 24_000, 80)
-        assert created["limits"]["text_message_chars"] == 4_000
-        assert "markup" in created["features"]
-        source = "http://cv.iptc.org/newscodes/digitalsourcetype/trainedAlgorithmicMedia"
-        assert created["provenance"] == {"synthetic": True, "digital_source_type": source, "watermark": None}
+async def test_a_session_begins_with_the_nodes_properties(peer: Peer) -> None:
+    created = await peer.until("session.created")
+    assert created["protocol"] == "agent_tts.v1"
+    assert (created["engine"], created["sample_rate"], created["frame_ms"]) == ("tone", 24_000, 80)
+    assert created["limits"]["text_message_chars"] == 4_000
+    assert "markup" in created["features"]
+    source = "http://cv.iptc.org/newscodes/digitalsourcetype/trainedAlgorithmicMedia"
+    assert created["provenance"] == {"synthetic": True, "digital_source_type": source, "watermark": None}
 
 
-async def test_fields_of_newer_clients_are_told_once_and_the_rest_is_obeyed() -> None:
-    async with running() as peer:
-        peer.send("session.update", session={"mood": "good", "voice": "tone-880", "output": {"gain": 2}})
-        updated = await peer.until("session.updated")
-        assert (updated["session"]["voice"], "mood" in updated["session"]) == ("tone-880", False)
-        assert (await say(peer, "t1", "Hello", mood="bad", speed=2))["reason"] == "end"
-        assert dominant_hz(peer.pcm("t1")) == pytest.approx(880, abs=5)
-        assert peer.of("error") == []
-        about = [(warning["code"], warning["context_id"], warning["fields"]) for warning in peer.of("warning")]
-        first = ["session.mood", "session.output.gain"]
-        assert about == [("unknown_field", None, first), ("unknown_field", "t1", ["mood"])]
-        peer.send("text.append", context_id="t2", text="Hello", mood="bad", context_no=7)
-        assert (await peer.until("warning", "t2"))["fields"] == ["context_no"]
-        assert peer.order.index("warning None") < peer.order.index("session.updated None")
+async def test_fields_of_newer_clients_are_told_once_and_the_rest_is_obeyed(peer: Peer) -> None:
+    peer.send("session.update", session={"mood": "good", "voice": "tone-880", "output": {"gain": 2}})
+    updated = await peer.until("session.updated")
+    assert (updated["session"]["voice"], "mood" in updated["session"]) == ("tone-880", False)
+    assert (await say(peer, "t1", "Hello", mood="bad", speed=2))["reason"] == "end"
+    assert dominant_hz(peer.pcm("t1")) == pytest.approx(880, abs=5)
+    assert peer.of("error") == []
+    about = [(warning["code"], warning["context_id"], warning["fields"]) for warning in peer.of("warning")]
+    first = ["session.mood", "session.output.gain"]
+    assert about == [("unknown_field", None, first), ("unknown_field", "t1", ["mood"])]
+    peer.send("text.append", context_id="t2", text="Hello", mood="bad", context_no=7)
+    assert (await peer.until("warning", "t2"))["fields"] == ["context_no"]
+    assert peer.order.index("warning None") < peer.order.index("session.updated None")
 
 
-async def test_unknown_fields_are_no_flood_of_warnings() -> None:
-    async with running() as peer:
-        for number in range(1_000):
-            peer.send("text.append", context_id="t1", text="", **{f"{number} {index}": index for index in range(40)})
-        peer.send("ping", t=1)
-        await peer.until("pong")
-        assert sum(len(warning["fields"]) for warning in peer.of("warning")) == MAX_UNKNOWN
+async def test_unknown_fields_are_no_flood_of_warnings(peer: Peer) -> None:
+    for number in range(1_000):
+        peer.send("text.append", context_id="t1", text="", **{f"{number} {index}": index for index in range(40)})
+    peer.send("ping", t=1)
+    await peer.until("pong")
+    assert sum(len(warning["fields"]) for warning in peer.of("warning")) == MAX_UNKNOWN
 
 
 @pytest.mark.parametrize(
@@ -154,133 +157,123 @@ async def test_unknown_fields_are_no_flood_of_warnings() -> None:
     ],
 )
 async def test_an_unknown_model_or_voice_is_refused_by_session_and_context(
-    fields: dict[str, Any], code: str, says: str
+    peer: Peer, fields: dict[str, Any], code: str, says: str
 ) -> None:
-    async with running() as peer:
-        peer.send("session.update", session=fields)
-        peer.send("context.open", context_id="t1", **fields)
-        for context_id in (None, "t1"):
-            error = await peer.until("error")
-            assert (error["code"], error["context_id"]) == (code, context_id)
-            assert says in error["message"]
+    peer.send("session.update", session=fields)
+    peer.send("context.open", context_id="t1", **fields)
+    for context_id in (None, "t1"):
+        error = await peer.until("error")
+        assert (error["code"], error["context_id"]) == (code, context_id)
+        assert says in error["message"]
 
 
-async def test_models_of_the_node_and_openais_names_are_accepted() -> None:
-    async with running() as peer:
-        for model in ("tone", "tts-1", "gpt-4o-mini-tts-de", None):
-            peer.send("session.update", session={"model": model})
-            assert (await peer.until("session.updated"))["session"]["model"] == model
-            assert (await say(peer, f"of {model}", "Hello."))["reason"] == "end"
+async def test_models_of_the_node_and_openais_names_are_accepted(peer: Peer) -> None:
+    for model in ("tone", "tts-1", "gpt-4o-mini-tts-de", None):
+        peer.send("session.update", session={"model": model})
+        assert (await peer.until("session.updated"))["session"]["model"] == model
+        assert (await say(peer, f"of {model}", "Hello."))["reason"] == "end"
 
 
-async def test_a_context_from_open_to_done() -> None:
-    async with running() as peer:
-        done = await say(peer, "t1", "Hello world, this is the node.", voice="tone-660")
-        assert (done["reason"], done["context_no"]) == ("end", 1)
-        assert done["ttfa_ms"] >= 0
-        assert done["rtf"] >= 0
-        chunks = peer.audio["t1"]
-        assert peer.order.index("context.started t1") < peer.order.index("audio t1")
-        assert peer.order[-1] == "context.done t1"
-        assert [c.first_sample for c in chunks] == [FRAME_SAMPLES * i for i in range(len(chunks))]
-        assert [c.flags for c in chunks] == [0] * (len(chunks) - 1) + [1]
-        assert done["audio_ms"] == round(len(peer.pcm("t1")) / 48)
-        assert abs(dominant_hz(peer.pcm("t1")) - 660) < 5
+async def test_a_context_from_open_to_done(peer: Peer) -> None:
+    done = await say(peer, "t1", "Hello world, this is the node.", voice="tone-660")
+    assert (done["reason"], done["context_no"]) == ("end", 1)
+    assert done["ttfa_ms"] >= 0
+    assert done["rtf"] >= 0
+    chunks = peer.audio["t1"]
+    assert peer.order.index("context.started t1") < peer.order.index("audio t1")
+    assert peer.order[-1] == "context.done t1"
+    assert [c.first_sample for c in chunks] == [FRAME_SAMPLES * i for i in range(len(chunks))]
+    assert [c.flags for c in chunks] == [0] * (len(chunks) - 1) + [1]
+    assert done["audio_ms"] == round(len(peer.pcm("t1")) / 48)
+    assert abs(dominant_hz(peer.pcm("t1")) - 660) < 5
 
 
-async def test_text_opens_a_new_context() -> None:
-    async with running() as peer:
-        peer.send("session.update", session={"voice": "tone-880"})
-        peer.send("text.append", context_id="t1", text="Hello")
-        peer.send("context.end", context_id="t1")
-        await peer.until("context.done")
-        assert abs(dominant_hz(peer.pcm("t1")) - 880) < 5
+async def test_text_opens_a_new_context(peer: Peer) -> None:
+    peer.send("session.update", session={"voice": "tone-880"})
+    peer.send("text.append", context_id="t1", text="Hello")
+    peer.send("context.end", context_id="t1")
+    await peer.until("context.done")
+    assert abs(dominant_hz(peer.pcm("t1")) - 880) < 5
 
 
-async def test_the_split_of_the_text_does_not_change_the_audio() -> None:
+async def test_the_split_of_the_text_does_not_change_the_audio(peer: Peer) -> None:
     text = "One two three, four five six. Seven!"
-    async with running() as peer:
-        await say(peer, "whole", text, seed=7)
-        peer.send("context.open", context_id="split", seed=7)
-        for character in text:
-            peer.send("text.append", context_id="split", text=character)
-            await asyncio.sleep(0)
-        peer.send("context.end", context_id="split")
-        await peer.until("context.done", "split")
-        assert peer.pcm("split") == peer.pcm("whole") != b""
-        await say(peer, "other", text, seed=8)
-        assert peer.pcm("other") != peer.pcm("whole")
+    await say(peer, "whole", text, seed=7)
+    peer.send("context.open", context_id="split", seed=7)
+    for character in text:
+        peer.send("text.append", context_id="split", text=character)
+        await asyncio.sleep(0)
+    peer.send("context.end", context_id="split")
+    await peer.until("context.done", "split")
+    assert peer.pcm("split") == peer.pcm("whole") != b""
+    await say(peer, "other", text, seed=8)
+    assert peer.pcm("other") != peer.pcm("whole")
 
 
-async def test_contexts_interleave_and_each_is_whole() -> None:
-    async with running() as peer:
-        for name in ("a", "b", "c"):
-            peer.send("text.append", context_id=name, text="many words to say here " * 5)
-            peer.send("context.end", context_id=name)
-        for name in ("a", "b", "c"):
-            await peer.until("context.done", name)
-        assert peer.pcm("a") == peer.pcm("b") == peer.pcm("c")
-        audio = [entry for entry in peer.order if entry.startswith("audio")]
-        assert audio != sorted(audio), "one context had to wait for another to end"
+async def test_contexts_interleave_and_each_is_whole(peer: Peer) -> None:
+    for name in ("a", "b", "c"):
+        peer.send("text.append", context_id=name, text="many words to say here " * 5)
+        peer.send("context.end", context_id=name)
+    for name in ("a", "b", "c"):
+        await peer.until("context.done", name)
+    assert peer.pcm("a") == peer.pcm("b") == peer.pcm("c")
+    audio = [entry for entry in peer.order if entry.startswith("audio")]
+    assert audio != sorted(audio), "one context had to wait for another to end"
 
 
-async def test_all_words_of_a_long_message_come_before_its_audio() -> None:
+async def test_all_words_of_a_long_message_come_before_its_audio(peer: Peer) -> None:
     """They are read in parts, between which others have the event loop."""
-    async with running() as peer:
-        peer.send("text.append", context_id="t", text="word after word " * 200)
-        async with asyncio.timeout(LIMIT_S):
-            while not peer.audio:
-                peer.take()
-                await asyncio.sleep(0)
-        before = peer.order[: peer.order.index("audio t")]
-        assert before.count("words t") > 5
-        words = [word for message in peer.of("words")[: before.count("words t")] for word in message["words"]]
-        assert [word["word"] for word in words[:600]] == ["word", "after", "word"] * 200
+    peer.send("text.append", context_id="t", text="word after word " * 200)
+    async with asyncio.timeout(LIMIT_S):
+        while not peer.audio:
+            peer.take()
+            await asyncio.sleep(0)
+    before = peer.order[: peer.order.index("audio t")]
+    assert before.count("words t") > 5
+    words = [word for message in peer.of("words")[: before.count("words t")] for word in message["words"]]
+    assert [word["word"] for word in words[:600]] == ["word", "after", "word"] * 200
 
 
 @pytest.mark.parametrize("kind", ["estimated", "aligned"])
-async def test_words_are_estimated_at_once_and_sent_again_with_their_audio(kind: str) -> None:
+async def test_words_are_estimated_at_once_and_sent_again_with_their_audio(peer: Peer, kind: str) -> None:
     text = "  Hello, world!  Fine — 3.14?"
-    async with running() as peer:
-        await say(peer, "t1", text)
-        words = [word for message in peer.of("words") if message["kind"] == kind for word in message["words"]]
-        assert [word["word"] for word in words] == text.split()
-        assert all(text[word["char_start"] : word["char_end"]] == word["word"] for word in words)
-        assert {message["kind"] for message in peer.of("words")} == {"estimated", "aligned"}
-        assert peer.order.index("context.started t1") < peer.order.index("words t1")
+    await say(peer, "t1", text)
+    words = [word for message in peer.of("words") if message["kind"] == kind for word in message["words"]]
+    assert [word["word"] for word in words] == text.split()
+    assert all(text[word["char_start"] : word["char_end"]] == word["word"] for word in words)
+    assert {message["kind"] for message in peer.of("words")} == {"estimated", "aligned"}
+    assert peer.order.index("context.started t1") < peer.order.index("words t1")
 
 
-async def test_markup_and_normalize_are_options_of_a_context() -> None:
-    async with running() as peer:
-        text = 'It is <break time="800ms"/> $5. Yes'
-        done = await say(peer, "t1", text, normalize=True)
-        plain = await say(peer, "t2", "It is five dollars. Yes")
-        assert done["audio_ms"] == plain["audio_ms"] + 800
-        words = [word for message in peer.of("words") for word in message["words"] if message["context_id"] == "t1"]
-        assert [word["word"] for word in words] == 2 * ["It", "is", "$5.", "Yes"]
-        assert (words[-2]["word"], words[-1]["word"]) == ("$5.", "Yes")
-        assert words[-2]["start_ms"] == pytest.approx(4 * 60 + 800, abs=15)
-        assert words[-2]["start_ms"] < words[-1]["start_ms"] <= words[-1]["end_ms"] <= done["audio_ms"]
+async def test_markup_and_normalize_are_options_of_a_context(peer: Peer) -> None:
+    text = 'It is <break time="800ms"/> $5. Yes'
+    done = await say(peer, "t1", text, normalize=True)
+    plain = await say(peer, "t2", "It is five dollars. Yes")
+    assert done["audio_ms"] == plain["audio_ms"] + 800
+    words = [word for message in peer.of("words") for word in message["words"] if message["context_id"] == "t1"]
+    assert [word["word"] for word in words] == 2 * ["It", "is", "$5.", "Yes"]
+    assert (words[-2]["word"], words[-1]["word"]) == ("$5.", "Yes")
+    assert words[-2]["start_ms"] == pytest.approx(4 * 60 + 800, abs=15)
+    assert words[-2]["start_ms"] < words[-1]["start_ms"] <= words[-1]["end_ms"] <= done["audio_ms"]
 
 
-async def test_a_context_says_words_as_its_lexicon_has_them_or_its_sessions() -> None:
+async def test_a_context_says_words_as_its_lexicon_has_them_or_its_sessions(peer: Peer) -> None:
     """The length of a tone is that of what is said; the words are those of the text."""
-    async with running() as peer:
-        lengths = {}
-        peer.send("session.update", session={"lexicon": {"nginx": "engine x and so on"}})
-        updated = await peer.until("session.updated")
-        assert updated["session"]["lexicon"] == {"nginx": "engine x and so on"}
-        lexicons: dict[str, Any] = {
-            "said": {},
-            "own": {"lexicon": {"Nginx": {"alias": "n"}}},
-            "none": {"lexicon": None},
-        }
-        for context_id, fields in lexicons.items():
-            lengths[context_id] = (await say(peer, context_id, "Nginx runs.", **fields))["audio_ms"]
-            words = [word for message in peer.of("words") for word in message["words"]]
-            assert {(word["word"], word["char_start"]) for word in words} == {("Nginx", 0), ("runs.", 6)}
-        assert lengths["own"] < lengths["none"] < lengths["said"]
-        assert lengths["said"] == (await say(peer, "whole", "Engine x and so on runs."))["audio_ms"]
+    lengths = {}
+    peer.send("session.update", session={"lexicon": {"nginx": "engine x and so on"}})
+    updated = await peer.until("session.updated")
+    assert updated["session"]["lexicon"] == {"nginx": "engine x and so on"}
+    lexicons: dict[str, Any] = {
+        "said": {},
+        "own": {"lexicon": {"Nginx": {"alias": "n"}}},
+        "none": {"lexicon": None},
+    }
+    for context_id, fields in lexicons.items():
+        lengths[context_id] = (await say(peer, context_id, "Nginx runs.", **fields))["audio_ms"]
+        words = [word for message in peer.of("words") for word in message["words"]]
+        assert {(word["word"], word["char_start"]) for word in words} == {("Nginx", 0), ("runs.", 6)}
+    assert lengths["own"] < lengths["none"] < lengths["said"]
+    assert lengths["said"] == (await say(peer, "whole", "Engine x and so on runs."))["audio_ms"]
 
 
 @pytest.mark.parametrize(
@@ -302,12 +295,11 @@ async def test_a_context_says_words_as_its_lexicon_has_them_or_its_sessions() ->
     ],
     ids=str,
 )
-async def test_a_wrong_lexicon_is_refused_and_not_quoted(lexicon: object) -> None:
-    async with running() as peer:
-        peer.send("session.update", session={"lexicon": lexicon})
-        error = await peer.until("error")
-        assert (error["code"], error["message"].partition(":")[0]) == ("bad_message", "session.lexicon")
-        assert "nginx" not in error["message"]
+async def test_a_wrong_lexicon_is_refused_and_not_quoted(peer: Peer, lexicon: object) -> None:
+    peer.send("session.update", session={"lexicon": lexicon})
+    error = await peer.until("error")
+    assert (error["code"], error["message"].partition(":")[0]) == ("bad_message", "session.lexicon")
+    assert "nginx" not in error["message"]
 
 
 async def test_numbers_are_normalized_if_the_node_does_so_by_default() -> None:
@@ -317,16 +309,15 @@ async def test_numbers_are_normalized_if_the_node_does_so_by_default() -> None:
         assert said["audio_ms"] > (await say(peer, "t3", "$5", normalize=False))["audio_ms"]
 
 
-async def test_words_after_a_flush_start_after_its_audio() -> None:
-    async with running() as peer:
-        peer.send("text.append", context_id="t1", text="this is it")
-        peer.send("context.flush", context_id="t1", flush_id="f1")
-        flushed = await peer.until("context.flushed")
-        peer.send("text.append", context_id="t1", text=" and on")
-        peer.send("context.end", context_id="t1")
-        await peer.until("context.done")
-        told = {word["word"]: word for message in peer.of("words") for word in message["words"]}
-        assert told["and"]["start_ms"] == pytest.approx(flushed["audio_ms"], abs=11)
+async def test_words_after_a_flush_start_after_its_audio(peer: Peer) -> None:
+    peer.send("text.append", context_id="t1", text="this is it")
+    peer.send("context.flush", context_id="t1", flush_id="f1")
+    flushed = await peer.until("context.flushed")
+    peer.send("text.append", context_id="t1", text=" and on")
+    peer.send("context.end", context_id="t1")
+    await peer.until("context.done")
+    told = {word["word"]: word for message in peer.of("words") for word in message["words"]}
+    assert told["and"]["start_ms"] == pytest.approx(flushed["audio_ms"], abs=11)
 
 
 async def test_the_pace_of_a_voice_improves_estimates() -> None:
@@ -340,10 +331,9 @@ async def test_the_pace_of_a_voice_improves_estimates() -> None:
         assert off[1] < off[0] / 2
 
 
-async def test_words_can_be_switched_off() -> None:
-    async with running() as peer:
-        await say(peer, "t1", "Hello world", timestamps="none")
-        assert peer.of("words") == []
+async def test_words_can_be_switched_off(peer: Peer) -> None:
+    await say(peer, "t1", "Hello world", timestamps="none")
+    assert peer.of("words") == []
 
 
 async def test_switched_off_words_are_not_computed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -360,37 +350,35 @@ async def test_switched_off_words_are_not_computed(monkeypatch: pytest.MonkeyPat
         assert len(asked) <= 1  # at the end
 
 
-async def test_flush_speaks_the_text_so_far_and_marks_its_last_frame() -> None:
-    async with running() as peer:
-        peer.send("text.append", context_id="t1", text="unfinished")
-        peer.send("context.flush", context_id="t1", flush_id="f1")
-        flushed = await peer.until("context.flushed")
-        assert flushed["flush_id"] == "f1"
-        assert flushed["audio_ms"] == len(peer.pcm("t1")) / 48 > 0
-        assert [c.flags for c in peer.audio["t1"]][-1] == 2
-        peer.send("text.append", context_id="t1", text=" and on")
-        peer.send("context.end", context_id="t1")
-        assert (await peer.until("context.done"))["audio_ms"] > flushed["audio_ms"]
+async def test_flush_speaks_the_text_so_far_and_marks_its_last_frame(peer: Peer) -> None:
+    peer.send("text.append", context_id="t1", text="unfinished")
+    peer.send("context.flush", context_id="t1", flush_id="f1")
+    flushed = await peer.until("context.flushed")
+    assert flushed["flush_id"] == "f1"
+    assert flushed["audio_ms"] == len(peer.pcm("t1")) / 48 > 0
+    assert [c.flags for c in peer.audio["t1"]][-1] == 2
+    peer.send("text.append", context_id="t1", text=" and on")
+    peer.send("context.end", context_id="t1")
+    assert (await peer.until("context.done"))["audio_ms"] > flushed["audio_ms"]
 
 
-async def test_cancel_stops_audio_at_once_and_reports_the_heard_text() -> None:
-    async with running() as peer:
-        text = "These are many words that will never be spoken to their end. " * 10
-        peer.send("text.append", context_id="t1", text=text)
-        await peer.until("words")
-        while len(peer.audio.get("t1", [])) < 8:
-            await asyncio.sleep(0)
-            peer.take()
-        peer.send("context.cancel", context_id="t1", played_ms=400)
-        cancelled = await peer.until("context.cancelled")
-        heard = len(peer.audio["t1"])
-        done = await peer.until("context.done")
-        assert done["reason"] == "cancelled"
-        assert len(peer.audio["t1"]) == heard
-        assert peer.order[-1] == "context.done t1"
-        assert cancelled["heard_text"] + cancelled["unheard_text"] == text
-        assert 0 < len(cancelled["heard_text"]) < 20
-        assert cancelled["played_ms"] == 400 < cancelled["generated_ms"]
+async def test_cancel_stops_audio_at_once_and_reports_the_heard_text(peer: Peer) -> None:
+    text = "These are many words that will never be spoken to their end. " * 10
+    peer.send("text.append", context_id="t1", text=text)
+    await peer.until("words")
+    while len(peer.audio.get("t1", [])) < 8:
+        await asyncio.sleep(0)
+        peer.take()
+    peer.send("context.cancel", context_id="t1", played_ms=400)
+    cancelled = await peer.until("context.cancelled")
+    heard = len(peer.audio["t1"])
+    done = await peer.until("context.done")
+    assert done["reason"] == "cancelled"
+    assert len(peer.audio["t1"]) == heard
+    assert peer.order[-1] == "context.done t1"
+    assert cancelled["heard_text"] + cancelled["unheard_text"] == text
+    assert 0 < len(cancelled["heard_text"]) < 20
+    assert cancelled["played_ms"] == 400 < cancelled["generated_ms"]
 
 
 @pytest.mark.parametrize("acked", [None, 160])
@@ -408,16 +396,15 @@ async def test_without_played_ms_a_cancel_counts_acks_or_real_time(acked: int | 
         assert low <= cancelled["played_ms"] <= high < cancelled["generated_ms"]
 
 
-async def test_a_generated_but_unsent_context_can_be_cancelled() -> None:
-    async with running() as peer:
-        peer.send("text.append", context_id="t1", text="short text")
-        peer.send("context.end", context_id="t1")
-        await until(lambda: peer.session._node.service.speaking == 0)
-        peer.send("context.cancel", context_id="t1", played_ms=0)
-        done = await peer.until("context.done")
-        assert done["reason"] == "cancelled"
-        assert done["audio_ms"] == 0
-        assert peer.pcm("t1") == b""
+async def test_a_generated_but_unsent_context_can_be_cancelled(peer: Peer) -> None:
+    peer.send("text.append", context_id="t1", text="short text")
+    peer.send("context.end", context_id="t1")
+    await until(lambda: peer.session._node.service.speaking == 0)
+    peer.send("context.cancel", context_id="t1", played_ms=0)
+    done = await peer.until("context.done")
+    assert done["reason"] == "cancelled"
+    assert done["audio_ms"] == 0
+    assert peer.pcm("t1") == b""
 
 
 class _Full:
@@ -467,42 +454,38 @@ async def test_text_beyond_a_limit_was_not_heard() -> None:
         assert 5 < len(cancelled["heard_text"]) < len(text) / 2
 
 
-async def test_a_star_cancels_every_context() -> None:
-    async with running() as peer:
-        for name in ("a", "b"):
-            peer.send("text.append", context_id=name, text="word " * 100)
-        peer.send("context.cancel", context_id="*")
-        for name in ("a", "b"):
-            await peer.until("context.cancelled", name)
-            assert (await peer.until("context.done", name))["reason"] == "cancelled"
-        peer.send("context.cancel", context_id="*")
-        peer.take()
-        assert peer.of("error") == []
+async def test_a_star_cancels_every_context(peer: Peer) -> None:
+    for name in ("a", "b"):
+        peer.send("text.append", context_id=name, text="word " * 100)
+    peer.send("context.cancel", context_id="*")
+    for name in ("a", "b"):
+        await peer.until("context.cancelled", name)
+        assert (await peer.until("context.done", name))["reason"] == "cancelled"
+    peer.send("context.cancel", context_id="*")
+    peer.take()
+    assert peer.of("error") == []
 
 
 @pytest.mark.parametrize("type_", ["context.cancel", "context.end", "context.flush", "playback.ack"])
-async def test_unknown_contexts_are_errors(type_: str) -> None:
-    async with running() as peer:
-        peer.send(type_, context_id="nobody", played_ms=1)
-        error = await peer.until("error")
-        assert (error["code"], error["context_id"], error["fatal"]) == ("unknown_context", "nobody", False)
+async def test_unknown_contexts_are_errors(peer: Peer, type_: str) -> None:
+    peer.send(type_, context_id="nobody", played_ms=1)
+    error = await peer.until("error")
+    assert (error["code"], error["context_id"], error["fatal"]) == ("unknown_context", "nobody", False)
 
 
-async def test_an_open_context_cannot_be_opened_again() -> None:
-    async with running() as peer:
-        peer.send("context.open", context_id="t1")
-        peer.send("context.open", context_id="t1")
-        assert (await peer.until("error"))["code"] == "context_exists"
+async def test_an_open_context_cannot_be_opened_again(peer: Peer) -> None:
+    peer.send("context.open", context_id="t1")
+    peer.send("context.open", context_id="t1")
+    assert (await peer.until("error"))["code"] == "context_exists"
 
 
-async def test_an_ended_context_takes_no_text_but_its_id_can_be_used_again() -> None:
-    async with running() as peer:
-        peer.send("text.append", context_id="t1", text="Hello")
-        peer.send("context.end", context_id="t1")
-        peer.send("text.append", context_id="t1", text="more")
-        assert (await peer.until("error"))["code"] == "bad_message"
-        assert (await peer.until("context.done"))["context_no"] == 1
-        assert (await say(peer, "t1", "Hello"))["context_no"] == 2
+async def test_an_ended_context_takes_no_text_but_its_id_can_be_used_again(peer: Peer) -> None:
+    peer.send("text.append", context_id="t1", text="Hello")
+    peer.send("context.end", context_id="t1")
+    peer.send("text.append", context_id="t1", text="more")
+    assert (await peer.until("error"))["code"] == "bad_message"
+    assert (await peer.until("context.done"))["context_no"] == 1
+    assert (await say(peer, "t1", "Hello"))["context_no"] == 2
 
 
 @pytest.mark.parametrize(
@@ -515,14 +498,13 @@ async def test_an_ended_context_takes_no_text_but_its_id_can_be_used_again() -> 
     ],
     ids=str,
 )
-async def test_wrong_choices_are_refused_for_session_and_context(fields: dict[str, Any], code: str) -> None:
-    async with running() as peer:
-        peer.send("session.update", session=fields)
-        assert (await peer.until("error"))["code"] == code
-        peer.send("context.open", context_id="t1", **fields)
-        error = await peer.until("error")
-        assert (error["code"], error["context_id"]) == (code, "t1")
-        assert (await say(peer, "t2", "still alive"))["reason"] == "end"
+async def test_wrong_choices_are_refused_for_session_and_context(peer: Peer, fields: dict[str, Any], code: str) -> None:
+    peer.send("session.update", session=fields)
+    assert (await peer.until("error"))["code"] == code
+    peer.send("context.open", context_id="t1", **fields)
+    error = await peer.until("error")
+    assert (error["code"], error["context_id"]) == (code, "t1")
+    assert (await say(peer, "t2", "still alive"))["reason"] == "end"
 
 
 async def test_limits_on_text_and_contexts() -> None:
@@ -573,17 +555,16 @@ async def test_text_in_flight_does_not_reopen_a_failed_context() -> None:
         assert (await say(peer, "t2", "anew"))["reason"] == "end"
 
 
-async def test_text_after_a_refused_open_is_not_spoken_in_another_voice() -> None:
+async def test_text_after_a_refused_open_is_not_spoken_in_another_voice(peer: Peer) -> None:
     """Guards `_mark_dead` in `Session._open`."""
-    async with running() as peer:
-        peer.send("context.open", context_id="t1", voice="nobody")
-        peer.send("text.append", context_id="t1", text="Hello")
-        assert (await peer.until("error"))["code"] == "unknown_voice"
-        assert (await peer.until("error"))["code"] == "unknown_context"
-        peer.send("context.end", context_id="t1")
-        peer.take()
-        assert peer.messages[1:] == []
-        assert (await say(peer, "t1", "Hello"))["context_no"] == 1
+    peer.send("context.open", context_id="t1", voice="nobody")
+    peer.send("text.append", context_id="t1", text="Hello")
+    assert (await peer.until("error"))["code"] == "unknown_voice"
+    assert (await peer.until("error"))["code"] == "unknown_context"
+    peer.send("context.end", context_id="t1")
+    peer.take()
+    assert peer.messages[1:] == []
+    assert (await say(peer, "t1", "Hello"))["context_no"] == 1
 
 
 async def test_a_context_without_text_is_starved() -> None:
@@ -612,145 +593,132 @@ async def test_a_runaway_ends_with_length() -> None:
 
 
 @pytest.mark.parametrize("text", ["", " ", "\n\n"])
-async def test_a_context_without_text_is_done_without_audio(text: str) -> None:
-    async with running() as peer:
-        done = await say(peer, "t1", text)
-        assert (done["reason"], done["audio_ms"], done["ttfa_ms"]) == ("end", 0, None)
+async def test_a_context_without_text_is_done_without_audio(peer: Peer, text: str) -> None:
+    done = await say(peer, "t1", text)
+    assert (done["reason"], done["audio_ms"], done["ttfa_ms"]) == ("end", 0, None)
 
 
 @pytest.mark.parametrize("text", ["\u200b", "😀", "…", "[sighs]", "<think>no"])
-async def test_text_without_words_is_a_short_silence(text: str) -> None:
+async def test_text_without_words_is_a_short_silence(peer: Peer, text: str) -> None:
     """Stock clients take an answer without audio for a failure, and try again."""
-    async with running() as peer:
-        done = await say(peer, "t1", text)
-        assert (done["reason"], done["audio_ms"], peer.pcm("t1")) == ("end", 20, bytes(960))
+    done = await say(peer, "t1", text)
+    assert (done["reason"], done["audio_ms"], peer.pcm("t1")) == ("end", 20, bytes(960))
 
 
 @pytest.mark.parametrize(("encoding", "rate", "bytes_ms"), [("mulaw", 8_000, 8), ("pcm_s16le", 48_000, 96)])
-async def test_other_encodings_are_whole_and_in_order(encoding: str, rate: int, bytes_ms: int) -> None:
-    async with running() as peer:
-        done = await say(peer, "t1", "Hello world", output={"encoding": encoding, "sample_rate": rate})
-        chunks = peer.audio["t1"]
-        assert abs(len(peer.pcm("t1")) - done["audio_ms"] * bytes_ms) <= 2 * bytes_ms
-        assert [c.flags for c in chunks][-1] == 1
-        position = 0
-        for chunk in chunks:
-            assert chunk.first_sample == position
-            position += len(chunk.payload) * rate // (bytes_ms * 1_000)
+async def test_other_encodings_are_whole_and_in_order(peer: Peer, encoding: str, rate: int, bytes_ms: int) -> None:
+    done = await say(peer, "t1", "Hello world", output={"encoding": encoding, "sample_rate": rate})
+    chunks = peer.audio["t1"]
+    assert abs(len(peer.pcm("t1")) - done["audio_ms"] * bytes_ms) <= 2 * bytes_ms
+    assert [c.flags for c in chunks][-1] == 1
+    position = 0
+    for chunk in chunks:
+        assert chunk.first_sample == position
+        position += len(chunk.payload) * rate // (bytes_ms * 1_000)
 
 
-async def test_framing_is_a_header_or_base64() -> None:
-    async with running() as peer:
-        await say(peer, "t1", "Hello")
-        (message,) = NativeAdapter().encode(peer.audio["t1"][0])
-        assert isinstance(message, bytes)
-        assert struct.unpack("<BBHIQ", message[:16]) == (1, 1, 0, 1, 0)
-        await say(peer, "t2", "Hello", output={"framing": "base64"})
-        (text,) = NativeAdapter().encode(peer.audio["t2"][0])
-        assert isinstance(text, str)
-        assert json.loads(text)["context_id"] == "t2"
+async def test_framing_is_a_header_or_base64(peer: Peer) -> None:
+    await say(peer, "t1", "Hello")
+    (message,) = NativeAdapter().encode(peer.audio["t1"][0])
+    assert isinstance(message, bytes)
+    assert struct.unpack("<BBHIQ", message[:16]) == (1, 1, 0, 1, 0)
+    await say(peer, "t2", "Hello", output={"framing": "base64"})
+    (text,) = NativeAdapter().encode(peer.audio["t2"][0])
+    assert isinstance(text, str)
+    assert json.loads(text)["context_id"] == "t2"
 
 
-async def test_a_flush_after_the_end_or_a_cancel_is_refused() -> None:
+async def test_a_flush_after_the_end_or_a_cancel_is_refused(peer: Peer) -> None:
     """A client that waits for its flush_id must not wait for ever."""
-    async with running() as peer:
-        peer.send("text.append", context_id="t1", text="word " * 50)
-        peer.send("context.end", context_id="t1")
-        peer.send("context.flush", context_id="t1", flush_id="late")
-        assert (await peer.until("error", "t1"))["code"] == "bad_message"
-        peer.send("context.cancel", context_id="t1")
-        peer.send("context.flush", context_id="t1", flush_id="later")
-        peer.send("text.append", context_id="t1", text="more")
-        assert (await peer.until("error", "t1"))["code"] == "unknown_context"
-        assert (await peer.until("error", "t1"))["code"] == "unknown_context"
-        await peer.until("context.done", "t1")
+    peer.send("text.append", context_id="t1", text="word " * 50)
+    peer.send("context.end", context_id="t1")
+    peer.send("context.flush", context_id="t1", flush_id="late")
+    assert (await peer.until("error", "t1"))["code"] == "bad_message"
+    peer.send("context.cancel", context_id="t1")
+    peer.send("context.flush", context_id="t1", flush_id="later")
+    peer.send("text.append", context_id="t1", text="more")
+    assert (await peer.until("error", "t1"))["code"] == "unknown_context"
+    assert (await peer.until("error", "t1"))["code"] == "unknown_context"
+    await peer.until("context.done", "t1")
 
 
-async def test_flushes_that_wait_for_audio_are_bounded() -> None:
+async def test_flushes_that_wait_for_audio_are_bounded(peer: Peer) -> None:
     """Guards MAX_FLUSHES: each costs the engine memory."""
-    async with running() as peer:
-        peer.send("context.open", context_id="t1")
-        for number in range(session_module.MAX_FLUSHES + 1):
-            peer.send("context.flush", context_id="t1", flush_id=str(number))
-        assert (await peer.until("error", "t1"))["code"] == "bad_message"
-        flushed = [await peer.until("context.flushed") for _ in range(session_module.MAX_FLUSHES)]
-        assert [message["flush_id"] for message in flushed] == [str(n) for n in range(session_module.MAX_FLUSHES)]
-        peer.send("context.flush", context_id="t1", flush_id="again")
-        assert (await peer.until("context.flushed"))["flush_id"] == "again"
+    peer.send("context.open", context_id="t1")
+    for number in range(session_module.MAX_FLUSHES + 1):
+        peer.send("context.flush", context_id="t1", flush_id=str(number))
+    assert (await peer.until("error", "t1"))["code"] == "bad_message"
+    flushed = [await peer.until("context.flushed") for _ in range(session_module.MAX_FLUSHES)]
+    assert [message["flush_id"] for message in flushed] == [str(n) for n in range(session_module.MAX_FLUSHES)]
+    peer.send("context.flush", context_id="t1", flush_id="again")
+    assert (await peer.until("context.flushed"))["flush_id"] == "again"
 
 
-async def test_an_ack_of_a_done_context_is_no_error() -> None:
-    async with running() as peer:
-        await say(peer, "t1", "Hello")
-        peer.messages.clear()
-        peer.send("playback.ack", context_id="t1", played_ms=300)
-        peer.take()
-        assert peer.messages == []
+async def test_an_ack_of_a_done_context_is_no_error(peer: Peer) -> None:
+    await say(peer, "t1", "Hello")
+    peer.messages.clear()
+    peer.send("playback.ack", context_id="t1", played_ms=300)
+    peer.take()
+    assert peer.messages == []
 
 
-async def test_an_error_names_its_context() -> None:
-    async with running() as peer:
-        peer.send("text.append", context_id="t1", text=5)
-        assert (await peer.until("error"))["context_id"] == "t1"
+async def test_an_error_names_its_context(peer: Peer) -> None:
+    peer.send("text.append", context_id="t1", text=5)
+    assert (await peer.until("error"))["context_id"] == "t1"
 
 
-async def test_many_words_come_in_messages_of_a_bounded_size() -> None:
-    async with running() as peer:
-        peer.send("text.append", context_id="t1", text="word " * 500)
-        await peer.until("context.started")
-        peer.take()
-        sizes = [len(message["words"]) for message in peer.of("words") if message["kind"] == "estimated"]
-        assert sum(sizes) == 500
-        assert max(sizes) <= 200
+async def test_many_words_come_in_messages_of_a_bounded_size(peer: Peer) -> None:
+    peer.send("text.append", context_id="t1", text="word " * 500)
+    await peer.until("context.started")
+    peer.take()
+    sizes = [len(message["words"]) for message in peer.of("words") if message["kind"] == "estimated"]
+    assert sum(sizes) == 500
+    assert max(sizes) <= 200
 
 
 @pytest.mark.parametrize("lead_ms", [0, 120, 200])
-async def test_the_smallest_lead_still_plays_without_gaps(lead_ms: int) -> None:
+async def test_the_smallest_lead_still_plays_without_gaps(peer: Peer, lead_ms: int) -> None:
     """Guards MIN_LEAD_MS: with a lead of one frame every frame comes 20 ms late."""
-    async with running() as peer:
-        peer.send("context.open", context_id="t1", lead_ms=lead_ms)
-        peer.send("text.append", context_id="t1", text="word " * 40)
-        loop = asyncio.get_running_loop()
-        while not peer.audio.get("t1"):
-            await asyncio.sleep(0.001)
-            peer.take()
-        begun, count = loop.time(), 1
-        while (count := len(peer.audio["t1"])) < 26:
-            await asyncio.sleep(0.001)
-            peer.take()
-        assert (loop.time() - begun) / (count - 1) < 0.088
-
-
-async def test_pings_and_invalid_messages_are_answered() -> None:
-    async with running() as peer:
-        peer.send("ping", t=5)
-        assert (await peer.until("pong"))["t"] == 5
-        peer.session.receive(NativeAdapter().decode("nonsense"))
-        assert (await peer.until("error"))["code"] == "bad_message"
-
-
-async def test_session_close_stops_all_contexts_and_requests_the_close() -> None:
-    async with running() as peer:
-        peer.send("text.append", context_id="t1", text="word " * 50)
-        peer.send("session.close")
-        assert (await peer.until("context.done"))["reason"] == "cancelled"
+    peer.send("context.open", context_id="t1", lead_ms=lead_ms)
+    peer.send("text.append", context_id="t1", text="word " * 40)
+    loop = asyncio.get_running_loop()
+    while not peer.audio.get("t1"):
+        await asyncio.sleep(0.001)
         peer.take()
-        assert peer.session.closing is not None
-        assert peer.session.closing[0] == 1000
-
-
-async def test_draining_lets_open_contexts_finish_and_refuses_new_ones() -> None:
-    async with running() as peer:
-        peer.send("text.append", context_id="t1", text="Hello world")
-        peer.session.drain()
-        told = await peer.until("session.draining")
-        assert (told["deadline_ms"], told["reason"], told["address"]) == (30_000, "shutdown", None)
-        peer.send("context.open", context_id="t2")
-        assert (await peer.until("error"))["code"] == "draining"
-        peer.send("context.end", context_id="t1")
-        assert (await peer.until("context.done"))["reason"] == "end"
+    begun, count = loop.time(), 1
+    while (count := len(peer.audio["t1"])) < 26:
+        await asyncio.sleep(0.001)
         peer.take()
-        assert peer.session.closing == (1012, "the node is going away")
+    assert (loop.time() - begun) / (count - 1) < 0.088
+
+
+async def test_pings_and_invalid_messages_are_answered(peer: Peer) -> None:
+    peer.send("ping", t=5)
+    assert (await peer.until("pong"))["t"] == 5
+    peer.session.receive(NativeAdapter().decode("nonsense"))
+    assert (await peer.until("error"))["code"] == "bad_message"
+
+
+async def test_session_close_stops_all_contexts_and_requests_the_close(peer: Peer) -> None:
+    peer.send("text.append", context_id="t1", text="word " * 50)
+    peer.send("session.close")
+    assert (await peer.until("context.done"))["reason"] == "cancelled"
+    peer.take()
+    assert peer.session.closing is not None
+    assert peer.session.closing[0] == 1000
+
+
+async def test_draining_lets_open_contexts_finish_and_refuses_new_ones(peer: Peer) -> None:
+    peer.send("text.append", context_id="t1", text="Hello world")
+    peer.session.drain()
+    told = await peer.until("session.draining")
+    assert (told["deadline_ms"], told["reason"], told["address"]) == (30_000, "shutdown", None)
+    peer.send("context.open", context_id="t2")
+    assert (await peer.until("error"))["code"] == "draining"
+    peer.send("context.end", context_id="t1")
+    assert (await peer.until("context.done"))["reason"] == "end"
+    peer.take()
+    assert peer.session.closing == (1012, "the node is going away")
 
 
 async def test_an_idle_session_on_a_full_node_is_asked_once_to_move() -> None:
@@ -856,26 +824,25 @@ async def test_a_cancel_reads_and_clears_the_playout() -> None:
 
 
 @pytest.mark.parametrize("finished", [False, True], ids=["while it is made", "when all is made"])
-async def test_unsent_audio_of_a_cancelled_context_is_not_counted(finished: bool) -> None:
+async def test_unsent_audio_of_a_cancelled_context_is_not_counted(peer: Peer, finished: bool) -> None:
     """Fails without `ContextMeter.taken_back`, or if the audio after the cut is dropped."""
-    async with running() as peer:
-        peer.send("text.append", context_id="t1", text="Hello there, how are you today, my friend?")
-        peer.send("context.end", context_id="t1")
-        if finished:
-            await until(lambda: peer.session._contexts["t1"].finished is not None)
-        sent, done = 0, None
-        async with asyncio.timeout(LIMIT_S):
-            while done is None:
-                match peer.session.poll():
-                    case None:
-                        await asyncio.sleep(0.005)
-                    case Audio(payload=payload):
-                        sent += len(payload) // 2
-                    case Words(kind="aligned"):
-                        peer.send("context.cancel", context_id="t1")
-                    case Finished() as event:
-                        done = event
-        assert (done.reason, done.audio_ms) == ("cancelled", round(sent / 24))
+    peer.send("text.append", context_id="t1", text="Hello there, how are you today, my friend?")
+    peer.send("context.end", context_id="t1")
+    if finished:
+        await until(lambda: peer.session._contexts["t1"].finished is not None)
+    sent, done = 0, None
+    async with asyncio.timeout(LIMIT_S):
+        while done is None:
+            match peer.session.poll():
+                case None:
+                    await asyncio.sleep(0.005)
+                case Audio(payload=payload):
+                    sent += len(payload) // 2
+                case Words(kind="aligned"):
+                    peer.send("context.cancel", context_id="t1")
+                case Finished() as event:
+                    done = event
+    assert (done.reason, done.audio_ms) == ("cancelled", round(sent / 24))
 
 
 # ---------------------------------------------------------------- sessions that share the slots

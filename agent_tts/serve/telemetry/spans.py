@@ -126,7 +126,7 @@ class ContextSpan:
     def stages(self, stages: Stages) -> None:
         """Record an event for each stage of the engine, by the names of the fields."""
         for field in fields(stages):
-            if field.name != "request_id":
+            if field.name != "id":
                 self.mark(field.name, getattr(stages, field.name))
 
     def queued(self, ms: int) -> None:
