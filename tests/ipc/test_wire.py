@@ -248,6 +248,7 @@ def test_values_outside_their_range_are_not_sent(message: EngineCommand | Engine
 def test_lone_surrogates_are_replaced() -> None:
     """Text of a client may have them: its request goes on."""
     assert decoded(TO_ENGINE, encode(Append(1, Say("a \ud800b")))) == [Append(1, Say("a ?b"))]
+    assert wire.to_json(["\ud800"]) == b'["?"]'
 
 
 def test_a_text_may_say_that_it_is_no_number() -> None:

@@ -63,7 +63,41 @@ MODULES = {
     ),
     "speech/words/timeline": Module(("speech/words/test_timeline.py", "speech/words/test_paces.py")),
     "serve/transports/pace": Module(("serve/transports/test_pace.py",)),
-    "serve/access/fair_queue": Module(("serve/access/test_fair_queue.py",)),
+    "serve/access/fair_queue": Module(
+        ("serve/access/test_fair_queue.py",),
+        {
+            "times used are compared with one another": (
+                "FairQueue.__init__: self._level_s = 1.0",
+                "Share.__init__: self.used_s = 1.0",
+                "Share.__init__: self.level_s = 1.0",
+                "Flow.__init__: self._used_s = 1.0",
+            ),
+            "it is set before it is read": ("Flow.__init__: self._began = None", "Flow.__init__: self._began = 1.0"),
+            "None is no more true": (
+                "FairQueue.__init__: self._is_due = None",
+                "FairQueue._pass: share.is_in_line = None",
+                "Share.__init__: self.is_in_line = None",
+            ),
+            "at equality it sets what is there": (
+                "FairQueue._catch_up: if share.used_s <= self._level_s - CREDIT_S:",
+                "FairQueue._serve: if share.used_s >= self._level_s:",
+                "FairQueue._serve: if flow_s >= share.level_s:",
+                "Flow._standing: if self._used_s <= used_s:",
+            ),
+            "times are never exactly equal": (
+                "FairQueue._pass: while self._line and (used_s := now - began + tasks_s) <= SLICE_S:",
+                "FairQueue._pass: if used_s and used_s + cost_s >= SLICE_S:",
+                "Share.rank: return self.used_s if self.spent_s > NEW_S else self.used_s - _head_start_s(self.spent_s)",
+                "Flow.has_time: return self._share.queue.clock() - self._began <= SLICE_S",
+                "Flow._standing: if self._spent_s > NEW_S:",
+            ),
+            "the next pass does it": (
+                "FairQueue._pass: break",
+                "FairQueue._pass: if self._line:",
+            ),
+            "0 is the default": ("Flow.call: self._share.queue.enter(self._share, self._standing(), self, )",),
+        },
+    ),
     "serve/access/ledger": Module(
         ("serve/access/test_ledger.py",),
         {
@@ -151,8 +185,29 @@ MODULES = {
             ),
         },
     ),
-    "protocol/v1": Module(("protocol/test_v1.py",)),
-    "ipc/wire": Module(("ipc/test_wire.py",)),
+    "protocol/v1": Module(
+        ("protocol/test_v1.py",),
+        {
+            "a text for people": ('check: refuse(error, "XXmessageXX")',),
+            "an object for a field that is none is refused with or without its own fields": (
+                '_known: _known(inner, nested, unknown, f"{parent}{name}.") if type(inner) is dict else inner',
+            ),
+        },
+    ),
+    "ipc/wire": Module(
+        ("ipc/test_wire.py",),
+        {
+            "a name that nobody sees": (
+                '_adapter: return TypeAdapter(TypeAliasType("XXBodyXX", hint), config=_STRICT)  '
+                "# type: ignore[arg-type]",
+            ),
+            "it is the default": ("to_json: body = pydantic_core.to_json(message, )",),
+            "a frame without a body is refused for its body, too": (
+                "decode: if not 2 <= length <= MAX_LENGTH:",
+                "decode: if not 1 < length <= MAX_LENGTH:",
+            ),
+        },
+    ),
     "client/resuming": Module(("client/test_moving.py",)),
     "engine/requests": Module(_SCHEDULER),
     "engine/estimates": Module(_SCHEDULER),

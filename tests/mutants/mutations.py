@@ -14,6 +14,7 @@ from types import CodeType, FunctionType
 from typing import Any
 
 import libcst as cst
+from libcst import matchers
 from mutmut.mutation import mutators
 
 # Calls that say something to people, or to the type checker.
@@ -88,13 +89,13 @@ def live(file: str) -> Iterator[Any]:
 def mutants(source: str) -> Iterator[Mutant]:
     """All mutants of a module."""
     counts: Counter[str] = Counter()
-    errors: set[Any] = set()  # the calls that make what is raised
+    errors: set[Any] = set()  # the calls that make what is raised, and their texts
 
     def walk(node: Any, names: tuple[str, ...], function: tuple[str, int, Any] | None) -> Iterator[Mutant]:
-        if isinstance(node, NO_RULES) or _says(node):
+        if isinstance(node, NO_RULES) or _says(node) or (isinstance(node, cst.FormattedString) and node in errors):
             return
         if isinstance(node, cst.Raise):
-            errors.add(node.exc)
+            errors.update([node.exc, *matchers.findall(node, matchers.FormattedString())])
         if function is not None:
             yield from (Mutant(*function, node, new) for new in _changes(node) if not _is_no_mutant(node, new, errors))
         elif isinstance(node, cst.ClassDef):

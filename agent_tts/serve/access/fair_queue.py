@@ -210,8 +210,8 @@ class Flow:
 
 
 def _head_start_s(spent_s: float) -> float:
-    """Of those that have used little in all."""
-    return FIRST_S * max(0.0, 1 - spent_s / NEW_S)
+    """Of those that have used less than `NEW_S` in all."""
+    return FIRST_S * (1 - spent_s / NEW_S)
 
 
 # What a flow is among those of its share: its rank, the least of which is served next; the time that it has used, s.

@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable
 from functools import partial
 
+import pytest
+
 from agent_tts.serve.access.fair_queue import CREDIT_S, SLICE_S, FairQueue, Flow
 
 
@@ -56,14 +58,18 @@ async def test_light_work_waits_for_nobody() -> None:
     bench.now = 1.0
     await bench.run(lambda: bench.work("a", 10, SLICE_S / 20))
     assert {at for _, at in bench.log} == {0}
+    await asyncio.sleep(60)  # the loop is idle: its clock jumps
 
 
-async def test_work_of_a_slice_or_more_is_alone_in_its_pass() -> None:
+@pytest.mark.parametrize(("share", "first"), [(1.0, 1), (0.6, 2)])
+async def test_work_of_which_two_are_more_than_a_slice_is_alone_in_its_pass(share: float, first: int) -> None:
+    """Once there is a line: before, a slice may begin while another is not used up."""
     bench = Bench()
-    works = [lambda name=name: bench.work(name, 20, SLICE_S) for name in "abc"]
+    works = [lambda name=name: bench.work(name, 20, share * SLICE_S) for name in "abc"]
     await bench.run(*works)
     passes = [at for _, at in bench.log]
-    assert max(passes.count(at) for at in passes) == 1
+    counts = [passes.count(at) for at in sorted(set(passes))]
+    assert (max(counts[:2]), max(counts[2:])) == (first, 1)
 
 
 async def test_flows_with_equal_work_alternate() -> None:
@@ -85,12 +91,36 @@ async def test_one_with_little_to_do_goes_before_those_with_much() -> None:
             for _ in range(40):
                 await asyncio.sleep(0)
             before = bench.passes
-            await bench.work("p", 1, SLICE_S / 50, light)
+            await bench.work("p", 1, SLICE_S / 5, light)  # so much that it is not new any more
             waits.append(bench.passes - before)
 
     heavy = [lambda: bench.work("h", 100, SLICE_S) for _ in range(50)]
     await bench.run(*heavy, ping)
     assert max(waits) <= 3
+
+
+@pytest.mark.parametrize("light", [[SLICE_S] * 5, [1.5 * SLICE_S]])
+async def test_of_the_flows_of_a_client_one_that_has_used_less_goes_first(light: list[float]) -> None:
+    """Whether it has used more than what new ones have before others, or less; with calls, and with tasks that wait."""
+    bench = Bench()
+    calls, waits = ({name: Flow(bench.queue.share(key)) for name in "hl"} for key in ("calls", "waits"))
+    for name, costs in (("h", [SLICE_S / 10] * 300), ("l", light)):
+        for cost in costs:
+            calls[name].call(partial(bench.piece, name, cost))
+            await asyncio.sleep(0)
+            await waits[name].wait(cost)
+            await asyncio.sleep(0)
+
+    async def wait(name: str) -> None:
+        await waits[name].wait(SLICE_S)
+        bench.piece(name, SLICE_S)
+
+    for name, flow in calls.items():
+        flow.call(partial(bench.piece, name, SLICE_S))
+    bench.log.clear()
+    await count_passes(bench, 10)
+    await asyncio.gather(bench.work("x", 1, SLICE_S), wait("h"), wait("l"))
+    assert bench.names() == "lhxlh"
 
 
 async def test_many_flows_have_one_share() -> None:
