@@ -10,38 +10,12 @@ from typing import Annotated, Any, get_args
 
 from pydantic import AfterValidator, BaseModel, Field, ValidationError, create_model
 
+from agent_tts import messages
 from agent_tts.engine_info import FRAME_MS, SAMPLE_RATE
 from agent_tts.errors import BadMessage, SpeechError, UnknownType
-from agent_tts.messages import (
-    Append,
-    Audio,
-    Cancel,
-    Cancelled,
-    End,
-    Finished,
-    Flush,
-    Flushed,
-    Mark,
-    Open,
-    Started,
-    Words,
-)
-from agent_tts.protocol.adapter import (
-    ALL,
-    AskedToMove,
-    Close,
-    Command,
-    Created,
-    Echo,
-    Event,
-    Failed,
-    Ping,
-    Played,
-    Pong,
-    ProtocolAdapter,
-    Update,
-    Updated,
-)
+from agent_tts.messages import Audio, Cancelled, Finished, Words
+from agent_tts.protocol import adapter
+from agent_tts.protocol.adapter import ALL, Command, Created, Echo, Event, Failed, Pong, ProtocolAdapter, Updated
 from agent_tts.protocol.formats import ENCODINGS
 from agent_tts.protocol.options import Framing, Lenient, SessionConfig, refuse
 from agent_tts.protocol.validation import parse
@@ -93,26 +67,17 @@ _FLUSH_ID = (Annotated[str, Field(max_length=128)], "")
 _PLAYED_MS = (Milliseconds | None, None)
 _T = (int | Annotated[float, Field(allow_inf_nan=False)] | Annotated[str, Field(max_length=128)] | None, None)
 
-# For each type of message the fields that it has, and the command that it is.
-_COMMANDS: dict[str, tuple[type[BaseModel], Callable[[Any], Command]]] = {
-    "session.update": (_model(session=dict[str, Any]), lambda told: Update(told.session)),
-    "context.open": (_Opening, lambda told: Open(told.context_id, told.model_extra)),
-    "text.append": (_model(context_id=NewId, text=str), lambda told: Append(told.context_id, told.text)),
-    "context.flush": (
-        _model(context_id=Id, flush_id=_FLUSH_ID),
-        lambda told: Flush(told.context_id, told.flush_id),
-    ),
-    "context.end": (_model(context_id=Id), lambda told: End(told.context_id)),
-    "context.cancel": (
-        _model(context_id=Id, played_ms=_PLAYED_MS),
-        lambda told: Cancel(told.context_id, told.played_ms),
-    ),
-    "playback.ack": (
-        _model(context_id=Id, played_ms=Milliseconds),
-        lambda told: Played(told.context_id, told.played_ms),
-    ),
-    "ping": (_model(t=_T), lambda told: Ping(told.t)),
-    "session.close": (_model(), lambda told: Close()),
+# The command of each type of message, and the fields of both, in the same order.
+_COMMANDS: dict[str, tuple[Callable[..., Command], type[BaseModel]]] = {
+    "session.update": (adapter.Update, _model(session=dict[str, Any])),
+    "context.open": (messages.Open, _Opening),
+    "text.append": (messages.Append, _model(context_id=NewId, text=str)),
+    "context.flush": (messages.Flush, _model(context_id=Id, flush_id=_FLUSH_ID)),
+    "context.end": (messages.End, _model(context_id=Id)),
+    "context.cancel": (messages.Cancel, _model(context_id=Id, played_ms=_PLAYED_MS)),
+    "playback.ack": (adapter.Played, _model(context_id=Id, played_ms=Milliseconds)),
+    "ping": (adapter.Ping, _model(t=_T)),
+    "session.close": (adapter.Close, _model()),
 }
 
 # The fields of an object by name; of a field that is an object, its own fields.
@@ -133,7 +98,7 @@ def _paths(fields: Fields, parent: str = "") -> Iterator[str]:
 
 _SESSION = _fields_of(SessionConfig)
 # The fields of each type of message.
-_FIELDS = {name: _fields_of(model) for name, (model, _) in _COMMANDS.items()}
+_FIELDS = {name: _fields_of(model) for name, (_, model) in _COMMANDS.items()}
 _FIELDS["session.update"]["session"] = _SESSION
 _FIELDS["context.open"] |= _SESSION
 TYPES = list(_FIELDS)
@@ -168,11 +133,14 @@ def check(message: Message) -> tuple[Command, list[str]]:
         raise UnknownType(f"type is one of {', '.join(TYPES)}")
     unknown: list[str] = []
     known = _known({name: message[name] for name in message if name != "type"}, _FIELDS[type_], unknown)
-    model, command = _COMMANDS[type_]
+    command, model = _COMMANDS[type_]
     try:
-        return command(model.model_validate(known)), unknown
+        checked = model.model_validate(known)
     except ValidationError as error:
         refuse(error, "message")
+    if isinstance(checked, _Opening):
+        return messages.Open(checked.context_id, checked.model_extra or {}), unknown
+    return command(*(value for _, value in checked)), unknown
 
 
 def unknown_fields(session: Message) -> list[str]:
@@ -260,11 +228,11 @@ class NativeAdapter(ProtocolAdapter):
 
 # Events whose fields are those of their message.
 _TYPES = {
-    Started: "context.started",
-    Mark: "mark",
-    Flushed: "context.flushed",
+    messages.Started: "context.started",
+    messages.Mark: "mark",
+    messages.Flushed: "context.flushed",
     Cancelled: "context.cancelled",
-    AskedToMove: "session.draining",
+    adapter.AskedToMove: "session.draining",
     Pong: "pong",
 }
 

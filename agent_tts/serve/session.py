@@ -24,20 +24,8 @@ from agent_tts.errors import (
     UnknownContext,
 )
 from agent_tts.messages import Append, Cancel, End, Finished, Flush, Open
-from agent_tts.protocol.adapter import (
-    AskedToMove,
-    Close,
-    Command,
-    Created,
-    Echo,
-    Event,
-    Failed,
-    Ping,
-    Played,
-    Pong,
-    Update,
-    Updated,
-)
+from agent_tts.protocol import adapter
+from agent_tts.protocol.adapter import Command, Event, Failed
 from agent_tts.protocol.options import SessionConfig
 from agent_tts.serve.node import Node
 from agent_tts.sound.provenance import declaration
@@ -166,7 +154,7 @@ class Session:
 
     def _ask_to_move(self, reason: str, within_s: float) -> None:
         self._may_be_asked = False
-        self._reply(AskedToMove(round(within_s * 1_000), reason, self._node.settings.public_url))
+        self._reply(adapter.AskedToMove(round(within_s * 1_000), reason, self._node.settings.public_url))
 
     def expire(self) -> float:
         """Set `closing` after `session_idle_s` without activity. Returns the seconds until the next check."""
@@ -198,7 +186,7 @@ class Session:
         match command:
             case Append(id=context_id, content=str(text)):
                 self._append(context_id, text)
-            case Played(id=context_id, played_ms=played_ms):
+            case adapter.Played(id=context_id, played_ms=played_ms):
                 self._ack(context_id, played_ms)
             case Open(id=context_id, options=overrides):
                 self._release_id(context_id)
@@ -215,13 +203,13 @@ class Session:
             case Cancel(id=context_id, played_ms=played_ms):
                 if not self._release_id(context_id):
                     self._cancel(self._utterance(context_id), played_ms)
-            case Update(fields=fields):
+            case adapter.Update(fields=fields):
                 self._update(fields)
-            case Ping(t=t):
-                self._reply(Pong(t, self._played()))
-            case Echo():
+            case adapter.Ping(t=t):
+                self._reply(adapter.Pong(t, self._played()))
+            case adapter.Echo():
                 self._reply(command)
-            case Close():
+            case adapter.Close():
                 self._leaving = (1000, "closed by the client")
                 self._cancel_all(None)
                 self.waker()
@@ -238,7 +226,7 @@ class Session:
         if self._node.service.info is not None:
             self._node.service.resolve(config.options())
         self._config = config
-        self._reply(Updated(config))
+        self._reply(adapter.Updated(config))
 
     def _open(self, context_id: str, overrides: dict[str, object]) -> Utterance:
         try:
@@ -377,7 +365,7 @@ class Session:
             "max_lead_ms": limits.max_lead_ms,
         }
         engine, model = (info.engine, info.model) if info else (None, None)
-        self._reply(Created(self.id, engine, model, declaration(info.watermark if info else None), told))
+        self._reply(adapter.Created(self.id, engine, model, declaration(info.watermark if info else None), told))
 
     def _mark_ready(self, context_id: str) -> None:
         self._ready[context_id] = None

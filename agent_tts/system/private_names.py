@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dis
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import version
 from types import FunctionType
@@ -11,15 +11,15 @@ from types import FunctionType
 from agent_tts.errors import SettingsError
 
 
-def require(library: str, names: Mapping[type, Iterable[str]]) -> None:
-    """Check that classes of a library have these methods and attributes, which `__init__` sets.
+def require(library: str, names: Mapping[type, str]) -> None:
+    """Check that classes of a library have these names, parted by spaces: methods, or attributes that `__init__` sets.
 
     Raises `SettingsError`, with the library's version and what it lacks.
     """
     lacking = [
         f"{kind.__name__}.{name}"
         for kind, wanted in names.items()
-        if (of_instances := {name for name in wanted if not hasattr(kind, name)})
+        if (of_instances := {name for name in wanted.split() if not hasattr(kind, name)})
         for name in sorted(of_instances - _stored(kind))
     ]
     if lacking:

@@ -40,6 +40,6 @@ class Library:
 
 
 def test_methods_count_and_attributes_that_init_sets() -> None:
-    require("pytest", {Library: ("held", "kept", "method")})
+    require("pytest", {Library: "held kept method"})
     with pytest.raises(SettingsError, match=r"no Library\.left, Library\.lost;"):
-        require("pytest", {Library: ("lost", "held", "left")})
+        require("pytest", {Library: "lost held left"})

@@ -36,17 +36,10 @@ PAUSE_SHARE = 2 / 3
 # Audio of text without words, such as an emoji: LiveKit reports a reply without audio as a failure.
 SILENCE_S = 0.02
 
-_OF_BOTH = ("_acquire_time", "_conn_options", "_connection_reused", "_run", "_tts")
-_NAMES: dict[type, tuple[str, ...]] = {
-    tts.SynthesizeStream: (
-        "_acquire_time",
-        "_conn_options",
-        "_connection_reused",
-        "_input_ch",
-        "_mark_started",
-        "_run",
-    ),
-    tts.ChunkedStream: ("_acquire_time", "_conn_options", "_connection_reused", "_input_text", "_run", "_tts"),
+_OF_BOTH = "_acquire_time _conn_options _connection_reused _run _tts"
+_NAMES: dict[type, str] = {
+    tts.SynthesizeStream: f"_input_ch _mark_started {_OF_BOTH}",
+    tts.ChunkedStream: f"_input_text {_OF_BOTH}",
 }
 
 

@@ -92,11 +92,9 @@ class _Turn:
     lost: bool = False  # failed: the rest of its text is not spoken
 
 
-_NAMES: dict[type, tuple[str, ...]] = {
-    TTSService: (
-        *("_aggregated_frame_sequencer", "_apply_force_complete", "_call_event_handler", "_is_streaming_tokens"),
-        *("_push_sequencer_frames", "_register_spoken_text", "_speak_text", "_update_settings"),
-    )
+_NAMES: dict[type, str] = {
+    TTSService: "_aggregated_frame_sequencer _apply_force_complete _call_event_handler _is_streaming_tokens "
+    "_push_sequencer_frames _register_spoken_text _speak_text _update_settings",
 }
 
 

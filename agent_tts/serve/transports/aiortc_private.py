@@ -33,43 +33,23 @@ ON_RTCP_PACKET = "_handle_rtcp_packet"
 ON_SCTP = "_handle_data"
 SEND_SCTP = "_send"
 
-_AIORTC: dict[type, tuple[str, ...]] = {
-    RTCPeerConnection: (CONNECT,),
-    RTCIceGatherer: ("_connection",),
-    RTCIceTransport: ("_connection",),
-    RTCDtlsTransport: (ON_RTP, ON_RTCP, "_tx_srtp"),
-    RTCRtpReceiver: (ON_RTP_PACKET, "_set_rtcp_ssrc"),
-    RTCRtpSender: (
-        ON_RTCP_PACKET,
-        "_run_rtp",
-        "_ssrc",
-        "_stream_id",
-        "_RTCRtpSender__rtp_started",
-        "_RTCRtpSender__rtp_exited",
-        "_RTCRtpSender__ntp_timestamp",
-        "_RTCRtpSender__rtp_timestamp",
-        "_RTCRtpSender__octet_count",
-        "_RTCRtpSender__packet_count",
-    ),
-    RTCRtpTransceiver: ("_RTCRtpTransceiver__sender",),
-    RTCSctpTransport: (
-        ON_SCTP,
-        SEND_SCTP,
-        "_advertised_rwnd",
-        "_data_channel_queue",
-        "_inbound_streams",
-        "_last_received_tsn",
-        "_local_tsn",
-        "_outbound_queue",
-        "_sack_misordered",
-        "_sent_queue",
-    ),
-    InboundStream: ("reassembly",),
+_AIORTC: dict[type, str] = {
+    RTCPeerConnection: CONNECT,
+    RTCIceGatherer: "_connection",
+    RTCIceTransport: "_connection",
+    RTCDtlsTransport: f"{ON_RTP} {ON_RTCP} _tx_srtp",
+    RTCRtpReceiver: f"{ON_RTP_PACKET} _set_rtcp_ssrc",
+    RTCRtpSender: f"{ON_RTCP_PACKET} _run_rtp _ssrc _stream_id _RTCRtpSender__rtp_started _RTCRtpSender__rtp_exited "
+    "_RTCRtpSender__ntp_timestamp _RTCRtpSender__rtp_timestamp _RTCRtpSender__octet_count _RTCRtpSender__packet_count",
+    RTCRtpTransceiver: "_RTCRtpTransceiver__sender",
+    RTCSctpTransport: f"{ON_SCTP} {SEND_SCTP} _advertised_rwnd _data_channel_queue _inbound_streams _last_received_tsn "
+    "_local_tsn _outbound_queue _sack_misordered _sent_queue",
+    InboundStream: "reassembly",
 }
-_AIOICE: dict[type, tuple[str, ...]] = {
-    Connection: (GATHER, "_check_list", "_nominated", "_protocols", "_queue", "data_received", "request_received"),
-    CandidatePair: ("protocol", "remote_addr", "task"),
-    StunProtocol: ("datagram_received", "receiver", "transactions"),
+_AIOICE: dict[type, str] = {
+    Connection: f"{GATHER} _check_list _nominated _protocols _queue data_received request_received",
+    CandidatePair: "protocol remote_addr task",
+    StunProtocol: "datagram_received receiver transactions",
 }
 
 

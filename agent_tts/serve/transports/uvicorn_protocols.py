@@ -403,26 +403,17 @@ def _framed(message: str | bytes) -> tuple[bytes, bytes]:
     return _HEAD_64.pack(first, 127, size), payload
 
 
-_NAMES: dict[type, tuple[str, ...]] = {
-    uvicorn.Config: ("ws_max_size", "ws_ping_interval", "ws_ping_timeout"),
-    uvicorn.Server: (
-        *("capture_signals", "handle_exit", "on_tick", "shutdown", "startup"),
-        *("force_exit", "server_state", "should_exit", "started"),
-    ),
-    HttpToolsProtocol: (
-        *("_should_upgrade", "_unsupported_upgrade_warning", "handle_websocket_upgrade", "send_400_response"),
-        *("connection_lost", "connection_made", "data_received"),
-        *("on_body", "on_header", "on_headers_complete", "on_message_begin", "on_message_complete", "on_url"),
-        *("on_response_complete", "cycle", "flow", "headers", "loop", "parser", "pipeline", "scope", "transport"),
-    ),
-    RequestResponseCycle: ("response_complete",),
-    WebSocketsSansIOProtocol: (
-        *("connection_lost", "data_received", "receive", "run_asgi", "send"),
-        *("handle_cont", "handle_parser_exception", "handle_ping", "handle_pong", "send_receive_event_to_app"),
-        *("keepalive_timeout", "pending_ping_payload", "pong_timer", "schedule_ping", "send_keepalive_ping"),
-        *("close_sent", "disconnected", "handshake_complete", "handshake_initiated", "initial_response"),
-        *("conn", "curr_msg_data_type", "frames", "loop", "queue", "transport", "writable"),
-    ),
+_NAMES: dict[type, str] = {
+    uvicorn.Config: "ws_max_size ws_ping_interval ws_ping_timeout",
+    uvicorn.Server: "capture_signals force_exit handle_exit on_tick server_state should_exit shutdown started startup",
+    HttpToolsProtocol: "_should_upgrade _unsupported_upgrade_warning connection_lost connection_made cycle "
+    "data_received flow handle_websocket_upgrade headers loop on_body on_header on_headers_complete on_message_begin "
+    "on_message_complete on_response_complete on_url parser pipeline scope send_400_response transport",
+    RequestResponseCycle: "response_complete",
+    WebSocketsSansIOProtocol: "close_sent conn connection_lost curr_msg_data_type data_received disconnected frames "
+    "handle_cont handle_parser_exception handle_ping handle_pong handshake_complete handshake_initiated "
+    "initial_response keepalive_timeout loop pending_ping_payload pong_timer queue receive run_asgi schedule_ping send "
+    "send_keepalive_ping send_receive_event_to_app transport writable",
 }
 
 
@@ -435,7 +426,7 @@ class NodeConfig(uvicorn.Config):
 
     def __init__(self, app: FastAPI, settings: Settings) -> None:
         require("uvicorn", _NAMES)
-        require("websockets", {Protocol: ("max_message_size",)})
+        require("websockets", {Protocol: "max_message_size"})
         self.tls = server_context(settings.tls)
         super().__init__(
             app,

@@ -89,7 +89,7 @@ def engine(*folders: Path, slots: int = 2, voices: Path | None = None, **setting
     """An engine on the CPU, with these checkpoints."""
     models = tuple(Checkpoint(source=str(folder)) for folder in folders)
     qwen3 = Qwen3(models=models, device="cpu", **{"max_model_len": 256, **settings})
-    library = Voices(folder=str(voices or folders[0] / "missing"))
+    library = Voices(folder=str(voices or Path(*folders[:1]) / "missing"))
     made = Qwen3Engine(Settings(slots=slots, qwen3=qwen3, voices=library), slots)
     try:
         yield routed(made)

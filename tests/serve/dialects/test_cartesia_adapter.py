@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import contextlib
 import json
 from itertools import pairwise
 from typing import Any
@@ -348,30 +347,6 @@ def test_remembered_failed_ids_are_bounded() -> None:
 
 
 # ---------------------------------------------------------------- arbitrary input
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
-    max_leaves=6,
-)
-NAMES = ["transcript", "voice", "output_format", "continue", "flush", "cancel", "context_id", "speed", "language"]
-REQUESTS = st.fixed_dictionaries(
-    {}, optional=dict.fromkeys((*NAMES, "generation_config", "add_timestamps", "max_buffer_delay_ms"), JSON)
-) | st.fixed_dictionaries(
-    {"context_id": st.sampled_from("ab"), "transcript": st.text(max_size=30), "continue": st.booleans()},
-    optional={"flush": st.booleans(), "cancel": st.booleans(), "voice": st.text(max_size=5)},
-)
-
-
-@examples(150)
-@given(
-    messages=st.lists(REQUESTS.map(json.dumps) | JSON.map(json.dumps) | st.text(max_size=20) | st.binary(max_size=20))
-)
-def test_junk_gives_only_messages_and_errors(messages: list[str | bytes]) -> None:
-    one = adapter(text_context_chars=60)
-    for message in messages:
-        with contextlib.suppress(SpeechError):
-            list(one.decode(message))
 
 
 @examples(100)

@@ -474,36 +474,6 @@ def test_a_wrong_message_is_refused_without_quoting_it(
     assert "secret" not in caught.value.message
 
 
-ANYTHING = st.recursive(
-    st.none() | st.booleans() | st.floats() | st.text(max_size=8) | st.integers(),
-    lambda inner: st.lists(inner, max_size=2),
-)
-CLIENT = st.fixed_dictionaries(
-    {"type": st.sampled_from(["Speak", "Flush", "Clear", "Interrupt", "Configure", "Close", "KeepAlive", "?"])},
-    optional={
-        "text": st.text(max_size=20) | ANYTHING,
-        "speed": st.floats() | ANYTHING,
-        "playback_offset": st.fixed_dictionaries({}, optional={"type": st.just("time_ms"), "value": ANYTHING})
-        | ANYTHING,
-        "other": ANYTHING,
-    },
-)
-
-
-@pytest.mark.parametrize("make", ADAPTERS)
-@examples(150)
-@given(data=st.binary(max_size=200) | st.text(max_size=200) | CLIENT.map(json.dumps))
-def test_any_message_is_decoded_or_refused(make: type[Adapter], data: str | bytes) -> None:
-    peer = talk(make)
-    try:
-        asked = list(peer.adapter.decode(data))
-    except SpeechError:
-        return
-    for command in asked:
-        if isinstance(command, Echo):
-            peer.hear(command)
-
-
 WISHES = st.lists(st.sampled_from(["Speak", "Speak", "Flush", "Interrupt", "Clear", "spoken", "starved"]), max_size=40)
 
 

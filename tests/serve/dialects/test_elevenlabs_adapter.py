@@ -21,7 +21,7 @@ from agent_tts.errors import (
     UnknownVoice,
     UnsupportedFormat,
 )
-from agent_tts.messages import Append, Audio, Cancel, End, Finished, FinishReason, Flush, Open, Started, Word, Words
+from agent_tts.messages import Append, Audio, Cancel, End, Finished, FinishReason, Flush, Open, Word, Words
 from agent_tts.protocol.adapter import Close, Command, Echo, Event, Failed, Update
 from agent_tts.protocol.formats import check_format
 from agent_tts.protocol.options import SessionConfig
@@ -407,38 +407,6 @@ FIELDS = st.fixed_dictionaries(
         "voice_settings": st.one_of(st.none(), st.dictionaries(st.sampled_from(["speed", "x"]), st.floats(-1, 9))),
     },
 )
-EVENTS = st.sampled_from(["open", "words", "audio", "done", "error", "echo"])
-
-
-@examples(150)
-@given(
-    kind=st.sampled_from([MultiStreamAdapter, StreamAdapter]),
-    query=st.sampled_from([{}, SENTENCES, LIVEKIT]),
-    steps=st.lists(st.one_of(FIELDS, st.text(max_size=10), st.binary(max_size=4), EVENTS), max_size=30),
-)
-def test_any_message_is_decoded_or_refused(
-    kind: type[MultiStreamAdapter], query: dict[str, str], steps: list[Any]
-) -> None:
-    adapter = begun(query, kind)
-    open_, offset = ["1"], 0
-    for step in steps:
-        if isinstance(step, str) and step in ("open", "words", "audio", "done", "error", "echo"):
-            context_id = open_[-1]
-            offset += 2
-            event: dict[str, Event] = {
-                "words": words(("w", offset, offset * 40, offset * 40 + 60), context_id=context_id),
-                "audio": audio(offset, context_id),
-                "done": done(context_id),
-                "error": Failed(context_id, AtCapacity("full")),
-                "echo": Echo(done(context_id)),
-                "open": Started(context_id, 0),
-            }
-            for told in hear(adapter, event[step]):
-                assert isinstance(told, dict)
-            continue
-        data = json.dumps(step) if isinstance(step, dict) else step
-        with contextlib.suppress(SpeechError):
-            open_ += [command.id for command in adapter.decode(data) if isinstance(command, Open)]
 
 
 @examples(100)

@@ -11,16 +11,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
 from agent_tts.errors import SpeechError
-from agent_tts.messages import Audio, End, Finished
-from agent_tts.protocol.adapter import Echo, Update
+from agent_tts.messages import Audio
+from agent_tts.protocol.adapter import Update
 from agent_tts.serve.dialects.vllm_omni import VllmOmniAdapter
-from tests.examples import examples
 from tests.serve.dialects.hearing import FIRST, LONG, NEXT, SECOND, VOICE, check_spoken
 from tests.serve.dialects.pipecat_run import tokens
 from tests.support import RunningNode, running_node, until
@@ -177,29 +174,6 @@ async def test_an_invalid_config_is_an_error(node: RunningNode) -> None:
 
 
 # ---------------------------------------------------------------- the adapter alone
-
-TYPES = ["session.config", "input.text", "input.done", "input.cancel", "session.close", "context.open"]
-VALUES = st.none() | st.booleans() | st.integers() | st.text(max_size=5) | st.lists(st.floats(), max_size=2)
-FIELDS = st.sampled_from(["text", "voice", "speed", "response_format", "stream_audio", "word_timestamps", "ref_audio"])
-MESSAGES = st.builds(
-    lambda type_, fields: {**fields, "type": type_}, st.sampled_from(TYPES) | VALUES, st.dictionaries(FIELDS, VALUES)
-)
-
-
-@examples(200)
-@given(messages=st.lists(MESSAGES.map(json.dumps) | st.text(max_size=20) | st.binary(max_size=20), max_size=8))
-def test_junk_raises_only_speech_errors(messages: list[str | bytes]) -> None:
-    adapter = VllmOmniAdapter(1_000)
-    for message in messages:
-        try:
-            for each in adapter.decode(message):
-                if isinstance(each, Echo):
-                    list(adapter.encode(each))
-                if isinstance(each, End):
-                    list(adapter.encode(Finished(each.id, "end")))
-            list(adapter.follow())
-        except SpeechError:
-            pass
 
 
 def test_waiting_text_is_bounded() -> None:
