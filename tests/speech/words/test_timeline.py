@@ -144,6 +144,9 @@ def test_unspoken_words_come_with_the_end() -> None:
     assert timeline.align([]) == []
     timeline.align([Word("", 0, 400, 0, 5)])
     assert timeline.finish(500) == [Word("😀", 400, 400, 7, 8)]
+    silent = WordTimeline(aligned=True)
+    told(silent, "😀")
+    assert silent.finish(500) == [Word("😀", 0, 0, 0, 1)]
 
 
 def test_an_unfinished_token_is_sent_when_it_is_complete() -> None:
@@ -312,6 +315,7 @@ def test_a_word_that_is_spelled_takes_longer() -> None:
     expected = plain.append("Code alpha beta gamma Yes") + plain.complete()
     assert [word.word for word in told] == ["Code", "abc", "Yes"]
     assert told[-1].start_ms == pytest.approx(expected[-1].start_ms, rel=0.1)
+    assert timeline.direct(Say("d", None, "diː")) == []  # it has a transcription alone
 
 
 def test_half_of_a_word_that_is_said_in_another_way_is_not_heard() -> None:
