@@ -1403,7 +1403,9 @@ class MovingContext {
  * @param {number} playedMs
  */
 function heardText(text, words, playedMs) {
-  const heard = words.filter(({ start_ms, end_ms }) => (start_ms + end_ms) / 2 <= playedMs).length;
+  // Times of different age need not be in order: a word is heard when all before it are, too.
+  const unheard = words.findIndex(({ start_ms, end_ms }) => (start_ms + end_ms) / 2 > playedMs);
+  const heard = unheard < 0 ? words.length : unheard;
   const parts = [];
   let end = 0;
   for (const { word, char_start, char_end } of words) {

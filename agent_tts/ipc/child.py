@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from agent_tts.errors import SettingsError
 from agent_tts.ipc.links import BUFFER_BYTES, Arrivals, Links, LinkThread
-from agent_tts.ipc.wire import TO_ENGINE, Setup, WireError, decode, encode
+from agent_tts.ipc.wire import TO_ENGINE, Setup, WireError, decode, encode, prepare
 from agent_tts.messages import EngineCommand, EngineEvent
 from agent_tts.system import open_files
 from agent_tts.system.in_child import (
@@ -195,6 +195,7 @@ def main() -> None:
             raise WireError("Setup must be the first message, and the only one before EngineReady")
         settings = Settings.model_validate(setup.settings)
         loop = create_loop(settings)
+    prepare()
     settle()
     thread = None
     if len(sys.argv) > 2:

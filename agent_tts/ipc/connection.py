@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable
 
-from agent_tts.ipc.wire import TO_FRONT, WireError, decode, encode
+from agent_tts.ipc.wire import TO_FRONT, WireError, decode, encode, prepare
 from agent_tts.messages import EngineCommand, EngineEvent, EnginePing, EnginePong
 
 MAX_UNREAD_BYTES = 8 << 20  # commands that the engine has not read; with more it counts as hung
@@ -31,6 +31,7 @@ class EngineConnection:
     """
 
     def __init__(self, heartbeat_s: float, on_events: Callable[[list[EngineEvent]], None]) -> None:
+        prepare()
         self._loop = asyncio.get_running_loop()
         self._heartbeat_s = heartbeat_s
         self._on_events = on_events

@@ -100,7 +100,7 @@ class EngineProcess:
     @property
     def send(self) -> Send:
         """See `EngineConnection.send`, of the process that runs; what is sent is dropped if none does."""
-        return drop if self._child is None else self._child.send
+        return self._child.send if self._child is not None and self._child.alive else drop
 
     def attach(self) -> socket.socket:
         """A new link to the running engine, for a front that shares it: a connected socket that the caller owns.

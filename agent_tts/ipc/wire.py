@@ -89,12 +89,13 @@ def to_json(message: object) -> bytes:
     Raises `WireError` for a number that is not finite.
     """
     try:
-        body = pydantic_core.to_json(message, inf_nan_mode="constants")
-        if b"NaN" in body or b"Infinity" in body:  # as a number, or in a text
-            pydantic_core.from_json(body, allow_inf_nan=False)
-    except pydantic_core.PydanticSerializationError:
-        fields = dataclasses.asdict(message) if dataclasses.is_dataclass(message) else message  # type: ignore[arg-type]
-        return json.dumps(fields, ensure_ascii=False).encode("utf-8", "replace")
+        try:
+            body = pydantic_core.to_json(message, inf_nan_mode="constants")
+            if b"NaN" in body or b"Infinity" in body:  # as a number, or in a text
+                pydantic_core.from_json(body, allow_inf_nan=False)
+        except pydantic_core.PydanticSerializationError:
+            fields = dataclasses.asdict(message) if dataclasses.is_dataclass(message) else message  # type: ignore[arg-type]
+            body = json.dumps(fields, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace")
     except ValueError:
         raise WireError(f"{type(message).__name__} with a number outside its range") from None
     return body
@@ -148,6 +149,12 @@ TO_SHARED_ENGINE: dict[int, Callable[[bytes], RequestCommand | EnginePing]] = {
 }
 TO_ENGINE: dict[int, Callable[[bytes], Setup | EngineCommand]] = {**TO_SHARED_ENGINE, **_readers(_OF_OWNER)}
 TO_FRONT: dict[int, Callable[[bytes], EngineEvent]] = {_TAG_AUDIO: _audio, **_readers(_EVENTS)}
+
+
+def prepare() -> None:
+    """Build what checks each kind of message: it takes some 0.1 s, which a first message would wait for."""
+    for hint in (_COMMANDS | _OF_OWNER | _EVENTS).values():
+        _adapter(hint)
 
 
 def encode(message: Setup | EngineCommand | EngineEvent) -> bytes:

@@ -262,6 +262,7 @@ class EngineHandle:
             pass
         if trial.finished is not None and trial is self._trial:
             self._trial = None
+            trial.waker = None  # without the cycle it is freed at once
             self.ready = trial.finished.reason in ("end", "length") and trial.received > 0
             if self.ready:
                 self._observer.ready(self.number)

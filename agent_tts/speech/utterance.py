@@ -234,7 +234,7 @@ class Utterance(AnyUtterance):
         self._acked = (played_ms, self._clock())
 
     def stop(self) -> None:
-        """Stop now, without waiting: only `Finished` follows, with the reason "cancelled". Idempotent."""
+        """Stop now, without waiting: only estimated words and `Finished` follow, "cancelled". Idempotent."""
         if self._done is not None or self.stopped:
             return
         self.stopped = True
@@ -244,7 +244,8 @@ class Utterance(AnyUtterance):
             samples = unsent.first_sample * SAMPLE_RATE // self._output.sample_rate
             self.meter.taken_back((self.samples - samples) * 1_000 / SAMPLE_RATE)
             self.samples = samples
-        self._told.clear()
+        # Estimated words are kept: a client that goes on elsewhere counts on the text that they cover.
+        self._told = deque(event for event in self._told if isinstance(event, Words) and event.kind == "estimated")
         self._events.clear()
         if self.finished is None:
             self._send(Cancel(self.request_id))

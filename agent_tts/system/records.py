@@ -79,7 +79,8 @@ class Records(Generic[T]):
                 self._entries = entries
                 found = tuple(record for _, record in entries.values() if record is not None)
                 records = records if found == records else found
-                self._listed = modified if settled else None, records
+                is_final = settled and all(identity for identity, _ in entries.values())
+                self._listed = modified if is_final else None, records
         except OSError as error:
             self._listed = None, ()
             if not isinstance(error, FileNotFoundError):
@@ -114,13 +115,16 @@ class Records(Generic[T]):
         known = self._entries.get(name)
         if known is not None and known[0] == identity:
             return known
-        settled, record = age_s(at.st_mtime_ns) > _SETTLED_S, None
+        # A successor may get its inode.
+        is_final, record = age_s(at.st_mtime_ns) > _SETTLED_S, None
         try:
             record = self._read(path)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             # The text of the error may quote the file.
             logger.warning("the {} {!r} is damaged and left out: {}", self._noun, name, type(error).__name__)
-        return identity if settled or record is None else None, record  # a successor may get its inode
+            # Other errors of the system, such as that no descriptor is free, say nothing of the record.
+            is_final = not isinstance(error, OSError) or isinstance(error, FileNotFoundError)
+        return identity if is_final else None, record
 
     def path(self, name: str) -> Path:
         """Where a record of this name is, or would be. Raises `ValueError` for what is no name of a record."""

@@ -372,7 +372,10 @@ def _read_lexicon(path: Path) -> Lexicon | None:
     if not os.path.lexists(path):
         return None
     with regular(path).open("rb") as file:
-        return Lexicon.of(json.loads(file.read(MAX_LEXICON_BYTES)))
+        found = json.loads(file.read(MAX_LEXICON_BYTES))
+    if not isinstance(found, dict):
+        raise ValueError("a lexicon is an object")
+    return Lexicon.of(found)
 
 
 def _parts(voice: StoredVoice, shapes: Mapping[str, tuple[int, ...]]) -> tuple[tuple[int, ...], int]:

@@ -100,7 +100,7 @@ def listen(
         for event in new:
             if isinstance(event, messages.Audio):
                 loop.submit(messages.Credit(event.id, -(-len(event.payload) // FRAME_BYTES)))
-            if isinstance(event, messages.RequestEvent):
+            if isinstance(event, messages.Audio | messages.Flushed | messages.Finished):
                 listeners[event.id].take(event, now)
         if not new:
             time.sleep(min(0.002, loop.wait_s() or 0.0))

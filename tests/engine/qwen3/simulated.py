@@ -103,7 +103,11 @@ class Node:
 
     def __init__(self, folder: str, slots: int, monkeypatch: pytest.MonkeyPatch, max_frames: int = 60_000) -> None:
         self.clock = clock = Clock()
-        monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: clock.now, sleep=clock.sleep))
+        monkeypatch.setattr(
+            module,
+            "time",
+            SimpleNamespace(perf_counter=lambda: clock.now, monotonic=lambda: clock.now, sleep=clock.sleep),
+        )
         monkeypatch.setattr(ModelRunner, "warm_up", lambda *_: None)
         qwen3 = Qwen3(models=(Checkpoint(source=folder),), device="cpu", max_model_len=1_024)
         settings = Settings(qwen3=qwen3, slots=slots, limits=Limits(max_frames=max_frames))

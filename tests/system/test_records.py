@@ -1,0 +1,42 @@
+"""A folder of records: what is remembered of one that could not be read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from agent_tts.system.records import Records
+
+
+def test_an_error_of_the_system_is_not_damage(tmp_path: Path) -> None:
+    """Without the rule a record stays damaged until its file changes: here no descriptor was free once."""
+    errors = [OSError(24, "Too many open files"), OSError(24, "Too many open files")]
+
+    def read(path: Path) -> str:
+        if errors:
+            raise errors.pop()
+        return path.read_text()
+
+    (tmp_path / "one").write_text("text")
+    records = Records(tmp_path, "record", str.isalnum, read)
+    assert records.all() == ()
+    with pytest.raises(ValueError, match="damaged"):
+        records.get("one")
+    assert records.all() == ("text",)
+    assert records.get("one") == "text"
+
+
+@pytest.mark.parametrize("error", [ValueError("no JSON"), RecursionError()])
+def test_damage_is_remembered(tmp_path: Path, error: Exception) -> None:
+    reads = 0
+
+    def read(path: Path) -> str:
+        nonlocal reads
+        reads += 1
+        raise error
+
+    (tmp_path / "one").write_text("text")
+    records = Records(tmp_path, "record", str.isalnum, read)
+    assert records.all() == records.all() == ()
+    assert reads == 1
