@@ -58,6 +58,8 @@ async def test_f13_running_speech_finishes_and_the_exit_code_is_0(tmp_path: Path
                 await peer.say(f"t{number}", TEXT, seed=3, lead_ms=200)
             for number in range(5):
                 await peer.until_audio(f"t{number}")
+            await peer.send("ping")
+            await peer.until("pong")  # the node has read all of them
             node.process.send_signal(signal.SIGTERM)
             await peer.until("session.draining")
             await peer.send("context.open", context_id="new")
