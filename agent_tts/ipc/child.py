@@ -195,7 +195,7 @@ def main() -> None:
             raise WireError("Setup must be the first message, and the only one before EngineReady")
         settings = Settings.model_validate(setup.settings)
         loop = create_loop(settings)
-    prepare()
+    prepare(TO_ENGINE)
     settle()
     thread = None
     if len(sys.argv) > 2:

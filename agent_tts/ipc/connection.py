@@ -31,7 +31,7 @@ class EngineConnection:
     """
 
     def __init__(self, heartbeat_s: float, on_events: Callable[[list[EngineEvent]], None]) -> None:
-        prepare()
+        prepare(TO_FRONT)
         self._loop = asyncio.get_running_loop()
         self._heartbeat_s = heartbeat_s
         self._on_events = on_events

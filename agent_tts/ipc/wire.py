@@ -151,10 +151,11 @@ TO_ENGINE: dict[int, Callable[[bytes], Setup | EngineCommand]] = {**TO_SHARED_EN
 TO_FRONT: dict[int, Callable[[bytes], EngineEvent]] = {_TAG_AUDIO: _audio, **_readers(_EVENTS)}
 
 
-def prepare() -> None:
-    """Build what checks each kind of message: it takes some 0.1 s, which a first message would wait for."""
-    for hint in (_COMMANDS | _OF_OWNER | _EVENTS).values():
-        _adapter(hint)
+def prepare(readers: Mapping[int, Callable[[bytes], Any]]) -> None:
+    """Build what checks the messages of one direction: up to 0.1 s, which a first message would wait for."""
+    for reader in readers.values():
+        if isinstance(reader, partial):
+            _adapter(*reader.args)
 
 
 def encode(message: Setup | EngineCommand | EngineEvent) -> bytes:

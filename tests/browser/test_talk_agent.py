@@ -98,6 +98,7 @@ async def test_an_answer_is_heard_interrupted_and_kept_in_the_context(tmp_path: 
         await page.click("#call")
 
 
+@pytest.mark.alone
 async def test_typed_turns_leave_nothing_behind(tmp_path: Path) -> None:
     """Each turn interrupts the answer before it, is silent within 200 ms, and has its answer below it."""
     answers = [f"{LONG} That was story number {number}." for number in range(TURNS)]
@@ -115,7 +116,7 @@ async def test_typed_turns_leave_nothing_behind(tmp_path: Path) -> None:
         assert len(llm.requests) == TURNS
         await page.until("agentTts.call.heardMs !== null")
         assert all(0 < ms < SILENT_MS for ms in silences if ms is not None)
-        assert any(silences)  # on a busy machine an answer may be over before it is interrupted
+        assert len(silences) - silences.count(None) > TURNS / 2
         assert await page.js(f"{agents}.filter((li) => li.querySelector('s')).length") == TURNS - 1
         assert await page.js("agentTts.call.notices") == []
         await page.click("#call")
