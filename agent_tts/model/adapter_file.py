@@ -21,27 +21,10 @@ _NAME = re.compile(
 )
 _RELEASED = re.compile(r"Qwen3-TTS-12Hz-[\d.]+B-[A-Za-z]+")
 # Entries that say how it was made, or that are read below. Every other one has to be empty: it may change the values.
-_HARMLESS = {
-    "auto_mapping",
-    "base_model_name_or_path",
-    "exclude_modules",
-    "inference_mode",
-    "init_lora_weights",
-    "layers_pattern",
-    "layers_to_transform",
-    "lora_alpha",
-    "lora_dropout",
-    "megatron_core",
-    "peft_type",
-    "peft_version",
-    "qalora_group_size",
-    "r",
-    "revision",
-    "runtime_config",
-    "target_modules",
-    "task_type",
-    "use_rslora",
-}
+_HARMLESS = {"auto_mapping", "base_model_name_or_path", "exclude_modules", "inference_mode", "init_lora_weights"}
+_HARMLESS |= {"layers_pattern", "layers_to_transform", "lora_alpha", "lora_dropout", "megatron_core", "peft_type"}
+_HARMLESS |= {"peft_version", "qalora_group_size", "r", "revision", "runtime_config", "target_modules", "task_type"}
+_HARMLESS |= {"use_rslora"}
 # Other ways to begin, such as PiSSA, also change the weights of the base.
 _INITIAL = (True, False, None, "gaussian", "orthogonal", "eva")
 

@@ -4,21 +4,8 @@ from agent_tts.engine_info import Model
 from agent_tts.options import AnyVoice, DesignedVoice, NamedVoice, ResolvedVoice
 
 # Voices that clients of other engines request: every engine here has an alias for each.
-OPENAI_VOICES = (
-    "alloy",
-    "ash",
-    "ballad",
-    "cedar",
-    "coral",
-    "echo",
-    "fable",
-    "marin",
-    "nova",
-    "onyx",
-    "sage",
-    "shimmer",
-    "verse",
-)
+OPENAI_VOICES = ("alloy", "ash", "ballad", "cedar", "coral", "echo", "fable", "marin", "nova", "onyx", "sage")
+OPENAI_VOICES += ("shimmer", "verse")
 QWEN_VOICES = ("vivian", "serena", "uncle_fu", "ryan", "aiden", "ono_anna", "sohee", "eric", "dylan")
 
 # Voices of a model that has no built-in speakers.
@@ -39,15 +26,5 @@ def own_voice(name: str) -> ResolvedVoice:
 
 
 # English names of languages, as Qwen3-TTS expects them -> their codes.
-LANGUAGES = {
-    "chinese": "zh",
-    "english": "en",
-    "french": "fr",
-    "german": "de",
-    "italian": "it",
-    "japanese": "ja",
-    "korean": "ko",
-    "portuguese": "pt",
-    "russian": "ru",
-    "spanish": "es",
-}
+LANGUAGES = {"chinese": "zh", "english": "en", "french": "fr", "german": "de", "italian": "it", "japanese": "ja"}
+LANGUAGES |= {"korean": "ko", "portuguese": "pt", "russian": "ru", "spanish": "es"}

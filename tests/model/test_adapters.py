@@ -19,7 +19,7 @@ from agent_tts.model.config import ModelConfig
 from agent_tts.model.entries import CheckpointError
 from agent_tts.model.frame import FrameModel
 from agent_tts.model.frame_state import FrameState
-from agent_tts.model.prompt import PromptVoice, SpeakerPlace, build_prompt
+from agent_tts.model.prompt import VECTOR, PromptVoice, build_prompt
 from agent_tts.model.sampling import SamplingParams
 from agent_tts.model.weights import MODEL, build, plan
 from tests.model import lora, tiny
@@ -35,7 +35,7 @@ def loaded(folder: Path) -> FrameModel:
 
 
 def admit(model: FrameModel, state: FrameState, row: int) -> None:
-    prompt = build_prompt(model.config, PromptVoice(SpeakerPlace.VECTOR), role=tiny.ROLE, text=tiny.TEXT)
+    prompt = build_prompt(model.config, PromptVoice(VECTOR), role=tiny.ROLE, text=tiny.TEXT)
     model.admit(state, row, prompt, SamplingParams(), tiny.speaker_vector())
 
 
