@@ -4,8 +4,10 @@ from agent_tts.engine_info import Model
 from agent_tts.options import AnyVoice, DesignedVoice, NamedVoice, ResolvedVoice
 
 # Voices that clients of other engines request: every engine here has an alias for each.
-OPENAI_VOICES = ("alloy", "ash", "ballad", "cedar", "coral", "echo", "fable", "marin", "nova", "onyx", "sage")
-OPENAI_VOICES += ("shimmer", "verse")
+OPENAI_VOICES = (
+    *("alloy", "ash", "ballad", "cedar", "coral", "echo", "fable", "marin", "nova", "onyx", "sage", "shimmer"),
+    "verse",
+)
 QWEN_VOICES = ("vivian", "serena", "uncle_fu", "ryan", "aiden", "ono_anna", "sohee", "eric", "dylan")
 
 # Voices of a model that has no built-in speakers.
