@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from agent_tts.directives import Directive, Pause, Say
 from agent_tts.engine_info import FRAME_BYTES, SAMPLE_RATE, EngineInfo
@@ -143,18 +143,13 @@ class Utterance(AnyUtterance):
         self._voice = resolved.voice
         self._tells = listener.words == "told"
         # None if words are not computed.
-        self._timeline: WordTimeline | None = None
+        self._timeline: WordTimeline | LateTimeline | None = None
         if listener.words != "none":
-            language = resolved.options.language
-            times: dict[str, Any] = {
-                "speed": resolved.options.speed,
-                "language": "en" if language == "auto" else language,
-                "pace": self._paces.of(self._voice),
-            }
-            if info.aligns_words or self._tells:
-                self._timeline = WordTimeline(aligned=info.aligns_words, tells=self._tells, **times)
-            else:
-                self._timeline = LateTimeline(**times)
+            how = resolved.options
+            language, pace = "en" if how.language == "auto" else how.language, self._paces.of(self._voice)
+            told = {"aligned": info.aligns_words, "tells": self._tells}
+            timeline = WordTimeline(**told, speed=how.speed, language=language, pace=pace)
+            self._timeline = timeline if any(told.values()) else LateTimeline(timeline)
         # Reads the tags in the text, None if they are text; and the marks among them.
         self._markup = MarkupReader() if resolved.markup else None
         self._marks = Marks()
@@ -286,7 +281,7 @@ class Utterance(AnyUtterance):
         """The listener's next event; None when there is none now."""
         while not self._told:
             if self._is_unread:
-                assert self._timeline is not None
+                assert isinstance(self._timeline, WordTimeline)
                 self._tell_words("estimated", self._timeline.read())
             elif self._events:
                 self._translate(self._events.popleft())
@@ -415,7 +410,7 @@ class Utterance(AnyUtterance):
             return
         match event:
             case Words(words=times):
-                if self._timeline is not None:
+                if isinstance(self._timeline, WordTimeline):
                     self._tell_final(self._timeline.align(times))
             case Stages():
                 self.meter.stages(event)
@@ -441,8 +436,8 @@ class Utterance(AnyUtterance):
         self.samples += samples
         if self._timeline is not None:
             self._timeline.hear(samples, peaks)
-            if self._tells and (settled := self._timeline.settle(self.audio_ms)):
-                self._tell_final(settled)
+            if isinstance(self._timeline, WordTimeline) and self._tells:
+                self._tell_final(self._timeline.settle(self.audio_ms))
         self.meter.audio(samples * 1_000 / SAMPLE_RATE)
         chunks = _frames(pcm) if self._encoder is None else self._encoder.encode(pcm)
         flags = 0
@@ -477,7 +472,7 @@ class Utterance(AnyUtterance):
             return
         if self.samples and not self._is_last_out:
             self._tell_chunks(self._last_chunks(), FLAG_LAST)
-        if self._timeline is not None and self._tells:
+        if isinstance(self._timeline, WordTimeline) and self._tells:
             left = self._timeline.finish(self.audio_ms, cut=event.reason == "length")
             if self._timeline.kind == "aligned":
                 self._tell_final(left)
@@ -499,7 +494,7 @@ class Utterance(AnyUtterance):
 
     def _tell_final(self, words: list[Word]) -> None:
         """Words with final times, and the marks among them."""
-        if self._tells:
+        if self._tells and words:
             self._tell_words("aligned", words)
             self._told += self._marks.due(self.context_id, words)
 

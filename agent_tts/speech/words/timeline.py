@@ -11,7 +11,8 @@ import re
 from bisect import bisect_right
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from functools import partial
+from typing import Literal
 
 from agent_tts.directives import Directive, Pause, Prosody, Say
 from agent_tts.messages import Word
@@ -352,54 +353,56 @@ class WordTimeline:
         return round(ms) if self._audio_ms is None else min(round(ms), self._audio_ms)
 
 
-class LateTimeline(WordTimeline):
-    """The estimates for a listener who gets no words: they are computed when `split` or `finish` asks for them.
+class LateTimeline:
+    """A timeline of estimates for a listener who gets no words: they are computed when `split` or `finish` asks.
 
     Most utterances are never cut, and cost nothing. What has come meanwhile is noted, and taken in as it has come; at
     the latest after `MAX_NOTES`, which takes about a millisecond.
     """
 
-    def __init__(self, *, speed: float = 1.0, language: str = "en", pace: float = 1.0) -> None:
-        super().__init__(aligned=False, speed=speed, language=language, pace=pace, tells=False)
-        # Calls of methods of `WordTimeline`.
-        self._notes: list[tuple[Callable[..., object], tuple[Any, ...]]] = []
+    place = 0  # where marks would be, of which the listener is not told
+    is_unread = False
+
+    def __init__(self, timeline: WordTimeline) -> None:
+        self._timeline = timeline
+        # Calls of its methods.
+        self._notes: list[Callable[[], object]] = []
 
     def append(self, text: str) -> list[Word]:
-        return self._note(WordTimeline.append, text)
+        return self._note(partial(self._timeline.append, text))
 
     def direct(self, directive: Directive) -> list[Word]:
-        return self._note(WordTimeline.direct, directive)
+        return self._note(partial(self._timeline.direct, directive))
 
     def complete(self) -> list[Word]:
-        return self._note(WordTimeline.complete)
+        return self._note(self._timeline.complete)
 
     def flush(self) -> list[Word]:
-        return self._note(WordTimeline.flush)
+        return self._note(self._timeline.flush)
 
     def hear(self, samples: int, peaks: bytes) -> None:
-        self._note(WordTimeline.hear, samples, peaks)
+        self._note(partial(self._timeline.hear, samples, peaks))
 
     def flushed(self, audio_ms: int) -> None:
-        self._note(WordTimeline.flushed, audio_ms)
+        self._note(partial(self._timeline.flushed, audio_ms))
 
     def finish(self, audio_ms: int, *, cut: bool = False) -> list[Word]:
-        self._take_in()
-        return super().finish(audio_ms, cut=cut)
+        return self._taken_in().finish(audio_ms, cut=cut)
 
     def split(self, played_ms: float) -> tuple[str, str]:
-        self._take_in()
-        return super().split(played_ms)
+        return self._taken_in().split(played_ms)
 
-    def _note(self, method: Callable[..., object], *args: object) -> list[Word]:
-        self._notes.append((method, args))
+    def _note(self, call: Callable[[], object]) -> list[Word]:
+        self._notes.append(call)
         if len(self._notes) >= MAX_NOTES:
-            self._take_in()
+            self._taken_in()
         return []
 
-    def _take_in(self) -> None:
-        for method, args in self._notes:
-            method(self, *args)
+    def _taken_in(self) -> WordTimeline:
+        for call in self._notes:
+            call()
         self._notes.clear()
+        return self._timeline
 
 
 class Paces:

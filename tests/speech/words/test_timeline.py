@@ -452,10 +452,14 @@ SOUND, SILENCE = audio((80, 9_000)), audio((240, 0))
 @given(st.data())
 def test_a_late_timeline_splits_as_one_that_reads_at_once(data: st.DataObject) -> None:
     """Whatever comes, in whatever order, and however often it is asked."""
-    late, prompt = LateTimeline(pace=1.5), WordTimeline(aligned=False, tells=False, pace=1.5)
+    prompt, other = (WordTimeline(aligned=False, tells=False, pace=1.5) for _ in range(2))
+    late = LateTimeline(other)
     audio_ms = 0
     for _ in range(data.draw(st.integers(0, 20))):
-        match data.draw(st.sampled_from(["append", "hear", "hear", "flush", "flushed", "split"])):
+        match data.draw(st.sampled_from(["append", "direct", "hear", "hear", "flush", "flushed", "split"])):
+            case "direct":
+                directive = data.draw(st.sampled_from([Say("nginx", "engine x"), Say("GIF", ipa="dʒɪf"), Pause(500)]))
+                assert late.direct(directive) == prompt.direct(directive) == []
             case "append":
                 text = data.draw(st.sampled_from(["Hel", "lo there. ", "One, two, three. " * 9, "\n", "x" * 300]))
                 assert late.append(text) == prompt.append(text) == []
@@ -485,7 +489,7 @@ def test_a_late_timeline_computes_nothing_before_it_is_asked(monkeypatch: pytest
     with monkeypatch.context() as patch:
         patch.setattr(Fit, "add", None)
         patch.setattr(Fit, "hear", None)
-        late = LateTimeline()
+        late = LateTimeline(WordTimeline(aligned=False, tells=False))
         late.append("One two three, four five.")
         for _ in range(60):
             hear(late, SOUND)
