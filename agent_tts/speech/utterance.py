@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import TYPE_CHECKING, Literal
 
-from agent_tts.directives import Directive, Pause, Say
+from agent_tts.directives import Pause, Say
 from agent_tts.engine_info import FRAME_BYTES, SAMPLE_RATE, EngineInfo
 from agent_tts.errors import SpeechError, from_code
 from agent_tts.messages import (
@@ -78,7 +78,6 @@ class Meter:
         """The utterance has a slot."""
 
     def audio(self, ms: float) -> None:
-        """Audio was given to the listener."""
         self.audio_ms += ms
 
     def taken_back(self, ms: float) -> None:
@@ -100,8 +99,6 @@ class Meter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listener:
-    """What the listener of an utterance gets."""
-
     output: OutputFormat = PCM
     words: WordsMode = "none"
     paces: Paces = field(default_factory=Paces)  # of earlier utterances; they learn from this one
@@ -158,7 +155,6 @@ class Utterance(AnyUtterance):
         # Characters of text so far, or of what is said for it if that is longer, tags included; and unanswered flushes.
         self.chars = 0
         self.flushes = 0
-        # Whether there is more than white space.
         self._has_text = False
         # Sends a command to the engine, without blocking; set by `settle`.
         self._send: Send = _to_nobody
@@ -167,7 +163,6 @@ class Utterance(AnyUtterance):
         self._grant = max(1, window // GRANTS)
         # The engine's events that are not translated yet: at most `window` frames beyond the credit.
         self._events: deque[RequestEvent] = deque()
-        # The listener's events that are not taken yet.
         self._told: deque[Told] = deque()
         # Words computed before the engine has started; None afterwards.
         self._early: list[Word] | None = []
@@ -181,20 +176,15 @@ class Utterance(AnyUtterance):
         self._is_last_out = self._is_complete = False
         # The listener's last acknowledgement: (ms played, time of arrival); None before the first.
         self._acked: tuple[float, float] | None = None
-        # The engine's last event; None until it arrives.
         self.finished: Finished[int] | None = None
-        # The figures; set when `Finished` is taken, or arrives after `stop`.
-        self._done: Finished[str] | None = None
+        # Set when `Finished` is taken, or arrives after `stop`.
+        self.done: Finished[str] | None = None
         # Cause of a failure; set with `done`.
         self.error: SpeechError | None = None
         # Called when `poll` may have an event; set by the reader. It must not raise or await.
         self.waker: Callable[[], None] | None = None
         # Set with each event, for `next`; and by the last one of the engine, for `cancel`.
         self._arrived, self._over = asyncio.Event(), asyncio.Event()
-
-    @property
-    def done(self) -> Finished[str] | None:
-        return self._done
 
     # ------------------------------------------------------------ the writer's side
 
@@ -206,7 +196,7 @@ class Utterance(AnyUtterance):
         self.meter.text(len(text))
         items: list[Item] = [text] if self._markup is None else self._markup.read(text)
         if not items:
-            self._append("")  # a long thought does not starve
+            self._command(Append(self.request_id, ""))  # a long thought does not starve
         self._take(items)
 
     def flush(self, flush_id: str) -> None:
@@ -225,12 +215,11 @@ class Utterance(AnyUtterance):
             self._tell_new(self._timeline.complete())
 
     def ack(self, played_ms: float) -> None:
-        """The listener has played `played_ms` of the utterance."""
         self._acked = (played_ms, self._clock())
 
     def stop(self) -> None:
         """Stop now, without waiting: only estimated words and `Finished` follow, "cancelled". Idempotent."""
-        if self._done is not None or self.stopped:
+        if self.done is not None or self.stopped:
             return
         self.stopped = True
         self.meter.cancelled()
@@ -272,7 +261,6 @@ class Utterance(AnyUtterance):
 
     @property
     def audio_ms(self) -> int:
-        """Milliseconds of audio handed out."""
         return round(self.samples * 1_000 / SAMPLE_RATE)
 
     # ------------------------------------------------------------ the reader's side
@@ -292,7 +280,7 @@ class Utterance(AnyUtterance):
     async def next(self) -> UtteranceEvent | None:
         while True:
             event = self.poll()
-            if event is None and self._done is not None:
+            if event is None and self.done is not None:
                 if self.error is not None:
                     raise self.error
                 return None
@@ -304,7 +292,6 @@ class Utterance(AnyUtterance):
 
     @property
     def has_events(self) -> bool:
-        """Whether `poll` may return something."""
         return bool(self._told or self._events) or self._is_unread
 
     @property
@@ -342,11 +329,8 @@ class Utterance(AnyUtterance):
     def _command(self, command: Append[int] | Flush[int] | End[int]) -> None:
         """Ignored after `end` and once finished."""
         if self.finished is None and not self.ended:
-            self._send(command)
-
-    def _append(self, content: str | Directive) -> None:
-        if self.finished is None and not self.ended:
-            self._send(Append(self.request_id, content), waits=isinstance(content, str) and self.received > 0)
+            waits = isinstance(command, Append) and isinstance(command.content, str) and self.received > 0
+            self._send(command, waits=waits)
 
     def _take(self, items: list[Item], *, complete: bool = False) -> None:
         """Give text without tags, and directives, to the engine and the timeline; `complete`: its last word is."""
@@ -357,7 +341,7 @@ class Utterance(AnyUtterance):
                 if timeline is not None:
                     self._marks.add(item.name, item.offset, timeline.place)
                 continue
-            self._append(item)
+            self._command(Append(self.request_id, item))
             if timeline is None:
                 continue
             if isinstance(item, str):
@@ -391,13 +375,13 @@ class Utterance(AnyUtterance):
             self.waker()
 
     def _end(self, finished: Finished[int]) -> Finished[str]:
-        if self._done is None:
+        if self.done is None:
             if finished.code is not None:
                 self.error = from_code(finished.code, finished.message, finished.retry_after_ms)
             figures = {name: getattr(finished, name) for name in Finished.__match_args__}
             figures |= {"id": self.context_id, "context_no": self.context_no}
-            self._done = self.meter.finished(Finished(**figures))
-        return self._done
+            self.done = self.meter.finished(Finished(**figures))
+        return self.done
 
     def _translate(self, event: RequestEvent) -> None:
         """Tell the listener of an event of the engine."""
@@ -502,7 +486,8 @@ class Utterance(AnyUtterance):
         if not (words and self._tells):
             return
         if self._markup is not None and (offsets := self._markup.offsets).is_shifted:
-            words = [_moved(word, *offsets.span(word.char_start, word.char_end)) for word in words]
+            places = [offsets.span(word.char_start, word.char_end) for word in words]
+            words = [Word(word.word, word.start_ms, word.end_ms, *at) for word, at in zip(words, places, strict=True)]
         self._told.append(Words(self.context_id, tuple(words), kind))
 
 
@@ -510,10 +495,6 @@ def _frames(pcm: bytes) -> list[Chunk]:
     """pcm_s16le at 24 kHz in pieces of at most 80 ms."""
     pieces = [pcm[start : start + FRAME_BYTES] for start in range(0, len(pcm), FRAME_BYTES)]
     return [(piece, len(piece) // 2) for piece in pieces]
-
-
-def _moved(word: Word, start: int, end: int) -> Word:
-    return Word(word.word, word.start_ms, word.end_ms, start, end)
 
 
 def _to_nobody(command: EngineCommand, *, waits: bool = False) -> None:

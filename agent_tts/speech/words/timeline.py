@@ -86,7 +86,6 @@ class WordTimeline:
         # The engine's times, in text order.
         self._marks: list[Word] = []
         self._fit = Fit(speed, pace)
-        # Pieces of audio.
         self._pieces = 0
         # Character offsets of the estimated marks.
         self._places: list[tuple[int, int]] = []
@@ -134,7 +133,7 @@ class WordTimeline:
             return self._say(directive)
         if self._aligned or not isinstance(directive, Pause | Prosody):
             return []
-        words = self._complete() if isinstance(directive, Pause) else []
+        words = self.complete() if isinstance(directive, Pause) else []
         self._pending.append((directive, self._length))
         self._ahead_ms = READ_AHEAD_PAUSES_MS
         return words
@@ -150,10 +149,7 @@ class WordTimeline:
         return sum(ms for token in text.split() for _, ms in length(token, self._language).pieces)
 
     def complete(self) -> list[Word]:
-        """The text has ended, so its last word is complete; returns the words that can be sent now."""
-        return self._complete()
-
-    def _complete(self) -> list[Word]:
+        """The last word is complete; returns the words that can be sent now."""
         if self._tail:
             self._pending.append((self._tail, self._length - len(self._tail)))
             self._tail = ""
@@ -161,13 +157,12 @@ class WordTimeline:
 
     def flush(self) -> list[Word]:
         """The last word is complete; `flushed` follows once it is spoken. Returns the words that can be sent now."""
-        words = self._complete()
+        words = self.complete()
         self._flushes.append(len(self._tokens) + len(self._pending))
         return words
 
     @property
     def is_unread(self) -> bool:
-        """Whether `read` has words."""
         return self._tells and not self._aligned and bool(self._pending)
 
     def read(self) -> list[Word]:
@@ -215,7 +210,7 @@ class WordTimeline:
 
     def finish(self, audio_ms: int, *, cut: bool = False) -> list[Word]:
         """All audio has been made; returns the words that were never sent. `cut`: the audio ended before the text."""
-        left = self._complete()
+        left = self.complete()
         if self._aligned:
             left += [self._word(token, start) for token, start in self._pending if isinstance(token, str)]
             self._pending.clear()
@@ -255,7 +250,6 @@ class WordTimeline:
         return words
 
     def words(self) -> list[Word]:
-        """All words with their current estimates."""
         return [self._estimated(token) for token in self._tokens if token[0]]
 
     # ------------------------------------------------------------ heard
@@ -365,7 +359,6 @@ class LateTimeline:
 
     def __init__(self, timeline: WordTimeline) -> None:
         self._timeline = timeline
-        # Calls of its methods.
         self._notes: list[Callable[[], object]] = []
 
     def append(self, text: str) -> list[Word]:
@@ -409,7 +402,6 @@ class Paces:
     """Measured paces of the last voices (real time / nominal time at speed 1), for their next utterances."""
 
     def __init__(self) -> None:
-        # They are kept by voice, the most recent last.
         self._paces: OrderedDict[str | None, float] = OrderedDict()
 
     def of(self, voice: str | None) -> float:

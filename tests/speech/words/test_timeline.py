@@ -9,7 +9,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from agent_tts.directives import Pause, Say
+from agent_tts.directives import Directive, Pause, Say
 from agent_tts.messages import Word
 from agent_tts.speech.words import timeline as timeline_module
 from agent_tts.speech.words.fitting import Fit
@@ -163,7 +163,7 @@ def test_an_unfinished_token_is_sent_when_it_is_complete() -> None:
 TEXT = "One two three, four five. Six seven eight nine."
 
 
-def hear(timeline: WordTimeline, pcm: bytes) -> None:
+def hear(timeline: WordTimeline | LateTimeline, pcm: bytes) -> None:
     timeline.hear(len(pcm) // 2, peaks(pcm))
 
 
@@ -458,7 +458,8 @@ def test_a_late_timeline_splits_as_one_that_reads_at_once(data: st.DataObject) -
     for _ in range(data.draw(st.integers(0, 20))):
         match data.draw(st.sampled_from(["append", "direct", "hear", "hear", "flush", "flushed", "split"])):
             case "direct":
-                directive = data.draw(st.sampled_from([Say("nginx", "engine x"), Say("GIF", ipa="dʒɪf"), Pause(500)]))
+                directives: list[Directive] = [Say("nginx", "engine x"), Say("GIF", ipa="dʒɪf"), Pause(500)]
+                directive = data.draw(st.sampled_from(directives))
                 assert late.direct(directive) == prompt.direct(directive) == []
             case "append":
                 text = data.draw(st.sampled_from(["Hel", "lo there. ", "One, two, three. " * 9, "\n", "x" * 300]))
