@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import io
-import wave
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import numpy as np
 import openai
 import pytest
 
-from tests.support import RunningNode, dominant_hz, running_node, until
+from tests.support import RunningNode, running_node, until
 
 pytestmark = pytest.mark.node
 
@@ -38,56 +35,12 @@ async def client(node: RunningNode) -> AsyncIterator[openai.AsyncOpenAI]:
         yield made
 
 
-async def test_speech_is_streamed(node: RunningNode) -> None:
-    """As Pipecat's and LiveKit's services use it: raw pcm, chunk by chunk."""
-    async with (
-        connect(node) as client,
-        client.audio.speech.with_streaming_response.create(
-            model="gpt-4o-mini-tts", voice="fable", input="a" * 50, response_format="pcm", instructions="kindly"
-        ) as response,
-    ):
-        chunks = [chunk async for chunk in response.iter_bytes(1_024)]
-    pcm = b"".join(chunks)
-    assert len(chunks) > 10
-    assert len(pcm) == 3 * 48_000
-    assert abs(dominant_hz(pcm) - 440) < 2
-    await until(lambda: node.node.service.speaking == 0)
-
-
 async def test_speech_as_a_whole_in_the_default_format(client: openai.AsyncOpenAI, node: RunningNode) -> None:
     response = await client.audio.speech.create(model="tts-1", voice="alloy", input="Hello", speed=1.5)
     assert response.response.headers["content-type"] == "audio/mpeg"
     assert response.content[:3] == b"ID3"  # the tag that says that the speech is synthetic
     tag_bytes = 10 + sum(byte << 7 * place for place, byte in enumerate(reversed(response.content[6:10])))
     assert response.content[tag_bytes : tag_bytes + 2] == b"\xff\xf3"  # the sync word of an MPEG-2 layer III frame
-
-
-async def test_synchronous_client(node: RunningNode) -> None:
-    def speak() -> bytes:
-        with openai.OpenAI(base_url=f"{node.url}/v1", api_key=KEY, max_retries=0, timeout=10) as client:
-            created = client.audio.speech.create(model="tts-1-hd", voice="echo", input="a" * 10, response_format="wav")
-            return bytes(created.content)
-
-    with wave.open(io.BytesIO(await asyncio.to_thread(speak))) as reader:
-        pcm = np.frombuffer(reader.readframes(reader.getnframes()), "<i2")
-    assert abs(dominant_hz(pcm) - 220) < 3
-
-
-async def test_our_events_and_fields(node: RunningNode) -> None:
-    async with (
-        connect(node) as client,
-        client.audio.speech.with_streaming_response.create(
-            model="tts-1-de",
-            voice="alloy",
-            input="Hallo",
-            stream_format="sse",
-            extra_body={"seed": 7, "language": "de"},
-        ) as response,
-    ):
-        lines = [line async for line in response.iter_lines() if line]
-    assert all(line.startswith("data: ") for line in lines)
-    assert '"speech.audio.delta"' in lines[0]
-    assert '"speech.audio.done"' in lines[-1]
 
 
 async def test_models(client: openai.AsyncOpenAI, node: RunningNode) -> None:

@@ -188,14 +188,6 @@ async def test_a_context_from_open_to_done(peer: Peer) -> None:
     assert abs(dominant_hz(peer.pcm("t1")) - 660) < 5
 
 
-async def test_text_opens_a_new_context(peer: Peer) -> None:
-    peer.send("session.update", session={"voice": "tone-880"})
-    peer.send("text.append", context_id="t1", text="Hello")
-    peer.send("context.end", context_id="t1")
-    await peer.until("context.done")
-    assert abs(dominant_hz(peer.pcm("t1")) - 880) < 5
-
-
 async def test_the_split_of_the_text_does_not_change_the_audio(peer: Peer) -> None:
     text = "One two three, four five six. Seven!"
     await say(peer, "whole", text, seed=7)
@@ -331,11 +323,6 @@ async def test_the_pace_of_a_voice_improves_estimates() -> None:
         assert off[1] < off[0] / 2
 
 
-async def test_words_can_be_switched_off(peer: Peer) -> None:
-    await say(peer, "t1", "Hello world", timestamps="none")
-    assert peer.of("words") == []
-
-
 async def test_switched_off_words_are_not_computed(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[float | None] = []
 
@@ -348,6 +335,7 @@ async def test_switched_off_words_are_not_computed(monkeypatch: pytest.MonkeyPat
         done = await say(peer, "t1", "Hello world and all of you", timestamps="none")
         assert done["audio_ms"] > 400
         assert len(asked) <= 1  # at the end
+        assert peer.of("words") == []
 
 
 async def test_flush_speaks_the_text_so_far_and_marks_its_last_frame(peer: Peer) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import weakref
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -33,7 +32,7 @@ from agent_tts.speech.utterance import Utterance
 from tests.events_of import events_of
 from tests.examples import examples
 from tests.in_process import InProcessEngine
-from tests.support import until
+from tests.support import uncollected, until
 
 UNPACED = SpeechOptions(lead_ms=None, seed=3)
 TEXT = ("Some words ", "that come ", "in pieces ", "while they wait.")
@@ -299,9 +298,7 @@ async def test_a_request_that_has_ended_is_freed_at_once(end: str) -> None:
         held = [] if end == "spoken" else await occupy(service)
         for engine in service.engines:
             engine._queue = 5
-        gc.collect()
-        gc.disable()
-        try:
+        with uncollected():
             hearing = say(service.open(UNPACED))
             freed = weakref.ref(hearing.speech)
             if end == "cancelled":
@@ -310,8 +307,6 @@ async def test_a_request_that_has_ended_is_freed_at_once(end: str) -> None:
             del hearing
             await asyncio.sleep(0)
             assert freed() is None
-        finally:
-            gc.enable()
         for speech in held:
             await speech.cancel()
 

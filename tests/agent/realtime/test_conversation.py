@@ -82,6 +82,10 @@ class Talk:
         self.orders()
         return [(each["role"], each.get("content", "")) for each in asked.messages]
 
+    def turn(self, start_ms: int = 0, end_ms: int = 900) -> None:
+        """A voice is detected."""
+        self.turn(start_ms, end_ms)
+
     def answer(self, *words: str, finish: bool = True) -> str:
         """A response of half a second for each word; returns the id of its item."""
         self.send("response.create")
@@ -173,8 +177,7 @@ def test_a_detected_turn_is_answered_when_its_words_are_known() -> None:
     session = Talk()
     session.send("session.update", session={"audio": {"input": {"transcription": {"model": "whisper-1"}}}})
     session.orders()
-    session.rules.speech_started(0)
-    session.rules.speech_stopped(700)
+    session.turn()
     assert session.kinds() == [
         "input_audio_buffer.speech_started",
         "input_audio_buffer.speech_stopped",
@@ -195,8 +198,7 @@ def test_a_turn_beside_a_response_that_goes_on_is_not_answered() -> None:
     detection = {"type": "server_vad", "interrupt_response": False}
     session.send("session.update", session={"audio": {"input": {"turn_detection": detection}}})
     session.answer("One", finish=False)
-    session.rules.speech_started(0)
-    session.rules.speech_stopped(700)
+    session.turn()
     (heard,) = session.orders()
     session.rules.recognised(heard.item_id, "Hm.")
     assert "response.created" not in session.kinds()
@@ -204,8 +206,7 @@ def test_a_turn_beside_a_response_that_goes_on_is_not_answered() -> None:
 
 def test_a_detected_turn_without_words_is_not_answered() -> None:
     session = Talk()
-    session.rules.speech_started(0)
-    session.rules.speech_stopped(700)
+    session.turn()
     (heard,) = session.orders()
     session.rules.recognised(heard.item_id, "")
     assert session.rules.response is None
@@ -515,8 +516,7 @@ def test_ids_have_a_length() -> None:
 def test_a_user_who_speaks_on_is_not_talked_over() -> None:
     """His last words are recognised when the next have begun; both are answered once, after the next."""
     talk = Talk()
-    talk.rules.speech_started(0)
-    talk.rules.speech_stopped(900)
+    talk.turn()
     talk.rules.speech_started(1_000)
     first, *_ = talk.orders()
     talk.rules.recognised(first.item_id, "My train")
@@ -529,11 +529,10 @@ def test_a_user_who_speaks_on_is_not_talked_over() -> None:
     assert talk.kinds().count("response.created") == 1
 
 
-@pytest.mark.parametrize("end", ["cough", "clear", "no detection"])
+@pytest.mark.parametrize("end", ["cough", "clear", "no detection", "a response beside"])
 def test_words_are_answered_if_nothing_follows_them(end: str) -> None:
     talk = Talk()
-    talk.rules.speech_started(0)
-    talk.rules.speech_stopped(900)
+    talk.turn()
     talk.rules.speech_started(1_000)
     first, *_ = talk.orders()
     talk.rules.recognised(first.item_id, "Hello?")
@@ -542,9 +541,14 @@ def test_words_are_answered_if_nothing_follows_them(end: str) -> None:
     elif end == "no detection":
         talk.send("session.update", session={"audio": {"input": {"turn_detection": None}}})
     else:
+        if end == "a response beside":
+            talk.send("response.create", response={"conversation": "none"})
         talk.rules.speech_stopped(1_900)
-        (second,) = talk.orders()
+        second = talk.orders()[-1]
         talk.rules.recognised(second.item_id, "")
+        if end == "a response beside":
+            assert talk.orders() == []
+            talk.rules.answered()
     asked = talk.orders()[-1]
     assert isinstance(asked, Answer)
     assert asked.messages == [{"role": "user", "content": "Hello?"}]
@@ -570,20 +574,3 @@ def test_an_answer_that_is_cut_short_is_incomplete() -> None:
     done = SERVER_EVENT.validate_python(talk.told()[-1]).response
     assert (done.status, done.status_details.reason) == ("incomplete", "max_output_tokens")
     assert done.output[0].status == "incomplete"
-
-
-def test_words_are_answered_after_a_response_beside_the_conversation() -> None:
-    talk = Talk()
-    talk.rules.speech_started(0)
-    talk.rules.speech_stopped(900)
-    talk.rules.speech_started(1_000)
-    first, *_ = talk.orders()
-    talk.rules.recognised(first.item_id, "Hello?")
-    talk.send("response.create", response={"conversation": "none"})
-    talk.rules.speech_stopped(1_900)
-    second = talk.orders()[-1]
-    talk.rules.recognised(second.item_id, "")
-    assert talk.orders() == []
-    talk.rules.answered()
-    (asked,) = talk.orders()
-    assert isinstance(asked, Answer)

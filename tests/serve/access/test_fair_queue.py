@@ -10,6 +10,7 @@ from functools import partial
 import pytest
 
 from agent_tts.serve.access.fair_queue import CREDIT_S, SLICE_S, FairQueue, Flow
+from tests.support import ended, passes
 
 
 class Bench:
@@ -88,8 +89,7 @@ async def test_one_with_little_to_do_goes_before_those_with_much() -> None:
 
     async def ping() -> None:
         for _ in range(20):
-            for _ in range(40):
-                await asyncio.sleep(0)
+            await passes(40)
             before = bench.passes
             await bench.work("p", 1, SLICE_S / 5, light)  # so much that it is not new any more
             waits.append(bench.passes - before)
@@ -155,13 +155,11 @@ async def test_new_connections_do_not_go_before_another_client() -> None:
             for _ in range(40):
                 for _ in range(20):
                     tasks.create_task(bench.work("s", 3, SLICE_S, Flow(storm)))
-                for _ in range(10):
-                    await asyncio.sleep(0)
+                await passes(10)
 
     async def ping() -> None:
         for _ in range(20):
-            for _ in range(15):
-                await asyncio.sleep(0)
+            await passes(15)
             before = bench.passes
             await bench.work("p", 1, SLICE_S / 50, light)
             waits.append(bench.passes - before)
@@ -205,8 +203,7 @@ async def test_the_first_work_of_a_client_goes_before_that_of_older_ones() -> No
         for flow in flows:
             flow.call(partial(bench.piece, "o", SLICE_S / 16))
         await Flow(strangers).wait(5 * CREDIT_S)
-        for _ in range(5):
-            await asyncio.sleep(0)
+        await passes(5)
     bench.log.clear()
     for flow in flows:
         flow.call(partial(bench.piece, "o", SLICE_S / 16))
@@ -214,8 +211,7 @@ async def test_the_first_work_of_a_client_goes_before_that_of_older_ones() -> No
     for _ in range(4):
         new.call(partial(bench.piece, "n", SLICE_S / 16))
         await asyncio.sleep(0)
-    for _ in range(20):
-        await asyncio.sleep(0)
+    await passes(20)
     assert bench.names().rindex("n") <= 3 * 16 + 3
     assert bench.names().count("n") == 4
 
@@ -239,14 +235,12 @@ async def test_a_newcomer_goes_before_those_that_have_used_the_loop() -> None:
         for _ in range(60):  # 0.3 s of work each, in all
             for flow in flows:
                 flow.call(partial(bench.piece, "o", SLICE_S * 5 / 256))
-            for _ in range(7):
-                await asyncio.sleep(0)
+            await passes(7)
         bench.log.clear()
         for flow in (*flows, Flow(bench.queue.share(name))):
             is_new = flow not in flows
             flow.call(partial(bench.piece, "n" if is_new else "o", SLICE_S / 20))
-        for _ in range(30):
-            await asyncio.sleep(0)
+        await passes(30)
         assert len(bench.log) == 257
         assert bench.names().index("n") < 2, name
 
@@ -265,10 +259,8 @@ async def test_a_step_of_many_frames_lets_others_pass_in_between() -> None:
 async def test_an_abandoned_place_in_line_is_skipped() -> None:
     bench = Bench()
     gone = asyncio.create_task(bench.work("gone", 1_000, SLICE_S))
-    for _ in range(10):
-        await asyncio.sleep(0)
-    gone.cancel()
-    await asyncio.gather(gone, return_exceptions=True)
+    await passes(10)
+    await ended(gone)
     await asyncio.wait_for(bench.work("a", 3, SLICE_S), 10)
     assert bench.names().endswith("aaa")
 

@@ -53,6 +53,7 @@ def test_a_key_is_the_same_owner_on_all_fronts_and_keyless_sessions_are_one_each
     ledger = make()
     numbers = [ledger.admit(front, Claim(1, key), 0.0) for front in range(3) for key in ("a", "b")]
     assert numbers == [numbers[0], numbers[1]] * 3
+    assert ledger.admit(0, Claim(9, "a", Token("t", 60.0)), 0.0) == numbers[0]
     others = [ledger.admit(front, Claim(number), 0.0) for front in range(3) for number in (2, 3)]
     assert len({0, *numbers, *others}) == 1 + 2 + 6
 
@@ -105,6 +106,12 @@ def test_places_do_not_count_as_sessions(place: Place, most: int, refused: str) 
 
 def test_a_refused_client_is_told_when_a_session_will_end() -> None:
     """The first of those that are in its way: here the older one, by how long others lasted."""
+    ledger = make(limits={"sessions_per_key": 2})
+    for number in range(2):
+        ledger.admit(0, Claim(number, "a"), 0.0)
+    with pytest.raises(AtCapacity) as first:  # it may last as long again
+        ledger.admit(0, Claim(2, "a"), 4.0)
+    assert first.value.retry_after_ms == 4_000
     ledger = make(limits={"sessions_per_key": 2})
     for number in range(9):
         ledger.admit(0, Claim(number, "a"), 100.0)

@@ -50,7 +50,7 @@ class Stock:
     def pipecat(self, kind: type[Any], settings: dict[str, Any] | None = None, **options: Any) -> Any:
         """A service of Pipecat's, of this class; `settings` are its class's."""
         requests = {"base_url": self.url, "aiohttp_session": self.session}
-        where, voice = {
+        places: dict[Any, tuple[dict[str, Any], str]] = {
             AgentTTSService: ({"url": self.url}, VOICE),
             CartesiaTTSService: ({"url": f"{self.ws}/tts/websocket"}, VOICE),
             CartesiaHttpTTSService: ({"base_url": self.url}, VOICE),
@@ -60,19 +60,21 @@ class Stock:
             DeepgramTTSService: ({"base_url": self.ws}, AURA),
             DeepgramHttpTTSService: (requests, AURA),
             OpenAITTSService: ({"base_url": f"{self.url}/v1", "http_client": self._openai_http}, MARIN),
-        }[kind]
+        }
+        where, voice = places[kind]
         chosen = kind.Settings(**{"voice": voice} | (settings or {}))
         return kind(**{"api_key": self.key, "settings": chosen} | where | options)
 
     def livekit(self, kind: type[Any], **options: Any) -> Any:
         """A TTS of LiveKit's, of this class."""
-        path, voice = {
+        places: dict[Any, tuple[str, dict[str, str]]] = {
             livekit_cartesia.TTS: ("", {"voice": VOICE}),
             livekit_elevenlabs.TTS: ("/v1", {"voice_id": VOICE}),
             livekit_deepgram.TTS: ("/v1/speak", {"model": AURA}),
             livekit_deepgram.TTSv2: ("/v2/speak", {"model": FLUX}),
             livekit_openai.TTS: ("/v1", {"voice": MARIN}),
-        }[kind]
+        }
+        path, voice = places[kind]
         own = {} if kind is livekit_openai.TTS else {"http_session": self.session}
         return kind(**{"api_key": self.key, "base_url": self.url + path} | voice | own | options)
 

@@ -99,7 +99,7 @@ async def test_the_sdk_over_server_sent_events(stock: Stock) -> None:
 
 async def test_a_client_that_does_not_read_its_audio_is_cut() -> None:
     """Fails without pongs: small kernel buffers alone hold all of the audio."""
-    async with stock_clients(engine="tone", voice_aliases={}, timeouts={"ping_s": 0.2}) as stock:
+    async with stock_clients(engine="tone", timeouts={"ping_s": 0.2}) as stock:
         async with stock.session.ws_connect(stock.url + "/tts/websocket") as socket:
             await socket.send_json({"context_id": "a", "transcript": LONG})
             await until(lambda: stock.node.node.service.speaking == 1)
@@ -122,8 +122,8 @@ async def test_pipecat_gets_an_error_from_a_full_node() -> None:
 
 async def test_livekit_keeps_its_connection_between_replies() -> None:
     """Fails if pongs are demanded while nothing is sent: LiveKit reads its socket only while it waits for speech."""
-    async with stock_clients(engine="tone", voice_aliases={VOICE: "tone-440"}, timeouts={"ping_s": 0.1}) as stock:
-        async with stock.livekit(livekit_cartesia.TTS) as speaker:
+    async with stock_clients(engine="tone", timeouts={"ping_s": 0.1}) as stock:
+        async with stock.livekit(livekit_cartesia.TTS, voice="tone-440") as speaker:
             await livekit_run.say(speaker, FIRST)
             (first,) = stock.node.node.sessions
             await asyncio.sleep(0.5)

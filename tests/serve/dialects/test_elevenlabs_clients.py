@@ -48,9 +48,9 @@ async def test_pipecat_gets_the_times_of_words(stock: Stock) -> None:
 
     async def keep(words: list[tuple[str, float]], *args: object, **kwargs: object) -> None:
         told.extend(words)
-        await add(words, *args, **kwargs)  # type: ignore[arg-type]
+        await add(words, *args, **kwargs)
 
-    service.add_word_timestamps = keep  # type: ignore[method-assign,assignment]
+    service.add_word_timestamps = keep
     async with running([service]) as pipeline:
         await pipeline.turn(*pipecat_run.tokens(f"{FIRST} {SECOND}"))
         await _check_times([at for _, at in told], pipeline.pcm())

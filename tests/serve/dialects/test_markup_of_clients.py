@@ -31,7 +31,7 @@ from agent_tts.client.moving import connect
 from agent_tts.integrations.livekit.tts import TTS
 from agent_tts.integrations.pipecat.service import AgentTTSService
 from agent_tts.messages import Audio, Words
-from tests.integrations.pipecat.pipeline import running
+from tests.integrations.pipecat.pipeline import running, said
 from tests.recogniser import recognise
 from tests.serve.dialects import livekit_run, pipecat_run
 from tests.serve.dialects.hearing import FIRST, SECOND, VOICE, halves
@@ -68,11 +68,6 @@ async def stock() -> AsyncIterator[Stock]:
 
 
 # ---------------------------------------------------------------- the clients
-
-
-def said(context: LLMContext) -> list[str]:
-    """The assistant's messages in the LLM's context."""
-    return [str(message["content"]) for message in context.get_messages() if isinstance(message, dict)]
 
 
 async def piped(service: TTSService, text: str, *, tells_words: bool) -> Heard:

@@ -30,7 +30,7 @@ from agent_tts.serve.transports.uvicorn_protocols import (
 )
 from agent_tts.serve.transports.websocket import Connection
 from agent_tts.speech.utterance import Utterance
-from tests.support import RunningNode, running_node, until
+from tests.support import RunningNode, ended, running_node, until
 from tests.wire import speak, wire
 
 pytestmark = pytest.mark.node
@@ -301,8 +301,7 @@ async def test_a_flood_of_tiny_messages_is_delayed_and_complete(node: RunningNod
         watching = asyncio.create_task(watch())
         await loop.sock_sendall(sock, message * 4_000 + frame(TEXT_FRAME, b'{"type":"session.close"}'))
         await read_until(sock, b"closed by the client")
-        watching.cancel()
-        await asyncio.gather(watching, return_exceptions=True)
+        await ended(watching)
         assert 1.5 < loop.time() - begun < 8
         assert longest < 200
 

@@ -546,16 +546,6 @@ async def test_the_metrics_of_all_keys_are_for_operators() -> None:
         assert (await http.get("/metrics")).status_code == 200
 
 
-async def test_requests_of_one_key_are_counted() -> None:
-    one_at_once = {"auth": {"api_keys": [KEY]}, "limits": {"sessions_per_key": 1}}
-    async with running_node(**one_at_once) as node, client(node, headers=AUTHORIZED) as http:
-        async with http.stream("POST", "/v1/audio/speech", json={"input": LONG}):
-            response = await speak(http)
-            assert (response.status_code, error_of(response)["code"]) == (503, "at_capacity")
-        await until(lambda: idle(node))
-        assert (await speak(http)).status_code == 200
-
-
 async def test_another_key_gets_its_share_of_the_slots() -> None:
     """Without an owner in the request, all slots are the first key's."""
     keys = {"slots": 2, "auth": {"api_keys": [KEY, "other"]}}

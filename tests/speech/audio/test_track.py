@@ -43,6 +43,11 @@ class Listener:
     def _wake(self) -> None:
         self.woken += 1
 
+    def say(self, context_no: int, pcm: bytes) -> None:
+        """All audio of a context, or the rest of it."""
+        self.track.write(context_no, pcm)
+        self.track.end(context_no)
+
     def hear(self, count: int) -> list[bytes]:
         """Receive the next packets."""
         packets = [packet for _ in range(count) if (packet := self.track.next_packet()) is not None]
@@ -59,8 +64,7 @@ def test_with_dtx_silence_is_a_packet_each_400_ms() -> None:
     listener = Listener()
     listener.track.dtx = True
     for wait in (1, DTX_AFTER + 1, DTX_AFTER + 3 * DTX_EVERY):
-        listener.track.write(wait, tone(440, 200))
-        listener.track.end(wait)
+        listener.say(wait, tone(440, 200))
         assert listener.hear(10) == OpusEncoder().encode(tone(440, 200))
         listener.hear(1)  # the encoder's look-ahead
         slots = [listener.track.next_packet() for _ in range(wait)]
@@ -76,8 +80,7 @@ def test_a_context_does_not_depend_on_earlier_ones() -> None:
     listener.hear(20)
     listener.track.clear(1)
     listener.hear(5)
-    listener.track.write(2, tone(660, 1_000))
-    listener.track.end(2)
+    listener.say(2, tone(660, 1_000))
     listener.hear(60)
     after = decoded(listener.packets)[25 * 960 :]
     alone = decoded([*OpusEncoder().encode(tone(660, 1_000)), SILENCE])
@@ -103,8 +106,7 @@ def test_contexts_play_completely_one_after_the_other() -> None:
 def test_the_last_milliseconds_are_sent(ms: int) -> None:
     """The encoder's look-ahead at the end, and a piece that fills no packet."""
     listener = Listener()
-    listener.track.write(1, tone(440, ms))
-    listener.track.end(1)
+    listener.say(1, tone(440, ms))
     sound = decoded(listener.hear(12))
     whole = decoded(OpusEncoder().encode(tone(440, ms) + bytes(48 * (140 - ms))))
     heard_until = int((ms + 6.5) * 48)
@@ -146,8 +148,7 @@ def test_clear_keeps_other_contexts() -> None:
     listener = Listener()
     listener.track.write(1, tone(440, 200))
     listener.track.write(2, tone(660, 200))
-    listener.track.write(3, tone(880, 200))
-    listener.track.end(3)
+    listener.say(3, tone(880, 200))
     listener.hear(5)
     listener.track.clear(2)
     listener.track.clear(1)
@@ -159,12 +160,10 @@ def test_a_context_that_waits_for_text_keeps_its_turn_and_its_encoder() -> None:
     """A pause inside a context is silence from its own encoder; the next context waits for its end."""
     listener = Listener()
     listener.track.write(1, tone(440, 400))
-    listener.track.write(2, tone(880, 400))
-    listener.track.end(2)
+    listener.say(2, tone(880, 400))
     listener.hear(40)
     assert listener.track.played_ms(1) == 400
-    listener.track.write(1, tone(440, 400))
-    listener.track.end(1)
+    listener.say(1, tone(440, 400))
     listener.hear(45)
     assert listener.packets[:60] == OpusEncoder().encode(tone(440, 400) + bytes(48 * 400) + tone(440, 400))
     assert listener.packets[61:81] == OpusEncoder().encode(tone(880, 400))
