@@ -218,7 +218,6 @@ import asyncio, sys
 from pipecat.processors.aggregators.llm_context import LLMContext
 from agent_tts.agent.llm import LanguageModel
 from agent_tts.config.settings import AgentLlm
-from tests.support import ended
 
 async def main():
     llm = LanguageModel(AgentLlm(base_url=sys.argv[1]))

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from agent_tts.bench.checkpoint import write
-from tests.cli.process import AGENT_TTS, PATIENCE_S, environment, invoke
+from tests.cli.process import environment, invoke, run
 from tests.model.lora import write_adapter
 from tests.support import running_node
 from tests.voices.clips import KINDS, encoded, tone
@@ -116,14 +116,7 @@ def answering(answer: bytes, *arguments: str, **variables: str) -> subprocess.Co
     leader, terminal = pty.openpty()
     try:
         os.write(leader, answer)
-        return subprocess.run(
-            [*AGENT_TTS, *arguments],
-            stdin=terminal,
-            capture_output=True,
-            env=environment(**variables),
-            timeout=PATIENCE_S,
-            check=False,
-        )
+        return run(*arguments, stdin=terminal, env=environment(**variables))
     finally:
         os.close(leader)
         os.close(terminal)

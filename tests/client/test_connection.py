@@ -219,11 +219,10 @@ async def test_cancel_all_stops_all_speech(connection: NodeConnection, node: Run
     assert node.node.service.speaking == 0
 
 
-async def test_leaving_the_block_stops_the_speech_of_the_connection(
-    connection: NodeConnection, node: RunningNode
-) -> None:
-    (await connection.open()).write(TEXT)
-    assert node.node.service.speaking == 1
+async def test_leaving_the_block_stops_the_speech_of_the_connection(node: RunningNode) -> None:
+    async with connect(node.url) as connection:
+        (await connection.open()).write(TEXT)
+        assert node.node.service.speaking == 1
     await until(lambda: node.node.service.speaking == 0)
 
 

@@ -84,7 +84,8 @@ class Talk:
 
     def turn(self, start_ms: int = 0, end_ms: int = 900) -> None:
         """A voice is detected."""
-        self.turn(start_ms, end_ms)
+        self.rules.speech_started(start_ms)
+        self.rules.speech_stopped(end_ms)
 
     def answer(self, *words: str, finish: bool = True) -> str:
         """A response of half a second for each word; returns the id of its item."""

@@ -184,17 +184,9 @@ REFUSED: list[tuple[dict[str, Any], str | None, str]] = [
     ({"prompt": " "}, "prompt", "pattern"),
     ({"prompt": "x" * 2_001}, "prompt", "2000"),
     ({"promt": "x"}, None, "fields are name, description, type, prompt"),
-    (
-        {"type": "embedding", "speaker_embedding": [0.5], "consent": CONSENT, "prompt": ...},
-        "speaker_embedding",
-        "value",
-    ),
-    (
-        {"type": "embedding", "speaker_embedding": [], "consent": CONSENT, "prompt": ...},
-        "speaker_embedding",
-        "at least 1",
-    ),
-    ({"type": "embedding", "speaker_embedding": [1.0] * 64, "prompt": ...}, "consent", "required"),
+    (EMBEDDING | {"speaker_embedding": [0.5]}, "speaker_embedding", "value"),
+    (EMBEDDING | {"speaker_embedding": []}, "speaker_embedding", "at least 1"),
+    (EMBEDDING | {"consent": ...}, "consent", "required"),
 ]
 
 
