@@ -72,7 +72,7 @@ OPENINGS: dict[str, list[dict[str, Any]]] = {
                 "tracks": ["inbound"],
                 "mediaFormat": {"encoding": "audio/x-mulaw", "sampleRate": 8_000},
             },
-        },
+        }
     ],
 }
 

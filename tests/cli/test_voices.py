@@ -68,18 +68,6 @@ def test_a_language_without_a_voice_is_reported() -> None:
     assert b"no voice speaks 'xx'" in result.stderr
 
 
-def test_a_missing_node_is_a_message() -> None:
-    result = invoke("voices", "--url", "127.0.0.1:9")
-    assert result.returncode == 1
-    assert b"no node answers at 127.0.0.1:9" in result.stderr
-
-
-def test_engine_flags_are_refused_for_a_node() -> None:
-    result = invoke("voices", "--url", "127.0.0.1:9", "--model", "x", "--dtype", "float32")
-    assert result.returncode == 2
-    assert b"--model, --dtype: a running node" in result.stderr
-
-
 # ---------------------------------------------------------------- the user's own voices
 
 

@@ -53,10 +53,15 @@ async def spoken(speech: RemoteUtterance) -> bytes:
     return b"".join([pcm async for pcm in speech])
 
 
-async def say(node: NodeConnection, text: str, **session: Any) -> bytes:
-    speech = await node.open(lead_ms=None, **session)
+def write(speech: RemoteUtterance, text: str) -> None:
+    """All text of a context."""
     speech.write(text)
     speech.end()
+
+
+async def say(node: NodeConnection, text: str, **session: Any) -> bytes:
+    speech = await node.open(lead_ms=None, **session)
+    write(speech, text)
     return await spoken(speech)
 
 
@@ -78,8 +83,7 @@ async def test_text_in_pieces_comes_back_as_speech(connection: NodeConnection) -
 
 async def test_text_can_be_sent_before_the_context_has_a_slot(connection: NodeConnection) -> None:
     speech = connection.begin(voice="tone-660", lead_ms=None)
-    speech.write(TEXT)
-    speech.end()
+    write(speech, TEXT)
     assert not speech.started.done()
     assert dominant_hz(await spoken(speech)) == pytest.approx(660, abs=5)
 
@@ -125,8 +129,7 @@ async def test_events_report_words_audio_and_flush_points_in_order(connection: N
     async for event in speech.events():
         events.append(event)
         if isinstance(event, Flushed):
-            speech.write(" three")
-            speech.end()
+            write(speech, " three")
     audio = [event for event in events if isinstance(event, Audio)]
     flushed = next(event for event in events if isinstance(event, Flushed))
     assert flushed.flush_id == "f1"
@@ -150,8 +153,7 @@ async def test_audio_is_the_same_in_either_framing(node: RunningNode, framing: s
 
 async def test_audio_arrives_in_the_requested_encoding(connection: NodeConnection) -> None:
     speech = await connection.open(lead_ms=None, output={"encoding": "mulaw", "sample_rate": 8_000})
-    speech.write(TEXT)
-    speech.end()
+    write(speech, TEXT)
     heard = await spoken(speech)
     assert speech.done is not None
     assert len(heard) == pytest.approx(speech.done.audio_ms * 8, abs=16)
@@ -159,8 +161,7 @@ async def test_audio_arrives_in_the_requested_encoding(connection: NodeConnectio
 
 async def test_cancel_stops_the_audio_and_reports_the_heard_text(connection: NodeConnection, node: RunningNode) -> None:
     speech = await connection.open()
-    speech.write(TEXT)
-    speech.end()
+    write(speech, TEXT)
     pcm = aiter(speech)
     heard = 0
     while heard < 360 * SAMPLE_RATE // 1_000 * 2:  # bytes
@@ -177,8 +178,7 @@ async def test_cancel_stops_the_audio_and_reports_the_heard_text(connection: Nod
 
 async def test_tags_are_in_no_heard_text_and_marks_are_events(connection: NodeConnection) -> None:
     speech = await connection.open(lead_ms=None)
-    speech.write('[sad] One <mark name="two"/>two, <emphasis>three</emphasis>.<break time="80ms"/> Four.')
-    speech.end()
+    write(speech, '[sad] One <mark name="two"/>two, <emphasis>three</emphasis>.<break time="80ms"/> Four.')
     marks = [event async for event in speech.events() if isinstance(event, Mark)]
     times = {word.word: word for word in speech.words}
     assert marks == [Mark(speech.context_id, "two", times["two,"].start_ms, 10)]
@@ -201,8 +201,7 @@ async def test_an_acknowledgement_decides_the_heard_text_of_a_cancel(connection:
 async def test_a_cancel_after_the_last_audio_still_reports_the_heard_text(connection: NodeConnection) -> None:
     """A short answer is sent entirely ahead of its playback, and the listener may still interrupt it."""
     speech = await connection.open(lead_ms=None)
-    speech.write(TEXT)
-    speech.end()
+    write(speech, TEXT)
     await until(lambda: speech.done is not None)
     cut = await speech.cancel(played_ms=900)
     assert cut == Cancelled(speech.context_id, 900, cut.generated_ms, cut.heard_text, cut.unheard_text)
@@ -307,10 +306,7 @@ async def test_refused_text_fails_the_context_after_the_accepted_text() -> None:
 
 
 async def test_a_lost_engine_fails_the_context_with_its_code() -> None:
-    async with (
-        running_node(tone={"scripted_faults": True}) as node,
-        connect(node.url) as connection,
-    ):
+    async with running_node(tone={"scripted_faults": True}) as node, connect(node.url) as connection:
         speech = await connection.open(instructions="fault:raise@2")
         speech.write(TEXT)
         with pytest.raises(SpeechError) as caught:
@@ -349,8 +345,7 @@ async def test_a_slow_reader_slows_the_node_and_loses_nothing(node: RunningNode)
         whole = await say(connection, TEXT * 4)
     async with connect(node.url, buffer_bytes=8_000, lead_ms=None, seed=1) as connection:
         speech = await connection.open()
-        speech.write(TEXT * 4)
-        speech.end()
+        write(speech, TEXT * 4)
         heard, most = b"", 0
         async for pcm in speech:
             heard += pcm
@@ -376,8 +371,7 @@ async def test_a_cancelled_read_loses_nothing(node: RunningNode) -> None:
         waiting = asyncio.create_task(speech.next())
         await asyncio.sleep(0)
         await ended(waiting)
-        speech.write(TEXT)
-        speech.end()
+        write(speech, TEXT)
         assert await spoken(speech) == whole
 
 

@@ -15,15 +15,7 @@ from hypothesis import strategies as st
 from agent_tts.config.settings import Settings
 from agent_tts.engine.factory import create_loop
 from agent_tts.engine.loop import EngineLoop
-from agent_tts.messages import (
-    Audio,
-    EngineCommand,
-    EngineEvent,
-    Finished,
-    Flushed,
-    Open,
-    Started,
-)
+from agent_tts.messages import Audio, EngineCommand, EngineEvent, Finished, Flushed, Open, Started
 from agent_tts.options import EngineOptions, SpeechOptions
 from agent_tts.speech.engine_handle import EngineClient, EngineClientFactory
 from agent_tts.speech.moving import LOOK_S, MAX_TEXT, WAITS_S

@@ -9,14 +9,7 @@ from typing import Any
 import pytest
 
 from agent_tts.engine_info import EngineInfo, Model, Voice
-from agent_tts.errors import (
-    InvalidRequest,
-    SpeechError,
-    UnknownModel,
-    UnknownVoice,
-    Unsupported,
-    UnsupportedLanguage,
-)
+from agent_tts.errors import InvalidRequest, SpeechError, UnknownModel, UnknownVoice, Unsupported, UnsupportedLanguage
 from agent_tts.options import (
     AnyVoice,
     DesignedVoice,

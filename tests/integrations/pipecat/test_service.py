@@ -39,7 +39,7 @@ from agent_tts.integrations.pipecat import service as service_module
 from agent_tts.integrations.pipecat.node_client import WebSocketNodeClient
 from agent_tts.integrations.pipecat.service import AgentTTSService
 from agent_tts.options import SpeechOptions
-from tests.integrations.pipecat.pipeline import Loudspeaker, running, said
+from tests.integrations.pipecat.pipeline import Loudspeaker, Running, running, said
 from tests.support import RunningNode, dominant_hz, running_node, running_node_with_process, until
 from tests.two_nodes import TEXT as SENTENCE
 from tests.two_nodes import two_nodes_in_this_loop
@@ -135,13 +135,18 @@ async def test_the_end_of_the_pipeline_waits_for_written_text(node: RunningNode,
     assert pipeline.words == ["One", "two", "three"]
 
 
-async def test_the_slot_is_taken_before_the_first_word(node: RunningNode, way: Way) -> None:
+@pytest.mark.parametrize("is_interrupted", [False, True])
+async def test_the_slot_is_taken_before_the_first_word_and_freed_without_one(
+    node: RunningNode, way: Way, is_interrupted: bool
+) -> None:
     async with running([service(node, way)]) as pipeline:
         await pipeline.begin()
         await until(lambda: node.node.service.speaking == 1)
-        await pipeline.end()
+        await (pipeline.interrupt() if is_interrupted else pipeline.end())
         await until(lambda: node.node.service.speaking == 0)
         assert not pipeline.down(TTSStartedFrame)
+        await pipeline.turn("Clean.")
+        assert pipeline.words == ["Clean."]
         assert not pipeline.errors
 
 
@@ -200,16 +205,6 @@ async def test_an_interruption_drops_late_audio_and_the_next_turn_is_unaffected(
         assert dominant_hz(pipeline.pcm(pipeline.contexts[1])) == pytest.approx(220, abs=5)
         assert pipeline.words[-2:] == ["Next", "turn."]
         assert not pipeline.errors
-
-
-async def test_an_interruption_before_the_first_word_frees_the_slot(node: RunningNode, way: Way) -> None:
-    async with running([service(node, way)]) as pipeline:
-        await pipeline.begin()
-        await until(lambda: node.node.service.speaking == 1)
-        await pipeline.interrupt()
-        await until(lambda: node.node.service.speaking == 0)
-        await pipeline.turn("Clean.")
-        assert pipeline.words == ["Clean."]
 
 
 async def test_the_llms_context_holds_what_was_heard(way: Way) -> None:
@@ -303,8 +298,7 @@ async def test_a_fault_of_the_node_affects_one_turn_and_reports_no_unheard_word(
         assert len(pipeline.pcm()) == 5 * 3_840
         assert pipeline.words == ["One", "two"]
         await pipeline.send(TTSUpdateSettingsFrame(delta=AgentTTSService.Settings(instructions=None)))
-        await pipeline.turn("Clean again.")
-        assert pipeline.words[2:] == ["Clean", "again."]
+        await speaks_again(pipeline)
         await until(lambda: said(context) == ["One two", "Clean again."])
 
 
@@ -326,9 +320,7 @@ async def test_a_lost_engine_affects_one_turn(way: Way) -> None:
         await until(lambda: node.node.service.ready, 20)
         await until(lambda: tts.is_usable, 10)
         await pipeline.send(TTSUpdateSettingsFrame(delta=AgentTTSService.Settings(instructions=None)))
-        heard = len(pipeline.words)
-        await pipeline.turn("Clean again.")
-        assert pipeline.words[heard:] == ["Clean", "again."]
+        await speaks_again(pipeline)
 
 
 async def test_a_lost_connection_affects_one_turn(node: RunningNode) -> None:
@@ -345,9 +337,7 @@ async def test_a_lost_connection_affects_one_turn(node: RunningNode) -> None:
         await pipeline.end()
         await until(lambda: bool(pipeline.down(TTSStoppedFrame)))
         assert pipeline.pcm() == played
-        heard = len(pipeline.words)
-        await pipeline.turn("Clean again.")
-        assert pipeline.words[heard:] == ["Clean", "again."]
+        await speaks_again(pipeline)
         assert len(pipeline.errors) == 1
 
 
@@ -415,6 +405,13 @@ async def test_an_application_gets_connection_events(node: RunningNode) -> None:
 
 async def note(heard: list[str], event: str, *_: object) -> None:
     heard.append(event)
+
+
+async def speaks_again(pipeline: Running) -> None:
+    """The next turn is unaffected."""
+    heard = len(pipeline.words)
+    await pipeline.turn("Clean again.")
+    assert pipeline.words[heard:] == ["Clean", "again."]
 
 
 def cut(tts: AgentTTSService) -> None:

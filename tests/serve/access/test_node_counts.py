@@ -339,10 +339,7 @@ async def test_calls_run_in_a_process_of_their_own_whichever_front_they_reach() 
             bad = await http.post(f"{first.url}/api/agent/offer", json={"sdp": "v=0", "type": "offer"})
             assert (bad.status_code, bad.json()["error"]["code"]) == (400, "bad_message")
             token = (await http.post(f"{first.url}/v1/tokens")).json()["token"]
-            async with (
-                calling(first.url, headers=ONE) as caller,
-                calling(second.url, query=f"?token={token}") as other,
-            ):
+            async with calling(first.url, headers=ONE) as caller, calling(second.url, query=f"?token={token}") as other:
                 for each in (caller, other):
                     each.type("Hello.")
                     await each.loud()

@@ -43,6 +43,12 @@ class Talk:
             if isinstance(command, Echo):
                 self.hear(command)
 
+    def turn(self, *texts: str) -> None:
+        """Each is a turn of its own."""
+        for text in texts:
+            self.say("Speak", text=text)
+            self.say("Flush")
+
     def hear(self, event: Event) -> None:
         """Encode an event of the session."""
         for data in self.adapter.encode(event):
@@ -175,10 +181,7 @@ def test_a_turn_is_one_context_and_the_next_turn_waits_for_it(make: type[Adapter
     peer = talk(make)
     peer.say("Speak", text="One ")
     peer.say("Speak", text="")
-    peer.say("Speak", text="two.")
-    peer.say("Flush")
-    peer.say("Speak", text="Three.")
-    peer.say("Flush")
+    peer.turn("two.", "Three.")
     peer.say("Speak", text="Four.")
     one = [Append("1", "One "), Append("1", "two."), End("1")]
     assert peer.commands() == one
@@ -199,8 +202,7 @@ def test_a_starved_turn_goes_on_in_a_new_context(make: type[Adapter]) -> None:
     peer.hear(started("1"))
     peer.hear(error("starved", "1"))
     peer.hear(done("1", "error"))
-    peer.say("Speak", text="two.")
-    peer.say("Flush")
+    peer.turn("two.")
     commands = [Append("1", "One "), Append("2", "two."), End("2")]
     assert peer.commands() == commands
     peer.speak("2")
@@ -224,8 +226,7 @@ def test_a_flush_after_a_starved_turn_is_answered_at_once(make: type[Adapter]) -
 def test_waiting_text_is_bounded(make: type[Adapter]) -> None:
     """Fails if `UtteranceQueue.write` counts no cost."""
     peer = talk(make)
-    peer.say("Speak", text="One.")
-    peer.say("Flush")
+    peer.turn("One.")
     for _ in range(MAX_WAITING // (MESSAGE_COST + 1)):
         peer.say("Speak", text="a")
     with pytest.raises(TextTooLong):
@@ -250,10 +251,7 @@ def test_spoken_text_makes_room_for_waiting_text(make: type[Adapter]) -> None:
 
 def test_flux_sends_each_turn_between_its_start_and_its_figures() -> None:
     peer = talk(FluxAdapter)
-    peer.say("Speak", text="One.")
-    peer.say("Flush")
-    peer.say("Speak", text="Two.")
-    peer.say("Flush")
+    peer.turn("One.", "Two.")
     peer.speak("1", b"a", audio_ms=70)
     first = [message for message in peer.told if isinstance(message, dict)]
     peer.speak("2", b"b", audio_ms=30)
@@ -266,11 +264,9 @@ def test_flux_sends_each_turn_between_its_start_and_its_figures() -> None:
 def test_flux_interrupts_at_a_place_in_the_sessions_audio() -> None:
     """Fails if `_over` does not advance `_position_ms`: the second turn's place is wrong."""
     peer = talk(FluxAdapter)
-    peer.say("Speak", text="Zero.")
-    peer.say("Flush")
+    peer.turn("Zero.")
     peer.speak("1", audio_ms=1_000)
-    peer.say("Speak", text="One two three.")
-    peer.say("Flush")
+    peer.turn("One two three.")
     peer.say("Speak", text="Four.")
     peer.hear(started("2"))
     peer.types(), peer.commands()
@@ -316,8 +312,7 @@ def test_flux_warns_of_an_interrupt_without_a_turn() -> None:
 
 def test_flux_turn_that_ended_before_its_interrupt_counts_as_spoken() -> None:
     peer = talk(FluxAdapter)
-    peer.say("Speak", text="One.")
-    peer.say("Flush")
+    peer.turn("One.")
     peer.hear(started("1"))
     peer.hear(chunk("1", b"a"))
     peer.say("Interrupt")
@@ -335,8 +330,7 @@ def test_flux_reports_a_turn_without_speech() -> None:
     peer.say("Flush")
     assert peer.told[0]["code"] == "NO_ACTIVE_SPEECH"
     peer.types()
-    peer.say("Speak", text=" ... ")
-    peer.say("Flush")
+    peer.turn(" ... ")
     peer.hear(done("1", audio_ms=0))
     assert peer.types() == ["Warning", "Flushed", "SpeechMetadata"]
 
@@ -344,8 +338,7 @@ def test_flux_reports_a_turn_without_speech() -> None:
 @pytest.mark.parametrize("make", ADAPTERS)
 def test_speech_that_is_cut_short_is_a_warning_before_its_end(make: type[Adapter]) -> None:
     peer = talk(make)
-    peer.say("Speak", text="One.")
-    peer.say("Flush")
+    peer.turn("One.")
     peer.hear(started("1"))
     peer.told.clear()
     peer.hear(done("1", "length", 1_600))
@@ -396,11 +389,9 @@ def test_flux_closes_at_once_when_idle() -> None:
 def test_aura_answers_each_flush_after_its_audio() -> None:
     peer = talk(AuraAdapter)
     peer.say("Flush")
-    peer.say("Speak", text="One.")
+    peer.turn("One.")
     peer.say("Flush")
-    peer.say("Flush")
-    peer.say("Speak", text="Two.")
-    peer.say("Flush")
+    peer.turn("Two.")
     peer.speak("1", b"a")
     peer.speak("2", b"b")
     told = [message["sequence_id"] if isinstance(message, dict) else message for message in peer.told]
@@ -410,8 +401,7 @@ def test_aura_answers_each_flush_after_its_audio() -> None:
 def test_aura_clears_everything_at_once() -> None:
     """Fails if `AuraAdapter.encode` does not check `UtteranceQueue.of`: late audio follows."""
     peer = talk(AuraAdapter)
-    peer.say("Speak", text="One.")
-    peer.say("Flush")
+    peer.turn("One.")
     peer.say("Speak", text="Two.")
     peer.hear(chunk("1", b"a"))
     peer.commands()

@@ -364,10 +364,7 @@ def test_text_for_an_ended_context_is_no_error() -> None:
 def test_one_text_and_its_final_message() -> None:
     adapter = begun(kind=StreamAdapter)
     assert say(adapter, text=" ", voice_settings=None, generation_config={"chunk_length_schedule": [50]}) == []
-    assert say(adapter, text="Hello. ", try_trigger_generation=True) == [
-        Open("1", {}),
-        Append("1", "Hello. "),
-    ]
+    assert say(adapter, text="Hello. ", try_trigger_generation=True) == [Open("1", {}), Append("1", "Hello. ")]
     assert say(adapter, text="") == [End("1")]
     assert say(adapter, text="More. ") == []
     (spoken,) = hear(adapter, audio(0))

@@ -102,7 +102,7 @@ async def test_a_connection_is_a_span_with_its_contexts_in_the_client_s_trace(mo
     assert one.attributes is not None
     told = {name.removeprefix("agent_tts."): value for name, value in one.attributes.items()}
     assert told.keys() == {
-        *("carrier", "session_id", "context_no", "queue_ms", "reason", "audio_ms", "ttfa_ms", "rtf", "cut"),
+        *("carrier", "session_id", "context_no", "queue_ms", "reason", "audio_ms", "ttfa_ms", "rtf", "cut")
     }
     assert (told["carrier"], told["session_id"], told["context_no"]) == ("websocket", session_id, 1)
     assert told["reason"] == "end"

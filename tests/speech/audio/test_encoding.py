@@ -18,8 +18,7 @@ BYTES_PER_SAMPLE = {"pcm_s16le": 2, "pcm_f32le": 4, "mulaw": 1, "alaw": 1}
 
 
 @pytest.mark.parametrize(
-    ("encoding", "rate"),
-    [(each, rate) for each in ENCODINGS for rate in RATES_OF.get(each, SAMPLE_RATES)],
+    ("encoding", "rate"), [(each, rate) for each in ENCODINGS for rate in RATES_OF.get(each, SAMPLE_RATES)]
 )
 def test_chunks_have_their_number_of_samples(encoding: str, rate: int) -> None:
     encoder = make_encoder(encoding, rate)
