@@ -10,6 +10,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -96,7 +97,7 @@ async def child(*, parent: int | None = None, setup: bool = True, **environ: str
 
 
 @asynccontextmanager
-async def ready(**environ: str) -> AsyncIterator[Child]:
+async def ready(**environ: Any) -> AsyncIterator[Child]:
     """A child whose engine takes requests."""
     async with child(**environ) as it:
         await it.next(EngineReady)
