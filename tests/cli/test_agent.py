@@ -1,5 +1,3 @@
-"""`agent-tts agent`."""
-
 from __future__ import annotations
 
 import runpy

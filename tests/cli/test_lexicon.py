@@ -1,5 +1,3 @@
-"""`agent-tts lexicon try` and `agent-tts voices lexicon`."""
-
 from __future__ import annotations
 
 from pathlib import Path

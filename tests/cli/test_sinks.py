@@ -1,5 +1,3 @@
-"""Files, pipes and players that receive audio."""
-
 from __future__ import annotations
 
 import asyncio

@@ -1,5 +1,3 @@
-"""`agent-tts voices`."""
-
 from __future__ import annotations
 
 import asyncio

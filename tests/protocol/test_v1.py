@@ -1,5 +1,3 @@
-"""Messages of the wire protocol: accepted ones, refused ones and their errors."""
-
 from __future__ import annotations
 
 import json

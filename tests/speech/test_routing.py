@@ -1,5 +1,3 @@
-"""Voice, language and model of a request."""
-
 from __future__ import annotations
 
 import math

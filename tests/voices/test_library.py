@@ -1,5 +1,3 @@
-"""The library on disk: storing, refusing, damage, and changes by other processes."""
-
 from __future__ import annotations
 
 import errno

@@ -54,8 +54,12 @@ async def count_passes(bench: Bench, passes: int) -> None:
         bench.passes += 1
 
 
-async def test_light_work_waits_for_nobody() -> None:
-    bench = Bench()
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+async def test_light_work_waits_for_nobody(bench: Bench) -> None:
     bench.now = 1.0
     await bench.run(lambda: bench.work("a", 10, SLICE_S / 20))
     assert {at for _, at in bench.log} == {0}
@@ -63,9 +67,10 @@ async def test_light_work_waits_for_nobody() -> None:
 
 
 @pytest.mark.parametrize(("share", "first"), [(1.0, 1), (0.6, 2)])
-async def test_work_of_which_two_are_more_than_a_slice_is_alone_in_its_pass(share: float, first: int) -> None:
+async def test_work_of_which_two_are_more_than_a_slice_is_alone_in_its_pass(
+    share: float, first: int, bench: Bench
+) -> None:
     """Once there is a line: before, a slice may begin while another is not used up."""
-    bench = Bench()
     works = [lambda name=name: bench.work(name, 20, share * SLICE_S) for name in "abc"]
     await bench.run(*works)
     passes = [at for _, at in bench.log]
@@ -73,17 +78,15 @@ async def test_work_of_which_two_are_more_than_a_slice_is_alone_in_its_pass(shar
     assert (max(counts[:2]), max(counts[2:])) == (first, 1)
 
 
-async def test_flows_with_equal_work_alternate() -> None:
-    bench = Bench()
+async def test_flows_with_equal_work_alternate(bench: Bench) -> None:
     works = [lambda name=name: bench.work(name, 50, SLICE_S) for name in "abcd"]
     await bench.run(*works)
     first = bench.names()[:100]
     assert max(first.count(name) for name in "abcd") - min(first.count(name) for name in "abcd") <= CREDIT_S / SLICE_S
 
 
-async def test_one_with_little_to_do_goes_before_those_with_much() -> None:
+async def test_one_with_little_to_do_goes_before_those_with_much(bench: Bench) -> None:
     """However many they are: it waits for the slice that is under way, and for those that came with as little."""
-    bench = Bench()
     light = Flow(bench.queue.share(None))
     waits: list[int] = []
 
@@ -100,9 +103,8 @@ async def test_one_with_little_to_do_goes_before_those_with_much() -> None:
 
 
 @pytest.mark.parametrize("light", [[SLICE_S] * 5, [1.5 * SLICE_S]])
-async def test_of_the_flows_of_a_client_one_that_has_used_less_goes_first(light: list[float]) -> None:
+async def test_of_the_flows_of_a_client_one_that_has_used_less_goes_first(light: list[float], bench: Bench) -> None:
     """Whether it has used more than what new ones have before others, or less; with calls, and with tasks that wait."""
-    bench = Bench()
     calls, waits = ({name: Flow(bench.queue.share(key)) for name in "hl"} for key in ("calls", "waits"))
     for name, costs in (("h", [SLICE_S / 10] * 300), ("l", light)):
         for cost in costs:
@@ -123,8 +125,7 @@ async def test_of_the_flows_of_a_client_one_that_has_used_less_goes_first(light:
     assert bench.names() == "lhxlh"
 
 
-async def test_many_flows_have_one_share() -> None:
-    bench = Bench()
+async def test_many_flows_have_one_share(bench: Bench) -> None:
     strangers = bench.queue.share("strangers")
     assert bench.queue.share("strangers") is strangers is not bench.queue.share(None) is not bench.queue.share(None)
 
@@ -143,9 +144,8 @@ async def test_many_flows_have_one_share() -> None:
     assert 70 <= half.count("s") <= 130
 
 
-async def test_new_connections_do_not_go_before_another_client() -> None:
+async def test_new_connections_do_not_go_before_another_client(bench: Bench) -> None:
     """Each has the head start of a new flow, among those of its own client alone."""
-    bench = Bench()
     light = Flow(bench.queue.share("polite"))
     storm = bench.queue.share("storm")
     waits: list[int] = []
@@ -168,8 +168,7 @@ async def test_new_connections_do_not_go_before_another_client() -> None:
     assert max(waits) <= 3
 
 
-async def test_calls_share_a_pass_until_its_slice_is_used() -> None:
-    bench = Bench()
+async def test_calls_share_a_pass_until_its_slice_is_used(bench: Bench) -> None:
     flows = [Flow(bench.queue.share(None)) for _ in range(40)]
     for number, flow in enumerate(flows):
         flow.call(partial(bench.piece, str(number), SLICE_S / 10))
@@ -182,9 +181,8 @@ async def test_calls_share_a_pass_until_its_slice_is_used() -> None:
     assert all(passes.count(at) in (10, 11) for at in set(passes) - {max(passes)})
 
 
-async def test_tasks_share_a_pass_once_their_slices_are_known() -> None:
+async def test_tasks_share_a_pass_once_their_slices_are_known(bench: Bench) -> None:
     """A pass has other work, too: a line of which each pass served one task grew while the loop was not full."""
-    bench = Bench()
     flows = [Flow(bench.queue.share(None)) for _ in range(40)]
     works = [partial(bench.work, str(number), 20, SLICE_S / 10, flow) for number, flow in enumerate(flows)]
     await asyncio.gather(bench.run(), *(work() for work in works), count_passes(bench, 200))
@@ -194,9 +192,8 @@ async def test_tasks_share_a_pass_once_their_slices_are_known() -> None:
     assert max(passes) < 150  # 40 first slices alone, then 10 a pass
 
 
-async def test_the_first_work_of_a_client_goes_before_that_of_older_ones() -> None:
+async def test_the_first_work_of_a_client_goes_before_that_of_older_ones(bench: Bench) -> None:
     """Also where another share uses more of the loop than any of them, so that all have the same head start."""
-    bench = Bench()
     strangers = bench.queue.share("strangers")
     flows = [Flow(bench.queue.share(None)) for _ in range(64)]
     for _ in range(100):
@@ -216,8 +213,7 @@ async def test_the_first_work_of_a_client_goes_before_that_of_older_ones() -> No
     assert bench.names().count("n") == 4
 
 
-async def test_a_flow_that_stands_in_line_keeps_one_place_and_its_last_call() -> None:
-    bench = Bench()
+async def test_a_flow_that_stands_in_line_keeps_one_place_and_its_last_call(bench: Bench) -> None:
     flow = Flow(bench.queue.share(None))
     flow.call(partial(bench.piece, "a", 0.0))
     flow.call(partial(bench.piece, "b", 0.0))
@@ -245,9 +241,8 @@ async def test_a_newcomer_goes_before_those_that_have_used_the_loop() -> None:
         assert bench.names().index("n") < 2, name
 
 
-async def test_a_step_of_many_frames_lets_others_pass_in_between() -> None:
+async def test_a_step_of_many_frames_lets_others_pass_in_between(bench: Bench) -> None:
     """A task's light work waits for a slice of the writers' frames, not for all of them."""
-    bench = Bench()
     writers = bench.queue.share("many")
     for _ in range(256):
         Flow(writers).call(partial(bench.piece, "w", SLICE_S / 20))
@@ -256,8 +251,7 @@ async def test_a_step_of_many_frames_lets_others_pass_in_between() -> None:
     assert bench.names().count("w") <= 3 * 20
 
 
-async def test_an_abandoned_place_in_line_is_skipped() -> None:
-    bench = Bench()
+async def test_an_abandoned_place_in_line_is_skipped(bench: Bench) -> None:
     gone = asyncio.create_task(bench.work("gone", 1_000, SLICE_S))
     await passes(10)
     await ended(gone)

@@ -1,5 +1,3 @@
-"""Keys, tokens, origins and session counts."""
-
 from __future__ import annotations
 
 import ast

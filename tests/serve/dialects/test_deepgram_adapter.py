@@ -81,6 +81,11 @@ def talk(make: type[Adapter], **query: str) -> Talk:
     return new
 
 
+@pytest.fixture(params=ADAPTERS)
+def peer(request: pytest.FixtureRequest) -> Talk:
+    return talk(request.param)
+
+
 def session(speed: float = 1.0) -> Updated:
     return Updated(SessionConfig(speed=speed))
 
@@ -175,10 +180,8 @@ def test_the_greeting_has_the_models_name() -> None:
 # ---------------------------------------------------------------- turns
 
 
-@pytest.mark.parametrize("make", ADAPTERS)
-def test_a_turn_is_one_context_and_the_next_turn_waits_for_it(make: type[Adapter]) -> None:
+def test_a_turn_is_one_context_and_the_next_turn_waits_for_it(peer: Talk) -> None:
     """Fails without `if first.flushes` in `UtteranceQueue.follow`: the second text is never spoken."""
-    peer = talk(make)
     peer.say("Speak", text="One ")
     peer.say("Speak", text="")
     peer.turn("two.", "Three.")
@@ -195,9 +198,7 @@ def test_a_turn_is_one_context_and_the_next_turn_waits_for_it(make: type[Adapter
     assert peer.commands() == [Append("3", " Six.")]
 
 
-@pytest.mark.parametrize("make", ADAPTERS)
-def test_a_starved_turn_goes_on_in_a_new_context(make: type[Adapter]) -> None:
-    peer = talk(make)
+def test_a_starved_turn_goes_on_in_a_new_context(peer: Talk) -> None:
     peer.say("Speak", text="One ")
     peer.hear(started("1"))
     peer.hear(error("starved", "1"))
@@ -210,9 +211,7 @@ def test_a_starved_turn_goes_on_in_a_new_context(make: type[Adapter]) -> None:
     assert peer.adapter.closing is None
 
 
-@pytest.mark.parametrize("make", ADAPTERS)
-def test_a_flush_after_a_starved_turn_is_answered_at_once(make: type[Adapter]) -> None:
-    peer = talk(make)
+def test_a_flush_after_a_starved_turn_is_answered_at_once(peer: Talk) -> None:
     peer.say("Speak", text="One ")
     peer.hear(started("1"))
     peer.hear(error("starved", "1"))
@@ -222,10 +221,8 @@ def test_a_flush_after_a_starved_turn_is_answered_at_once(make: type[Adapter]) -
     assert "Flushed" in peer.types()
 
 
-@pytest.mark.parametrize("make", ADAPTERS)
-def test_waiting_text_is_bounded(make: type[Adapter]) -> None:
+def test_waiting_text_is_bounded(peer: Talk) -> None:
     """Fails if `UtteranceQueue.write` counts no cost."""
-    peer = talk(make)
     peer.turn("One.")
     for _ in range(MAX_WAITING // (MESSAGE_COST + 1)):
         peer.say("Speak", text="a")
@@ -236,9 +233,7 @@ def test_waiting_text_is_bounded(make: type[Adapter]) -> None:
     peer.say("Speak", text="There is room again.")
 
 
-@pytest.mark.parametrize("make", ADAPTERS)
-def test_spoken_text_makes_room_for_waiting_text(make: type[Adapter]) -> None:
-    peer = talk(make)
+def test_spoken_text_makes_room_for_waiting_text(peer: Talk) -> None:
     peer.say("Speak", text="One.")
     for turn in range(1, 6):
         peer.say("Flush")
@@ -335,9 +330,7 @@ def test_flux_reports_a_turn_without_speech() -> None:
     assert peer.types() == ["Warning", "Flushed", "SpeechMetadata"]
 
 
-@pytest.mark.parametrize("make", ADAPTERS)
-def test_speech_that_is_cut_short_is_a_warning_before_its_end(make: type[Adapter]) -> None:
-    peer = talk(make)
+def test_speech_that_is_cut_short_is_a_warning_before_its_end(peer: Talk) -> None:
     peer.turn("One.")
     peer.hear(started("1"))
     peer.told.clear()

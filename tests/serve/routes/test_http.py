@@ -1,5 +1,3 @@
-"""The HTTP routes over real sockets."""
-
 from __future__ import annotations
 
 import asyncio

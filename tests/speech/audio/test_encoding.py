@@ -1,5 +1,3 @@
-"""The common interface of all encodings."""
-
 from __future__ import annotations
 
 from pathlib import Path

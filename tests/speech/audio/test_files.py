@@ -1,5 +1,3 @@
-"""Audio files that are encoded while they are sent."""
-
 from __future__ import annotations
 
 import io
