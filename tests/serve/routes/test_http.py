@@ -489,13 +489,6 @@ async def test_oversized_headers_are_refused(http: httpx.AsyncClient, node: Runn
 # ---------------------------------------------------------------- the other routes
 
 
-async def test_models(http: httpx.AsyncClient, node: RunningNode) -> None:
-    listed = (await http.get("/v1/models")).json()
-    german = (await http.get("/v1/models/tts-1-hd-de")).json()
-    assert [model["id"] for model in listed["data"]] == ["tone", "gpt-4o-mini-tts", "tts-1", "tts-1-hd"]
-    assert german == {"id": "tts-1-hd-de", "object": "model", "created": 0, "owned_by": "agent_tts"}
-
-
 async def test_voices_are_listed_with_their_other_names(http: httpx.AsyncClient, node: RunningNode) -> None:
     listed = (await http.get("/v1/audio/voices")).json()
     assert listed["default"] == "tone-440"
