@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise, product
+from itertools import product
 
 import pytest
 from hypothesis import given
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from agent_tts.directives import Say
 from agent_tts.text.entries import Entry, Lexicon
 from agent_tts.text.lexicon import MAX_HELD, LexiconReader
-from tests.examples import examples
+from tests.examples import CUTS, examples, split
 from tests.work import more_than_linear, work
 
 _FLUSH = None
@@ -52,12 +52,11 @@ def said(text: str, *mappings: dict[str, str]) -> str:
 
 
 @examples(300)
-@given(text=_TEXTS, cuts=st.lists(st.integers(0, 1_000), max_size=8))
+@given(text=_TEXTS, cuts=CUTS)
 def test_the_split_does_not_matter(text: str, cuts: list[int]) -> None:
     """Any pieces, single characters, or the whole text."""
-    places = sorted({0, len(text), *(cut % (len(text) + 1) for cut in cuts)})
     whole = read([text])
-    assert read([text[start:end] for start, end in pairwise(places)]) == whole
+    assert read([*split(text, cuts)]) == whole
     assert read(list(text)) == whole
 
 
@@ -65,8 +64,8 @@ def test_the_split_does_not_matter(text: str, cuts: list[int]) -> None:
 @given(parts=st.lists(_TEXTS, max_size=4))
 def test_flushes_are_part_of_the_text(parts: list[str]) -> None:
     whole: list[str | None] = [piece for part in parts for piece in (part, _FLUSH)]
-    split: list[str | None] = [piece for part in parts for piece in (*part, _FLUSH)]
-    assert read(split) == read(whole)
+    pieces: list[str | None] = [piece for part in parts for piece in (*part, _FLUSH)]
+    assert read(pieces) == read(whole)
 
 
 @examples(300)

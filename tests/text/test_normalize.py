@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +10,7 @@ from agent_tts.text.chars import is_unspeakable
 from agent_tts.text.feed import Reader, Reading
 from agent_tts.text.normalize import MAX_WORD, MAX_WORDS, TABLES, table_of
 from agent_tts.text.spoken.table import cardinal, has_numbers, ordinal
-from tests.examples import examples
+from tests.examples import CUTS, examples, split
 from tests.work import more_than_linear
 
 _FLUSH = None
@@ -56,12 +54,11 @@ def text(written: str, language: str = "en") -> str:
 
 
 @examples(300)
-@given(written=_TEXTS, cuts=st.lists(st.integers(0, 1_000), max_size=8), language=_LANGUAGES)
+@given(written=_TEXTS, cuts=CUTS, language=_LANGUAGES)
 def test_the_split_does_not_matter(written: str, cuts: list[int], language: str) -> None:
     """Any pieces, single characters, or the whole text."""
-    places = sorted({0, len(written), *(cut % (len(written) + 1) for cut in cuts)})
     whole = said([written], language)
-    assert said([written[start:end] for start, end in pairwise(places)], language) == whole
+    assert said([*split(written, cuts)], language) == whole
     assert said(list(written), language) == whole
 
 
