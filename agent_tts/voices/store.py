@@ -197,8 +197,9 @@ def _write(fs: Any, root: str, file: str, data: bytes, *, new: bool) -> None:
         return
     # A disk shows a file while it is written: this one gets its name when it is whole.
     for left in fs.glob(f"{root}/{_TEMPORARY}*"):  # by a node that died; others write now
-        if age_s(os.stat(left).st_mtime_ns) > LEFT_S:
-            fs.rm_file(left)
+        with suppress(FileNotFoundError):
+            if age_s(os.stat(left).st_mtime_ns) > LEFT_S:
+                os.unlink(left)
     temporary = f"{root}/{_TEMPORARY}{secrets.token_hex(8)}"
     try:
         fs.pipe_file(temporary, data)
