@@ -32,7 +32,7 @@ def try_(text: str, flags: TryFlags, settings: dict[str, Any]) -> None:
     wanted = load_settings(None if flags.config is None else find_config(flags.config), settings)
     lexicons = {
         "--lexicon": None if flags.lexicon is None else read_lexicon(flags.lexicon),
-        f"the voice {flags.voice}": VoiceLibrary.of(wanted.voices).get(flags.voice).lexicon if flags.voice else None,
+        f"the voice {flags.voice}": VoiceLibrary.of(wanted.voices).lexicon(flags.voice) if flags.voice else None,
         "the settings": node_lexicon(wanted),
     }
     given = {name: lexicon for name, lexicon in lexicons.items() if lexicon is not None}

@@ -167,7 +167,7 @@ def adapter(name: str, folder: Path | None, *, clear: bool) -> None:
 def _lexicon_of(name: str, url: str | None, key: str | None) -> object:
     if url:
         return json.loads(request("GET", url, key, f"{_place(name)}/lexicon"))
-    found = _of_store(load_settings()).get(name).lexicon
+    found = _of_store(load_settings()).lexicon(name)
     return {} if found is None else found.mapping()
 
 
