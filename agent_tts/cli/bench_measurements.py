@@ -50,11 +50,10 @@ def serve(options: cli.ServeOptions) -> None:
 def trace(options: cli.TraceOptions) -> None:
     try:
         from agent_tts.bench import trace as stages
-        from agent_tts.bench.collector import collector
     except ImportError as error:
         raise SettingsError("bench trace needs OpenTelemetry: pip install 'agent-tts[otel]'") from error
     wanted, settings = _requests(options, traced=True)
-    with collector() as spans:
+    with stages.collector() as spans:
         settings |= {"telemetry__endpoint": spans.url, "telemetry__stages": True}
         info, found = bench_runs.measured(options.node, wanted, settings, request_figures, options.processes)
     points = spans.events("context")
