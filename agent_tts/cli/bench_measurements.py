@@ -142,7 +142,7 @@ def fronts(options: cli.FrontsOptions) -> None:
         f"{info['engine']}: {slots} busy slots a front", [*columns, bench_runs.ERRORS], shown, "{fronts} fronts"
     )
     series = {
-        "bench_runs.measured": found,
+        "measured": found,
         "in proportion to the first": [found[0] * size / sizes[0] for size in sizes],
     }
     title, labels = f"{info['engine']} engine", ("front processes", "frames a second")
