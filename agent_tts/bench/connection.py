@@ -125,7 +125,7 @@ class RawConnection(asyncio.Protocol):
                     if listener is not None:
                         listener.heard(now, memoryview(event.data)[HEADER.size :])
                 elif event.opcode is Opcode.TEXT:
-                    self._take(now, json.loads(event.data))
+                    self._take(now, json.loads(bytes(event.data)))
             elif isinstance(event, Response) and self._protocol.handshake_exc is not None:
                 self.greeted.set_exception(ConnectionLost(f"the node answers with HTTP {event.status_code}"))
         self._flush()  # pongs

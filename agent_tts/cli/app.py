@@ -72,7 +72,7 @@ def agent(
     """
 
 
-@command_of(app)
+@command_of(app, run="agent_tts.cli.say:say")
 def say(
     context: typer.Context,
     text: Annotated[str, typer.Argument(help="The text; - speaks stdin as it arrives.")],
@@ -82,7 +82,7 @@ def say(
     ] = None,
     play: Annotated[bool, typer.Option("--play", help="Play it, even with -o; the default without -o.")] = False,
     speech: Any = SPEECH,
-    lexicon_: shared.LexiconFile = None,
+    lexicon: shared.LexiconFile = None,
     url: Url = None,
     key: Key = None,
     engine: shared.Engine = None,
@@ -98,13 +98,6 @@ def say(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress on stderr.")] = False,
 ) -> None:
     """Speak a text, on a running node (--url) or an engine of this machine."""
-    from agent_tts.cli.say import say as speak
-    from agent_tts.config.lexicon import read_lexicon
-
-    lexicon = None if lexicon_ is None else read_lexicon(lexicon_)
-    options = shared.speech_options(speech, model if url else None, lexicon)
-    flags = shared.settings_of(context) | {"qwen3.models": [model] if model and not url else None}
-    speak(text, options, output=output, play=play, url=url, key=key, flags=flags, quiet=quiet)
 
 
 @command_of(app, run="agent_tts.cli.detect:run")
