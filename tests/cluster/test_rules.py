@@ -12,8 +12,7 @@ from agent_tts.cluster.machine import KEEP_S, UNATTENDED_S, Known, Unattended
 from agent_tts.cluster.scaling import Figures, Load, decide, nodes_wanted
 from agent_tts.engine_info import EngineInfo
 from agent_tts.messages import EnginePong
-from agent_tts.serve.telemetry.engine_metrics import EngineMetrics
-from agent_tts.serve.telemetry.metrics import Metrics
+from agent_tts.serve.telemetry.metrics import EngineMetrics, Metrics
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,7 @@ from agent_tts.errors import AtCapacity, Unauthorized
 from agent_tts.ipc.front_messages import Claim, Token
 from agent_tts.serve.access import fleet
 from agent_tts.serve.access.fleet import fleet_of
-from agent_tts.serve.access.fleet_counts import FULL, OK, USED, Batch, Counts
-from agent_tts.serve.access.fleet_redis import RedisCounts
+from agent_tts.serve.access.fleet_counts import FULL, OK, USED, Batch, Counts, RedisCounts
 from agent_tts.serve.access.fleet_socket import CountsServer
 from agent_tts.serve.access.keys import Keys
 from agent_tts.serve.access.ledger import Ledger

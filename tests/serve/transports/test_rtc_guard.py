@@ -323,7 +323,8 @@ async def test_a_microphone_has_a_rate() -> None:
         handled.append(packet.payload)
 
     metrics = Metrics()
-    take = PeerGuard(RTCPeerConnection(), metrics, flow(), 65_536)._microphone(handle)
+    guard = PeerGuard(RTCPeerConnection(), metrics, flow(), 65_536)
+    take = guard._checked(guard._microphone(), "audio", handle)
 
     async def taken(payload: bytes, count: int) -> int:
         handled.clear()
