@@ -33,7 +33,7 @@ from agent_tts.model.device import Device, queues
 from agent_tts.model.entries import CheckpointError
 from agent_tts.model.frame import FrameModel
 from agent_tts.model.kernels.architectures import of_nvidia
-from agent_tts.model.prompt import PromptVoice, Reference, SpeakerPlace, takes_instructions
+from agent_tts.model.prompt import VECTOR, PromptVoice, Reference, takes_instructions
 from agent_tts.model.quantised import EightBits, check, saved_bytes
 from agent_tts.model.sampling import SamplingParams
 from agent_tts.model.speech import SpeechModel, can_fuse, prepare_kernels, put_kernels, why_not_e4m3, why_not_fused
@@ -285,7 +285,7 @@ class Qwen3Model:
         placed = torch.from_numpy(vector).to(self.dtype)
         if not placed.isfinite().all():  # in the cache it would reach the next request of the row
             raise ValueError("a speaker vector with values that are not finite, or too large")
-        voice = PromptVoice(SpeakerPlace.VECTOR, reference)
+        voice = PromptVoice(VECTOR, reference)
         identity = hashlib.sha256(vector.tobytes()).digest()
         return LoadedVoice(voice, placed.to(self.device), identity, self._after(reference) if reference else None)
 
