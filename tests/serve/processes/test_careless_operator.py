@@ -158,6 +158,20 @@ def starting(log: Path, *flags: str) -> Iterator[subprocess.Popen[bytes]]:
             process.wait()
 
 
+@pytest.mark.usefixtures("fronts")
+async def test_signals_of_a_service_manager_to_all_processes_reload_and_kill_none(tmp_path: Path) -> None:
+    """Such as `systemctl kill --signal=HUP`."""
+    with running_process(tmp_path) as node:
+        before = node.pids()
+        for pid in before.values():
+            os.kill(pid, signal.SIGHUP)
+        await until(lambda: "the settings are read again" in node.log, SOON_S)
+        async with wire(node.ws_url) as peer:
+            await peer.say("t", TEXT, lead_ms=None)
+            assert (await peer.until("context.done", "t"))["reason"] == "end"
+        assert node.pids() == before
+
+
 def is_past_python(pid: int) -> bool:
     """Whether it holds SIGHUP back: before, it is Python's start."""
     blocked = Path(f"/proc/{pid}/status").read_text().partition("SigBlk:\t")[2].split()[0]
