@@ -187,7 +187,8 @@ class Session:
             case Append(id=context_id, content=str(text)):
                 self._append(context_id, text)
             case adapter.Played(id=context_id, played_ms=played_ms):
-                self._ack(context_id, played_ms)
+                if context_id not in self._done:  # otherwise the listener may still be playing it
+                    self._utterance(context_id).ack(played_ms)
             case Open(id=context_id, options=overrides):
                 self._release_id(context_id)
                 if context_id in self._contexts:
@@ -196,7 +197,8 @@ class Session:
             case Flush(id=context_id, flush_id=flush_id):
                 self._flush(context_id, flush_id or "")
             case End(id=context_id):
-                self._end(context_id)
+                if not self._release_id(context_id):
+                    self._utterance(context_id).end()
             case Cancel(id="*", played_ms=played_ms):
                 self._dead.clear()
                 self._cancel_all(played_ms)
@@ -285,14 +287,6 @@ class Session:
             raise UnknownContext("this context was cancelled: no more text")
         if utterance.ended:
             raise BadMessage("this context was ended: no more text")
-
-    def _ack(self, context_id: str, played_ms: float) -> None:
-        if context_id not in self._done:  # the listener may still be playing it
-            self._utterance(context_id).ack(played_ms)
-
-    def _end(self, context_id: str) -> None:
-        if not self._release_id(context_id):
-            self._utterance(context_id).end()
 
     def _cancel_all(self, played_ms: float | None) -> None:
         for utterance in list(self._contexts.values()):

@@ -203,31 +203,20 @@ class Metrics:
         listener: Listener | None = None,
         about: Mapping[str, str | int] | None = None,
     ) -> Utterance:
-        """Open an utterance, and count what it takes and gives; for `about` see `context`.
+        """Open an utterance, and count what it takes and gives; `about` are ids of ours, attributes of its span.
 
         Raises `RateLimited` if the owner's key has no characters left, and the errors of `SpeechService.open`.
         """
         self.usage.check(owner)
         utterance = service.open(options, owner, listener)
         clock = time.monotonic if listener is None else listener.clock
-        utterance.meter = self.context(transport, clock, about, owner)
-        return utterance
-
-    def context(
-        self,
-        transport: str,
-        clock: Callable[[], float] = time.monotonic,
-        about: Mapping[str, str | int] | None = None,
-        owner: int = 0,
-    ) -> ContextMeter:
-        """The meter of a context that is opened now, for an owner; `about` are ids of ours, attributes of its span."""
-        self.active.labels(transport).inc()
         span = None if self._spans is None else self._spans.context(transport, about or {})
-        return ContextMeter(self, transport, clock, span, owner)
+        utterance.meter = ContextMeter(self, transport, clock, span, owner)
+        return utterance
 
 
 class ContextMeter(Meter):
-    """Measures one context."""
+    """Measures one context, which is opened now."""
 
     def __init__(
         self,
@@ -243,6 +232,7 @@ class ContextMeter(Meter):
         self._owner = owner
         self._clock = clock
         self._span = span  # None where telemetry is off
+        metrics.active.labels(transport).inc()
         # When the first text came, and the seconds from then to the first audio; None before.
         self._text_at: float | None = None
         self._ttfa_s: float | None = None
@@ -257,13 +247,11 @@ class ContextMeter(Meter):
         self._metrics.usage.spend(self._owner, characters)
         if self._text_at is None:
             self._text_at = self._clock()
-            if self._span is not None:
-                self._span.mark("text")
+            self._mark("text")
 
     def submitted(self, read_at: float) -> None:
-        if self._span is not None:
-            self._span.mark("received", read_at)
-            self._span.mark("submitted")
+        self._mark("received", read_at)
+        self._mark("submitted")
 
     def stages(self, stages: Stages) -> None:
         if self._span is not None:
@@ -279,8 +267,7 @@ class ContextMeter(Meter):
             self.started_at = self._heard_until = now
             self._ttfa_s = now - (now if self._text_at is None else self._text_at)
             self._metrics.ttfa.labels(self._transport).observe(self._ttfa_s)
-            if self._span is not None:
-                self._span.mark("first_audio")
+            self._mark("first_audio")
         elif now > self._heard_until:
             self._metrics.underrun.inc(now - self._heard_until)
             self._heard_until = now
@@ -294,8 +281,7 @@ class ContextMeter(Meter):
     def cancelled(self) -> None:
         if self._cancelled_at is None:
             self._cancelled_at = self._clock()
-            if self._span is not None:
-                self._span.mark("cancelled")
+            self._mark("cancelled")
 
     def played_ms(self) -> float:
         if self.started_at is None:
@@ -307,6 +293,10 @@ class ContextMeter(Meter):
         if self._span is not None:
             self._span.end(done)
         return done
+
+    def _mark(self, what: str, at: float | None = None) -> None:
+        if self._span is not None:
+            self._span.mark(what, at)
 
     def _count(self, event: Finished[str]) -> Finished[str]:
         metrics = self._metrics
