@@ -242,11 +242,10 @@ class Guard:
         setting = f"{most} characters a minute (auth.keys.{self.name(owner)}.characters_per_minute)"
         if characters > (1 + MAX_DEBT) * most:
             raise RateLimited(f"this key has {setting}: send at most {(1 + MAX_DEBT) * most} at once")
-        now, ahead = self._clock(), 0 if begins else MAX_DEBT
-        short = (min(characters, most) if begins else characters - MAX_DEBT * most) - self._bucket(key_id, most).left(
-            now
-        )
-        wait_s = max(60 * short / most, self.ledger.free_at(key_id) - now - 60 * ahead)
+        bucket, free_at, ahead = self._bucket(key_id, most), self.ledger.free_at(key_id), 0 if begins else MAX_DEBT
+        now = self._clock()
+        needed = min(characters, most) if begins else characters - MAX_DEBT * most
+        wait_s = max(60 * (needed - bucket.left(now)) / most, free_at - now - 60 * ahead)
         if wait_s > 0:
             why = f"this key has used its {setting}: try again in {math.ceil(wait_s)} s"
             raise RateLimited(why, retry_after_ms=math.ceil(wait_s * 1_000))
@@ -255,7 +254,8 @@ class Guard:
         """Count text that is to be spoken for an owner, where its key has a limit."""
         key_id = self._key_of.get(owner)
         if key_id is not None and (most := self._keys.quota(key_id).characters_per_minute) is not None:
-            spend(self._bucket(key_id, most), self._clock(), characters, most)
+            bucket = self._bucket(key_id, most)
+            spend(bucket, self._clock(), characters, most)
             self.ledger.spend(key_id, characters)
 
     def _bucket(self, key_id: str, most: int) -> TokenBucket:

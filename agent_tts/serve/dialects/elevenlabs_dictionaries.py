@@ -219,9 +219,8 @@ async def add_from_rules(request: Request, client: Authorized) -> Added:
 @routes.post("/add-from-file", openapi_extra={"requestBody": _FORM})
 async def add_from_file(request: Request, client: Authorized) -> Added:
     """Add a dictionary from a file in W3C's Pronunciation Lexicon Specification."""
-    name, rules, description = await read_as(
-        request, partial(_read_form, request.headers.get("content-type", "")), MAX_BYTES
-    )
+    read = partial(_read_form, request.headers.get("content-type", ""))
+    name, rules, description = await read_as(request, read, MAX_BYTES, at_once=0)
     node = node_of(request)
     return Added.of(await node.storing(node.dictionaries.add, name, rules, description))
 

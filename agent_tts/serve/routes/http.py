@@ -254,13 +254,15 @@ async def read_body(request: Request, file_bytes: int = 0) -> bytes:
     return bytes(body)
 
 
-async def read_as(request: Request, parse: Callable[[bytes], T], file_bytes: int = 0) -> T:
-    """The body of a request as `parse` makes it: a long one in a thread, because that takes longer than a frame may.
+async def read_as(
+    request: Request, parse: Callable[[bytes], T], file_bytes: int = 0, at_once: int = PARSED_AT_ONCE
+) -> T:
+    """The body of a request as `parse` makes it, in a thread if it has more than `at_once` bytes.
 
-    All routes read their bodies here. For the arguments and errors see `read_body`; cancelling it is safe.
+    All routes read their bodies here. For the other arguments and errors see `read_body`; cancelling it is safe.
     """
     body = await read_body(request, file_bytes)
-    return parse(body) if len(body) <= PARSED_AT_ONCE else await node_of(request).computing(parse, body)
+    return parse(body) if len(body) <= at_once else await node_of(request).computing(parse, body)
 
 
 async def read_request(request: Request, model: type[Model], spoken: str = "text", *, depth: int = 3) -> Model:

@@ -286,7 +286,7 @@ async def put_lexicon(name: str, request: Request, client: Authorized) -> dict[s
     """Set how words are said in an added voice, in JSON or W3C PLS; an empty mapping removes it. Answers as GET."""
     _stored(node_of(request), name)
     try:
-        lexicon = await read_as(request, _lexicon, LEXICON_BYTES)
+        lexicon = await read_as(request, _lexicon, LEXICON_BYTES, at_once=0)
     except (BadMessage, ValueError) as error:
         raise InvalidRequest(f"lexicon: {error}", "lexicon") from None
     with _library(node_of(request), name, "have a lexicon") as library:
