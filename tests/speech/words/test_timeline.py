@@ -9,7 +9,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from agent_tts.directives import Pause, Say
+from agent_tts.directives import Directive, Pause, Say
 from agent_tts.messages import Word
 from agent_tts.speech.words import timeline as timeline_module
 from agent_tts.speech.words.fitting import Fit
@@ -163,7 +163,7 @@ def test_an_unfinished_token_is_sent_when_it_is_complete() -> None:
 TEXT = "One two three, four five. Six seven eight nine."
 
 
-def hear(timeline: WordTimeline, pcm: bytes) -> None:
+def hear(timeline: WordTimeline | LateTimeline, pcm: bytes) -> None:
     timeline.hear(len(pcm) // 2, peaks(pcm))
 
 
@@ -452,10 +452,15 @@ SOUND, SILENCE = audio((80, 9_000)), audio((240, 0))
 @given(st.data())
 def test_a_late_timeline_splits_as_one_that_reads_at_once(data: st.DataObject) -> None:
     """Whatever comes, in whatever order, and however often it is asked."""
-    late, prompt = LateTimeline(pace=1.5), WordTimeline(aligned=False, tells=False, pace=1.5)
+    prompt, other = (WordTimeline(aligned=False, tells=False, pace=1.5) for _ in range(2))
+    late = LateTimeline(other)
     audio_ms = 0
     for _ in range(data.draw(st.integers(0, 20))):
-        match data.draw(st.sampled_from(["append", "hear", "hear", "flush", "flushed", "split"])):
+        match data.draw(st.sampled_from(["append", "direct", "hear", "hear", "flush", "flushed", "split"])):
+            case "direct":
+                directives: list[Directive] = [Say("nginx", "engine x"), Say("GIF", ipa="dʒɪf"), Pause(500)]
+                directive = data.draw(st.sampled_from(directives))
+                assert late.direct(directive) == prompt.direct(directive) == []
             case "append":
                 text = data.draw(st.sampled_from(["Hel", "lo there. ", "One, two, three. " * 9, "\n", "x" * 300]))
                 assert late.append(text) == prompt.append(text) == []
@@ -485,7 +490,7 @@ def test_a_late_timeline_computes_nothing_before_it_is_asked(monkeypatch: pytest
     with monkeypatch.context() as patch:
         patch.setattr(Fit, "add", None)
         patch.setattr(Fit, "hear", None)
-        late = LateTimeline()
+        late = LateTimeline(WordTimeline(aligned=False, tells=False))
         late.append("One two three, four five.")
         for _ in range(60):
             hear(late, SOUND)
