@@ -227,7 +227,7 @@ class SpeechResponse(Response):
         encoder = Flow(self._node.fair_queue.share(self._client.key_id))
         rest = deque(self._text[at : at + SLICE_CHARS] for at in range(0, len(self._text), SLICE_CHARS))
         while True:
-            while rest:
+            while rest and not utterance.stopped:
                 async with encoder:
                     utterance.write(rest.popleft())
                     if not rest:
