@@ -102,7 +102,7 @@ def is_clean(figures: dict[str, Any]) -> bool:
     return not (figures["gaps"] or figures["silent"] or figures["errors"] or figures["client_limit"])
 
 
-def rtc_figures(scenario: Scenario, result: ScenarioResult) -> dict[str, Any]:
+def rtc_figures(result: ScenarioResult) -> dict[str, Any]:
     """`bench rtc`."""
     samples = result.samples
     late_ms = [ms for sample in samples for ms in sample.late_ms]

@@ -13,31 +13,16 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from agent_tts.cli.bench_options import (
-    Frames,
-    Json,
-    LoadSeconds,
-    ModelOptions,
-    NodeOptions,
-    Outputs,
-    OwnNodeOptions,
-    PacedVoiceOptions,
-    ProcessOptions,
-    RunSeconds,
-    TextOptions,
-    Voice,
-    VoiceOptions,
-    Warmup,
-    WordsEveryMs,
-)
+from agent_tts.cli import bench_options as shared
+from agent_tts.cli.bench_options import ModelOptions, NodeOptions, OwnNodeOptions, PacedVoiceOptions, ProcessOptions
 from agent_tts.cli.options import command_of
 
 T = TypeVar("T")
 
 ESPEAK, TONE = NodeOptions(engine="espeak"), NodeOptions(engine="tone")
-OWN, OWN_TONE, MODEL, FILES = OwnNodeOptions(), OwnNodeOptions(engine="tone"), ModelOptions(), Outputs()
-VOICE, PACED, PROCESSES = VoiceOptions(), PacedVoiceOptions(), ProcessOptions()
-TEXT, SLOW = TextOptions(), TextOptions(words_every_ms=40)
+OWN, OWN_TONE, MODEL, FILES = OwnNodeOptions(), OwnNodeOptions(engine="tone"), ModelOptions(), shared.Outputs()
+VOICE, PACED, PROCESSES = shared.VoiceOptions(), PacedVoiceOptions(), ProcessOptions()
+TEXT, SLOW = shared.TextOptions(), shared.TextOptions(words_every_ms=40)
 
 bench = typer.Typer(
     help="Measure a node from outside: a running one (--url), or one that is started on a free port.",
@@ -81,12 +66,12 @@ class ServeOptions:
             help="Instead: this many slots, all busy: unpaced, whole texts, an eighth more requests than slots.",
         ),
     ] = None
-    duration: LoadSeconds = 60
-    warmup: Warmup = 10
-    text: TextOptions = TEXT
+    duration: shared.LoadSeconds = 60
+    warmup: shared.Warmup = 10
+    text: shared.TextOptions = TEXT
     voice: PacedVoiceOptions = PACED
     processes: ProcessOptions = PROCESSES
-    outputs: Outputs = FILES
+    outputs: shared.Outputs = FILES
 
 
 @_run_by("agent_tts.cli.bench_measurements:trace")
@@ -101,12 +86,12 @@ class TraceOptions:
 
     node: OwnNodeOptions = OWN
     rate: Annotated[str, typer.Option(help="Requests per second at random times, one run for each: 1,20.")] = "2"
-    duration: LoadSeconds = 20
-    warmup: Warmup = 4
-    text: TextOptions = TEXT
+    duration: shared.LoadSeconds = 20
+    warmup: shared.Warmup = 4
+    text: shared.TextOptions = TEXT
     voice: PacedVoiceOptions = PACED
     processes: ProcessOptions = PROCESSES
-    json: Json = None
+    json: shared.Json = None
 
 
 @_run_by("agent_tts.cli.bench_measurements:streams")
@@ -119,12 +104,12 @@ class StreamsOptions:
 
     node: NodeOptions = TONE
     streams: Annotated[str, typer.Option(help="Callers at once, one run for each number.")] = "64,128,256,500"
-    seconds: RunSeconds = 30
+    seconds: shared.RunSeconds = 30
     ramp: Annotated[float, typer.Option(min=0, max=86_400, help="Seconds in which the callers begin.")] = 4
-    text: TextOptions = SLOW
+    text: shared.TextOptions = SLOW
     voice: PacedVoiceOptions = PACED
     processes: ProcessOptions = PROCESSES
-    outputs: Outputs = FILES
+    outputs: shared.Outputs = FILES
 
 
 @_run_by("agent_tts.cli.bench_measurements:rtc")
@@ -134,11 +119,11 @@ class RtcOptions:
 
     node: NodeOptions = TONE
     peers: Annotated[str, typer.Option(help="Peers at once, one run for each number.")] = "1,16,32,48"
-    seconds: RunSeconds = 20
-    words_every_ms: WordsEveryMs = 40
-    voice: VoiceOptions = VOICE
+    seconds: shared.RunSeconds = 20
+    words_every_ms: shared.WordsEveryMs = 40
+    voice: shared.VoiceOptions = VOICE
     processes: ProcessOptions = PROCESSES
-    outputs: Outputs = FILES
+    outputs: shared.Outputs = FILES
 
 
 @_run_by("agent_tts.cli.bench_measurements:fronts")
@@ -154,11 +139,11 @@ class FrontsOptions:
     fronts: Annotated[str, typer.Option(help="Front processes, one run on a new node for each number.")] = "1,2,4,8"
     slots: Annotated[int, typer.Option(min=1, max=10_000, help="Busy slots for each front.")] = 64
     duration: Annotated[float, typer.Option(min=1, max=86_400, help="Seconds measured, for each run.")] = 15
-    warmup: Warmup = 4
-    frames: Frames = 60
+    warmup: shared.Warmup = 4
+    frames: shared.Frames = 60
     voice: PacedVoiceOptions = PACED
     processes: ProcessOptions = PROCESSES
-    outputs: Outputs = FILES
+    outputs: shared.Outputs = FILES
 
 
 @_run_by("agent_tts.cli.bench_peers:peers")
@@ -179,8 +164,8 @@ class PeersOptions:
     frames: Annotated[int, typer.Option(min=2, max=2_000, help="Most 80 ms frames of a request.")] = 60
     requests: Annotated[int, typer.Option(min=1, max=1_000, help="One after the other, to each engine.")] = 5
     warmups: Annotated[int, typer.Option(min=0, max=1_000, help="Requests before, not measured.")] = 2
-    voice: VoiceOptions = VOICE
-    outputs: Outputs = FILES
+    voice: shared.VoiceOptions = VOICE
+    outputs: shared.Outputs = FILES
 
 
 @_run_by("agent_tts.cli.bench_measurements:load")
@@ -196,8 +181,8 @@ class LoadOptions:
     node: OwnNodeOptions = OWN
     only: Annotated[str, typer.Option(help="Some of the loads.")] = "sessions,mixed,storm"
     minutes: Annotated[float, typer.Option(min=0.05, max=1_440, help="Of sessions, and of mixed.")] = 1
-    voice: Voice = None
-    json: Json = None
+    voice: shared.Voice = None
+    json: shared.Json = None
 
 
 @_run_by("agent_tts.cli.bench_measurements:soak")
@@ -214,8 +199,8 @@ class SoakOptions:
     rate: Annotated[float, typer.Option(min=0.1, max=1_000, help="A second, at random times.")] = 12
     vanish: Annotated[float, typer.Option(min=0, max=1, help="Share of clients that leave without a message.")] = 0.1
     kill_every: Annotated[float, typer.Option(min=5, max=86_400, help="Seconds between kills of the engine.")] = 60
-    voice: Voice = None
-    json: Json = None
+    voice: shared.Voice = None
+    json: shared.Json = None
 
 
 @_run_by("agent_tts.cli.bench_measurements:frame")
@@ -231,4 +216,4 @@ class FrameOptions:
     fp8: Annotated[str, typer.Option(help="What is in 8 bits, one run for each: nothing,cache,weights,both.")] = (
         "nothing"
     )
-    json: Json = None
+    json: shared.Json = None

@@ -105,8 +105,10 @@ def load(
 # ---------------------------------------------------------------- sources
 
 
-def find_config(name: str) -> Path:
+def find_config(name: str | None) -> Path | None:
     """The file that `--config` names: a path, or a name of one in the package ("cpu"). Raises SettingsError: none."""
+    if name is None:
+        return None
     path = Path(name)
     if path.is_file():
         return path

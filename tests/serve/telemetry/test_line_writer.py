@@ -1,5 +1,3 @@
-"""Lines for a reader that stops: callers never wait, lines are lost and counted, and the end is in time."""
-
 from __future__ import annotations
 
 import os
