@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +12,7 @@ from agent_tts.directives import Say
 from agent_tts.text.entries import Entry, Lexicon
 from agent_tts.text.lexicon import MAX_HELD, LexiconReader
 from tests.examples import CUTS, examples, split
-from tests.work import more_than_linear
+from tests.work import more_than_linear, work
 
 _FLUSH = None
 
@@ -193,6 +195,18 @@ def test_work_is_linear_in_the_text() -> None:
         count: Lexicon.of({"重" * 60 + chr(0x4E00 + number): "x" for number in range(count)}) for count in (1, 2_000)
     }
     assert not more_than_linear(lexicons, nearly)
+
+
+def test_spellings_of_one_word_cost_no_more_than_one() -> None:
+    """Without the look-up by spelling each character is compared with all of them: a text takes seconds."""
+
+    spellings = ["é" * 30, *("".join(case) for case in product(*["éÉ"] * 7, *["É"] * 23))]
+    one, many = (
+        LexiconReader([Lexicon(Entry(each, "x", match_case=True, whole_word=False) for each in spellings[:count])])
+        for count in (1, 128)
+    )
+    assert len(one.append("é" * 200)) == len(many.append("é" * 200)) > 5
+    assert work(lambda: many.append("é" * 200)) < 1.1 * work(lambda: one.append("é" * 200))
 
 
 def test_a_hyphen_that_does_not_break_the_line_is_one() -> None:

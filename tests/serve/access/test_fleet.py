@@ -314,4 +314,4 @@ async def test_a_token_of_one_node_is_good_on_another_once(redis: Redis) -> None
 def test_a_ledger_needs_a_secret_of_the_fleet() -> None:
     with pytest.raises(ValueError, match=r"fleet\.secret"):
         FleetSettings(ledger="redis://127.0.0.1")
-    assert fleet_of(FleetSettings(), Ledger(Settings()), time.monotonic) is None
+    assert fleet_of(FleetSettings(), Ledger(Settings()), time.monotonic, lambda *_: None) is None
