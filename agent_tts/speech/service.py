@@ -41,8 +41,10 @@ class SpeechService:
         self.engines = tuple(
             EngineHandle(number, make, observer, tries=tries) for number, make in enumerate(make_clients)
         )
+        # Moves waiting utterances; None with one engine.
         self._mover = Mover(self.engines) if len(self.engines) > 1 else None
         self._prefers = prefers
+        # Voices in addition to the engines' own; None without a voice library.
         self.library = library
         self._aliases = aliases
         # What all requests have from their start on; None without one.
@@ -54,6 +56,7 @@ class SpeechService:
         # Reads lexicons of voices, one at a time, and the tasks that wait for it, one for each utterance.
         self._reader = ThreadPoolExecutor(1, "lexicons")
         self._readings: set[asyncio.Task[None]] = set()
+        # Starts the engines; None before `begin`.
         self._start: asyncio.Task[None] | None = None
 
     @property
