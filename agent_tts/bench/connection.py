@@ -48,16 +48,15 @@ class RawConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._protocol = ClientProtocol(parse_uri(url), subprotocols=[Subprotocol(SUBPROTOCOL)], max_size=None)
         self._headers = {"Authorization": key and f"Bearer {key}", "traceparent": traceparent}
-        # Listeners of open contexts, by context_id, and by context_no after the start.
+        # They are kept by context_id, and by context_no after the start.
         self._listeners: dict[str, ContextListener] = {}
         self._by_no: dict[int, ContextListener] = {}
-        # Completed with the first message: `session.created` or an error.
+        # The first message completes it: `session.created` or an error.
         self.greeted: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
-        # Completed by the answer to `update`; None while no answer is due.
+        # The answer to `update` completes it; it is None while no answer is due.
         self._updated: asyncio.Future[None] | None = None
-        # Receives every message, before its listener.
+        # It gets every message before its listener does.
         self.observer: Callable[[dict[str, Any]], None] | None = None
-        # Completed when the TCP connection is closed.
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     @property

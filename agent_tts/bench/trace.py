@@ -96,7 +96,6 @@ class Collector(http.server.ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Receiver)
         self.url = f"http://127.0.0.1:{self.server_port}"
-        # The path and content of each export.
         self.received: list[tuple[str, ExportTraceServiceRequest]] = []
 
     def events(self, name: str) -> dict[str, dict[str, float]]:

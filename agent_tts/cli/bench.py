@@ -9,7 +9,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, dataclass_transform
 
 import typer
 
@@ -30,10 +30,12 @@ bench = typer.Typer(
 )
 
 
+@dataclass_transform(kw_only_default=True, frozen_default=True)
 def _run_by(place: str) -> Callable[[type[T]], type[T]]:
     """Make a command of a class of options; the function at `place`, `module:name`, runs it, and names it."""
 
     def declare(kind: type[T]) -> type[T]:
+        kind = dataclass(frozen=True, kw_only=True)(kind)
         defaults = kind()
 
         @command_of(bench, place.partition(":")[2], run=place, help=inspect.getdoc(kind))
@@ -45,7 +47,6 @@ def _run_by(place: str) -> Callable[[type[T]], type[T]]:
 
 
 @_run_by("agent_tts.cli.bench_measurements:serve")
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ServeOptions:
     """Time to first audio, gaps and throughput under load.
 
@@ -75,7 +76,6 @@ class ServeOptions:
 
 
 @_run_by("agent_tts.cli.bench_measurements:trace")
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TraceOptions:
     """Where the time to first audio goes: p50 and p95 of each stage, and a picture (needs agent-tts\\[otel]).
 
@@ -95,7 +95,6 @@ class TraceOptions:
 
 
 @_run_by("agent_tts.cli.bench_measurements:streams")
-@dataclass(frozen=True, slots=True, kw_only=True)
 class StreamsOptions:
     """The largest number of callers without a gap, and its cost.
 
@@ -113,7 +112,6 @@ class StreamsOptions:
 
 
 @_run_by("agent_tts.cli.bench_measurements:rtc")
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RtcOptions:
     """Lateness of WebRTC packets against the 20 ms grid of their timestamps, while all peers are spoken to."""
 
@@ -127,7 +125,6 @@ class RtcOptions:
 
 
 @_run_by("agent_tts.cli.bench_measurements:fronts")
-@dataclass(frozen=True, slots=True, kw_only=True)
 class FrontsOptions:
     """Frames a second by the number of front processes, each as busy as it can be: is it linear?
 
@@ -147,7 +144,6 @@ class FrontsOptions:
 
 
 @_run_by("agent_tts.cli.bench_peers:peers")
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PeersOptions:
     """Compare with qwen-tts and faster-qwen3-tts, where they are installed: one request at a time.
 
@@ -169,7 +165,6 @@ class PeersOptions:
 
 
 @_run_by("agent_tts.cli.bench_measurements:load")
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LoadOptions:
     """Loads that a node must hold, and its promises under them: exit code 1 if it breaks one.
 
@@ -186,7 +181,6 @@ class LoadOptions:
 
 
 @_run_by("agent_tts.cli.bench_measurements:soak")
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SoakOptions:
     """Leaks over thousands of short contexts: exit code 1 if memory, descriptors, tasks or slots leak.
 
@@ -204,7 +198,6 @@ class SoakOptions:
 
 
 @_run_by("agent_tts.cli.bench_measurements:frame")
-@dataclass(frozen=True, slots=True, kw_only=True)
 class FrameOptions:
     """Time of one 80 ms frame on the GPU, whole and by its parts (needs agent-tts\\[qwen])."""
 

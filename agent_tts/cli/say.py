@@ -222,13 +222,12 @@ class Progress:
     def __init__(self, quiet: bool) -> None:
         self._quiet = quiet
         self._console = Console(stderr=True, highlight=False)
-        # The line on a terminal, refreshed by hand to avoid a thread.
+        # It is refreshed by hand, which takes no thread.
         self._live = Live(console=self._console, auto_refresh=False, transient=True)
-        # Time of the first text, and seconds from it to the first audio; None before.
         self._text_at: float | None = None
         self._ttfa_s: float | None = None
         self._samples = 0
-        # Engine time of the ended contexts, and their samples.
+        # They count the contexts that have ended; `_busy_s` is the time of their engine.
         self._busy_s = 0.0
         self._busy_samples = 0
         self._drawn_at = 0.0

@@ -65,6 +65,9 @@ class Meter:
     def __init__(self) -> None:
         self.audio_ms = 0.0
 
+    def take(self, characters: int, *, begins: bool) -> None:
+        """So many characters are to be written, the first ones if it `begins`. Raises `RateLimited`."""
+
     def text(self, characters: int) -> None:
         """Text was appended: so many characters, tags included."""
 
