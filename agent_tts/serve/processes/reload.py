@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any
 
 from loguru import logger
@@ -94,12 +93,12 @@ class Reload:
 
         The files are read in a thread: a lexicon of 10 000 words takes a second. One that hangs is left behind.
         """
-        loop = asyncio.get_running_loop()
-        reading: asyncio.Future[Change] = loop.create_future()
+        reading = Future[Change]()
+        reading.set_running_or_notify_cancel()
         try:
-            threading.Thread(target=self._find, args=(loop, reading), name="reload", daemon=True).start()
+            threading.Thread(target=self._find, args=(reading,), name="reload", daemon=True).start()
             async with asyncio.timeout(READ_S):
-                found = await reading
+                found = await asyncio.wrap_future(reading)
             use(found)
         except (SettingsError, TimeoutError) as error:
             logger.error("SIGHUP: the settings stay as they are: {}", str(error) or f"not read within {READ_S:g} s")
@@ -111,16 +110,15 @@ class Reload:
         logger.info("SIGHUP: the settings are read again; {}", found)
         warn_of_certificate(found.settings.tls, found.contents, datetime.now(UTC))
 
-    def _find(self, loop: asyncio.AbstractEventLoop, reading: asyncio.Future[Change]) -> None:
+    def _find(self, reading: Future[Change]) -> None:
         try:
             found = change(self._settings, self._read())
             contents = contents_of(found.settings)
-            done = replace(found, contents=contents, lexicon=node_lexicon(found.settings, contents))
-            tell = partial(reading.set_result, done)
+            lexicon = node_lexicon(found.settings, contents)
         except Exception as error:  # noqa: BLE001 - the edge of a thread
-            tell = partial(reading.set_exception, error)
-        with contextlib.suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(lambda: None if reading.done() else tell())
+            reading.set_exception(error)
+        else:
+            reading.set_result(replace(found, contents=contents, lexicon=lexicon))
 
 
 def _live(old: Any, new: Any, name: str, used: list[str]) -> Any:

@@ -1,8 +1,4 @@
-"""The metrics of a node with several fronts: one page, merged from theirs.
-
-Keys have names, so that a page may be long: threads make, read and merge pages, in steps that leave the event loop the
-interpreter.
-"""
+"""The metrics of a node with several fronts: one page, merged from theirs. A page may be long, so threads make it."""
 
 from __future__ import annotations
 
@@ -25,9 +21,8 @@ def write(registry: CollectorRegistry) -> str:
     lines = []
     for family in registry.collect():
         samples = [(each.name, each.labels, each.value) for each in family.samples]
-        for start in range(0, len(samples) or 1, LINE_SAMPLES):
-            some = samples[start : start + LINE_SAMPLES]
-            lines.append(json.dumps((family.name, family.documentation, family.type, some)))
+        parts = [samples[start : start + LINE_SAMPLES] for start in range(0, len(samples) or 1, LINE_SAMPLES)]
+        lines += [json.dumps((family.name, family.documentation, family.type, part)) for part in parts]
     return "\n".join(lines)
 
 
