@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from types import MappingProxyType
+from typing import ParamSpec, TypeVar
 
 from agent_tts.engine_info import EngineInfo
 from agent_tts.errors import RETRY_MS, Draining, EngineLost
@@ -17,6 +18,9 @@ from agent_tts.speech.routing import Resolved, Routing
 from agent_tts.speech.utterance import Listener, Utterance
 from agent_tts.text.entries import Lexicon
 from agent_tts.voices.library import StoredLexicon, VoiceLibrary
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class SpeechService:
@@ -53,8 +57,8 @@ class SpeechService:
         self._routing: Routing | None = None
         # True while the node shuts down: new utterances are refused.
         self.draining = False
-        # Reads lexicons of voices, one at a time, and the tasks that wait for it, one for each utterance.
-        self._reader = ThreadPoolExecutor(1, "lexicons")
+        # Threads for the library, whose folder may not answer, and the tasks that wait for lexicons, one an utterance.
+        self._threads = ThreadPoolExecutor(4, "voices")
         self._readings: set[asyncio.Task[None]] = set()
         # Starts the engines; None before `begin`.
         self._start: asyncio.Task[None] | None = None
@@ -123,7 +127,7 @@ class SpeechService:
             await asyncio.gather(self._start, return_exceptions=True)
         for reading in self._readings:
             reading.cancel()
-        self._reader.shutdown(wait=False)
+        self._threads.shutdown(wait=False)
         for engine in self.engines:
             engine.fail_all("draining", "the node is going away")
         await self._stop()
@@ -190,12 +194,14 @@ class SpeechService:
 
     async def _read_lexicons(self, utterance: Utterance, lexicons: Sequence[Lexicon | StoredLexicon]) -> None:
         assert self.library is not None
-        read, loop = self.library.read_lexicon, asyncio.get_running_loop()
-        found = [
-            each if isinstance(each, Lexicon) else await loop.run_in_executor(self._reader, read, each)
-            for each in lexicons
-        ]
-        utterance.look_up(found)
+        read = self.library.read_lexicon
+        utterance.look_up(
+            [each if isinstance(each, Lexicon) else await self.in_thread(read, each) for each in lexicons]
+        )
+
+    async def in_thread(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """The result of work on the library, which may wait for its folder: in threads that nothing else needs."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, partial(work, *args, **kwargs))
 
     @property
     def routing(self) -> Routing:

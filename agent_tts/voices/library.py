@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 CODEBOOKS = 16
 MAX_JSON_BYTES = 65_536
 MAX_LEXICON_BYTES = 16 << 20  # more than the longest one has
-KEPT_LEXICONS_BYTES = 16 << 20  # of the files of lexicons in memory, where they take about ten times as much
+KEPT_LEXICONS_BYTES = 8 << 20  # of the files of lexicons in memory, where they take five times as much
 FOLLOW_S = 0.05  # between two looks at the folder
 FIRST_LOOK_S = 2.0  # longest wait for the first
 
