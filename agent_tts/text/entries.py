@@ -46,7 +46,6 @@ class Entry:
     whole_word: bool = True  # otherwise also within a word
 
     def __post_init__(self) -> None:
-        """Check the texts."""
         if self.alias is None and self.ipa is None:
             raise ValueError("an entry has an alias or a transcription in IPA")
         for what, text, most in (

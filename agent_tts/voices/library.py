@@ -86,8 +86,6 @@ DAMAGED = Lexicon(())  # in the place of one that cannot be read
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredVoice:
-    """A voice of the library."""
-
     name: str
     kind: Literal["designed", "cloned"]
     description: str = ""
