@@ -9,6 +9,8 @@ from functools import partial
 from types import MappingProxyType
 from typing import ParamSpec, TypeVar
 
+from loguru import logger
+
 from agent_tts.engine_info import EngineInfo
 from agent_tts.errors import RETRY_MS, Draining, EngineLost
 from agent_tts.options import SpeechOptions
@@ -18,6 +20,8 @@ from agent_tts.speech.routing import Resolved, Routing
 from agent_tts.speech.utterance import Listener, Utterance
 from agent_tts.text.entries import Lexicon
 from agent_tts.voices.library import StoredLexicon, VoiceLibrary
+
+LEXICON_S = 0.8  # an engine that others wait for ends a request after a second without text
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -193,11 +197,17 @@ class SpeechService:
         return self.library.kept_lexicon(lexicon) or lexicon
 
     async def _read_lexicons(self, utterance: Utterance, lexicons: Sequence[Lexicon | StoredLexicon]) -> None:
+        """Its text waits `LEXICON_S` at most, and is then spoken without; the next utterance has what was read."""
         assert self.library is not None
-        read = self.library.read_lexicon
-        utterance.look_up(
-            [each if isinstance(each, Lexicon) else await self.in_thread(read, each) for each in lexicons]
-        )
+        found = [each if isinstance(each, Lexicon) else None for each in lexicons]
+        try:
+            async with asyncio.timeout(LEXICON_S):
+                for place, each in enumerate(lexicons):
+                    if isinstance(each, StoredLexicon):
+                        found[place] = await self.in_thread(self.library.read_lexicon, each)
+        except TimeoutError:
+            logger.warning("a text is spoken without the lexicon of its voice, which cannot be read in time")
+        utterance.look_up([each for each in found if each is not None])
 
     async def in_thread(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """The result of work on the library, which may wait for its folder: in threads that nothing else needs."""
