@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from collections.abc import Coroutine, Iterator
 from dataclasses import fields
 from datetime import datetime
@@ -15,6 +16,7 @@ from fastapi import APIRouter
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
+from starlette.responses import Response
 from starlette.types import Receive
 
 from agent_tts.errors import BadMessage, Draining, InvalidRequest, UnknownVoice, Unsupported
@@ -278,16 +280,16 @@ async def delete_voice(name: str, request: Request, client: Authorized) -> Voice
     return VoiceDeleted(id=name)
 
 
-@routes.get("/voices/{name}/lexicon")
-async def get_lexicon(name: str, request: Request, client: Authorized) -> dict[str, Any]:
+@routes.get("/voices/{name}/lexicon", response_model=dict[str, Any])
+async def get_lexicon(name: str, request: Request, client: Authorized) -> Response:
     """How words are said in an added voice: a mapping from words to their alias, or to their alias and IPA."""
     with _library(node_of(request), name, "have a lexicon") as library:
         lexicon = await node_of(request).service.in_thread(library.lexicon, name)
-    return {} if lexicon is None else lexicon.mapping()
+    return await _mapping_of(node_of(request), lexicon)
 
 
-@routes.put("/voices/{name}/lexicon", openapi_extra={"requestBody": _LEXICON})
-async def put_lexicon(name: str, request: Request, client: Authorized) -> dict[str, Any]:
+@routes.put("/voices/{name}/lexicon", response_model=dict[str, Any], openapi_extra={"requestBody": _LEXICON})
+async def put_lexicon(name: str, request: Request, client: Authorized) -> Response:
     """Set how words are said in an added voice, in JSON or W3C PLS; an empty mapping removes it. Answers as GET."""
     with _library(node_of(request), name, "have a lexicon") as library:
         await node_of(request).service.in_thread(library.get, name)
@@ -298,7 +300,16 @@ async def put_lexicon(name: str, request: Request, client: Authorized) -> dict[s
     with _library(node_of(request), name, "have a lexicon") as library:
         await node_of(request).service.in_thread(library.set_lexicon, name, lexicon)
     await _told(node_of(request))
-    return lexicon.mapping()
+    return await _mapping_of(node_of(request), lexicon)
+
+
+async def _mapping_of(node: Node, lexicon: Lexicon | None) -> Response:
+    """The answer with a lexicon, made where nobody waits: that of 10 000 words takes 50 ms."""
+
+    def write() -> bytes:
+        return json.dumps({} if lexicon is None else lexicon.mapping(), ensure_ascii=False).encode()
+
+    return Response(await node.service.in_thread(write), media_type="application/json")
 
 
 def _lexicon(body: bytes) -> Lexicon:
