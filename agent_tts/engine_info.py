@@ -26,8 +26,6 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class Voice:
-    """A voice that an engine can speak."""
-
     name: str  # what a client passes as `voice`
     languages: tuple[str, ...]  # BCP 47 codes; the first is spoken when the language is "auto"
     description: str = ""
@@ -35,8 +33,6 @@ class Voice:
 
 @dataclass(frozen=True, slots=True)
 class EngineInfo:
-    """Description of an engine, sent once when it is ready."""
-
     engine: str  # "espeak", "tone", "qwen3"
     model: str  # a name for people and for /v1/models
     slots: int  # requests that may speak at once

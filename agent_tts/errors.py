@@ -35,7 +35,6 @@ class SpeechError(Exception):
         self.retry_after_ms = retry_after_ms
 
     def about(self, context_id: str | None) -> Self:
-        """This error, of a context."""
         self.context_id = context_id
         return self
 

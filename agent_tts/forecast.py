@@ -23,7 +23,6 @@ class Forecast:
         self._lasted: deque[float] = deque(maxlen=KEPT)
 
     def ended(self, lasted_s: float) -> None:
-        """One of them has ended."""
         self._lasted.append(lasted_s)
 
     def left_s(self, ages_s: Sequence[float]) -> list[float]:

@@ -105,12 +105,10 @@ class Audio(NamedTuple, Generic[K]):
 
     @property
     def last(self) -> bool:
-        """Whether this is the last piece of the context."""
         return bool(self.flags & FLAG_LAST)
 
     @property
     def flush(self) -> bool:
-        """Whether this piece completes the audio before a flush point."""
         return bool(self.flags & FLAG_FLUSH)
 
 
@@ -235,8 +233,6 @@ class Stages(_Message[int]):
 
 @dataclass(frozen=True, slots=True)
 class EnginePong:
-    """Answer to `EnginePing`."""
-
     nonce: int
     speaking: int  # slots in use
     queued: int

@@ -48,7 +48,7 @@ ENTRANCES = {"__init__", "__main__", "livekit", "pipecat"}
 
 # The rooms of `serve/`, and the files between them: each imports only what stands before it.
 ROOMS = [
-    {"connections", "dictionaries", "fronts", "high_water", "local_engine", "openai", "token_bucket"},
+    {"connections", "dictionaries", "fronts", "local_engine", "openai", "token_bucket"},
     {"telemetry"},
     {"access"},
     {"node"},

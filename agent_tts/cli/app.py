@@ -169,11 +169,12 @@ def wyoming(
     key: Key = None,
 ) -> None:
     """Serve Home Assistant (the Wyoming protocol) from a running node, which may start later."""
-    from agent_tts.client.connection import http_url
-    from agent_tts.integrations.wyoming.server import Target
-    from agent_tts.integrations.wyoming.server import serve as serve_wyoming
+    import asyncio
 
-    serve_wyoming(uri, Target(http_url(url), key))
+    from agent_tts.client.connection import http_url
+    from agent_tts.integrations.wyoming.server import Target, serve
+
+    asyncio.run(serve(uri, Target(http_url(url), key)))
 
 
 @command_of(app)

@@ -68,8 +68,6 @@ class ConnectionLost(SpeechError, ConnectionError):
 
 @dataclass(frozen=True, slots=True)
 class NodeInfo:
-    """A node's description of itself."""
-
     session_id: str
     engine: str | None  # None while the engine restarts
     model: str | None
@@ -89,7 +87,6 @@ class NodeConnection:
         self.info = info
         self._websocket = websocket
         self._buffer_bytes = buffer_bytes
-        # Open utterances by context_id.
         self._utterances: dict[str, RemoteUtterance] = {}
         # Those utterances by context_no, from the node's `context.started` on.
         self._by_no: dict[int, RemoteUtterance] = {}
@@ -100,7 +97,6 @@ class NodeConnection:
         self._unsent = 0
         # Unanswered session updates, oldest first.
         self._updates: deque[asyncio.Future[None]] = deque()
-        # The fatal error that the node sent before it closed the connection, or None.
         self._last_words: SpeechError | None = None
         self.lost: SpeechError | None = None
         # Whether the node has asked to move: it drains, so that new contexts are refused, or it is full. And where to.
@@ -108,7 +104,6 @@ class NodeConnection:
         self.address: str | None = None
         # Set when it is lost or is to be left.
         self.parting = asyncio.Event()
-        # The options that `update` has set.
         self.session: dict[str, Any] = {}
         # When the last message came, or the answer to a ping, by the loop's clock.
         self._heard_at = asyncio.get_running_loop().time()

@@ -47,26 +47,17 @@ class MovingConnection:
         self._ids = itertools.count(1)
         # Set, and replaced, when `_node` or `lost` has changed.
         self._changed = asyncio.Event()
-        # Why it does not go on; None while it does.
         self.lost: SpeechError | None = None
         # Replaces `_node`; and those that wait for the end of old connections. Cancelled and awaited by `close`.
         self._keeper = asyncio.create_task(self._keep(), name="keeper of a moving connection")
         self._leaving: set[asyncio.Task[None]] = set()
 
-    async def __aenter__(self) -> MovingConnection:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
     @property
     def info(self) -> NodeInfo:
-        """Of the present node."""
         return self._node.info
 
     @property
     def is_usable(self) -> bool:
-        """Whether new contexts may begin now."""
         return self.lost is None and self._node.is_usable
 
     async def open(self, *, context_id: str | None = None, **session: Any) -> ResumableUtterance:
@@ -89,7 +80,6 @@ class MovingConnection:
         await self._node.update(**session)
 
     async def cancel_all(self) -> None:
-        """See `NodeConnection.cancel_all`."""
         await self._node.cancel_all()
 
     async def close(self) -> None:
@@ -218,13 +208,12 @@ async def connect(
         TimeoutError: it did not answer within 10 s.
     """
     node = await open_connection(url, api_key=api_key, buffer_bytes=buffer_bytes)
+    connection: NodeConnection | MovingConnection = node
     try:
         if session:
             await node.update(**session)
         if moves:
-            async with MovingConnection(node, url, api_key, buffer_bytes) as moving:
-                yield moving
-        else:
-            yield node
+            connection = MovingConnection(node, url, api_key, buffer_bytes)
+        yield connection
     finally:
-        await node.close()
+        await connection.close()

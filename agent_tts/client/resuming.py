@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import Any
 
 from agent_tts.client.connection import ConnectionLost, NodeConnection
-from agent_tts.client.opus_packets import frames_of
 from agent_tts.client.utterance import RemoteUtterance
 from agent_tts.engine_info import SAMPLE_RATE
 from agent_tts.errors import SpeechError
@@ -32,15 +31,12 @@ class ResumableUtterance(AnyUtterance):
     word whose node is lost is then dropped, and the word is said from its start by the next node.
     """
 
-    done: Finished[str] | None = None
-
     def __init__(
         self, node: NodeConnection, renew: Callable[[NodeConnection], Awaitable[NodeConnection]], **session: Any
     ) -> None:
         """`renew` gives the connection after one that is lost, or raises `SpeechError`; it has the same session."""
         self._node = node
         self._renew = renew
-        # Options of the context, its id included.
         self._session = session
         # The utterance on `_node`, and where it begins: in the text, characters; in the audio, samples.
         self._part: RemoteUtterance = node.begin(**session)
@@ -74,15 +70,8 @@ class ResumableUtterance(AnyUtterance):
         self._received = self._given = 0
         self._heard_from: float | None = None
 
-    async def __aenter__(self) -> ResumableUtterance:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self.stop()
-
     @property
     def started(self) -> asyncio.Future[None]:
-        """See `RemoteUtterance`."""
         return self._part.started
 
     @property
@@ -91,7 +80,6 @@ class ResumableUtterance(AnyUtterance):
 
     @property
     def words(self) -> tuple[Word, ...]:
-        """The words so far, in the order of the text, with their latest times."""
         return tuple(self._words[start] for start in sorted(self._words))
 
     # ------------------------------------------------------------ the writer's side
@@ -102,7 +90,6 @@ class ResumableUtterance(AnyUtterance):
             self._part.write(text)
 
     def flush(self, flush_id: str = "") -> None:
-        """See `RemoteUtterance`."""
         if not (self._ended or self._stopped):
             self._flushes.append((sum(map(len, self._text)), flush_id))
             self._part.flush(flush_id)
@@ -112,19 +99,16 @@ class ResumableUtterance(AnyUtterance):
         self._part.end()
 
     def ack(self, played_ms: float) -> None:
-        """See `RemoteUtterance`."""
         if played_ms >= self._first_ms:
             self._part.ack(played_ms - self._first_ms)
 
     def stop(self, played_ms: float | None = None) -> None:
-        """See `RemoteUtterance`."""
         self._stopped = True
         self._held.clear()
         self._events = deque(event for event in self._events if not isinstance(event, Audio))
         self._part.stop(None if played_ms is None else max(0.0, played_ms - self._first_ms))
 
     async def cancel(self, played_ms: float | None = None) -> Cancelled[str]:
-        """See `RemoteUtterance`."""
         self.stop(played_ms)
         cut = await self._part.cancel()
         if not self._first_sample:
@@ -249,7 +233,6 @@ class ResumableUtterance(AnyUtterance):
         self._events.append(chunk)
 
     def _end(self, chunk: Audio[str]) -> int:
-        """The sample behind it."""
         payload = chunk.payload
         samples = len(payload) // self._width if self._width else self._packet_samples if payload else 0
         return chunk.first_sample + samples
@@ -293,3 +276,26 @@ class ResumableUtterance(AnyUtterance):
         self._part.write(text[place:])
         if self._ended:
             self._part.end()
+
+
+def frames_of(packet: bytes) -> list[bytes]:
+    """The frames of an Opus packet of a node (RFC 6716, section 3.2), each a packet by itself, of equal length in time.
+
+    The packet as it is, if it has one frame or is cut off.
+    """
+    if len(packet) < 2 or packet[0] & 3 != 3 or packet[1] & 0x40:  # of another form than libopus makes of 80 ms
+        return [packet]
+    head, has_sizes, count = bytes([packet[0] & ~3]), packet[1] & 0x80, packet[1] & 63
+    rest, sizes = packet[2:], list[int]()
+    while rest and len(sizes) < count - 1:
+        size = len(packet[2:]) // count
+        if has_sizes:
+            size, rest = rest[0], rest[1:]
+            if size >= 252:
+                size, rest = size + 4 * (rest[0] if rest else 0), rest[1:]
+        sizes.append(size)
+    frames = list[bytes]()
+    for size in sizes:
+        frames.append(head + rest[:size])
+        rest = rest[size:]
+    return [*frames, head + rest] if rest and len(sizes) == count - 1 else [packet]

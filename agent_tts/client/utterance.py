@@ -22,11 +22,7 @@ class RemoteUtterance(AnyUtterance):
     wait for it, the connection stops receiving for 1 s at most; then this context is cancelled and fails with
     `SlowConsumer`. With the default `lead_ms` a node sends in real time, and the default buffer holds 87 s; with
     `lead_ms=None` a node sends as fast as it can.
-
-    As an async context manager, it stops at the end of the block.
     """
-
-    done: Finished[str] | None = None
 
     def __init__(self, context_id: str, send: Callable[..., None], text_message_chars: int) -> None:
         self.context_id = context_id
@@ -39,7 +35,6 @@ class RemoteUtterance(AnyUtterance):
         # Events for the reader, and the bytes of audio in them, bounded by the connection's `buffer_bytes`.
         self._events: deque[UtteranceEvent] = deque()
         self._buffered = 0
-        # Whether a reader is in `next`.
         self._has_reader = False
         # Wakes the reader; wakes the connection, which waits for the reader.
         self._arrived, self._taken = asyncio.Event(), asyncio.Event()
@@ -51,20 +46,11 @@ class RemoteUtterance(AnyUtterance):
         self._ended = False
         # Whether the context was cancelled: further audio is dropped.
         self._stopped = False
-        # The latest words, by `char_start`.
         self._words: dict[int, Word] = {}
-        # Whether the engine gave their times.
         self._aligned = False
-        # When the first audio came, on the monotonic clock.
         self._heard_from: float | None = None
         self._cancelled: Cancelled[str] | None = None
         self.error: SpeechError | None = None
-
-    async def __aenter__(self) -> RemoteUtterance:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self.stop()
 
     # ------------------------------------------------------------ the writer's side
 

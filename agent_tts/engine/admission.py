@@ -83,12 +83,10 @@ class Admission:
 
     @property
     def queued(self) -> int:
-        """Requests waiting for a slot."""
         return sum(map(len, self.waiting.values()))
 
     @property
     def waits(self) -> bool:
-        """Whether a request waits for a slot."""
         return bool(self.waiting or self._returning)
 
     def open(self, opened: Open[int, EngineOptions], now: float) -> None:
@@ -104,7 +102,6 @@ class Admission:
             self._refuse(request, "no slot is free", now)
 
     def begin(self, request: Request) -> None:
-        """The text of the request begins: a parked one waits again."""
         request.begun = True
         if request.parked:
             request.parked = False
@@ -371,7 +368,6 @@ class Admission:
                 self.finish(request, "length")
 
     def _expire_impatient(self, now: float) -> None:
-        """Refuse those that may not wait, and have not got the slot that was free when they came."""
         self._impatient = [one for one in self._impatient if not one.started and one.id in self.requests]
         if not self.free:
             for request in self._impatient:
@@ -384,7 +380,6 @@ class Admission:
                 self._refuse(waiting[0], f"no slot came free within {self.policy.queue_s:g} s", now)
 
     def _deadline_of(self, request: Request) -> float:
-        """The next deadline of a request."""
         idle_at = math.inf if request.has_text else request.idle_since + self.policy.text_idle_s
         if request.has_slot:
             return min(self._leaves_at(request), idle_at)

@@ -13,8 +13,6 @@ from agent_tts.messages import StepCommand, StepEvent
 
 
 class Faults(NamedTuple):
-    """Faults that an engine has survived."""
-
     worker_deaths: int = 0  # processes of its own that ended
     texts_dropped: int = 0  # pieces of a text that were left out because they end such a process
 
@@ -62,7 +60,6 @@ class Engine(Protocol):
 
     @property
     def has_spare_work(self) -> bool:
-        """Whether `do_spare_work` has something to do now."""
         return False
 
     def do_spare_work(self) -> None:
@@ -74,7 +71,7 @@ class Engine(Protocol):
         return
 
     def take_faults(self) -> Faults:
-        """The faults since the last call."""
+        """The faults that it has survived since the last call."""
         return Faults()
 
     def close(self) -> None:

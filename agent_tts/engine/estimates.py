@@ -34,7 +34,6 @@ class Estimates:
 
     def __init__(self, slots: Slots) -> None:
         self._slots = slots
-        # How long requests kept their slots.
         self._forecast = Forecast()
         # Speech and text that were spoken to the end, in seconds and characters, later ones weighing more.
         self._spoken = (CHAR_S * CHARS, float(CHARS))
@@ -45,7 +44,6 @@ class Estimates:
         self._told_ms: dict[int, int] = {}
 
     def kept(self, seconds: float) -> None:
-        """Count a slot that was kept for so long."""
         self._forecast.ended(seconds)
 
     def learn(self, request: Request) -> None:
@@ -93,7 +91,6 @@ class Estimates:
         return sorted(frees + [now] * self._slots.free)
 
     def _left_s(self, request: Request, by_age_s: float, now: float) -> float:
-        """How long a request keeps its slot."""
         if not request.has_text:
             return 0.0 if self._slots.idle_at(request) <= now else by_age_s  # it will be taken back
         seconds, chars = self._spoken

@@ -13,7 +13,6 @@ class Laps:
         self._stages: list[tuple[str, float]] = []
 
     def end(self, stage: str) -> None:
-        """The present stage, of this name, has ended; the next one begins."""
         now = time.monotonic()
         self._stages.append((stage, now - self._at))
         self._at = now

@@ -14,7 +14,6 @@ from agent_tts.messages import EngineCommand, EngineEvent, EnginePing, EnginePon
 
 
 def policy(settings: Settings, slots: int, batch_sizes: tuple[int, ...] = ()) -> Policy:
-    """The scheduler's limits from the settings."""
     return Policy(
         slots=slots,
         batch_sizes=batch_sizes,
@@ -52,7 +51,6 @@ class EngineLoop:
         self._clock = clock
         # Pings to answer after the next step, which proves that the loop itself runs.
         self._pings: list[int] = []
-        # Longest step since the last pong, in seconds.
         self._longest_s = 0.0
         # The step whose events are still to come; empty or one.
         self._in_flight: list[Step] = []
@@ -60,11 +58,9 @@ class EngineLoop:
         self._returned_at = 0.0
         # Since when spare work has waited for a pause; None where it does not wait.
         self._spare_since: float | None = None
-        # Whether a `StopEngine` has come.
         self.stopped = False
 
     def ready(self) -> EngineReady:
-        """The first event, when the engine is ready to step."""
         policy = self._scheduler.policy
         return EngineReady(self._engine.info, policy.queue, policy.window_frames)
 
@@ -145,5 +141,4 @@ class EngineLoop:
         return new if self._stages is None else self._stages.tell(new, now, self._engine.times)
 
     def close(self) -> None:
-        """Free the engine. Idempotent."""
         self._engine.close()

@@ -18,8 +18,6 @@ GROWING_BUFFER_S, GROWING_SHARE = 0.240, 0.75
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Limits of the scheduler."""
-
     slots: int  # requests speaking at once
     queue: int  # requests waiting for a slot
     batch_sizes: tuple[int, ...] = ()  # as `Engine.batch_sizes`

@@ -68,14 +68,11 @@ CAP_FRAMES_PER_CHAR = 10
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step of the engine."""
-
     commands: list[StepCommand]
     requests: list[Request]  # those that speak in it
 
     @property
     def run(self) -> list[int]:
-        """The ids of those that speak in it."""
         return [request.id for request in self.requests]
 
 
@@ -306,7 +303,6 @@ def _held_until(request: Request) -> float:
 
 
 def _max_frames(request: Request, policy: Policy) -> int:
-    """Frames after which it is a runaway."""
     by_text = (CAP_FRAMES + CAP_FRAMES_PER_CHAR * request.chars) / request.slowest
     return min(policy.max_frames, math.ceil(by_text) + request.rest_frames)
 

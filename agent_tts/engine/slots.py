@@ -71,7 +71,6 @@ class Outlet:
 
     def __init__(self, request_id: int) -> None:
         self._id = request_id
-        # Frames handed out.
         self.frames = 0
         # pcm_s16le to hand out.
         self._pcm = bytearray()
@@ -96,11 +95,9 @@ class Outlet:
         return self._ended and not self._pcm
 
     def write(self, pcm: bytes) -> None:
-        """Append pcm_s16le of any length."""
         self._pcm += pcm
 
     def rest(self, pause: Pause) -> None:
-        """Append a pause."""
         self._pcm += bytes(2 * (pause.ms * SAMPLE_RATE // 1_000))
 
     def flush(self, flush_id: str | None) -> None:
@@ -153,7 +150,6 @@ class SlotFeed(Feed, Outlet):
 
     @property
     def has_to_read(self) -> bool:
-        """Whether `read` would read."""
         return not self.pending and bool(self._unread)
 
     @property
@@ -162,19 +158,16 @@ class SlotFeed(Feed, Outlet):
         return not (self.pending or self._unread)
 
     def ipa(self, unit: Unit) -> tuple[str, ...]:
-        """The words of a unit that are given in IPA, in order."""
         says = (self._text.sounds[offset] for ch, offset in zip(unit.text, unit.offsets, strict=True) if ch == SOUND)
         return tuple(say.ipa or "" for say in says)
 
     def spelled(self, unit: Unit) -> Unit:
-        """The unit with letters in place of IPA."""
         chars: list[tuple[str, int]] = []
         for ch, offset in zip(unit.text, unit.offsets, strict=True):
             chars += spelled(in_letters(self._text.sounds[offset]), offset) if ch == SOUND else [(ch, offset)]
         return Unit("".join(ch for ch, _ in chars), tuple(offset for _, offset in chars))
 
     def offset_after(self, unit: Unit, index: int) -> int:
-        """The offset after a character of a unit."""
         offset = unit.offsets[index]
         return offset + (len(self._text.sounds[offset].text) if unit.text[index] == SOUND else 1)
 
@@ -198,8 +191,6 @@ class SlotFeed(Feed, Outlet):
 
 
 class SlotRequest(Protocol):
-    """A request as `SlotTable` knows it."""
-
     @property
     def feed(self) -> Feed: ...
 
@@ -244,12 +235,10 @@ class SlotTable(Generic[RequestT]):
         return new
 
     def requests(self, run: Collection[int] | None = None) -> list[RequestT]:
-        """The requests of these ids, or all."""
         found = self._requests.values() if run is None else map(self._requests.get, run)
         return [request for request in found if request is not None]
 
     def has(self, request: RequestT) -> bool:
-        """Whether the request still has its slot."""
         return self._requests.get(request.feed.id) is request
 
     def guard(self, request: RequestT, act: Callable[[], list[StepEvent] | None]) -> list[StepEvent]:
@@ -264,7 +253,6 @@ class SlotTable(Generic[RequestT]):
         return new
 
     def clear(self) -> None:
-        """Forget all requests."""
         self._requests.clear()
 
 

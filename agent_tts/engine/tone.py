@@ -72,7 +72,6 @@ class ToneEngine(Engine):
         return new
 
     def close(self) -> None:
-        """Free everything. Idempotent."""
         self._slots.clear()
 
 
@@ -91,15 +90,12 @@ class _ToneRequest:
         self._leveler = levels.leveler(options, SAMPLE_RATE)
         self._prosody = Prosody()
         self._seed = options.seed or 0
-        # Words of the unit that is being spoken.
         self._words: deque[str] = deque()
-        # Number of words before them.
         self._spoken = 0
         if self._fault is not None:
             self._fault.strike(AT_OPEN)
 
     def strike_engine(self) -> None:
-        """Raise the scripted fault of the whole engine if it is due."""
         if (fault := self._fault) is None:
             return
         if fault.kind == SLOW:
@@ -149,7 +145,6 @@ RISE: NDArray[np.float32] = np.linspace(0.0, 1.0, RAMP, endpoint=False, dtype=np
 
 
 def frequency(options: EngineOptions) -> int:
-    """The tone of a voice at a pitch, in whole Hz."""
     name = options.voice.name if isinstance(options.voice, NamedVoice) else DEFAULT_VOICE
     return round(int(name.removeprefix("tone-")) * options.pitch)
 
@@ -200,8 +195,6 @@ NEVER_END, DONE_AT, SLOW = "never_end", "done_at", "slow"
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One scripted fault."""
-
     kind: str
     at: int  # number of a frame, from 0; milliseconds for `slow`
 

@@ -89,7 +89,6 @@ class Channel:
         self._loop = asyncio.get_running_loop()
         # They are kept by kind: how many descriptors come with a message, and who gets it.
         self._handlers: dict[type, tuple[int, Callable[..., Any]]] = {}
-        # Bytes of an incomplete frame.
         self._rest = bytearray()
         # Descriptors that have come, for the messages that announce some: a list for each message.
         self._received: deque[list[int]] = deque()
@@ -99,9 +98,7 @@ class Channel:
         # Questions without an answer: the type of the answer, and who waits.
         self._asked: dict[int, tuple[Any, asyncio.Future[Any]]] = {}
         self._calls = 0
-        # Handlers that wait for something.
         self._tasks: set[asyncio.Task[None]] = set()
-        # Whether it is lost or closed.
         self.closed = False
         self._loop.add_reader(sock, self._read)
 
@@ -311,7 +308,6 @@ def _no_answer() -> NoAnswer:
 
 
 def _answer_of(question: Question[Any]) -> Any:
-    """The type of its answer."""
     bases: tuple[Any, ...] = type(question).__orig_bases__  # type: ignore[attr-defined]
     return next(get_args(base)[0] for base in bases if get_origin(base) is Question)
 

@@ -149,7 +149,8 @@ def serve(loop: EngineLoop, inbox: Inbox, out: int, links: Links) -> None:
     """Send `EngineReady`, then run the loop until `StopEngine`. An exception means that the engine is lost."""
     send(out, [loop.ready()])
     while not loop.stopped:
-        wait_s = _sooner(loop.wait_s(), links.wait_s()) if links.shared else loop.wait_s()
+        waits_s = [loop.wait_s(), links.wait_s() if links.shared else None]
+        wait_s = min((wait_s for wait_s in waits_s if wait_s is not None), default=None)
         for command in inbox.receive(wait_s, links):
             if isinstance(command, Setup):
                 raise WireError("Setup came twice")
@@ -162,10 +163,6 @@ def serve(loop: EngineLoop, inbox: Inbox, out: int, links: Links) -> None:
         if new:
             send(out, new)
     loop.close()
-
-
-def _sooner(one_s: float | None, other_s: float | None) -> float | None:
-    return one_s if other_s is None else other_s if one_s is None else min(one_s, other_s)
 
 
 def main() -> None:

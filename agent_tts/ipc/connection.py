@@ -39,7 +39,6 @@ class EngineConnection:
         self._pipe: asyncio.WriteTransport | None = None
         # Whether `close` was called. Events may come before `open`.
         self._closed = False
-        # Bytes of an incomplete frame.
         self._rest = bytearray()
         # Pieces that wait for a pass of the event loop, after a long one. The credit of requests bounds them.
         self._unread: deque[bytes] = deque()
@@ -54,7 +53,6 @@ class EngineConnection:
 
     @property
     def late(self) -> bool:
-        """Whether a heartbeat is overdue."""
         return self._unanswered >= LATE
 
     def open(self, pipe: asyncio.WriteTransport) -> None:
@@ -90,7 +88,6 @@ class EngineConnection:
             self._waiting = self._loop.call_later(WAIT_S, self._flush)
 
     def write(self, data: bytes) -> None:
-        """Write frames at once."""
         pipe = self._pipe
         if pipe is None or pipe.is_closing():  # uvloop raises where asyncio drops the data
             return
@@ -132,7 +129,6 @@ class EngineConnection:
             self._deliver(new)
 
     def beat(self) -> None:
-        """Send heartbeats from now on."""
         # Counts beats, not seconds: after a pause of the front itself, answers that wait in the pipe still count.
         if self._unanswered == BEATS:
             self._break(f"no answer for {self._heartbeat_s:g} s")

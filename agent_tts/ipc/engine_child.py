@@ -62,7 +62,6 @@ class EngineChild(EngineConnection, ChildProcess):
         self._started: asyncio.Future[None] = self._loop.create_future()
         # Whether it is being ended: its events are dropped, and its death is no loss.
         self._stopping = False
-        # Whether it was given up while it still ran.
         self._hung = False
         # Why no more events will come; completed as soon as that is known.
         self.gone: asyncio.Future[str] = self._loop.create_future()
@@ -105,7 +104,6 @@ class EngineChild(EngineConnection, ChildProcess):
         raise EngineLost(f"the {self._name} did not start ({self.gone.result()}): {line}")
 
     def attach(self) -> socket.socket:
-        """See `EngineProcess.attach`."""
         if not self.alive or self._control is None:
             raise EngineLost(f"the {self._name} takes no links now")
         mine, its = socket.socketpair()
@@ -119,7 +117,6 @@ class EngineChild(EngineConnection, ChildProcess):
         return mine
 
     def silence(self) -> None:
-        """Call neither `on_events` nor `on_lost` from now on."""
         self._stopping = True
 
     async def end(self) -> None:
@@ -139,7 +136,6 @@ class EngineChild(EngineConnection, ChildProcess):
             await self.reap()
 
     async def _spawn(self) -> asyncio.WriteTransport:
-        """Spawn it; returns its stdin."""
         module, parent = "agent_tts.ipc.child", str(os.getpid())
         if sys.platform == "win32":
             return await self.spawn(module, parent, passes=_is_passed)

@@ -38,17 +38,14 @@ class EngineLink:
         # The next call of `ask`, and the earliest time for it on the event loop's clock.
         self._asking: asyncio.TimerHandle | None = None
         self._ask_at = 0.0
-        # Set when the engine's owner gives it up.
         self.failed = asyncio.Event()
 
     @property
     def alive(self) -> bool:
-        """Whether a link stands."""
         return self._link is not None
 
     @property
     def late(self) -> bool:
-        """Whether a heartbeat is overdue."""
         return self._link is not None and self._link.late
 
     async def start(self) -> None:
@@ -87,7 +84,6 @@ class EngineLink:
             await link.ended
 
     def _begin(self, link: _Link, greeting: EngineReady) -> bool:
-        """Take a connected link; returns whether it is used."""
         if self.alive or self._closed:
             return False
         self._stop_asking()
@@ -119,14 +115,11 @@ class EngineLink:
 
 
 class _Link(EngineConnection, asyncio.Protocol):
-    """One link, from `connect` to its end."""
-
     def __init__(self, owner: EngineLink, greeting: EngineReady) -> None:
         super().__init__(owner._heartbeat_s, owner._on_events)
         self._owner = owner
         self._greeting = greeting
         self._transport: asyncio.Transport | None = None
-        # Completed when its socket is closed.
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def abort(self) -> None:

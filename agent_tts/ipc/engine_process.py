@@ -73,17 +73,14 @@ class EngineProcess:
 
     @property
     def late(self) -> bool:
-        """Whether a heartbeat is overdue."""
         return self._child is not None and self._child.late
 
     @property
     def greeting(self) -> EngineReady | None:
-        """The `EngineReady` of the running engine; None while none runs."""
         return self._child.greeting if self._child is not None and self._child.alive else None
 
     @property
     def pid(self) -> int | None:
-        """The process id of the running engine, or of the last one."""
         return None if self._child is None else self._child.pid
 
     async def start(self) -> None:

@@ -185,8 +185,6 @@ class Claim(Question[int]):
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """End what a claim was granted."""
-
     number: int
     unused: bool = False  # the front had given it up before the answer came: its token is good again
 

@@ -65,18 +65,14 @@ class Link:
         sock.setblocking(False)
         with contextlib.suppress(OSError):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
-        # Bytes of an incomplete frame.
         self._rest = bytearray()
         # Bytes read, counted by the thread `links`, and bytes taken.
         self.read = 0
-        self._taken = 0
+        self.taken = 0
         # When the front was last heard, by the thread `links`. It may start long after its link was made.
         self.heard_at = math.inf
-        # Ids of open requests, in the engine.
         self.requests: set[int] = set()
-        # Pings to answer after the step.
         self.pings: list[int] = []
-        # Frames of the events of this turn.
         self.frames: list[bytes] = []
         # Guards what follows. Bytes that the front has not read yet, and whether nothing more may be written.
         self._lock = threading.Lock()
@@ -84,14 +80,8 @@ class Link:
         self._backlog_bytes = 0
         self._ended = False
 
-    @property
-    def untaken(self) -> int:
-        """Bytes that were read and are not taken. For the thread `links`."""
-        return self.read - self._taken
-
     def take(self, data: bytes, loop: EngineLoop) -> None:
-        """Submit the commands in `data`."""
-        self._taken += len(data)
+        self.taken += len(data)
         if self._ended:
             return
         try:
@@ -250,7 +240,7 @@ class LinkThread:
             self._links.remove(link)
             link.end("its front is gone")
             link.sock.close()
-        elif link.untaken > MAX_UNTAKEN_BYTES:
+        elif link.read - link.taken > MAX_UNTAKEN_BYTES:
             link.end("the engine does not take its commands")
 
 
@@ -261,7 +251,6 @@ class Links:
         self._loop = loop
         # None where no links can be passed to this process.
         self._thread = thread
-        # Links that stand, by number.
         self._links: dict[int, Link] = {}
         # Whether there has been a link. Before, all events are of the process' owner, and no other method is called.
         self.shared = False
@@ -270,11 +259,9 @@ class Links:
         # Slots in use, waiting requests, and open requests of each link: now, and as told; None: a link is new.
         self._load: tuple[int, int, tuple[int, ...]] = (0, 0, ())
         self._told: tuple[int, int, tuple[int, ...]] | None = None
-        # When they may be told.
         self._tell_at = -math.inf
 
     def arrive(self, link: Link, data: bytes | None) -> None:
-        """Take what the thread `links` has read."""
         if data is None:
             self._links[link.number] = link
             self.shared = True
@@ -286,7 +273,6 @@ class Links:
             self._orphans += link.requests
 
     def wait_s(self) -> float | None:
-        """Seconds until there is work; None: until something arrives."""
         if self._orphans:
             return 0.0
         if self._links and self._load != self._told:

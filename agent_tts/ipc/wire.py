@@ -21,28 +21,8 @@ import pydantic_core
 from pydantic import ConfigDict, TypeAdapter
 from typing_extensions import TypeAliasType
 
-from agent_tts.messages import (
-    Append,
-    Audio,
-    Cancel,
-    Credit,
-    End,
-    EngineCommand,
-    EngineEvent,
-    EngineLoad,
-    EnginePing,
-    EnginePong,
-    EngineReady,
-    Finished,
-    Flush,
-    Flushed,
-    Open,
-    RequestCommand,
-    Stages,
-    Started,
-    StopEngine,
-    Words,
-)
+from agent_tts import messages
+from agent_tts.messages import Append, Audio, Credit, EngineCommand, EngineEvent, EnginePing, RequestCommand
 from agent_tts.options import EngineOptions
 
 MAX_LENGTH = 1 << 20  # bytes of tag and body; the largest message, `EngineReady` with all voices, has about 50 KiB
@@ -104,23 +84,23 @@ def to_json(message: object) -> bytes:
 _TAG_AUDIO, _TAG_CREDIT, _TAG_TEXT = 1, 2, 3
 # The tag of a message that is JSON tells the type of the body.
 _COMMANDS: dict[int, Any] = {
-    17: Open[int, EngineOptions],
-    18: Flush[int],
-    19: End[int],
-    20: Cancel[int],
+    17: messages.Open[int, EngineOptions],
+    18: messages.Flush[int],
+    19: messages.End[int],
+    20: messages.Cancel[int],
     21: EnginePing,
     23: Append[int],  # with a directive
 }
-_OF_OWNER: dict[int, Any] = {16: Setup, 22: StopEngine}
+_OF_OWNER: dict[int, Any] = {16: Setup, 22: messages.StopEngine}
 _EVENTS: dict[int, Any] = {
-    32: EngineReady,
-    33: Started[int],
-    34: Words[int],
-    35: Flushed[int],
-    36: Finished[int],
-    37: EnginePong,
-    38: EngineLoad,
-    39: Stages,
+    32: messages.EngineReady,
+    33: messages.Started[int],
+    34: messages.Words[int],
+    35: messages.Flushed[int],
+    36: messages.Finished[int],
+    37: messages.EnginePong,
+    38: messages.EngineLoad,
+    39: messages.Stages,
 }
 _TAGS = {getattr(hint, "__origin__", hint): tag for tag, hint in (_COMMANDS | _OF_OWNER | _EVENTS).items()}
 
@@ -188,7 +168,7 @@ def decode(rest: bytearray, data: bytes, readers: Mapping[int, Callable[[bytes],
     `rest` has the bytes of an incomplete frame before `data`, and then those behind it. Raises `WireError`: nothing can
     be decoded any more, and the messages before the broken frame in `data` are lost.
     """
-    messages: list[T] = []
+    found: list[T] = []
     source: bytes | bytearray = data
     if rest:
         rest += data
@@ -202,13 +182,13 @@ def decode(rest: bytearray, data: bytes, readers: Mapping[int, Callable[[bytes],
             end = start + _U32.size + length
             if end > len(source):
                 break
-            messages.append(_read(readers, tag, bytes(view[start + _HEAD.size : end])))
+            found.append(_read(readers, tag, bytes(view[start + _HEAD.size : end])))
             start = end
     if rest:
         del rest[:start]
     else:
         rest += data[start:]
-    return messages
+    return found
 
 
 def _read(readers: Mapping[int, Callable[[bytes], T]], tag: int, body: bytes) -> T:

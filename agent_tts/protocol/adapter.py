@@ -9,21 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from agent_tts import messages
 from agent_tts.errors import SpeechError
-from agent_tts.messages import (
-    Append,
-    Audio,
-    Cancel,
-    Cancelled,
-    End,
-    Finished,
-    Flush,
-    Flushed,
-    Mark,
-    Open,
-    Started,
-    Words,
-)
 from agent_tts.protocol.options import SessionConfig
 
 # ---------------------------------------------------------------- commands, besides those of `messages`
@@ -67,11 +54,11 @@ class Echo:
 
 # The options of `Open` are the fields of `SessionConfig` that differ from the session's.
 Command = (
-    Open[str, dict[str, Any]]
-    | Append[str]
-    | Flush[str]
-    | End[str]
-    | Cancel[str]
+    messages.Open[str, dict[str, Any]]
+    | messages.Append[str]
+    | messages.Flush[str]
+    | messages.End[str]
+    | messages.Cancel[str]
     | Update
     | Played
     | Ping
@@ -127,13 +114,13 @@ class Failed:
 
 
 Event = (
-    Started[str]
-    | Audio[str]
-    | Words[str]
-    | Mark[str]
-    | Flushed[str]
-    | Cancelled[str]
-    | Finished[str]
+    messages.Started[str]
+    | messages.Audio[str]
+    | messages.Words[str]
+    | messages.Mark[str]
+    | messages.Flushed[str]
+    | messages.Cancelled[str]
+    | messages.Finished[str]
     | Created
     | Updated
     | AskedToMove

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
+from typing import Self
 
 from agent_tts.messages import Audio, Finished, Flushed, Mark, Words
 
@@ -11,14 +12,16 @@ UtteranceEvent = Audio[str] | Words[str] | Mark[str] | Flushed[str] | Finished[s
 
 
 class AnyUtterance(ABC):
-    """One utterance, on a node or in this process, for one reader."""
+    """One utterance, on a node or in this process, for one reader. It stops at the end of its `async with` block."""
 
     context_id: str  # names it in the logs of the node
+    done: Finished[str] | None = None  # the figures; None before the end
 
-    @property
-    @abstractmethod
-    def done(self) -> Finished[str] | None:
-        """The figures; None before the end."""
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.stop()
 
     @abstractmethod
     def write(self, text: str) -> None:

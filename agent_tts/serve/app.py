@@ -37,11 +37,10 @@ from agent_tts.serve.access.supervisor_client import SupervisorClient
 from agent_tts.serve.dialects import routes as dialects
 from agent_tts.serve.local_engine import service_of
 from agent_tts.serve.node import Node
-from agent_tts.serve.routes import detect, http, rtc, voices
+from agent_tts.serve.routes import http, rtc, voices
 from agent_tts.serve.routes.docs import Docs
 from agent_tts.serve.telemetry import pages
-from agent_tts.serve.telemetry.engine_metrics import EngineMetrics
-from agent_tts.serve.telemetry.metrics import Metrics
+from agent_tts.serve.telemetry.metrics import EngineMetrics, Metrics
 from agent_tts.serve.telemetry.tracing import spans_of
 from agent_tts.serve.transports import aiortc_private
 from agent_tts.serve.transports.websocket import NATIVE, StreamEndpoint
@@ -165,7 +164,7 @@ def create_app(
     )
     app.state.node = node
     app.state.start_error = None
-    for router in (http.routes, voices.routes, detect.routes, rtc.routes, dialects.routes):
+    for router in (http.routes, voices.routes, rtc.routes, dialects.routes):
         app.router.routes += router.routes  # `include_router` would build each of them again, in 40 ms
     for path, dialect in {"/v1/tts/stream": NATIVE, **dialects.STREAMS}.items():
         app.router.routes.append(WebSocketRoute(path, StreamEndpoint(node, dialect)))

@@ -14,7 +14,6 @@ from agent_tts.serve.access.fair_queue import FairQueue
 from agent_tts.serve.access.guard import Client, Guard
 from agent_tts.serve.access.supervisor_client import SupervisorClient
 from agent_tts.serve.dictionaries import Dictionaries
-from agent_tts.serve.high_water import HighWater
 from agent_tts.serve.telemetry.metrics import Metrics
 from agent_tts.speech.audio.manifest import ManifestSigner
 from agent_tts.speech.audio.packet_clock import PacketClock
@@ -23,6 +22,21 @@ from agent_tts.voices.enroll import Enrolment
 
 RELIEF_S = 1.0
 RELIEVED_SHARE = 20
+LESS = 0.05  # of all slots: a node that was full gets new callers again when so many fewer are in use
+
+
+class HighWater:
+    """A mark of the slots in use, with hysteresis: a load balancer does not see a node flap with each utterance."""
+
+    was_over = False  # at the last look
+
+    def over(self, used: float, share: float) -> bool:
+        """Whether a node is too full for new callers, with `used` of all slots in use.
+
+        `share` of all slots, in (0, 1], is the mark; at 1 a node is never too full: who waits is told `at_capacity`.
+        """
+        self.was_over = share < 1 and used >= (share - LESS if self.was_over else share)
+        return self.was_over
 
 
 class OpenSession(Protocol):

@@ -32,8 +32,6 @@ EngineState = Literal["ready", "starting", "lost", "failed"]
 
 
 class EngineClient(Protocol):
-    """Connection to an engine loop in another process or in this one."""
-
     async def start(self) -> None:
         """Start the engine. `EngineReady` has been delivered when this returns.
 
@@ -106,13 +104,11 @@ class EngineHandle:
         self.number = number
         self._observer = observer
         self.client = make_client(self._on_events, self._on_lost)
-        # They are kept by request id.
         self._open: dict[int, Receiver] = {}
         # Id of the next request, a u32; never reused while the engine lives.
         self._next_id = 1
         # Kept over a restart, to check requests meanwhile. None before the first start.
         self.info: EngineInfo | None = None
-        # How many requests may wait for a slot.
         self._queue = 0
         # Maximum number of frames that a request is made ahead of its credit; see `Utterance`.
         self.window = 1
@@ -120,7 +116,6 @@ class EngineHandle:
         self._told: EngineLoad | None = None
         # Whether a synthesis is tried after each start; otherwise `tell` says whether one has succeeded.
         self._tries = tries
-        # Whether a synthesis has succeeded since the engine started.
         self.ready = False
         # The first synthesis after a start; None when it has ended.
         self._trial: Utterance | None = None
@@ -130,17 +125,14 @@ class EngineHandle:
 
     @property
     def alive(self) -> bool:
-        """Whether the engine runs and answers."""
         return self.client.alive
 
     @property
     def failed(self) -> bool:
-        """Whether the engine has failed permanently."""
         return self.client.failed.is_set()
 
     @property
     def state(self) -> EngineState:
-        """State of the engine."""
         if self.alive:
             return "ready" if self.ready else "starting"
         return "failed" if self.failed else "lost"
@@ -175,7 +167,6 @@ class EngineHandle:
         return 1 if self.info is None else self.info.slots
 
     def owners(self) -> list[int]:
-        """The owner of each request that has or had a slot."""
         return [request.owner for request in self._open.values() if isinstance(request, Utterance)]
 
     def open(self, utterance: Utterance, options: EngineOptions) -> None:

@@ -13,15 +13,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from agent_tts.messages import (
-    Append,
-    Cancel,
-    End,
-    EngineCommand,
-    Finished,
-    Flush,
-    RequestEvent,
-)
+from agent_tts.messages import Append, Cancel, End, EngineCommand, Finished, Flush, RequestEvent
 from agent_tts.options import EngineOptions
 from agent_tts.speech.engine_handle import EngineHandle
 from agent_tts.speech.utterance import Utterance
@@ -42,7 +34,6 @@ class _Attempt:
         # The request; None when it is given up here.
         self.waiting: _Waiting | None = waiting
         self.engine = engine
-        # Whether it waits in line here, at its home.
         self.waits = waits
         self.id = 0
 
@@ -142,7 +133,6 @@ class _Waiting:
         self._mover.forget(self)
 
     def _send(self, command: EngineCommand, *, waits: bool = False) -> None:
-        """Take a command of the request."""
         if isinstance(command, Append | Flush | End):
             text = command.content if isinstance(command, Append) else None
             self._chars += len(text) if isinstance(text, str) else 1
@@ -163,11 +153,9 @@ class Mover:
         self._engines = engines
         # The oldest comes first.
         self._waiting: dict[_Waiting, None] = {}
-        # The next look; None while no request waits.
         self._timer: asyncio.TimerHandle | None = None
 
     def open(self, engine: EngineHandle, utterance: Utterance, options: EngineOptions) -> None:
-        """Start an utterance at this engine."""
         self._waiting[_Waiting(self, engine, utterance, options)] = None
         self._look_soon()
 
@@ -176,7 +164,6 @@ class Mover:
         return asyncio.get_running_loop().time()
 
     def forget(self, waiting: _Waiting) -> None:
-        """It has a slot, or has ended."""
         del self._waiting[waiting]
 
     def roomy(self, but: Iterable[EngineHandle]) -> EngineHandle | None:
@@ -185,7 +172,6 @@ class Mover:
         return min(found, key=lambda engine: engine.load, default=None)
 
     def close(self) -> None:
-        """Look no more. Idempotent."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -56,8 +56,6 @@ class _Wanted:
 
 
 class Resolved(NamedTuple):
-    """What a request means here."""
-
     options: EngineOptions
     voice: str | None  # its name in the engine or the library; None for a speaker embedding
     lexicons: tuple[Lexicon, ...]  # its own and its voices', strongest first
@@ -105,7 +103,6 @@ class Routing:
         return Resolved(EngineOptions(**told), wanted.name, tuple(filter(None, lexicons)), options.markup == "auto")
 
     def model_names(self) -> list[str]:
-        """Every model name that a request may use, the engine's own first."""
         return list(dict.fromkeys((*self._models, self.info.model, self.info.engine, *OPENAI_MODELS)))
 
     def find_model(self, name: str | None) -> tuple[Model | None, str | None]:
@@ -149,11 +146,9 @@ class Routing:
         return (*self.info.voices, *added)
 
     def is_own(self, name: str) -> bool:
-        """Whether a name is one of the engine's own voices."""
         return name in self._own
 
     def speaks(self, kind: VoiceKind) -> bool:
-        """Whether a model here speaks voices of a kind."""
         return any(model.kind == kind for model in self.info.models)
 
     def check_new(self, name: str, kind: VoiceKind) -> None:
@@ -224,7 +219,6 @@ class Routing:
     # ------------------------------------------------------------ models
 
     def _choose(self, wanted: _Wanted, asked: Model | None) -> str | None:
-        """The model that speaks: the requested one, or the first that can. None: the engine selects it."""
         if wanted.kind is None:
             return None
         self._require_kind(wanted.what, wanted.kind)

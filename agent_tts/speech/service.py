@@ -40,10 +40,8 @@ class SpeechService:
         self.engines = tuple(
             EngineHandle(number, make, observer, tries=tries) for number, make in enumerate(make_clients)
         )
-        # Moves waiting utterances; None with one engine.
         self._mover = Mover(self.engines) if len(self.engines) > 1 else None
         self._prefers = prefers
-        # Voices in addition to the engines' own; None without a voice library.
         self.library = library
         self._aliases = aliases
         # What all requests have from their start on; None without one.
@@ -52,7 +50,6 @@ class SpeechService:
         self._routing: Routing | None = None
         # True while the node shuts down: new utterances are refused.
         self.draining = False
-        # Starts the engines; None before `begin`.
         self._start: asyncio.Task[None] | None = None
 
     @property
@@ -62,12 +59,10 @@ class SpeechService:
 
     @property
     def alive(self) -> bool:
-        """Whether at least one engine runs and answers."""
         return any(engine.alive for engine in self.engines)
 
     @property
     def ready(self) -> bool:
-        """Whether at least one engine has completed a synthesis since its start."""
         return any(engine.ready for engine in self.engines)
 
     @property
@@ -79,7 +74,6 @@ class SpeechService:
 
     @property
     def failed(self) -> bool:
-        """Whether all engines have failed permanently."""
         return all(engine.failed for engine in self.engines)
 
     @property

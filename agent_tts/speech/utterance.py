@@ -8,9 +8,9 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
-from agent_tts.directives import Directive, Pause, Say
+from agent_tts.directives import Pause, Say
 from agent_tts.engine_info import FRAME_BYTES, SAMPLE_RATE, EngineInfo
 from agent_tts.errors import SpeechError, from_code
 from agent_tts.messages import (
@@ -78,7 +78,6 @@ class Meter:
         """The utterance has a slot."""
 
     def audio(self, ms: float) -> None:
-        """Audio was given to the listener."""
         self.audio_ms += ms
 
     def taken_back(self, ms: float) -> None:
@@ -100,8 +99,6 @@ class Meter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listener:
-    """What the listener of an utterance gets."""
-
     output: OutputFormat = PCM
     words: WordsMode = "none"
     paces: Paces = field(default_factory=Paces)  # of earlier utterances; they learn from this one
@@ -143,18 +140,13 @@ class Utterance(AnyUtterance):
         self._voice = resolved.voice
         self._tells = listener.words == "told"
         # None if words are not computed.
-        self._timeline: WordTimeline | None = None
+        self._timeline: WordTimeline | LateTimeline | None = None
         if listener.words != "none":
-            language = resolved.options.language
-            times: dict[str, Any] = {
-                "speed": resolved.options.speed,
-                "language": "en" if language == "auto" else language,
-                "pace": self._paces.of(self._voice),
-            }
-            if info.aligns_words or self._tells:
-                self._timeline = WordTimeline(aligned=info.aligns_words, tells=self._tells, **times)
-            else:
-                self._timeline = LateTimeline(**times)
+            how = resolved.options
+            language, pace = "en" if how.language == "auto" else how.language, self._paces.of(self._voice)
+            told = {"aligned": info.aligns_words, "tells": self._tells}
+            timeline = WordTimeline(**told, speed=how.speed, language=language, pace=pace)
+            self._timeline = timeline if any(told.values()) else LateTimeline(timeline)
         # Reads the tags in the text, None if they are text; and the marks among them.
         self._markup = MarkupReader() if resolved.markup else None
         self._marks = Marks()
@@ -163,7 +155,6 @@ class Utterance(AnyUtterance):
         # Characters of text so far, or of what is said for it if that is longer, tags included; and unanswered flushes.
         self.chars = 0
         self.flushes = 0
-        # Whether there is more than white space.
         self._has_text = False
         # Sends a command to the engine, without blocking; set by `settle`.
         self._send: Send = _to_nobody
@@ -172,7 +163,6 @@ class Utterance(AnyUtterance):
         self._grant = max(1, window // GRANTS)
         # The engine's events that are not translated yet: at most `window` frames beyond the credit.
         self._events: deque[RequestEvent] = deque()
-        # The listener's events that are not taken yet.
         self._told: deque[Told] = deque()
         # Words computed before the engine has started; None afterwards.
         self._early: list[Word] | None = []
@@ -186,20 +176,15 @@ class Utterance(AnyUtterance):
         self._is_last_out = self._is_complete = False
         # The listener's last acknowledgement: (ms played, time of arrival); None before the first.
         self._acked: tuple[float, float] | None = None
-        # The engine's last event; None until it arrives.
         self.finished: Finished[int] | None = None
-        # The figures; set when `Finished` is taken, or arrives after `stop`.
-        self._done: Finished[str] | None = None
+        # Set when `Finished` is taken, or arrives after `stop`.
+        self.done: Finished[str] | None = None
         # Cause of a failure; set with `done`.
         self.error: SpeechError | None = None
         # Called when `poll` may have an event; set by the reader. It must not raise or await.
         self.waker: Callable[[], None] | None = None
         # Set with each event, for `next`; and by the last one of the engine, for `cancel`.
         self._arrived, self._over = asyncio.Event(), asyncio.Event()
-
-    @property
-    def done(self) -> Finished[str] | None:
-        return self._done
 
     # ------------------------------------------------------------ the writer's side
 
@@ -211,7 +196,7 @@ class Utterance(AnyUtterance):
         self.meter.text(len(text))
         items: list[Item] = [text] if self._markup is None else self._markup.read(text)
         if not items:
-            self._append("")  # a long thought does not starve
+            self._command(Append(self.request_id, ""))  # a long thought does not starve
         self._take(items)
 
     def flush(self, flush_id: str) -> None:
@@ -230,12 +215,11 @@ class Utterance(AnyUtterance):
             self._tell_new(self._timeline.complete())
 
     def ack(self, played_ms: float) -> None:
-        """The listener has played `played_ms` of the utterance."""
         self._acked = (played_ms, self._clock())
 
     def stop(self) -> None:
         """Stop now, without waiting: only estimated words and `Finished` follow, "cancelled". Idempotent."""
-        if self._done is not None or self.stopped:
+        if self.done is not None or self.stopped:
             return
         self.stopped = True
         self.meter.cancelled()
@@ -277,7 +261,6 @@ class Utterance(AnyUtterance):
 
     @property
     def audio_ms(self) -> int:
-        """Milliseconds of audio handed out."""
         return round(self.samples * 1_000 / SAMPLE_RATE)
 
     # ------------------------------------------------------------ the reader's side
@@ -286,7 +269,7 @@ class Utterance(AnyUtterance):
         """The listener's next event; None when there is none now."""
         while not self._told:
             if self._is_unread:
-                assert self._timeline is not None
+                assert isinstance(self._timeline, WordTimeline)
                 self._tell_words("estimated", self._timeline.read())
             elif self._events:
                 self._translate(self._events.popleft())
@@ -297,7 +280,7 @@ class Utterance(AnyUtterance):
     async def next(self) -> UtteranceEvent | None:
         while True:
             event = self.poll()
-            if event is None and self._done is not None:
+            if event is None and self.done is not None:
                 if self.error is not None:
                     raise self.error
                 return None
@@ -309,7 +292,6 @@ class Utterance(AnyUtterance):
 
     @property
     def has_events(self) -> bool:
-        """Whether `poll` may return something."""
         return bool(self._told or self._events) or self._is_unread
 
     @property
@@ -347,11 +329,8 @@ class Utterance(AnyUtterance):
     def _command(self, command: Append[int] | Flush[int] | End[int]) -> None:
         """Ignored after `end` and once finished."""
         if self.finished is None and not self.ended:
-            self._send(command)
-
-    def _append(self, content: str | Directive) -> None:
-        if self.finished is None and not self.ended:
-            self._send(Append(self.request_id, content), waits=isinstance(content, str) and self.received > 0)
+            waits = isinstance(command, Append) and isinstance(command.content, str) and self.received > 0
+            self._send(command, waits=waits)
 
     def _take(self, items: list[Item], *, complete: bool = False) -> None:
         """Give text without tags, and directives, to the engine and the timeline; `complete`: its last word is."""
@@ -362,7 +341,7 @@ class Utterance(AnyUtterance):
                 if timeline is not None:
                     self._marks.add(item.name, item.offset, timeline.place)
                 continue
-            self._append(item)
+            self._command(Append(self.request_id, item))
             if timeline is None:
                 continue
             if isinstance(item, str):
@@ -396,13 +375,13 @@ class Utterance(AnyUtterance):
             self.waker()
 
     def _end(self, finished: Finished[int]) -> Finished[str]:
-        if self._done is None:
+        if self.done is None:
             if finished.code is not None:
                 self.error = from_code(finished.code, finished.message, finished.retry_after_ms)
             figures = {name: getattr(finished, name) for name in Finished.__match_args__}
             figures |= {"id": self.context_id, "context_no": self.context_no}
-            self._done = self.meter.finished(Finished(**figures))
-        return self._done
+            self.done = self.meter.finished(Finished(**figures))
+        return self.done
 
     def _translate(self, event: RequestEvent) -> None:
         """Tell the listener of an event of the engine."""
@@ -415,7 +394,7 @@ class Utterance(AnyUtterance):
             return
         match event:
             case Words(words=times):
-                if self._timeline is not None:
+                if isinstance(self._timeline, WordTimeline):
                     self._tell_final(self._timeline.align(times))
             case Stages():
                 self.meter.stages(event)
@@ -441,8 +420,8 @@ class Utterance(AnyUtterance):
         self.samples += samples
         if self._timeline is not None:
             self._timeline.hear(samples, peaks)
-            if self._tells and (settled := self._timeline.settle(self.audio_ms)):
-                self._tell_final(settled)
+            if isinstance(self._timeline, WordTimeline) and self._tells:
+                self._tell_final(self._timeline.settle(self.audio_ms))
         self.meter.audio(samples * 1_000 / SAMPLE_RATE)
         chunks = _frames(pcm) if self._encoder is None else self._encoder.encode(pcm)
         flags = 0
@@ -477,7 +456,7 @@ class Utterance(AnyUtterance):
             return
         if self.samples and not self._is_last_out:
             self._tell_chunks(self._last_chunks(), FLAG_LAST)
-        if self._timeline is not None and self._tells:
+        if isinstance(self._timeline, WordTimeline) and self._tells:
             left = self._timeline.finish(self.audio_ms, cut=event.reason == "length")
             if self._timeline.kind == "aligned":
                 self._tell_final(left)
@@ -499,7 +478,7 @@ class Utterance(AnyUtterance):
 
     def _tell_final(self, words: list[Word]) -> None:
         """Words with final times, and the marks among them."""
-        if self._tells:
+        if self._tells and words:
             self._tell_words("aligned", words)
             self._told += self._marks.due(self.context_id, words)
 
@@ -507,7 +486,8 @@ class Utterance(AnyUtterance):
         if not (words and self._tells):
             return
         if self._markup is not None and (offsets := self._markup.offsets).is_shifted:
-            words = [_moved(word, *offsets.span(word.char_start, word.char_end)) for word in words]
+            places = [offsets.span(word.char_start, word.char_end) for word in words]
+            words = [Word(word.word, word.start_ms, word.end_ms, *at) for word, at in zip(words, places, strict=True)]
         self._told.append(Words(self.context_id, tuple(words), kind))
 
 
@@ -515,10 +495,6 @@ def _frames(pcm: bytes) -> list[Chunk]:
     """pcm_s16le at 24 kHz in pieces of at most 80 ms."""
     pieces = [pcm[start : start + FRAME_BYTES] for start in range(0, len(pcm), FRAME_BYTES)]
     return [(piece, len(piece) // 2) for piece in pieces]
-
-
-def _moved(word: Word, start: int, end: int) -> Word:
-    return Word(word.word, word.start_ms, word.end_ms, start, end)
 
 
 def _to_nobody(command: EngineCommand, *, waits: bool = False) -> None:

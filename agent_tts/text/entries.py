@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from types import NoneType
@@ -67,15 +67,14 @@ class Entry:
         given = {field.name: value for field in after if (value := getattr(self, field.name)) != field.default}
         return given["alias"] if list(given) == ["alias"] else given
 
-    def matches(self, text: str) -> bool:
-        """Whether this entry is written so, given that only capitals may differ."""
+    def spellings(self) -> tuple[str, ...]:
+        """The texts that are this entry, each as `plain_char` has its characters; none: in any capitals."""
         plain = _plain(self.written)
-        if self.match_case is False or (self.match_case is None and plain == plain.lower()):
-            return True
-        text = _plain(text)
-        if self.match_case or text == plain:
-            return text == plain
-        return text in (plain.upper(), plain[0].upper() + plain[1:])
+        if self.match_case:
+            return (plain,)
+        if self.match_case is False or plain == plain.lower():
+            return ()
+        return plain, plain.upper(), plain[0].upper() + plain[1:]
 
 
 # The fields of an entry in a mapping.
@@ -101,13 +100,20 @@ class Lexicon:
             if len(latest) > MAX_ENTRIES:
                 raise ValueError(f"a lexicon has at most {MAX_ENTRIES} entries")
         self.entries = tuple(latest.values())
-        # They are kept by the text without capitals; the strictest comes first: "US" before "us".
-        self._found: dict[str, list[Entry]] = {}
+        # They are kept by each spelling, or by the text without capitals. Of those with one key the strictest counts,
+        # "US" before "us", among whole words and among parts of words: a look-up costs the same for any number.
+        self._spelled: dict[str, dict[bool, Entry]] = {}
+        self._folded: dict[str, dict[bool, Entry]] = {}
+        keys = set()
         for entry in sorted(self.entries, key=_strictness, reverse=True):
-            self._found.setdefault(_fold(entry.written), []).append(entry)
+            keys.add(folded := _fold(entry.written))
+            spellings = entry.spellings()
+            for key in spellings or (folded,):
+                (self._spelled if spellings else self._folded).setdefault(key, {}).setdefault(entry.whole_word, entry)
         # Sorted, to find those that begin with a text.
-        self._keys = sorted(self._found)
-        self.first = frozenset(key[0] for key in self._keys)
+        self._keys = sorted(keys)
+        self.lengths = frozenset(map(len, keys))
+        self.first = frozenset(key[0] for key in keys)
         self.whole_words = all(entry.whole_word for entry in self.entries)
 
     @classmethod
@@ -137,9 +143,10 @@ class Lexicon:
         place = bisect_left(self._keys, folded)
         return place < len(self._keys) and self._keys[place].startswith(folded)
 
-    def find(self, folded: str) -> Sequence[Entry]:
-        """The entries for this text without capitals."""
-        return self._found.get(folded, ())
+    def find(self, plain: str, folded: str) -> Iterator[Entry]:
+        """The entries for a text with and without its capitals, the strictest first: four at most."""
+        for found, key in ((self._spelled, plain), (self._folded, folded)):
+            yield from found.get(key, {}).values()
 
 
 @lru_cache(4_096)

@@ -30,7 +30,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from agent_tts.config.settings import Voices
 from agent_tts.errors import UnknownVoice, Unsupported, VoiceExists, VoiceLimit
 from agent_tts.model.adapter_file import CONFIG, WEIGHTS, AdapterFile
-from agent_tts.system.records import LOCK_S, Records, RecordsBusy, age_s, folder_of, regular, write_file
+from agent_tts.system.records import ASIDE, LOCK_S, Records, RecordsBusy, age_s, folder_of, regular, write_file
 from agent_tts.text.entries import Lexicon
 from agent_tts.voices.names import checked_name, did_you_mean, is_name, library_name
 from agent_tts.voices.store import Files, StoreLost, VoiceStore
@@ -358,7 +358,7 @@ def _read(folder: Path) -> StoredVoice:
         raise ValueError("not a folder")
     with regular(folder / _JSON).open("rb") as file:
         card = _Card.model_validate_json(file.read(MAX_JSON_BYTES))
-    voice = StoredVoice(name=folder.name, **dict(card))
+    voice = StoredVoice(name=folder.name.removeprefix(ASIDE), **dict(card))
     sizes, frames = _parts(voice, _shapes(folder / _ARRAYS) if card.kind == "cloned" else {})
     lexicon = _read_lexicon(folder / _LEXICON)
     return replace(voice, vector_sizes=sizes, frames=frames, lexicon=lexicon, adapter=(folder / _ADAPTER).is_dir())

@@ -26,7 +26,7 @@ from tests.agent.llm_server import running_llm
 from tests.agent.node import RunningAgent
 from tests.recogniser import recognise
 from tests.rtc_peer import LOUD, rms
-from tests.support import running_app, settings_of, until
+from tests.support import ended, running_app, settings_of, until
 
 RATE = 8_000
 PIECE = RATE // 50
@@ -72,7 +72,7 @@ OPENINGS: dict[str, list[dict[str, Any]]] = {
                 "tracks": ["inbound"],
                 "mediaFormat": {"encoding": "audio/x-mulaw", "sampleRate": 8_000},
             },
-        },
+        }
     ],
 }
 
@@ -173,9 +173,7 @@ async def telephoning(
         try:
             yield phone
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await ended(*tasks)
 
 
 async def test_a_conversation_at_8_khz_and_an_interruption_clears_the_carriers_buffer() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agent_tts.client.opus_packets import frames_of
+from agent_tts.client.resuming import frames_of
 
 FRAMES = [bytes([length % 7] * length) for length in (3, 252, 700, 5)]
 SIZES = bytes([3, 252, 0, 252, 112])  # of all but the last: RFC 6716, section 3.2.1

@@ -406,9 +406,7 @@ async def test_a_caller_that_vanishes_is_noticed_by_the_node(tmp_path: Path) -> 
             await until_servers(door, lambda servers: servers["node-0"].sessions == 1)
             peer.socket.transport.abort()
         await until_servers(door, lambda servers: servers["node-0"].sessions == 0)
-        async with asyncio.timeout(2):
-            while node.node.sessions:
-                await asyncio.sleep(0.01)
+        await until(lambda: not node.node.sessions, 2)
 
 
 async def test_a_door_that_closes_waits_for_its_callers(tmp_path: Path) -> None:

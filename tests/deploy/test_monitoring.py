@@ -18,7 +18,7 @@ from agent_tts.config.settings import Settings
 from agent_tts.engine_info import EngineInfo
 from agent_tts.messages import EnginePong, Finished
 from agent_tts.serve.access.fleet import Fleet
-from agent_tts.serve.access.fleet_redis import RedisCounts
+from agent_tts.serve.access.fleet_counts import RedisCounts
 from agent_tts.serve.access.node_counts import NodeCounts
 from agent_tts.serve.telemetry import pages
 from agent_tts.serve.telemetry.metrics import Metrics

@@ -38,7 +38,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def engine(folder: Path, slots: int = 4, **settings: Any) -> Iterator[Qwen3Engine]:
     qwen3 = Qwen3(models=(Checkpoint(source=str(folder)),), max_model_len=512, **settings)
     made = Qwen3Engine(Settings(qwen3=qwen3, voices=Voices(folder=str(folder / "voices"))), slots)
-    while any(model.runner.wants_graphs for model in made._models):  # their kernels may still be being compiled
+    while any(model.runner.graphs.wanted for model in made._models):  # their kernels may still be being compiled
         if made.has_spare_work:
             made.do_spare_work()
     try:
@@ -62,7 +62,7 @@ def sound(made: Qwen3Engine, *slots: int, options: CommonOptions = RYAN) -> NDAr
 
 def batches_of(made: Qwen3Engine) -> list[tuple[tuple[int, ...], int]]:
     """Of its steps from now on: the rows, and how many entries of prompts are beside them. Rounding depends on them."""
-    graphs, batches = made._models[0].runner._graphs, list[tuple[tuple[int, ...], int]]()
+    graphs, batches = made._models[0].runner.graphs, list[tuple[tuple[int, ...], int]]()
     step = graphs.step
 
     def recorded(rows: Sequence[int], parts: Sequence[ChunkInputs] = (), **options: Any) -> Any:

@@ -1,8 +1,6 @@
-"""A node that is too full asks for no new callers."""
-
 from __future__ import annotations
 
-from agent_tts.serve.high_water import HighWater
+from agent_tts.serve.node import HighWater
 
 
 def test_newcomers_come_back_when_the_load_is_clearly_below_the_mark() -> None:

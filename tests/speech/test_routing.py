@@ -1,5 +1,3 @@
-"""Voice, language and model of a request."""
-
 from __future__ import annotations
 
 import math
@@ -9,14 +7,7 @@ from typing import Any
 import pytest
 
 from agent_tts.engine_info import EngineInfo, Model, Voice
-from agent_tts.errors import (
-    InvalidRequest,
-    SpeechError,
-    UnknownModel,
-    UnknownVoice,
-    Unsupported,
-    UnsupportedLanguage,
-)
+from agent_tts.errors import InvalidRequest, SpeechError, UnknownModel, UnknownVoice, Unsupported, UnsupportedLanguage
 from agent_tts.options import (
     AnyVoice,
     DesignedVoice,

@@ -28,6 +28,7 @@ from agent_tts.protocol.options import OutputFormat
 from agent_tts.speech.routing import Resolved
 from agent_tts.speech.utterance import Listener, Told, Utterance, WordsMode
 from agent_tts.text.entries import Lexicon
+from tests.support import ended
 
 LOUD = b"\x00\x20" * (FRAME_BYTES // 2)
 AUDIO = Audio(7, LOUD)
@@ -294,8 +295,7 @@ async def test_a_cancelled_read_loses_no_event() -> None:
     local = (bench := Bench(words="none")).utterance
     reading = asyncio.create_task(local.next())
     await asyncio.sleep(0)
-    reading.cancel()
-    await asyncio.gather(reading, return_exceptions=True)
+    await ended(reading)
     bench.deliver(AUDIO)
     chunk = await local.next()
     assert isinstance(chunk, Audio)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from agent_tts.text.entries import Lexicon
 from agent_tts.voices import store as store_module
 from agent_tts.voices.library import Consent, StoredVoice, VoiceLibrary
 from agent_tts.voices.store import StoreLost, VoiceStore
+from tests.small_disk import NEEDS_ROOT, small_disk
 
 VECTOR = {"vector_4": np.arange(4, dtype=np.float32)}
 
@@ -204,3 +206,19 @@ def test_a_setting_says_what_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_pat
         VoiceLibrary.of(Voices(folder="nowhere://voices"))
     assert VoiceLibrary.of(Voices(folder="memory://voices")).store is not None
     assert VoiceLibrary.of(Voices(folder=str(tmp_path))).store is None
+
+
+@pytest.mark.node
+@NEEDS_ROOT
+def test_a_full_disk_keeps_nothing_of_a_write(tmp_path: Path) -> None:
+    """Neither of one that has failed, nor of a node that died; what another node writes now stays."""
+    shared = tmp_path / "shared"
+    with small_disk(shared):
+        library = VoiceLibrary(tmp_path / "copy", 9, VoiceStore(f"file://{shared}"))
+        old, new = shared / ".temporary-0", shared / ".temporary-1"
+        for path in (old, new):
+            path.write_bytes(b"x")
+        os.utime(old, (1, 1))
+        with pytest.raises(StoreLost):
+            library.add(clone("bob"), {"vector_16384": np.ones(16_384, np.float32)})
+        assert sorted(path.name for path in shared.iterdir()) == [new.name, "agent-tts-voices"]

@@ -108,7 +108,6 @@ class EspeakEngine(Engine):
         return self._workers.take_faults()
 
     def close(self) -> None:
-        """Free everything. Idempotent."""
         self._slots.clear()
         self._workers.close()
 
@@ -142,8 +141,6 @@ def _clamp(pitch: int) -> int:
 
 
 class _EspeakRequest:
-    """A request in its slot: its text, its voice and its resampler."""
-
     def __init__(
         self,
         workers: EspeakWorkers,
@@ -158,16 +155,13 @@ class _EspeakRequest:
         self._workers = workers
         self._voices = voices
         self._options = options
-        # Its own language, and the present part's language and manner.
         self._own = self._language = language
         self._prosody = Prosody()
         self._variant = variant
         self._leveler = leveler
         # The first pending unit, while it is with a worker for longer than a step.
         self._job: Job | None = None
-        # Its texts that have ended a worker.
         self._deadly = 0
-        # Whether it speaks as fast as it can.
         self._unpaced = options.lead_ms is None
         # One resampler for all clauses, so that they join without a seam; a flush or a pause starts another.
         self._resampler = ClauseResampler(workers.sample_rate, SAMPLE_RATE)
@@ -182,7 +176,6 @@ class _EspeakRequest:
 
     @property
     def waits(self) -> bool:
-        """Whether a worker has its next clause."""
         return self._job is not None
 
     def prepare(self, deadline: float, until: float) -> list[StepEvent]:

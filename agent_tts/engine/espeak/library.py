@@ -47,8 +47,6 @@ class EspeakLanguage:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """How a text is spoken."""
-
     language: EspeakLanguage
     variant: str | None
     rate: int = RATE_NORMAL  # words a minute, RATE_MIN .. RATE_MAX
@@ -71,21 +69,17 @@ class ClauseWord:
 
 @dataclass(frozen=True, slots=True)
 class Clause:
-    """What espeak-ng made of a text."""
-
     samples: NDArray[np.int16]  # int16[n] at the library's sample rate
     words: tuple[ClauseWord, ...]
     scale: float = 1.0  # samples of `samples` for one of `words`
 
 
 def library_path() -> str:
-    """The shared library."""
     return str(espeakng_loader.get_library_path())
 
 
 @lru_cache(maxsize=1)
 def data_path() -> Path:
-    """The folder of languages, voices and dictionaries."""
     return Path(espeakng_loader.get_data_path())
 
 
@@ -98,7 +92,6 @@ def languages() -> tuple[EspeakLanguage, ...]:
 
 @lru_cache(maxsize=1)
 def variants() -> frozenset[str]:
-    """The names of all variants of a voice."""
     return frozenset(path.name for path in (data_path() / "voices" / "!v").iterdir() if path.is_file())
 
 

@@ -131,14 +131,12 @@ def parts(unit: Unit, language: str) -> list[Unit]:
 
 
 def reader(text: str, language: str) -> str:
-    """The language that reads a part."""
     if text.isascii():
         return language
     return next((who for who in _readers(text, language) if who not in _NO_LANGUAGE), language)
 
 
 def _readers(text: Sequence[str], language: str) -> list[str]:
-    """Who reads each character."""
     found = [_reader(char, language) for char in text]
     greek = LANGUAGES["GREEK"][0]
     last, digit = _ANYBODY, None  # the last language, and the first digit after it
@@ -197,13 +195,11 @@ def _plain(char: str, language: str) -> str:
 
 
 def _script(char: str) -> str:
-    """The script of a letter, mark or digit."""
     script = unicodedata.name(char, "").partition(" ")[0]
     return _SCRIPTS.get(script, script)
 
 
 def _is_own(script: str, language: str) -> bool:
-    """Whether the language's voice reads the script."""
     languages = LANGUAGES.get(script, ())
     return language in languages or language.partition("-")[0] in languages
 

@@ -35,10 +35,7 @@ REPLY = struct.Struct("<BII")  # status, count of marks, bytes of samples before
 MARK = struct.Struct("<iiii")  # type of the event, character, length, sample
 READY, SPOKEN, TOO_LONG, REFUSED, NO_PHONEMES = range(5)  # of a reply; `REFUSED` has a message
 IPA_START, IPA_END = "\x02", "\x03"
-MAX_IPA, MAX_IPA_WORD = (
-    256,
-    32,
-)  # characters of a text and of a word: espeak-ng has buffers of 800 and 200 phonemes
+MAX_IPA, MAX_IPA_WORD = 256, 32  # characters of a text and of a word: espeak-ng has buffers of 800 and 200 phonemes
 
 CPU_S = 0.5  # ten seconds of speech take 0.015 s, and 0.1 s on a slow machine
 VOLUME = 80  # of 100; louder audio clips and starts a gain control that outlasts the synthesis
@@ -101,7 +98,6 @@ class Library:
         self._phonemes = lru_cache(maxsize=64)(self._phoneme_table)
 
     def close(self) -> None:
-        """Close the voice file. Idempotent."""
         self._voice_file.close()
 
     def reply(self, request: bytes) -> bytes:
@@ -353,7 +349,6 @@ def _plain(sound: str) -> str:
 
 
 def _sounds(ipa: str) -> str:
-    """Without stress."""
     return "".join(char for char in _normal(ipa) if char not in _STRESS)
 
 
@@ -410,7 +405,6 @@ def _send(fd: int, reply: bytes) -> None:
 
 
 def main() -> None:
-    """Run the process until stdin ends."""
     parent, library, data = sys.argv[1:]
     out = os.dup(1)
     os.dup2(2, 1)  # libraries may print

@@ -80,7 +80,6 @@ class Job:
         self.pause = pause
         self.most = most
         self.asked_at = time.monotonic()
-        # What came of it; None until then.
         self.outcome: Clause | EspeakError | None = None
         # Whether a worker has it. Workers that crashed while they had it, and all that ended.
         self.assigned = False
@@ -92,7 +91,6 @@ class Job:
         return hash((self.how.language.path, self.how.variant, self.text, self.ipa))
 
     def request(self) -> bytes:
-        """The job as a worker takes it."""
         how = self.how
         path, variant = how.language.path.encode(), (how.variant or "").encode()
         most = -1 if self.most is None else self.most
@@ -133,8 +131,6 @@ class Job:
 
 
 class _Worker:
-    """One process."""
-
     def __init__(self) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-S", worker.__file__, str(os.getpid()), library_path(), str(data_path())],
@@ -152,7 +148,6 @@ class _Worker:
                 fcntl.fcntl(self.stdout, fcntl.F_SETPIPE_SZ, worker.PIPE_BYTES)
         # The start of a reply whose end has not come.
         self._unread = bytearray()
-        # Hz; None until it is ready.
         self.sample_rate: int | None = None
         # What it speaks, and until when it has to be done.
         self.job: Job | None = None
@@ -239,7 +234,6 @@ class EspeakWorkers:
         self.sample_rate = next(each.sample_rate for each in self._workers if each.sample_rate is not None)
 
     def close(self) -> None:
-        """End all workers. Idempotent."""
         for each in self._workers:
             self._selector.unregister(each.stdout)
             each.end()
@@ -247,7 +241,6 @@ class EspeakWorkers:
         self._selector.close()
 
     def take_faults(self) -> Faults:
-        """The faults since the last call."""
         before, self._reported = self._reported, Faults(self._deaths, self._dropped)
         return Faults(self._deaths - before.worker_deaths, self._dropped - before.texts_dropped)
 

@@ -114,7 +114,6 @@ class Compilation:
 
     @property
     def compiled(self) -> bool:
-        """Whether all kernels are compiled by now."""
         return self._was_compiled or (self._process is not None and self._process.exit_code == 0)
 
     def wait(self, progress: Progress) -> str | None:
@@ -177,7 +176,6 @@ def _process() -> LineProcess | None:
 
 
 def are_compiled(steps: Sequence[Steps]) -> bool:
-    """Whether the cache has all their kernels."""
     return all(one.stamp.exists() and one.stamp.stat().st_size for one in steps)
 
 

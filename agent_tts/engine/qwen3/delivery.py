@@ -108,7 +108,6 @@ class Seam:
         return silence + pcm[start:end]
 
     def cross(self) -> bytes:
-        """The piece before the seam has ended."""
         self._before = len(self._held) if self._before is None else self._before
         return b""
 
@@ -130,7 +129,6 @@ class TimeStretch:
         count = max(1, math.ceil(math.log(speed) / math.log(bound) - 1e-9))
         self._filters = [("atempo", f"{speed ** (1 / count)}")] * count
         self._stream = FilterStream(*self._filters)
-        # Samples that went in, and that came out.
         self._in = self._out = 0
 
     def push(self, pcm: bytes) -> bytes:

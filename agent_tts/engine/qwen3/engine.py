@@ -86,7 +86,6 @@ class Qwen3Engine(Engine):
         self._stored: Future[frozenset[tuple[str, str]]] | None = None
         # Whether text of rows is left that this step had no time to read.
         self._is_behind = False
-        # Prompts that may still be begun in this step.
         self._prefills_left = 0
         # With streams the next step is prepared while one is in flight.
         self._overlaps = queues(self._models[0].device)
@@ -191,7 +190,6 @@ class Qwen3Engine(Engine):
         return new
 
     def next_step_in_s(self) -> float | None:
-        """See `Engine.next_step_in_s`."""
         if not self._in_flight:
             return 0.0 if self._prompts_wait else None
         if all(frames.launched.ready() for frames in self._in_flight):
@@ -204,7 +202,6 @@ class Qwen3Engine(Engine):
         return any(model.has_spare_work for model in self._models) and all(job.done() for job in self._loading.values())
 
     def do_spare_work(self) -> None:
-        """See `Engine.do_spare_work`."""
         next(model for model in self._models if model.has_spare_work).do_spare_work()
 
     def tidy(self) -> None:
@@ -217,7 +214,6 @@ class Qwen3Engine(Engine):
             self._forget_loading()
 
     def close(self) -> None:
-        """Free everything. Idempotent."""
         self._slots.clear()
         self._collect(self._in_flight)
         self._in_flight = []
@@ -296,7 +292,6 @@ class _Frames:
     model: Qwen3Model
     rows: list[tuple[Row, Segment]]  # in the order of the launch, each with its segment
     launched: LaunchedStep
-    # Both are in seconds of `perf_counter`.
     began: float
     launching: float
     launched_at: float
@@ -317,7 +312,6 @@ class StepTimer:
     """
 
     def __init__(self) -> None:
-        # Kind of step -> how long it takes.
         self._took: dict[Hashable, float] = {}
         # This is the time from the begin of a step to its launch, on the host.
         self._preparation_s = 0.0
@@ -327,7 +321,6 @@ class StepTimer:
         self._done_at = 0.0
 
     def launched(self, kind: Hashable, now: float, preparation_s: float) -> None:
-        """A step has been launched behind those in flight."""
         self._preparation_s += (preparation_s - self._preparation_s) / 8
         self._under_way.append((kind, now))
         self._done_at = max(now, self._done_at) + self._took.get(kind, 0.0)
@@ -346,5 +339,4 @@ class StepTimer:
             self._done_at = now + sum(self._took.get(kind, 0.0) for kind, _ in self._under_way)
 
     def wait_s(self, now: float) -> float:
-        """How long to wait before the next step begins."""
         return max(0.0, self._done_at - self._preparation_s - WAKE_S - now)

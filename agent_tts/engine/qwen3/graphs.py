@@ -105,7 +105,6 @@ class LaunchedStep:
         return float(self._spanned[0].elapsed_time(self._spanned[1])) / 1_000 if self._spanned else 0.0
 
     def result(self) -> StepResult:
-        """What the step did. Waits until it is done."""
         if self._written is not None:
             self._written.synchronize()
         codes, pcm, masks = np.split(self._packed, [_CODES, _CODES + FRAME_SAMPLES], axis=1)
@@ -162,7 +161,6 @@ class FrameGraphs:
 
     @property
     def prefill_budget(self) -> PrefillBudget:
-        """What a step may compute of prompts."""
         if self._prompts is not None:
             return PrefillBudget(PROMPT_ENTRIES, cut=True)
         # Kernel by kernel, launching even a short prompt takes the host as long as some frames.
@@ -182,7 +180,6 @@ class FrameGraphs:
         return self._frame(rows, timed=timed)[0] if rows else None, embedded
 
     def _compute(self, parts: Sequence[ChunkInputs]) -> list[Tensor]:
-        """Parts of prompts without a frame."""
         if self._prompts is None:
             return [self._compute_alone(part) for part in parts]
         ends = self._prompts.fill(parts)
@@ -315,7 +312,6 @@ class _DeviceOutput:
     embedded: Tensor  # [P, H]: entries of prompts; nothing where there are none
 
     def at(self, ends: Sequence[int]) -> list[Tensor]:
-        """A copy of some entries."""
         return [self.embedded[end].clone() for end in ends]
 
 

@@ -85,7 +85,6 @@ class MemoryPlan:
 
     @property
     def left(self) -> float:
-        """Bytes that stay free."""
         return self.free - self.libraries - sum(m.weights + m.state + m.scratch + m.cache for m in self.models)
 
     @property

@@ -33,7 +33,7 @@ from agent_tts.model.device import Device, queues
 from agent_tts.model.entries import CheckpointError
 from agent_tts.model.frame import FrameModel
 from agent_tts.model.kernels.architectures import of_nvidia
-from agent_tts.model.prompt import PromptVoice, Reference, SpeakerPlace, takes_instructions
+from agent_tts.model.prompt import VECTOR, PromptVoice, Reference, takes_instructions
 from agent_tts.model.quantised import EightBits, check, saved_bytes
 from agent_tts.model.sampling import SamplingParams
 from agent_tts.model.speech import SpeechModel, can_fuse, prepare_kernels, put_kernels, why_not_e4m3, why_not_fused
@@ -75,7 +75,6 @@ class Qwen3Model:
         except ValueError as error:
             raise CheckpointError(f"generation_config.json: {error}") from None
         self.rows = rows
-        # Positions of the cache that a row may use: prompt and frames of one segment of text.
         self.max_model_len = settings.max_model_len
         # Blocks of the cache that the rows share; None gives each row all its positions. Set before `load`.
         self.blocks: int | None = None
@@ -83,7 +82,6 @@ class Qwen3Model:
         self.dtype = DTYPES.get(settings.dtype, torch.bfloat16 if queues(device) else torch.float32)
         # Adapters at once, and their largest rank. Only clones have some.
         self._adapters = (settings.adapters if self.kind == "cloned" else 0), settings.adapter_rank
-        # Whether its steps are fused kernels.
         self._fused = can_fuse(device, self.dtype)
         self._eight = EightBits(settings.weights == "fp8", settings.kv_cache == "fp8")
         if self._eight and (why := why_not_e4m3(device, self.dtype)):
@@ -91,7 +89,6 @@ class Qwen3Model:
         # float16: its signal-to-noise ratio is 20 dB better than that of bfloat16.
         codec_dtype = torch.float16 if self._fused else torch.float32
         self._codec_dtype = DTYPES.get(settings.codec_dtype, codec_dtype)
-        # Whether a step is one captured graph.
         self._captured = settings.cuda_graphs and queues(device)
         # Whether every step is a batch of all rows, so that the rounding of a row never depends on the others.
         self._one_size = settings.reproducible
@@ -103,25 +100,21 @@ class Qwen3Model:
         )
         # What marks its sound, of any dtype and on any device until `load`. None without one. Set before `load`.
         self.watermark: Watermark | None = None
-        # None until it is loaded.
         self._runner: ModelRunner | None = None
         # What compiles the kernels of all sizes; None until `do_spare_work` begins it.
         self._compilation: Compilation | None = None
 
     @property
     def loaded(self) -> bool:
-        """Whether it can speak."""
         return self._runner is not None
 
     @property
     def runner(self) -> ModelRunner:
-        """Its rows and steps, once it is loaded."""
         assert self._runner is not None, "it has to be loaded first"
         return self._runner
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Batches of its steps."""
         sizes = batch_sizes(self.rows, self.device)
         return sizes[-1:] if self._one_size else sizes
 
@@ -144,7 +137,6 @@ class Qwen3Model:
 
     @property
     def needs(self) -> ModelNeeds:
-        """The memory that it takes."""
         talker, codec = self.config.talker, self.config.codec
         adapters = AdapterBank.nbytes(talker, *self._adapters, self.dtype)
         saved = saved_bytes(self._frame, self.dtype) if self._eight.weights else 0
@@ -242,7 +234,7 @@ class Qwen3Model:
     @property
     def has_spare_work(self) -> bool:
         """Whether graphs are left to be captured, unless their kernels are being compiled or cannot be."""
-        wants = self._runner is not None and self._runner.wants_graphs
+        wants = self._runner is not None and bool(self._runner.graphs.wanted)
         return wants and (self._compilation is None or self._compilation.compiled)
 
     def do_spare_work(self) -> None:
@@ -250,10 +242,9 @@ class Qwen3Model:
         if self._compilation is None:
             self._compilation = Compilation(self._steps())
         else:
-            self.runner.capture_next()
+            self.runner.graphs.capture_next()
 
     def close(self) -> None:
-        """End what it does in the background. Idempotent."""
         if self._compilation is not None:
             self._compilation.close()
 
@@ -291,7 +282,7 @@ class Qwen3Model:
         placed = torch.from_numpy(vector).to(self.dtype)
         if not placed.isfinite().all():  # in the cache it would reach the next request of the row
             raise ValueError("a speaker vector with values that are not finite, or too large")
-        voice = PromptVoice(SpeakerPlace.VECTOR, reference)
+        voice = PromptVoice(VECTOR, reference)
         identity = hashlib.sha256(vector.tobytes()).digest()
         return LoadedVoice(voice, placed.to(self.device), identity, self._after(reference) if reference else None)
 
@@ -358,7 +349,6 @@ def open_models(settings: Qwen3, device: torch.device, slots: int) -> list[Qwen3
 
 
 def _watermark(settings: Settings) -> Watermark | None:
-    """That of all models; None without one."""
     if settings.watermark == "none":
         return None
     try:
@@ -391,7 +381,6 @@ def plan_memory(models: Sequence[Qwen3Model], memory: DeviceMemory, slots: int, 
 
 
 def memory_of(device: Device, share: float) -> DeviceMemory:
-    """What models may take of a device now."""
     free, total = device.memory() or (math.inf, math.inf)
     return DeviceMemory(free, total, share, LIBRARIES if device.queues else 0)
 

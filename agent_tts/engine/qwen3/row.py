@@ -134,7 +134,6 @@ class Row:
         self._language = _language(opened.options, wanted.model)
         self._sampling = _sampling(opened.options, wanted.model)
         self._mode = opened.options.text_mode
-        # Whether it takes part in this step.
         self.runs = False
         # Whether it needs more text before it can run again; for the outlet, which tells when its audio is out.
         self._starved = False
@@ -454,7 +453,6 @@ class Row:
         self._held.clear()
 
     def _speak(self, frames: Sequence[bytes]) -> None:
-        """Give frames to the outlet, if there are any."""
         if frames:
             assert self.outlet is not None
             segment = self.feed.segments[0]
@@ -490,7 +488,6 @@ class Row:
         return []
 
     def _end(self) -> list[StepEvent]:
-        """All segments have been spoken."""
         if self.outlet is None:
             return [self._done()]
         self.outlet.end_piece(seam=False)

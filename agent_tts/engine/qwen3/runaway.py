@@ -55,8 +55,6 @@ class FrameVerdict(IntEnum):
 
 
 class RunawayDetector:
-    """Judges the frames of every row."""
-
     def __init__(self, rows: int) -> None:
         # int16[rows, periods]: the first code of the last frames of each row; that of frame t is at t % periods.
         self._last = np.full((rows, LOOP_PERIODS), -1, np.int16)
@@ -132,7 +130,6 @@ class FramePaces:
         return (unknown + frames) / (unknown + nominal)
 
     def learn(self, voice: Hashable, frames: float, nominal: float) -> None:
-        """It has spoken a piece to its end."""
         kept = max(0.0, 1 - nominal * FRAME_MS / 1_000 / MEMORY_S)
         before = self._spoken.pop(voice, (0.0, 0.0))
         frames = min(max(frames, FASTEST * nominal), SLOWEST * nominal)

@@ -34,8 +34,6 @@ SPEECH_POSITIONS = 300
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoadedVoice:
-    """A voice on the device."""
-
     voice: PromptVoice
     vector: Tensor | None = None  # [H], on the device
     identity: bytes = b""  # of the vector: the same for equal ones
@@ -56,18 +54,12 @@ class RowPrompt:
     decoding: bool = False  # the row decodes from the next update on
 
     @property
-    def length(self) -> int:
-        """Entries."""
-        return self.prompt.length
-
-    @property
     def shared(self) -> int:
         """Leading entries that are the same in other prompts."""
-        return self.length if self.is_shared else self.prompt.shared
+        return self.prompt.length if self.is_shared else self.prompt.shared
 
     @property
     def is_shared(self) -> bool:
-        """Whether all entries are shared: an equal prompt has nothing to compute."""
         return self.prompt.shared == len(self.prompt.prefix)
 
     @property
@@ -87,8 +79,6 @@ class PrefixKey(NamedTuple):
 
 
 class PromptChunk(NamedTuple):
-    """A part of a prompt that a step computes."""
-
     prompt: RowPrompt
     begin: int  # entries
     end: int
@@ -109,7 +99,7 @@ def take_chunks(waiting: list[RowPrompt], budget: PrefillBudget) -> list[PromptC
         if not left or len(chunks) == budget.prompts:
             break
         begin = prompt.computed
-        end = min(prompt.shared if begin < prompt.shared else prompt.length, begin + budget.entries)
+        end = min(prompt.shared if begin < prompt.shared else prompt.prompt.length, begin + budget.entries)
         if end - begin > left:
             end = begin + left if budget.cut else begin
         if end > begin:
@@ -118,8 +108,8 @@ def take_chunks(waiting: list[RowPrompt], budget: PrefillBudget) -> list[PromptC
     for prompt, _, end in chunks:
         waiting.remove(prompt)
         prompt.computed = end
-    more = [prompt for prompt, _, end in chunks if end < prompt.length]
-    soon = [prompt for prompt in more if prompt.length - prompt.computed <= budget.entries]
+    more = [prompt for prompt, _, end in chunks if end < prompt.prompt.length]
+    soon = [prompt for prompt in more if prompt.prompt.length - prompt.computed <= budget.entries]
     waiting[:] = [*soon, *waiting, *(prompt for prompt in more if prompt not in soon)]
     return chunks
 
@@ -137,14 +127,12 @@ class ModelRunner:
     ) -> None:
         self.model = model
         self.state = state
-        # Adapters of its voices. None where it runs none.
         self.adapters = adapters
-        self._graphs = graphs
+        self.graphs = graphs
         self._max_model_len = max_model_len
         # What gives rows blocks of the cache. None where each row has all its positions.
         self._allocator = None if state.frame.cache.contiguous else BlockAllocator(state.frame.cache)
         self._budget = graphs.prefill_budget
-        # Prompts to compute, in their order.
         self._waiting: list[RowPrompt] = []
         self._changes = RowChanges(state.frame, self._allocator)
         # The last prompt of each row, until the row is released.
@@ -229,17 +217,7 @@ class ModelRunner:
     # ---------------------------------------------------------------- steps
 
     @property
-    def wants_graphs(self) -> bool:
-        """Whether graphs of steps are still to be captured, by `capture_next`."""
-        return bool(self._graphs.wanted)
-
-    def capture_next(self) -> None:
-        """See `FrameGraphs.capture_next`."""
-        self._graphs.capture_next()
-
-    @property
     def has_prompts(self) -> bool:
-        """Whether prompts wait to be computed by a step."""
         return bool(self._waiting)
 
     def update(self) -> bool:
@@ -262,11 +240,11 @@ class ModelRunner:
         `timed`: see `LaunchedStep.device_s`.
         """
         chunks = take_chunks(self._waiting, self._budget)
-        launched, ends = self._graphs.step(rows, [self._inputs(chunk) for chunk in chunks], timed=timed)
+        launched, ends = self.graphs.step(rows, [self._inputs(chunk) for chunk in chunks], timed=timed)
         for (prompt, _, end), start in zip(chunks, ends, strict=True):
             if end == prompt.shared:
                 self._keep(prompt, start if prompt.is_shared else None)
-            if end == prompt.length:
+            if end == prompt.prompt.length:
                 self._start_decoding(prompt, start)
         return launched
 

@@ -51,7 +51,6 @@ class Segment:
 
     @property
     def text(self) -> str:
-        """What is to be spoken, as far as it is known."""
         return "".join(self.parts).rstrip()
 
     @property
@@ -185,13 +184,11 @@ class SegmentFeed(Feed):
         self._chars.append(char)
 
     def _take_chars(self) -> None:
-        """Hand the characters to the segments."""
         chars, self._chars = "".join(self._chars), []
         self._take_parts(self._segmenter.feed(chars))
         self._tokenise()
 
     def _flush_text(self) -> None:
-        """The same; they are the last of a text."""
         self._reader.flush(self._offset)
         self._take_chars()
         self._take_parts(self._segmenter.flush())
@@ -233,7 +230,6 @@ class SegmentFeed(Feed):
             segment.speakable = segment.speakable or not all(map(is_silent, text))
 
     def _tokenise(self) -> None:
-        """Give the text to the tokenizer."""
         if self._text:
             text, self._text = "".join(self._text), []
             self.segments[-1].parts.append(text)

@@ -88,9 +88,7 @@ class Qwen3Voices:
         self.languages = {name: LANGUAGES.get(name, name) for name in names} | {code: code for code in codes}
         # The voices that the models have of their own; the first is the default.
         self.listed = _listed(models, codes)
-        # The voice of a request without one.
         self._default = own_voice(self.listed[0].name)
-        # Names that other services have for such voices -> the voices that stand in for them.
         own = [voice.name for voice in self.listed]
         self.aliases = {alias: name if name in own else own[0] for alias, name in ALIASES.items()}
 

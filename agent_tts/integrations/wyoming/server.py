@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
@@ -33,8 +32,6 @@ BUFFER_BYTES = 16 << 20  # the longest context of a node
 
 FORMAT = {"rate": SAMPLE_RATE, "width": 2, "channels": 1}  # of all audio: pcm_s16le
 
-Send = Callable[[WyomingEvent], Awaitable[None]]
-
 
 @dataclass(frozen=True, slots=True)
 class Target:
@@ -44,43 +41,6 @@ class Target:
     key: str | None
 
 
-class SpokenText(NamedTuple):
-    """A text that is spoken while it comes."""
-
-    speech: RemoteUtterance
-    sender: asyncio.Task[None]  # sends the audio; done when all of it was sent
-
-    def write(self, data: dict[str, Any]) -> None:
-        """More text; raises `BadMessage` where an event's data has none."""
-        if not isinstance(text := data.get("text"), str):
-            raise BadMessage("text: is a string")
-        self.speech.write(text)
-
-
-@asynccontextmanager
-async def _speaking(target: Target, send: Send, data: dict[str, Any]) -> AsyncIterator[SpokenText]:
-    """Speak with the voice of an event's data, on a connection of its own; stopped at the end of the block."""
-    async with AsyncExitStack() as stack:
-        link = connect(target.url, api_key=target.key, buffer_bytes=BUFFER_BYTES, **_session(data))
-        try:
-            speech = (await stack.enter_async_context(link)).begin()
-        except TimeoutError:
-            raise ConnectionLost("the node does not answer in time") from None
-        sender = asyncio.create_task(_send_sound(speech, send), name="wyoming sender")
-        try:
-            yield SpokenText(speech, sender)
-        finally:
-            sender.cancel()
-            await asyncio.gather(sender, return_exceptions=True)
-
-
-async def _send_sound(speech: RemoteUtterance, send: Send) -> None:
-    await send(WyomingEvent("audio-start", FORMAT))
-    async for pcm in speech:
-        await send(WyomingEvent("audio-chunk", FORMAT, pcm))
-    await send(WyomingEvent("audio-stop"))
-
-
 class WyomingConnection:
     """A connection; it speaks one text at a time."""
 
@@ -88,8 +48,8 @@ class WyomingConnection:
         self._target = target
         self._reader = reader
         self._writer = writer
-        # The text that comes in chunks now; otherwise None. The stack ends it.
-        self._text: SpokenText | None = None
+        # What is spoken now, and the task that sends its audio; otherwise None. The stack ends both.
+        self._speech: tuple[RemoteUtterance, asyncio.Task[None]] | None = None
         self._stack = AsyncExitStack()
 
     async def run(self) -> None:
@@ -107,7 +67,7 @@ class WyomingConnection:
         except SpeechError as error:
             await self._send(WyomingEvent("error", {"text": error.message, "code": error.code}))
         finally:
-            await self._close_text()
+            await self._close_speech()
 
     async def _dispatch(self, event: WyomingEvent) -> None:
         match event.type:
@@ -115,31 +75,54 @@ class WyomingConnection:
                 await self._send(WyomingEvent("info", _described(await self._voices())))
             case "ping":
                 await self._send(WyomingEvent("pong", event.data))
-            case "synthesize" if self._text is None:  # during chunks it repeats their text
-                text = await self._open_text(event.data)
-                text.write(event.data)
-                await self._finish_text(text)
+            case "synthesize" if self._speech is None:  # during chunks it repeats their text
+                await self._open_speech(event.data)
+                self._write(event.data)
+                await self._finish_speech()
             case "synthesize-start":
-                await self._close_text()
-                await self._open_text(event.data)
-            case "synthesize-chunk" if self._text is not None:
-                self._text.write(event.data)
-            case "synthesize-stop" if self._text is not None:
-                await self._finish_text(self._text)
+                await self._close_speech()
+                await self._open_speech(event.data)
+            case "synthesize-chunk":
+                self._write(event.data)
+            case "synthesize-stop" if self._speech is not None:
+                await self._finish_speech()
                 await self._send(WyomingEvent("synthesize-stopped"))
 
-    async def _open_text(self, data: dict[str, Any]) -> SpokenText:
-        self._text = await self._stack.enter_async_context(_speaking(self._target, self._send, data))
-        return self._text
+    async def _open_speech(self, data: dict[str, Any]) -> None:
+        """Speak with the voice of an event's data, on a connection of its own."""
+        link = connect(self._target.url, api_key=self._target.key, buffer_bytes=BUFFER_BYTES, **_session(data))
+        try:
+            speech = (await self._stack.enter_async_context(link)).begin()
+        except TimeoutError:
+            raise ConnectionLost("the node does not answer in time") from None
+        sender = asyncio.create_task(self._send_sound(speech), name="wyoming sender")
+        self._stack.push_async_callback(asyncio.wait, [sender])
+        self._stack.callback(sender.cancel)
+        self._speech = speech, sender
 
-    async def _finish_text(self, text: SpokenText) -> None:
-        text.speech.end()
-        await text.sender
-        await self._close_text()
+    def _write(self, data: dict[str, Any]) -> None:
+        """Speak more text; raises `BadMessage` where an event's data has none."""
+        if self._speech is None:
+            return
+        if not isinstance(text := data.get("text"), str):
+            raise BadMessage("text: is a string")
+        self._speech[0].write(text)
 
-    async def _close_text(self) -> None:
-        self._text = None
+    async def _finish_speech(self) -> None:
+        assert self._speech is not None
+        self._speech[0].end()
+        await self._speech[1]
+        await self._close_speech()
+
+    async def _close_speech(self) -> None:
+        self._speech = None
         await self._stack.aclose()
+
+    async def _send_sound(self, speech: RemoteUtterance) -> None:
+        await self._send(WyomingEvent("audio-start", FORMAT))
+        async for pcm in speech:
+            await self._send(WyomingEvent("audio-chunk", FORMAT, pcm))
+        await self._send(WyomingEvent("audio-stop"))
 
     async def _send(self, event: WyomingEvent) -> None:
         self._writer.write(wire.write(event))
@@ -194,17 +177,11 @@ def _artifact(name: str, description: str) -> dict[str, Any]:
     }
 
 
-def serve(uri: str, target: Target) -> None:
-    """Serve Home Assistant from a node until a signal ends it. The node may start later.
+async def serve(uri: str, target: Target) -> None:
+    """Serve Home Assistant from a node until SIGTERM, or until it is cancelled. The node may start later.
 
-    Raises:
-        SettingsError: the address cannot be used.
-        KeyboardInterrupt: on SIGINT, after all clients are closed.
+    Raises `SettingsError`: the address cannot be used.
     """
-    asyncio.run(_serve_until_signal(uri, target))
-
-
-async def _serve_until_signal(uri: str, target: Target) -> None:
     stopped = asyncio.Event()
     with contextlib.suppress(NotImplementedError):  # Windows
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)

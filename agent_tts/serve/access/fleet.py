@@ -21,10 +21,10 @@ from prometheus_client import CollectorRegistry, Gauge
 from agent_tts.config.settings import FleetSettings
 from agent_tts.errors import AtCapacity, SettingsError, Unauthorized
 from agent_tts.ipc.front_messages import Claim, Token
-from agent_tts.serve.access.fleet_counts import FULL, USED, Batch, SharedCounts
+from agent_tts.serve.access.fleet_counts import FULL, USED, Batch, RedisCounts, SharedCounts
 from agent_tts.serve.access.fleet_socket import SCHEME, SocketCounts
+from agent_tts.serve.access.keys import SECRET_BYTES
 from agent_tts.serve.access.ledger import NO_TOKEN, Ledger
-from agent_tts.serve.access.tokens import SECRET_BYTES
 
 FLUSH_S = 0.1  # between exchanges while a key speaks: as old is what a node knows of what others have spoken
 WATCH_S = 2.0  # for which a key is asked about after it spoke
@@ -57,8 +57,6 @@ def _counts_of(settings: FleetSettings, address: str) -> SharedCounts:
     if address.startswith(SCHEME):
         return SocketCounts(address)
     try:
-        from agent_tts.serve.access.fleet_redis import RedisCounts
-
         return RedisCounts(address, f"agent-tts:{{{secret_of(settings).hex()[:16]}}}:")
     except (ImportError, ValueError) as error:
         raise SettingsError(f"fleet.ledger: it needs agent-tts[redis] and a right address: {error}") from None

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import Protocol
 from urllib.parse import urlsplit
 
 from starlette.requests import HTTPConnection
@@ -17,11 +16,12 @@ from starlette.requests import HTTPConnection
 from agent_tts.config.settings import Settings, is_loopback
 from agent_tts.errors import RateLimited, SpeechError, Unauthorized
 from agent_tts.ipc.front_messages import Claim, Place, Token
-from agent_tts.serve.access.keys import Keys
+from agent_tts.serve.access.keys import Keys, Tokens
 from agent_tts.serve.access.ledger import NO_TOKEN
-from agent_tts.serve.access.ledger_client import LedgerClient, NodeLedger
-from agent_tts.serve.access.tokens import Tokens
+from agent_tts.serve.access.ledger_client import NodeLedger
+from agent_tts.serve.access.supervisor_client import SupervisorClient
 from agent_tts.serve.connections import CONNECTION
+from agent_tts.serve.telemetry.metrics import Metrics
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,25 +54,6 @@ class Permit:
         self.close()
 
 
-class Watcher(Protocol):
-    """Who is told what keys, by their names, do at the guard."""
-
-    def key_shown(self, name: str) -> None:
-        """There is a key of this name."""
-
-    def key_refused(self, name: str, code: str) -> None:
-        """A session or request of a key was refused with this code."""
-
-    def request_refused(self, code: str) -> None:
-        """A request was refused that no route counts."""
-
-    def session_opened(self, name: str) -> None:
-        """A session or request was admitted."""
-
-    def session_closed(self, name: str) -> None:
-        """One that was admitted has ended."""
-
-
 class Guard:
     """Checks the clients of a front; the node's ledger counts them.
 
@@ -84,12 +65,12 @@ class Guard:
     def __init__(
         self,
         settings: Settings,
-        watcher: Watcher,
+        metrics: Metrics,
         clock: Callable[[], float] = time.monotonic,
-        ledger: LedgerClient | None = None,
+        ledger: SupervisorClient | None = None,
     ) -> None:
-        self._watcher = watcher
-        self.ledger: LedgerClient = ledger or NodeLedger(settings, clock)
+        self._metrics = metrics
+        self.ledger = ledger or NodeLedger(settings, clock)
         self._clock = clock
         # The numbers of claims, which are never used again.
         self._numbers = itertools.count()
@@ -103,7 +84,7 @@ class Guard:
         """Take the keys, origins and limits of these settings. Sessions of other keys go on; their tokens are void."""
         self._keys = Keys(settings.auth)
         for name in settings.auth.keys:
-            self._watcher.key_shown(name)
+            self._metrics.usage.show(name)
         self._origins = {origin.rstrip("/").lower() for origin in settings.auth.allowed_origins}
         self._token_ttl_s = settings.auth.token_ttl_s
         self._tokens = Tokens(self.ledger.secret, self._keys.ids)
@@ -146,9 +127,9 @@ class Guard:
         try:
             await self.ledger.request(client.key_id)
         except SpeechError as error:
-            self._watcher.key_refused(self._keys.name(client.key_id), error.code)
+            self._metrics.usage.refused.labels(self._keys.name(client.key_id), error.code).inc()
             if connection.scope["type"] == "http":  # a WebSocket's route counts its refusals
-                self._watcher.request_refused(error.code)
+                self._metrics.refused.labels(error.code).inc()
             raise
         protocol = connection.scope.get("extensions", {}).get(CONNECTION)
         if protocol is not None:  # the server is the node's own
@@ -232,12 +213,13 @@ class Guard:
         try:
             owner = await self.ledger.admit(claim)
         except SpeechError as error:
-            self._watcher.key_refused(name, error.code)
+            self._metrics.usage.refused.labels(name, error.code).inc()
             raise
         if client.key_id is not None:
             self._key_of[owner] = client.key_id
         self.sessions += 1
-        self._watcher.session_opened(name)
+        self._metrics.sessions.inc()
+        self._metrics.usage.sessions.labels(name).inc()
         return Permit(owner, partial(self._end, claim.number, name))
 
     def name(self, owner: int) -> str:
@@ -271,7 +253,8 @@ class Guard:
 
     def _end(self, number: int, name: str) -> None:
         self.sessions -= 1
-        self._watcher.session_closed(name)
+        self._metrics.sessions.dec()
+        self._metrics.usage.sessions.labels(name).dec()
         self.ledger.release(number)
 
 

@@ -1,16 +1,27 @@
-"""The API keys that a node accepts: which one a client has sent, its name, and what its holder may use. Pure."""
+"""API keys: which one a client has sent, its name, what its holder may use; and one-time tokens of browsers. Pure."""
 
 from __future__ import annotations
 
+import base64
+import binascii
 import hashlib
 import hmac
+import secrets
+import struct
 from collections.abc import Iterable
 
 from pydantic import SecretStr
 
 from agent_tts.config.settings import UNNAMED, Auth, Key
+from agent_tts.ipc.front_messages import Token
 
 _NO_KEY = Key(key=SecretStr(""))
+
+SECRET_BYTES = 32
+
+# Tag of the key, expiry in seconds of the time of day, a random id.
+_BODY = struct.Struct("!8sd16s")
+_MAC_BYTES = 16
 
 
 class Keys:
@@ -61,3 +72,39 @@ def _digest(secret: str) -> bytes:
 
 def _id_of(digest: bytes) -> str:
     return digest.hex()[:16]
+
+
+class Tokens:
+    """Issues and checks tokens of keys with these ids; `secret` is the same on all fronts of a node, or of a fleet.
+
+    They are signed, so that any front with the secret can check them, and tell nothing about a key but which other
+    tokens have the same. The ledger keeps those that were used until they expire.
+    """
+
+    def __init__(self, secret: bytes, key_ids: Iterable[str]) -> None:
+        self._secret = secret
+        self._keys = {self._tag(key_id): key_id for key_id in key_ids}
+
+    def issue(self, key_id: str | None, now: float, ttl_s: float) -> str:
+        """A new token of a key; without keys it counts for nothing."""
+        body = _BODY.pack(self._tag(key_id or ""), now + ttl_s, secrets.token_bytes(16))
+        return base64.urlsafe_b64encode(body + self._mac(body)).decode()
+
+    def check(self, token: str, now: float) -> tuple[str, Token] | None:
+        """The id of its key, and the token; None unless it was issued for one of the keys and has not expired."""
+        try:
+            signed = base64.b64decode(token.encode(), b"-_", validate=True)
+        except (binascii.Error, UnicodeEncodeError):
+            return None
+        body, mac = signed[: _BODY.size], signed[_BODY.size :]
+        if not hmac.compare_digest(mac, self._mac(body)):
+            return None
+        tag, expires_at, number = _BODY.unpack(body)
+        key_id = self._keys.get(tag)
+        return None if key_id is None or now >= expires_at else (key_id, Token(number.hex(), expires_at))
+
+    def _tag(self, key_id: str) -> bytes:
+        return hmac.digest(self._secret, b"key" + key_id.encode(), "sha256")[:8]
+
+    def _mac(self, body: bytes) -> bytes:
+        return hmac.digest(self._secret, b"token" + body, "sha256")[:_MAC_BYTES]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Coroutine
-from typing import Any, Protocol
+from typing import Any
 
 from agent_tts.config.settings import Settings
 from agent_tts.ipc.front_messages import Claim
@@ -12,35 +12,8 @@ from agent_tts.serve.access.fleet import Fleet, fleet_of, secret_of
 from agent_tts.serve.access.ledger import Ledger
 
 
-class LedgerClient(Protocol):
-    """The ledger, as a front sees it."""
-
-    secret: bytes  # of the node's tokens
-
-    def configure(self, settings: Settings) -> None:
-        """Take the limits of these settings, as far as they are this front's to set."""
-
-    async def admit(self, claim: Claim) -> int:
-        """Grant a claim until its `release`; returns its owner. After an error or a cancellation nothing is counted.
-
-        Raises the errors of `Ledger.admit`, and `AtCapacity` without an answer.
-        """
-
-    def release(self, number: int) -> None:
-        """End what a claim was granted, by its number."""
-
-    async def request(self, key_id: str | None) -> None:
-        """Count a request of a key. Raises `RateLimited`, and `AtCapacity` without an answer. Cancelling it is safe."""
-
-    def spend(self, key_id: str, characters: int) -> None:
-        """Count characters of a key that has a limit."""
-
-    def free_at(self, key_id: str) -> float:
-        """From when on, in seconds, a key has characters left; the past if it has some now."""
-
-
 class NodeLedger:
-    """What a node counts for its fronts, beside what its fleet does; with one front, the `LedgerClient` of its guard.
+    """What a node counts for its fronts, beside what its fleet does; with one front, its guard's ledger.
 
     Args:
         clock: seconds on the machine's monotonic clock, as that of the fronts.
@@ -63,6 +36,10 @@ class NodeLedger:
         self.counts.configure(settings)
 
     async def admit(self, claim: Claim) -> int:
+        """Grant a claim until its `release`; returns its owner. After an error or a cancellation nothing is counted.
+
+        Raises the errors of `Ledger.admit`, and `AtCapacity` without an answer.
+        """
         granted = self.grant(0, claim)
         return granted if isinstance(granted, int) else await granted
 
@@ -88,6 +65,7 @@ class NodeLedger:
             self.fleet.lose(front)
 
     async def request(self, key_id: str | None) -> None:
+        """Count a request of a key. Raises `RateLimited`, and `AtCapacity` without an answer. Cancelling it is safe."""
         self.counts.requests(key_id, self._clock(), several=False)
 
     def requests(self, key_id: str | None) -> int:
@@ -95,6 +73,7 @@ class NodeLedger:
         return self.counts.requests(key_id, self._clock(), several=True)
 
     def spend(self, key_id: str, characters: int) -> None:
+        """Count characters of a key that has a limit."""
         now = self._clock()
         if (at := self.counts.spend(key_id, characters, now)) > now:
             self._tell_free_at(key_id, at)
@@ -102,6 +81,7 @@ class NodeLedger:
             self.fleet.spend(key_id, characters)
 
     def free_at(self, key_id: str) -> float:
+        """From when on, in seconds, a key has characters left; the past if it has some now."""
         return self._latest(key_id, self.counts.spend(key_id, 0, self._clock()))
 
     def _tell_free_at(self, key_id: str, at: float) -> None:

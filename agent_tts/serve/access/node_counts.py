@@ -31,7 +31,7 @@ from agent_tts.ipc.front_messages import (
 )
 from agent_tts.serve.access.ledger_client import NodeLedger
 from agent_tts.serve.access.supervisor_client import NO_SESSION, OTHERS_S, PAGE_S, front_of
-from agent_tts.serve.telemetry.engine_metrics import EngineMetrics
+from agent_tts.serve.telemetry.metrics import EngineMetrics
 from agent_tts.serve.telemetry.pages import NodePages
 
 A = TypeVar("A")

@@ -27,7 +27,7 @@ A = TypeVar("A")
 
 
 class SupervisorClient:
-    """One front's share of its node; the `LedgerClient` of its guard.
+    """One front's share of its node; as its guard's ledger it does what `NodeLedger` does.
 
     Args:
         number: of this front, from 0.

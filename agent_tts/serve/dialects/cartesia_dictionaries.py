@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import re
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
-from pydantic import AliasChoices, BaseModel, Field
+from pydantic import AliasChoices, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -38,53 +38,39 @@ class CartesiaRule(Lenient):
             raise InvalidRequest("items: an alias is a text, or phones in << and >>", "items")
         return Rule(self.text, " ".join(phones), "ipa", capitals=capitals)
 
-    @classmethod
-    def of(cls, rule: Rule) -> Self:
-        said = rule.said
-        if rule.alphabet is not None:
-            said = " ".join(f"<<{word}>>" for word in said.split())
-        return cls(text=rule.written, alias=said, case_sensitive=rule.capitals != "any")
-
-
-Items = Annotated[list[CartesiaRule], Field(fail_fast=True)]
-
-
-class CartesiaNewDictionary(Lenient):
-    """The body of `POST /pronunciation-dicts/`."""
-
-    name: str = Field(min_length=1, max_length=MAX_NAME)
-    items: Items | None = None
-
 
 class CartesiaChanges(Lenient):
     """The body of `PATCH /pronunciation-dicts/{id}`."""
 
     name: str | None = Field(None, min_length=1, max_length=MAX_NAME)
-    items: Items | None = None
+    items: Annotated[list[CartesiaRule], Field(fail_fast=True)] | None = None
+
+    @property
+    def rules(self) -> list[Rule] | None:
+        return None if self.items is None else [item.rule() for item in self.items]
 
 
-class CartesiaDictionary(BaseModel):
+class CartesiaNewDictionary(CartesiaChanges):
+    """The body of `POST /pronunciation-dicts/`."""
+
+    name: str = Field(min_length=1, max_length=MAX_NAME)
+
+
+def _told(dictionary: Dictionary) -> dict[str, Any]:
     """A dictionary, as Cartesia tells it."""
-
-    id: str
-    name: str
-    owner_id: str = "node"
-    pinned: bool = False
-    items: list[CartesiaRule]
-    created_at: str
-
-    @classmethod
-    def of(cls, dictionary: Dictionary) -> Self:
-        items = [CartesiaRule.of(rule) for rule in dictionary.latest.rules]
-        return cls(id=dictionary.id, name=dictionary.name, items=items, created_at=dictionary.created_at.isoformat())
+    return {
+        "id": dictionary.id,
+        "name": dictionary.name,
+        "owner_id": "node",
+        "pinned": False,
+        "items": [_told_rule(rule) for rule in dictionary.latest.rules],
+        "created_at": dictionary.created_at.isoformat(),
+    }
 
 
-class CartesiaPage(BaseModel):
-    """A part of the list."""
-
-    data: list[CartesiaDictionary]
-    has_more: bool
-    next_page: str | None
+def _told_rule(rule: Rule) -> dict[str, Any]:
+    said = rule.said if rule.alphabet is None else " ".join(f"<<{word}>>" for word in rule.said.split())
+    return {"text": rule.written, "alias": said, "case_sensitive": rule.capitals != "any"}
 
 
 routes = APIRouter(prefix="/pronunciation-dicts", dependencies=[cartesia_errors], include_in_schema=False)
@@ -99,7 +85,7 @@ async def list_dictionaries(
     limit: Limit = 10,
     starting_after: str | None = None,
     ending_before: str | None = None,
-) -> CartesiaPage:
+) -> dict[str, Any]:
     """The dictionaries, the newest first."""
     found = await asyncio.to_thread(node_of(request).dictionaries.all)
     ids = [each.id for each in found]
@@ -111,34 +97,29 @@ async def list_dictionaries(
         first = max(first, last - limit)
     page = found[first:last][:limit]
     has_more = first + len(page) < last
-    return CartesiaPage(
-        data=[CartesiaDictionary.of(each) for each in page],
-        has_more=has_more,
-        next_page=page[-1].id if has_more else None,
-    )
+    data = [_told(each) for each in page]
+    return {"data": data, "has_more": has_more, "next_page": page[-1].id if has_more else None}
 
 
 @routes.post("/")
-async def create_dictionary(request: Request, client: Authorized) -> CartesiaDictionary:
+async def create_dictionary(request: Request, client: Authorized) -> dict[str, Any]:
     """Add a dictionary."""
     wanted = await read_fields(request, CartesiaNewDictionary, RULES_BYTES)
-    rules = [item.rule() for item in wanted.items or ()]
-    return CartesiaDictionary.of(await asyncio.to_thread(node_of(request).dictionaries.add, wanted.name, rules))
+    return _told(await asyncio.to_thread(node_of(request).dictionaries.add, wanted.name, wanted.rules or ()))
 
 
 @routes.get("/{dictionary_id}")
-async def retrieve_dictionary(dictionary_id: str, request: Request, client: Authorized) -> CartesiaDictionary:
+async def retrieve_dictionary(dictionary_id: str, request: Request, client: Authorized) -> dict[str, Any]:
     """One dictionary."""
-    return CartesiaDictionary.of(node_of(request).dictionaries.get(dictionary_id))
+    return _told(node_of(request).dictionaries.get(dictionary_id))
 
 
 @routes.patch("/{dictionary_id}")
-async def update_dictionary(dictionary_id: str, request: Request, client: Authorized) -> CartesiaDictionary:
+async def update_dictionary(dictionary_id: str, request: Request, client: Authorized) -> dict[str, Any]:
     """Change the name, or replace all rules."""
     wanted = await read_fields(request, CartesiaChanges, RULES_BYTES)
-    rules = None if wanted.items is None else [item.rule() for item in wanted.items]
     change = node_of(request).dictionaries.change
-    return CartesiaDictionary.of(await asyncio.to_thread(change, dictionary_id, name=wanted.name, rules=rules))
+    return _told(await asyncio.to_thread(change, dictionary_id, name=wanted.name, rules=wanted.rules))
 
 
 @routes.delete("/{dictionary_id}", status_code=204)

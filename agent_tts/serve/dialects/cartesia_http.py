@@ -25,9 +25,8 @@ from agent_tts.serve.dialects.cartesia import (
     error_fields,
     failure,
 )
-from agent_tts.serve.dialects.vendor_http import AudioBody
 from agent_tts.serve.routes.http import Authorized, errors_as, node_of, read_request
-from agent_tts.serve.routes.speech_response import Body, SpeechResponse, server_sent
+from agent_tts.serve.routes.speech_response import AudioBody, Body, SpeechResponse, server_sent
 from agent_tts.speech.audio.encoding import Chunk, make_encoder
 from agent_tts.speech.utterance import WordsMode
 

@@ -17,9 +17,8 @@ from agent_tts.protocol.formats import check_format
 from agent_tts.protocol.options import Lenient, SessionConfig
 from agent_tts.protocol.validation import check_message
 from agent_tts.serve.dialects.deepgram import ENCODINGS, DeepgramQuery, described, model_uuid
-from agent_tts.serve.dialects.vendor_http import AUDIO, AudioBody, speaks
-from agent_tts.serve.routes.http import Authorized, errors_as, node_of, read_request
-from agent_tts.serve.routes.speech_response import Body, FileBody, SpeechResponse
+from agent_tts.serve.routes.http import AUDIO, Authorized, errors_as, node_of, read_request, speaks
+from agent_tts.serve.routes.speech_response import AudioBody, Body, FileBody, SpeechResponse
 
 # Content types of raw audio, by Deepgram's names of its encodings.
 RAW_TYPES = {"linear16": "audio/l16", "mulaw": "audio/mulaw", "alaw": "audio/alaw"}

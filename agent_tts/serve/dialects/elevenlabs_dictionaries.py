@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
 from typing import Annotated, Any, Literal, Self
 
 from fastapi import APIRouter, Query
@@ -14,35 +13,45 @@ from starlette.responses import Response
 from agent_tts.errors import InvalidRequest
 from agent_tts.protocol.options import Lenient
 from agent_tts.serve.dialects.elevenlabs_http import error_body
-from agent_tts.serve.dialects.vendor_http import ERRORS
 from agent_tts.serve.dictionaries import MAX_DESCRIPTION, MAX_NAME, RULES_BYTES, Dictionary, Rule
 from agent_tts.serve.routes import multipart
-from agent_tts.serve.routes.http import Authorized, errors_as, json_body, node_of, read_body, read_fields
+from agent_tts.serve.routes.http import (
+    AUDIO,
+    VENDOR_ERRORS,
+    Authorized,
+    errors_as,
+    json_body,
+    node_of,
+    read_body,
+    read_fields,
+)
 from agent_tts.text.pls import MAX_BYTES, read_pls, write_pls
 
 Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME)]
 Description = Annotated[str, Field(max_length=MAX_DESCRIPTION)]
 
 
-class AliasRule(Lenient):
+class ToldRule(Lenient):
+    """What is said instead of a word."""
+
+    string_to_replace: str
+    case_sensitive: bool | None = None
+    word_boundaries: bool | None = None
+
+
+class AliasRule(ToldRule):
     """A text that is said instead of a word."""
 
     type: Literal["alias"] = "alias"
-    string_to_replace: str
     alias: str
-    case_sensitive: bool | None = None
-    word_boundaries: bool | None = None
 
 
-class PhonemeRule(Lenient):
+class PhonemeRule(ToldRule):
     """A transcription that is said instead of a word."""
 
     type: Literal["phoneme"]
-    string_to_replace: str
     phoneme: str
     alphabet: str
-    case_sensitive: bool | None = None
-    word_boundaries: bool | None = None
 
 
 AnyRule = Annotated[AliasRule | PhonemeRule, Field(discriminator="type")]
@@ -169,13 +178,14 @@ class Page(BaseModel):
     has_more: bool
 
 
-routes = APIRouter(prefix="/v1/pronunciation-dictionaries", dependencies=[errors_as(error_body)], responses=ERRORS)
+routes = APIRouter(
+    prefix="/v1/pronunciation-dictionaries", dependencies=[errors_as(error_body)], responses=VENDOR_ERRORS
+)
 
-# OpenAPI is told: a file, the form that has one, and the answer that is one.
-_FILE = {"schema": {"type": "string", "format": "binary"}}
-_PARTS = {"name": {"type": "string"}, "description": {"type": "string"}, "file": _FILE["schema"]}
+# OpenAPI is told: the form that has a file, and the answer that is one.
+_PARTS = {"name": {"type": "string"}, "description": {"type": "string"}, "file": AUDIO["schema"]}
 _FORM = {"content": {multipart.CONTENT_TYPE: {"schema": {"type": "object", "properties": _PARTS}}}, "required": True}
-_PLS: dict[int | str, dict[str, Any]] = {200: {"description": "The file.", "content": {"application/pls+xml": _FILE}}}
+_PLS: dict[int | str, dict[str, Any]] = {200: {"description": "The file.", "content": {"application/pls+xml": AUDIO}}}
 
 PageSize = Annotated[int, Query(ge=1, le=100)]
 
@@ -239,8 +249,7 @@ async def retrieve_dictionary(dictionary_id: str, request: Request, client: Auth
 async def update_dictionary(dictionary_id: str, request: Request, client: Authorized) -> Told:
     """Change the name, or archive it: it is left out of the list."""
     wanted = await read_fields(request, ChangedDictionary)
-    change = node_of(request).dictionaries.change
-    return Told.of(await asyncio.to_thread(change, dictionary_id, name=wanted.name, is_archived=wanted.archived))
+    return Told.of(await _change(dictionary_id, request, name=wanted.name, is_archived=wanted.archived))
 
 
 @routes.get("/{dictionary_id}/{version_id}/download", response_class=Response, responses=_PLS)
@@ -254,8 +263,7 @@ async def download_dictionary(dictionary_id: str, version_id: str, request: Requ
 async def set_rules(dictionary_id: str, request: Request, client: Authorized) -> ToldVersion:
     """Replace all rules."""
     wanted = await read_fields(request, Rules, RULES_BYTES)
-    change, rules = node_of(request).dictionaries.change, [_rule(rule) for rule in wanted.rules]
-    return ToldVersion.of(await asyncio.to_thread(change, dictionary_id, rules=rules))
+    return ToldVersion.of(await _change(dictionary_id, request, rules=[_rule(rule) for rule in wanted.rules]))
 
 
 @routes.post("/{dictionary_id}/add-rules", openapi_extra=json_body(Rules))
@@ -263,17 +271,16 @@ async def add_rules(dictionary_id: str, request: Request, client: Authorized) ->
     """Add rules; one for a word that has a rule replaces it."""
     wanted = await read_fields(request, Rules, RULES_BYTES)
     added = {rule.string_to_replace: _rule(rule) for rule in wanted.rules}
-    return await _instead(dictionary_id, request, added, added.values())
+    return ToldVersion.of(await _change(dictionary_id, request, rules=added.values(), instead_of=added))
 
 
 @routes.post("/{dictionary_id}/remove-rules", openapi_extra=json_body(RuleStrings))
 async def remove_rules(dictionary_id: str, request: Request, client: Authorized) -> ToldVersion:
     """Remove the rules for some words."""
     wanted = await read_fields(request, RuleStrings, RULES_BYTES)
-    return await _instead(dictionary_id, request, wanted.rule_strings, ())
+    words = frozenset(wanted.rule_strings)
+    return ToldVersion.of(await _change(dictionary_id, request, rules=(), instead_of=words))
 
 
-async def _instead(dictionary_id: str, request: Request, words: Iterable[str], rules: Iterable[Rule]) -> ToldVersion:
-    """Replace the rules for some words."""
-    change = node_of(request).dictionaries.change
-    return ToldVersion.of(await asyncio.to_thread(change, dictionary_id, rules=rules, instead_of={*words}))
+async def _change(dictionary_id: str, request: Request, **changes: Any) -> Dictionary:
+    return await asyncio.to_thread(node_of(request).dictionaries.change, dictionary_id, **changes)

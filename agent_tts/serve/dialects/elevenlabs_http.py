@@ -27,9 +27,8 @@ from agent_tts.serve.dialects.elevenlabs_messages import (
     TimedCharacter,
     format_of,
 )
-from agent_tts.serve.dialects.vendor_http import AUDIO, ERRORS, AudioBody, speaks
-from agent_tts.serve.routes.http import Authorized, errors_as, node_of, read_request
-from agent_tts.serve.routes.speech_response import Body, SpeechResponse
+from agent_tts.serve.routes.http import AUDIO, VENDOR_ERRORS, Authorized, errors_as, node_of, read_request, speaks
+from agent_tts.serve.routes.speech_response import AudioBody, Body, SpeechResponse
 from agent_tts.speech.words.due_words import DueWords
 
 
@@ -72,7 +71,7 @@ _SPEAKS_TIMED = speaks(
 )
 
 
-@routes.get("/v1/voices", responses=ERRORS)
+@routes.get("/v1/voices", responses=VENDOR_ERRORS)
 async def list_voices(request: Request, client: Authorized) -> ElevenLabsVoices:
     """The voices that can be spoken."""
     routing = node_of(request).service.routing

@@ -17,10 +17,9 @@ from agent_tts.protocol.options import Lenient, SessionConfig
 from agent_tts.protocol.validation import check_body
 from agent_tts.serve.access.guard import Client
 from agent_tts.serve.dialects.jambonz import JambonzVoice
-from agent_tts.serve.dialects.vendor_http import AUDIO, AudioBody, speaks
 from agent_tts.serve.node import Node
-from agent_tts.serve.routes.http import Authorized, errors_as, node_of, read_body, read_request
-from agent_tts.serve.routes.speech_response import SpeechResponse
+from agent_tts.serve.routes.http import AUDIO, Authorized, errors_as, node_of, read_body, read_request, speaks
+from agent_tts.serve.routes.speech_response import AudioBody, SpeechResponse
 
 VAPI_BYTES = 256 * 1_024  # of what Vapi tells of the call besides
 MP3_RATE = 24_000  # Hz

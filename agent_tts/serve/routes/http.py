@@ -93,11 +93,30 @@ def json_body(model: type[BaseModel]) -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": inlined(schema)}}}}
 
 
-_FILE = {"schema": {"type": "string", "format": "binary"}}
+# OpenAPI is told: content that is a file, and the errors of other vendors' routes.
+AUDIO = {"schema": {"type": "string", "format": "binary"}}
+_ERROR = {"description": "What was wrong and what is allowed.", "content": {"application/json": {}}}
+VENDOR_ERRORS: dict[int | str, dict[str, Any]] = {"4XX": _ERROR, "5XX": _ERROR}
+
+
+def speaks(
+    body: type[BaseModel],
+    content: dict[str, Any],
+    description: str = "The audio, sent while it is made.",
+    **extra: Any,
+) -> dict[str, Any]:
+    """Arguments of a vendor's route that speaks: `content` is its answer's, `extra` what OpenAPI is told besides."""
+    return {
+        "response_class": Response,
+        "responses": {200: {"description": description, "content": content}, **VENDOR_ERRORS},
+        "openapi_extra": json_body(body) | extra,
+    }
+
+
 _SPEECH = {
     "description": "The audio file, or `speech.audio.delta` events with its bytes, sent while it is made.",
     "headers": {name: {"schema": {"type": "string"}, "description": "the speech is synthetic"} for name in HEADERS},
-    "content": dict.fromkeys(CONTENT_TYPES.values(), _FILE) | {"text/event-stream": {}},
+    "content": dict.fromkeys(CONTENT_TYPES.values(), AUDIO) | {"text/event-stream": {}},
 }
 _METRICS = {"content": {CONTENT_TYPE_LATEST: {"schema": {"type": "string"}}}}
 

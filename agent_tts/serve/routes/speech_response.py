@@ -23,6 +23,7 @@ from agent_tts.serve.access.guard import Client
 from agent_tts.serve.node import Node
 from agent_tts.serve.transports.writer import Writer, disconnected
 from agent_tts.sound.provenance import HEADERS
+from agent_tts.speech.audio.encoding import Chunk, make_encoder
 from agent_tts.speech.audio.files import HEADER_BYTES, FileEncoder, wav_header
 from agent_tts.speech.utterance import Listener, Utterance, WordsMode
 
@@ -67,6 +68,25 @@ class FileBody(Body):
 
     def close(self) -> None:
         self._file.close()
+
+
+class AudioBody(Body):
+    """Audio without times, after a WAV header if `is_wav`; see `make_encoder` for the other arguments."""
+
+    def __init__(self, encoding: str, sample_rate: int, bit_rate: int | None = None, *, is_wav: bool = False) -> None:
+        self._encoder = make_encoder(encoding, sample_rate, bit_rate)
+        # What precedes the first bytes of audio.
+        self._head = wav_header(None, sample_rate, encoding) if is_wav else b""
+
+    def audio(self, pcm: bytes) -> bytes:
+        return self._joined(self._encoder.encode(pcm))
+
+    def end(self) -> bytes:
+        return self._joined(self._encoder.flush())
+
+    def _joined(self, chunks: list[Chunk]) -> bytes:
+        head, self._head = self._head, b""
+        return head + b"".join(payload for payload, _ in chunks)
 
 
 class WholeBody(FileBody):

@@ -1,10 +1,11 @@
-"""`/v1/audio/voices`: list all voices, add and delete stored ones. Requests and answers have OpenAI's format."""
+"""`/v1/audio/voices`, in OpenAI's format, and `/v1/audio/detect`: what is made of clips and kept, or not."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
@@ -25,6 +26,7 @@ from agent_tts.serve.routes.http import ERRORS, Authorized, node_of, read_body
 from agent_tts.serve.transports.writer import disconnected
 from agent_tts.text.entries import Lexicon
 from agent_tts.text.pls import read_pls
+from agent_tts.voices.detection import Detection, detect
 from agent_tts.voices.enroll import (
     MAX_CONSENT_BY_CHARS,
     MAX_CONSENT_CHARS,
@@ -33,7 +35,7 @@ from agent_tts.voices.enroll import (
     MAX_TRANSCRIPT_CHARS,
     Enrolment,
 )
-from agent_tts.voices.library import StoredVoice
+from agent_tts.voices.library import StoredVoice, VoiceLibrary
 
 T = TypeVar("T")
 
@@ -199,7 +201,7 @@ class VoiceDeleted(BaseModel):
     deleted: Literal[True] = True
 
 
-routes = APIRouter(prefix="/v1/audio/voices", responses=ERRORS)
+routes = APIRouter(prefix="/v1/audio", responses=ERRORS)
 
 
 def _one_of(*models: type[NewVoice]) -> dict[str, Any]:
@@ -210,6 +212,9 @@ _LEXICON = {
     "required": True,
     "content": {"application/json": {"schema": {"type": "object"}}, "application/pls+xml": {}},
 }
+_CLIP = {"audio_sample": {"type": "string", "format": "binary", "description": "an audio file"}}
+_ONLY_CLIP = {"type": "object", "properties": _CLIP, "required": ["audio_sample"], "additionalProperties": False}
+_DETECTED = {"required": True, "content": {multipart.CONTENT_TYPE: {"schema": _ONLY_CLIP}}}
 _BODY = {
     "required": True,
     "content": {
@@ -219,7 +224,7 @@ _BODY = {
 }
 
 
-@routes.get("")
+@routes.get("/voices")
 async def list_voices(request: Request, client: Authorized) -> openai.VoiceList:
     """All voices that a request may name."""
     service = node_of(request).service
@@ -227,7 +232,7 @@ async def list_voices(request: Request, client: Authorized) -> openai.VoiceList:
     return openai.voice_list(service.routing, clones=clones)
 
 
-@routes.post("", openapi_extra={"requestBody": _BODY})
+@routes.post("/voices", openapi_extra={"requestBody": _BODY})
 async def create_voice(request: Request, client: Authorized) -> VoiceAdded:
     """Add a voice: cloned from a clip (multipart), designed from a description, or from a speaker embedding (JSON).
 
@@ -246,11 +251,11 @@ async def create_voice(request: Request, client: Authorized) -> VoiceAdded:
         # It runs in a thread, because a form of 10 MB takes 25 ms.
         new = await asyncio.to_thread(parse, content_type, body)
         node.service.routing.check_new(new.name, "designed" if isinstance(new, NewDesign) else "cloned")
-        voice = await unless_gone(request.receive, _add(node, enrolment, new))
+        voice = await _unless_gone(request.receive, _add(node, enrolment, new))
     return VoiceAdded.of(voice, new.type)
 
 
-@routes.get("/{name}")
+@routes.get("/voices/{name}")
 async def show_voice(name: str, request: Request, client: Authorized) -> VoiceDetails:
     """One voice, by its name or an alias; of a clone also who consented, when and to what."""
     service = node_of(request).service
@@ -261,34 +266,26 @@ async def show_voice(name: str, request: Request, client: Authorized) -> VoiceDe
     return VoiceDetails.of(_stored(node_of(request), name), sorted(set(service.routing.info.languages.values())))
 
 
-@routes.delete("")
-@routes.delete("/{name}")
+@routes.delete("/voices")
+@routes.delete("/voices/{name}")
 async def delete_voice(name: str, request: Request, client: Authorized) -> VoiceDeleted:
     """Delete an added voice."""
-    service = node_of(request).service
-    if service.routing.is_own(name):
-        raise InvalidRequest("name: this is a voice of the engine; only added voices can be deleted", "name")
-    try:
-        if service.library is None:
-            raise UnknownVoice("this node stores no voices")
-        await asyncio.to_thread(service.library.delete, name)
-    except UnknownVoice as error:
-        raise HTTPException(404, error.message) from None
+    with _library(node_of(request), name, "can be deleted") as library:
+        await asyncio.to_thread(library.delete, name)
     return VoiceDeleted(id=name)
 
 
-@routes.get("/{name}/lexicon")
+@routes.get("/voices/{name}/lexicon")
 async def get_lexicon(name: str, request: Request, client: Authorized) -> dict[str, Any]:
     """How words are said in an added voice: a mapping from words to their alias, or to their alias and IPA."""
     lexicon = _stored(node_of(request), name).lexicon
     return {} if lexicon is None else lexicon.mapping()
 
 
-@routes.put("/{name}/lexicon", openapi_extra={"requestBody": _LEXICON})
+@routes.put("/voices/{name}/lexicon", openapi_extra={"requestBody": _LEXICON})
 async def put_lexicon(name: str, request: Request, client: Authorized) -> dict[str, Any]:
     """Set how words are said in an added voice, in JSON or W3C PLS; an empty mapping removes it. Answers as GET."""
-    node = node_of(request)
-    _stored(node, name)
+    _stored(node_of(request), name)
     body = await read_body(request, LEXICON_BYTES)
     try:
         lexicon = await asyncio.to_thread(_lexicon, body)
@@ -296,8 +293,8 @@ async def put_lexicon(name: str, request: Request, client: Authorized) -> dict[s
         raise InvalidRequest("lexicon: it is nested too deep", "lexicon") from None
     except ValueError as error:
         raise InvalidRequest(f"lexicon: {error}", "lexicon") from None
-    assert node.service.library is not None
-    await asyncio.to_thread(node.service.library.set_lexicon, name, lexicon)
+    with _library(node_of(request), name, "have a lexicon") as library:
+        await asyncio.to_thread(library.set_lexicon, name, lexicon)
     return lexicon.mapping()
 
 
@@ -311,14 +308,19 @@ def _lexicon(body: bytes) -> Lexicon:
 
 
 def _stored(node: Node, name: str) -> StoredVoice:
-    """A voice of the library. Raises `HTTPException` 404 if there is none, `InvalidRequest` if it is the engine's."""
-    service = node.service
-    if service.routing.is_own(name):
-        raise InvalidRequest("name: this is a voice of the engine; only added voices have a lexicon", "name")
+    with _library(node, name, "have a lexicon") as library:
+        return library.get(name)
+
+
+@contextlib.contextmanager
+def _library(node: Node, name: str, what: str) -> Iterator[VoiceLibrary]:
+    """The library. Raises `HTTPException` 404 if it has no such voice, `InvalidRequest` if it is the engine's."""
+    if node.service.routing.is_own(name):
+        raise InvalidRequest(f"name: this is a voice of the engine; only added voices {what}", "name")
     try:
-        if service.library is None:
+        if node.service.library is None:
             raise UnknownVoice("this node stores no voices")
-        return service.library.get(name)
+        yield node.service.library
     except UnknownVoice as error:
         raise HTTPException(404, error.message) from None
 
@@ -359,7 +361,23 @@ async def _add(node: Node, enrolment: Enrolment, new: NewClone | NewDesign | New
             )
 
 
-async def unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+@routes.post("/detect", openapi_extra={"requestBody": _DETECTED})
+async def detect_speech(request: Request, client: Authorized) -> Detection:
+    """Look for the marks of this project's nodes in an audio file, which is not kept."""
+    node, settings = node_of(request), node_of(request).settings
+    with await node.guard.admit(client):
+        with await node.guard.place("new voices"):
+            body = await read_body(request, settings.voices.clip_bytes)
+        fields = multipart.parse(request.headers.get("content-type", ""), body)
+        clip = fields.pop("audio_sample", None)
+        if not isinstance(clip, bytes) or fields:
+            raise InvalidRequest(f"audio_sample: must be a file in {multipart.CONTENT_TYPE}, and alone", "audio_sample")
+        folder = None if settings.watermark == "none" else Path(settings.audioseal.source)
+        with await node.guard.place("clips"):
+            return await _unless_gone(request.receive, detect(clip, folder, max_s=settings.voices.clip_s))
+
+
+async def _unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
     """The result of `work`, which is cancelled when the client leaves or this is cancelled."""
     task = asyncio.create_task(work, name="work on a clip")
     gone = asyncio.create_task(disconnected(receive), name="client of a clip")

@@ -1,4 +1,4 @@
-"""The node's Prometheus metrics, and the meter that measures each context."""
+"""The node's Prometheus metrics: of its engines, its keys and its fronts; and the meter that measures each context."""
 
 from __future__ import annotations
 
@@ -6,15 +6,18 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, NamedTuple, Protocol, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from agent_tts.messages import CutReason, Finished, Stages
+from agent_tts import __version__
+from agent_tts.config.settings import UNNAMED
+from agent_tts.engine_info import EngineInfo
+from agent_tts.errors import AtCapacity, RateLimited, SpeechError
+from agent_tts.messages import CutReason, EnginePong, Finished, Stages
 from agent_tts.options import SpeechOptions
 from agent_tts.serve.connections import Standing
-from agent_tts.serve.telemetry.engine_metrics import SECONDS
-from agent_tts.serve.telemetry.usage import Usage
+from agent_tts.speech.engine_handle import EngineObserver
 from agent_tts.speech.routing import Resolved
 from agent_tts.speech.service import SpeechService
 from agent_tts.speech.utterance import Listener, Meter, Utterance
@@ -22,7 +25,128 @@ from agent_tts.speech.utterance import Listener, Meter, Utterance
 if TYPE_CHECKING:
     from agent_tts.serve.telemetry.spans import ContextSpan, Spans
 
+# Upper bounds of the buckets of times.
+SECONDS = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0)
 _RTF = (0.001, 0.003, 0.01, 0.03, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 2.0)
+
+
+class EngineMetrics(EngineObserver):
+    """The metrics of a node's engines, in a registry."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        counter, gauge = partial(Counter, registry=registry), partial(Gauge, registry=registry)
+        gauge("agent_tts_version", "1, with the node's version as its label.", ["version"]).labels(__version__).set(1)
+        # They are kept by the engine's number.
+        self.engine_up = gauge("agent_tts_engine_up", "Whether it answers.", ["engine"])
+        self.engine_starts = counter("agent_tts_engine_starts", "Engine processes started.", ["engine"])
+        step = "Longest engine step of each second."
+        self.engine_step = Histogram(
+            "agent_tts_engine_step_seconds", step, ["engine"], buckets=SECONDS, registry=registry
+        )
+        self.worker_deaths = counter(
+            "agent_tts_worker_deaths", "Processes of espeak-ng that ended; another took over.", ["engine"]
+        )
+        self.texts_dropped = counter(
+            "agent_tts_texts_dropped", "Clauses left out because they end a process of espeak-ng.", ["engine"]
+        )
+        # A gauge of all engines and one by engine, for each field of `_Engine`; an engine that is down counts 0.
+        self._gauges = [
+            (gauge(f"agent_tts_{name}", text), gauge(f"agent_tts_engine_{name}", f"{text} By engine.", ["engine"]))
+            for name, text in (
+                ("slots", "Contexts that may speak at once."),
+                ("slots_used", "Slots speaking, as of the last heartbeat."),
+                ("contexts_queued", "Contexts waiting for a slot."),
+            )
+        ]
+        # What the gauges of each engine show.
+        self._engines: dict[int, _Engine] = {}
+
+    def started(self, engine: int, info: EngineInfo) -> None:
+        self.engine_starts.labels(engine).inc()
+        self._show(engine, _Engine(info.slots))
+
+    def pulse(self, engine: int, pong: EnginePong) -> None:
+        self.engine_step.labels(engine).observe(pong.step_ms / 1_000)
+        self.worker_deaths.labels(engine).inc(pong.worker_deaths)
+        self.texts_dropped.labels(engine).inc(pong.texts_dropped)
+        self._show(engine, _Engine(self._engines[engine].slots, pong.speaking, pong.queued))
+
+    def lost(self, engine: int) -> None:
+        self._show(engine, None)
+
+    def _show(self, engine: int, now: _Engine | None) -> None:
+        before, after = self._engines.get(engine, _Engine()), now or _Engine()
+        self._engines[engine] = after
+        self.engine_up.labels(engine).set(now is not None)
+        for (of_all, of_each), old, new in zip(self._gauges, before, after, strict=True):
+            of_each.labels(engine).set(new)
+            of_all.inc(new - old)
+
+
+class _Engine(NamedTuple):
+    """What an engine last reported."""
+
+    slots: int = 0
+    speaking: int = 0
+    queued: int = 0
+
+
+class Budget(Protocol):
+    """Who counts the characters of keys, for the whole node."""
+
+    def name(self, owner: int) -> str:
+        """The name of an owner's key."""
+
+    def check(self, owner: int) -> None:
+        """Raise `RateLimited` if the owner's key has no characters left."""
+
+    def spend(self, owner: int, characters: int) -> None:
+        """Count text that is spoken for an owner."""
+
+
+class Usage:
+    """Counters by the name of a key, in a registry. Names come from the settings alone, so there are few."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        counter = partial(Counter, registry=registry)
+        self.sessions = Gauge("agent_tts_key_sessions", "Sessions open now, by key.", ["key"], registry=registry)
+        self.characters = counter("agent_tts_key_characters", "Characters of text to speak, by key.", ["key"])
+        self.audio = counter("agent_tts_key_audio_seconds", "Audio handed to clients, by key.", ["key"])
+        self.refused = counter(
+            "agent_tts_key_refused", "Sessions and texts refused at a limit, by key.", ["key", "code"]
+        )
+        # None where no node counts: a speech service of its own.
+        self.budget: Budget | None = None
+        self.show(UNNAMED)
+
+    def show(self, name: str) -> None:
+        """Begin the counters of a key at 0."""
+        for metric in (self.sessions, self.characters, self.audio):
+            metric.labels(name)
+        for code in (AtCapacity.code, RateLimited.code):
+            self.refused.labels(name, code)
+
+    def name(self, owner: int) -> str:
+        """The name of the key of an owner; see `SpeechService.open`."""
+        return UNNAMED if self.budget is None else self.budget.name(owner)
+
+    def check(self, owner: int) -> None:
+        """Refuse a new context of an owner whose key has no characters left: raises `RateLimited`.
+
+        A context that has begun is spoken whole; what it takes beyond is waited for later.
+        """
+        if self.budget is not None:
+            try:
+                self.budget.check(owner)
+            except SpeechError as error:
+                self.refused.labels(self.name(owner), error.code).inc()
+                raise
+
+    def spend(self, owner: int, characters: int) -> None:
+        """Count text that is spoken for an owner."""
+        self.characters.labels(self.name(owner)).inc(characters)
+        if self.budget is not None:
+            self.budget.spend(owner, characters)
 
 
 class Metrics:
@@ -69,25 +193,6 @@ class Metrics:
         for reason in ("unread", "repeated"):
             self.log_lost.labels(reason)
         self.tasks = gauge("agent_tts_tasks", "Tasks of the event loop, probed.", ["front"]).labels(front)
-
-    # What the guard tells; see `Watcher`.
-
-    def key_shown(self, name: str) -> None:
-        self.usage.show(name)
-
-    def key_refused(self, name: str, code: str) -> None:
-        self.usage.refused.labels(name, code).inc()
-
-    def request_refused(self, code: str) -> None:
-        self.refused.labels(code).inc()
-
-    def session_opened(self, name: str) -> None:
-        self.sessions.inc()
-        self.usage.sessions.labels(name).inc()
-
-    def session_closed(self, name: str) -> None:
-        self.sessions.dec()
-        self.usage.sessions.labels(name).dec()
 
     def open(
         self,

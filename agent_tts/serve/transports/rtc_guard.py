@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
+from functools import partial
 from socket import SO_RCVBUF, SOL_SOCKET
 from struct import error as StructError
 from typing import Any
@@ -130,13 +131,13 @@ class PeerGuard:
         receive_into(ice, self._inbox)
         self._replace(connection, CONNECT, self._connect)
         self._replace(ice, GATHER, lambda _: Gatherer(ice, self._inbox, self.drop).gather)
-        self._replace(transport, ON_RTP, lambda handle: self._contained(self._rtp_handler(handle)))
-        self._replace(transport, ON_RTCP, lambda handle: self._contained(self._rtcp_handler(handle)))
-        self._replace(sctp, ON_SCTP, lambda handle: self._contained(self._sctp_handler(sctp, handle)))
+        self._replace(transport, ON_RTP, partial(self._checked, self._is_known_rtp, "audio"))
+        self._replace(transport, ON_RTCP, partial(self._checked, self._is_known_rtcp, "audio"))
+        self._replace(sctp, ON_SCTP, partial(self._checked, partial(self._is_sane_sctp, sctp), "sctp"))
         self._replace(sctp, SEND_SCTP, _reliable)
         for transceiver in connection.getTransceivers():
-            self._replace(transceiver.sender, ON_RTCP_PACKET, _without_nacks)
-            self._replace(transceiver.receiver, ON_RTP_PACKET, self._microphone)
+            self._replace(transceiver.sender, ON_RTCP_PACKET, partial(self._checked, _is_no_nack, None))
+            self._replace(transceiver.receiver, ON_RTP_PACKET, partial(self._checked, self._microphone(), "audio"))
         self._ties.callback(transport.remove_all_listeners)
         self._ties.callback(forget_checks, ice)
 
@@ -159,14 +160,22 @@ class PeerGuard:
 
         return connect_and_tell
 
-    def _contained(self, handle: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
-        """`handle` whose errors end the peer: aiortc asserts and unpacks what the peer sends."""
+    def _checked(
+        self, admits: Callable[..., bool], reason: str | None, handle: Callable[..., Awaitable[None]]
+    ) -> Callable[..., Awaitable[None]]:
+        """`handle` for what is admitted; the rest is dropped, and counted under a reason.
+
+        An error ends the peer: aiortc asserts and unpacks what the peer sends.
+        """
 
         async def handle_sane(*given: Any, **named: Any) -> None:
             if self.fault is not None:
                 return
             try:
-                await handle(*given, **named)
+                if admits(*given):
+                    await handle(*given, **named)
+                elif reason is not None:
+                    self.drop(reason)
             except ConnectionError:
                 raise
             except Hostile as found:
@@ -177,62 +186,36 @@ class PeerGuard:
 
         return handle_sane
 
-    def _sctp_handler(
-        self, sctp: RTCSctpTransport, handle: Callable[[bytes], Awaitable[None]]
-    ) -> Callable[[bytes], Awaitable[None]]:
-        async def handle_sane(data: bytes) -> None:
-            work = sctp_work(data, sctp, self._max_message)
-            if work is None:
-                self.drop("sctp")
-                return
+    def _is_sane_sctp(self, sctp: RTCSctpTransport, data: bytes) -> bool:
+        work = sctp_work(data, sctp, self._max_message)
+        if work is not None:
             self._inbox.work.take(self._inbox.clock(), work - 1 + len(data) * self._work_per_byte)
-            await handle(data)
+        return work is not None
 
-        return handle_sane
+    def _is_known_rtp(self, data: bytes, *_: object) -> bool:
+        return self._inbox.knows(data[8:12])
 
-    def _rtp_handler(self, handle: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
-        async def handle_sane(data: bytes, arrival_time_ms: int) -> None:
-            if self._inbox.knows(data[8:12]):
-                await handle(data, arrival_time_ms=arrival_time_ms)
-            else:
-                self.drop("audio")
-
-        return handle_sane
-
-    def _rtcp_handler(self, handle: Callable[[bytes], Awaitable[None]]) -> Callable[[bytes], Awaitable[None]]:
+    def _is_known_rtcp(self, data: bytes) -> bool:
         """Counts as work what a datagram holds: reports of some bytes each."""
+        is_known = self._inbox.knows(data[4:8])
+        if is_known:
+            self._inbox.work.take(self._inbox.clock(), len(data) // RTCP_UNIT)
+        return is_known
 
-        async def handle_sane(data: bytes) -> None:
-            if self._inbox.knows(data[4:8]):
-                self._inbox.work.take(self._inbox.clock(), len(data) // RTCP_UNIT)
-                await handle(data)
-            else:
-                self.drop("audio")
-
-        return handle_sane
-
-    def _microphone(self, handle: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+    def _microphone(self) -> Callable[..., bool]:
         """Bounds what a microphone sends: aiortc decodes all of it, and ends the decoder at an empty packet."""
         seconds = TokenBucket(AUDIO_RATE, AUDIO_BURST_S, self._inbox.clock())
 
-        async def handle_sane(packet: RtpPacket, arrival_time_ms: int) -> None:
+        def admits(packet: RtpPacket, *_: object) -> bool:
             audio_s = opus_ms(packet.payload) / 1_000
-            if audio_s and seconds.allows(self._inbox.clock(), max(audio_s, SHORTEST_S)):
-                await handle(packet, arrival_time_ms=arrival_time_ms)
-            else:
-                self.drop("audio")
+            return bool(audio_s) and seconds.allows(self._inbox.clock(), max(audio_s, SHORTEST_S))
 
-        return handle_sane
+        return admits
 
 
-def _without_nacks(handle: Callable[[AnyRtcpPacket], Awaitable[None]]) -> Callable[[AnyRtcpPacket], Awaitable[None]]:
-    """Ignores requests to send audio again, which no answer offers: one datagram may hold 6 000 of them."""
-
-    async def handle_sane(packet: AnyRtcpPacket) -> None:
-        if not isinstance(packet, RtcpRtpfbPacket):
-            await handle(packet)
-
-    return handle_sane
+def _is_no_nack(packet: AnyRtcpPacket) -> bool:
+    """Requests to send audio again are ignored, which no answer offers: one datagram may hold 6 000 of them."""
+    return not isinstance(packet, RtcpRtpfbPacket)
 
 
 def _reliable(send: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:

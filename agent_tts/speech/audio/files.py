@@ -43,7 +43,6 @@ class FileEncoder:
     def __init__(self, format: str) -> None:
         if format not in CONTENT_TYPES:
             raise UnsupportedFormat(f"response_format is one of {', '.join(get_args(FileFormat))}")
-        # They are not sent yet.
         self._head = wav_header() if format == "wav" else b""
         # None for wav and pcm, and after `close`.
         self._muxer = None if format in ("wav", "pcm") else Muxer(format)
@@ -132,7 +131,6 @@ class Muxer:
     def __init__(self, format: str, sample_rate: int = SAMPLE_RATE, bit_rate: int | None = None) -> None:
         recipe = _RECIPES[format]
         self._rate = sample_rate
-        # Bytes that the container has written and that were not taken yet.
         self._sink = _Sink()
         # bitexact: the same audio gives the same file.
         options = {"flush_packets": "1", "fflags": "+bitexact", **recipe.container_options}

@@ -28,15 +28,12 @@ class Pacer:
     """The time grid of packets. Pure: `now` is an argument, in seconds of a monotonic clock."""
 
     def __init__(self, due: float) -> None:
-        # When the next packet is due.
         self._due = due
         # The next packet must not leave before this, however late it is: a burst would only fill the jitter buffer.
         self._not_before = due
-        # RTP timestamp of the next packet.
         self._pts = 0
 
     def wait_s(self, now: float) -> float:
-        """Seconds until the next packet leaves; not negative."""
         return max(0.0, max(self._due, self._not_before) - now)
 
     def leave(self, now: float) -> tuple[int, float]:
@@ -68,8 +65,6 @@ class PacketClock:
 
 
 class _Grid:
-    """Peers whose packets leave together."""
-
     def __init__(self, clock: Callable[[], float], offset_s: float) -> None:
         self._clock = clock
         self._offset_s = offset_s

@@ -77,7 +77,6 @@ class SpeechTrack:
         self.dtx = False
         # Packets of silence between contexts since the last of a context.
         self._silent = 0
-        # Contexts with audio, by number; the first is playing.
         self._contexts: dict[int, _ContextAudio] = {}
 
     def write(self, context_no: int, pcm: bytes) -> None:
@@ -125,7 +124,6 @@ class SpeechTrack:
         return DTX if (self._silent - DTX_AFTER) % DTX_EVERY == 1 else None
 
     def _speech(self) -> bytes | None:
-        """The next 20 ms of the contexts; None without any."""
         while self._contexts:
             context_no, audio = next(iter(self._contexts.items()))
             if audio.pieces:

@@ -53,7 +53,6 @@ class DueWords(Generic[W]):
         return self._let_go(due)
 
     def rest(self) -> list[W]:
-        """Release all waiting words, at the end of the audio."""
         return self._let_go(list(self._waiting.values()))
 
     def _let_go(self, words: list[W]) -> list[W]:

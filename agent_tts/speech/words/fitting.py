@@ -59,8 +59,6 @@ class Pin(NamedTuple):
 
 
 class ExpectedPause(NamedTuple):
-    """An expected pause."""
-
     mark: int  # the mark after the pause
     nominal_ms: float
     skipped: float  # cost if there is no gap for it
@@ -116,12 +114,10 @@ class Fit:
         self._pins = [start.last]
 
     def __len__(self) -> int:
-        """Number of marks."""
         return len(self._speech) - 1
 
     @property
     def heard_ms(self) -> float:
-        """Length of the audio so far."""
         return self._silences.heard_ms
 
     @property
@@ -288,7 +284,6 @@ class Silences:
 
     @property
     def heard_ms(self) -> float:
-        """Length of the audio so far."""
         return self._samples * 1_000 / SAMPLE_RATE
 
     @property

@@ -25,7 +25,6 @@ class Marks:
     """
 
     def __init__(self) -> None:
-        # They are in text order.
         self._waiting: deque[_WaitingMark] = deque()
         # End of the last word with a final time.
         self._spoken_ms = 0
@@ -53,7 +52,6 @@ class Marks:
         return marks
 
     def rest(self, context_id: str) -> list[Mark[str]]:
-        """The marks behind all words, at the end of the speech."""
         return [self._at(context_id, self._spoken_ms) for _ in range(len(self._waiting))]
 
     def _at(self, context_id: str, ms: int) -> Mark[str]:

@@ -11,7 +11,8 @@ import re
 from bisect import bisect_right
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from functools import partial
+from typing import Literal
 
 from agent_tts.directives import Directive, Pause, Prosody, Say
 from agent_tts.messages import Word
@@ -85,7 +86,6 @@ class WordTimeline:
         # The engine's times, in text order.
         self._marks: list[Word] = []
         self._fit = Fit(speed, pace)
-        # Pieces of audio.
         self._pieces = 0
         # Character offsets of the estimated marks.
         self._places: list[tuple[int, int]] = []
@@ -133,7 +133,7 @@ class WordTimeline:
             return self._say(directive)
         if self._aligned or not isinstance(directive, Pause | Prosody):
             return []
-        words = self._complete() if isinstance(directive, Pause) else []
+        words = self.complete() if isinstance(directive, Pause) else []
         self._pending.append((directive, self._length))
         self._ahead_ms = READ_AHEAD_PAUSES_MS
         return words
@@ -149,10 +149,7 @@ class WordTimeline:
         return sum(ms for token in text.split() for _, ms in length(token, self._language).pieces)
 
     def complete(self) -> list[Word]:
-        """The text has ended, so its last word is complete; returns the words that can be sent now."""
-        return self._complete()
-
-    def _complete(self) -> list[Word]:
+        """The last word is complete; returns the words that can be sent now."""
         if self._tail:
             self._pending.append((self._tail, self._length - len(self._tail)))
             self._tail = ""
@@ -160,13 +157,12 @@ class WordTimeline:
 
     def flush(self) -> list[Word]:
         """The last word is complete; `flushed` follows once it is spoken. Returns the words that can be sent now."""
-        words = self._complete()
+        words = self.complete()
         self._flushes.append(len(self._tokens) + len(self._pending))
         return words
 
     @property
     def is_unread(self) -> bool:
-        """Whether `read` has words."""
         return self._tells and not self._aligned and bool(self._pending)
 
     def read(self) -> list[Word]:
@@ -214,7 +210,7 @@ class WordTimeline:
 
     def finish(self, audio_ms: int, *, cut: bool = False) -> list[Word]:
         """All audio has been made; returns the words that were never sent. `cut`: the audio ended before the text."""
-        left = self._complete()
+        left = self.complete()
         if self._aligned:
             left += [self._word(token, start) for token, start in self._pending if isinstance(token, str)]
             self._pending.clear()
@@ -254,7 +250,6 @@ class WordTimeline:
         return words
 
     def words(self) -> list[Word]:
-        """All words with their current estimates."""
         return [self._estimated(token) for token in self._tokens if token[0]]
 
     # ------------------------------------------------------------ heard
@@ -352,61 +347,61 @@ class WordTimeline:
         return round(ms) if self._audio_ms is None else min(round(ms), self._audio_ms)
 
 
-class LateTimeline(WordTimeline):
-    """The estimates for a listener who gets no words: they are computed when `split` or `finish` asks for them.
+class LateTimeline:
+    """A timeline of estimates for a listener who gets no words: they are computed when `split` or `finish` asks.
 
     Most utterances are never cut, and cost nothing. What has come meanwhile is noted, and taken in as it has come; at
     the latest after `MAX_NOTES`, which takes about a millisecond.
     """
 
-    def __init__(self, *, speed: float = 1.0, language: str = "en", pace: float = 1.0) -> None:
-        super().__init__(aligned=False, speed=speed, language=language, pace=pace, tells=False)
-        # Calls of methods of `WordTimeline`.
-        self._notes: list[tuple[Callable[..., object], tuple[Any, ...]]] = []
+    place = 0  # where marks would be, of which the listener is not told
+    is_unread = False
+
+    def __init__(self, timeline: WordTimeline) -> None:
+        self._timeline = timeline
+        self._notes: list[Callable[[], object]] = []
 
     def append(self, text: str) -> list[Word]:
-        return self._note(WordTimeline.append, text)
+        return self._note(partial(self._timeline.append, text))
 
     def direct(self, directive: Directive) -> list[Word]:
-        return self._note(WordTimeline.direct, directive)
+        return self._note(partial(self._timeline.direct, directive))
 
     def complete(self) -> list[Word]:
-        return self._note(WordTimeline.complete)
+        return self._note(self._timeline.complete)
 
     def flush(self) -> list[Word]:
-        return self._note(WordTimeline.flush)
+        return self._note(self._timeline.flush)
 
     def hear(self, samples: int, peaks: bytes) -> None:
-        self._note(WordTimeline.hear, samples, peaks)
+        self._note(partial(self._timeline.hear, samples, peaks))
 
     def flushed(self, audio_ms: int) -> None:
-        self._note(WordTimeline.flushed, audio_ms)
+        self._note(partial(self._timeline.flushed, audio_ms))
 
     def finish(self, audio_ms: int, *, cut: bool = False) -> list[Word]:
-        self._take_in()
-        return super().finish(audio_ms, cut=cut)
+        return self._taken_in().finish(audio_ms, cut=cut)
 
     def split(self, played_ms: float) -> tuple[str, str]:
-        self._take_in()
-        return super().split(played_ms)
+        return self._taken_in().split(played_ms)
 
-    def _note(self, method: Callable[..., object], *args: object) -> list[Word]:
-        self._notes.append((method, args))
+    def _note(self, call: Callable[[], object]) -> list[Word]:
+        self._notes.append(call)
         if len(self._notes) >= MAX_NOTES:
-            self._take_in()
+            self._taken_in()
         return []
 
-    def _take_in(self) -> None:
-        for method, args in self._notes:
-            method(self, *args)
+    def _taken_in(self) -> WordTimeline:
+        for call in self._notes:
+            call()
         self._notes.clear()
+        return self._timeline
 
 
 class Paces:
     """Measured paces of the last voices (real time / nominal time at speed 1), for their next utterances."""
 
     def __init__(self) -> None:
-        # They are kept by voice, the most recent last.
         self._paces: OrderedDict[str | None, float] = OrderedDict()
 
     def of(self, voice: str | None) -> float:

@@ -115,7 +115,7 @@ class Node:
         (model,) = self.engine._models
         self.device = Device(clock, model.config.talker.hidden_size)
         graphs: Any = self.device
-        model.runner._graphs, model.runner._budget = graphs, graphs.prefill_budget
+        model.runner.graphs, model.runner._budget = graphs, graphs.prefill_budget
         self.engine._overlaps, self.engine.batch_sizes = True, BUCKETS
         self.scheduler = Scheduler(policy(settings, slots, BUCKETS))
         self.loop = EngineLoop(self.engine, self.scheduler, lambda: clock.now)

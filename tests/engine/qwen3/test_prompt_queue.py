@@ -87,7 +87,7 @@ def test_prompts_finish_in_order_of_arrival() -> None:
     made, waiting = queue(*[200] * 8)
     finished = []
     while made.waiting:
-        finished += [one for one, _, end in made.schedule() if end == one.length]
+        finished += [one for one, _, end in made.schedule() if end == one.prompt.length]
     assert finished == waiting
 
 
@@ -130,7 +130,7 @@ def test_every_prompt_is_computed_eventually(arrivals: list[list[tuple[int, int]
         taken = made.schedule()
         assert (taken[0].prompt if taken else None) is first
         assert sum(end - begin for _, begin, end in taken) <= ENTRIES
-        assert all(begin == before[id(one)] < end == one.computed <= one.length for one, begin, end in taken)
+        assert all(begin == before[id(one)] < end == one.computed <= one.prompt.length for one, begin, end in taken)
         steps += 1
         assert steps < 1_000
-    assert all(one.computed == one.length for one in prompts)
+    assert all(one.computed == one.prompt.length for one in prompts)

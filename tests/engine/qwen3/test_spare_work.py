@@ -64,7 +64,7 @@ def compiling(engine: Qwen3Engine, monkeypatch: pytest.MonkeyPatch) -> list[Comp
     monkeypatch.setattr(module, "Compilation", begin)
     (model,) = engine._models
     monkeypatch.setattr(model, "_compilation", None)
-    monkeypatch.setattr(model.runner, "_graphs", Graphs())
+    monkeypatch.setattr(model.runner, "graphs", Graphs())
     return begun
 
 

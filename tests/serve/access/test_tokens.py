@@ -6,7 +6,7 @@ import base64
 
 import pytest
 
-from agent_tts.serve.access.tokens import SECRET_BYTES, Tokens
+from agent_tts.serve.access.keys import SECRET_BYTES, Tokens
 
 SECRET = bytes(SECRET_BYTES)
 

@@ -12,7 +12,7 @@ from agent_tts.serve.access.fair_queue import SLICE_S
 from agent_tts.serve.connections import CONNECTION
 from agent_tts.speech.utterance import Utterance
 from tests.fault.test_cancellation import TEXT, Link, cancelled_everywhere, local_node
-from tests.support import until
+from tests.support import passes, until
 
 
 class Exchange:
@@ -87,8 +87,7 @@ async def test_audio_stays_in_the_window_while_the_client_does_not_read() -> Non
         (speech,) = node.service.engines[0]._open.values()
         assert isinstance(speech, Utterance)
         await until(lambda: speech.received >= window * FRAME_SAMPLES)
-        for _ in range(100):
-            await asyncio.sleep(0)
+        await passes(100)
         assert speech.received <= (window + 1) * FRAME_SAMPLES
         node.fair_queue.clock = itertools.count(step=SLICE_S).__next__  # each piece of work takes a whole slice
         dam.open.set()

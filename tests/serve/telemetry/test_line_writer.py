@@ -1,5 +1,3 @@
-"""Lines for a reader that stops: callers never wait, lines are lost and counted, and the end is in time."""
-
 from __future__ import annotations
 
 import os
@@ -10,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from agent_tts.serve.telemetry import line_writer
-from agent_tts.serve.telemetry.line_writer import MAX_WAITING_BYTES, LineWriter
+from agent_tts.serve.telemetry import logs
+from agent_tts.serve.telemetry.logs import MAX_WAITING_BYTES, LineWriter
 
 LINE = "x" * 999 + "\n"
 MANY = MAX_WAITING_BYTES // len(LINE) + 200  # more than a pipe and the queue hold
@@ -73,7 +71,7 @@ def test_what_an_unread_pipe_cannot_take_is_dropped_and_told_when_it_moves(pipe:
 
 
 def test_the_end_does_not_wait_for_an_unread_pipe(pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(line_writer, "FLUSH_S", 0.1)
+    monkeypatch.setattr(logs, "FLUSH_S", 0.1)
     counted = Counted(pipe[1])
     for _ in range(MANY):
         counted.writer.write(LINE)

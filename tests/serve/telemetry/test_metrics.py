@@ -1,12 +1,10 @@
-"""Metrics of several engines."""
-
 from __future__ import annotations
 
 from prometheus_client import CollectorRegistry
 
 from agent_tts.engine_info import EngineInfo
 from agent_tts.messages import EnginePong
-from agent_tts.serve.telemetry.engine_metrics import EngineMetrics
+from agent_tts.serve.telemetry.metrics import EngineMetrics
 
 
 def shown(registry: CollectorRegistry, name: str) -> list[float | None]:

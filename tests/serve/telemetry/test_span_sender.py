@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 
 import pytest
-from loguru import logger
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
 from agent_tts.serve.telemetry import spans as telemetry
 from agent_tts.serve.telemetry.spans import SpanSender
+from tests.support import logged
 
 
 class Exporter(SpanExporter):
@@ -33,16 +32,6 @@ def spans(count: int) -> list[ReadableSpan]:
     tracer = TracerProvider(shutdown_on_exit=False).get_tracer("test")
     made = [tracer.start_span(str(number)) for number in range(count)]
     return [span for span in made if isinstance(span, ReadableSpan)]
-
-
-@contextmanager
-def heard() -> Iterator[list[str]]:
-    said: list[str] = []
-    sink = logger.add(said.append, format="{message}")
-    try:
-        yield said
-    finally:
-        logger.remove(sink)
 
 
 def test_shutdown_sends_waiting_spans_in_order() -> None:
@@ -78,7 +67,7 @@ def test_a_failure_is_logged_once_and_retried(monkeypatch: pytest.MonkeyPatch, i
 
     monkeypatch.setattr(telemetry, "EVERY_S", 0.01)
     tries: list[int] = []
-    with heard() as said:
+    with logged() as said:
         sender = SpanSender(Exporter(fail), close_s=5)
         for number, span in enumerate(spans(3), 1):
             sender.on_end(span)
@@ -98,7 +87,7 @@ def test_an_exception_of_the_exporter_does_not_stop_the_sender(monkeypatch: pyte
 
     monkeypatch.setattr(telemetry, "EVERY_S", 0.01)
     exporter = Exporter(fail)
-    with heard() as said:
+    with logged() as said:
         sender = SpanSender(exporter, close_s=5)
         first, second = spans(2)
         sender.on_end(first)

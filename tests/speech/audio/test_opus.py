@@ -1,5 +1,3 @@
-"""Opus packets."""
-
 from __future__ import annotations
 
 import av
@@ -9,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from agent_tts.client.opus_packets import frames_of
+from agent_tts.client.resuming import frames_of
 from agent_tts.speech.audio.opus import OpusEncoder
 from tests.examples import examples
 from tests.speech.audio.test_pcm import NOISE, tone
