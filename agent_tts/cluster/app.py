@@ -152,7 +152,7 @@ def _settings(options: dict[str, Any], host: str) -> Settings:
     if "settings" in options:
         return Settings.model_validate(options["settings"])
     config = options.get("config")
-    return load_settings(None if config is None else find_config(config), options.get("set", {}) | {"host": host})
+    return load_settings(find_config(config), options.get("set", {}) | {"host": host})
 
 
 def build(options: dict[str, Any]) -> serve.Application:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import yaml
 
+from agent_tts.config.loading import read_yaml
 from agent_tts.config.settings import Settings
 from agent_tts.errors import SettingsError
 from agent_tts.text.entries import Lexicon
@@ -25,14 +26,15 @@ def read_lexicon(path: Path) -> Lexicon:
             return read_pls(data)
         if len(data) > MAX_BYTES:
             raise ValueError(f"a lexicon has at most {MAX_BYTES} bytes")
-        found = yaml.safe_load(data)
+        found = read_yaml(data)
         if not isinstance(found, dict):
             raise ValueError("neither a PLS document nor a mapping from words to what is said")
         return Lexicon.of(found)
     except OSError as error:
         raise SettingsError(f"{path.name}: {error.strerror}") from error
-    except yaml.YAMLError:
-        raise SettingsError(f"{path.name}: neither XML nor YAML") from None
+    except yaml.YAMLError as error:
+        why = getattr(error, "problem", None) or "unreadable"
+        raise SettingsError(f"{path.name}: neither XML nor YAML: {why}") from None
     except ValueError as error:
         raise SettingsError(f"{path.name}: {error}") from error
 

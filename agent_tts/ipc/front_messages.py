@@ -169,7 +169,7 @@ class LinkLost:
 
 
 # What there is a number of, apart from sessions.
-Place = Literal["WebRTC peers", "calls", "new voices", "clips"]
+Place = Literal["WebRTC peers", "calls", "new voices", "clips", "signed files"]
 
 
 @dataclass(frozen=True, slots=True)

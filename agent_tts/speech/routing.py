@@ -219,6 +219,7 @@ class Routing:
     # ------------------------------------------------------------ models
 
     def _choose(self, wanted: _Wanted, asked: Model | None) -> str | None:
+        """The model that speaks: the requested one, or the first that can. None: the engine selects it."""
         if wanted.kind is None:
             return None
         self._require_kind(wanted.what, wanted.kind)

@@ -40,8 +40,10 @@ class SpeechService:
         self.engines = tuple(
             EngineHandle(number, make, observer, tries=tries) for number, make in enumerate(make_clients)
         )
+        # Moves waiting utterances; None with one engine.
         self._mover = Mover(self.engines) if len(self.engines) > 1 else None
         self._prefers = prefers
+        # Voices in addition to the engines' own; None without a voice library.
         self.library = library
         self._aliases = aliases
         # What all requests have from their start on; None without one.
@@ -50,6 +52,7 @@ class SpeechService:
         self._routing: Routing | None = None
         # True while the node shuts down: new utterances are refused.
         self.draining = False
+        # Starts the engines; None before `begin`.
         self._start: asyncio.Task[None] | None = None
 
     @property

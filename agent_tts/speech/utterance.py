@@ -65,6 +65,9 @@ class Meter:
     def __init__(self) -> None:
         self.audio_ms = 0.0
 
+    def take(self, characters: int, *, begins: bool) -> None:
+        """So many characters are to be written, the first ones if it `begins`. Raises `RateLimited`."""
+
     def text(self, characters: int) -> None:
         """Text was appended: so many characters, tags included."""
 
@@ -155,6 +158,7 @@ class Utterance(AnyUtterance):
         # Characters of text so far, or of what is said for it if that is longer, tags included; and unanswered flushes.
         self.chars = 0
         self.flushes = 0
+        # Whether there is more than white space.
         self._has_text = False
         # Sends a command to the engine, without blocking; set by `settle`.
         self._send: Send = _to_nobody
@@ -176,6 +180,7 @@ class Utterance(AnyUtterance):
         self._is_last_out = self._is_complete = False
         # The listener's last acknowledgement: (ms played, time of arrival); None before the first.
         self._acked: tuple[float, float] | None = None
+        # The engine's last event; None until it arrives.
         self.finished: Finished[int] | None = None
         # Set when `Finished` is taken, or arrives after `stop`.
         self.done: Finished[str] | None = None

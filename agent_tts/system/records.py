@@ -60,8 +60,8 @@ class Records(Generic[T]):
         # They are kept by name: (inode, modification time) when read, or None if it must be read again; and the record,
         # or None if it is damaged.
         self._entries: dict[str, tuple[tuple[int, int] | None, T | None]] = {}
-        # Modification time of the folder when it was last listed, ns, or None if it must be listed again; and all
-        # records that were found in it.
+        # It holds the modification time of the folder when it was last listed, ns, or None if it must be listed
+        # again; and all records that were found in it.
         self._listed: tuple[int | None, tuple[T, ...]] = (None, ())
 
     # ------------------------------------------------------------ reading

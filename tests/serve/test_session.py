@@ -14,16 +14,18 @@ import pytest
 from agent_tts.config.settings import Settings
 from agent_tts.engine.factory import create_loop
 from agent_tts.engine_info import FRAME_SAMPLES
-from agent_tts.messages import Audio, Finished, Word, Words
+from agent_tts.errors import SlowConsumer
+from agent_tts.messages import Append, Audio, Finished, Word, Words
 from agent_tts.options import SpeechOptions
 from agent_tts.protocol.adapter import Event
 from agent_tts.protocol.v1 import MAX_UNKNOWN, NativeAdapter
 from agent_tts.serve import session as session_module
 from agent_tts.serve.access.guard import Guard
 from agent_tts.serve.node import Node
-from agent_tts.serve.session import Session
+from agent_tts.serve.session import MAX_BEHIND, SLICE_CHARS, Session
 from agent_tts.serve.telemetry.metrics import Metrics
 from agent_tts.speech.service import SpeechService
+from agent_tts.speech.utterance import Utterance
 from agent_tts.speech.words.timeline import WordTimeline
 from tests.in_process import InProcessEngine
 from tests.support import dominant_hz, until
@@ -851,6 +853,8 @@ async def test_a_context_that_speaks_gives_way_to_another_owner_and_no_audio_fol
     async with running(slots=2, lead_ms=400) as peer, beside(peer, 2) as other:
         for context_id in ("t1", "t2"):
             peer.write(context_id, "A long text. " * 100)
+        while peer.session.is_reading:  # as the reader of a connection does
+            peer.session.go_on()
         await asyncio.sleep(2)
         assert (await say(other, "o1", "Somebody else."))["reason"] == "end"
         error = await peer.until("error")
@@ -863,3 +867,68 @@ async def test_a_context_that_speaks_gives_way_to_another_owner_and_no_audio_fol
         told = [entry for entry in peer.order if entry.endswith(f" {gone}")]
         assert told[-2:] == [f"error {gone}", f"context.done {gone}"]
         assert sum(entry.startswith("context.done") for entry in peer.order) == 1, "the other does not speak on"
+
+
+LONG = "Words of a long text, one after another. " * 90
+
+
+def slices(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The lengths of the texts that utterances get at once."""
+    lengths: list[int] = []
+    write = Utterance.write
+
+    def counted(self: Utterance, text: str) -> None:
+        lengths.append(len(text))
+        write(self, text)
+
+    monkeypatch.setattr(Utterance, "write", counted)
+    return lengths
+
+
+async def test_a_long_text_is_read_in_slices_and_what_follows_waits_for_its_end(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reading one at once would hold the event loop for tens of milliseconds. Guards `Session._read`."""
+    lengths = slices(monkeypatch)
+    peer.send("context.open", context_id="a")
+    peer.send("text.append", context_id="a", text=LONG)
+    peer.send("text.append", context_id="b", text="short")
+    peer.send("context.end", context_id="b")
+    peer.send("context.cancel", context_id="a")
+    assert lengths == [SLICE_CHARS]
+    cancelled = await peer.until("context.cancelled", "a")
+    assert cancelled["heard_text"] + cancelled["unheard_text"] == LONG
+    assert (await peer.until("context.done", "a"))["reason"] == "cancelled"
+    assert (await peer.until("context.done", "b"))["reason"] == "end"
+    assert max(lengths) == SLICE_CHARS
+    assert sum(lengths) == len(LONG) + len("short")
+    assert not peer.session.is_reading
+
+
+async def test_a_long_text_is_spoken_as_one_that_came_in_pieces(peer: Peer) -> None:
+    text = LONG[:1_000]
+    assert (await say(peer, "a", text, lead_ms=None))["reason"] == "end"
+    peer.send("context.open", context_id="b", lead_ms=None)
+    for at in range(0, len(text), 7):
+        peer.send("text.append", context_id="b", text=text[at : at + 7])
+    peer.send("context.end", context_id="b")
+    await peer.until("context.done", "b")
+    assert peer.pcm("a") == peer.pcm("b")
+
+
+async def test_the_rest_of_a_text_ends_with_its_context(peer: Peer) -> None:
+    """A context that fails while its text is read is not opened anew by the rest."""
+    peer.send("text.append", context_id="a", text=LONG)
+    peer.session._node.service.engines[0]._on_lost("scripted")
+    peer.send("context.flush", context_id="a")
+    assert (await peer.until("error", "a"))["code"] == "engine_lost"
+    assert (await peer.until("error", "a"))["code"] == "unknown_context"
+    assert not peer.session.is_speaking
+    assert not peer.session.is_reading
+
+
+async def test_what_waits_for_a_text_is_bounded(peer: Peer) -> None:
+    peer.send("text.append", context_id="a", text=LONG)
+    many = [Append("b", "x" * 4_000)] * (MAX_BEHIND // 4_000)
+    with pytest.raises(SlowConsumer):
+        peer.session.receive(many)

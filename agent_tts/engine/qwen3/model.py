@@ -75,6 +75,7 @@ class Qwen3Model:
         except ValueError as error:
             raise CheckpointError(f"generation_config.json: {error}") from None
         self.rows = rows
+        # Positions of the cache that a row may use: prompt and frames of one segment of text.
         self.max_model_len = settings.max_model_len
         # Blocks of the cache that the rows share; None gives each row all its positions. Set before `load`.
         self.blocks: int | None = None
@@ -100,6 +101,7 @@ class Qwen3Model:
         )
         # What marks its sound, of any dtype and on any device until `load`. None without one. Set before `load`.
         self.watermark: Watermark | None = None
+        # None until it is loaded.
         self._runner: ModelRunner | None = None
         # What compiles the kernels of all sizes; None until `do_spare_work` begins it.
         self._compilation: Compilation | None = None
@@ -245,6 +247,7 @@ class Qwen3Model:
             self.runner.graphs.capture_next()
 
     def close(self) -> None:
+        """End what it does in the background. Idempotent."""
         if self._compilation is not None:
             self._compilation.close()
 
@@ -349,6 +352,7 @@ def open_models(settings: Qwen3, device: torch.device, slots: int) -> list[Qwen3
 
 
 def _watermark(settings: Settings) -> Watermark | None:
+    """That of all models; None without one."""
     if settings.watermark == "none":
         return None
     try:

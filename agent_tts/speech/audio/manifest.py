@@ -34,15 +34,15 @@ class ManifestSigner:
     """
 
     def __init__(self, certificate: str, key: str) -> None:
-        self._certificate = _read("certificate", certificate)
-        self._key = _read("key", key)
-        self._algorithm = _algorithm(self._key)
+        self.certificate = _read("certificate", certificate)
+        self.key = _read("key", key)
+        _algorithm(self.key)
         try:
             import c2pa
         except ImportError as error:
             raise SettingsError("c2pa.certificate: needs c2pa-python: pip install 'agent-tts[c2pa]'") from error
         try:
-            self._signed(wav_header(1) + bytes(2), "wav")
+            signed(wav_header(1) + bytes(2), "wav", self.certificate, self.key)
         except c2pa.C2paError as error:
             raise SettingsError(f"c2pa.certificate: {Path(certificate).name} cannot sign files: {error}") from error
 
@@ -55,19 +55,21 @@ class ManifestSigner:
         import c2pa
 
         try:
-            return self._signed(file, format)
+            return signed(file, format, self.certificate, self.key)
         except c2pa.C2paError as error:
             logger.error("a file cannot be signed: {}", error)
             raise Internal("the file cannot be signed; the reason is in the node's log") from error
 
-    def _signed(self, file: bytes, format: str) -> bytes:
-        from c2pa import Builder, C2paSignerInfo, Signer
 
-        out = io.BytesIO()
-        info = C2paSignerInfo(self._algorithm, self._certificate, self._key, None)
-        with Signer.from_info(info) as signer, Builder(_MANIFEST) as builder:
-            builder.sign(signer, CONTENT_TYPES[format], io.BytesIO(file), out)
-        return out.getvalue()
+def signed(file: bytes, format: str, certificate: bytes, key: bytes) -> bytes:
+    """See `ManifestSigner.sign`. Raises `C2paError`."""
+    from c2pa import Builder, C2paSignerInfo, Signer
+
+    out = io.BytesIO()
+    info = C2paSignerInfo(_algorithm(key), certificate, key, None)
+    with Signer.from_info(info) as signer, Builder(_MANIFEST) as builder:
+        builder.sign(signer, CONTENT_TYPES[format], io.BytesIO(file), out)
+    return out.getvalue()
 
 
 def signer_of(certificate: str | None, key: str | None) -> ManifestSigner | None:

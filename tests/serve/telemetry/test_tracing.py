@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from agent_tts.bench.collector import collector
+from agent_tts.bench.trace import collector
 from agent_tts.config.settings import Telemetry
 from agent_tts.errors import SettingsError
 from agent_tts.messages import Stages
