@@ -385,6 +385,7 @@ class TestALiveTextForAReference:
         found = np.frombuffer(pcm_of(outputs), "<i2").astype(np.float32) / np.float32(32_767)
         assert_same(found, np.concatenate(expected))
 
+    @pytest.mark.usefixtures("whole_predictor")
     def test_goes_on_as_late_as_the_speech_before_allows(
         self, cloned: Qwen3Engine, clock: Clock, monkeypatch: pytest.MonkeyPatch
     ) -> None:
