@@ -31,7 +31,7 @@ def test_the_long_groups_are_there() -> None:
     assert {group[0].name for group in load()} >= LONG
 
 
-@pytest.mark.parametrize("group", map(_case, load()))
+@pytest.mark.parametrize("group", [_case(group) for group in load()])
 async def test_the_polite_caller_loses_nothing(group: list[Attack]) -> None:
     verdicts = [verdict async for verdict in run_group(group, short=True)]
     broken = [f"{verdict.name}: {why}\n{verdict.log}" for verdict in verdicts for why in verdict.broken]
