@@ -215,12 +215,17 @@ class VoiceLibrary:
                 except Exception as error:  # noqa: BLE001 - a file that others write may raise any error
                     why = type(error).__name__  # its text may quote the file
                     logger.error("the lexicon of the voice {!r} is damaged and left out: {}", stored.voice, why)
+                    if isinstance(error, OSError):  # says nothing of the file: the next request reads it again
+                        return DAMAGED
                     found = DAMAGED
                 with self._keeping:
                     self._lexicons[stored] = found
-                    while sum(each.size for each in self._lexicons) > KEPT_LEXICONS_BYTES and len(self._lexicons) > 1:
+                    while len(self._lexicons) > 1 and self._kept_bytes() > KEPT_LEXICONS_BYTES:
                         self._lexicons.popitem(last=False)
         return found
+
+    def _kept_bytes(self) -> int:
+        return sum(stored.size for stored, lexicon in self._lexicons.items() if lexicon is not DAMAGED)
 
     def arrays(self, name: str) -> dict[str, NDArray[Any]]:
         """The arrays of a cloned voice: `vector_{H}` float32[H]; `codes` int64[T, 16], none negative.
