@@ -61,7 +61,8 @@ TEXT_FRAME, CONTINUATION, PING, PONG = 1, 0, 9, 10
 
 @asynccontextmanager
 async def raw(node: RunningNode, rcvbuf: int = 4_096) -> AsyncIterator[socket.socket]:
-    host, port = node.url.removeprefix("http://").split(":")
+    """A TCP connection that sends nothing by itself."""
+    host, port = node.url.partition("://")[2].split(":")
     with closing(socket.socket()) as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, rcvbuf)
         sock.setblocking(False)
