@@ -391,13 +391,16 @@ async def test_a_generated_but_unsent_context_can_be_cancelled(peer: Peer) -> No
 class _Full:
     """A playout that accepts a number of chunks and plays them for the rest of the test."""
 
-    def __init__(self, frames: int) -> None:
+    def __init__(self, frames: int, played_ms: int | None = None) -> None:
         self._room = frames
+        self._played_ms = played_ms
+        self.cleared: list[int] = []
 
     def played_ms(self, context_no: int) -> int | None:
-        return None
+        return self._played_ms
 
-    def clear(self, context_no: int) -> None: ...
+    def clear(self, context_no: int) -> None:
+        self.cleared.append(context_no)
 
     def wants(self, context_no: int) -> bool:
         self._room -= 1
@@ -756,27 +759,7 @@ async def test_unread_audio_stays_in_the_engine() -> None:
 
 
 async def test_a_cancel_reads_and_clears_the_playout() -> None:
-    class Track:
-        cleared: list[int]
-
-        def __init__(self) -> None:
-            self.cleared = []
-
-        def played_ms(self, context_no: int) -> int | None:
-            return 130
-
-        def clear(self, context_no: int) -> None:
-            self.cleared.append(context_no)
-
-        def wants(self, context_no: int) -> bool:
-            return True
-
-        def is_playing(self, context_no: int) -> bool:
-            return False
-
-        def end(self, context_no: int) -> None: ...
-
-    track = Track()
+    track = _Full(1_000, played_ms=130)
     async with running(track) as peer:
         peer.send("text.append", context_id="t1", text="word " * 10)
         await until(lambda: peer.session._contexts["t1"].received > 5_000)

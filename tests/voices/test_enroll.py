@@ -6,11 +6,9 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -30,8 +28,9 @@ from agent_tts.errors import (
 )
 from agent_tts.voices import enroll
 from agent_tts.voices.enroll import Enrolment, decode
-from agent_tts.voices.library import StoredVoice, VoiceLibrary
+from agent_tts.voices.library import VoiceLibrary
 from tests.cli.process import children_of, is_running
+from tests.fault.test_cancellation import CancelAt
 from tests.support import until
 from tests.voices.clips import good
 
@@ -82,34 +81,6 @@ def is_empty(folder: Path) -> bool:
     return not folder.exists() or {path.name for path in folder.iterdir()} <= {".lock"}
 
 
-class CancelledAt:
-    """A coroutine that is cancelled as it comes to its `count`-th wait, if it comes so far."""
-
-    def __init__(self, work: Coroutine[Any, Any, StoredVoice], count: int) -> None:
-        self._work = work
-        self._count = count
-
-    def __await__(self) -> Generator[Any, None, StoredVoice]:
-        waits = self._work.__await__()
-        resume: Callable[[], Any] = partial(next, waits)
-        while True:
-            try:
-                future = resume()
-            except StopIteration as done:
-                voice: StoredVoice = done.value
-                return voice
-            self._count -= 1
-            if self._count == 0:
-                task = asyncio.current_task()
-                assert task is not None
-                task.cancel()
-            try:
-                yield future
-                resume = partial(next, waits)
-            except asyncio.CancelledError as error:
-                resume = partial(waits.throw, error)
-
-
 @pytest.mark.node
 @pytest.mark.timeout(1_200)
 async def test_a_cancelled_enrolment_leaves_nothing(
@@ -117,18 +88,12 @@ async def test_a_cancelled_enrolment_leaves_nothing(
 ) -> None:
     """Cancelled at its first await, its second, and so on until it completes, it leaves no file and no process."""
     enrolment = Enrolment(library, [(checkpoints.tiny, 64)], max_s=5)
-    for waits in range(1, 100):
-
-        async def attempt(waits: int = waits) -> StoredVoice:
-            return await CancelledAt(enrolment.enroll("bob", good("mp3"), consent="I am Bob"), waits)
-
-        task = asyncio.create_task(attempt())
-        await asyncio.wait([task])
-        if not task.cancelled():
-            break
+    waits = 1
+    while await CancelAt(enrolment.enroll("bob", good("mp3"), consent="I am Bob"), waits):
         assert is_empty(folder)
         assert library.voices() == ()
-    assert task.result().name == "bob"
+        waits += 1
+    assert library.get("bob").name == "bob"
     assert waits > 4  # decoding and encoding have two awaits each
 
 
