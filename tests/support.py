@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 from fastapi import FastAPI
 from loguru import logger
 from numpy.typing import NDArray
+from prometheus_client.parser import text_string_to_metric_families
 
 from agent_tts.config.settings import Settings
 from agent_tts.engine.factory import chosen_engine, create_loop
@@ -171,6 +173,20 @@ def uncollected() -> Iterator[None]:
         yield
     finally:
         gc.enable()
+
+
+async def figures(url: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    """The samples of a node's metrics, by name and labels."""
+    async with httpx.AsyncClient(timeout=20) as http:
+        page = await http.get(f"{url}/metrics")
+    assert page.status_code == 200
+    assert page.headers["content-type"].startswith("text/plain")
+    families = list(text_string_to_metric_families(page.text))
+    assert len({family.name for family in families}) == len(families)
+    samples = [sample for each in families for sample in each.samples]
+    found = {(sample.name, tuple(sorted(sample.labels.items()))): sample.value for sample in samples}
+    assert len(found) == len(samples)
+    return found
 
 
 def taken(node: RunningNode, place: Place) -> int:

@@ -141,11 +141,8 @@ async def test_a_checkpoint_that_cannot_be_used_says_why(folder: Path, library: 
 
 def child(module: str) -> int | None:
     """The process that runs a module for this one."""
-    for task in Path("/proc/self/task").iterdir():
-        for pid in (task / "children").read_text().split():
-            if module.encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
-                return int(pid)
-    return None
+    children = children_of(os.getpid())
+    return next((pid for pid in children if module.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()), None)
 
 
 @pytest.mark.node
