@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 import numpy as np
@@ -35,6 +35,8 @@ from agent_tts.serve.processes.listener import listen
 from agent_tts.serve.processes.server import NodeServer
 from agent_tts.speech.engine_handle import EngineClient, EngineClientFactory
 from tests.in_process import InProcessEngine
+
+T = TypeVar("T")
 
 START_S = 30.0
 
@@ -138,6 +140,18 @@ def logged(level: str = "WARNING", **options: Any) -> Iterator[list[str]]:
         yield lines
     finally:
         logger.remove(sink)
+
+
+def present(value: T | None) -> T:
+    """The value, which is there."""
+    assert value is not None
+    return value
+
+
+def typed(kind: type[T], value: object) -> T:
+    """The value, which is of this type."""
+    assert isinstance(value, kind)
+    return value
 
 
 async def until(condition: Callable[[], bool], timeout_s: float = 5.0) -> None:

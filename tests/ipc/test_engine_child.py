@@ -19,7 +19,7 @@ from agent_tts.ipc.engine_process import EngineProcess
 from agent_tts.ipc.wire import TO_ENGINE, Setup, decode, encode
 from agent_tts.messages import Append, Audio, EnginePing, EnginePong, EngineReady
 from tests.ipc.listener import WAIT_S, Listener, engine_process, shadow_numpy, speak, tone_settings
-from tests.support import logged, until
+from tests.support import logged, present, typed, until
 
 pytestmark = [pytest.mark.node, pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals and scripts")]
 
@@ -99,8 +99,7 @@ async def test_secrets_do_not_reach_the_engine_process(monkeypatch: pytest.Monke
         assert b"hush" not in data
         assert b"AGENT_TTS_" not in data.upper()
     [setup] = decode(bytearray(), setups[0], TO_ENGINE)
-    assert isinstance(setup, Setup)
-    assert not {"auth", "ice_servers", "host"} & setup.settings.keys()
+    assert not {"auth", "ice_servers", "host"} & typed(Setup, setup).settings.keys()
 
 
 async def test_a_module_of_the_current_directory_is_not_imported(
@@ -151,8 +150,7 @@ async def test_a_start_ends_at_once_with_its_process_or_its_caller(log: list[str
     task = asyncio.create_task(link.start())
     await told(log, "engine: loading")
     if ended_by == "kill":
-        assert link.pid is not None
-        os.kill(link.pid, signal.SIGKILL)
+        os.kill(present(link.pid), signal.SIGKILL)
     elif ended_by == "close":
         await link.close()
     else:
@@ -188,8 +186,7 @@ async def test_heartbeats_are_answered() -> None:
 async def test_an_engine_that_does_not_read_is_killed() -> None:
     """The commands that wait for it are bounded. Mutation: without the bound the front runs out of memory."""
     async with engine_process(tone_settings(timeouts={"engine_heartbeat_s": 60.0})) as (link, listener):
-        assert link.pid is not None
-        os.kill(link.pid, signal.SIGSTOP)
+        os.kill(present(link.pid), signal.SIGSTOP)
         append = Append(1, "x" * 500_000)
         for _ in range(2 * MAX_UNREAD_BYTES // 500_000):  # it may read some before it stops
             link.send(append)
@@ -266,8 +263,7 @@ async def test_commands_to_a_missing_engine_are_dropped() -> None:
     link = EngineProcess(tone_settings(), listener.on_events, listener.on_lost)
     link.send(EnginePing(7_000))
     await link.start()
-    assert link.pid is not None
-    os.kill(link.pid, signal.SIGKILL)
+    os.kill(present(link.pid), signal.SIGKILL)
     await listener.until(lambda: bool(listener.losses))
     link.send(EnginePing(7_001))
     await listener.hellos(2)

@@ -28,7 +28,7 @@ from agent_tts.speech.service import SpeechService
 from agent_tts.speech.utterance import Utterance
 from agent_tts.speech.words.timeline import WordTimeline
 from tests.in_process import InProcessEngine
-from tests.support import dominant_hz, until
+from tests.support import dominant_hz, present, typed, until
 
 LIMIT_S = 10.0
 
@@ -592,12 +592,10 @@ async def test_other_encodings_are_whole_and_in_order(peer: Peer, encoding: str,
 async def test_framing_is_a_header_or_base64(peer: Peer) -> None:
     await say(peer, "t1", "Hello")
     (message,) = NativeAdapter().encode(peer.audio["t1"][0])
-    assert isinstance(message, bytes)
-    assert struct.unpack("<BBHIQ", message[:16]) == (1, 1, 0, 1, 0)
+    assert struct.unpack("<BBHIQ", typed(bytes, message)[:16]) == (1, 1, 0, 1, 0)
     await say(peer, "t2", "Hello", output={"framing": "base64"})
     (text,) = NativeAdapter().encode(peer.audio["t2"][0])
-    assert isinstance(text, str)
-    assert json.loads(text)["context_id"] == "t2"
+    assert json.loads(typed(str, text))["context_id"] == "t2"
 
 
 async def test_a_flush_after_the_end_or_a_cancel_is_refused(peer: Peer) -> None:
@@ -671,8 +669,7 @@ async def test_session_close_stops_all_contexts_and_requests_the_close(peer: Pee
     peer.send("session.close")
     assert (await peer.until("context.done"))["reason"] == "cancelled"
     peer.take()
-    assert peer.session.closing is not None
-    assert peer.session.closing[0] == 1000
+    assert present(peer.session.closing)[0] == 1000
 
 
 async def test_draining_lets_open_contexts_finish_and_refuses_new_ones(peer: Peer) -> None:

@@ -20,7 +20,7 @@ from agent_tts.text.entries import Lexicon
 from agent_tts.voices.library import StoredVoice, VoiceLibrary
 from tests.events_of import events_of
 from tests.in_process import InProcessEngine
-from tests.support import in_this_loop, logged, settings_of, until, with_models
+from tests.support import in_this_loop, logged, present, settings_of, typed, until, with_models
 
 UNPACED = SpeechOptions(lead_ms=None)
 
@@ -143,8 +143,7 @@ async def test_cancel_returns_when_the_slot_is_free_and_can_be_repeated() -> Non
             await speech.cancel()
             await speech.cancel()
             assert service.speaking == 0
-            event = await speech.next()
-            assert isinstance(event, Finished)
+            event = typed(Finished, await speech.next())
             assert event.reason == "cancelled"
             assert await speech.next() is None
 
@@ -241,8 +240,7 @@ def counts(service: SpeechService) -> list[int]:
 async def finished(speech: Utterance) -> Finished[int]:
     """The end of a request."""
     await until(lambda: speech.finished is not None)
-    assert speech.finished is not None
-    return speech.finished
+    return present(speech.finished)
 
 
 async def test_streams_go_to_the_least_loaded_engine_and_stay_there() -> None:

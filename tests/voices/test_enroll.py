@@ -31,7 +31,7 @@ from agent_tts.voices.enroll import Enrolment, decode
 from agent_tts.voices.library import VoiceLibrary
 from tests.cli.process import children_of, is_running
 from tests.fault.test_cancellation import CancelAt
-from tests.support import until
+from tests.support import present, until
 from tests.voices.clips import good
 
 NARROW = 48  # hidden size of a model beside the tiny ones, whose is 64
@@ -102,8 +102,7 @@ async def test_a_clip_becomes_a_voice(library: VoiceLibrary, enrolment: Enrolmen
     """It has the data that the encoder makes of the same samples: a vector for every size, and the codes."""
     voice = await enrolment.enroll("bob", good("mp3"), consent="I am Bob", transcript=" Hello. ")
     assert (voice.name, voice.kind, voice.transcript) == ("bob", "cloned", "Hello.")
-    assert voice.consent is not None
-    assert voice.consent.statement == "I am Bob"
+    assert present(voice.consent).statement == "I am Bob"
     assert voice.vector_sizes == (NARROW, 64)
 
     import torch
@@ -153,8 +152,7 @@ async def test_a_process_that_is_killed_leaves_nothing(
 ) -> None:
     task = asyncio.create_task(enrolment.enroll("bob", good("wav"), consent="yes"))
     await until(lambda: child(module) is not None)
-    pid = child(module)
-    assert pid is not None
+    pid = present(child(module))
     os.kill(pid, signal.SIGKILL)
     with pytest.raises(error):
         await task

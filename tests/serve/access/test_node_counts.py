@@ -22,7 +22,7 @@ from agent_tts.serve.app import Extension
 from tests.agent.caller import Caller, calling
 from tests.fronts import Fronts, running_fronts
 from tests.rtc_peer import RtcPeer, connected
-from tests.support import ended, figures, passes, until, with_models
+from tests.support import ended, figures, passes, present, until, with_models
 from tests.wire import speak, wire
 
 pytestmark = pytest.mark.node
@@ -94,8 +94,7 @@ async def test_a_key_may_send_its_requests_to_one_front_or_to_all() -> None:
 
 
 def share_of(node: Fronts, number: int = 0) -> SupervisorClient:
-    supervisor = node.fronts[number].node.supervisor
-    assert supervisor is not None
+    supervisor = present(node.fronts[number].node.supervisor)
     return supervisor
 
 

@@ -22,7 +22,7 @@ from agent_tts.serve.dialects.jambonz import JambonzAdapter
 from agent_tts.serve.dialects.vllm_omni import VllmOmniAdapter
 from tests.examples import examples
 from tests.fuzz.conversation import SETTINGS, Conversation
-from tests.support import NO_DICTIONARIES
+from tests.support import NO_DICTIONARIES, present, typed
 
 CONFIG = SETTINGS.model_copy(update={"voice_aliases": {"*": "tone-440"}})
 
@@ -253,8 +253,7 @@ def test_text_that_waits_for_an_id_is_bounded() -> None:
         peer.say(message)
     for _ in range(2_500):
         peer.say({"text": "x" * 40, "context_id": "a"})
-    assert isinstance(peer.adapter, MultiStreamAdapter)
-    assert sum(len(waiting.messages) for waiting in peer.adapter._waiting.values()) < 2_000
+    assert sum(len(waiting.messages) for waiting in typed(MultiStreamAdapter, peer.adapter)._waiting.values()) < 2_000
     peer.settle()
     assert peer.is_closed
 
@@ -302,8 +301,7 @@ def test_vllm_omnis_text_is_bounded_while_the_writer_waits() -> None:
     for _ in range(100):
         peer.say({"type": "input.text", "text": "x" * 40})
     assert isinstance(peer.adapter, VllmOmniAdapter)
-    assert peer.adapter._utterance is not None
-    assert len(peer.adapter._utterance.text) <= CONFIG.limits.text_context_chars
+    assert len(present(peer.adapter._utterance).text) <= CONFIG.limits.text_context_chars
 
 
 def configured() -> Connected:

@@ -29,7 +29,7 @@ from tests.fronts import running_fronts
 from tests.serve.processes.test_server import raw, read_all
 from tests.serve.routes.test_http import error_of
 from tests.small_disk import NEEDS_ROOT, small_disk
-from tests.support import RunningNode, app_with, ended, running_app, settings_of, taken, until, with_models
+from tests.support import RunningNode, app_with, ended, present, running_app, settings_of, taken, until, with_models
 from tests.voices.clips import KINDS, encoded, mutated, tone, wav
 
 pytestmark = pytest.mark.node
@@ -42,8 +42,7 @@ CLIP = encoded(KINDS["wav"], tone())
 def base(tmp_path_factory: pytest.TempPathFactory) -> Model:
     """A Base checkpoint, which can clone voices."""
     folder = tmp_path_factory.mktemp("base") / "checkpoint"
-    encoder = write(folder, model_type="base").speaker_encoder
-    assert encoder is not None
+    encoder = present(write(folder, model_type="base").speaker_encoder)
     return Model("base-tiny", "cloned", str(folder), encoder.enc_dim)
 
 
@@ -139,8 +138,7 @@ async def test_a_deleted_voice_is_gone_from_all_fronts_and_files(
             service = front.node.service
             with pytest.raises(UnknownVoice):
                 service.resolve(SpeechOptions(voice="bob"))
-            assert service.library is not None
-            assert "nobody else" not in repr((vars(service.library), vars(service.routing)))
+            assert "nobody else" not in repr((vars(present(service.library)), vars(service.routing)))
     left = [path.read_bytes() for path in files_below(tmp_path)]
     for secret in (CLIP[1_000:2_000], b"Words of nobody else", vector, vector[:64]):
         assert not any(secret in content for content in left)

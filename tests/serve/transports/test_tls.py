@@ -22,7 +22,7 @@ from agent_tts.serve.transports.tls import MAX_HANDSHAKES, server_context
 from tests.certificates import Certificate, make_certificate
 from tests.cli.process import invoke, start
 from tests.serve.processes.test_server import raw
-from tests.support import running_node, until
+from tests.support import present, running_node, until
 from tests.wire import speak, wire
 
 pytestmark = pytest.mark.node
@@ -159,9 +159,8 @@ async def test_a_slow_reader_is_served_and_a_stopped_one_is_cut(certificate: Cer
 def test_the_commands_speak_tls_with_a_node_process(certificate: Certificate, tmp_path: Path) -> None:
     flags = ("--tls-cert", str(certificate.cert), "--tls-key", str(certificate.key))
     process = start("serve", "--port", "0", "--engine", "tone", "--set", "timeouts.handshake_s=1", *flags)
-    assert process.stderr is not None
     try:
-        url = process.stderr.readline().decode().removeprefix("agent-tts: ").strip()
+        url = present(process.stderr).readline().decode().removeprefix("agent-tts: ").strip()
         host, port = url.removeprefix("https://").split(":")
         with socket.create_connection((host, int(port)), timeout=5) as silent:
             assert silent.recv(1) == b""
@@ -191,8 +190,7 @@ async def test_the_client_library_speaks_tls(certificate: Certificate, monkeypat
 
 
 def test_old_protocols_are_refused(certificate: Certificate) -> None:
-    context = server_context(Tls(**certificate.settings))
-    assert context is not None
+    context = present(server_context(Tls(**certificate.settings)))
     assert context.minimum_version >= ssl.TLSVersion.TLSv1_2
 
 
