@@ -74,11 +74,10 @@ async def test_sessions_of_a_key_count_on_all_fronts() -> None:
 
 
 async def test_a_front_that_dies_leaves_nothing_behind() -> None:
-    async with running_fronts(limits={"connections": 2}) as node:
-        async with wire(urls(node)[0]), wire(urls(node)[1]):
-            assert await greeting(urls(node)[1]) == "at_capacity"
-            await node.kill(0)
-            assert await greeting(urls(node)[1]) == "session.created"
+    async with running_fronts(limits={"connections": 2}) as node, wire(urls(node)[0]), wire(urls(node)[1]):
+        assert await greeting(urls(node)[1]) == "at_capacity"
+        await node.kill(0)
+        assert await greeting(urls(node)[1]) == "session.created"
 
 
 async def test_a_key_may_send_its_requests_to_one_front_or_to_all() -> None:
@@ -323,11 +322,8 @@ async def test_calls_run_in_a_process_of_their_own_whichever_front_they_reach() 
 
 
 async def offer() -> dict[str, str]:
-    caller = Caller()
-    try:
+    async with Caller() as caller:
         return {"sdp": await caller.offer(), "type": "offer"}
-    finally:
-        await caller.close()
 
 
 # ---------------------------------------------------------------- voices

@@ -164,10 +164,9 @@ HTTP_FLOODS = {
 async def test_a_flood_over_http_is_cut(node: RunningNode, attack: str) -> None:
     """Guards `HttpProtocol.data_received` and MAX_PIPELINED; no deadline applies here."""
     opening, again = HTTP_FLOODS[attack]
-    async with harmless(node, within_s=2.0):
-        async with raw(node) as sock:
-            await asyncio.get_running_loop().sock_sendall(sock, opening)
-            await flood(sock, again)
+    async with harmless(node, within_s=2.0), raw(node) as sock:
+        await asyncio.get_running_loop().sock_sendall(sock, opening)
+        await flood(sock, again)
 
 
 DRIBBLES = {
