@@ -277,21 +277,6 @@ async def test_without_a_voice_a_model_speaks_with_its_own(speaker: Speaker) -> 
         assert all(same(heard[0], other) for other in heard[1:]), model
 
 
-async def test_the_error_for_a_wrong_model_names_the_models_that_speak_the_voice(speaker: Speaker) -> None:
-    named, designed, cloned, endless = (model.name for model in speaker.models)
-    for voice, model, able in (
-        ("ryan", cloned, (named,)),
-        ("narrator", named, (designed,)),
-        ("bob", designed, (cloned, endless)),
-    ):
-        error = await refusal(speaker, voice=voice, model=model)
-        assert error["code"] == "unsupported"
-        assert f"{model} does not speak it, but {' and '.join(able)} would" in error["message"]
-        with pytest.raises(openai.BadRequestError, match=f"{able[0]}.* would"):
-            await speaker.request("Hi.", voice=voice, model=model)
-    assert (await refusal(speaker, model="whisper-1"))["code"] == "model_not_found"
-
-
 async def test_a_node_without_the_model_of_a_voice_names_the_missing_model(speaker: Speaker) -> None:
     """It has the same library, and lists no voice of it."""
     app = app_with(settings_of(voices={"folder": str(speaker.library)}), with_models())

@@ -200,20 +200,6 @@ async def test_a_context_from_open_to_done(peer: Peer) -> None:
     assert abs(dominant_hz(peer.pcm("t1")) - 660) < 5
 
 
-async def test_the_split_of_the_text_does_not_change_the_audio(peer: Peer) -> None:
-    text = "One two three, four five six. Seven!"
-    await say(peer, "whole", text, seed=7)
-    peer.send("context.open", context_id="split", seed=7)
-    for character in text:
-        peer.send("text.append", context_id="split", text=character)
-        await asyncio.sleep(0)
-    peer.send("context.end", context_id="split")
-    await peer.until("context.done", "split")
-    assert peer.pcm("split") == peer.pcm("whole") != b""
-    await say(peer, "other", text, seed=8)
-    assert peer.pcm("other") != peer.pcm("whole")
-
-
 async def test_contexts_interleave_and_each_is_whole(peer: Peer) -> None:
     for name in ("a", "b", "c"):
         peer.write(name, "many words to say here " * 5)
@@ -335,17 +321,6 @@ async def test_switched_off_words_are_not_computed(monkeypatch: pytest.MonkeyPat
         assert done["audio_ms"] > 400
         assert len(asked) <= 1  # at the end
         assert peer.of("words") == []
-
-
-async def test_flush_speaks_the_text_so_far_and_marks_its_last_frame(peer: Peer) -> None:
-    peer.send("text.append", context_id="t1", text="unfinished")
-    peer.send("context.flush", context_id="t1", flush_id="f1")
-    flushed = await peer.until("context.flushed")
-    assert flushed["flush_id"] == "f1"
-    assert flushed["audio_ms"] == len(peer.pcm("t1")) / 48 > 0
-    assert [c.flags for c in peer.audio["t1"]][-1] == 2
-    peer.write("t1", " and on")
-    assert (await peer.until("context.done"))["audio_ms"] > flushed["audio_ms"]
 
 
 async def test_cancel_stops_audio_at_once_and_reports_the_heard_text(peer: Peer) -> None:
