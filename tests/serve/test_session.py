@@ -353,16 +353,6 @@ async def test_without_played_ms_a_cancel_counts_acks_or_real_time(acked: int | 
         assert low <= cancelled["played_ms"] <= high < cancelled["generated_ms"]
 
 
-async def test_a_generated_but_unsent_context_can_be_cancelled(peer: Peer) -> None:
-    peer.write("t1", "short text")
-    await until(lambda: peer.session._node.service.speaking == 0)
-    peer.send("context.cancel", context_id="t1", played_ms=0)
-    done = await peer.until("context.done")
-    assert done["reason"] == "cancelled"
-    assert done["audio_ms"] == 0
-    assert peer.pcm("t1") == b""
-
-
 class _Full:
     """A playout that accepts a number of chunks and plays them for the rest of the test."""
 

@@ -329,28 +329,6 @@ async def offer() -> dict[str, str]:
 # ---------------------------------------------------------------- voices
 
 
-async def test_a_voice_is_there_and_gone_on_all_fronts_with_the_next_request(tmp_path: Path) -> None:
-    """A front reads the library's folder again whenever it may have changed; the clock of files is coarse."""
-    design = {"type": "prompt", "prompt": "a calm voice"}
-    async with (
-        running_fronts(engine=with_models(DESIGN), voices={"folder": str(tmp_path)}) as node,
-        httpx.AsyncClient() as http,
-    ):
-        first, second = (f"{front.url}/v1/audio/voices" for front in node.fronts)
-
-        async def names(url: str) -> list[str]:
-            listed = (await http.get(url)).json()["voices"]
-            return [voice["name"] for voice in listed if voice["name"].startswith("calm")]
-
-        for turn in range(20):
-            assert (await http.post(first, json=design | {"name": f"calm-{turn}"})).status_code == 200
-            assert await names(second) == [f"calm-{turn}"]
-            assert (await http.post(second, json=design | {"name": f"calm-{turn}"})).status_code == 409
-            assert (await http.delete(f"{second}/calm-{turn}")).status_code == 200
-            assert await names(first) == []
-            assert (await http.delete(f"{first}/calm-{turn}")).status_code == 404
-
-
 async def test_new_voices_are_limited_over_all_fronts(tmp_path: Path) -> None:
     async def endless() -> AsyncIterator[bytes]:
         yield b"{"

@@ -15,10 +15,8 @@ import httpx
 import pytest
 from websockets.exceptions import ConnectionClosed
 
-from agent_tts.serve.access.supervisor_client import front_of
 from tests.cli.process import is_running, run
 from tests.node_process import RunningProcess, callers, running_process, served_by_all
-from tests.rtc_peer import connected
 from tests.support import figures, until
 from tests.wire import speak, wire
 
@@ -96,19 +94,6 @@ def processes(node: RunningProcess) -> dict[str, list[bytes]]:
         name: [Path(f"/proc/{pid}/{what}").read_bytes() for what in ("cmdline", "environ")]
         for name, pid in node.pids().items()
     }
-
-
-async def test_a_peer_is_closed_whichever_front_gets_the_request(node: RunningProcess) -> None:
-    asked: set[bool] = set()
-    async with asyncio.timeout(PATIENCE_S):
-        while len(asked) < 2:
-            async with connected(node.url) as peer, httpx.AsyncClient(base_url=node.url) as http:
-                assert (await http.get("/health")).status_code == 200
-                (request,) = http._transport._pool.connections  # type: ignore[attr-defined]
-                stream = request._connection._network_stream.get_extra_info("client_addr")
-                asked.add(node.front_of(stream) == f"front {front_of(peer.session_id)}")
-                assert (await http.delete(f"/v1/rtc/{peer.session_id}")).status_code == 204
-                await peer.wait(lambda: peer.channel.readyState == "closed")
 
 
 async def test_the_page_of_any_front_has_what_both_have_done(node: RunningProcess) -> None:
