@@ -154,7 +154,7 @@ def typed(kind: type[T], value: object) -> T:
     return value
 
 
-async def until(condition: Callable[[], bool], timeout_s: float = 5.0) -> None:
+async def until(condition: Callable[[], bool], timeout_s: float = 30.0) -> None:
     """Poll a condition that has no event.
 
     Raises:
