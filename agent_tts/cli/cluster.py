@@ -32,7 +32,7 @@ cluster = typer.Typer(
 )
 
 HEAD_PORT, PORT = 6379, 8100
-# Ray listens on loopback alone only at this address, and where this variable is 0: see `cluster/ray_start.py`.
+# Ray listens on loopback alone only at this address, and where this variable is 0: see `cluster/ray_private.py`.
 RAY_LOOPBACK, ON_LOOPBACK = "127.0.0.1", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 ANSWER_S = 30.0  # for Ray to answer a command
 

@@ -52,7 +52,7 @@ ENVIRONMENT = {
     "AUTOSCALER_METRIC_PORT": "-1",
     "DASHBOARD_METRIC_PORT": "-1",
 }
-RAY = "agent_tts.cluster.ray_start"
+RAY = "agent_tts.cluster.ray_private"
 
 
 class Known:
