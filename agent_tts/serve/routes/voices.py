@@ -36,7 +36,7 @@ from agent_tts.voices.enroll import (
     MAX_TRANSCRIPT_CHARS,
     Enrolment,
 )
-from agent_tts.voices.library import StoredVoice, VoiceLibrary
+from agent_tts.voices.library import FOLLOW_S, StoredVoice, VoiceLibrary
 
 T = TypeVar("T")
 
@@ -251,6 +251,7 @@ async def create_voice(request: Request, client: Authorized) -> VoiceAdded:
             new = await read_as(request, partial(parse, content_type), clip_bytes)
         node.service.routing.check_new(new.name, "designed" if isinstance(new, NewDesign) else "cloned")
         voice = await _unless_gone(request.receive, _add(node, enrolment, new))
+    await _told(node)
     return VoiceAdded.of(voice, new.type)
 
 
@@ -262,7 +263,9 @@ async def show_voice(name: str, request: Request, client: Authorized) -> VoiceDe
         if own.name == service.routing.info.aliases.get(name, name):
             languages = list(own.languages)
             return VoiceDetails(name=own.name, kind="own", languages=languages, description=own.description)
-    return VoiceDetails.of(_stored(node_of(request), name), sorted(set(service.routing.info.languages.values())))
+    with _library(node_of(request), name, "have a lexicon") as library:
+        stored = await asyncio.to_thread(library.get, name)
+    return VoiceDetails.of(stored, sorted(set(service.routing.info.languages.values())))
 
 
 @routes.delete("/voices")
@@ -271,26 +274,30 @@ async def delete_voice(name: str, request: Request, client: Authorized) -> Voice
     """Delete an added voice."""
     with _library(node_of(request), name, "can be deleted") as library:
         await asyncio.to_thread(library.delete, name)
+    await _told(node_of(request))
     return VoiceDeleted(id=name)
 
 
 @routes.get("/voices/{name}/lexicon")
 async def get_lexicon(name: str, request: Request, client: Authorized) -> dict[str, Any]:
     """How words are said in an added voice: a mapping from words to their alias, or to their alias and IPA."""
-    lexicon = _stored(node_of(request), name).lexicon
+    with _library(node_of(request), name, "have a lexicon") as library:
+        lexicon = await asyncio.to_thread(library.lexicon, name)
     return {} if lexicon is None else lexicon.mapping()
 
 
 @routes.put("/voices/{name}/lexicon", openapi_extra={"requestBody": _LEXICON})
 async def put_lexicon(name: str, request: Request, client: Authorized) -> dict[str, Any]:
     """Set how words are said in an added voice, in JSON or W3C PLS; an empty mapping removes it. Answers as GET."""
-    _stored(node_of(request), name)
+    with _library(node_of(request), name, "have a lexicon") as library:
+        await asyncio.to_thread(library.get, name)
     try:
         lexicon = await read_as(request, _lexicon, LEXICON_BYTES, at_once=0)
     except (BadMessage, ValueError) as error:
         raise InvalidRequest(f"lexicon: {error}", "lexicon") from None
     with _library(node_of(request), name, "have a lexicon") as library:
         await asyncio.to_thread(library.set_lexicon, name, lexicon)
+    await _told(node_of(request))
     return lexicon.mapping()
 
 
@@ -301,9 +308,10 @@ def _lexicon(body: bytes) -> Lexicon:
     return Lexicon.of(validation.decode(body, why, (1 + len(fields(Entry))) * MAX_ENTRIES))
 
 
-def _stored(node: Node, name: str) -> StoredVoice:
-    with _library(node, name, "have a lexicon") as library:
-        return library.get(name)
+async def _told(node: Node) -> None:
+    """Other fronts have seen a change, so that whoever is answered may name the voice at any of them."""
+    if node.supervisor is not None:
+        await asyncio.sleep(2 * FOLLOW_S)
 
 
 @contextlib.contextmanager
