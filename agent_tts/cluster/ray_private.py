@@ -1,4 +1,4 @@
-"""What Ray does by names alone that it does not promise; `python -m agent_tts.cluster.ray_private ARGS` is `ray ARGS`."""
+"""What Ray does by names alone that it does not promise; `python -m agent_tts.cluster.ray_private` is Ray's command."""
 
 from __future__ import annotations
 
