@@ -20,7 +20,7 @@ from agent_tts.serve.app import create_app
 from agent_tts.serve.transports.sdp import MAX_CANDIDATES
 from tests.agent.caller import Caller, calling
 from tests.agent.node import running_agent
-from tests.support import running_app, running_node, settings_of, until
+from tests.support import present, running_app, running_node, settings_of, until
 
 KEY = {"Authorization": "Bearer sesame"}
 # Offers that are refused, and what is said.
@@ -132,8 +132,7 @@ async def test_a_caller_that_vanishes_is_dropped_within_seconds() -> None:
     Mutation: `_presence` returns None.
     """
     async with running_agent() as agent, calling(agent.url) as caller:
-        assert caller._pinger is not None
-        caller._pinger.cancel()
+        present(caller._pinger).cancel()
         await until(lambda: agent.calls == 0, 8)
 
 

@@ -34,7 +34,7 @@ from tests.cli.process import is_running
 from tests.node_process import running_process
 from tests.rtc_peer import connected
 from tests.serve.telemetry.test_tracing import assert_traced, watched
-from tests.support import RunningNode, app_with, in_this_loop, running_app, running_node, settings_of, until
+from tests.support import RunningNode, app_with, in_this_loop, present, running_app, running_node, settings_of, until
 from tests.wire import Wire, speak, wire
 
 pytestmark = [pytest.mark.node, pytest.mark.real_time]
@@ -259,8 +259,7 @@ async def test_a_haproxy_that_dies_or_hangs_is_back_with_its_servers(
     monkeypatch.setattr("agent_tts.cluster.door.HUNG_S", 0.3)
     monkeypatch.setattr("agent_tts.cluster.door.ANSWER_S", 0.3)
     async with fleet(tmp_path, 2) as (door, nodes):
-        pid = door.pid
-        assert pid is not None
+        pid = present(door.pid)
         os.kill(pid, sig)
         await until(lambda: not runs(pid))
         assert await speak(url(door, "ws"), TEXT) != b""  # it waits, and is not refused
@@ -302,8 +301,7 @@ async def test_a_door_that_is_killed_loses_no_caller(tmp_path: Path) -> None:
     async with running_node() as node, AsyncExitStack() as closing:
         command = (sys.executable, "-c", PROGRAM, str(tmp_path / "door"), str(address("one", node).port))
         process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
-        assert process.stdout is not None
-        port, pid = map(int, (await process.stdout.readline()).split())
+        port, pid = map(int, (await present(process.stdout).readline()).split())
         with pytest.raises(SettingsError, match="another door uses it"):
             await Door(port=0, host="127.0.0.1", folder=tmp_path / "door").start()
         process.kill()
