@@ -40,7 +40,7 @@ from agent_tts.text.entries import Lexicon
 from agent_tts.voices import library as library_module
 from agent_tts.voices.library import Consent, StoredVoice, VoiceLibrary
 from tests.small_disk import NEEDS_ROOT, small_disk
-from tests.support import logged
+from tests.support import logged, present
 
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="POSIX modes and links")
 Arrays = dict[str, NDArray[Any]]
@@ -87,8 +87,7 @@ def test_a_voice_is_stored_completely(folder: Path, library: VoiceLibrary) -> No
     """A second library, for example in another process, reads the same."""
     added = library.add(cloned(description="a friend"), sound())
     assert (added.vector_sizes, added.frames, added.description) == ((64, 1024), 25, "a friend")
-    assert added.consent is not None
-    assert added.consent.statement == "yes"
+    assert present(added.consent).statement == "yes"
     other = VoiceLibrary(folder, 3)
     assert other.voices() == library.voices() == (added,)
     assert other.get("bob") == other.get("clone:bob") == added
