@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import subprocess
 import sys
 from typing import Any
 
 import httpx
 import pytest
+from pipecat.audio.turn.smart_turn.local_smart_turn_v3 import LocalSmartTurnAnalyzerV3
+from pipecat.audio.vad.silero import SileroVADAnalyzer
 
+from agent_tts.agent.call import LEFT_S
 from agent_tts.agent.server import AgentServer
 from agent_tts.ipc.front_messages import BeginCall
 from agent_tts.serve.app import create_app
@@ -187,3 +191,23 @@ def test_a_front_whose_calls_run_elsewhere_needs_no_pipecat() -> None:
     program = "import agent_tts.agent.relay, sys; print('pipecat' in sys.modules, 'onnxruntime' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.split() == ["False", "False"]
+
+
+async def test_a_calls_models_are_gone_with_it() -> None:
+    """They are in cycles of Pipecat's, which a node collects seldom. Mutation: `run` dismantles no pipeline."""
+    gc.collect()
+    gc.disable()
+    try:
+        async with running_agent(stt={"kind": "scripted"}) as agent:
+            async with calling(agent.url):
+                assert models()
+            await until(lambda: agent.calls == 0)
+            await asyncio.sleep(LEFT_S + 1)
+            assert not models()
+    finally:
+        gc.enable()
+
+
+def models() -> list[object]:
+    kinds = (SileroVADAnalyzer, LocalSmartTurnAnalyzerV3)
+    return [found for found in gc.get_objects() if isinstance(found, kinds)]

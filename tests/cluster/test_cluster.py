@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 
 import httpx
+import psutil  # type: ignore[import-untyped]
 import pytest
 
 import agent_tts
@@ -54,6 +55,8 @@ async def test_it_grows_under_callers_and_shrinks_when_they_have_gone(tmp_path: 
             await until_led_to(await other.url(), second)
             await assert_metrics_of_all(targets, {f"{each['host']}:{each['port']}" for each in two.values()})
             assert 'server="' in await page(f"127.0.0.1:{metrics}")
+            assert_ray_is_closed(head)
+            assert_ray_is_closed(other)
             async with callers(await other.url(), 2) as more:  # by the other machine's door
                 assert {caller.node for caller in more} == {second}
                 for caller in first:
@@ -74,6 +77,17 @@ async def test_it_grows_under_callers_and_shrinks_when_they_have_gone(tmp_path: 
         again = run("cluster", "join", f"127.0.0.1:{port}", *stranger)
         assert (again.returncode, b"the cluster has another token" in again.stderr) == (2, True), again.stderr
         assert b"no node is named nobody" in run("cluster", "drain", "nobody", "--folder", str(head.folder)).stderr
+
+
+def assert_ray_is_closed(machine: ClusterMachine) -> None:
+    """On loopback Ray listens there alone, and it has no metrics of its own, which need no token."""
+    found = [
+        psutil.Process(pid) for name in ("gcs_server", "raylet", "ray::", "dashboard") for pid in machine.ray(name)
+    ]
+    assert found
+    ports = [one.laddr for each in found for one in each.net_connections("inet") if one.status == psutil.CONN_LISTEN]
+    assert {address.ip.removeprefix("::ffff:") for address in ports} == {"127.0.0.1"}, ports
+    assert not {address.port for address in ports} & {44_217, 44_227}
 
 
 async def assert_metrics_of_all(targets: Path, wanted: set[str]) -> None:

@@ -55,6 +55,28 @@ async def opened(folder: Path, **options: Any) -> AsyncIterator[Door]:
         await door.close()
 
 
+# Paths that are /metrics for a node, or would be behind one more proxy.
+METRICS = (
+    "/metrics",
+    "/%6Detrics",
+    "/%6d%65trics?x=1",
+    "/metrics%2F",
+    "//metrics",
+    "/%2fmetrics",
+    "/./metrics",
+    "/metrics/",
+)
+
+
+async def raw_status(door: Door, path: str) -> int:
+    """The status of a path as it is written: HTTP clients would decode it."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+    writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+    status = int((await reader.readline()).split()[1])
+    writer.close()
+    return status
+
+
 def url(door: Door, scheme: str = "http") -> str:
     path = "/v1/tts/stream" if scheme.startswith("ws") else ""
     return f"{scheme}://127.0.0.1:{door.port}{path}"
@@ -148,7 +170,8 @@ async def test_requests_that_belong_together_find_their_node(tmp_path: Path) -> 
             token = (await http.post("/v1/tokens")).json()["token"]
             spoken.append(await speak(f"{url(door, 'ws')}?token={token}", TEXT))
         assert spoken[0] == spoken[1] != b""
-        assert (await http.get("/metrics")).status_code == 404
+        for path in METRICS:
+            assert await raw_status(door, path) == 404, path
         assert (await http.get("/ready")).json() == {"status": "ok"}
         file = await http.post("/v1/audio/speech", json={"input": TEXT, "response_format": "pcm"})
         assert file.content == spoken[0]
@@ -298,9 +321,14 @@ async def test_a_door_that_is_killed_loses_no_caller(tmp_path: Path) -> None:
                 await other.update([address("one", node)])
                 await until_up(other, "one")
                 assert await speak(url(other, "ws"), TEXT) == await finished(peer)
+                other.tell("watching", False)
+                await asyncio.sleep(4 * LOOK_S)
                 async with httpx.AsyncClient() as http:
                     page = (await http.get(f"http://127.0.0.1:{metrics_port}/metrics")).text
                 assert 'haproxy_server_current_sessions{proxy="nodes",server="one"}' in page
+                down = 'haproxy_server_status{{proxy="machine",server="{}",state="MAINT"}} {}'
+                assert down.format("watching", 1) in page
+                assert down.format("ray", 0) in page
                 assert is_running(pid)
                 await peer.socket.close()
                 await until(lambda: not is_running(pid))
