@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -95,7 +96,10 @@ async def test_a_start_that_has_begun_ends_with_the_service() -> None:
     assert closed
 
 
-async def test_a_request_has_its_own_lexicon_before_its_voices_and_the_nodes(tmp_path: Path) -> None:
+@pytest.mark.real_time
+async def test_a_request_has_its_own_lexicon_before_its_voices_and_the_nodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     library = VoiceLibrary(tmp_path, limit=3)
     library.add(StoredVoice(name="bob", kind="designed", prompt="A man."), {})
     node, voice, own = (Lexicon.of({"a": alias}) for alias in "nvo")
@@ -113,6 +117,14 @@ async def test_a_request_has_its_own_lexicon_before_its_voices_and_the_nodes(tmp
         while first.waits_for_lexicons:  # a thread reads it
             await asyncio.sleep(0.01)
         assert not service.open(options).waits_for_lexicons
+        asked = threading.Event()
+        library.set_lexicon("bob", own)
+        monkeypatch.setattr(library, "read_lexicon", lambda _: asked.wait(5))
+        late = service.open(options)
+        late.write("Two words.")
+        while late.waits_for_lexicons:  # the folder does not answer
+            await asyncio.sleep(0.01)
+        asked.set()
     finally:
         await service.close()
 

@@ -540,6 +540,19 @@ def test_a_damaged_lexicon_costs_its_voice_the_lexicon_alone(
     assert "the lexicon of the voice 'bob' is damaged" in log[0]
 
 
+def test_a_lexicon_that_could_not_be_opened_is_read_again(
+    library: VoiceLibrary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library.add(designed("bob"), {})
+    library.set_lexicon("bob", Lexicon.of({"a": "b"}))
+    stored = library.get("bob").lexicon
+    assert stored is not None
+    with monkeypatch.context() as patched:
+        patched.setattr(library_module, "regular", lambda _: tmp_path / "nowhere")
+        assert library.read_lexicon(stored) is library_module.DAMAGED
+    assert library.read_lexicon(stored) == Lexicon.of({"a": "b"})
+
+
 def test_lexicons_in_memory_have_a_limit_on_their_sum(library: VoiceLibrary, monkeypatch: pytest.MonkeyPatch) -> None:
     """The one that was used the longest ago makes room; a list of voices reads none."""
     stored = []
