@@ -39,10 +39,9 @@ from agent_tts.protocol.utterance import AnyUtterance, UtteranceEvent
 from agent_tts.speech.routing import Resolved
 from agent_tts.speech.words.marks import Marks
 from agent_tts.speech.words.timeline import LateTimeline, Paces, WordTimeline
-from agent_tts.text import markup
 from agent_tts.text.entries import Lexicon
 from agent_tts.text.lexicon import LexiconReader
-from agent_tts.text.markup import Item, MarkupReader
+from agent_tts.text.markup.reader import Item, MarkTag, MarkupReader
 
 if TYPE_CHECKING:
     from agent_tts.speech.audio.encoding import Chunk, Encoder
@@ -384,7 +383,7 @@ class Utterance(AnyUtterance):
         timeline = self._timeline
         words: list[Word] = []
         for item in items if self._lexicon is None else self._looked_up(self._lexicon, items, complete=complete):
-            if isinstance(item, markup.MarkTag):
+            if isinstance(item, MarkTag):
                 if timeline is not None:
                     self._marks.add(item.name, item.offset, timeline.place)
                 continue
