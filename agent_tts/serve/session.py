@@ -42,6 +42,7 @@ MAX_REPLIES = 1_000  # answers that a client may leave unread before it is disco
 # Characters of a text that are read at once, in about a millisecond with all that markup and lexicons can do; and of
 # what a client may send while earlier text is read, where each command counts for COMMAND_COST more.
 SLICE_CHARS = 256
+SLICE_COMMANDS = 32  # that are obeyed at once: an adapter may have held back thousands
 MAX_BEHIND, COMMAND_COST = 1_000_000, 100
 
 
@@ -113,15 +114,17 @@ class Session:
         self._active_at = self._clock()
         context_id: str | None = None
         try:
-            for command in commands:
+            for number, command in enumerate(commands):
                 context_id = getattr(command, "id", None)
-                if self._rest is None:
+                if not self.is_reading and number < SLICE_COMMANDS:
                     self._dispatch(command)
                 else:
                     self._behind.append(command)
                     self._behind_cost += _cost(command)
         except SpeechError as error:
             self._refuse(error, context_id)
+        if self._behind:
+            self.waker()
         if len(self._replies) > MAX_REPLIES:
             raise SlowConsumer("the client does not read the answers")
         if self._behind_cost > MAX_BEHIND:
@@ -129,24 +132,25 @@ class Session:
 
     @property
     def is_reading(self) -> bool:
-        """Whether `go_on` has text to read; `poll` does it too."""
-        return self._rest is not None
+        """Whether `go_on` has something to do; `poll` does it too."""
+        return self._rest is not None or bool(self._behind)
 
     def go_on(self) -> None:
-        """Read a slice of the text that waits, and obey what came after its end."""
-        if self._rest is None:
-            return
-        (utterance, text), self._rest = self._rest, None
-        if self._contexts.get(utterance.context_id) is utterance and not utterance.stopped:  # else its end is told
-            self._read(utterance, text)
-        while self._behind and self._rest is None:
+        """Read a slice of the text that waits, or obey what came after its end."""
+        if self._rest is not None:
+            (utterance, text), self._rest = self._rest, None
+            if self._contexts.get(utterance.context_id) is utterance and not utterance.stopped:  # else its end is told
+                self._read(utterance, text)
+        for _ in range(min(SLICE_COMMANDS, len(self._behind))):
+            if self._rest is not None:
+                break
             command = self._behind.popleft()
             self._behind_cost -= _cost(command)
             try:
                 self._dispatch(command)
             except SpeechError as error:
                 self._refuse(error, getattr(command, "id", None))
-        if self._rest is not None:
+        if self.is_reading:
             self.waker()
 
     def _refuse(self, error: SpeechError, context_id: str | None) -> None:

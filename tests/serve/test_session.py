@@ -15,14 +15,14 @@ from agent_tts.config.settings import Settings
 from agent_tts.engine.factory import create_loop
 from agent_tts.engine_info import FRAME_SAMPLES
 from agent_tts.errors import SlowConsumer
-from agent_tts.messages import Append, Audio, Finished, Word, Words
+from agent_tts.messages import Append, Audio, End, Finished, Word, Words
 from agent_tts.options import SpeechOptions
 from agent_tts.protocol.adapter import Event
 from agent_tts.protocol.v1 import MAX_UNKNOWN, NativeAdapter
 from agent_tts.serve import session as session_module
 from agent_tts.serve.access.guard import Guard
 from agent_tts.serve.node import Node
-from agent_tts.serve.session import MAX_BEHIND, SLICE_CHARS, Session
+from agent_tts.serve.session import MAX_BEHIND, SLICE_CHARS, SLICE_COMMANDS, Session
 from agent_tts.serve.telemetry.metrics import Metrics
 from agent_tts.speech.service import SpeechService
 from agent_tts.speech.utterance import Utterance
@@ -932,3 +932,15 @@ async def test_what_waits_for_a_text_is_bounded(peer: Peer) -> None:
     many = [Append("b", "x" * 4_000)] * (MAX_BEHIND // 4_000)
     with pytest.raises(SlowConsumer):
         peer.session.receive(many)
+
+
+async def test_commands_that_an_adapter_held_back_are_obeyed_in_slices(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Flux may hold back thousands of short texts."""
+    lengths = slices(monkeypatch)
+    peer.send("context.open", context_id="a", lead_ms=None)
+    peer.session.receive([*(Append("a", "word ") for _ in range(100)), End("a")])
+    assert len(lengths) == SLICE_COMMANDS
+    assert (await peer.until("context.done", "a"))["reason"] == "end"
+    assert sum(lengths) == 500

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from collections.abc import Coroutine, Iterator
 from dataclasses import fields
 from datetime import datetime
@@ -15,6 +16,7 @@ from fastapi import APIRouter
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
+from starlette.responses import Response
 from starlette.types import Receive
 
 from agent_tts.errors import BadMessage, Draining, InvalidRequest, UnknownVoice, Unsupported
@@ -274,15 +276,14 @@ async def delete_voice(name: str, request: Request, client: Authorized) -> Voice
     return VoiceDeleted(id=name)
 
 
-@routes.get("/voices/{name}/lexicon")
-async def get_lexicon(name: str, request: Request, client: Authorized) -> dict[str, Any]:
+@routes.get("/voices/{name}/lexicon", response_model=dict[str, Any])
+async def get_lexicon(name: str, request: Request, client: Authorized) -> Response:
     """How words are said in an added voice: a mapping from words to their alias, or to their alias and IPA."""
-    lexicon = _stored(node_of(request), name).lexicon
-    return {} if lexicon is None else lexicon.mapping()
+    return await _told(request, _stored(node_of(request), name).lexicon)
 
 
-@routes.put("/voices/{name}/lexicon", openapi_extra={"requestBody": _LEXICON})
-async def put_lexicon(name: str, request: Request, client: Authorized) -> dict[str, Any]:
+@routes.put("/voices/{name}/lexicon", openapi_extra={"requestBody": _LEXICON}, response_model=dict[str, Any])
+async def put_lexicon(name: str, request: Request, client: Authorized) -> Response:
     """Set how words are said in an added voice, in JSON or W3C PLS; an empty mapping removes it. Answers as GET."""
     _stored(node_of(request), name)
     try:
@@ -290,8 +291,14 @@ async def put_lexicon(name: str, request: Request, client: Authorized) -> dict[s
     except (BadMessage, ValueError) as error:
         raise InvalidRequest(f"lexicon: {error}", "lexicon") from None
     with _library(node_of(request), name, "have a lexicon") as library:
-        await asyncio.to_thread(library.set_lexicon, name, lexicon)
-    return lexicon.mapping()
+        await node_of(request).storing(library.set_lexicon, name, lexicon)
+    return await _told(request, lexicon)
+
+
+async def _told(request: Request, lexicon: Lexicon | None) -> Response:
+    """A lexicon of thousands of words, written in a thread."""
+    told = await node_of(request).computing(lambda: json.dumps({} if lexicon is None else lexicon.mapping()))
+    return Response(told, media_type="application/json")
 
 
 def _lexicon(body: bytes) -> Lexicon:
