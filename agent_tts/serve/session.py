@@ -116,7 +116,7 @@ class Session:
         try:
             for number, command in enumerate(commands):
                 context_id = getattr(command, "id", None)
-                if not self.is_reading and number < SLICE_COMMANDS:
+                if (not self.is_reading and number < SLICE_COMMANDS) or self._passes(command):
                     self._dispatch(command)
                 else:
                     self._behind.append(command)
@@ -152,6 +152,12 @@ class Session:
                 self._refuse(error, getattr(command, "id", None))
         if self.is_reading:
             self.waker()
+
+    def _passes(self, command: Command) -> bool:
+        """Whether it opens a context before its turn, because nothing of it waits: its adapter is told now if it fails."""
+        return isinstance(command, Open) and not any(
+            isinstance(other, adapter.Update) or getattr(other, "id", None) == command.id for other in self._behind
+        )
 
     def _refuse(self, error: SpeechError, context_id: str | None) -> None:
         if error.code in ("at_capacity", "engine_lost", "draining", "context_limit"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import struct
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -15,9 +15,9 @@ from agent_tts.config.settings import Settings
 from agent_tts.engine.factory import create_loop
 from agent_tts.engine_info import FRAME_SAMPLES
 from agent_tts.errors import SlowConsumer
-from agent_tts.messages import Append, Audio, End, Finished, Word, Words
+from agent_tts.messages import Append, Audio, End, Finished, Open, Word, Words
 from agent_tts.options import SpeechOptions
-from agent_tts.protocol.adapter import Event
+from agent_tts.protocol.adapter import Command, Event
 from agent_tts.protocol.v1 import MAX_UNKNOWN, NativeAdapter
 from agent_tts.serve import session as session_module
 from agent_tts.serve.access.guard import Guard
@@ -944,3 +944,17 @@ async def test_commands_that_an_adapter_held_back_are_obeyed_in_slices(
     assert len(lengths) == SLICE_COMMANDS
     assert (await peer.until("context.done", "a"))["reason"] == "end"
     assert sum(lengths) == 500
+
+
+async def test_an_adapter_learns_at_once_that_its_context_cannot_be_opened() -> None:
+    async with running(limits={"contexts_per_session": 1}) as peer:
+        told: list[str] = []
+
+        def commands() -> Iterator[Command]:
+            yield from (Append("a", "word ") for _ in range(50))
+            yield Open("b", {})
+            told.append("opened")
+
+        peer.session.receive(commands())
+        assert told == []
+        assert (await peer.until("error"))["code"] == "context_limit"
