@@ -42,7 +42,7 @@ MAX_REPLIES = 1_000  # answers that a client may leave unread before it is disco
 # Characters of a text that are read at once, in about a millisecond with all that markup and lexicons can do; and of
 # what a client may send while earlier text is read, where each command counts for COMMAND_COST more.
 SLICE_CHARS = 256
-SLICE_COMMANDS = 32  # that are obeyed at once: an adapter may have held back thousands
+SLICE_COMMANDS = 8  # that are obeyed at once: an adapter may have held back thousands
 MAX_BEHIND, COMMAND_COST = 1_000_000, 100
 
 
@@ -154,7 +154,7 @@ class Session:
             self.waker()
 
     def _passes(self, command: Command) -> bool:
-        """Whether it opens a context before its turn, because nothing of it waits: its adapter is told now if it fails."""
+        """Whether it opens a context of which nothing waits: its adapter has to be told now if that fails."""
         return isinstance(command, Open) and not any(
             isinstance(other, adapter.Update) or getattr(other, "id", None) == command.id for other in self._behind
         )
