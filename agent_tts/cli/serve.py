@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 from rich.console import Console
@@ -43,6 +44,13 @@ def _run(configuration: ConfigFlags, flags: dict[str, Any], extension: str | Non
 def welcome(settings: Settings, url: str) -> None:
     """Print on stderr the address of the node, and how to use it."""
     console = Console(stderr=True, highlight=False)
+    # Nobody may read it, for which the library would exit, and a disk may be full.
+    console.on_broken_pipe = lambda: None  # type: ignore[method-assign]
+    with contextlib.suppress(OSError):
+        _welcome(console, settings, url)
+
+
+def _welcome(console: Console, settings: Settings, url: str) -> None:
     if not console.is_terminal:
         console.print(f"agent-tts: {url}", soft_wrap=True)
         return

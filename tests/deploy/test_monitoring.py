@@ -54,7 +54,7 @@ def exposed() -> Labels:
         labelled.inc()
     agent.turn.labels("audio_first").observe(0.1)
     agent.page.labels("heard").observe(0.1)
-    fronts.take(0, pages.write(metrics.registry))
+    fronts.take(0, pages.read(pages.write(metrics.registry)))
     return read(fronts.merged(counts._registry))
 
 

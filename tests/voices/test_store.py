@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -183,19 +182,18 @@ def test_a_store_that_hangs_holds_one_thread_and_nobody(here: VoiceLibrary, monk
     hang, calls = threading.Event(), []
 
     def connect(_: VoiceStore) -> None:
-        calls.append(1)
+        calls.append("begun")
         hang.wait(20)
+        calls.append("ended")
         raise ConnectionError
 
     monkeypatch.setattr(VoiceStore, "_connected", connect)
     monkeypatch.setattr(store_module, "LIST_S", 0.05)
     try:
         for why in ("did not answer", "has not answered yet"):
-            before = time.monotonic()
             with pytest.raises(StoreLost, match=why):
                 here.refresh()
-            assert time.monotonic() - before < 5
-        assert len(calls) == 1
+            assert calls == ["begun"]
     finally:
         hang.set()
 

@@ -23,8 +23,14 @@ from agent_tts.errors import BadMessage, SettingsError, SpeechError
 from agent_tts.integrations.wyoming import wire
 from agent_tts.integrations.wyoming.wire import WyomingEvent
 from agent_tts.serve.openai import VoiceList
+from agent_tts.serve.token_bucket import TokenBucket
 
-MAX_CLIENTS = 64
+MAX_CLIENTS = 64  # of more, the one that has done nothing for the longest gives way
+# Events of one client, a KiB of one counted as another; those that ask the node for something count as `ASKING`. Faster
+# ones wait in the client. A model writes about 100 tokens a second.
+EVENTS_PER_S, EVENTS_BURST = 200, 400
+ASKING = {"describe": 20, "synthesize": 20, "synthesize-start": 20}
+FRESH_S = 1.0  # for which the node's voices are told again
 IDLE_S = 300.0  # without an event, while nothing is spoken
 WRITE_S = 10.0  # for a client to read what was sent
 VOICES_S = 5.0  # for the node's list of voices
@@ -44,10 +50,17 @@ class Target:
 class WyomingConnection:
     """A connection; it speaks one text at a time."""
 
-    def __init__(self, target: Target, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(
+        self, node: WyomingServer, target: Target, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        self._node = node
         self._target = target
         self._reader = reader
-        self._writer = writer
+        self.writer = writer
+        self._clock = asyncio.get_running_loop().time
+        self._allowed = TokenBucket(EVENTS_PER_S, EVENTS_BURST, self._clock())
+        # When it last sent or got something.
+        self._active_at = self._clock()
         # What is spoken now, and the task that sends its audio; otherwise None. The stack ends both.
         self._speech: tuple[RemoteUtterance, asyncio.Task[None]] | None = None
         self._stack = AsyncExitStack()
@@ -63,16 +76,24 @@ class WyomingConnection:
                     event = await wire.read(self._reader)
                 if event is None:
                     return
+                cost = ASKING.get(event.type, 1) + event.size / 1_024
+                await asyncio.sleep(self._allowed.take(self._clock(), cost))
+                self._active_at = self._clock()
                 await self._dispatch(event)
         except SpeechError as error:
             await self._send(WyomingEvent("error", {"text": error.message, "code": error.code}))
         finally:
             await self._close_speech()
 
+    @property
+    def standing(self) -> tuple[bool, float]:
+        """The least gives way first: it speaks nothing, and has done nothing for the longest."""
+        return self._speech is not None, self._active_at
+
     async def _dispatch(self, event: WyomingEvent) -> None:
         match event.type:
             case "describe":
-                await self._send(WyomingEvent("info", _described(await self._voices())))
+                await self._send(await self._node.described())
             case "ping":
                 await self._send(WyomingEvent("pong", event.data))
             case "synthesize" if self._speech is None:  # during chunks it repeats their text
@@ -125,21 +146,13 @@ class WyomingConnection:
         await self._send(WyomingEvent("audio-stop"))
 
     async def _send(self, event: WyomingEvent) -> None:
-        self._writer.write(wire.write(event))
+        self.writer.write(wire.write(event))
         async with asyncio.timeout(WRITE_S):
-            await self._writer.drain()
-
-    async def _voices(self) -> VoiceList:
-        headers = {} if self._target.key is None else {"Authorization": f"Bearer {self._target.key}"}
-        try:
-            async with httpx.AsyncClient(headers=headers, timeout=VOICES_S) as client:
-                answer = await client.get(http_url(self._target.url) + "/v1/audio/voices")
-                return VoiceList.model_validate_json(answer.raise_for_status().content)
-        except (httpx.HTTPError, ValidationError) as error:
-            raise ConnectionLost("the node does not list its voices") from error
+            await self.writer.drain()
+        self._active_at = self._clock()
 
 
-def _described(voices: VoiceList) -> dict[str, Any]:
+def _info(voices: VoiceList) -> dict[str, Any]:
     """Data of the `info` event: one program with every voice of the node, the default first."""
     ordered = sorted(voices.voices, key=lambda voice: voice.name != voices.default)
     return {
@@ -195,8 +208,14 @@ class WyomingServer:
 
     def __init__(self, target: Target) -> None:
         self._target = target
-        # One for each client; cancelled and awaited by `__aexit__`.
-        self._tasks: set[asyncio.Task[None]] = set()
+        # What serves each client; cancelled and awaited by `__aexit__`.
+        self._clients: dict[asyncio.Task[None], WyomingConnection] = {}
+        # The node's voices, until when they are told again, and what is held while they are asked for. To make a client
+        # takes 0.1 s, so there is one.
+        self._info: tuple[WyomingEvent, float] | None = None
+        self._asking = asyncio.Lock()
+        headers = {} if target.key is None else {"Authorization": f"Bearer {target.key}"}
+        self._http = httpx.AsyncClient(headers=headers, timeout=VOICES_S)
         # It is None before it listens.
         self._server: asyncio.Server | None = None
 
@@ -216,21 +235,39 @@ class WyomingServer:
     async def __aexit__(self, *_: object) -> None:
         if self._server is not None:
             self._server.close()
-        for task in self._tasks:
+        for task in self._clients:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*self._clients, return_exceptions=True)
+        await self._http.aclose()
+
+    async def described(self) -> WyomingEvent:
+        """The node's voices, as of `FRESH_S` ago at most: clients may ask for them at any rate."""
+        async with self._asking:
+            clock = asyncio.get_running_loop().time
+            if self._info is None or clock() >= self._info[1]:
+                try:
+                    answer = await self._http.get(http_url(self._target.url) + "/v1/audio/voices")
+                    voices = VoiceList.model_validate_json(answer.raise_for_status().content)
+                except (httpx.HTTPError, ValidationError) as error:
+                    raise ConnectionLost("the node does not list its voices") from error
+                self._info = WyomingEvent("info", _info(voices)), clock() + FRESH_S
+            return self._info[0]
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._tasks) >= MAX_CLIENTS:
-            writer.transport.abort()
-            return
-        task = asyncio.create_task(self._serve(reader, writer), name="wyoming client")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        here = {task: client for task, client in self._clients.items() if not task.cancelling()}
+        if len(here) >= MAX_CLIENTS:
+            oldest = min(here, key=lambda task: here[task].standing)
+            here[oldest].writer.transport.abort()
+            oldest.cancel()
+        connection = WyomingConnection(self, self._target, reader, writer)
+        task = asyncio.create_task(self._serve(connection), name="wyoming client")
+        self._clients[task] = connection
+        task.add_done_callback(self._clients.pop)
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve(self, connection: WyomingConnection) -> None:
+        writer = connection.writer
         try:
-            await WyomingConnection(self._target, reader, writer).run()
+            await connection.run()
             writer.close()
         except (OSError, TimeoutError):
             logger.debug("wyoming: a client has gone")

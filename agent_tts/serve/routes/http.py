@@ -191,7 +191,8 @@ async def health(request: Request) -> Response:
 async def ready(request: Request) -> Response:
     """Whether to send requests here: an engine has spoken since it started, there is room, new sessions are counted."""
     node = node_of(request)
-    status = "draining" if node.service.draining else "ok" if node.service.ready else "starting"
+    is_ready = node.service.ready and (node.supervisor is None or node.supervisor.node_ready.is_set())
+    status = "draining" if node.service.draining else "ok" if is_ready else "starting"
     if status == "ok" and node.is_full():
         status = "full"
     if status == "ok" and node.supervisor is not None and not await node.supervisor.counts():
@@ -211,7 +212,10 @@ async def metrics(request: Request, client: Authorized) -> Response:
     node = node_of(request)
     if not node.guard.operates(client):
         raise Unauthorized("this key is no operator's (auth.keys.NAME.operator): it cannot read the metrics")
-    page = generate_latest(node.metrics.registry) if node.supervisor is None else await node.supervisor.page()
+    if node.supervisor is None:
+        page: str | bytes = await asyncio.to_thread(generate_latest, node.metrics.registry)
+    else:
+        page = await node.supervisor.page()
     return Response(page, media_type=CONTENT_TYPE_LATEST)
 
 

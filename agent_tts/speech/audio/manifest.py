@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from loguru import logger
 
@@ -28,14 +30,15 @@ class ManifestSigner:
         certificate: a PEM file: the signer's certificate, then those of its issuers. C2PA wants digitalSignature and
             one of the extended usages that it lists, such as emailProtection; it refuses self-signed ones.
         key: a PEM file with its private key: ECDSA, Ed25519 or RSA.
+        contents: of files that were read already, by path.
 
     Raises:
         SettingsError: a file cannot be read, C2PA does not accept them, or c2pa-python is not installed.
     """
 
-    def __init__(self, certificate: str, key: str) -> None:
-        self.certificate = _read("certificate", certificate)
-        self.key = _read("key", key)
+    def __init__(self, certificate: str, key: str, contents: Mapping[str, bytes] = MappingProxyType({})) -> None:
+        self.certificate = contents.get(certificate) or _read("certificate", certificate)
+        self.key = contents.get(key) or _read("key", key)
         _algorithm(self.key)
         try:
             import c2pa
@@ -72,9 +75,11 @@ def signed(file: bytes, format: str, certificate: bytes, key: bytes) -> bytes:
     return out.getvalue()
 
 
-def signer_of(certificate: str | None, key: str | None) -> ManifestSigner | None:
+def signer_of(
+    certificate: str | None, key: str | None, contents: Mapping[str, bytes] = MappingProxyType({})
+) -> ManifestSigner | None:
     """A signer with these files; None without them. Raises SettingsError: see `ManifestSigner`."""
-    return None if certificate is None or key is None else ManifestSigner(certificate, key)
+    return None if certificate is None or key is None else ManifestSigner(certificate, key, contents)
 
 
 def _read(field: str, path: str) -> bytes:

@@ -47,11 +47,10 @@ def test_spans_beyond_the_bound_are_dropped_and_a_stuck_exporter_causes_no_delay
     stuck = threading.Event()
     exporter = Exporter(lambda: SpanExportResult.SUCCESS if stuck.wait(30) else SpanExportResult.FAILURE)
     sender = SpanSender(exporter, close_s=0.2)
-    began = time.monotonic()
     for span in spans(telemetry.MAX_WAITING + 10):
         sender.on_end(span)
     sender.shutdown()
-    assert time.monotonic() - began < 10
+    assert sender._thread.is_alive()  # it is still with the exporter
     stuck.set()
     sender._thread.join(5)
     assert len(exporter.spans) <= telemetry.MAX_WAITING
