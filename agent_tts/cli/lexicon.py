@@ -40,7 +40,7 @@ def try_(
     wanted = load_settings(find_config(config), settings)
     lexicons = {
         "--lexicon": None if lexicon is None else read_lexicon(lexicon),
-        f"the voice {voice}": VoiceLibrary.of(wanted.voices).get(voice).lexicon if voice else None,
+        f"the voice {voice}": VoiceLibrary.of(wanted.voices).lexicon(voice) if voice else None,
         "the settings": node_lexicon(wanted),
     }
     given = {name: entries for name, entries in lexicons.items() if entries is not None}

@@ -154,7 +154,7 @@ def lexicon(name: str, file: Path | None, *, clear: bool, url: str | None, key: 
         if url:
             said = json.loads(request("GET", url, key, f"{_place(name)}/lexicon"))
         else:
-            kept = _of_store(load_settings()).get(name).lexicon
+            kept = _of_store(load_settings()).lexicon(name)
             said = {} if kept is None else kept.mapping()
         print(json.dumps(said, ensure_ascii=False, indent=2))
         return

@@ -135,6 +135,8 @@ def create_app(
         async with AsyncExitStack() as closing:
             if spans is not None:
                 closing.push_async_callback(spans.close)
+            if service.library is not None:
+                closing.push_async_callback(asyncio.to_thread, await asyncio.to_thread(service.library.follow))
             try:
                 await service.start()
             except (EngineLost, SettingsError) as error:

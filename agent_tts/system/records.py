@@ -63,6 +63,8 @@ class Records(Generic[T]):
         # It holds the modification time of the folder when it was last listed, ns, or None if it must be listed
         # again; and all records that were found in it.
         self._listed: tuple[int | None, tuple[T, ...]] = (None, ())
+        # What was told of damaged records, by name, and of the folder: each is told once.
+        self._told: dict[str, object] = {}
 
     # ------------------------------------------------------------ reading
 
@@ -87,7 +89,7 @@ class Records(Generic[T]):
                 self._listed = modified if is_final else None, records
         except OSError as error:
             self._listed = None, ()
-            if not isinstance(error, FileNotFoundError):
+            if not isinstance(error, FileNotFoundError) and self._is_news("", error.strerror):
                 logger.error("the folder of each {} cannot be read: {}", self._noun, error.strerror)
             return ()
         return records
@@ -128,12 +130,17 @@ class Records(Generic[T]):
         is_final, record = age_s(at.st_mtime_ns) > _SETTLED_S, None
         try:
             record = self._read(path)
-        except (OSError, ValueError, RecursionError) as error:
+        except Exception as error:  # noqa: BLE001 - a file that others write may raise any error
             # The text of the error may quote the file.
-            logger.warning("the {} {!r} is damaged and left out: {}", self._noun, name, type(error).__name__)
+            if self._is_news(name, (identity, type(error))):
+                logger.warning("the {} {!r} is damaged and left out: {}", self._noun, name, type(error).__name__)
             # Other errors of the system, such as that no descriptor is free, say nothing of the record.
             is_final = not isinstance(error, OSError) or isinstance(error, FileNotFoundError)
         return identity if is_final else None, record
+
+    def _is_news(self, name: str, what: object) -> bool:
+        before, self._told[name] = self._told.get(name), what
+        return before != what
 
     def path(self, name: str) -> Path:
         """Where a record of this name is, or would be. Raises `ValueError` for what is no name of a record."""

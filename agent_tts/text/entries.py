@@ -77,6 +77,13 @@ class Entry:
         return plain, plain.upper(), plain[0].upper() + plain[1:]
 
 
+_Fields = tuple[str, str | None, str | None, bool | None, bool]
+
+
+def _fields_of(entry: Entry) -> _Fields:
+    return entry.written, entry.alias, entry.ipa, entry.match_case, entry.whole_word
+
+
 # The fields of an entry in a mapping.
 _TYPES: dict[str, tuple[type, ...]] = {
     "alias": (str, NoneType),
@@ -94,27 +101,36 @@ class Lexicon:
     """
 
     def __init__(self, entries: Iterable[Entry]) -> None:
-        latest: dict[str, Entry] = {}
+        # They are tuples of texts, not entries, which are made when they are found: the garbage collector, which stops
+        # the whole process, does not look at such tuples.
+        latest: dict[str, _Fields] = {}
         for entry in entries:
-            latest[_plain(entry.written)] = entry
+            latest[_plain(entry.written)] = _fields_of(entry)
             if len(latest) > MAX_ENTRIES:
                 raise ValueError(f"a lexicon has at most {MAX_ENTRIES} entries")
-        self.entries = tuple(latest.values())
-        # They are kept by each spelling, or by the text without capitals. Of those with one key the strictest counts,
-        # "US" before "us", among whole words and among parts of words: a look-up costs the same for any number.
-        self._spelled: dict[str, dict[bool, Entry]] = {}
-        self._folded: dict[str, dict[bool, Entry]] = {}
+        self._entries = tuple(latest.values())
+        # They are kept by each spelling, or by the text without capitals: parts of words, then whole words. Of those
+        # with one key the strictest counts, "US" before "us", so a look-up costs the same for any number.
+        self._spelled: tuple[dict[str, _Fields], dict[str, _Fields]] = {}, {}
+        self._folded: tuple[dict[str, _Fields], dict[str, _Fields]] = {}, {}
         keys = set()
-        for entry in sorted(self.entries, key=_strictness, reverse=True):
+        for each in self._entries:
+            entry = Entry(*each)
             keys.add(folded := _fold(entry.written))
             spellings = entry.spellings()
+            table = (self._spelled if spellings else self._folded)[entry.whole_word]
             for key in spellings or (folded,):
-                (self._spelled if spellings else self._folded).setdefault(key, {}).setdefault(entry.whole_word, entry)
+                if key not in table or _strictness(entry) > _strictness(Entry(*table[key])):
+                    table[key] = each
         # Sorted, to find those that begin with a text.
         self._keys = sorted(keys)
         self.lengths = frozenset(map(len, keys))
         self.first = frozenset(key[0] for key in keys)
-        self.whole_words = all(entry.whole_word for entry in self.entries)
+        self.whole_words = not (self._spelled[False] or self._folded[False])
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        return tuple(Entry(*each) for each in self._entries)
 
     @classmethod
     def of(cls, mapping: Mapping[str, str | Mapping[str, Any]]) -> Self:
@@ -130,13 +146,13 @@ class Lexicon:
         return {entry.written: entry.said() for entry in self.entries}
 
     def __len__(self) -> int:
-        return len(self.entries)
+        return len(self._entries)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Lexicon) and self.entries == other.entries
+        return isinstance(other, Lexicon) and self._entries == other._entries
 
     def __hash__(self) -> int:
-        return hash(self.entries)
+        return hash(self._entries)
 
     def goes_on(self, folded: str) -> bool:
         """Whether an entry begins with, or is, this text without capitals."""
@@ -145,8 +161,9 @@ class Lexicon:
 
     def find(self, plain: str, folded: str) -> Iterator[Entry]:
         """The entries for a text with and without its capitals, the strictest first: four at most."""
-        for found, key in ((self._spelled, plain), (self._folded, folded)):
-            yield from found.get(key, {}).values()
+        for tables, key in ((self._spelled, plain), (self._folded, folded)):
+            found = [Entry(*table[key]) for table in tables if key in table]
+            yield from sorted(found, key=_strictness, reverse=True)
 
 
 @lru_cache(4_096)

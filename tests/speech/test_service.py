@@ -106,8 +106,13 @@ async def test_a_request_has_its_own_lexicon_before_its_voices_and_the_nodes(tmp
         options = SpeechOptions(voice="bob", lexicon=own)
         assert service.resolve(options).lexicons == (own, node)
         library.set_lexicon("bob", voice)
-        assert service.resolve(options).lexicons == (own, voice, node)
+        assert service.resolve(options).lexicons == (own, library.get("bob").lexicon, node)
         assert service.resolve(SpeechOptions()).lexicons == (node,)
+        first = service.open(options)
+        assert first.waits_for_lexicons
+        while first.waits_for_lexicons:  # a thread reads it
+            await asyncio.sleep(0.01)
+        assert not service.open(options).waits_for_lexicons
     finally:
         await service.close()
 

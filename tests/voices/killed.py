@@ -86,7 +86,7 @@ def check(folder: Path, *, may_be_gone: bool) -> str | None:
     try:
         found = library.get("bob")
         vector = library.arrays("bob")["vector_64"]
-        if found.consent != CONSENT or found.lexicon not in (None, LEXICON) or vector.tolist() != [1.0] * 64:
+        if found.consent != CONSENT or library.lexicon("bob") not in (None, LEXICON) or vector.tolist() != [1.0] * 64:
             return "the voice is another one"
         if found.adapter:
             library.adapter("bob")

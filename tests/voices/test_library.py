@@ -7,6 +7,8 @@ import shutil
 import stat
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
@@ -503,26 +505,81 @@ def test_the_front_imports_neither_encoder_nor_pyav() -> None:
 def test_a_lexicon_is_kept_with_the_voice_and_seen_by_other_processes(library: VoiceLibrary, folder: Path) -> None:
     other = VoiceLibrary(folder, limit=3)
     library.add(cloned(), sound())
-    assert other.get("bob").lexicon is None
+    assert other.lexicon("bob") is None
     lexicon = Lexicon.of({"nginx": "engine x", "GIF": {"ipa": "dʒɪf"}})
     library.set_lexicon("bob", lexicon)
-    assert library.get("bob").lexicon == other.get("clone:bob").lexicon == lexicon
+    assert library.lexicon("bob") == other.lexicon("clone:bob") == lexicon
     assert stat.S_IMODE((folder / "bob" / "lexicon.json").stat().st_mode) == 0o600
     library.set_lexicon("bob", Lexicon.of({"nginx": "n"}))
-    assert other.get("bob").lexicon == Lexicon.of({"nginx": "n"})
+    assert other.lexicon("bob") == Lexicon.of({"nginx": "n"})
     library.set_lexicon("bob", None)
-    assert other.get("bob").lexicon is None
+    assert other.lexicon("bob") is None
     assert len(list((folder / "bob").iterdir())) == 2
     with pytest.raises(UnknownVoice):
         library.set_lexicon("eve", lexicon)
 
 
-def test_a_damaged_lexicon_damages_the_voice(library: VoiceLibrary, folder: Path, log: list[str]) -> None:
+@pytest.mark.parametrize(
+    "written",
+    ["null", '{"a": null}', '{"a": {"alias": null}}', '{"a": NaN}', '{"": "x"}', "[" * 100_000, "", b'{"a": "\xff"}'],
+)
+def test_a_damaged_lexicon_costs_its_voice_the_lexicon_alone(
+    written: str | bytes, library: VoiceLibrary, folder: Path, log: list[str]
+) -> None:
+    """It is told once, by the name of the voice."""
     library.add(cloned(), sound())
-    (folder / "bob" / "lexicon.json").write_text('{"a": 5}')
+    library.set_lexicon("bob", Lexicon.of({"a": "b"}))
+    (folder / "bob" / "lexicon.json").write_bytes(written if isinstance(written, bytes) else written.encode())
     os.utime(folder)
-    assert library.voices() == ()
-    assert "damaged" in log[0]
+    (voice,) = library.voices()
+    assert voice.lexicon is not None
+    for _ in range(2):
+        assert len(library.read_lexicon(voice.lexicon)) == 0
+        with pytest.raises(UnknownVoice, match="'bob' is damaged"):
+            library.lexicon("bob")
+    assert len(log) == 1
+    assert "the lexicon of the voice 'bob' is damaged" in log[0]
+
+
+def test_lexicons_in_memory_have_a_limit_on_their_sum(library: VoiceLibrary, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one that was used the longest ago makes room; a list of voices reads none."""
+    stored = []
+    for name in "abc":
+        library.add(designed(name), {})
+        library.set_lexicon(name, Lexicon.of({"word": name}))
+        stored.append(library.get(name).lexicon)
+    a, b, c = (each for each in stored if each is not None)
+    library.voices()
+    assert library.kept_lexicon(a) is None
+    monkeypatch.setattr(library_module, "KEPT_LEXICONS_BYTES", 2 * a.size)
+    library.read_lexicon(a)
+    library.read_lexicon(b)
+    assert library.kept_lexicon(a) == Lexicon.of({"word": "a"})
+    library.read_lexicon(c)
+    assert [library.kept_lexicon(each) is not None for each in (a, b, c)] == [True, False, True]
+
+
+@pytest.mark.real_time
+def test_who_follows_a_folder_never_waits_for_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was read last is known while the folder does not answer; changes of one's own are known at once."""
+    one, other = VoiceLibrary(folder, 9), VoiceLibrary(folder, 9)
+    one.add(designed("sage"), {})
+    end = one.follow()
+    try:
+        assert [voice.name for voice in one.known] == ["sage"]
+        one.add(designed("own"), {})
+        assert [voice.name for voice in one.known] == ["own", "sage"]
+        other.add(designed("other"), {})
+        deadline = time.monotonic() + 30
+        while len(one.known) < 3 and time.monotonic() < deadline:
+            time.sleep(library_module.FOLLOW_S)
+        assert [voice.name for voice in one.known] == ["other", "own", "sage"]
+        hung = threading.Event()
+        monkeypatch.setattr(one._records, "all", hung.wait)
+        assert [voice.name for voice in one.known] == ["other", "own", "sage"]
+        hung.set()
+    finally:
+        end()
 
 
 def an_adapter(folder: Path, **entries: object) -> Path:
@@ -546,7 +603,8 @@ def test_a_voice_takes_an_adapter_with_all_that_it_has_and_a_new_version(
     after = other.get("bob")
     assert after.adapter
     assert after.version != before.version
-    assert replace(after, version=before.version, adapter=False) == before
+    assert replace(after, version=before.version, adapter=False, lexicon=before.lexicon) == before
+    assert other.lexicon("bob") == Lexicon.of({"GIF": "jif"})
     assert {name: array.tolist() for name, array in other.arrays("bob").items()} == {
         name: array.tolist() for name, array in sound().items()
     }

@@ -58,7 +58,7 @@ def test_a_voice_is_added_changed_and_deleted_everywhere(here: VoiceLibrary, the
     np.testing.assert_array_equal(there.arrays("bob")["vector_4"], VECTOR["vector_4"])
     there.set_lexicon("bob", Lexicon.of({"nginx": "engine x"}))
     here.refresh()
-    assert (lexicon := here.get("bob").lexicon) is not None
+    assert (lexicon := here.lexicon("bob")) is not None
     assert lexicon.mapping() == {"nginx": "engine x"}
     assert here.get("bob").version == added.version  # requests with it are not interrupted
     here.delete("bob")

@@ -38,7 +38,7 @@ from agent_tts.voices.enroll import (
     MAX_TRANSCRIPT_CHARS,
     Enrolment,
 )
-from agent_tts.voices.library import StoredVoice, VoiceLibrary
+from agent_tts.voices.library import FOLLOW_S, StoredVoice, VoiceLibrary
 
 T = TypeVar("T")
 
@@ -253,6 +253,7 @@ async def create_voice(request: Request, client: Authorized) -> VoiceAdded:
             new = await read_as(request, partial(parse, content_type), clip_bytes)
         node.service.routing.check_new(new.name, "designed" if isinstance(new, NewDesign) else "cloned")
         voice = await _unless_gone(request.receive, _add(node, enrolment, new))
+    await _told(node)
     return VoiceAdded.of(voice, new.type)
 
 
@@ -264,7 +265,9 @@ async def show_voice(name: str, request: Request, client: Authorized) -> VoiceDe
         if own.name == service.routing.info.aliases.get(name, name):
             languages = list(own.languages)
             return VoiceDetails(name=own.name, kind="own", languages=languages, description=own.description)
-    return VoiceDetails.of(_stored(node_of(request), name), sorted(set(service.routing.info.languages.values())))
+    with _library(node_of(request), name, "have a lexicon") as library:
+        stored = await asyncio.to_thread(library.get, name)
+    return VoiceDetails.of(stored, sorted(set(service.routing.info.languages.values())))
 
 
 @routes.delete("/voices")
@@ -273,32 +276,37 @@ async def delete_voice(name: str, request: Request, client: Authorized) -> Voice
     """Delete an added voice."""
     with _library(node_of(request), name, "can be deleted") as library:
         await asyncio.to_thread(library.delete, name)
+    await _told(node_of(request))
     return VoiceDeleted(id=name)
 
 
 @routes.get("/voices/{name}/lexicon", response_model=dict[str, Any])
 async def get_lexicon(name: str, request: Request, client: Authorized) -> Response:
     """How words are said in an added voice: a mapping from words to their alias, or to their alias and IPA."""
-    return await _told(request, _stored(node_of(request), name).lexicon)
+    with _library(node_of(request), name, "have a lexicon") as library:
+        lexicon = await asyncio.to_thread(library.lexicon, name)
+    return await _written(request, lexicon)
 
 
 @routes.put("/voices/{name}/lexicon", openapi_extra={"requestBody": _LEXICON}, response_model=dict[str, Any])
 async def put_lexicon(name: str, request: Request, client: Authorized) -> Response:
     """Set how words are said in an added voice, in JSON or W3C PLS; an empty mapping removes it. Answers as GET."""
-    _stored(node_of(request), name)
+    with _library(node_of(request), name, "have a lexicon") as library:
+        await asyncio.to_thread(library.get, name)
     try:
         lexicon = await read_as(request, _lexicon, LEXICON_BYTES, at_once=0)
     except (BadMessage, ValueError) as error:
         raise InvalidRequest(f"lexicon: {error}", "lexicon") from None
     with _library(node_of(request), name, "have a lexicon") as library:
         await node_of(request).storing(library.set_lexicon, name, lexicon)
-    return await _told(request, lexicon)
+    await _told(node_of(request))
+    return await _written(request, lexicon)
 
 
-async def _told(request: Request, lexicon: Lexicon | None) -> Response:
+async def _written(request: Request, lexicon: Lexicon | None) -> Response:
     """A lexicon of thousands of words, written in a thread."""
-    told = await node_of(request).computing(lambda: json.dumps({} if lexicon is None else lexicon.mapping()))
-    return Response(told, media_type="application/json")
+    text = await node_of(request).computing(lambda: json.dumps({} if lexicon is None else lexicon.mapping()))
+    return Response(text, media_type="application/json")
 
 
 def _lexicon(body: bytes) -> Lexicon:
@@ -308,9 +316,10 @@ def _lexicon(body: bytes) -> Lexicon:
     return Lexicon.of(validation.decode(body, why, (1 + len(fields(Entry))) * MAX_ENTRIES))
 
 
-def _stored(node: Node, name: str) -> StoredVoice:
-    with _library(node, name, "have a lexicon") as library:
-        return library.get(name)
+async def _told(node: Node) -> None:
+    """Other fronts have seen a change, so that whoever is answered may name the voice at any of them."""
+    if node.supervisor is not None:
+        await asyncio.sleep(2 * FOLLOW_S)
 
 
 @contextlib.contextmanager

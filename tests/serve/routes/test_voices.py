@@ -112,6 +112,7 @@ async def test_a_clone_is_made_listed_shown_routed_and_deleted(tmp_path: Path, b
     assert {path.name for path in (tmp_path / "library").iterdir()} <= {".lock"}
 
 
+@pytest.mark.real_time
 async def test_a_deleted_voice_is_gone_from_all_fronts_and_files(
     tmp_path: Path, base: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -129,8 +130,11 @@ async def test_a_deleted_voice_is_gone_from_all_fronts_and_files(
         ]
         (await clone(one, ref_text="Words of nobody else.")).raise_for_status()
         vector = load_file(library / "bob" / "voice.safetensors")[f"vector_{base.vector_size}"].tobytes()
+        await until(lambda: bool(found.fronts[1].node.service.library.known))  # type: ignore[union-attr]
         assert await names(other) == ["bob"]
         assert (await other.delete("/voices/bob")).status_code == 200
+        for front in found.fronts:  # each has a thread that looks
+            await until(lambda: front.node.service.library.known == ())  # type: ignore[union-attr]  # noqa: B023
         for http in (one, other):
             assert await names(http) == []
             assert (await http.get("/voices/bob")).status_code == 404
