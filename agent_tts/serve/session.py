@@ -42,8 +42,7 @@ MAX_REPLIES = 1_000  # answers that a client may leave unread before it is disco
 # Characters of a text that are read at once, in about a millisecond with all that markup and lexicons can do; and of
 # what a client may send while earlier text is read, where each command counts for COMMAND_COST more.
 SLICE_CHARS = 256
-SLICE_COMMANDS = 8  # that are obeyed at once: an adapter may have held back thousands
-MAX_BEHIND, COMMAND_COST = 1_000_000, 100
+MAX_BEHIND, COMMAND_COST = 250_000, 100
 
 
 class Session:
@@ -82,7 +81,6 @@ class Session:
         # The rest of a text that is read in slices, of which the first was read; and the commands that came after it.
         self._rest: tuple[Utterance, str] | None = None
         self._behind: deque[Command] = deque()
-        self._behind_cost = 0
         # Events that need not wait for audio.
         self._replies: deque[Event] = deque()
         # Open contexts that may have events, in round-robin order.
@@ -114,20 +112,17 @@ class Session:
         self._active_at = self._clock()
         context_id: str | None = None
         try:
-            for number, command in enumerate(commands):
+            for command in commands:
                 context_id = getattr(command, "id", None)
-                if (not self.is_reading and number < SLICE_COMMANDS) or self._passes(command):
-                    self._dispatch(command)
-                else:
+                if self.is_reading:
                     self._behind.append(command)
-                    self._behind_cost += _cost(command)
+                else:
+                    self._dispatch(command)
         except SpeechError as error:
             self._refuse(error, context_id)
-        if self._behind:
-            self.waker()
         if len(self._replies) > MAX_REPLIES:
             raise SlowConsumer("the client does not read the answers")
-        if self._behind_cost > MAX_BEHIND:
+        if sum(map(_cost, self._behind)) > MAX_BEHIND:
             raise SlowConsumer("the client sends text faster than it is read")
 
     @property
@@ -136,28 +131,21 @@ class Session:
         return self._rest is not None or bool(self._behind)
 
     def go_on(self) -> None:
-        """Read a slice of the text that waits, or obey what came after its end."""
+        """Read a slice of the text that waits, or obey some of what came after its end."""
         if self._rest is not None:
             (utterance, text), self._rest = self._rest, None
             if self._contexts.get(utterance.context_id) is utterance and not utterance.stopped:  # else its end is told
                 self._read(utterance, text)
-        for _ in range(min(SLICE_COMMANDS, len(self._behind))):
-            if self._rest is not None:
+        for _ in range(adapter.FOLLOWING):
+            if self._rest is not None or not self._behind:
                 break
             command = self._behind.popleft()
-            self._behind_cost -= _cost(command)
             try:
                 self._dispatch(command)
             except SpeechError as error:
                 self._refuse(error, getattr(command, "id", None))
-        if self.is_reading:
+        if self._behind:
             self.waker()
-
-    def _passes(self, command: Command) -> bool:
-        """Whether it opens a context of which nothing waits: its adapter has to be told now if that fails."""
-        return isinstance(command, Open) and not any(
-            isinstance(other, adapter.Update) or getattr(other, "id", None) == command.id for other in self._behind
-        )
 
     def _refuse(self, error: SpeechError, context_id: str | None) -> None:
         if error.code in ("at_capacity", "engine_lost", "draining", "context_limit"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import struct
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -15,14 +15,14 @@ from agent_tts.config.settings import Settings
 from agent_tts.engine.factory import create_loop
 from agent_tts.engine_info import FRAME_SAMPLES
 from agent_tts.errors import SlowConsumer
-from agent_tts.messages import Append, Audio, End, Finished, Open, Word, Words
+from agent_tts.messages import Append, Audio, Finished, Word, Words
 from agent_tts.options import SpeechOptions
-from agent_tts.protocol.adapter import Command, Event
+from agent_tts.protocol.adapter import FOLLOWING, Event
 from agent_tts.protocol.v1 import MAX_UNKNOWN, NativeAdapter
 from agent_tts.serve import session as session_module
 from agent_tts.serve.access.guard import Guard
 from agent_tts.serve.node import Node
-from agent_tts.serve.session import MAX_BEHIND, SLICE_CHARS, SLICE_COMMANDS, Session
+from agent_tts.serve.session import MAX_BEHIND, SLICE_CHARS, Session
 from agent_tts.serve.telemetry.metrics import Metrics
 from agent_tts.speech.service import SpeechService
 from agent_tts.speech.utterance import Utterance
@@ -934,27 +934,12 @@ async def test_what_waits_for_a_text_is_bounded(peer: Peer) -> None:
         peer.session.receive(many)
 
 
-async def test_commands_that_an_adapter_held_back_are_obeyed_in_slices(
-    peer: Peer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Flux may hold back thousands of short texts."""
+async def test_what_came_behind_a_text_is_obeyed_in_slices(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A burst of messages may have come over WebRTC meanwhile."""
     lengths = slices(monkeypatch)
-    peer.send("context.open", context_id="a", lead_ms=None)
-    peer.session.receive([*(Append("a", "word ") for _ in range(100)), End("a")])
-    assert len(lengths) == SLICE_COMMANDS
-    assert (await peer.until("context.done", "a"))["reason"] == "end"
-    assert sum(lengths) == 500
-
-
-async def test_an_adapter_learns_at_once_that_its_context_cannot_be_opened() -> None:
-    async with running(limits={"contexts_per_session": 1}) as peer:
-        told: list[str] = []
-
-        def commands() -> Iterator[Command]:
-            yield from (Append("a", "word ") for _ in range(50))
-            yield Open("b", {})
-            told.append("opened")
-
-        peer.session.receive(commands())
-        assert told == []
-        assert (await peer.until("error"))["code"] == "context_limit"
+    peer.session.receive([Append("a", LONG[: SLICE_CHARS + 1]), *[Append("b", "word ")] * 20])
+    peer.session.go_on()
+    assert lengths == [SLICE_CHARS, 1] + [5] * FOLLOWING
+    while peer.session.is_reading:
+        peer.session.go_on()
+    assert sum(lengths) == SLICE_CHARS + 1 + 20 * 5
