@@ -511,10 +511,7 @@ class Utterance(AnyUtterance):
             if not self._is_resting:
                 self._is_resting = True
                 left = self._timeline.finish(self.audio_ms, cut=event.reason == "length")
-                if self._timeline.kind == "aligned":
-                    self._tell_final(left)
-                else:
-                    self._tell_words("estimated", left)
+                self._tell_final(left) if self._timeline.aligned else self._tell_words("estimated", left)
             words = self._timeline.settle(most=SETTLED_AT_ONCE)
             self._tell_final(words)
             if len(words) == SETTLED_AT_ONCE:

@@ -104,7 +104,7 @@ async def conversation(speaker: TTS) -> AsyncIterator[Conversation]:
     """An agent session with LiveKit's synchronizer of words and audio."""
     loudspeaker, subtitles = Loudspeaker(), Subtitles()
     synchronizer = TranscriptSynchronizer(next_in_chain_audio=loudspeaker, next_in_chain_text=subtitles)
-    session: AgentSession[Any] = AgentSession(tts=speaker, use_tts_aligned_transcript=True)
+    session: AgentSession[Any] = AgentSession(tts=speaker, vad=None, use_tts_aligned_transcript=True)
     session.output.audio, session.output.transcription = synchronizer.audio_output, synchronizer.text_output
     await session.start(Agent(instructions="count"), record=False)
     try:
