@@ -29,7 +29,7 @@ from agent_tts.serve.dialects.elevenlabs_messages import (
 )
 from agent_tts.serve.node import Node
 from agent_tts.serve.routes.http import AUDIO, VENDOR_ERRORS, Authorized, errors_as, node_of, read_request, speaks
-from agent_tts.serve.routes.speech_response import AudioBody, Pieces, SpeechResponse
+from agent_tts.serve.routes.speech_response import AudioBody, SpeechResponse, WholeAudio
 from agent_tts.speech.words.due_words import DueWords
 
 
@@ -141,7 +141,7 @@ class TimedBody(AudioBody):
         self._due = DueWords[Word]()
         self._characters = CharacterTimes()
         # Bytes and characters for the next object.
-        self._pieces = Pieces()
+        self._pieces = WholeAudio()
         self._told: list[TimedCharacter] = []
         # Audio so far, at 24 kHz.
         self._samples = 0

@@ -98,7 +98,7 @@ class AudioBody(Body):
         return head + b"".join(payload for payload, _ in chunks)
 
 
-class Pieces:
+class WholeAudio:
     """The audio of a body that is sent when it is complete, and is in memory until then."""
 
     def __init__(self) -> None:
@@ -127,7 +127,7 @@ class WholeBody(FileBody):
     def __init__(self, format: str) -> None:
         super().__init__(format)
         self._is_wav = format == "wav"
-        self._pieces = Pieces()
+        self._pieces = WholeAudio()
         self._samples = 0
 
     def audio(self, pcm: bytes) -> bytes:
