@@ -52,7 +52,6 @@ class LowRank(NamedTuple):
 
     @staticmethod
     def empty(shapes: Sequence[tuple[int, int]], columns: int, like: Tensor) -> LowRank:
-        """Zeros, for layers with these outputs and inputs."""
         groups, (inputs, *_) = zip(*shapes, strict=True)
         return LowRank(like.new_zeros(len(groups) * columns, inputs), like.new_zeros(sum(groups), columns), groups)
 
@@ -79,8 +78,7 @@ class AdapterBank:
         # [B, 1, R]: 1 in the columns of the adapters of the rows of the present call of modules.
         self.now = weight.new_zeros(rows, 1, count * rank)
         self._loaded: WeakValueDictionary[object, Adapter] = WeakValueDictionary()
-        # Held while a place is taken.
-        self._lock = Lock()
+        self._lock = Lock()  # held while a place is taken
         # What each layer adds, in the order of `PARALLEL`.
         self.layers = [
             [LowRank.empty([shapes[name] for name in names], count * rank, weight) for names in PARALLEL]
@@ -107,7 +105,6 @@ class AdapterBank:
 
     @staticmethod
     def nbytes(talker: TransformerConfig, count: int, rank: int, dtype: torch.dtype) -> int:
-        """Memory of all places."""
         return talker.num_hidden_layers * count * rank * sum(map(sum, linear_shapes(talker).values())) * dtype.itemsize
 
     @torch.inference_mode()

@@ -23,8 +23,6 @@ from agent_tts.model.watermark import Watermark
 
 @dataclass(frozen=True, slots=True)
 class SpeechState:
-    """All that the rows keep."""
-
     frame: FrameState
     codec: CodecState
     watermark: CodecState | None = None  # None without a watermark
@@ -59,8 +57,7 @@ class SpeechModel:
         self.decode: Callable[[CodecState, Tensor, Tensor, Tensor | None], Tensor] = codec.step
         # What does as Watermark.step does. None without a watermark.
         self.mark = watermark.step if watermark else None
-        # What does as `pack` does.
-        self.pack: Callable[[Frame, Tensor], Tensor] = pack
+        self.pack: Callable[[Frame, Tensor], Tensor] = pack  # what does as `pack` does
 
     def init_state(self, rows: int, max_model_len: int, blocks: int | None = None) -> SpeechState:
         """Empty rows; see `FrameModel.init_state`."""
@@ -82,7 +79,6 @@ class SpeechModel:
 
 
 def can_fuse(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether fused kernels can run a frame model."""
     return why_not_fused(device, dtype) is None
 
 

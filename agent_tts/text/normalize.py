@@ -122,15 +122,11 @@ class _InWords:
         # Words that wait for the next, each with the white space after it.
         self._words: list[tuple[Chars, Chars]] = []
         self._word: Chars = []
-        # Whether the word that is being read is longer than `MAX_WORD`.
-        self._passing = False
-        # The word before those that wait, in lower case.
-        self._before = ""
-        # The words before those that wait.
-        self._recent = ""
+        self._passing = False  # whether the word that is being read is longer than `MAX_WORD`
+        self._before = ""  # the word before those that wait, in lower case
+        self._recent = ""  # the words before those that wait
 
     def push(self, ch: str, offset: int) -> None:
-        """The next character."""
         if ch in ("\n", PICTOGRAPH):
             self.flush(offset)
             self._sink(ch, offset)
@@ -145,7 +141,6 @@ class _InWords:
                 self._passing = True
 
     def flush(self, offset: int) -> None:
-        """Pass on everything that is held back."""
         if self._word:
             self._words.append((self._word, []))
             self._word = []

@@ -64,8 +64,7 @@ class Enrolment:
         # One folder for each hidden size: models of the same size share a speaker encoder.
         self._checkpoints = {size: folder for folder, size in checkpoints}
         self._max_s = max_s
-        # Held while a clip is processed.
-        self._turn = asyncio.Lock()
+        self._turn = asyncio.Lock()  # held while a clip is processed
 
     async def enroll(
         self,
@@ -253,7 +252,6 @@ def _consent(statement: str, by: str | None, clip: bytes | None = None) -> Conse
 
 
 def _text(param: str, text: str, limit: int, *, required: bool = False) -> str:
-    """The stripped text."""
     text = text.strip()
     if len(text) > limit or (required and not text):
         raise InvalidRequest(f"{param}: it has to have {int(required)} to {limit} characters", param)
