@@ -8,12 +8,12 @@ Thoughts and calls of tools are left out with what is in them.
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from dataclasses import dataclass, field, replace
 
 from agent_tts.directives import Directive, Language, Pause, Prosody, Say, Style
 from agent_tts.text.chars import NOT_FIRST, is_word
 from agent_tts.text.markup import inventory
-from agent_tts.text.markup.offsets import Offsets
 from agent_tts.text.markup.scan import Not, Tag, broken, find, next_opener
 
 MAX_SPAN = 128  # characters between the tags of a text with an alias or phonemes; a longer one is read as it is
@@ -56,12 +56,43 @@ class State:
         return [new for new, old in pairs if new != old]
 
 
+class Offsets:
+    """Clean offsets to raw ones. Memory grows with the number of tags."""
+
+    def __init__(self) -> None:
+        # The offset in the clean text, and that in the raw one, at which each run of equal characters starts.
+        self._clean = [0]
+        self._raw = [0]
+        self.length = 0  # length of the clean text
+
+    def add(self, length: int, raw: int) -> None:
+        """So many more clean characters, which start at offset `raw` of the raw text."""
+        if self._raw[-1] + self.length - self._clean[-1] != raw:
+            if self._clean[-1] == self.length:
+                self._raw[-1] = raw
+            else:
+                self._clean.append(self.length)
+                self._raw.append(raw)
+        self.length += length
+
+    @property
+    def is_shifted(self) -> bool:
+        return len(self._clean) > 1 or self._raw[0] > 0
+
+    def span(self, start: int, end: int) -> tuple[int, int]:
+        """The raw offsets of a span with at least one character. Tags at its sides do not belong to it."""
+        return self._at(start), self._at(end - 1) + 1
+
+    def _at(self, clean: int) -> int:
+        run = bisect_right(self._clean, clean) - 1
+        return self._raw[run] + clean - self._clean[run]
+
+
 class MarkupReader:
     """The items depend on the text and its flushes, not on its split, apart from how text is cut into items."""
 
     def __init__(self) -> None:
-        # Where the clean text is in the raw one.
-        self.offsets = Offsets()
+        self.offsets = Offsets()  # where the clean text is in the raw one
         # What may become a tag, the raw character before it, and the offset after it in the raw text.
         self._held = self._before = ""
         self._at = 0
@@ -76,8 +107,7 @@ class MarkupReader:
         self._span: Say | None = None
         self._span_at = 0
         self._span_text: list[tuple[str, int]] = []
-        # Whether characters are spelled, and by which tag.
-        self._spells = ""
+        self._spells = ""  # whether characters are spelled, and by which tag
         # What is left out, a block of this name or one of `_BEHIND_TOKENS`, "" for nothing; and the text of the header.
         self._block = self._header = ""
         # The last character of the clean text, and the last that is no white space; "" before the first.
