@@ -277,15 +277,24 @@ async def sent(
 
 
 # Bodies that are legal by their form alone: noise is no clip, and no offer is one that this attacker can follow.
+ROUNDS_MIB = 80.0  # the first rounds take 49 MiB, the next ones 9 and 7
 REFUSED = {"/v1/audio/voices", "/v1/audio/detect", "/v1/rtc/offer", "/api/agent/offer"}
-STORES = {**SLOTS, "agent__stt__kind": "none", "dictionaries__limit": 4}
+STORES = {**SLOTS, "agent__stt__kind": "none", "dictionaries__limit": 16}
 
 
-@attack("every route with its largest body", node=AGENT_NODE, settings=STORES, warms=True)
+async def _forget(target: Target) -> None:
+    """Delete all dictionaries."""
+    _, page = await sent(target, "GET", "/pronunciation-dicts/?limit=100", whole=True)
+    for found in re.findall(rb'"id": ?"([^"]+)"', page):
+        await sent(target, "DELETE", f"/pronunciation-dicts/{found.decode()}")
+
+
+@attack("every route with its largest body", node=AGENT_NODE, settings=STORES, warms=True, max_growth_mib=ROUNDS_MIB)
 async def every_route(target: Target) -> str:
     if unknown := unknown_routes():
         raise Broken(f"no body is known for {', '.join(sorted(unknown))}, or it has no route")
     requests, sockets = routes()
+    await _forget(target)
     _, added = await sent(
         target, "POST", f"{RULES_PATH}/add-from-rules", *BODIES["POST", f"{RULES_PATH}/add-from-rules"](), whole=True
     )
