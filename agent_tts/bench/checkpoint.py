@@ -27,9 +27,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from agent_tts.errors import SettingsError
-from agent_tts.model.clone import SpeakerEncoder
+from agent_tts.model.clone import CodecEncoder, EncoderConfig, SpeakerEncoder
 from agent_tts.model.codec import Codec
-from agent_tts.model.codec_encoder import CodecEncoder, EncoderConfig
 from agent_tts.model.config import ModelConfig, ModelType
 from agent_tts.model.entries import JsonObject
 from agent_tts.model.frame import FrameModel

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from agent_tts.errors import BadMessage
 from agent_tts.messages import Append, Audio, End, Finished
 from agent_tts.protocol import v1 as protocol
-from agent_tts.protocol.adapter import Command, Event, ProtocolAdapter
+from agent_tts.protocol.adapter import FOLLOWING, Command, Event, ProtocolAdapter
 from agent_tts.protocol.v1 import Message
 from agent_tts.serve.dialects.text import WaitingBudget
 
@@ -77,7 +77,7 @@ class UtteranceQueue:
         if utterance.flushes >= MAX_FLUSHES:
             raise BadMessage(f"{MAX_FLUSHES} flushes wait for the same audio")
         utterance.flushes += 1
-        if utterance.flushes == 1 and utterance.context_id is not None:
+        if utterance.flushes == 1 and utterance.context_id is not None and not utterance.waiting:
             return [End(utterance.context_id)]
         return []
 
@@ -103,19 +103,19 @@ class UtteranceQueue:
         return first
 
     def follow(self) -> list[Command]:
-        """What to tell the session now: the texts of the first utterance."""
+        """What to tell the session now: some of the texts of the first utterance."""
         first = self.speaking
         if first is None or not first.waiting:
             return []
         if first.context_id is None:
             self._context_no += 1
             first.context_id = str(self._context_no)
-        ready: list[Command] = [Append(first.context_id, text) for text in first.waiting]
-        if first.flushes:
-            ready.append(End(first.context_id))
-        for text in first.waiting:
+        texts, first.waiting = first.waiting[:FOLLOWING], first.waiting[FOLLOWING:]
+        for text in texts:
             self._budget.remove(len(text))
-        first.waiting.clear()
+        ready: list[Command] = [Append(first.context_id, text) for text in texts]
+        if first.flushes and not first.waiting:
+            ready.append(End(first.context_id))
         return ready
 
 
@@ -127,6 +127,10 @@ class UtterancesAdapter(ProtocolAdapter):
 
     def follow(self) -> Iterable[Command]:
         return self._queue.follow()
+
+    @property
+    def has_more(self) -> bool:
+        return self._queue.speaking is not None and bool(self._queue.speaking.waiting)
 
     def encode(self, event: Event) -> list[str | bytes]:
         if isinstance(event, Audio):
