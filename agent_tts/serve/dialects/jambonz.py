@@ -7,13 +7,12 @@ from collections.abc import Iterator, Mapping
 from pydantic import Field
 
 from agent_tts.errors import UnknownType
-from agent_tts.messages import Cancel, Finished
 from agent_tts.protocol import v1 as protocol
 from agent_tts.protocol.adapter import Command, Echo, Event, Failed, Update, Updated
 from agent_tts.protocol.options import Lenient, VoiceName, limits
 from agent_tts.protocol.v1 import Message
 from agent_tts.protocol.validation import check_message
-from agent_tts.serve.dialects.utterances import UtterancesAdapter
+from agent_tts.serve.dialects.utterances import TextMessage, UtterancesAdapter
 
 TYPES = ("stream", "flush", "stop", "keepalive")
 RATES = (8_000, 16_000, 24_000, 32_000, 48_000)  # Hz that jambonz takes; it resamples
@@ -28,10 +27,6 @@ class JambonzVoice(Lenient):
     def session(self) -> Message:
         """As fields of a session."""
         return {"voice": self.voice or None, "language": self.language or "auto"}
-
-
-class StreamMessage(Lenient):
-    text: str
 
 
 class JambonzAdapter(UtterancesAdapter):
@@ -57,14 +52,12 @@ class JambonzAdapter(UtterancesAdapter):
         match message.get("type"):
             case "stream":
                 # jambonz cuts the text between words and sends no space there.
-                yield from self._queue.write(f"{check_message(StreamMessage, message).text} ")
+                yield from self._write(f"{check_message(TextMessage, message).text} ")
             case "flush":
                 yield Echo()  # of an utterance that has starved there may be nothing else to come
-                yield from self._queue.flush()
+                yield from self._flush()
             case "stop":
-                dropped = self._queue.drop()
-                if dropped and dropped[0].context_id is not None:
-                    yield Cancel(dropped[0].context_id)
+                yield from self._silence()
             case "keepalive":
                 pass
             case _:
@@ -74,9 +67,5 @@ class JambonzAdapter(UtterancesAdapter):
         match event:
             case Updated():
                 yield protocol.build("connect", data={"sample_rate": self._rate, "base64_encoding": False})
-            case Finished():
-                self._queue.ended(event)
             case Failed(error=error) if self._closes(error.code, error.code):
                 yield protocol.build("error", error=error.message)
-        while self._queue.finish() is not None:
-            pass

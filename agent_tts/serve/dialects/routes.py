@@ -13,8 +13,7 @@ from agent_tts.serve.dialects import (
     platforms_http,
 )
 from agent_tts.serve.dialects.cartesia import CartesiaAdapter
-from agent_tts.serve.dialects.deepgram import AuraAdapter
-from agent_tts.serve.dialects.deepgram_flux import FluxAdapter
+from agent_tts.serve.dialects.deepgram import AuraAdapter, FluxAdapter
 from agent_tts.serve.dialects.elevenlabs import MultiStreamAdapter, StreamAdapter
 from agent_tts.serve.dialects.jambonz import JambonzAdapter
 from agent_tts.serve.dialects.vllm_omni import VllmOmniAdapter

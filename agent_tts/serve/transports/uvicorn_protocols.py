@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-import struct
 import sys
 import weakref
 from asyncio.trsock import TransportSocket
@@ -52,10 +51,6 @@ IDLE_FRAMES_PER_S = 200
 IDLE_FRAMES_BURST = 1_000
 MAX_FRAGMENTS = 1_000
 MAX_PONG_BACKLOG = 65_536  # unsent bytes; pongs are written without waiting for room
-
-# The head of a WebSocket frame: its first byte, then a size of 7, 16 or 64 bits (RFC 6455, 5.2).
-_FIN = 0x80
-_HEAD, _HEAD_16, _HEAD_64 = struct.Struct("!BB"), struct.Struct("!BBH"), struct.Struct("!BBQ")
 
 TAIL_BYTES = 1_024  # unsent when a connection closes at its end: the last chunk, a close frame
 SHUTDOWN_S = 2  # for responses that are still being sent after the drain
@@ -385,22 +380,11 @@ class WebSocketProtocol(PlayerConnection, WebSocketsSansIOProtocol):
         """Write messages now, whether there is room or not. Raises `ClientDisconnected` if it is closed or closing."""
         if self.disconnected or self.close_sent or self.conn.state is not State.OPEN:
             raise ClientDisconnected
-        # Framed here: `websockets` makes objects and copies for each message.
-        parts: list[bytes] = []
-        for message in messages:
-            parts += _framed(message)
-        self.transport.writelines(parts)
-
-
-def _framed(message: str | bytes) -> tuple[bytes, bytes]:
-    """Head and payload of an unmasked WebSocket frame that holds a whole message."""
-    opcode, payload = (Opcode.BINARY, message) if isinstance(message, bytes) else (Opcode.TEXT, message.encode())
-    first, size = _FIN | opcode, len(payload)
-    if size <= 125:
-        return _HEAD.pack(first, size), payload
-    if size < 1 << 16:
-        return _HEAD_16.pack(first, 126, size), payload
-    return _HEAD_64.pack(first, 127, size), payload
+        frames = (
+            Frame(Opcode.BINARY, message) if isinstance(message, bytes) else Frame(Opcode.TEXT, message.encode())
+            for message in messages
+        )
+        self.transport.writelines([frame.serialize(mask=False) for frame in frames])
 
 
 _NAMES: dict[type, str] = {

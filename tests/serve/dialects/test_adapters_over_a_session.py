@@ -18,8 +18,7 @@ from agent_tts.messages import Audio, EngineCommand, Open
 from agent_tts.protocol.adapter import ProtocolAdapter
 from agent_tts.serve.access.guard import Guard
 from agent_tts.serve.dialects.cartesia import CartesiaAdapter
-from agent_tts.serve.dialects.deepgram import AuraAdapter
-from agent_tts.serve.dialects.deepgram_flux import FluxAdapter
+from agent_tts.serve.dialects.deepgram import AuraAdapter, FluxAdapter
 from agent_tts.serve.dialects.elevenlabs import MultiStreamAdapter, StreamAdapter
 from agent_tts.serve.dialects.jambonz import JambonzAdapter
 from agent_tts.serve.dialects.vllm_omni import VllmOmniAdapter
@@ -171,13 +170,13 @@ KINDS: dict[str, tuple[Callable[[], ProtocolAdapter], st.SearchStrategy[Any], Le
     "aura": (
         lambda: AuraAdapter({}, {}),
         DEEPGRAM,
-        lambda adapter: adapter._queue.speaking is not None,
+        lambda adapter: bool(adapter._utterances),
         {"type": "Close"},
     ),
     "jambonz": (
         lambda: JambonzAdapter({}),
         JAMBONZ,
-        lambda adapter: adapter._queue.speaking is not None,
+        lambda adapter: bool(adapter._utterances),
         None,
     ),
     "vllm-omni": (
@@ -189,7 +188,7 @@ KINDS: dict[str, tuple[Callable[[], ProtocolAdapter], st.SearchStrategy[Any], Le
     "flux": (
         lambda: FluxAdapter({}, {}),
         DEEPGRAM,
-        lambda adapter: adapter._queue.speaking is not None,
+        lambda adapter: bool(adapter._utterances),
         {"type": "Close"},
     ),
 }

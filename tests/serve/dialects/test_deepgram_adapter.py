@@ -14,8 +14,7 @@ from agent_tts.messages import Append, Audio, Cancel, Cancelled, End, Finished, 
 from agent_tts.protocol.adapter import Close, Command, Echo, Event, Failed, Update, Updated
 from agent_tts.protocol.options import SessionConfig
 from agent_tts.protocol.v1 import Message
-from agent_tts.serve.dialects.deepgram import AuraAdapter
-from agent_tts.serve.dialects.deepgram_flux import FluxAdapter
+from agent_tts.serve.dialects.deepgram import AuraAdapter, FluxAdapter
 from agent_tts.serve.dialects.text import MAX_WAITING, MESSAGE_COST
 from tests.examples import examples
 
@@ -171,7 +170,7 @@ def test_the_greeting_has_the_models_name() -> None:
 
 @pytest.mark.parametrize("make", ADAPTERS)
 def test_a_turn_is_one_context_and_the_next_turn_waits_for_it(make: type[Adapter]) -> None:
-    """Fails without `if first.flushes` in `UtteranceQueue.follow`: the second text is never spoken."""
+    """Fails without `if first.flushes` in `UtterancesAdapter.follow`: the second text is never spoken."""
     peer = talk(make)
     peer.say("Speak", text="One ")
     peer.say("Speak", text="")
@@ -222,7 +221,7 @@ def test_a_flush_after_a_starved_turn_is_answered_at_once(make: type[Adapter]) -
 
 @pytest.mark.parametrize("make", ADAPTERS)
 def test_waiting_text_is_bounded(make: type[Adapter]) -> None:
-    """Fails if `UtteranceQueue.write` counts no cost."""
+    """Fails if `UtterancesAdapter._write` counts no cost."""
     peer = talk(make)
     peer.say("Speak", text="One.")
     peer.say("Flush")
@@ -408,7 +407,7 @@ def test_aura_answers_each_flush_after_its_audio() -> None:
 
 
 def test_aura_clears_everything_at_once() -> None:
-    """Fails if `AuraAdapter.encode` does not check `UtteranceQueue.of`: late audio follows."""
+    """Fails if `UtterancesAdapter.encode` does not check `_of`: late audio follows."""
     peer = talk(AuraAdapter)
     peer.say("Speak", text="One.")
     peer.say("Flush")
