@@ -34,6 +34,9 @@ from functools import partial
 from typing import Any
 
 from fastapi import FastAPI
+from loguru import logger
+from pipecat.frames.frames import Frame, InputAudioRawFrame
+from pipecat.processors.frame_processor import FrameProcessorSetup
 from pipecat.serializers.base_serializer import FrameSerializer
 from pipecat.serializers.plivo import PlivoFrameSerializer
 from pipecat.serializers.telnyx import TelnyxFrameSerializer
@@ -47,12 +50,18 @@ from agent_tts.agent.server import AgentServer
 from agent_tts.config.loading import find_config, load_settings
 from agent_tts.errors import BadMessage, SettingsError, SpeechError
 from agent_tts.protocol.validation import parse
+from agent_tts.serve.access.fair_queue import Flow
 from agent_tts.serve.node import Node
 from agent_tts.serve.processes.run import run
+from agent_tts.serve.token_bucket import TokenBucket
 from agent_tts.serve.transports.websocket import CLOSE_CODES
 
 RATE = 8_000  # Hz
 START_S = 5.0  # for the carrier's first messages
+# Audio is taken little faster than it is spoken: Pipecat keeps without a bound what its models have not heard. After a
+# stop of the network some seconds come at once.
+SPEED, BURST_S = 1.25, 5.0
+WORK_S = 0.001  # of the event loop, for a message: its audio passes all processors
 CALL_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_:=+-]{0,255}")  # no part of it is a path
 
 
@@ -148,6 +157,37 @@ CARRIERS = {
 }
 
 
+class Line(FrameSerializer):
+    """A carrier's serializer, for messages as they come: it may be given anything, at any speed."""
+
+    def __init__(self, carriers: FrameSerializer, flow: Flow) -> None:
+        super().__init__()
+        self._carriers = carriers
+        self._flow = flow
+        self._clock = asyncio.get_running_loop().time
+        self._allowed = TokenBucket(SPEED, BURST_S, self._clock())
+
+    async def setup(self, setup: FrameProcessorSetup) -> None:  # type: ignore[override]  # as in Pipecat's own
+        await self._carriers.setup(setup)
+
+    async def serialize(self, frame: Frame) -> str | bytes | None:
+        return await self._carriers.serialize(frame)
+
+    async def deserialize(self, data: str | bytes) -> Frame | None:
+        """What a message holds, when its audio may have been spoken; None for what is no message of a carrier's."""
+        await self._flow.wait(WORK_S)
+        try:
+            parse(data, "a message is a JSON object")
+            frame = await self._carriers.deserialize(data)
+        except Exception as error:  # noqa: BLE001 - Pipecat would read no more of this call
+            logger.debug("agent: a carrier's message is left out: {}", type(error).__name__)
+            return None
+        if isinstance(frame, InputAudioRawFrame):
+            seconds = len(frame.audio) / (2 * frame.sample_rate)
+            await asyncio.sleep(self._allowed.take(self._clock(), seconds))
+        return frame
+
+
 class PhoneServer(AgentServer):
     """The agent's server, with a route for the telephone calls of each carrier."""
 
@@ -175,7 +215,7 @@ class PhoneServer(AgentServer):
                 audio_in_enabled=True,
                 audio_out_enabled=True,
                 audio_out_10ms_chunks=2,
-                serializer=carrier.serializer(message),
+                serializer=Line(carrier.serializer(message), Flow(self.node.fair_queue.share(client.key_id))),
             )
             transport = FastAPIWebsocketTransport(websocket, params)
             await self.calls.converse("phone", transport, RATE, client, lambda: _gone(websocket))

@@ -80,4 +80,5 @@ async def running_fronts(
             app = create_app(settings, service_of(settings, [client], prefers=number), extended, supervisor)
             found.fronts.append(await closing.enter_async_context(running_app(app)))
             found.channels.append(channel)
+            supervisor.node_ready.set()
         yield found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import gc
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager
 from dataclasses import dataclass
@@ -146,6 +147,30 @@ async def until(condition: Callable[[], bool], timeout_s: float = 5.0) -> None:
     async with asyncio.timeout(timeout_s):
         while not condition():
             await asyncio.sleep(0.005)
+
+
+async def passes(count: int) -> None:
+    """Let the event loop pass so many times."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def ended(*tasks: asyncio.Task[Any]) -> None:
+    """Cancel tasks and wait for their ends, whatever they are."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """What goes in the block goes without the garbage collector."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def taken(node: RunningNode, place: Place) -> int:

@@ -190,7 +190,7 @@ def test_libraries_are_imported_only_where_they_belong() -> None:
     node. OpenTelemetry where it is turned on. Pipecat and LiveKit by their own packages."""
     assert importers("transformers") == {"bench/peer_process.py"}
     tracing = {f"serve/telemetry/{name}.py" for name in ("spans", "tracing")}
-    assert importers("opentelemetry") == {"bench/collector.py", *tracing}
+    assert importers("opentelemetry") == {"bench/trace.py", *tracing}
     assert {name.split("/")[0] for name in importers("pipecat")} == {"agent", "integrations"}
     assert all(name == "livekit.py" or "integrations/livekit" in name for name in importers("livekit"))
     livekit = {name_of(path) for path in FILES if "agent_tts.integrations.livekit" in imports(path)}

@@ -19,13 +19,12 @@ from pipecat.transports.smallwebrtc.transport import SmallWebRTCTransport
 
 from agent_tts.agent.call import Build, Call, run
 from agent_tts.agent.llm import LanguageModel
-from agent_tts.agent.signalling import VoiceChoice
 from agent_tts.agent.stt import SpeechToText
 from agent_tts.agent.turns import AgentMetrics, Tell, Turns
 from agent_tts.engine_info import SAMPLE_RATE
 from agent_tts.errors import BadMessage, Draining, Internal
 from agent_tts.integrations.pipecat.service import AgentTTSService
-from agent_tts.ipc.front_messages import AddCandidates
+from agent_tts.ipc.front_messages import AddCandidates, BeginCall
 from agent_tts.options import SpeechOptions
 from agent_tts.serve.access.fair_queue import Flow
 from agent_tts.serve.access.guard import Client
@@ -65,9 +64,9 @@ class Calls:
 
     # ------------------------------------------------------------ WebRTC
 
-    async def offer(self, offer_sdp: str, choice: VoiceChoice, client: Client) -> dict[str, str]:
+    async def offer(self, call: BeginCall) -> dict[str, str]:
         """Begin a call: an answer with the node's candidates, as Pipecat's clients want it. Raises SpeechError."""
-        offer = sdp.read_offer(offer_sdp, microphone=True)
+        offer, client = sdp.read_offer(call.sdp, microphone=True), Client(call.key_id, call.token)
         async with contextlib.AsyncExitStack() as resources:
             owner = await resources.enter_async_context(self.admitted("webrtc", client))
             connection = SmallWebRTCConnection(ice_servers=ice.servers(self._node.settings))
@@ -78,7 +77,8 @@ class Calls:
             guard = PeerGuard(connection.pc, self._node.metrics, flow, longest, WORK_PER_KIB)
             resources.callback(guard.close)
             resources.push_async_callback(_close, connection, guard)
-            self._check(choice)
+            style = self._style(call.voice, call.language, call.instructions)
+            self._node.service.resolve(style)
             try:
                 async with asyncio.timeout(self._node.settings.timeouts.handshake_s):
                     await connection.initialize(offer.sdp, "offer")
@@ -89,7 +89,7 @@ class Calls:
                 raise BadMessage("the offer cannot be answered")
             owned = resources.pop_all()
             task = asyncio.create_task(
-                self._live(session_id, connection, guard, choice, owner, owned), name=f"call {session_id}"
+                self._live(session_id, connection, guard, style, owner, owned), name=f"call {session_id}"
             )
             self._peers[session_id] = _WebRTCCall(connection, client, task, owned)
         return {name: str(value) for name, value in answer.items()} | {"pc_id": session_id}
@@ -128,7 +128,7 @@ class Calls:
         session_id: str,
         connection: SmallWebRTCConnection,
         guard: PeerGuard,
-        choice: VoiceChoice,
+        style: SpeechOptions,
         owner: int,
         resources: contextlib.AsyncExitStack,
     ) -> None:
@@ -141,7 +141,7 @@ class Calls:
             try:
                 params = TransportParams(audio_in_enabled=True, audio_out_enabled=True, audio_out_10ms_chunks=2)
                 transport = SmallWebRTCTransport(connection, params)
-                await self._run(transport, choice, owner, SAMPLE_RATE, _presence(connection, guard), tell)
+                await self._run(transport, style, owner, SAMPLE_RATE, _presence(connection, guard), tell)
             except asyncio.CancelledError:
                 logger.info("agent: call {}: the node is shutting down", session_id)
             except Exception:  # noqa: BLE001 - a failed pipeline ends its own call
@@ -173,7 +173,7 @@ class Calls:
             AtCapacity, Draining: no call may begin now.
         """
         async with self.admitted(transport_name, client) as owner:
-            await self._run(transport, VoiceChoice(), owner, out_rate, gone, None)
+            await self._run(transport, self._style(), owner, out_rate, gone, None)
 
     @contextlib.asynccontextmanager
     async def admitted(self, transport_name: str, client: Client) -> AsyncIterator[int]:
@@ -184,35 +184,37 @@ class Calls:
         with permit as owner, self._metrics.calls.labels(transport_name).track_inprogress():
             yield owner
 
-    def _check(self, choice: VoiceChoice) -> None:
-        """Refuse a voice or language that the node lacks."""
-        voice = choice.voice or self._settings.voice
-        language = choice.language or self._settings.language or "auto"
-        self._node.service.resolve(SpeechOptions(voice, language, choice.instructions))
+    def _style(
+        self, voice: str | None = None, language: str | None = None, instructions: str | None = None
+    ) -> SpeechOptions:
+        """How a call speaks; None is the node's choice."""
+        return SpeechOptions(voice or self._settings.voice, language or self._settings.language or "auto", instructions)
 
     async def _run(
         self,
         transport: BaseTransport,
-        choice: VoiceChoice,
+        style: SpeechOptions,
         owner: int,
         out_rate: int,
         gone: Callable[[], str | None],
         tell: Tell | None,
     ) -> None:
         """Run a call until it ends; `tell` sends messages to its page, and is None without one."""
-        call = self.parts(await self.llm.service(), transport, choice, owner, tell)
+        call = self.parts(await self.llm.service(), transport, owner, style, tell)
         pipeline = await asyncio.to_thread(self._build, call)
         await run(call, pipeline, out_rate, gone, page=tell is not None, idle_s=self._settings.idle_s)
 
     def parts(
-        self, llm: FrameProcessor, transport: BaseTransport, choice: VoiceChoice, owner: int, tell: Tell | None = None
+        self,
+        llm: FrameProcessor,
+        transport: BaseTransport,
+        owner: int,
+        style: SpeechOptions | None = None,
+        tell: Tell | None = None,
     ) -> Call:
         """What a call consists of."""
-        voice = AgentTTSService.Settings(
-            voice=choice.voice or self._settings.voice,
-            language=choice.language or self._settings.language,
-            instructions=choice.instructions,
-        )
+        style = style or self._style()
+        voice = AgentTTSService.Settings(voice=style.voice, language=style.language, instructions=style.instructions)
         call_id = secrets.token_hex(4)
         return Call(
             id=call_id,

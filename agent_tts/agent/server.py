@@ -13,11 +13,10 @@ from agent_tts.agent.call import Build, load_build
 from agent_tts.agent.calls import Calls
 from agent_tts.agent.llm import LanguageModel
 from agent_tts.agent.realtime.endpoint import RealtimeEndpoint
-from agent_tts.agent.signalling import REALTIME, VoiceChoice, routes
+from agent_tts.agent.signalling import REALTIME, routes
 from agent_tts.agent.stt import SpeechToText
 from agent_tts.config.settings import Agent, Settings
 from agent_tts.ipc.front_messages import AddCandidates, BeginCall, DescribeAgent
-from agent_tts.serve.access.guard import Client
 from agent_tts.serve.node import Node
 
 
@@ -60,8 +59,7 @@ class AgentServer:
         return {"stt": asdict(self.stt.status), "llm": asdict(await self.llm.status())}
 
     async def begin(self, call: BeginCall) -> dict[str, str]:
-        choice = VoiceChoice(voice=call.voice, language=call.language, instructions=call.instructions)
-        return await self.calls.offer(call.sdp, choice, Client(call.key_id, call.token))
+        return await self.calls.offer(call)
 
     async def candidates(self, question: AddCandidates) -> None:
         if self._supervisor is None or self._supervisor.has(question.session_id):

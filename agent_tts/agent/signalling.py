@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from agent_tts.ipc.front_messages import AddCandidates, BeginCall, Candidate
 from agent_tts.protocol.validation import first_complaint, message_error
 from agent_tts.serve.access.guard import Client
-from agent_tts.serve.routes.http import Authorized, json_body, node_of, read_body
+from agent_tts.serve.routes.http import Authorized, json_body, node_of, read_as
 from agent_tts.serve.transports import ice, sdp
 
 
@@ -107,7 +107,7 @@ async def _signal(shape: type[Body], request: Request) -> tuple[Switchboard, Cli
     node = node_of(request)
     client = await node.guard.identify(request, token_ok=True)
     try:
-        body = shape.model_validate_json(await read_body(request))
+        body = await read_as(request, shape.model_validate_json)
     except ValidationError as error:
         raise message_error(first_complaint(error)) from None
     return request.app.state.agent, client, body

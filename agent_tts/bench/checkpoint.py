@@ -78,7 +78,7 @@ def codec_shapes(config: ModelConfig, size: CheckpointSize) -> dict[str, Shape]:
     entries = encoder_config(size)
     encoder = EncoderConfig.read(JsonObject(entries, "encoder_config"))
     shapes = build(CodecEncoder, encoder, entries["num_quantizers"]).checkpoint_shapes()
-    # What only training reads.
+    # Training alone reads these.
     for name, shape in [*shapes.items()]:
         if name.endswith(".cluster_usage"):
             shapes[name.replace("cluster_usage", "initialized")] = (1,)
@@ -143,10 +143,8 @@ def distribution(name: str, shape: Shape) -> tuple[float, float]:
     if "embedding" in name:  # an input is the sum of seventeen of them
         return 0.0, 0.25
     inputs, gain = math.prod(shape[1:]), 1.0
-    if name.startswith("decoder.upsample.") and name.endswith(
-        ".0.conv.weight"
-    ):  # transposed: [inputs, outputs, kernel]
-        inputs = shape[0]
+    if name.startswith("decoder.upsample.") and name.endswith(".0.conv.weight"):
+        inputs = shape[0]  # transposed: [inputs, outputs, kernel]
     elif name.startswith("decoder.decoder."):
         if name.endswith(".block.1.conv.weight"):  # transposed, and two taps make a sample
             inputs = 2 * shape[0]

@@ -43,18 +43,17 @@ class Caller:
         self._urls = urls
         self._key = key
         self._scenario = scenario
-        # When the scenario starts; set by `run`. Audio is measured in the window.
+        # `run` sets them; audio is measured in the window.
         self._start = 0.0
         self._window = (0.0, math.inf)
-        # When calls that still listen interrupt.
+        # Calls that still listen then interrupt.
         self._leave_at = math.inf
-        # WebRTC peers that were connected before the start.
+        # They were connected before the start.
         self._peers: list[ListeningPeer] = []
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
         self._http = httpx.AsyncClient(base_url=urls.get("http", ""), headers=headers, timeout=OPEN_S, limits=limits)
         self._numbers = itertools.count()
-        # The samples of all calls that have begun.
         self.samples: list[CallSample] = []
 
     async def connect(self, peers: int) -> None:

@@ -1,4 +1,4 @@
-"""A WebSocket client with minimal CPU use, which leaves the machine to the node: frames by hand, no tasks.
+"""A WebSocket client with minimal CPU use, which leaves the machine to the node: it has no tasks.
 
 Without flow control and deadlines; programs use `agent_tts.client.connection`.
 """
@@ -17,7 +17,7 @@ from typing import Any, Protocol, cast
 from urllib.parse import urlsplit
 
 from websockets.client import ClientProtocol
-from websockets.frames import Frame, Opcode
+from websockets.frames import CloseCode, Frame, Opcode
 from websockets.http11 import Response
 from websockets.protocol import State
 from websockets.typing import Subprotocol
@@ -29,7 +29,6 @@ from agent_tts.protocol.v1 import HEADER, SUBPROTOCOL
 
 OPEN_S = 30.0
 MESSAGE_CHARS = 3_500  # below the limit for one message
-NORMAL_CLOSURE = b"\x03\xe8"
 
 
 class ContextListener(Protocol):
@@ -42,54 +41,22 @@ class ContextListener(Protocol):
         """A message of the context arrived. The last is `context.done` or `error`."""
 
 
-class FrameReader:
-    """Decodes a server's frames, unmasked and unfragmented. Sans-I/O."""
-
-    def __init__(self) -> None:
-        # Bytes of an incomplete frame.
-        self._rest = b""
-
-    def feed(self, data: bytes) -> list[tuple[int, bytes]]:
-        """Complete frames as (opcode, payload)."""
-        if self._rest:
-            data = self._rest + data
-        frames = []
-        at, end = 0, len(data)
-        while end - at >= 2:
-            head, length = 2, data[at + 1]
-            if length >= 126:
-                head = 4 if length == 126 else 10
-                if end - at < head:
-                    break
-                length = int.from_bytes(data[at + 2 : at + head], "big")
-            after = at + head + length
-            if after > end:
-                break
-            frames.append((data[at] & 15, data[at + head : after]))
-            at = after
-        self._rest = data[at:]
-        return frames
-
-
 class RawConnection(asyncio.Protocol):
     """A connection with any number of contexts. Opened by `dial`, closed by `close`."""
 
     def __init__(self, url: str, key: str | None, traceparent: str | None = None) -> None:
         self._transport: asyncio.Transport | None = None
-        # It is used for the handshake only.
-        self._handshake = ClientProtocol(parse_uri(url), subprotocols=[Subprotocol(SUBPROTOCOL)])
+        self._protocol = ClientProtocol(parse_uri(url), subprotocols=[Subprotocol(SUBPROTOCOL)], max_size=None)
         self._headers = {"Authorization": key and f"Bearer {key}", "traceparent": traceparent}
-        self._frames = FrameReader()
-        # Listeners of open contexts, by context_id, and by context_no after the start.
+        # They are kept by context_id, and by context_no after the start.
         self._listeners: dict[str, ContextListener] = {}
         self._by_no: dict[int, ContextListener] = {}
-        # Completed with the first message: `session.created` or an error.
+        # The first message completes it: `session.created` or an error.
         self.greeted: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
-        # Completed by the answer to `update`; None while no answer is due.
+        # The answer to `update` completes it; it is None while no answer is due.
         self._updated: asyncio.Future[None] | None = None
-        # Receives every message, before its listener.
+        # It gets every message before its listener does.
         self.observer: Callable[[dict[str, Any]], None] | None = None
-        # Completed when the TCP connection is closed.
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     @property
@@ -97,15 +64,19 @@ class RawConnection(asyncio.Protocol):
         """Number of open contexts."""
         return len(self._listeners)
 
+    @property
+    def _is_open(self) -> bool:
+        return self._protocol.state is State.OPEN and self._transport is not None and not self._transport.is_closing()
+
     def listen(self, context_id: str, listener: ContextListener) -> None:
         """Send the events of this context to `listener` until it ends."""
         self._listeners[context_id] = listener
 
     def send(self, type_: str, **fields: Any) -> None:
         """Send a message; dropped after the connection is closed."""
-        if self._transport is not None and not self._transport.is_closing():
-            data = json.dumps({"type": type_, **fields}, separators=(",", ":")).encode()
-            self._transport.write(Frame(Opcode.TEXT, data).serialize(mask=True))
+        if self._is_open:
+            self._protocol.send_text(json.dumps({"type": type_, **fields}, separators=(",", ":")).encode())
+            self._flush()
 
     async def update(self, session: dict[str, Any]) -> None:
         """Set the options of later contexts. Raises SpeechError, TimeoutError."""
@@ -119,8 +90,9 @@ class RawConnection(asyncio.Protocol):
 
     async def hang_up(self) -> None:
         """Close it by the closing handshake; without it after 2 s."""
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(Frame(Opcode.CLOSE, NORMAL_CLOSURE).serialize(mask=True))
+        if self._is_open:
+            self._protocol.send_close(CloseCode.NORMAL_CLOSURE)
+            self._flush()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(CLOSE_S):
                     await asyncio.shield(self.closed)
@@ -136,25 +108,26 @@ class RawConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        request = self._handshake.connect()
+        request = self._protocol.connect()
         request.headers.update({name: value for name, value in self._headers.items() if value is not None})
-        self._handshake.send_request(request)
-        self._transport.write(b"".join(self._handshake.data_to_send()))
+        self._protocol.send_request(request)
+        self._flush()
 
     def data_received(self, data: bytes) -> None:
         now = time.monotonic()
-        if self._handshake.state is State.CONNECTING:
-            data = self._shake_hands(data)
-        for opcode, payload in self._frames.feed(data):
-            if opcode == Opcode.BINARY:
-                _, _, _, context_no, _ = HEADER.unpack_from(payload)
-                listener = self._by_no.get(context_no)
-                if listener is not None:
-                    listener.heard(now, memoryview(payload)[HEADER.size :])
-            elif opcode == Opcode.TEXT:
-                self._take(now, json.loads(payload))
-            elif opcode == Opcode.PING:
-                cast(asyncio.Transport, self._transport).write(Frame(Opcode.PONG, payload).serialize(mask=True))
+        self._protocol.receive_data(data)
+        for event in self._protocol.events_received():
+            if isinstance(event, Frame):
+                if event.opcode is Opcode.BINARY:
+                    _, _, _, context_no, _ = HEADER.unpack_from(event.data)
+                    listener = self._by_no.get(context_no)
+                    if listener is not None:
+                        listener.heard(now, memoryview(event.data)[HEADER.size :])
+                elif event.opcode is Opcode.TEXT:
+                    self._take(now, json.loads(bytes(event.data)))
+            elif isinstance(event, Response) and self._protocol.handshake_exc is not None:
+                self.greeted.set_exception(ConnectionLost(f"the node answers with HTTP {event.status_code}"))
+        self._flush()  # pongs
 
     def connection_lost(self, exc: Exception | None) -> None:
         if not self.greeted.done():
@@ -168,14 +141,9 @@ class RawConnection(asyncio.Protocol):
         self._by_no.clear()
         self.closed.set_result(None)
 
-    def _shake_hands(self, data: bytes) -> bytes:
-        """Take the answer of the handshake; returns the bytes after it."""
-        head, separator, rest = data.partition(b"\r\n\r\n")
-        self._handshake.receive_data(head + separator)
-        for event in self._handshake.events_received():
-            if isinstance(event, Response) and event.status_code != 101 and not self.greeted.done():
-                self.greeted.set_exception(ConnectionLost(f"the node answers with HTTP {event.status_code}"))
-        return rest
+    def _flush(self) -> None:
+        if self._transport is not None:
+            self._transport.write(b"".join(self._protocol.data_to_send()))
 
     def _take(self, now: float, message: dict[str, Any]) -> None:
         if self.observer is not None:

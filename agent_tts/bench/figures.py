@@ -25,7 +25,6 @@ def call_figures(
     return {
         "errors": dict(Counter(call.error for call in calls if call.error is not None)),
         "ttfa_ms": percentiles(first_audio_ms(calls), 50, 95, 99, 100),
-        # To the first audible 10 ms.
         "audible_ms": percentiles([ms for call in calls if (ms := call.audible_ms) is not None], 50, 95),
         "underruns": sum(bool(call.gaps) for call in good),
         "underrun_s": round(sum(seconds for call in good for _, seconds in call.gaps), 3),
@@ -64,7 +63,7 @@ def request_figures(scenario: Scenario, result: ScenarioResult) -> dict[str, Any
         "gaps": len(gaps),
         "callers_with_gaps": len({caller for caller, _ in gaps}),
         "longest_gap_ms": round(max((ms for _, ms in gaps), default=0.0), 1),
-        # How long before its play time a request's chunk came that came last.
+        # The chunk counts that came last before its play time.
         "margin_ms": percentiles([ms for call in good if (ms := call.least_margin_ms) is not None], 50, 1, 0, digits=1),
         "audio_s_per_s": audio_s_per_s,
         "frames_per_s": round(audio_s_per_s * 1_000 / FRAME_MS),
@@ -102,7 +101,7 @@ def is_clean(figures: dict[str, Any]) -> bool:
     return not (figures["gaps"] or figures["silent"] or figures["errors"] or figures["client_limit"])
 
 
-def rtc_figures(scenario: Scenario, result: ScenarioResult) -> dict[str, Any]:
+def rtc_figures(result: ScenarioResult) -> dict[str, Any]:
     """`bench rtc`."""
     samples = result.samples
     late_ms = [ms for sample in samples for ms in sample.late_ms]

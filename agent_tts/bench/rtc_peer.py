@@ -31,8 +31,7 @@ PING_S = 1.0  # a node that is not pinged takes the peer for a foreign one
 class Arrivals:
     """RTP packets as they came."""
 
-    # When each came, on the monotonic clock; its timestamp, and its sequence number.
-    packets: list[tuple[float, int, int]] = field(default_factory=list)
+    packets: list[tuple[float, int, int]] = field(default_factory=list)  # time (monotonic), timestamp, sequence number
     first: asyncio.Event = field(default_factory=asyncio.Event)
 
     def take(self, timestamp: int, sequence: int) -> None:
@@ -71,9 +70,7 @@ class ListeningPeer:
         self._opened = asyncio.Event()
         self._channel.on("open", self._opened.set)
         self._channel.on("message", self._on_message)
-        # Is told of messages; None before `listen`.
         self._listener: CallListener | None = None
-        # Sends pings; ended by `close`.
         self._pinging: asyncio.Task[None] | None = None
         self.arrivals = Arrivals()
 

@@ -164,9 +164,7 @@ class CallSample:
     reason: str | None = None  # why the node ended it, for one that it ended
     audio_s: float = 0.0
     measured_audio_s: float = 0.0  # the part of it that came during the measurement
-    gaps: list[tuple[float, float]] = field(
-        default_factory=list
-    )  # when its player went on, and for how long it was dry
+    gaps: list[tuple[float, float]] = field(default_factory=list)  # when its player went on, and how long it was dry
     least_margin_ms: float | None = None  # from a chunk, but the first, until its play time; None of one chunk
     late_ms: list[float] = field(default_factory=list)  # WebRTC: of each packet against its 20 ms grid
     lost: int = 0  # WebRTC: packets
@@ -212,13 +210,9 @@ class CallListener:
         self.sample = sample
         self._window = window
         self._player = Player(player_delay_ms / 1_000)
-        # Set when speech has begun, or will not.
-        self.begun = asyncio.Event()
-        # Set when nothing follows.
-        self.over = asyncio.Event()
-        # Set by the answer to the last ping.
-        self.answered = asyncio.Event()
-        # Whether the call has left; a lost connection is no error then.
+        # They are set when speech has begun, or will not; when nothing follows; and by the answer to the last ping.
+        self.begun, self.over, self.answered = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        # When the call has left, a lost connection is no error.
         self.gone = False
 
     def heard(self, now: float, pcm: bytes | memoryview) -> None:

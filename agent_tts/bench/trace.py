@@ -1,4 +1,4 @@
-"""`bench trace`: where the time to first audio goes, from the client's and the node's clocks.
+"""`bench trace`: where the time to first audio goes, from the client's and the node's clocks. Needs agent-tts[otel].
 
 A client sends a trace id with each connection; the node's span of its context tells when the request passed which stage
 (`telemetry.stages`). All processes are on one machine, so that their clocks agree.
@@ -6,10 +6,15 @@ A client sends a trace id with each connection; the node's span of its context t
 
 from __future__ import annotations
 
+import http.server
+import threading
+import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from rich.bar import Bar
 from rich.console import Console
 from rich.table import Table
@@ -83,3 +88,49 @@ def show(title: str, run: Mapping[str, Any], width: int | None = None) -> None:
         begin += p50
     shown.add_row("first audio", *(f"{value:.3f}" for value in run["ttfa_ms"].values()))
     Console(highlight=False, width=width).print(shown)
+
+
+class Collector(http.server.ThreadingHTTPServer):
+    """Receives spans by OTLP over HTTP, the part of it that its exporters use, and keeps the requests."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Receiver)
+        self.url = f"http://127.0.0.1:{self.server_port}"
+        self.received: list[tuple[str, ExportTraceServiceRequest]] = []
+
+    def events(self, name: str) -> dict[str, dict[str, float]]:
+        """When each event of the spans of this name was, in seconds on the monotonic clock, by the id of the trace."""
+        offset_s = (time.time_ns() - time.monotonic_ns()) / 1e9
+        scopes = (scope for _, request in self.received for r in request.resource_spans for scope in r.scope_spans)
+        return {
+            span.trace_id.hex(): {event.name: event.time_unix_nano / 1e9 - offset_s for event in span.events}
+            for scope in scopes
+            for span in scope.spans
+            if span.name == name
+        }
+
+
+class _Receiver(http.server.BaseHTTPRequestHandler):
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        assert isinstance(self.server, Collector)
+        self.server.received.append((self.path, ExportTraceServiceRequest.FromString(body)))
+        self.send_response(200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Silent."""
+
+
+@contextmanager
+def collector() -> Iterator[Collector]:
+    """A collector on a free port."""
+    with Collector() as server:
+        thread = threading.Thread(target=server.serve_forever, name="collector")
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()

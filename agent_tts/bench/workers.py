@@ -32,7 +32,7 @@ class Worker:
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
         self.pid = process.pid
-        # Whether it has answered after its job, so that it may take its time to end.
+        # One that has answered after its job may take its time to end.
         self.answered = False
 
     async def tell(self, message: dict[str, Any], within_s: float) -> Any:

@@ -8,43 +8,14 @@ from typing import Annotated, Any
 import typer
 
 from agent_tts import __version__
+from agent_tts.cli import options as shared
 from agent_tts.cli.bench import bench
 from agent_tts.cli.cluster import cluster
-from agent_tts.cli.options import (
-    AddFlags,
-    Config,
-    ConfigFlags,
-    Device,
-    Dtype,
-    Engine,
-    Host,
-    Key,
-    LexiconFile,
-    ListFlags,
-    NodeFlags,
-    Port,
-    Set,
-    SpeechFlags,
-    TlsCert,
-    TlsKey,
-    TryFlags,
-    Url,
-    command,
-    command_of,
-    settings_of,
-    speech_options,
-)
-from agent_tts.system.in_child import without_collections
+from agent_tts.cli.options import Config, Key, Set, Url, command, command_of
 
-NODE, CONFIG, SPEECH, LIST, ADD, TRY = (
-    NodeFlags(),
-    ConfigFlags(),
-    SpeechFlags(),
-    ListFlags(),
-    AddFlags(),
-    TryFlags(),
-)
 Name = Annotated[str, typer.Argument(help="Name of the voice: a-z, 0-9, _ and -.")]
+NODE, CONFIG, LIST = shared.NodeFlags(), shared.ConfigFlags(), shared.ListFlags()
+SPEECH, ADD = shared.SpeechFlags(), shared.AddFlags()
 
 HEALTH_S = 4.0  # for a node to answer `agent-tts health`
 
@@ -72,8 +43,8 @@ def root(
         raise typer.Exit
 
 
-@command_of(app)
-def serve(context: typer.Context, node: NodeFlags = NODE, configuration: ConfigFlags = CONFIG) -> None:
+@command_of(app, run="agent_tts.cli.serve:serve")
+def serve(context: typer.Context, node: Any = NODE, configuration: Any = CONFIG) -> None:
     """Run a node: WebSocket, WebRTC, HTTP and a web page on one port.
 
     Flags override AGENT_TTS_* variables, which override the file, which overrides the defaults.
@@ -82,35 +53,26 @@ def serve(context: typer.Context, node: NodeFlags = NODE, configuration: ConfigF
     agent-tts serve --port 8200 --set limits.connections=2000
     agent-tts serve --config gpu --host 0.0.0.0 --api-key KEY
     """
-    with without_collections():
-        from agent_tts.cli.serve import serve as run
-
-    raise typer.Exit(run(configuration.config, settings_of(context), configuration.print_config))
 
 
-@command_of(app)
+@command_of(app, run="agent_tts.cli.serve:agent")
 def agent(
     context: typer.Context,
-    node: NodeFlags = NODE,
+    node: Any = NODE,
     llm: Annotated[
         str | None, typer.Option("--llm", metavar="URL", help="A server with OpenAI's chat completions.")
     ] = None,
     llm_model: Annotated[str | None, typer.Option(help="Default: the first model of the server.")] = None,
     whisper: Annotated[str | None, typer.Option(help="Name, hub id or folder of a Whisper model.")] = None,
-    configuration: ConfigFlags = CONFIG,
+    configuration: Any = CONFIG,
 ) -> None:
     """Run a node for spoken conversations: speech recognition, a language model and speech on one port.
 
     It serves all that `agent-tts serve` does. Needs agent-tts\\[agent].
     """
-    with without_collections():
-        from agent_tts.cli.serve import serve as run
-    from agent_tts.serve.fronts import AGENT
-
-    raise typer.Exit(run(configuration.config, settings_of(context), configuration.print_config, AGENT))
 
 
-@command_of(app)
+@command_of(app, run="agent_tts.cli.say:say")
 def say(
     context: typer.Context,
     text: Annotated[str, typer.Argument(help="The text; - speaks stdin as it arrives.")],
@@ -120,15 +82,15 @@ def say(
     ] = None,
     play: Annotated[bool, typer.Option("--play", help="Play it, even with -o; the default without -o.")] = False,
     speech: Any = SPEECH,
-    lexicon_: LexiconFile = None,
+    lexicon: shared.LexiconFile = None,
     url: Url = None,
     key: Key = None,
-    engine: Engine = None,
+    engine: shared.Engine = None,
     model: Annotated[
         str | None, typer.Option(metavar="SOURCE", help="qwen3: a folder or hub id. With --url: a name of a model.")
     ] = None,
-    device: Device = None,
-    dtype: Dtype = None,
+    device: shared.Device = None,
+    dtype: shared.Dtype = None,
     max_frames: Annotated[
         int | None, typer.Option(min=1, help="Without --url: end each part of the text after so many frames of 80 ms.")
     ] = None,
@@ -136,12 +98,6 @@ def say(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress on stderr.")] = False,
 ) -> None:
     """Speak a text, on a running node (--url) or an engine of this machine."""
-    from agent_tts.cli.say import say as speak
-    from agent_tts.config.lexicon import read_lexicon
-
-    options = speech_options(speech, model if url else None, None if lexicon_ is None else read_lexicon(lexicon_))
-    flags = settings_of(context) | {"qwen3.models": [model] if model and not url else None}
-    speak(text, options, output=output, play=play, url=url, key=key, flags=flags, quiet=quiet)
 
 
 @command_of(app, run="agent_tts.cli.detect:run")
@@ -169,35 +125,33 @@ def wyoming(
     key: Key = None,
 ) -> None:
     """Serve Home Assistant (the Wyoming protocol) from a running node, which may start later."""
+    import asyncio
+
     from agent_tts.client.connection import http_url
-    from agent_tts.integrations.wyoming.server import Target
-    from agent_tts.integrations.wyoming.server import serve as serve_wyoming
+    from agent_tts.integrations.wyoming.server import Target, serve
 
-    serve_wyoming(uri, Target(http_url(url), key))
+    asyncio.run(serve(uri, Target(http_url(url), key)))
 
 
-@command_of(app)
+@command_of(app, run="agent_tts.cli.doctor:doctor")
 def doctor(
     context: typer.Context,
-    host: Host = None,
-    port: Port = None,
-    engine: Engine = None,
-    tls_cert: TlsCert = None,
-    tls_key: TlsKey = None,
+    host: shared.Host = None,
+    port: shared.Port = None,
+    engine: shared.Engine = None,
+    tls_cert: shared.TlsCert = None,
+    tls_key: shared.TlsKey = None,
     config: Config = None,
     set_: Set = None,
-    json_: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Check whether a node can run on this machine, and say what to do. Exit code 1: it cannot.
 
     Give it the settings of the node, keys too. It contacts the STUN and TURN servers of these settings.
     """
-    from agent_tts.cli.doctor import doctor as examine
-
-    raise typer.Exit(examine(config, settings_of(context), json_))
 
 
-@command_of(app, "compile")
+@command_of(app, "compile", run="agent_tts.cli.compile:compile_kernels")
 def compile_(
     context: typer.Context,
     arch: Annotated[
@@ -207,7 +161,7 @@ def compile_(
     size: Annotated[
         str | None, typer.Option(help="Released sizes, without a checkpoint: 1.7B,0.6B.", show_default="both")
     ] = None,
-    model: Annotated[
+    models: Annotated[
         list[str] | None,
         typer.Option("--model", metavar="FOLDER", help="Instead: a checkpoint, which may lack weights."),
     ] = None,
@@ -223,9 +177,6 @@ def compile_(
     A node with the same settings and versions finds them in this folder and compiles none. Exit code 1: some kernels
     could not be compiled; a node compiles them at their first use, or fails there.
     """
-    from agent_tts.cli.compile import compile_kernels
-
-    raise typer.Exit(compile_kernels(arch, size, model or [], folder, config, settings_of(context)))
 
 
 @command_of(app)
@@ -237,10 +188,6 @@ def health(
 
     Without --url the address comes from the settings' AGENT_TTS_* variables, for the health checks of containers.
     """
-    raise typer.Exit(0 if _is_healthy(url, "/ready" if ready else "/health") else 1)
-
-
-def _is_healthy(url: str | None, path: str) -> bool:
     import sys
 
     import httpx
@@ -254,38 +201,34 @@ def _is_healthy(url: str | None, path: str) -> bool:
         settings = load_settings()
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)
         node = httpx.URL(scheme="http" if settings.tls.cert is None else "https", host=host, port=settings.port)
+    path = "ready" if ready else "health"
     try:
         # This machine's node has a certificate with the name that clients use.
-        answer = httpx.get(node.join(path[1:]), timeout=HEALTH_S, verify=bool(url), trust_env=bool(url))
+        answer = httpx.get(node.join(path), timeout=HEALTH_S, verify=bool(url), trust_env=bool(url))
     except httpx.HTTPError as error:
         print(f"agent-tts: no node answers at {node.netloc.decode()}: {type(error).__name__}", file=sys.stderr)
-        return False
+        raise typer.Exit(1) from None
     print(answer.text)
-    return answer.status_code == 200
+    raise typer.Exit(0 if answer.status_code == 200 else 1)
 
 
 @voices.callback()
 @command
-def bare(context: typer.Context, flags: ListFlags = LIST) -> None:
+def bare(context: typer.Context, flags: shared.ListFlags = LIST) -> None:
     """List voices; add, show and delete your own. Without a command: list."""
     if context.invoked_subcommand is None:
-        _list(context, flags)
+        from agent_tts.cli.voices import list_all
+
+        list_all(flags, shared.settings_of(context))
 
 
-@command_of(voices, "list")
-def list_(context: typer.Context, flags: ListFlags = LIST) -> None:
+@command_of(voices, "list", run="agent_tts.cli.voices:list_all")
+def list_(context: typer.Context, flags: Any = LIST) -> None:
     """List the voices of a running node (--url) or of the engine of this machine."""
-    _list(context, flags)
-
-
-def _list(context: typer.Context, flags: ListFlags) -> None:
-    from agent_tts.cli.voices import list_all
-
-    list_all(flags, settings_of(context))
 
 
 @command_of(voices, run="agent_tts.cli.voices:add")
-def add(name: Name, flags: AddFlags = ADD) -> None:
+def add(name: Name, flags: Any = ADD) -> None:
     """Add a voice of your own to a running node (--url) or to the library of this machine.
 
     A clone needs a Base model: --model, or qwen3.models in the settings.
@@ -327,13 +270,17 @@ def voice_adapter(
     """Speak a clone of this machine's library by the LoRA adapter in FOLDER, on nodes with qwen3.adapters."""
 
 
-@command_of(lexicon, "try")
+@command_of(lexicon, "try", run="agent_tts.cli.lexicon:try_")
 def try_(
     context: typer.Context,
     text: Annotated[str, typer.Argument(help="The text.")],
-    flags: TryFlags = TRY,
+    lexicon: shared.LexiconFile = None,
+    voice: Annotated[str | None, typer.Option(help="A voice of the library of this machine.")] = None,
+    language: Annotated[str, typer.Option(help="Of the numbers: de, en, zh.")] = "en",
+    normalize: Annotated[
+        bool | None, typer.Option("--normalize/--no-normalize", help="Say numbers in words; default: as the settings.")
+    ] = None,
+    config: Config = None,
+    set_: Set = None,
 ) -> None:
     """Print what would be said for a text, and the words that a lexicon has: --lexicon, the voice's, the settings'."""
-    from agent_tts.cli.lexicon import try_ as try_text
-
-    try_text(text, flags, settings_of(context))

@@ -9,35 +9,20 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, dataclass_transform
 
 import typer
 
-from agent_tts.cli.bench_options import (
-    Frames,
-    Json,
-    LoadSeconds,
-    ModelOptions,
-    NodeOptions,
-    Outputs,
-    OwnNodeOptions,
-    PacedVoiceOptions,
-    ProcessOptions,
-    RunSeconds,
-    TextOptions,
-    Voice,
-    VoiceOptions,
-    Warmup,
-    WordsEveryMs,
-)
+from agent_tts.cli import bench_options as shared
+from agent_tts.cli.bench_options import ModelOptions, NodeOptions, OwnNodeOptions, PacedVoiceOptions, ProcessOptions
 from agent_tts.cli.options import command_of
 
 T = TypeVar("T")
 
 ESPEAK, TONE = NodeOptions(engine="espeak"), NodeOptions(engine="tone")
-OWN, OWN_TONE, MODEL, FILES = OwnNodeOptions(), OwnNodeOptions(engine="tone"), ModelOptions(), Outputs()
-VOICE, PACED, PROCESSES = VoiceOptions(), PacedVoiceOptions(), ProcessOptions()
-TEXT, SLOW = TextOptions(), TextOptions(words_every_ms=40)
+OWN, OWN_TONE, MODEL, FILES = OwnNodeOptions(), OwnNodeOptions(engine="tone"), ModelOptions(), shared.Outputs()
+VOICE, PACED, PROCESSES = shared.VoiceOptions(), PacedVoiceOptions(), ProcessOptions()
+TEXT, SLOW = shared.TextOptions(), shared.TextOptions(words_every_ms=40)
 
 bench = typer.Typer(
     help="Measure a node from outside: a running one (--url), or one that is started on a free port.",
@@ -45,10 +30,12 @@ bench = typer.Typer(
 )
 
 
+@dataclass_transform(kw_only_default=True, frozen_default=True)
 def _run_by(place: str) -> Callable[[type[T]], type[T]]:
     """Make a command of a class of options; the function at `place`, `module:name`, runs it, and names it."""
 
     def declare(kind: type[T]) -> type[T]:
+        kind = dataclass(frozen=True, kw_only=True)(kind)
         defaults = kind()
 
         @command_of(bench, place.partition(":")[2], run=place, help=inspect.getdoc(kind))
@@ -60,7 +47,6 @@ def _run_by(place: str) -> Callable[[type[T]], type[T]]:
 
 
 @_run_by("agent_tts.cli.bench_measurements:serve")
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ServeOptions:
     """Time to first audio, gaps and throughput under load.
 
@@ -81,16 +67,15 @@ class ServeOptions:
             help="Instead: this many slots, all busy: unpaced, whole texts, an eighth more requests than slots.",
         ),
     ] = None
-    duration: LoadSeconds = 60
-    warmup: Warmup = 10
-    text: TextOptions = TEXT
+    duration: shared.LoadSeconds = 60
+    warmup: shared.Warmup = 10
+    text: shared.TextOptions = TEXT
     voice: PacedVoiceOptions = PACED
     processes: ProcessOptions = PROCESSES
-    outputs: Outputs = FILES
+    outputs: shared.Outputs = FILES
 
 
 @_run_by("agent_tts.cli.bench_measurements:trace")
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TraceOptions:
     """Where the time to first audio goes: p50 and p95 of each stage, and a picture (needs agent-tts\\[otel]).
 
@@ -101,16 +86,15 @@ class TraceOptions:
 
     node: OwnNodeOptions = OWN
     rate: Annotated[str, typer.Option(help="Requests per second at random times, one run for each: 1,20.")] = "2"
-    duration: LoadSeconds = 20
-    warmup: Warmup = 4
-    text: TextOptions = TEXT
+    duration: shared.LoadSeconds = 20
+    warmup: shared.Warmup = 4
+    text: shared.TextOptions = TEXT
     voice: PacedVoiceOptions = PACED
     processes: ProcessOptions = PROCESSES
-    json: Json = None
+    json: shared.Json = None
 
 
 @_run_by("agent_tts.cli.bench_measurements:streams")
-@dataclass(frozen=True, slots=True, kw_only=True)
 class StreamsOptions:
     """The largest number of callers without a gap, and its cost.
 
@@ -119,30 +103,28 @@ class StreamsOptions:
 
     node: NodeOptions = TONE
     streams: Annotated[str, typer.Option(help="Callers at once, one run for each number.")] = "64,128,256,500"
-    seconds: RunSeconds = 30
+    seconds: shared.RunSeconds = 30
     ramp: Annotated[float, typer.Option(min=0, max=86_400, help="Seconds in which the callers begin.")] = 4
-    text: TextOptions = SLOW
+    text: shared.TextOptions = SLOW
     voice: PacedVoiceOptions = PACED
     processes: ProcessOptions = PROCESSES
-    outputs: Outputs = FILES
+    outputs: shared.Outputs = FILES
 
 
 @_run_by("agent_tts.cli.bench_measurements:rtc")
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RtcOptions:
     """Lateness of WebRTC packets against the 20 ms grid of their timestamps, while all peers are spoken to."""
 
     node: NodeOptions = TONE
     peers: Annotated[str, typer.Option(help="Peers at once, one run for each number.")] = "1,16,32,48"
-    seconds: RunSeconds = 20
-    words_every_ms: WordsEveryMs = 40
-    voice: VoiceOptions = VOICE
+    seconds: shared.RunSeconds = 20
+    words_every_ms: shared.WordsEveryMs = 40
+    voice: shared.VoiceOptions = VOICE
     processes: ProcessOptions = PROCESSES
-    outputs: Outputs = FILES
+    outputs: shared.Outputs = FILES
 
 
 @_run_by("agent_tts.cli.bench_measurements:fronts")
-@dataclass(frozen=True, slots=True, kw_only=True)
 class FrontsOptions:
     """Frames a second by the number of front processes, each as busy as it can be: is it linear?
 
@@ -154,15 +136,14 @@ class FrontsOptions:
     fronts: Annotated[str, typer.Option(help="Front processes, one run on a new node for each number.")] = "1,2,4,8"
     slots: Annotated[int, typer.Option(min=1, max=10_000, help="Busy slots for each front.")] = 64
     duration: Annotated[float, typer.Option(min=1, max=86_400, help="Seconds measured, for each run.")] = 15
-    warmup: Warmup = 4
-    frames: Frames = 60
+    warmup: shared.Warmup = 4
+    frames: shared.Frames = 60
     voice: PacedVoiceOptions = PACED
     processes: ProcessOptions = PROCESSES
-    outputs: Outputs = FILES
+    outputs: shared.Outputs = FILES
 
 
 @_run_by("agent_tts.cli.bench_peers:peers")
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PeersOptions:
     """Compare with qwen-tts and faster-qwen3-tts, where they are installed: one request at a time.
 
@@ -179,12 +160,11 @@ class PeersOptions:
     frames: Annotated[int, typer.Option(min=2, max=2_000, help="Most 80 ms frames of a request.")] = 60
     requests: Annotated[int, typer.Option(min=1, max=1_000, help="One after the other, to each engine.")] = 5
     warmups: Annotated[int, typer.Option(min=0, max=1_000, help="Requests before, not measured.")] = 2
-    voice: VoiceOptions = VOICE
-    outputs: Outputs = FILES
+    voice: shared.VoiceOptions = VOICE
+    outputs: shared.Outputs = FILES
 
 
 @_run_by("agent_tts.cli.bench_measurements:load")
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LoadOptions:
     """Loads that a node must hold, and its promises under them: exit code 1 if it breaks one.
 
@@ -196,12 +176,11 @@ class LoadOptions:
     node: OwnNodeOptions = OWN
     only: Annotated[str, typer.Option(help="Some of the loads.")] = "sessions,mixed,storm"
     minutes: Annotated[float, typer.Option(min=0.05, max=1_440, help="Of sessions, and of mixed.")] = 1
-    voice: Voice = None
-    json: Json = None
+    voice: shared.Voice = None
+    json: shared.Json = None
 
 
 @_run_by("agent_tts.cli.bench_measurements:soak")
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SoakOptions:
     """Leaks over thousands of short contexts: exit code 1 if memory, descriptors, tasks or slots leak.
 
@@ -214,12 +193,11 @@ class SoakOptions:
     rate: Annotated[float, typer.Option(min=0.1, max=1_000, help="A second, at random times.")] = 12
     vanish: Annotated[float, typer.Option(min=0, max=1, help="Share of clients that leave without a message.")] = 0.1
     kill_every: Annotated[float, typer.Option(min=5, max=86_400, help="Seconds between kills of the engine.")] = 60
-    voice: Voice = None
-    json: Json = None
+    voice: shared.Voice = None
+    json: shared.Json = None
 
 
 @_run_by("agent_tts.cli.bench_measurements:frame")
-@dataclass(frozen=True, slots=True, kw_only=True)
 class FrameOptions:
     """Time of one 80 ms frame on the GPU, whole and by its parts (needs agent-tts\\[qwen])."""
 
@@ -231,4 +209,4 @@ class FrameOptions:
     fp8: Annotated[str, typer.Option(help="What is in 8 bits, one run for each: nothing,cache,weights,both.")] = (
         "nothing"
     )
-    json: Json = None
+    json: shared.Json = None

@@ -37,29 +37,28 @@ def _requests(
 def serve(options: cli.ServeOptions) -> None:
     bench_runs.refuse_frames(options.node, options.text.frames)
     wanted, settings = _requests(options, options.concurrency, options.saturate)
-    info, found = bench_runs.measured(options.node, wanted, settings, request_figures, options.processes)
-    runs = [figures for _, _, figures in found]
+    info, results = bench_runs.measured(options, wanted, settings)
+    runs = list(map(request_figures, wanted, results))
     every_ms = wanted[0].words_every_ms
     pace = f"a word every {every_ms:g} ms" if every_ms else "text at once"
     bench_runs.print_requests(f"{info['engine']}, {info['model']}: time to first audio and gaps in ms, {pace}", runs)
     bench_runs.print_memory(info)
-    times = [(one.name, first_audio_ms(measured_calls(result))) for one, result, _ in found]
+    times = [(one.name, first_audio_ms(measured_calls(result))) for one, result in zip(wanted, results, strict=True)]
     options.outputs.write("serve", info, runs, lambda plot: plot.times(f"{info['engine']} engine", times))
 
 
 def trace(options: cli.TraceOptions) -> None:
     try:
         from agent_tts.bench import trace as stages
-        from agent_tts.bench.collector import collector
     except ImportError as error:
         raise SettingsError("bench trace needs OpenTelemetry: pip install 'agent-tts[otel]'") from error
     wanted, settings = _requests(options, traced=True)
-    with collector() as spans:
+    with stages.collector() as spans:
         settings |= {"telemetry__endpoint": spans.url, "telemetry__stages": True}
-        info, found = bench_runs.measured(options.node, wanted, settings, request_figures, options.processes)
+        info, results = bench_runs.measured(options, wanted, settings)
     points = spans.events("context")
     runs = []
-    for one, result, figures in found:
+    for one, result in zip(wanted, results, strict=True):
         run = stages.figures(one.name, measured_calls(result), points)
         runs.append(run)
         counted = f"{run['requests']} requests, {run['untraced']} untraced, errors {report.counted(run['errors'])}"
@@ -68,25 +67,19 @@ def trace(options: cli.TraceOptions) -> None:
             stages.show(title, run)
         else:
             print(f"{title}: NO FIGURES")
-        bench_runs.print_processes(one.name, figures)
+        bench_runs.print_processes(one.name, request_figures(one, result))
     Outputs(json=options.json).write("trace", info, runs)
 
 
 def streams(options: cli.StreamsOptions) -> None:
     bench_runs.refuse_frames(options.node, options.text.frames)
     sizes, every_ms = counts("--streams", options.streams), options.text.words_every_ms
-    fields = {
-        "ramp_s": options.ramp,
-        "warmup_s": options.ramp,
-        "duration_s": options.seconds,
-        "words_every_ms": every_ms,
-        "texts": options.text.texts,
-        "session": options.voice.session,
-    }
+    fields: dict[str, Any] = {"words_every_ms": every_ms, "texts": options.text.texts, "session": options.voice.session}
+    fields |= {"ramp_s": options.ramp, "warmup_s": options.ramp, "duration_s": options.seconds}
     wanted = [scenario.requests(f"{size} callers", concurrency=size, **fields) for size in sizes]
     settings = {"slots": max(sizes), **bench_runs.limits(max(sizes), options.text.frames)}
-    info, found = bench_runs.measured(options.node, wanted, settings, request_figures, options.processes)
-    runs = [figures for _, _, figures in found]
+    info, results = bench_runs.measured(options, wanted, settings)
+    runs = list(map(request_figures, wanted, results))
     ahead = f"a word every {every_ms:g} ms, audio {options.voice.lead_ms} ms ahead"
     bench_runs.print_requests(f"{info['engine']}, {info['model']}: {ahead}", runs)
     clean = max((size for size, run in zip(sizes, runs, strict=True) if is_clean(run)), default=0)
@@ -102,16 +95,11 @@ def rtc(options: cli.RtcOptions) -> None:
     settings = {"slots": max(sizes), "limits__rtc_peers": 2 * max(sizes), **bench_runs.limits(2 * max(sizes))}
     session = options.voice.session
     wanted = [scenario.rtc_peers(size, options.seconds, options.words_every_ms, session) for size in sizes]
-    info, found = bench_runs.measured(options.node, wanted, settings, rtc_figures, options.processes)
-    runs = [figures for _, _, figures in found]
-    late = (("late ms p50", "lateness_ms.p50"), ("p99", "lateness_ms.p99"), ("most", "lateness_ms.p100"))
-    packets = (
-        ("peers", "peers"),
-        ("packets", "packets"),
-        ("lost", "lost"),
-        *late,
-        ("p99 of the worst", "worst_p99_ms"),
-    )
+    info, results = bench_runs.measured(options, wanted, settings)
+    runs = list(map(rtc_figures, results))
+    packets = [(name, name) for name in ("peers", "packets", "lost")]
+    packets += [("late ms p50", "lateness_ms.p50"), ("p99", "lateness_ms.p99"), ("most", "lateness_ms.p100")]
+    packets += [("p99 of the worst", "worst_p99_ms")]
     title = f"{info['engine']}, {info['model']}: WebRTC packets against their 20 ms grid"
     bench_runs.print_runs(title, [*packets, *bench_runs.cpu_columns(runs), bench_runs.ERRORS], runs, "{peers} peers")
     bench_runs.print_memory(info)
@@ -131,10 +119,8 @@ def fronts(options: cli.FrontsOptions) -> None:
             session=options.voice.session,
         )
         settings |= {"slots": slots, "engines": size, "fronts": size}
-        info, ((_, _, figures),) = bench_runs.measured(
-            options.node, wanted, settings, request_figures, options.processes
-        )
-        runs.append({"fronts": size, **figures})
+        info, (result,) = bench_runs.measured(options, wanted, settings)
+        runs.append({"fronts": size, **request_figures(wanted[0], result)})
     found = [run["frames_per_s"] for run in runs]
     shown = [run | {"times": round(run["frames_per_s"] / found[0], 2)} for run in runs]
     columns = [("fronts", "fronts"), ("frames/s", "frames_per_s"), ("times the first", "times")]
@@ -142,10 +128,7 @@ def fronts(options: cli.FrontsOptions) -> None:
     bench_runs.print_runs(
         f"{info['engine']}: {slots} busy slots a front", [*columns, bench_runs.ERRORS], shown, "{fronts} fronts"
     )
-    series = {
-        "bench_runs.measured": found,
-        "in proportion to the first": [found[0] * size / sizes[0] for size in sizes],
-    }
+    series = {"measured": found, "in proportion to the first": [found[0] * size / sizes[0] for size in sizes]}
     title, labels = f"{info['engine']} engine", ("front processes", "frames a second")
     options.outputs.write("fronts", info, runs, lambda plot: plot.lines(title, sizes, series, labels))
 

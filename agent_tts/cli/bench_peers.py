@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -49,9 +49,7 @@ class PeerEngine:
     @property
     def missing(self) -> str | None:
         """How to install the engine; None when it is installed."""
-        if find_spec(self.module) is not None:
-            return None
-        return f"not installed: pip install {self.name}=={self.version}"
+        return None if find_spec(self.module) else f"not installed: pip install {self.name}=={self.version}"
 
     @property
     def installed_version(self) -> str:
@@ -85,22 +83,8 @@ class PeerTask:
     warmups: int = 2  # requests before, not measured
 
 
-@dataclass(frozen=True, slots=True)
-class PeerRequest:
-    """Figures of one request."""
-
-    first_audio_s: float  # from its text to its first audio
-    audible_s: float | None  # from its text to its first 10 ms above -50 dBFS; None without any
-    whole_s: float  # from its text to its end
-    samples: int
-
-    @property
-    def frames(self) -> float:
-        return self.samples / FRAME_SAMPLES
-
-
-async def measure_node(url: str, key: str | None, task: PeerTask) -> list[PeerRequest]:
-    """Measure requests to a node, one after the other. Raises SpeechError: a request failed."""
+async def measure_node(url: str, key: str | None, task: PeerTask) -> list[dict[str, Any]]:
+    """Measure requests to a node, one after the other, as `peer_process.timed` does. Raises SpeechError: one failed."""
     session = {"voice": task.voice, "instructions": task.instructions, "lead_ms": None}
     scenario = requests("agent-tts", concurrency=1, texts=(task.text,), session=session)
     caller, call = Caller({"ws": url}, key, scenario), next(scenario.chain(0))
@@ -113,34 +97,33 @@ async def measure_node(url: str, key: str | None, task: PeerTask) -> list[PeerRe
         if one.ttfa_ms is None or one.stay_s is None:
             raise SpeechError(f"a request to the node failed: {one.error or 'it was silent'}")
         audible_s = None if one.audible_ms is None else one.audible_ms / 1_000
-        spoken.append(PeerRequest(one.ttfa_ms / 1_000, audible_s, one.stay_s, round(one.audio_s * SAMPLE_RATE)))
+        times = {"first_audio_s": one.ttfa_ms / 1_000, "audible_s": audible_s, "whole_s": one.stay_s}
+        spoken.append({**times, "samples": round(one.audio_s * SAMPLE_RATE)})
     return spoken
 
 
-async def measure_peer(peer: PeerEngine, task: PeerTask) -> tuple[list[PeerRequest], int | None]:
+async def measure_peer(peer: PeerEngine, task: PeerTask) -> tuple[list[dict[str, Any]], int | None]:
     """Measure another engine; also the MiB of GPU memory in use then. Raises SpeechError, TimeoutError."""
     job = {"engine": peer.name, **asdict(task)}
     async with workers(MODULE, [job], ready_s=LOAD_S) as found:
         (answer,) = await answers(found, {}, SPEAK_S)
-    spoken = [PeerRequest(**one) for one in answer["requests"]]
-    return spoken, answer["memory_used_mib"]
+    return answer["requests"], answer["memory_used_mib"]
 
 
-def figures_of(spoken: Sequence[PeerRequest]) -> dict[str, Any]:
+def figures_of(spoken: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Figures of requests: medians, and the total throughput."""
 
     def median(values: list[float]) -> float | None:
         return percentiles(values, 50, digits=3)["p50"]
 
+    samples, whole_s = [one["samples"] for one in spoken], [one["whole_s"] for one in spoken]
     return {
         "requests": len(spoken),
-        "frames": median([one.frames for one in spoken]),
-        "first_audio_ms": median([1_000 * one.first_audio_s for one in spoken]),
-        "audible_ms": median([1_000 * one.audible_s for one in spoken if one.audible_s is not None]),
-        "frame_ms": median([1_000 * one.whole_s / one.frames for one in spoken if one.samples]),
-        "audio_s_per_s": round(
-            sum(one.samples for one in spoken) / SAMPLE_RATE / sum(one.whole_s for one in spoken), 3
-        ),
+        "frames": median([count / FRAME_SAMPLES for count in samples]),
+        "first_audio_ms": median([1_000 * one["first_audio_s"] for one in spoken]),
+        "audible_ms": median([1_000 * one["audible_s"] for one in spoken if one["audible_s"] is not None]),
+        "frame_ms": median([1_000 * s * FRAME_SAMPLES / n for n, s in zip(samples, whole_s, strict=True) if n]),
+        "audio_s_per_s": round(sum(samples) / SAMPLE_RATE / sum(whole_s), 3),
     }
 
 

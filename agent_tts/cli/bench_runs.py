@@ -65,8 +65,6 @@ REQUESTS = [
     ),
 ]
 
-Measured = tuple[Scenario, ScenarioResult, dict[str, Any]]
-
 
 @dataclass(frozen=True, slots=True)
 class BenchCheckpoint:
@@ -187,31 +185,29 @@ def progress(name: str) -> Iterator[None]:
 
 
 def measured(
-    options: OwnNodeOptions,
-    scenarios: Sequence[Scenario],
-    settings: Mapping[str, object],
-    figures: Callable[[Scenario, ScenarioResult], dict[str, Any]],
-    processes: ProcessOptions,
-) -> tuple[dict[str, Any], list[Measured]]:
-    """Run scenarios with the same session on one node, one after the other: what it tells of itself, and figures.
+    options: Any, scenarios: Sequence[Scenario], settings: Mapping[str, object]
+) -> tuple[dict[str, Any], list[ScenarioResult]]:
+    """Run scenarios with the same session on one node, one after the other: what it tells of itself, and the results.
 
-    `settings` are those of a node that is started, keys with "__" for the dots.
+    Args:
+        options: of a command: `node` and `processes`.
+        settings: of a node that is started, keys with "__" for the dots.
     """
+    node_options: OwnNodeOptions = options.node
+    processes: ProcessOptions = options.processes
     clients, front_cores = processes.client_processes, cores("--front-cores", processes.front_cores)
-    if front_cores and isinstance(options, NodeOptions) and options.url is not None:
+    if front_cores and isinstance(node_options, NodeOptions) and node_options.url is not None:
         raise SettingsError("--front-cores is for a node of our own: leave it out with --url, AGENT_TTS_URL")
 
-    async def main() -> tuple[dict[str, Any], list[Measured]]:
-        async with target(options, scenarios[0].session, **settings) as (node, info):
+    async def main() -> tuple[dict[str, Any], list[ScenarioResult]]:
+        async with target(node_options, scenarios[0].session, **settings) as (node, info):
             if front_cores:
                 pin(node.pids, "front", front_cores)
-            runs = []
+            results = []
             for wanted in scenarios:
-                asked = replace(wanted, session=node.session)
-                with progress(f"{asked.name}, {asked.end_s:g} s"):
-                    result = await measure(node, asked, clients=clients)
-                runs.append((asked, result, figures(asked, result)))
-            return info, runs
+                with progress(f"{wanted.name}, {wanted.end_s:g} s"):
+                    results.append(await measure(node, replace(wanted, session=node.session), clients=clients))
+            return info, results
 
     return run(main())
 

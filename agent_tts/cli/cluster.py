@@ -93,16 +93,16 @@ def start(
     The settings are those of every node. Callers come to any machine's door.
     """
     from agent_tts.cluster.machine import is_taken
-    from agent_tts.config.loading import find_config, load_settings
+    from agent_tts.config.loading import find_config, load, load_settings
     from agent_tts.doctor.gpu import gpus as found_gpus
     from agent_tts.serve.processes.reload import with_secrets
 
     host, place = machine.host or _own_address(), _folder(machine.folder)
     flags = {key: value for key, value in settings_of(context).items() if key != "port"} | {"host": host}
     defaults = {"limits.ready_share": 0.9, "timeouts.drain_s": 3_600, "fleet.secret": _secret(place / "secret")}
-    path = None if config is None else find_config(config)
-    given = load_settings(path, flags)
-    kept = {key: value for key, value in defaults.items() if not _is_set(given, key)}
+    path = find_config(config)
+    given = load(path, flags).sources
+    kept = {key: value for key, value in defaults.items() if key not in given}
     settings = load_settings(path, kept | flags)
     if is_taken(host, head_port):
         raise SettingsError(
@@ -220,25 +220,15 @@ def _authenticate(folder: Path, token: str | None) -> None:
     os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token}
 
 
-def _is_set(settings: Any, key: str) -> bool:
-    *sections, name = key.split(".")
-    for section in sections:
-        settings = getattr(settings, section)
-    return name in settings.model_fields_set
-
-
 def _folder(folder: Path | None) -> Path:
-    _need_ray()
-    from agent_tts.cluster.kept_node import DEFAULT_FOLDER
-
-    return (folder or Path(DEFAULT_FOLDER)).expanduser().absolute()
-
-
-def _need_ray() -> None:
+    """The folder of this machine's state. Raises SettingsError: Ray is not installed."""
     try:
         import ray.serve  # noqa: F401
     except ImportError:
         raise SettingsError("a cluster needs Ray: `pip install 'agent-tts[cluster]'`") from None
+    from agent_tts.cluster.kept_node import DEFAULT_FOLDER
+
+    return (folder or Path(DEFAULT_FOLDER)).expanduser().absolute()
 
 
 def _own_address() -> str:
@@ -344,16 +334,9 @@ def _table(known: list[dict[str, Any]]) -> Table:
     table = Table("node", "address", "state", "streams", "waiting", "first audio p95", "version")
     for node in known:
         first = f"{node['first_audio_s'] * 1_000:.0f} ms" if node["first_audio_s"] else "-"
-        streams = f"{node['used']:.0f} of {node['slots']:.0f}"
-        table.add_row(
-            node["name"],
-            address_of(node).target,
-            node["state"],
-            streams,
-            f"{node['waiting']:.0f}",
-            first,
-            node["version"],
-        )
+        streams, waiting = f"{node['used']:.0f} of {node['slots']:.0f}", f"{node['waiting']:.0f}"
+        address = address_of(node).target
+        table.add_row(node["name"], address, node["state"], streams, waiting, first, node["version"])
     used, slots = (sum(node[name] for node in known) for name in ("used", "slots"))
     table.add_section()
     table.add_row(f"{len(known)} nodes", "", "", f"{used:.0f} of {slots:.0f}", "", "", "")

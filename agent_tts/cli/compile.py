@@ -30,10 +30,10 @@ MIB = 1 << 20
 def compile_kernels(
     arch: str | None,
     size: str | None,
-    models: Sequence[str],
+    models: Sequence[str] | None,
     folder: Path | None,
     config: str | None,
-    flags: dict[str, Any],
+    settings: dict[str, Any],
 ) -> int:
     """Compile for each GPU, with a line for each on stdout; the exit code, 1 when kernels could not be compiled.
 
@@ -44,15 +44,15 @@ def compile_kernels(
         raise SettingsError("compile: kernels are compiled ahead on Linux alone")
     if size is not None and models:
         raise SettingsError("--size 1.7B and --model FOLDER are two ways to name a model: choose one")
-    settings = load_settings(None if config is None else find_config(config), flags)
+    wanted = load_settings(find_config(config), settings)
     if folder is not None:
         os.environ["TRITON_CACHE_DIR"] = str(folder.absolute())
     architectures = [_architecture(name.strip()) for name in arch.split(",")] if arch is not None else [_present()]
     failed = False
     with ExitStack() as stack:
-        folders = [Path(model) for model in models] or list(stack.enter_context(_released(size)))
+        folders = [Path(model) for model in models or ()] or list(stack.enter_context(_released(size)))
         for name in architectures:
-            steps = [one for model in folders for one in _steps(model, settings, name)]
+            steps = [one for model in folders for one in _steps(model, wanted, name)]
             failed |= not _compile(steps, name)
     return 1 if failed else 0
 

@@ -15,10 +15,9 @@ from agent_tts.doctor import Finding, Verdict, examine
 MARKS = {Verdict.GOOD: ("✓", "green"), Verdict.NOTE: ("!", "yellow"), Verdict.BAD: ("✗", "red")}
 
 
-def doctor(config: str | None, flags: dict[str, Any], as_json: bool) -> int:
+def doctor(config: str | None, settings: dict[str, Any], *, as_json: bool) -> int:
     """Print the findings for a node of these settings; returns the exit code, 1 when it cannot run here."""
-    settings = load_settings(None if config is None else find_config(config), flags)
-    findings = list(examine(settings))
+    findings = list(examine(load_settings(find_config(config), settings)))
     bad = any(finding.verdict is Verdict.BAD for finding in findings)
     if as_json:
         print(json.dumps({"ok": not bad, "findings": [_fields(finding) for finding in findings]}, indent=1))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from agent_tts.cli.options import TryFlags
 from agent_tts.config.lexicon import node_lexicon, read_lexicon
 from agent_tts.config.loading import find_config, load_settings
 from agent_tts.directives import Say
@@ -22,22 +22,30 @@ from agent_tts.voices.library import VoiceLibrary
 NOTHING = "no word of this text is in a lexicon"
 
 
-def try_(text: str, flags: TryFlags, settings: dict[str, Any]) -> None:
+def try_(
+    text: str,
+    lexicon: Path | None,
+    voice: str | None,
+    language: str,
+    normalize: bool | None,
+    config: str | None,
+    settings: dict[str, Any],
+) -> None:
     """Print what an engine would say for a text, and the words in it that a lexicon has.
 
     Raises:
         SettingsError: of the settings or a file.
         UnknownVoice: the library has no voice of this name.
     """
-    wanted = load_settings(None if flags.config is None else find_config(flags.config), settings)
+    wanted = load_settings(find_config(config), settings)
     lexicons = {
-        "--lexicon": None if flags.lexicon is None else read_lexicon(flags.lexicon),
-        f"the voice {flags.voice}": VoiceLibrary.of(wanted.voices).get(flags.voice).lexicon if flags.voice else None,
+        "--lexicon": None if lexicon is None else read_lexicon(lexicon),
+        f"the voice {voice}": VoiceLibrary.of(wanted.voices).lexicon(voice) if voice else None,
         "the settings": node_lexicon(wanted),
     }
-    given = {name: lexicon for name, lexicon in lexicons.items() if lexicon is not None}
-    normalizes = wanted.normalize if flags.normalize is None else flags.normalize
-    said, found = read(text, list(given.values()), Reading(True, flags.language if normalizes else None))
+    given = {name: entries for name, entries in lexicons.items() if entries is not None}
+    normalizes = wanted.normalize if normalize is None else normalize
+    said, found = read(text, list(given.values()), Reading(True, language if normalizes else None))
     console = Console(highlight=False, soft_wrap=True)
     console.print(Text(said.strip(), style="bold"))
     if not found:

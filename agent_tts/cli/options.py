@@ -17,6 +17,7 @@ import typer
 
 from agent_tts.errors import SettingsError, SpeechError
 from agent_tts.options import Sampling, SpeechOptions, declared
+from agent_tts.system.in_child import without_collections
 from agent_tts.text.entries import Lexicon
 
 # Exit codes: a wrong option or setting; as a shell has them for SIGINT, SIGTERM and SIGPIPE.
@@ -143,20 +144,6 @@ class AddFlags:
     model: Models = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TryFlags:
-    """What `agent-tts lexicon try` looks words up in, and how it reads the rest."""
-
-    lexicon: LexiconFile = None
-    voice: Annotated[str | None, typer.Option(help="A voice of the library of this machine.")] = None
-    language: Annotated[str, typer.Option(help="Of the numbers: de, en, zh.")] = "en"
-    normalize: Annotated[
-        bool | None, typer.Option("--normalize/--no-normalize", help="Say numbers in words; default: as the settings.")
-    ] = None
-    config: Config = None
-    set_: Set = None
-
-
 def _speech_flags() -> Iterator[tuple[str, Any, Any]]:
     for name, (hint, option, default) in (declared(SpeechOptions) | declared(Sampling)).items():
         if name not in NOT_ASKED:
@@ -181,7 +168,8 @@ def command_of(
     """Add a command to an app, see `command`.
 
     Args:
-        run: `module:function`, imported and called in place of the function, which then only declares.
+        run: `module:function`, imported and called in place of the function, which then only declares. It gets the
+            options that it has parameters for, `settings` those of `settings_of`, and may return an exit code.
     """
 
     def make(function: Callable[..., None]) -> Callable[..., None]:
@@ -204,11 +192,17 @@ def command(function: Callable[..., None], place: str | None = None) -> Callable
     @functools.wraps(function)
     def run(**values: Any) -> None:
         with reported():
-            called = function
+            given = {each.name: _grouped(each.name, each.default, values) for each in taken}
+            called: Callable[..., int | None] = function
             if place is not None:
                 module, _, name = place.partition(":")
-                called = getattr(import_module(module), name)
-            called(**{each.name: _grouped(each.name, each.default, values) for each in taken})
+                with without_collections():
+                    called = getattr(import_module(module), name)
+                if "context" in given:
+                    given["settings"] = settings_of(given["context"])
+                given = {name: given[name] for name in inspect.signature(called).parameters}
+            if code := called(**given):
+                raise typer.Exit(code)
 
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return run

@@ -19,13 +19,14 @@ from rich.live import Live
 from rich.text import Text
 
 from agent_tts.cli.link import Speaker, local, own_settings, refuse_engine_flags, remote
+from agent_tts.cli.options import speech_options
 from agent_tts.cli.sinks import FileSink, PlayerSink, Sink, StdoutSink
+from agent_tts.config.lexicon import read_lexicon
 from agent_tts.config.loading import load_settings
 from agent_tts.config.settings import ENV_PREFIX, C2pa
 from agent_tts.engine_info import SAMPLE_RATE
 from agent_tts.errors import SettingsError
 from agent_tts.messages import Finished
-from agent_tts.options import SpeechOptions
 from agent_tts.protocol.utterance import AnyUtterance
 from agent_tts.speech.audio.manifest import signer_of
 from agent_tts.speech.audio.players import find_player
@@ -43,42 +44,42 @@ REFRESH_S = 0.1  # of the progress on a terminal
 
 
 def say(
-    text: str,
-    options: SpeechOptions,
     *,
-    output: str | None,
-    play: bool,
+    text: str,
+    speech: Any,
+    lexicon: Path | None,
     url: str | None,
     key: str | None,
-    flags: dict[str, Any],
+    model: str | None,
+    output: str | None,
+    play: bool,
     quiet: bool,
+    settings: dict[str, Any],
 ) -> None:
     """Speak `text`, or stdin if it is "-", until all audio is written or played.
 
-    Args:
-        url: of a running node; None starts an engine.
-        flags: settings of that engine; None where not given.
     Raises:
         BrokenPipeError: the reader of standard output has closed it.
         KeyboardInterrupt: raised after all resources are released.
     """
     if not text.strip():
         raise SettingsError(NOTHING)
+    options = speech_options(speech, model if url else None, None if lexicon is None else read_lexicon(lexicon))
+    if model:
+        settings["qwen3.models"] = None if url else [model]
     if url:
-        refuse_engine_flags(flags)
+        refuse_engine_flags(settings)
         speaker = remote(url, key, options)
         signing = f"{ENV_PREFIX}C2PA__"  # the only settings that are of this machine
-        settings = load_settings(
-            environ={name: value for name, value in os.environ.items() if name.startswith(signing)}
-        )
+        own = load_settings(environ={name: value for name, value in os.environ.items() if name.startswith(signing)})
     else:
-        settings = own_settings(flags | {"slots": SLOTS})
-        speaker = local(settings, options)
+        own = own_settings(settings | {"slots": SLOTS})
+        speaker = local(own, options)
     fd = sys.stdin.fileno() if text == "-" else None
     source = once(text) if fd is None else arriving(fd, lines=os.isatty(fd))
     # Slow speech gets shorter contexts, because their duration is limited, too.
     pieces = Pieces(round(SEGMENT_CHARS * min(1.0, options.speed)))
-    asyncio.run(_say(source, pieces, speaker, _sinks(output, play, settings.c2pa), Progress(quiet)))
+    asyncio.run(_say(source, pieces, speaker, _sinks(output, play, own.c2pa), Progress(quiet)))
 
 
 async def _say(
@@ -221,13 +222,12 @@ class Progress:
     def __init__(self, quiet: bool) -> None:
         self._quiet = quiet
         self._console = Console(stderr=True, highlight=False)
-        # The line on a terminal, refreshed by hand to avoid a thread.
+        # It is refreshed by hand, which takes no thread.
         self._live = Live(console=self._console, auto_refresh=False, transient=True)
-        # Time of the first text, and seconds from it to the first audio; None before.
         self._text_at: float | None = None
         self._ttfa_s: float | None = None
         self._samples = 0
-        # Engine time of the ended contexts, and their samples.
+        # They count the contexts that have ended; `_busy_s` is the time of their engine.
         self._busy_s = 0.0
         self._busy_samples = 0
         self._drawn_at = 0.0

@@ -2,32 +2,37 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 from rich.console import Console
 from rich.panel import Panel
 from rich.table import Table
 
+from agent_tts.cli.options import ConfigFlags
 from agent_tts.config.loading import Loaded, find_config, load, to_yaml
 from agent_tts.config.settings import Settings
 from agent_tts.engine.factory import chosen_engine
 from agent_tts.ipc.engine_process import engine_settings
-from agent_tts.serve.fronts import front_count
+from agent_tts.serve.fronts import AGENT, front_count
 
 
-def serve(config: str | None, flags: dict[str, Any], print_config: bool, extension: str | None = None) -> int:
-    """Run a node until a signal ends it; returns the exit code.
+def serve(configuration: ConfigFlags, settings: dict[str, Any]) -> int:
+    """Run a node until a signal ends it; returns the exit code."""
+    return _run(configuration, settings, None)
 
-    Args:
-        flags: settings by dotted keys.
-        extension: see `serve.app.extension_of`.
-    """
 
+def agent(configuration: ConfigFlags, settings: dict[str, Any]) -> int:
+    """Run a node with the agent."""
+    return _run(configuration, settings, AGENT)
+
+
+def _run(configuration: ConfigFlags, flags: dict[str, Any], extension: str | None) -> int:
     def read() -> Loaded:
-        return load(None if config is None else find_config(config), flags)
+        return load(find_config(configuration.config), flags)
 
     loaded = read()
-    if print_config:
+    if configuration.print_config:
         print(to_yaml(loaded), end="")
         return 0
     settings = loaded.settings
@@ -39,6 +44,13 @@ def serve(config: str | None, flags: dict[str, Any], print_config: bool, extensi
 def welcome(settings: Settings, url: str) -> None:
     """Print on stderr the address of the node, and how to use it."""
     console = Console(stderr=True, highlight=False)
+    # Nobody may read it, for which the library would exit, and a disk may be full.
+    console.on_broken_pipe = lambda: None  # type: ignore[method-assign]
+    with contextlib.suppress(OSError):
+        _welcome(console, settings, url)
+
+
+def _welcome(console: Console, settings: Settings, url: str) -> None:
     if not console.is_terminal:
         console.print(f"agent-tts: {url}", soft_wrap=True)
         return

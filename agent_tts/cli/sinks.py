@@ -43,7 +43,7 @@ class FileSink:
             raise SettingsError(f"-o {path.name}: the name ends in one of {', '.join(FORMATS)}; or - for raw pcm")
         self._format = format_
         self._signer = signer if format_ in SIGNABLE else None
-        # Where it will be, behind symbolic links; a pipe or a device is written to as it is.
+        # It is behind symbolic links; a pipe or a device is written to as it is.
         self._path = path.resolve()
         self._beside = self._path
         if self._path.is_file() or not self._path.exists():
@@ -118,7 +118,6 @@ class PlayerSink:
 
     def __init__(self, command: Sequence[str]) -> None:
         self._command = command
-        # It is None before the first audio.
         self._process: asyncio.subprocess.Process | None = None
         self._written = 0
 

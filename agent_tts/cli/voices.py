@@ -78,13 +78,22 @@ def add(name: str, flags: AddFlags) -> None:
     """Clone or design a voice, and print what was made."""
     if (flags.audio is None) == (flags.prompt is None):
         raise SettingsError("give either --audio FILE, to clone its speaker, or --prompt, to design a voice")
-    if flags.audio is not None:
-        _clone(name, flags.audio, flags)
-    elif flags.prompt is not None:
-        _design(name, flags.prompt, flags)
+    added = _design(name, flags.prompt or "", flags) if flags.audio is None else _clone(name, flags.audio, flags)
+    if added.type == "prompt":
+        made = "designed from its prompt"
+    elif added.frames:
+        made = f"cloned, with {added.frames * FRAME_MS / 1_000:.1f} s of the clip ({added.frames} frames) as reference"
+    else:
+        made = "cloned from the speaker's vector only; --text makes it closer"
+    _console().print(f"agent-tts: {added.name} is {made}")
+    if added.live_chars:
+        cost = f"until about {added.live_chars} characters of a live text are there, it is spoken clause by clause"
+        _console().print(f"agent-tts: {cost}; a shorter clip wants fewer", style="dim")
+    engine = "" if flags.url else " --engine qwen3"  # no other engine speaks voices of one's own
+    _console().print(f'agent-tts: try `agent-tts say "Hello there." --voice {added.name}{engine}`', style="dim")
 
 
-def _clone(name: str, audio: Path, flags: AddFlags) -> None:
+def _clone(name: str, audio: Path, flags: AddFlags) -> VoiceAdded:
     if flags.url and flags.model:
         raise SettingsError("--model: a running node (--url, AGENT_TTS_URL) has its own: leave it out")
     consent, text, description = flags.consent or _ask_consent(), flags.text, flags.description
@@ -95,26 +104,22 @@ def _clone(name: str, audio: Path, flags: AddFlags) -> None:
         files = {"audio_sample": (audio.name, read_clip("--audio ", audio, None))}
         with _working("the node processes the clip"):
             answer = request("POST", flags.url, flags.key, "voices", data=form, files=files, timeout_s=CLONING_S)
-        _print_added(answer_of(VoiceAdded, answer), to_node=True)
-        return
+        return answer_of(VoiceAdded, answer)
     settings = own_settings({"qwen3.models": flags.model or None})
     clip = read_clip("--audio ", audio, settings.voices.clip_bytes)
     enrolment = Enrolment(_library(settings, name), _base_checkpoints(settings), settings.voices.clip_s)
     with _working("processing the clip"):
         how: dict[str, Any] = {"consent": consent, "consent_by": flags.consent_by, "transcript": text}
         voice = asyncio.run(enrolment.enroll(name, clip, description=description, **how))
-    _print_added(VoiceAdded.of(voice, "audio_sample"), to_node=False)
+    return VoiceAdded.of(voice, "audio_sample")
 
 
-def _design(name: str, prompt: str, flags: AddFlags) -> None:
+def _design(name: str, prompt: str, flags: AddFlags) -> VoiceAdded:
     if flags.url:
         fields = {"type": "prompt", "name": name, "prompt": prompt, "description": flags.description}
-        added = answer_of(VoiceAdded, request("POST", flags.url, flags.key, "voices", json=fields))
-        _print_added(added, to_node=True)
-        return
+        return answer_of(VoiceAdded, request("POST", flags.url, flags.key, "voices", json=fields))
     enrolment = Enrolment(_library(load_settings(), name), (), 0)
-    designed = enrolment.design(name, prompt, description=flags.description)
-    _print_added(VoiceAdded.of(designed, "prompt"), to_node=False)
+    return VoiceAdded.of(enrolment.design(name, prompt, description=flags.description), "prompt")
 
 
 def show(name: str, url: str | None, key: str | None, *, as_json: bool) -> None:
@@ -146,7 +151,11 @@ def lexicon(name: str, file: Path | None, *, clear: bool, url: str | None, key: 
         raise SettingsError("--clear removes the lexicon: leave out the file")
     new = Lexicon(()) if clear else None if file is None else read_lexicon(file)
     if new is None:
-        said = _lexicon_of(name, url, key)
+        if url:
+            said = json.loads(request("GET", url, key, f"{_place(name)}/lexicon"))
+        else:
+            kept = _of_store(load_settings()).lexicon(name)
+            said = {} if kept is None else kept.mapping()
         print(json.dumps(said, ensure_ascii=False, indent=2))
         return
     if url:
@@ -162,13 +171,6 @@ def adapter(name: str, folder: Path | None, *, clear: bool) -> None:
         raise SettingsError("give either the FOLDER of an adapter, or --clear")
     _of_store(load_settings()).set_adapter(name, folder)
     _console().print(f"agent-tts: {name} has {'no' if clear else 'an'} adapter")
-
-
-def _lexicon_of(name: str, url: str | None, key: str | None) -> object:
-    if url:
-        return json.loads(request("GET", url, key, f"{_place(name)}/lexicon"))
-    found = _of_store(load_settings()).get(name).lexicon
-    return {} if found is None else found.mapping()
 
 
 # ---------------------------------------------------------------- this machine
@@ -225,21 +227,6 @@ def _ask_consent() -> str:
 
 
 # ---------------------------------------------------------------- output
-
-
-def _print_added(voice: VoiceAdded, *, to_node: bool) -> None:
-    if voice.type == "prompt":
-        made = "designed from its prompt"
-    elif voice.frames:
-        made = f"cloned, with {voice.frames * FRAME_MS / 1_000:.1f} s of the clip ({voice.frames} frames) as reference"
-    else:
-        made = "cloned from the speaker's vector only; --text makes it closer"
-    _console().print(f"agent-tts: {voice.name} is {made}")
-    if voice.live_chars:
-        cost = f"until about {voice.live_chars} characters of a live text are there, it is spoken clause by clause"
-        _console().print(f"agent-tts: {cost}; a shorter clip wants fewer", style="dim")
-    engine = "" if to_node else " --engine qwen3"  # no other engine speaks voices of one's own
-    _console().print(f'agent-tts: try `agent-tts say "Hello there." --voice {voice.name}{engine}`', style="dim")
 
 
 def _lines(voice: VoiceDetails) -> Iterator[tuple[str, str]]:

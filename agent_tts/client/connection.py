@@ -97,6 +97,7 @@ class NodeConnection:
         self._unsent = 0
         # Unanswered session updates, oldest first.
         self._updates: deque[asyncio.Future[None]] = deque()
+        # The fatal error that the node sent before it closed the connection, or None.
         self._last_words: SpeechError | None = None
         self.lost: SpeechError | None = None
         # Whether the node has asked to move: it drains, so that new contexts are refused, or it is full. And where to.

@@ -47,6 +47,7 @@ class MovingConnection:
         self._ids = itertools.count(1)
         # Set, and replaced, when `_node` or `lost` has changed.
         self._changed = asyncio.Event()
+        # Why it does not go on; None while it does.
         self.lost: SpeechError | None = None
         # Replaces `_node`; and those that wait for the end of old connections. Cancelled and awaited by `close`.
         self._keeper = asyncio.create_task(self._keep(), name="keeper of a moving connection")

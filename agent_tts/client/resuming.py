@@ -233,6 +233,7 @@ class ResumableUtterance(AnyUtterance):
         self._events.append(chunk)
 
     def _end(self, chunk: Audio[str]) -> int:
+        """The sample behind it."""
         payload = chunk.payload
         samples = len(payload) // self._width if self._width else self._packet_samples if payload else 0
         return chunk.first_sample + samples

@@ -10,7 +10,6 @@ import contextlib
 import json
 import os
 import sys
-import time
 from collections.abc import Awaitable
 from dataclasses import asdict
 from pathlib import Path
@@ -23,8 +22,9 @@ from ray.serve.api import RunTarget
 from ray.serve.config import AutoscalingConfig, AutoscalingPolicy
 
 from agent_tts import __version__
-from agent_tts.cluster.directory import NAME, NAMESPACE, TELL_S, Directory, NodeReport
+from agent_tts.cluster.directory import NAME, NAMESPACE, TELL_S, Directory, NodeAddress
 from agent_tts.cluster.kept_node import DEFAULT_FOLDER, FOLDER, KeptNode
+from agent_tts.cluster.scaling import Load
 from agent_tts.config.loading import find_config, load_settings
 from agent_tts.config.settings import Settings
 from agent_tts.errors import SettingsError
@@ -38,37 +38,10 @@ BACKOFF_S = (0.0, 1.0, 5.0)  # before a node that has ended is started again
 UP_S, DOWN_S = 1.0, 300.0  # for which nodes have to be too few, or too many
 
 
-class DirectoryActor:
-    """`Directory`, with the clock. One in a cluster; when it starts anew it knows all within `TELL_S`."""
-
-    def __init__(self) -> None:
-        self._directory = Directory()
-
-    def tell(self, report: dict[str, Any]) -> None:
-        self._directory.tell(report, time.monotonic())
-
-    def leave(self, name: str) -> None:
-        self._directory.leave(name)
-
-    def nodes(self) -> list[dict[str, Any]]:
-        return self._directory.nodes(time.monotonic())
-
-    def exchange(self, batch: dict[str, Any]) -> tuple[list[int], list[int]]:
-        return self._directory.exchange(batch, time.monotonic())
-
-
 def directory() -> Any:
     """The actor, made if there is none. The caller is connected to Ray."""
-    actor = ray.remote(DirectoryActor)
-    return actor.options(
-        name=NAME,
-        namespace=NAMESPACE,
-        lifetime="detached",
-        get_if_exists=True,
-        max_restarts=-1,
-        num_cpus=0,
-        max_concurrency=1,
-    ).remote()
+    once = {"name": NAME, "namespace": NAMESPACE, "lifetime": "detached", "get_if_exists": True}
+    return ray.remote(Directory).options(**once, max_restarts=-1, num_cpus=0, max_concurrency=1).remote()
 
 
 class Replica:
@@ -84,7 +57,7 @@ class Replica:
         self._host = host
         self._directory = directory()
         self._counts: CountsServer | None = None
-        self._report: NodeReport | None = None
+        self._load: Load | None = None  # None before the node's first answer
         # Starts the node, then tells of it. Cancelled and awaited when Ray Serve ends this replica.
         self._keeper: asyncio.Task[None] | None = None
         self._ready = asyncio.Event()
@@ -108,22 +81,14 @@ class Replica:
 
     def record_autoscaling_stats(self) -> dict[str, float]:
         """The node's load, for `scaling.decide`."""
-        report = self._report
-        if report is None:
-            return {}
-        return {name: getattr(report, name) for name in ("used", "slots", "waiting", "first_audio_s")}
+        return {} if self._load is None else asdict(self._load)
 
     async def __call__(self) -> None:
         """Nobody calls it: Ray Serve wants it."""
 
-    async def __del__(self) -> None:
-        """Ray Serve ends the replica: the node finishes its calls first, for `graceful_shutdown_timeout_s` at most."""
-        await self._drain()
-
     # ------------------------------------------------------------ inside
 
     async def _keep(self) -> None:
-        loop = asyncio.get_running_loop()
         deaths = Deaths(BACKOFF_S)
         adopted = await self._node.start(self._serve_counts)
         logger.info("the node of {} is {}", self._host, "adopted" if adopted else "started")
@@ -131,7 +96,7 @@ class Replica:
             await self._look_after()
             if self._is_draining:
                 return
-            pause_s = deaths.pause_s(loop.time())
+            pause_s = deaths.pause_s(asyncio.get_running_loop().time())
             if pause_s is None:
                 raise SettingsError("the node ends again and again")
             logger.error("the node of {} has ended: it is started again", self._host)
@@ -143,7 +108,7 @@ class Replica:
         loop = asyncio.get_running_loop()
         answered_at = loop.time()
         while self._node.is_alive:
-            state, load = await self._node.look()
+            state, self._load = await self._node.look()
             if state != "lost":
                 answered_at = loop.time()
             elif loop.time() > answered_at + LOST_S:
@@ -151,12 +116,11 @@ class Replica:
                 self._node.kill()
             record = self._node.record
             assert record is not None
-            self._report = NodeReport(
-                record.name, self._host, record.port, __version__, self._ray_node, state, **asdict(load)
-            )
+            address = NodeAddress(record.name, self._host, record.port, __version__)
+            report = asdict(address) | {"ray_node": self._ray_node, "state": state} | asdict(self._load)
             self._ready.set()
             with contextlib.suppress(Exception):  # the directory is away: it is told in the next second
-                await self._ask(self._directory.tell.remote(asdict(self._report)))
+                await self._ask(self._directory.tell.remote(report))
             await asyncio.sleep(TELL_S)
 
     async def _serve_counts(self, path: Path) -> None:
@@ -168,7 +132,8 @@ class Replica:
         async with asyncio.timeout(ANSWER_S):
             return await answer
 
-    async def _drain(self) -> None:
+    async def __del__(self) -> None:
+        """Ray Serve ends the replica: the node finishes its calls first, for `graceful_shutdown_timeout_s` at most."""
         self._is_draining = True
         await self._node.drain()
         if self._keeper is not None:
@@ -176,9 +141,9 @@ class Replica:
             await asyncio.gather(self._keeper, return_exceptions=True)
         if self._counts is not None:
             await self._counts.close()
-        if self._report is not None:
+        if self._node.record is not None:
             with contextlib.suppress(Exception):
-                await self._ask(self._directory.leave.remote(self._report.name))
+                await self._ask(self._directory.leave.remote(self._node.record.name))
         await self._node.release()
 
 
@@ -187,7 +152,7 @@ def _settings(options: dict[str, Any], host: str) -> Settings:
     if "settings" in options:
         return Settings.model_validate(options["settings"])
     config = options.get("config")
-    return load_settings(None if config is None else find_config(config), options.get("set", {}) | {"host": host})
+    return load_settings(find_config(config), options.get("set", {}) | {"host": host})
 
 
 def build(options: dict[str, Any]) -> serve.Application:

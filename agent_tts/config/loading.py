@@ -22,6 +22,9 @@ from agent_tts.config.settings import ENV_PREFIX, Section, Settings
 from agent_tts.errors import SettingsError
 from agent_tts.protocol.validation import Complaint
 
+# What a document of YAML may have: a lexicon of 10 000 words has 60 000 values. A number has fewer characters.
+MAX_YAML_BYTES, MAX_YAML_VALUES, MAX_NUMBER = 4 * 1024 * 1024, 200_000, 100
+
 # Variables of the commands that talk to a node, which are not settings.
 CLIENT_VARIABLES = frozenset({"AGENT_TTS_URL", "AGENT_TTS_KEY"})
 
@@ -105,8 +108,10 @@ def load(
 # ---------------------------------------------------------------- sources
 
 
-def find_config(name: str) -> Path:
+def find_config(name: str | None) -> Path | None:
     """The file that `--config` names: a path, or a name of one in the package ("cpu"). Raises SettingsError: none."""
+    if name is None:
+        return None
     path = Path(name)
     if path.is_file():
         return path
@@ -125,7 +130,8 @@ def data_folder(name: str) -> Path:
 
 def _from_file(path: Path) -> Iterator[tuple[str, Any]]:
     try:
-        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+        with path.open("rb") as file:
+            tree = read_yaml(file.read(MAX_YAML_BYTES + 1).decode())
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(f"{path.name}: cannot be read: {getattr(error, 'strerror', 'not UTF-8')}") from None
     except yaml.YAMLError as error:
@@ -154,6 +160,46 @@ def _from_environment(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
             yield name[len(ENV_PREFIX) :].lower().replace("__", "."), text
 
 
+def read_yaml(text: str | bytes) -> Any:
+    """What is in a document of an operator's. It takes memory as the text is long, whatever it makes of itself.
+
+    Raises:
+        yaml.YAMLError: it is no document, or too long, too deep, or too large with all that it names by aliases.
+    """
+    if len(text) > MAX_YAML_BYTES:
+        raise yaml.MarkedYAMLError(problem=f"it has more than {MAX_YAML_BYTES} bytes")
+    loader = yaml.SafeLoader(text)
+    try:
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        if _named(node, {}) > MAX_YAML_VALUES:
+            raise yaml.MarkedYAMLError(problem=f"it has more than {MAX_YAML_VALUES} values, with those of aliases")
+        return loader.construct_document(node)
+    except RecursionError:
+        raise yaml.MarkedYAMLError(problem="it is nested too deep") from None
+    except ValueError as error:  # of a number or a date, which has the form of one alone
+        raise yaml.MarkedYAMLError(problem=str(error)) from None
+    finally:
+        loader.dispose()
+
+
+def _named(node: yaml.Node, known: dict[int, int]) -> int:
+    """How many values a node has, those of aliases and merges as often as they are named."""
+    if (count := known.get(id(node))) is None:
+        known[id(node)] = MAX_YAML_VALUES  # of one that names itself, which has no end
+        if isinstance(node, yaml.ScalarNode):
+            if len(node.value) > MAX_NUMBER and node.tag.endswith((":int", ":float", ":timestamp")):
+                raise yaml.MarkedYAMLError(problem="a number is too long", problem_mark=node.start_mark)
+            inside = 0
+        elif isinstance(node, yaml.MappingNode):
+            inside = sum(_named(key, known) + _named(value, known) for key, value in node.value)
+        else:
+            inside = sum(_named(each, known) for each in node.value)
+        count = known[id(node)] = 1 + inside
+    return count
+
+
 # ---------------------------------------------------------------- names and strings
 
 
@@ -171,7 +217,7 @@ def _parsed(entry: _Entry) -> _Entry:
     if field.annotation is str or isinstance(next(iter(get_args(field.annotation)), None), str):
         return entry
     try:
-        return replace(entry, value=yaml.safe_load(text))
+        return replace(entry, value=read_yaml(text))
     except yaml.YAMLError:
         return entry  # pydantic refuses it
 

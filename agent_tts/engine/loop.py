@@ -51,6 +51,7 @@ class EngineLoop:
         self._clock = clock
         # Pings to answer after the next step, which proves that the loop itself runs.
         self._pings: list[int] = []
+        # Longest step since the last pong, in seconds.
         self._longest_s = 0.0
         # The step whose events are still to come; empty or one.
         self._in_flight: list[Step] = []
@@ -141,4 +142,5 @@ class EngineLoop:
         return new if self._stages is None else self._stages.tell(new, now, self._engine.times)
 
     def close(self) -> None:
+        """Free the engine. Idempotent."""
         self._engine.close()

@@ -72,6 +72,7 @@ class ToneEngine(Engine):
         return new
 
     def close(self) -> None:
+        """Free everything. Idempotent."""
         self._slots.clear()
 
 
@@ -145,6 +146,7 @@ RISE: NDArray[np.float32] = np.linspace(0.0, 1.0, RAMP, endpoint=False, dtype=np
 
 
 def frequency(options: EngineOptions) -> int:
+    """The tone of a voice at a pitch, in whole Hz."""
     name = options.voice.name if isinstance(options.voice, NamedVoice) else DEFAULT_VOICE
     return round(int(name.removeprefix("tone-")) * options.pitch)
 

@@ -33,6 +33,7 @@ from agent_tts.system.in_child import (
     arrange_signals,
     die_with,
     settle,
+    share_interpreter,
     take_stdout,
     without_collections,
 )
@@ -46,8 +47,6 @@ EXIT_ENGINE_LOST = 70
 READ_BYTES = 1 << 16
 # Bytes read and not yet taken by the loop. Only a hung engine reaches this, and the owner kills a hung engine.
 MAX_INBOX_BYTES = 8 << 20
-# Longest wait of the reader thread for the GIL. The default of 5 ms is a fifth of a step.
-SWITCH_INTERVAL_S = 0.000_5
 
 
 def take_pipes() -> tuple[int, int]:
@@ -172,7 +171,7 @@ def main() -> None:
     open_files.keep(*map(int, sys.argv[2:]))
     arrange_signals()
     sys.excepthook = leave
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    share_interpreter()
 
     with without_collections():
         from loguru import logger

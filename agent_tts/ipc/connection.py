@@ -88,6 +88,7 @@ class EngineConnection:
             self._waiting = self._loop.call_later(WAIT_S, self._flush)
 
     def write(self, data: bytes) -> None:
+        """Write frames at once."""
         pipe = self._pipe
         if pipe is None or pipe.is_closing():  # uvloop raises where asyncio drops the data
             return

@@ -62,6 +62,7 @@ class EngineChild(EngineConnection, ChildProcess):
         self._started: asyncio.Future[None] = self._loop.create_future()
         # Whether it is being ended: its events are dropped, and its death is no loss.
         self._stopping = False
+        # Whether it was given up while it still ran.
         self._hung = False
         # Why no more events will come; completed as soon as that is known.
         self.gone: asyncio.Future[str] = self._loop.create_future()

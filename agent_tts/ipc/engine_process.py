@@ -77,6 +77,7 @@ class EngineProcess:
 
     @property
     def greeting(self) -> EngineReady | None:
+        """The `EngineReady` of the running engine; None while none runs."""
         return self._child.greeting if self._child is not None and self._child.alive else None
 
     @property

@@ -40,6 +40,7 @@ class FrontSetup(Question[str | None]):
 
     number: int  # among the node's fronts, from 0
     settings: dict[str, Any]  # a document, with secrets
+    files: dict[str, str]  # contents of those that the settings name, by path, as latin1
     port: int | None  # where it listens; None: it gets calls from other fronts alone
     engines: int
     extension: str | None  # see `serve.app.extension_of`
@@ -77,6 +78,12 @@ class UseSettings(Question[str | None]):
     """Use these settings, with secrets, which differ in live keys alone. The answer: why that is impossible."""
 
     settings: dict[str, Any]
+    files: dict[str, str]  # as of `FrontSetup`
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReady:
+    """All fronts have been ready: the node is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +157,18 @@ class DescribeAgent(Question[str]):
 
 ForCalls = BeginCall | DescribeAgent
 ToFront = (
-    FreeAt | FrontSetup | EngineUp | EngineIs | Serve | Drain | UseSettings | Beat | FrontPage | ForOwner | ForCalls
+    FreeAt
+    | FrontSetup
+    | EngineUp
+    | EngineIs
+    | Serve
+    | Drain
+    | NodeReady
+    | UseSettings
+    | Beat
+    | FrontPage
+    | ForOwner
+    | ForCalls
 )
 
 # ---------------------------------------------------------------- front -> supervisor
@@ -169,7 +187,7 @@ class LinkLost:
 
 
 # What there is a number of, apart from sessions.
-Place = Literal["WebRTC peers", "calls", "new voices", "clips"]
+Place = Literal["WebRTC peers", "calls", "new voices", "clips", "signed files"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -273,6 +273,7 @@ class Links:
             self._orphans += link.requests
 
     def wait_s(self) -> float | None:
+        """Seconds until there is work; None: until something arrives."""
         if self._orphans:
             return 0.0
         if self._links and self._load != self._told:

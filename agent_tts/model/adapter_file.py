@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agent_tts.model.config import TransformerConfig
-from agent_tts.model.entries import CheckpointError, JsonObject
+from agent_tts.model.entries import CheckpointError, JsonObject, brief
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 MAX_BYTES = 1 << 30  # of the weights
+MAX_RANK = 1 << 16
 
 # Trained in the whole model, in its talker, or in the talker's transformer.
 _NAME = re.compile(
@@ -21,27 +22,10 @@ _NAME = re.compile(
 )
 _RELEASED = re.compile(r"Qwen3-TTS-12Hz-[\d.]+B-[A-Za-z]+")
 # Entries that say how it was made, or that are read below. Every other one has to be empty: it may change the values.
-_HARMLESS = {
-    "auto_mapping",
-    "base_model_name_or_path",
-    "exclude_modules",
-    "inference_mode",
-    "init_lora_weights",
-    "layers_pattern",
-    "layers_to_transform",
-    "lora_alpha",
-    "lora_dropout",
-    "megatron_core",
-    "peft_type",
-    "peft_version",
-    "qalora_group_size",
-    "r",
-    "revision",
-    "runtime_config",
-    "target_modules",
-    "task_type",
-    "use_rslora",
-}
+_HARMLESS = {"auto_mapping", "base_model_name_or_path", "exclude_modules", "inference_mode", "init_lora_weights"}
+_HARMLESS |= {"layers_pattern", "layers_to_transform", "lora_alpha", "lora_dropout", "megatron_core", "peft_type"}
+_HARMLESS |= {"peft_version", "qalora_group_size", "r", "revision", "runtime_config", "target_modules", "task_type"}
+_HARMLESS |= {"use_rslora"}
 # Other ways to begin, such as PiSSA, also change the weights of the base.
 _INITIAL = (True, False, None, "gaussian", "orthogonal", "eva")
 
@@ -78,14 +62,14 @@ class AdapterFile:
         entries.require("peft_type", "LORA")
         for name, value in entries.entries.items():
             if name not in _HARMLESS and value not in (None, False, "none", {}, []):
-                raise CheckpointError(f"{CONFIG}: {name} is {value!r}, which is not supported")
+                raise CheckpointError(f"{CONFIG}: {name} is {brief(value)}, which is not supported")
         if entries.entries.get("init_lora_weights") not in _INITIAL:
             raise CheckpointError(f"{CONFIG}: init_lora_weights changes the base model: convert it to plain LoRA")
         if "CodePredictor" in str(entries.entries.get("auto_mapping")):
             raise _of_others("the code predictor")
         config = entries.typed(_Entries)
-        if config.r < 1 or not math.isfinite(config.lora_alpha):
-            raise CheckpointError(f"{CONFIG}: r is {config.r}, lora_alpha {config.lora_alpha}")
+        if not 1 <= config.r <= MAX_RANK or not math.isfinite(config.lora_alpha):
+            raise CheckpointError(f"{CONFIG}: r is {brief(config.r)}, lora_alpha {config.lora_alpha}")
         shapes = _header(folder / WEIGHTS)
         scale = config.lora_alpha / (math.sqrt(config.r) if config.use_rslora else config.r)
         base = config.base_model_name_or_path or ""

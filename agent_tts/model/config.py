@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, Self, TypeVar
 
-from agent_tts.model.entries import CheckpointError, JsonObject
+from agent_tts.model.entries import CheckpointError, JsonObject, brief
 
 MODEL_TYPE = "qwen3_tts"
 TOKENIZER_TYPE = "qwen3_tts_tokenizer_12hz"
@@ -241,7 +241,7 @@ def _refuse_25_hz(top: JsonObject, tokenizer: JsonObject) -> None:
     for section, entry in ((top, "tokenizer_type"), (tokenizer, "model_type")):
         if "25hz" in str(section.entries.get(entry)):
             raise CheckpointError(
-                f"{section.where}: {entry} is {section.entries[entry]!r}: a 25 Hz checkpoint; "
+                f"{section.where}: {entry} is {brief(section.entries[entry])}: a 25 Hz checkpoint; "
                 "only 12.5 Hz checkpoints (Qwen3-TTS-12Hz-...) are supported"
             )
 
@@ -265,7 +265,9 @@ def _transformer(section: JsonObject, kind: type[T], **others: object) -> T:
         raise CheckpointError(f"{rope.where}: one for each type of layer is not supported")
     rope_type = rope.entries.get("rope_type", rope.entries.get("type", "default"))
     if rope_type != "default":
-        raise CheckpointError(f"{section.where}: {place} of type {rope_type!r} is not supported; only 'default' is")
+        raise CheckpointError(
+            f"{section.where}: {place} of type {brief(rope_type)} is not supported; only 'default' is"
+        )
     rope.require("partial_rotary_factor", 1, default=1)
     if place == "rope_parameters" and "rope_theta" in rope.entries:
         section = replace(section, entries=section.entries | {"rope_theta": rope.entries["rope_theta"]})

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import json
 import re
+import reprlib
 import typing
+from contextlib import suppress
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path, PurePosixPath
 from types import UnionType
@@ -21,8 +23,27 @@ T = TypeVar("T")
 _SHARD = re.compile(r"[\w-][\w.-]*\.safetensors", re.ASCII)
 
 
+MAX_MESSAGE = 2_000  # characters
+MAX_JSON_BYTES = 16 << 20  # an index of the released models has 0.1 MB
+
+
+def brief(value: object) -> str:
+    """A value of a file for an error message; a long one without its middle."""
+    return _BRIEF.repr(value)
+
+
+_BRIEF = reprlib.Repr()
+_BRIEF.maxstring = _BRIEF.maxother = 120
+
+
 class CheckpointError(SettingsError):
-    """A checkpoint that cannot be used; the message names the file, the entry, and what is wrong with it."""
+    """A checkpoint that cannot be used; the message names the file, the entry, and what is wrong with it.
+
+    Of a message longer than `MAX_MESSAGE` the end is left out: names in a file may be of any length.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message if len(message) <= MAX_MESSAGE else f"{message[:MAX_MESSAGE]}...")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +55,16 @@ class JsonObject:
 
     @classmethod
     def load(cls, folder: Path, name: str) -> Self:
-        """The object that a file of a folder holds."""
+        """The object that a file of a folder holds, of `MAX_JSON_BYTES` at most."""
+        if not (folder / name).is_file():
+            raise CheckpointError(f"{name}: missing from the checkpoint")
+        with (folder / name).open("rb") as file:
+            data = file.read(MAX_JSON_BYTES + 1)
+        if len(data) > MAX_JSON_BYTES:
+            raise CheckpointError(f"{name}: more than {MAX_JSON_BYTES >> 20} MiB")
         try:
-            entries = json.loads((folder / name).read_text("utf-8"))
-        except FileNotFoundError as error:
-            raise CheckpointError(f"{name}: missing from the checkpoint") from error
-        except ValueError as error:  # not JSON, or not UTF-8
+            entries = json.loads(data.decode())
+        except (ValueError, RecursionError) as error:  # not JSON, not UTF-8, or nested too deep
             raise CheckpointError(f"{name}: not valid JSON: {error}") from error
         if not isinstance(entries, dict):
             raise CheckpointError(f"{name}: has to be an object")
@@ -59,7 +84,7 @@ class JsonObject:
         """Refuses any other value of an entry; `default` is what leaving it out means."""
         found = self.entries.get(entry, default)
         if found != value:
-            raise CheckpointError(f"{self.where}: {entry} is {found!r}; only {value!r} is supported")
+            raise CheckpointError(f"{self.where}: {entry} is {brief(found)}; only {value!r} is supported")
 
     def typed(self, kind: type[T], **others: object) -> T:
         """A dataclass from the entries of the same names, and `others`. Other entries are ignored."""
@@ -84,9 +109,10 @@ def _value(kind: Any, value: Any, where: str) -> Any:
         return {name: _value(arguments[1], entry, f"{where}: {name}") for name, entry in value.items()}
     if origin is tuple and isinstance(value, list):
         return tuple(_value(arguments[0], entry, where) for entry in value)
-    if _fits(kind, value):
-        return float(value) if kind is float else value
-    raise CheckpointError(f"{where}: {value!r} is not {getattr(kind, '__name__', kind)}")
+    with suppress(OverflowError):
+        if _fits(kind, value):
+            return float(value) if kind is float else value
+    raise CheckpointError(f"{where}: {brief(value)} is not {getattr(kind, '__name__', kind)}")
 
 
 def _fits(kind: Any, value: Any) -> bool:
@@ -116,5 +142,5 @@ def read_index(folder: Path, weights: str) -> dict[str, str]:
         raise CheckpointError(f"{index}: weight_map names no tensors")
     for name, shard in shards.items():
         if not isinstance(shard, str) or not _SHARD.fullmatch(shard):
-            raise CheckpointError(f"{index}: {name} is in {shard!r}, not in a .safetensors file beside the index")
+            raise CheckpointError(f"{index}: {name} is in {brief(shard)}, not in a .safetensors file beside the index")
     return {name: PurePosixPath(weights).with_name(shard).as_posix() for name, shard in shards.items()}

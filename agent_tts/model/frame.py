@@ -19,7 +19,7 @@ from agent_tts.model.config import ModelConfig
 from agent_tts.model.frame_state import COUNTS, FLAGS, SAMPLING_PARAMS, FrameState
 from agent_tts.model.layers import BLOCK_SIZE, Cache
 from agent_tts.model.predictor import Choose, Predictor, PredictorState
-from agent_tts.model.prompt import VECTOR, Prompt, SpeakerPlace
+from agent_tts.model.prompt import VECTOR, Prompt
 from agent_tts.model.row_changes import RowChanges
 from agent_tts.model.sampling import SamplingParams, Warp, draw, forbid, penalise
 from agent_tts.model.talker import PromptPositions, Talker
@@ -139,7 +139,7 @@ class FrameModel(Loadable):
         """Raises ValueError: prompt and text are longer than the cache, or the speaker's vector [H] is missing."""
         if len(prompt.prefix) + len(prompt.text) > state.cache.padding_position:
             raise ValueError(f"prompt and text take more than {state.cache.padding_position} positions")
-        size, needed = self.config.talker.hidden_size, any(one.codec is SpeakerPlace.VECTOR for one in prompt.prefix)
+        size, needed = self.config.talker.hidden_size, any(one.codec == VECTOR for one in prompt.prefix)
         if needed and (vector is None or vector.shape != (size,)):
             raise ValueError(f"this voice needs a speaker vector of {size} values")
 

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum
 from typing import NamedTuple
 
 import numpy as np
@@ -30,17 +29,11 @@ from numpy.typing import NDArray
 
 from agent_tts.model.config import ModelConfig
 
-NOTHING, VECTOR = -1, -2  # among the numbers of a prompt
+NOTHING, VECTOR = -1, -2  # among the numbers of a prompt; the vector is the speaker's, in the place of an id
 
 
-class SpeakerPlace(Enum):
-    """Marks the place of the speaker's vector on the codec side."""
-
-    VECTOR = "vector"
-
-
-# One position of the codec side: an id, the speaker's vector, the 16 codes of a frame, or nothing.
-CodecSide = int | SpeakerPlace | tuple[int, ...] | None
+# One position of the codec side: an id, `VECTOR`, the 16 codes of a frame, or nothing.
+CodecSide = int | tuple[int, ...] | None
 
 
 class Position(NamedTuple):
@@ -60,9 +53,9 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class PromptVoice:
-    """A named speaker, a vector, a vector with a reference, or None (a designed voice)."""
+    """A named speaker, `VECTOR`, that with a reference, or None (a designed voice)."""
 
-    speaker: str | SpeakerPlace | None = None
+    speaker: str | int | None = None
     reference: Reference | None = None
 
 
@@ -97,11 +90,11 @@ class Prompt:
             if isinstance(codec, tuple):
                 row[1:] = codec
             elif codec is not None:
-                row[1] = VECTOR if isinstance(codec, SpeakerPlace) else codec
+                row[1] = codec
         return numbers
 
 
-def language_id(config: ModelConfig, language: str, speaker: str | SpeakerPlace | None) -> int | None:
+def language_id(config: ModelConfig, language: str, speaker: str | int | None) -> int | None:
     """The id of a language, None for `auto`; in Chinese and auto, that of a speaker's dialect. Raises ValueError:
     unknown.
     """
@@ -116,12 +109,10 @@ def language_id(config: ModelConfig, language: str, speaker: str | SpeakerPlace 
     return config.talker.codec_language_id[name]
 
 
-def speaker_codec(config: ModelConfig, speaker: str | SpeakerPlace | None) -> tuple[int | SpeakerPlace, ...]:
+def speaker_codec(config: ModelConfig, speaker: str | int | None) -> tuple[int, ...]:
     """The speaker's position, or none. Raises ValueError: the model does not know the speaker."""
-    if speaker is None:
-        return ()
-    if isinstance(speaker, SpeakerPlace):
-        return (speaker,)
+    if not isinstance(speaker, str):
+        return () if speaker is None else (speaker,)
     if speaker.lower() not in config.talker.spk_id:
         raise ValueError(f"the model has no speaker {speaker}; it has {', '.join(config.talker.spk_id)}")
     return (config.talker.spk_id[speaker.lower()],)

@@ -5,7 +5,7 @@ An adapter translates between a client's dialect and these commands and events. 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -139,6 +139,10 @@ class ProtocolAdapter:
     def begin(self) -> Iterator[Command]:
         """Commands that the URL of the connection implies. A generator, as `decode`, with the same errors."""
         yield from ()
+
+    def prepare(self, data: str | bytes) -> Callable[[], object] | None:
+        """What a thread is to do before `decode` gets this message, which may then be quick. Raises its errors."""
+        return None
 
     def decode(self, data: str | bytes) -> Iterator[Command]:
         """The commands in a message of the client. A generator: errors are raised while it is iterated.

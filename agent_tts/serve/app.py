@@ -26,6 +26,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 import agent_tts
+from agent_tts.config.files import Contents
 from agent_tts.config.loading import data_folder
 from agent_tts.config.settings import Settings
 from agent_tts.errors import EngineLost, SettingsError, SpeechError
@@ -100,6 +101,7 @@ def create_app(
     service: SpeechService | None = None,
     extension: Extension | None = None,
     supervisor: SupervisorClient | None = None,
+    contents: Contents | None = None,
 ) -> FastAPI:
     """A node as an application; its engines start with the lifespan.
 
@@ -108,6 +110,7 @@ def create_app(
     Args:
         service: its engines, which may have begun to start; None: processes as set.
         supervisor: what it is a front of; None: it is the only one.
+        contents: of the files that the settings name; None: as they are now.
 
     Raises:
         SettingsError: the voice library, the lexicon or telemetry cannot be set up with these settings, or a library
@@ -122,9 +125,9 @@ def create_app(
     if supervisor is None:
         service.observe(EngineMetrics(metrics.registry))
     node = Node(settings, service, Guard(settings, metrics, ledger=supervisor), metrics, supervisor)
-    node.signer = signer_of(settings.c2pa.certificate, settings.c2pa.key)
+    node.signer = signer_of(settings.c2pa.certificate, settings.c2pa.key, contents or {})
     if supervisor is not None:
-        supervisor.channel.handle(FrontPage, lambda _: pages.write(metrics.registry))
+        supervisor.channel.handle(FrontPage, lambda _: asyncio.to_thread(pages.write, metrics.registry))
         supervisor.channel.handle(ClosePeer, partial(rtc.close_peer, node))
 
     @asynccontextmanager
@@ -132,6 +135,8 @@ def create_app(
         async with AsyncExitStack() as closing:
             if spans is not None:
                 closing.push_async_callback(spans.close)
+            if service.library is not None:
+                closing.push_async_callback(asyncio.to_thread, await asyncio.to_thread(service.library.follow))
             try:
                 await service.start()
             except (EngineLost, SettingsError) as error:

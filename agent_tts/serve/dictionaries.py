@@ -101,11 +101,13 @@ class Dictionary:
 
 _FILE = TypeAdapter(Dictionary)
 
+Wanted = Sequence[tuple[str, str | None]]  # ids of dictionaries, and of their versions; None: the latest
+
 
 class Dictionaries:
     """The dictionaries in a folder, at most `limit`; the folder is made when the first one is added.
 
-    `all`, `add` and `change` may take a second of computing, and `delete` waits for them: threads call them.
+    All may take a second of computing, or wait for other processes: threads call them.
     """
 
     def __init__(self, folder: Path, limit: int) -> None:
@@ -134,7 +136,7 @@ class Dictionaries:
         except ValueError:
             raise UnknownDictionary("this pronunciation dictionary is damaged: delete it and add it again") from None
 
-    def lexicon(self, wanted: Sequence[tuple[str, str | None]]) -> Lexicon:
+    def lexicon(self, wanted: Wanted) -> Lexicon:
         """The lexicon of dictionaries, by id and version, where None is the latest; the first rule for a word counts.
 
         Raises `UnknownDictionary`.
@@ -146,7 +148,7 @@ class Dictionaries:
             rules = (rule for version in reversed(versions) for rule in version.rules)
             lexicon = self._compiled[key] = Lexicon(entry for rule in rules for entry in rule.entries())
             if len(self._compiled) > _CACHED:
-                del self._compiled[next(iter(self._compiled))]
+                self._compiled.pop(next(iter(self._compiled)), None)  # another thread may have
         return lexicon
 
     def add(self, name: str, rules: Iterable[Rule], description: str = "") -> Dictionary:
@@ -206,6 +208,25 @@ class Dictionaries:
             write_file(made, _FILE.dump_json(dictionary))
             self._records.put(made, _file(dictionary.id))
         return dictionary
+
+
+class LoadedDictionaries:
+    """The dictionaries, as one connection uses them: a thread loads what its next message names."""
+
+    def __init__(self, dictionaries: Dictionaries) -> None:
+        self._dictionaries = dictionaries
+        # What was wanted last, and its lexicon.
+        self._loaded: tuple[Wanted, Lexicon] | None = None
+
+    def load(self, wanted: Wanted) -> None:
+        """Read and compile; for a thread. Raises `UnknownDictionary`."""
+        self._loaded = wanted, self._dictionaries.lexicon(wanted)
+
+    def lexicon(self, wanted: Wanted) -> Lexicon:
+        """See `Dictionaries.lexicon`; at once if it was loaded last."""
+        if self._loaded is not None and self._loaded[0] == wanted:
+            return self._loaded[1]
+        return self._dictionaries.lexicon(wanted)
 
 
 def _file(dictionary_id: str) -> str:

@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 from loguru import logger
 
+from agent_tts.config.files import Contents
 from agent_tts.config.lexicon import node_lexicon
 from agent_tts.config.settings import Settings
 from agent_tts.engine_info import EngineInfo
@@ -18,7 +19,12 @@ from agent_tts.voices.library import VoiceLibrary
 
 
 def service_of(
-    settings: Settings, clients: Sequence[EngineClientFactory] | None = None, *, tries: bool = True, prefers: int = 0
+    settings: Settings,
+    clients: Sequence[EngineClientFactory] | None = None,
+    contents: Contents | None = None,
+    *,
+    tries: bool = True,
+    prefers: int = 0,
 ) -> SpeechService:
     """The engines of these settings, not started; `clients` in place of processes. See `SpeechService`.
 
@@ -29,7 +35,7 @@ def service_of(
         clients or engine_processes(settings),
         VoiceLibrary.of(settings.voices),
         aliases=settings.voice_aliases,
-        lexicon=node_lexicon(settings),
+        lexicon=node_lexicon(settings, contents),
         tries=tries,
         prefers=prefers,
     )

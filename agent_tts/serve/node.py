@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import heapq
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from operator import itemgetter
 from secrets import token_hex
-from typing import Protocol
+from typing import ParamSpec, Protocol, TypeVar
 
 from agent_tts.config.settings import Settings
 from agent_tts.serve.access.fair_queue import FairQueue
@@ -19,6 +22,9 @@ from agent_tts.speech.audio.manifest import ManifestSigner
 from agent_tts.speech.audio.packet_clock import PacketClock
 from agent_tts.speech.service import SpeechService
 from agent_tts.voices.enroll import Enrolment
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 RELIEF_S = 1.0
 RELIEVED_SHARE = 20
@@ -37,6 +43,18 @@ class HighWater:
         """
         self.was_over = share < 1 and used >= (share - LESS if self.was_over else share)
         return self.was_over
+
+
+class Aside:
+    """Threads for work that takes milliseconds or waits for a disk; only so many of the node's do it at once."""
+
+    def __init__(self, places: int) -> None:
+        self._places = asyncio.Semaphore(places)
+
+    async def __call__(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """The result of `work`, which has its turn after what came before. Cancelling it only ends the wait."""
+        async with self._places:
+            return await asyncio.to_thread(work, *args, **kwargs)
 
 
 class OpenSession(Protocol):
@@ -79,6 +97,10 @@ class Node:
     signer: ManifestSigner | None = None
     # Connections, responses and API keys share the event loop in it.
     fair_queue: FairQueue = field(default_factory=FairQueue)
+    # Where long bodies are parsed and dictionaries compiled; and where these are changed, which waits for other
+    # processes.
+    computing: Aside = field(default_factory=partial(Aside, 2))
+    storing: Aside = field(default_factory=partial(Aside, 2))
     # Open protocol sessions of all transports, and open WebRTC peers by session id. Each adds and removes itself.
     sessions: set[OpenSession] = field(default_factory=set)
     peers: dict[str, OpenPeer] = field(default_factory=dict)

@@ -39,6 +39,11 @@ MAX_REMEMBERED = 64  # ids of failed contexts, so that text in flight does not o
 MAX_FLUSHES = 1_000  # unanswered, per context: each uses memory of the engine
 MAX_REPLIES = 1_000  # answers that a client may leave unread before it is disconnected
 
+# Characters of a text that are read at once, in about a millisecond with all that markup and lexicons can do; and of
+# what a client may send while earlier text is read, where each command counts for COMMAND_COST more.
+SLICE_CHARS = 256
+MAX_BEHIND, COMMAND_COST = 1_000_000, 100
+
 
 class Session:
     """All contexts of one client.
@@ -73,6 +78,10 @@ class Session:
         # Audio that was polled. Contexts that are open together are heard together: each has its share of the time.
         self.heard_s = 0.0
         self._paces = Paces()
+        # The rest of a text that is read in slices, of which the first was read; and the commands that came after it.
+        self._rest: tuple[Utterance, str] | None = None
+        self._behind: deque[Command] = deque()
+        self._behind_cost = 0
         # Events that need not wait for audio.
         self._replies: deque[Event] = deque()
         # Open contexts that may have events, in round-robin order.
@@ -95,26 +104,59 @@ class Session:
     # ------------------------------------------------------------ the transport's side
 
     def receive(self, commands: Iterable[Command]) -> None:
-        """Obey the commands of an adapter. An error is answered and drops the rest of them.
+        """Obey the commands of an adapter, or have them wait for a text that `go_on` reads. An error is answered and
+        drops the rest of them.
 
         Raises:
-            SlowConsumer: more than `MAX_REPLIES` answers are unread.
+            SlowConsumer: more than `MAX_REPLIES` answers are unread, or more than `MAX_BEHIND` waits.
         """
         self._active_at = self._clock()
         context_id: str | None = None
         try:
             for command in commands:
                 context_id = getattr(command, "id", None)
-                self._dispatch(command)
+                if self._rest is None:
+                    self._dispatch(command)
+                else:
+                    self._behind.append(command)
+                    self._behind_cost += _cost(command)
         except SpeechError as error:
-            if error.code in ("at_capacity", "engine_lost", "draining", "context_limit"):
-                self._node.metrics.refused.labels(error.code).inc()
-            self._reply(Failed(error.context_id or context_id, error))
+            self._refuse(error, context_id)
         if len(self._replies) > MAX_REPLIES:
             raise SlowConsumer("the client does not read the answers")
+        if self._behind_cost > MAX_BEHIND:
+            raise SlowConsumer("the client sends text faster than it is read")
+
+    @property
+    def is_reading(self) -> bool:
+        """Whether `go_on` has text to read; `poll` does it too."""
+        return self._rest is not None
+
+    def go_on(self) -> None:
+        """Read a slice of the text that waits, and obey what came after its end."""
+        if self._rest is None:
+            return
+        (utterance, text), self._rest = self._rest, None
+        if self._contexts.get(utterance.context_id) is utterance and not utterance.stopped:  # else its end is told
+            self._read(utterance, text)
+        while self._behind and self._rest is None:
+            command = self._behind.popleft()
+            self._behind_cost -= _cost(command)
+            try:
+                self._dispatch(command)
+            except SpeechError as error:
+                self._refuse(error, getattr(command, "id", None))
+        if self._rest is not None:
+            self.waker()
+
+    def _refuse(self, error: SpeechError, context_id: str | None) -> None:
+        if error.code in ("at_capacity", "engine_lost", "draining", "context_limit"):
+            self._node.metrics.refused.labels(error.code).inc()
+        self._reply(Failed(error.context_id or context_id, error))
 
     def poll(self) -> Event | None:
         """The next event to tell, or None when there is nothing now."""
+        self.go_on()
         while not self._replies:
             utterance = self._next_ready() if self._ready else None
             if utterance is None:
@@ -177,6 +219,8 @@ class Session:
             utterance.waker = None
             utterance.stop()
         self._contexts.clear()
+        self._rest = None
+        self._behind.clear()
         self._replies.clear()
         self._ready.clear()
 
@@ -187,7 +231,8 @@ class Session:
             case Append(id=context_id, content=str(text)):
                 self._append(context_id, text)
             case adapter.Played(id=context_id, played_ms=played_ms):
-                self._ack(context_id, played_ms)
+                if context_id not in self._done:  # otherwise the listener may still be playing it
+                    self._utterance(context_id).ack(played_ms)
             case Open(id=context_id, options=overrides):
                 self._release_id(context_id)
                 if context_id in self._contexts:
@@ -196,7 +241,8 @@ class Session:
             case Flush(id=context_id, flush_id=flush_id):
                 self._flush(context_id, flush_id or "")
             case End(id=context_id):
-                self._end(context_id)
+                if not self._release_id(context_id):
+                    self._utterance(context_id).end()
             case Cancel(id="*", played_ms=played_ms):
                 self._dead.clear()
                 self._cancel_all(played_ms)
@@ -269,9 +315,16 @@ class Session:
         if utterance.chars + len(text) > self._limits.text_context_chars:
             raise TextTooLong(f"text of one context is at most {self._limits.text_context_chars} characters")
         is_first = not utterance.chars
-        utterance.write(text)
+        utterance.meter.take(len(text), begins=is_first)
+        self._read(utterance, text)
         if is_first and text:
             utterance.meter.submitted(self._active_at)
+
+    def _read(self, utterance: Utterance, text: str) -> None:
+        utterance.write(text[:SLICE_CHARS])
+        if rest := text[SLICE_CHARS:]:
+            self._rest = utterance, rest
+            self.waker()
 
     def _flush(self, context_id: str, flush_id: str) -> None:
         utterance = self._utterance(context_id)
@@ -285,14 +338,6 @@ class Session:
             raise UnknownContext("this context was cancelled: no more text")
         if utterance.ended:
             raise BadMessage("this context was ended: no more text")
-
-    def _ack(self, context_id: str, played_ms: float) -> None:
-        if context_id not in self._done:  # the listener may still be playing it
-            self._utterance(context_id).ack(played_ms)
-
-    def _end(self, context_id: str) -> None:
-        if not self._release_id(context_id):
-            self._utterance(context_id).end()
 
     def _cancel_all(self, played_ms: float | None) -> None:
         for utterance in list(self._contexts.values()):
@@ -374,6 +419,12 @@ class Session:
     def _reply(self, event: Event) -> None:
         self._replies.append(event)
         self.waker()
+
+
+def _cost(command: Command) -> int:
+    return COMMAND_COST + (
+        len(command.content) if isinstance(command, Append) and isinstance(command.content, str) else 0
+    )
 
 
 def _nobody() -> None:

@@ -153,6 +153,7 @@ class Mover:
         self._engines = engines
         # The oldest comes first.
         self._waiting: dict[_Waiting, None] = {}
+        # The next look; None while no request waits.
         self._timer: asyncio.TimerHandle | None = None
 
     def open(self, engine: EngineHandle, utterance: Utterance, options: EngineOptions) -> None:
@@ -172,6 +173,7 @@ class Mover:
         return min(found, key=lambda engine: engine.load, default=None)
 
     def close(self) -> None:
+        """Look no more. Idempotent."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -24,7 +24,7 @@ from agent_tts.options import (
 )
 from agent_tts.text.entries import Lexicon
 from agent_tts.voices import ANYONE, DESIGN, OPENAI_VOICES, PSEUDO_VOICES, QWEN_VOICES, default_voice, own_voice
-from agent_tts.voices.library import StoredVoice
+from agent_tts.voices.library import StoredLexicon, StoredVoice
 from agent_tts.voices.names import Mix, did_you_mean, library_name, parse_mix
 
 # Accepted in addition to the engine's own model names; each stands for any model that speaks the voice.
@@ -58,7 +58,7 @@ class _Wanted:
 class Resolved(NamedTuple):
     options: EngineOptions
     voice: str | None  # its name in the engine or the library; None for a speaker embedding
-    lexicons: tuple[Lexicon, ...]  # its own and its voices', strongest first
+    lexicons: tuple[Lexicon | StoredLexicon, ...]  # its own and its voices', strongest first
     markup: bool  # whether tags in its text are obeyed
 
 
@@ -219,6 +219,7 @@ class Routing:
     # ------------------------------------------------------------ models
 
     def _choose(self, wanted: _Wanted, asked: Model | None) -> str | None:
+        """The model that speaks: the requested one, or the first that can. None: the engine selects it."""
         if wanted.kind is None:
             return None
         self._require_kind(wanted.what, wanted.kind)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from types import MappingProxyType
 
@@ -15,7 +16,7 @@ from agent_tts.speech.moving import Mover
 from agent_tts.speech.routing import Resolved, Routing
 from agent_tts.speech.utterance import Listener, Utterance
 from agent_tts.text.entries import Lexicon
-from agent_tts.voices.library import VoiceLibrary
+from agent_tts.voices.library import StoredLexicon, VoiceLibrary
 
 
 class SpeechService:
@@ -40,8 +41,10 @@ class SpeechService:
         self.engines = tuple(
             EngineHandle(number, make, observer, tries=tries) for number, make in enumerate(make_clients)
         )
+        # Moves waiting utterances; None with one engine.
         self._mover = Mover(self.engines) if len(self.engines) > 1 else None
         self._prefers = prefers
+        # Voices in addition to the engines' own; None without a voice library.
         self.library = library
         self._aliases = aliases
         # What all requests have from their start on; None without one.
@@ -50,6 +53,10 @@ class SpeechService:
         self._routing: Routing | None = None
         # True while the node shuts down: new utterances are refused.
         self.draining = False
+        # Reads lexicons of voices, one at a time, and the tasks that wait for it, one for each utterance.
+        self._reader = ThreadPoolExecutor(1, "lexicons")
+        self._readings: set[asyncio.Task[None]] = set()
+        # Starts the engines; None before `begin`.
         self._start: asyncio.Task[None] | None = None
 
     @property
@@ -114,6 +121,9 @@ class SpeechService:
         if self._start is not None:
             self._start.cancel()
             await asyncio.gather(self._start, return_exceptions=True)
+        for reading in self._readings:
+            reading.cancel()
+        self._reader.shutdown(wait=False)
         for engine in self.engines:
             engine.fail_all("draining", "the node is going away")
         await self._stop()
@@ -156,7 +166,12 @@ class SpeechService:
         engine = min(able, key=lambda engine: (*engine.load, (engine.number - self._prefers) % len(self.engines)))
         resolved = options if isinstance(options, Resolved) else self.resolve(options)
         assert self.info is not None
-        utterance = Utterance(resolved, self.info, engine.window, owner, listener)
+        lexicons = tuple(map(self._kept, resolved.lexicons))
+        utterance = Utterance(resolved._replace(lexicons=lexicons), self.info, engine.window, owner, listener)
+        if utterance.waits_for_lexicons:
+            reading = asyncio.create_task(self._read_lexicons(utterance, lexicons), name="lexicons of a voice")
+            self._readings.add(reading)
+            reading.add_done_callback(self._readings.discard)
         opens = engine.open if self._mover is None else partial(self._mover.open, engine)
         opens(utterance, resolved.options)
         return utterance
@@ -167,13 +182,28 @@ class SpeechService:
         own = () if self.lexicon is None else (self.lexicon,)
         return resolved._replace(lexicons=(*resolved.lexicons, *own))
 
+    def _kept(self, lexicon: Lexicon | StoredLexicon) -> Lexicon | StoredLexicon:
+        """A lexicon of a voice if it is in memory."""
+        if isinstance(lexicon, Lexicon) or self.library is None:
+            return lexicon
+        return self.library.kept_lexicon(lexicon) or lexicon
+
+    async def _read_lexicons(self, utterance: Utterance, lexicons: Sequence[Lexicon | StoredLexicon]) -> None:
+        assert self.library is not None
+        read, loop = self.library.read_lexicon, asyncio.get_running_loop()
+        found = [
+            each if isinstance(each, Lexicon) else await loop.run_in_executor(self._reader, read, each)
+            for each in lexicons
+        ]
+        utterance.look_up(found)
+
     @property
     def routing(self) -> Routing:
         """The names that a request may use now. Raises `EngineLost` before the first engine has started."""
         info = self.info
         if info is None:
             raise EngineLost("the engine is starting: try again", retry_after_ms=RETRY_MS)
-        stored = self.library.voices() if self.library is not None else ()
+        stored = self.library.known if self.library is not None else ()
         if self._routing is None or self._routing.info is not info or self._routing.stored is not stored:
             self._routing = Routing(info, stored, self._aliases)
         return self._routing

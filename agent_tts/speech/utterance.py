@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import takewhile
 from typing import TYPE_CHECKING, Literal
 
@@ -39,6 +40,7 @@ from agent_tts.speech.routing import Resolved
 from agent_tts.speech.words.marks import Marks
 from agent_tts.speech.words.timeline import LateTimeline, Paces, WordTimeline
 from agent_tts.text import markup
+from agent_tts.text.entries import Lexicon
 from agent_tts.text.lexicon import LexiconReader
 from agent_tts.text.markup import Item, MarkupReader
 
@@ -64,6 +66,9 @@ class Meter:
 
     def __init__(self) -> None:
         self.audio_ms = 0.0
+
+    def take(self, characters: int, *, begins: bool) -> None:
+        """So many characters are to be written, the first ones if it `begins`. Raises `RateLimited`."""
 
     def text(self, characters: int) -> None:
         """Text was appended: so many characters, tags included."""
@@ -151,10 +156,15 @@ class Utterance(AnyUtterance):
         self._markup = MarkupReader() if resolved.markup else None
         self._marks = Marks()
         # Says words as the lexicons have them; None without one.
-        self._lexicon = LexiconReader(resolved.lexicons) if resolved.lexicons else None
+        lexicons = [each for each in resolved.lexicons if isinstance(each, Lexicon)]
+        self._lexicon = LexiconReader(lexicons) if lexicons else None
+        # What the writer has done since a lexicon of its voice is being read, which it waits for; None otherwise.
+        self._late = deque[Callable[[], None]]() if len(lexicons) < len(resolved.lexicons) else None
+        self._is_closed = False  # the engine was told that no text follows
         # Characters of text so far, or of what is said for it if that is longer, tags included; and unanswered flushes.
         self.chars = 0
         self.flushes = 0
+        # Whether there is more than white space.
         self._has_text = False
         # Sends a command to the engine, without blocking; set by `settle`.
         self._send: Send = _to_nobody
@@ -176,6 +186,7 @@ class Utterance(AnyUtterance):
         self._is_last_out = self._is_complete = False
         # The listener's last acknowledgement: (ms played, time of arrival); None before the first.
         self._acked: tuple[float, float] | None = None
+        # The engine's last event; None until it arrives.
         self.finished: Finished[int] | None = None
         # Set when `Finished` is taken, or arrives after `stop`.
         self.done: Finished[str] | None = None
@@ -194,6 +205,9 @@ class Utterance(AnyUtterance):
         self.chars += len(text)
         self._has_text = self._has_text or not text.isspace()
         self.meter.text(len(text))
+        self._do(self._write, text)
+
+    def _write(self, text: str) -> None:
         items: list[Item] = [text] if self._markup is None else self._markup.read(text)
         if not items:
             self._command(Append(self.request_id, ""))  # a long thought does not starve
@@ -202,17 +216,48 @@ class Utterance(AnyUtterance):
     def flush(self, flush_id: str) -> None:
         """Speak all text so far as complete words; answered by `Flushed` after its audio."""
         self.flushes += 1
+        self._do(self._flush, flush_id)
+
+    def _flush(self, flush_id: str) -> None:
         self._take(self._markup.flush() if self._markup is not None else [], complete=True)
         self._command(Flush(self.request_id, flush_id))
         if self._timeline is not None:
             self._tell_new(self._timeline.flush())
 
     def end(self) -> None:
+        self.ended = True
+        self._do(self._end_text)
+
+    def _end_text(self) -> None:
         self._take(self._markup.end() if self._markup is not None else [], complete=True)
         self._command(End(self.request_id))
-        self.ended = True
+        self._is_closed = True
         if self._timeline is not None:
             self._tell_new(self._timeline.complete())
+
+    @property
+    def waits_for_lexicons(self) -> bool:
+        """Whether text waits for `look_up`."""
+        return self._late is not None
+
+    def look_up(self, lexicons: Sequence[Lexicon]) -> None:
+        """All lexicons, in the order of those that were asked for, now that they have been read."""
+        self._lexicon = LexiconReader(lexicons)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Do the next thing that has waited; each has its own turn of the loop."""
+        if self._late:
+            self._late.popleft()()
+            asyncio.get_running_loop().call_soon(self._go_on)
+        else:
+            self._late = None
+
+    def _do(self, act: Callable[..., None], *what: str) -> None:
+        if self._late is None:
+            act(*what)
+        else:
+            self._late.append(partial(act, *what))
 
     def ack(self, played_ms: float) -> None:
         self._acked = (played_ms, self._clock())
@@ -244,6 +289,8 @@ class Utterance(AnyUtterance):
     def cut(self, played_ms: float | None = None) -> Cancelled[str]:
         """Stop; returns the text that was heard, after `played_ms` of audio (default: `played_ms()`), and the rest."""
         assert self._timeline is not None, "words are left out"
+        while self._late:  # its text belongs to the rest
+            self._late.popleft()()
         generated_ms = round(self.received * 1_000 / SAMPLE_RATE)
         played_ms = min(self.played_ms() if played_ms is None else played_ms, generated_ms)
         if self.finished is not None:
@@ -328,7 +375,7 @@ class Utterance(AnyUtterance):
 
     def _command(self, command: Append[int] | Flush[int] | End[int]) -> None:
         """Ignored after `end` and once finished."""
-        if self.finished is None and not self.ended:
+        if self.finished is None and not self._is_closed:
             waits = isinstance(command, Append) and isinstance(command.content, str) and self.received > 0
             self._send(command, waits=waits)
 

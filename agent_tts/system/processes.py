@@ -83,16 +83,14 @@ class ChildProcess(asyncio.SubprocessProtocol):
     """One child process. After `spawn` the caller must await `reap`, and call `kill` before if it still runs."""
 
     def __init__(self, name: str) -> None:
-        # What the log calls it.
         self._name = name
         self._loop = asyncio.get_running_loop()
-        # The process and its stdin; None until it is spawned.
+        # They are None until it is spawned.
         self._transport: asyncio.SubprocessTransport | None = None
         self._stdin: asyncio.WriteTransport | None = None
-        # Completed when the process has exited, and when its pipes are closed, too.
+        # They are completed when the process has exited, and when its pipes are closed, too.
         self.exited: asyncio.Future[None] = self._loop.create_future()
         self.closed: asyncio.Future[None] = self._loop.create_future()
-        # The end of its stderr, at most `TAIL_BYTES`.
         self._tail = bytearray()
 
     @property
@@ -235,7 +233,6 @@ class _ModuleProcess(ChildProcess):
     def __init__(self, name: str, output_bytes: int) -> None:
         super().__init__(name)
         self._limit = output_bytes
-        # All of stdout.
         self.output = bytearray()
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:

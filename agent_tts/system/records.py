@@ -1,7 +1,10 @@
 """Folders of records that any number of processes share: voices, pronunciation dictionaries.
 
 A record is a file or a folder of its own name. It appears, changes and goes by renames, so readers take no lock.
-Writers take turns, in all processes of a machine.
+Writers take turns, in all processes of a machine. A folder cannot take another's place in one step everywhere (NFS,
+macOS, Windows): the old one stands aside under a name that tells whose it is, and is the record until the new one is
+there. So a process may be killed at any time: a record is the old one or the new one, and what is left is put right by
+whoever finds it.
 """
 
 from __future__ import annotations
@@ -30,6 +33,7 @@ LOCK_S = 10.0  # longest wait for another process
 _LOCK = ".lock"
 _POLL_S = 0.02
 _TEMPORARY = ".temporary-"  # begins the names of what is being written or deleted
+ASIDE = ".aside-"  # begins the name of what another folder takes the place of; the record's name follows
 # What was just changed may change again within the same modification time.
 _SETTLED_S = 1
 _RETRY_MS = 1_000
@@ -56,9 +60,11 @@ class Records(Generic[T]):
         # They are kept by name: (inode, modification time) when read, or None if it must be read again; and the record,
         # or None if it is damaged.
         self._entries: dict[str, tuple[tuple[int, int] | None, T | None]] = {}
-        # Modification time of the folder when it was last listed, ns, or None if it must be listed again; and all
-        # records that were found in it.
+        # It holds the modification time of the folder when it was last listed, ns, or None if it must be listed
+        # again; and all records that were found in it.
         self._listed: tuple[int | None, tuple[T, ...]] = (None, ())
+        # What was told of damaged records, by name, and of the folder: each is told once.
+        self._told: dict[str, object] = {}
 
     # ------------------------------------------------------------ reading
 
@@ -71,7 +77,7 @@ class Records(Generic[T]):
         try:
             modified = self.folder.stat().st_mtime_ns
             if modified != read_at:
-                settled = age_s(modified) > _SETTLED_S
+                settled = age_s(modified) > _SETTLED_S and self._tidied()
                 entries = {}
                 for name in sorted(self.names()):
                     with suppress(FileNotFoundError):  # deleted meanwhile
@@ -83,7 +89,7 @@ class Records(Generic[T]):
                 self._listed = modified if is_final else None, records
         except OSError as error:
             self._listed = None, ()
-            if not isinstance(error, FileNotFoundError):
+            if not isinstance(error, FileNotFoundError) and self._is_news("", error.strerror):
                 logger.error("the folder of each {} cannot be read: {}", self._noun, error.strerror)
             return ()
         return records
@@ -91,7 +97,8 @@ class Records(Generic[T]):
     def names(self) -> set[str]:
         """The names of all records, damaged or not."""
         try:
-            return {name for name in os.listdir(self.folder) if self._is_record(name)}
+            found = (name.removeprefix(ASIDE) for name in os.listdir(self.folder))
+            return {name for name in found if self._is_record(name)}
         except OSError:
             return set()
 
@@ -109,8 +116,12 @@ class Records(Generic[T]):
         return record
 
     def _entry(self, name: str) -> tuple[tuple[int, int] | None, T | None]:
-        path = self.folder / name
-        at = path.lstat()
+        path = self.path(name)
+        try:
+            at = path.lstat()
+        except FileNotFoundError:  # another one has just taken its place
+            path = self.path(name)
+            at = path.lstat()
         identity = (at.st_ino, at.st_mtime_ns)
         known = self._entries.get(name)
         if known is not None and known[0] == identity:
@@ -119,18 +130,24 @@ class Records(Generic[T]):
         is_final, record = age_s(at.st_mtime_ns) > _SETTLED_S, None
         try:
             record = self._read(path)
-        except (OSError, ValueError, RecursionError) as error:
+        except Exception as error:  # noqa: BLE001 - a file that others write may raise any error
             # The text of the error may quote the file.
-            logger.warning("the {} {!r} is damaged and left out: {}", self._noun, name, type(error).__name__)
+            if self._is_news(name, (identity, type(error))):
+                logger.warning("the {} {!r} is damaged and left out: {}", self._noun, name, type(error).__name__)
             # Other errors of the system, such as that no descriptor is free, say nothing of the record.
             is_final = not isinstance(error, OSError) or isinstance(error, FileNotFoundError)
         return identity if is_final else None, record
+
+    def _is_news(self, name: str, what: object) -> bool:
+        before, self._told[name] = self._told.get(name), what
+        return before != what
 
     def path(self, name: str) -> Path:
         """Where a record of this name is, or would be. Raises `ValueError` for what is no name of a record."""
         if not self._is_record(name):
             raise ValueError(f"a {self._noun} cannot have this name")
-        return self.folder / name
+        path, aside = self.folder / name, self.folder / f"{ASIDE}{name}"
+        return aside if not os.path.lexists(path) and os.path.lexists(aside) else path
 
     # ------------------------------------------------------------ writing
 
@@ -144,25 +161,43 @@ class Records(Generic[T]):
         """
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with ExitStack() as locked:
-                try:
-                    locked.enter_context(FileLock(self.folder / _LOCK, wait_s, 0o600, poll_interval=_POLL_S))
-                except Timeout:
-                    busy = f"another process changes a {self._noun}: try again"
-                    raise RecordsBusy(busy, retry_after_ms=_RETRY_MS) from None
-                for left in self.folder.glob(f"{_TEMPORARY}*"):  # by a process that died
-                    remove(left)
+            with self._locked(wait_s):
                 yield
+        except Timeout:
+            busy = f"another process changes a {self._noun}: try again"
+            raise RecordsBusy(busy, retry_after_ms=_RETRY_MS) from None
         except OSError as error:
             logger.error("a {} cannot be {}: {}", self._noun, what, error.strerror)
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise StorageFull(f"the {self._noun} cannot be {what}: the node's disk is full") from error
             raise Internal(f"the {self._noun} cannot be {what}; the reason is in the node's log") from error
 
+    def _locked(self, wait_s: float) -> ExitStack:
+        """The lock, with what a process that died has left put right. Raises `Timeout`, `OSError`."""
+        with ExitStack() as locked:
+            locked.enter_context(FileLock(self.folder / _LOCK, wait_s, 0o600, poll_interval=_POLL_S))
+            for aside in self.folder.glob(f"{ASIDE}*"):
+                path = self.folder / aside.name.removeprefix(ASIDE)
+                aside.rename(self._temporary_path() if os.path.lexists(path) else path)
+            for left in self.folder.glob(f"{_TEMPORARY}*"):
+                remove(left)
+            return locked.pop_all()
+
+    def _tidied(self) -> bool:
+        """Put right what a process that died has left, if there is any; False while a process changes records."""
+        if any(name.startswith((ASIDE, _TEMPORARY)) for name in os.listdir(self.folder)):
+            try:
+                self._locked(0).close()
+            except Timeout:
+                return False
+            except OSError as error:  # a reader need not be able to
+                logger.debug("what is left of a {} cannot be removed: {}", self._noun, error.strerror)
+        return True
+
     @contextmanager
     def temporary(self) -> Iterator[Path]:
         """A new path beside the records, for what becomes one; what is left there at the end is removed."""
-        path = self.folder / f"{_TEMPORARY}{secrets.token_hex(8)}"
+        path = self._temporary_path()
         try:
             yield path
         finally:
@@ -174,13 +209,18 @@ class Records(Generic[T]):
         if not made.is_dir() or not os.path.lexists(target):
             made.replace(target)
             return
+        aside = self.folder / f"{ASIDE}{name}"
+        target.rename(aside)
+        try:
+            made.rename(target)
+        except BaseException:
+            aside.rename(target)
+            raise
         with self.temporary() as old:
-            target.rename(old)
-            try:
-                made.rename(target)
-            except BaseException:
-                old.rename(target)
-                raise
+            aside.rename(old)
+
+    def _temporary_path(self) -> Path:
+        return self.folder / f"{_TEMPORARY}{secrets.token_hex(8)}"
 
     def drop(self, name: str) -> bool:
         """Remove a record; returns whether there was one."""

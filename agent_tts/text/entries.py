@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from types import NoneType
@@ -67,15 +67,21 @@ class Entry:
         given = {field.name: value for field in after if (value := getattr(self, field.name)) != field.default}
         return given["alias"] if list(given) == ["alias"] else given
 
-    def matches(self, text: str) -> bool:
-        """Whether this entry is written so, given that only capitals may differ."""
+    def spellings(self) -> tuple[str, ...]:
+        """The texts that are this entry, each as `plain_char` has its characters; none: in any capitals."""
         plain = _plain(self.written)
-        if self.match_case is False or (self.match_case is None and plain == plain.lower()):
-            return True
-        text = _plain(text)
-        if self.match_case or text == plain:
-            return text == plain
-        return text in (plain.upper(), plain[0].upper() + plain[1:])
+        if self.match_case:
+            return (plain,)
+        if self.match_case is False or plain == plain.lower():
+            return ()
+        return plain, plain.upper(), plain[0].upper() + plain[1:]
+
+
+_Fields = tuple[str, str | None, str | None, bool | None, bool]
+
+
+def _fields_of(entry: Entry) -> _Fields:
+    return entry.written, entry.alias, entry.ipa, entry.match_case, entry.whole_word
 
 
 # The fields of an entry in a mapping.
@@ -95,20 +101,36 @@ class Lexicon:
     """
 
     def __init__(self, entries: Iterable[Entry]) -> None:
-        latest: dict[str, Entry] = {}
+        # They are tuples of texts, not entries, which are made when they are found: the garbage collector, which stops
+        # the whole process, does not look at such tuples.
+        latest: dict[str, _Fields] = {}
         for entry in entries:
-            latest[_plain(entry.written)] = entry
+            latest[_plain(entry.written)] = _fields_of(entry)
             if len(latest) > MAX_ENTRIES:
                 raise ValueError(f"a lexicon has at most {MAX_ENTRIES} entries")
-        self.entries = tuple(latest.values())
-        # They are kept by the text without capitals; the strictest comes first: "US" before "us".
-        self._found: dict[str, list[Entry]] = {}
-        for entry in sorted(self.entries, key=_strictness, reverse=True):
-            self._found.setdefault(_fold(entry.written), []).append(entry)
+        self._entries = tuple(latest.values())
+        # They are kept by each spelling, or by the text without capitals: parts of words, then whole words. Of those
+        # with one key the strictest counts, "US" before "us", so a look-up costs the same for any number.
+        self._spelled: tuple[dict[str, _Fields], dict[str, _Fields]] = {}, {}
+        self._folded: tuple[dict[str, _Fields], dict[str, _Fields]] = {}, {}
+        keys = set()
+        for each in self._entries:
+            entry = Entry(*each)
+            keys.add(folded := _fold(entry.written))
+            spellings = entry.spellings()
+            table = (self._spelled if spellings else self._folded)[entry.whole_word]
+            for key in spellings or (folded,):
+                if key not in table or _strictness(entry) > _strictness(Entry(*table[key])):
+                    table[key] = each
         # Sorted, to find those that begin with a text.
-        self._keys = sorted(self._found)
-        self.first = frozenset(key[0] for key in self._keys)
-        self.whole_words = all(entry.whole_word for entry in self.entries)
+        self._keys = sorted(keys)
+        self.lengths = frozenset(map(len, keys))
+        self.first = frozenset(key[0] for key in keys)
+        self.whole_words = not (self._spelled[False] or self._folded[False])
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        return tuple(Entry(*each) for each in self._entries)
 
     @classmethod
     def of(cls, mapping: Mapping[str, str | Mapping[str, Any]]) -> Self:
@@ -124,22 +146,24 @@ class Lexicon:
         return {entry.written: entry.said() for entry in self.entries}
 
     def __len__(self) -> int:
-        return len(self.entries)
+        return len(self._entries)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Lexicon) and self.entries == other.entries
+        return isinstance(other, Lexicon) and self._entries == other._entries
 
     def __hash__(self) -> int:
-        return hash(self.entries)
+        return hash(self._entries)
 
     def goes_on(self, folded: str) -> bool:
         """Whether an entry begins with, or is, this text without capitals."""
         place = bisect_left(self._keys, folded)
         return place < len(self._keys) and self._keys[place].startswith(folded)
 
-    def find(self, folded: str) -> Sequence[Entry]:
-        """The entries for this text without capitals."""
-        return self._found.get(folded, ())
+    def find(self, plain: str, folded: str) -> Iterator[Entry]:
+        """The entries for a text with and without its capitals, the strictest first: four at most."""
+        for tables, key in ((self._spelled, plain), (self._folded, folded)):
+            found = [Entry(*table[key]) for table in tables if key in table]
+            yield from sorted(found, key=_strictness, reverse=True)
 
 
 @lru_cache(4_096)

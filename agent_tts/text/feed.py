@@ -13,7 +13,7 @@ from agent_tts.options import CommonOptions
 from agent_tts.text.chars import SOUND, is_unspeakable
 from agent_tts.text.clean import Cleaner
 from agent_tts.text.directives import Directives
-from agent_tts.text.normalize import Normalizer
+from agent_tts.text.normalize import normalizer
 from agent_tts.text.units import Cutter, Unit
 
 __all__ = ["Reader", "Reading", "TextFeed", "Unit"]
@@ -45,7 +45,7 @@ class Reader:
     """
 
     def __init__(self, reading: Reading, sink: Sink) -> None:
-        self._normalizer = Normalizer(sink, reading.normalize) if reading.normalize else None
+        self._normalizer = normalizer(sink, reading.normalize) if reading.normalize else None
         self._said = self._normalizer.push if self._normalizer else sink
         self._cleaner = Cleaner(self._said) if reading.clean else None
         self.push: Sink = self._cleaner.push if self._cleaner else self._plain

@@ -21,7 +21,7 @@ from functools import lru_cache
 
 from agent_tts.directives import Say
 from agent_tts.text.chars import LINE_BREAKS, is_cjk
-from agent_tts.text.entries import APOSTROPHES, MAX_WRITTEN, Entry, Lexicon, fold_char
+from agent_tts.text.entries import APOSTROPHES, MAX_WRITTEN, Entry, Lexicon, fold_char, plain_char
 
 MAX_HELD = 4 * MAX_WRITTEN  # characters: with white space and decomposed letters
 
@@ -41,10 +41,12 @@ class LexiconReader:
     def __init__(self, lexicons: Sequence[Lexicon]) -> None:
         self._lexicons = tuple(lexicon for lexicon in lexicons if len(lexicon))
         self._first = frozenset(ch for lexicon in self._lexicons for ch in lexicon.first)
+        self._lengths = frozenset(length for lexicon in self._lexicons for length in lexicon.lengths)
         self._whole_words = all(lexicon.whole_words for lexicon in self._lexicons)
-        # What may begin an entry: its characters, each without capitals ("" for white space after white space), and
-        # those joined.
+        # What may begin an entry: its characters; each as entries have it, with its capitals and without ("" for white
+        # space after white space); and the latter joined.
         self._held: list[str] = []
+        self._spelled: list[str] = []
         self._folded: list[str] = []
         self._text = ""
         # The two characters before them.
@@ -77,10 +79,11 @@ class LexiconReader:
 
     def _hold(self, ch: str) -> None:
         # No entry has a line break.
-        folded = "\n" if ch in LINE_BREAKS else fold_char(ch)
+        spelled, folded = ("\n", "\n") if ch in LINE_BREAKS else (plain_char(ch), fold_char(ch))
         if folded == " " and self._text.endswith(" "):
-            folded = ""
+            spelled = folded = ""
         self._held.append(ch)
+        self._spelled.append(spelled)
         self._folded.append(folded)
         self._text += folded
 
@@ -108,7 +111,7 @@ class LexiconReader:
                 self._pass(held[count])
                 count += 1
             self._text = self._text[sum(map(len, self._folded[:count])) :]
-            del self._held[:count], self._folded[:count]
+            del self._held[:count], self._spelled[:count], self._folded[:count]
 
     def _longest(self, *, final: bool) -> tuple[int, Entry | None] | None:
         """The longest entry that begins what is held, with its number of characters; without one (1, None).
@@ -117,8 +120,9 @@ class LexiconReader:
         """
         length = len(self._text)
         for end in range(len(self._held), 0, -1):
-            for lexicon in self._lexicons:
-                for entry in lexicon.find(self._text[:length]) if self._folded[end - 1] else ():
+            if length in self._lengths and self._folded[end - 1]:
+                plain, folded = "".join(self._spelled[:end]), self._text[:length]
+                for entry in (entry for lexicon in self._lexicons for entry in lexicon.find(plain, folded)):
                     fits = self._fits(entry, end, final=final)
                     if fits is None:
                         return None
@@ -130,7 +134,7 @@ class LexiconReader:
     def _fits(self, entry: Entry, end: int, *, final: bool) -> bool | None:
         """Whether the first `end` characters are this entry; None if the next character decides."""
         word, after = "".join(self._held[:end]), "".join(self._held[end : end + 2])
-        if not entry.matches(word) or _is_mark(after[:1]):  # the mark belongs to the last letter
+        if _is_mark(after[:1]):  # it belongs to the last letter
             return False
         if not entry.whole_word:
             return True

@@ -60,18 +60,15 @@ def runs_of(language: str) -> Runs | None:
     return None if make is None else make()
 
 
-class Normalizer:
+def normalizer(sink: Sink, language: str) -> _InRuns | _InWords | None:
     """Takes characters with their offsets in the raw text; passes what is to be said to `sink`.
 
-    A replacement has the offsets of the characters that it replaces, in order. Without numbers for the language
-    everything passes unchanged.
+    A replacement has the offsets of the characters that it replaces, in order. None without numbers for the language.
     """
-
-    def __init__(self, sink: Sink, language: str) -> None:
-        runs = runs_of(language)
-        inner = _InWords(sink, language) if runs is None else _InRuns(sink, runs)
-        self.push: Sink = inner.push  # the next character
-        self.flush: Callable[[int], None] = inner.flush  # pass on everything that is held back
+    if runs := runs_of(language):
+        return _InRuns(sink, runs)
+    table = table_of(language)
+    return _InWords(sink, table) if table else None
 
 
 class _InRuns:
@@ -119,9 +116,9 @@ class _InRuns:
 class _InWords:
     """A word is held back until white space ends it, and longer if the next word may belong to it."""
 
-    def __init__(self, sink: Sink, language: str) -> None:
+    def __init__(self, sink: Sink, table: Table) -> None:
         self._sink = sink
-        self._table = table_of(language)
+        self._table = table
         # Words that wait for the next, each with the white space after it.
         self._words: list[tuple[Chars, Chars]] = []
         self._word: Chars = []
@@ -134,13 +131,11 @@ class _InWords:
 
     def push(self, ch: str, offset: int) -> None:
         """The next character."""
-        if self._table is None:
-            self._sink(ch, offset)
-        elif ch == "\n" or ch == PICTOGRAPH:
+        if ch in ("\n", PICTOGRAPH):
             self.flush(offset)
             self._sink(ch, offset)
         elif ch.isspace():
-            self._end_word(self._table, ch, offset)
+            self._end_word(ch, offset)
         elif self._passing:
             self._sink(ch, offset)
         else:
@@ -151,18 +146,16 @@ class _InWords:
 
     def flush(self, offset: int) -> None:
         """Pass on everything that is held back."""
-        if self._table is None:
-            return
         if self._word:
             self._words.append((self._word, []))
             self._word = []
         while self._words:
-            self._say(self._table)
+            self._say()
         self._passing = False
 
     # ------------------------------------------------------------ inside
 
-    def _end_word(self, table: Table, ch: str, offset: int) -> None:
+    def _end_word(self, ch: str, offset: int) -> None:
         self._passing = False
         if self._word:
             self._words.append((self._word, []))
@@ -173,22 +166,20 @@ class _InWords:
         self._words[-1][1].append((ch, offset))
         if len(self._words[-1][1]) > 1:  # words do not belong together across several spaces
             while self._words:
-                self._say(table)
-        while self._words and (len(self._words) == MAX_WORDS or not table.goes_on(self._texts())):
-            self._say(table)
+                self._say()
+        while self._words and (len(self._words) == MAX_WORDS or not self._table.goes_on(self._texts())):
+            self._say()
 
     def _texts(self) -> list[str]:
         return ["".join(ch for ch, _ in word) for word, _ in self._words]
 
-    def _say(self, table: Table) -> None:
+    def _say(self) -> None:
         """Pass on the first word that waits, with the words that belong to it."""
-        texts = self._texts()
+        texts, words = self._texts(), self._table.words
         for count in range(len(texts), 0, -1):
             text = " ".join(texts[:count])
-            if (
-                count == 1
-                and (said := table.words.get(text) or table.words.get(text[:1].lower() + text[1:])) is not None
-            ):
+            said = words.get(text) or words.get(text[:1].lower() + text[1:]) if count == 1 else None
+            if said is not None:
                 self._replace(count, 0, len(text), said)
                 return
             start = _LEAD.match(text).end()  # type: ignore[union-attr]  # it matches nothing, too
@@ -198,16 +189,16 @@ class _InWords:
             after = text[start + len(core) :] + " ".join(("", *texts[count : count + 1]))
             dotted = f"{core}." if after.startswith(".") else core
             for written in (dotted, core) if _ABBREVIATED.match(after) else (core, dotted):
-                if (said := self._said(table, written)) is not None:
+                if (said := self._said(written)) is not None:
                     end = start + len(written if _ABBREVIATED.match(after) else core)
                     self._replace(count, start, end, said)
                     return
         self._replace(1, 0, 0, "")
 
-    def _said(self, table: Table, core: str) -> str | None:
-        if 2 < len(core) <= MAX_DIGITS and core.isdecimal() and table.labelled(self._recent):
-            return table.digits(core)
-        return table.after(self._before).say(core, self._before)
+    def _said(self, core: str) -> str | None:
+        if 2 < len(core) <= MAX_DIGITS and core.isdecimal() and self._table.labelled(self._recent):
+            return self._table.digits(core)
+        return self._table.after(self._before).say(core, self._before)
 
     def _replace(self, count: int, start: int, end: int, said: str) -> None:
         """Pass `count` words on, with their characters from `start` to `end` replaced."""

@@ -11,7 +11,7 @@ from typing import NoReturn
 from xml.parsers import expat
 from xml.sax.saxutils import escape, quoteattr
 
-from agent_tts.text.entries import Entry, Lexicon
+from agent_tts.text.entries import MAX_ENTRIES, Entry, Lexicon
 from agent_tts.text.phones import to_ipa
 
 MAX_BYTES = 4 * 1024 * 1024
@@ -106,6 +106,8 @@ class _Reader:
         try:
             if name == "grapheme":
                 self._graphemes.append(text)
+                if len(self._graphemes) + len(self._entries) > 2 * MAX_ENTRIES:  # some may be the same word
+                    raise ValueError(f"a lexicon has at most {MAX_ENTRIES} entries")
             elif name == "phoneme":
                 ipa = to_ipa(text, self._attributes.get("alphabet", self._alphabet))
                 self._said.append((self._attributes.get("prefer") == "true", ipa, None))

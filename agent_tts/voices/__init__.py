@@ -5,18 +5,7 @@ from agent_tts.options import AnyVoice, DesignedVoice, NamedVoice, ResolvedVoice
 
 # Voices that clients of other engines request: every engine here has an alias for each.
 OPENAI_VOICES = (
-    "alloy",
-    "ash",
-    "ballad",
-    "cedar",
-    "coral",
-    "echo",
-    "fable",
-    "marin",
-    "nova",
-    "onyx",
-    "sage",
-    "shimmer",
+    *("alloy", "ash", "ballad", "cedar", "coral", "echo", "fable", "marin", "nova", "onyx", "sage", "shimmer"),
     "verse",
 )
 QWEN_VOICES = ("vivian", "serena", "uncle_fu", "ryan", "aiden", "ono_anna", "sohee", "eric", "dylan")
@@ -39,15 +28,5 @@ def own_voice(name: str) -> ResolvedVoice:
 
 
 # English names of languages, as Qwen3-TTS expects them -> their codes.
-LANGUAGES = {
-    "chinese": "zh",
-    "english": "en",
-    "french": "fr",
-    "german": "de",
-    "italian": "it",
-    "japanese": "ja",
-    "korean": "ko",
-    "portuguese": "pt",
-    "russian": "ru",
-    "spanish": "es",
-}
+LANGUAGES = {"chinese": "zh", "english": "en", "french": "fr", "german": "de", "italian": "it", "japanese": "ja"}
+LANGUAGES |= {"korean": "ko", "portuguese": "pt", "russian": "ru", "spanish": "es"}

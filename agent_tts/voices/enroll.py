@@ -95,10 +95,10 @@ class Enrolment:
         transcript = _text("ref_text", transcript or "", MAX_TRANSCRIPT_CHARS) or None
         agreed = _consent(consent, consent_by, clip)
         voice = _cloned(name, description, agreed, transcript)
-        self._library.check_room(name)
+        await asyncio.to_thread(self._library.check_room, name)
         self._require_checkpoint()
         async with self._turn:
-            self._library.check_room(name)
+            await asyncio.to_thread(self._library.check_room, name)
             waveform = await decode(clip, max_s=self._max_s)
             arrays = await _encode(waveform, self._checkpoints.values(), reference=transcript is not None)
         return await self._add(voice, arrays)

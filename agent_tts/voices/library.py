@@ -18,7 +18,10 @@ import re
 import secrets
 import shutil
 import stat
-from collections.abc import Mapping
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -30,7 +33,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from agent_tts.config.settings import Voices
 from agent_tts.errors import UnknownVoice, Unsupported, VoiceExists, VoiceLimit
 from agent_tts.model.adapter_file import CONFIG, WEIGHTS, AdapterFile
-from agent_tts.system.records import LOCK_S, Records, RecordsBusy, age_s, folder_of, regular, write_file
+from agent_tts.system.records import ASIDE, LOCK_S, Records, RecordsBusy, age_s, folder_of, regular, write_file
 from agent_tts.text.entries import Lexicon
 from agent_tts.voices.names import checked_name, did_you_mean, is_name, library_name
 from agent_tts.voices.store import Files, StoreLost, VoiceStore
@@ -43,6 +46,9 @@ if TYPE_CHECKING:
 CODEBOOKS = 16
 MAX_JSON_BYTES = 65_536
 MAX_LEXICON_BYTES = 16 << 20  # more than the longest one has
+KEPT_LEXICONS_BYTES = 16 << 20  # of the files of lexicons in memory, where they take about ten times as much
+FOLLOW_S = 0.05  # between two looks at the folder
+FIRST_LOOK_S = 2.0  # longest wait for the first
 
 _JSON, _ARRAYS, _LEXICON, _ADAPTER = "voice.json", "voice.safetensors", "lexicon.json", "adapter"
 # All files of a voice that a store keeps; and which state of the store's voice a folder has.
@@ -66,6 +72,18 @@ class Consent:
     recorded_at: datetime = field(default_factory=_now)
 
 
+@dataclass(frozen=True, slots=True)
+class StoredLexicon:
+    """How words are said in a voice: a file, which is read when a request needs it."""
+
+    voice: str
+    size: int  # bytes
+    state: tuple[int, int]  # inode and modification time in ns, which tell one file from another
+
+
+DAMAGED = Lexicon(())  # in the place of one that cannot be read
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredVoice:
     """A voice of the library."""
@@ -80,7 +98,7 @@ class StoredVoice:
     version: str = field(default_factory=lambda: secrets.token_hex(16))  # differs when a name is used again
     vector_sizes: tuple[int, ...] = ()  # hidden sizes of the models that can speak a cloned voice
     frames: int = 0  # of codes
-    lexicon: Lexicon | None = None  # how words are said in this voice
+    lexicon: StoredLexicon | None = None
     adapter: bool = False  # whether it has a LoRA adapter
 
 
@@ -111,6 +129,11 @@ class VoiceLibrary:
         self.store = store  # whose copy the folder is; None: it is no copy
         # States of the store's voices that were copied, or are damaged, by name.
         self._origins: dict[str, str] = {}
+        # The voices as they were read last; None unless a thread follows the folder.
+        self._known: tuple[StoredVoice, ...] | None = None
+        # Lexicons that were read, the last used last, and what is held while one is read or they change.
+        self._lexicons: OrderedDict[StoredLexicon, Lexicon] = OrderedDict()
+        self._reading, self._keeping = threading.Lock(), threading.Lock()
 
     @classmethod
     def of(cls, settings: Voices) -> Self:
@@ -127,7 +150,38 @@ class VoiceLibrary:
 
     def voices(self) -> tuple[StoredVoice, ...]:
         """All voices, sorted by name, see `Records.all`."""
-        return self._records.all()
+        found = self._records.all()
+        if self._known is not None:
+            self._known = found
+        return found
+
+    @property
+    def known(self) -> tuple[StoredVoice, ...]:
+        """All voices; where a thread follows the folder, as it read them last, without a wait."""
+        return self.voices() if self._known is None else self._known
+
+    def follow(self) -> Callable[[], None]:
+        """Have a thread read the folder from now on; returns what ends that. Both wait `FIRST_LOOK_S` at most.
+
+        Changes by this object are known at once, those by others after `FOLLOW_S`.
+        """
+        looked, ended = threading.Event(), threading.Event()
+
+        def look() -> None:
+            while not ended.is_set():
+                self.voices()
+                looked.set()
+                ended.wait(FOLLOW_S)
+
+        def end() -> None:
+            ended.set()
+            thread.join(FIRST_LOOK_S)
+
+        self._known = ()
+        thread = threading.Thread(target=look, name="voices", daemon=True)
+        thread.start()
+        looked.wait(FIRST_LOOK_S)
+        return end
 
     def get(self, name: str) -> StoredVoice:
         """The voice of a name, with or without `clone:`; raises `UnknownVoice` if there is none, or it is damaged."""
@@ -138,6 +192,37 @@ class VoiceLibrary:
             raise self._unknown(name) from None
         except ValueError:
             raise _damaged(name) from None
+
+    def lexicon(self, name: str) -> Lexicon | None:
+        """How words are said in a voice; None: as in every voice. Raises `UnknownVoice` as `get` does."""
+        stored = self.get(name).lexicon
+        found = None if stored is None else self.read_lexicon(stored)
+        if found is DAMAGED:
+            raise _damaged(name)
+        return found
+
+    def kept_lexicon(self, stored: StoredLexicon) -> Lexicon | None:
+        """A lexicon that was read before, without a wait; None: `read_lexicon` may have it."""
+        with self._keeping:
+            if stored in self._lexicons:
+                self._lexicons.move_to_end(stored)
+            return self._lexicons.get(stored)
+
+    def read_lexicon(self, stored: StoredLexicon) -> Lexicon:
+        """A lexicon; one of 10 000 words takes 0.2 s. `DAMAGED`, which is told once, where it cannot be read."""
+        with self._reading:
+            if (found := self.kept_lexicon(stored)) is None:
+                try:
+                    found = _read_lexicon(self._records.path(stored.voice) / _LEXICON)
+                except Exception as error:  # noqa: BLE001 - a file that others write may raise any error
+                    why = type(error).__name__  # its text may quote the file
+                    logger.error("the lexicon of the voice {!r} is damaged and left out: {}", stored.voice, why)
+                    found = DAMAGED
+                with self._keeping:
+                    self._lexicons[stored] = found
+                    while sum(each.size for each in self._lexicons) > KEPT_LEXICONS_BYTES and len(self._lexicons) > 1:
+                        self._lexicons.popitem(last=False)
+        return found
 
     def arrays(self, name: str) -> dict[str, NDArray[Any]]:
         """The arrays of a cloned voice: `vector_{H}` float32[H]; `codes` int64[T, 16], none negative.
@@ -191,7 +276,7 @@ class VoiceLibrary:
         """
         checked_name(voice.name)
         sizes, frames = _check(voice, arrays)
-        with self._records.changing("stored"), self._records.temporary() as made:
+        with self._changing("stored"), self._records.temporary() as made:
             self.check_room(voice.name)
             made.mkdir(mode=0o700)
             _write_card(made, voice)
@@ -215,10 +300,18 @@ class VoiceLibrary:
         data = None
         if lexicon is not None and len(lexicon):
             data = json.dumps(lexicon.mapping(), ensure_ascii=False, indent=1).encode()
-        with self._records.changing("changed"):
+        with self._changing("changed"):
             name = self.get(name).name
             self._publish(name, self._records.path(name), {_LEXICON: data})
             self._put(name, _LEXICON, data)
+
+    @contextmanager
+    def _changing(self, what: str, wait_s: float = LOCK_S) -> Iterator[None]:
+        """See `Records.changing`; afterwards this object knows what has changed."""
+        with self._records.changing(what, wait_s):
+            yield
+        if self._known is not None:
+            self.voices()
 
     def _put(self, name: str, file: str, data: bytes | None) -> None:
         """Replace a file of a voice, or remove it."""
@@ -246,7 +339,7 @@ class VoiceLibrary:
             raise Unsupported(f"the voice {voice.name!r} is {voice.kind}: only cloned voices have adapters")
         if source is not None:
             AdapterFile.read(source)
-        with self._records.changing("changed"), self._records.temporary() as made:
+        with self._changing("changed"), self._records.temporary() as made:
             voice = self.get(name)
             made.mkdir(mode=0o700)
             for path in self._records.path(voice.name).iterdir():
@@ -268,7 +361,7 @@ class VoiceLibrary:
         name = checked_name(library_name(name))
         if self.store is None and name not in self._records.names():
             raise self._unknown(name)
-        with self._records.changing("deleted"):
+        with self._changing("deleted"):
             stored = self.store is not None and self.store.delete(name)
             if not self._records.drop(name) and not stored:
                 raise self._unknown(name)
@@ -287,7 +380,7 @@ class VoiceLibrary:
             return
         copied = self._records.folder / _COPIED
         try:
-            with self._records.changing("copied", LOCK_S if max_age_s is None else 0):
+            with self._changing("copied", LOCK_S if max_age_s is None else 0):
                 if max_age_s is None or not copied.exists() or age_s(copied.stat().st_mtime_ns) >= max_age_s:
                     self._take_over(self.store)
                     copied.touch(mode=0o600)
@@ -358,9 +451,12 @@ def _read(folder: Path) -> StoredVoice:
         raise ValueError("not a folder")
     with regular(folder / _JSON).open("rb") as file:
         card = _Card.model_validate_json(file.read(MAX_JSON_BYTES))
-    voice = StoredVoice(name=folder.name, **dict(card))
+    voice = StoredVoice(name=folder.name.removeprefix(ASIDE), **dict(card))
     sizes, frames = _parts(voice, _shapes(folder / _ARRAYS) if card.kind == "cloned" else {})
-    lexicon = _read_lexicon(folder / _LEXICON)
+    lexicon, path = None, folder / _LEXICON
+    if os.path.lexists(path):
+        at = regular(path).stat()
+        lexicon = StoredLexicon(voice.name, at.st_size, (at.st_ino, at.st_mtime_ns))
     return replace(voice, vector_sizes=sizes, frames=frames, lexicon=lexicon, adapter=(folder / _ADAPTER).is_dir())
 
 
@@ -368,9 +464,7 @@ def _write_card(folder: Path, voice: StoredVoice) -> None:
     write_file(folder / _JSON, _Card.model_validate(voice).model_dump_json(indent=2).encode())
 
 
-def _read_lexicon(path: Path) -> Lexicon | None:
-    if not os.path.lexists(path):
-        return None
+def _read_lexicon(path: Path) -> Lexicon:
     with regular(path).open("rb") as file:
         found = json.loads(file.read(MAX_LEXICON_BYTES))
     if not isinstance(found, dict):

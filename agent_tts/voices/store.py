@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 from loguru import logger
 
 from agent_tts.errors import AtCapacity, SettingsError
+from agent_tts.system.records import age_s
 from agent_tts.voices.names import checked_name, is_name
 
 T = TypeVar("T")
@@ -30,10 +31,12 @@ LIST_S = 5.0  # longest list of a store's voices
 MOVE_S = 30.0  # longest write, or read of `BATCH_BYTES`
 BATCH_BYTES = 64 << 20
 MAX_BYTES = 1 << 30  # of one voice
+LEFT_S = 3_600.0  # age of what a node that died has left on a disk; a write takes `MOVE_S`
 RETRY_MS = 1_000
 
 _ADDRESS = re.compile(r"[a-z0-9+.:-]+://.+")
 _SUFFIX = ".voice"
+_TEMPORARY = ".temporary-"
 # It is in every store that has had a voice. A disk that is not mounted is an empty folder without it.
 _MARK = "agent-tts-voices"
 
@@ -193,9 +196,13 @@ def _write(fs: Any, root: str, file: str, data: bytes, *, new: bool) -> None:
         fs.pipe_file(path, data, mode="create" if new else "overwrite")
         return
     # A disk shows a file while it is written: this one gets its name when it is whole.
-    temporary = f"{root}/.{secrets.token_hex(8)}"
-    fs.pipe_file(temporary, data)
+    for left in fs.glob(f"{root}/{_TEMPORARY}*"):  # by a node that died; others write now
+        with suppress(FileNotFoundError):
+            if age_s(os.stat(left).st_mtime_ns) > LEFT_S:
+                os.unlink(left)
+    temporary = f"{root}/{_TEMPORARY}{secrets.token_hex(8)}"
     try:
+        fs.pipe_file(temporary, data)
         if new:
             os.link(temporary, path)
         else:

@@ -18,6 +18,7 @@ from aiortc import MediaStreamTrack, RTCConfiguration, RTCPeerConnection, RTCSes
 from numpy.typing import NDArray
 
 from tests.rtc_peer import LOUD, RATE, Arrivals, heard, rms
+from tests.support import ended
 
 FRAME = RATE // 50
 
@@ -167,8 +168,7 @@ class Caller(Arrivals):
     async def close(self) -> None:
         for task in (self._pinger, self._listener):
             if task is not None:
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
+                await ended(task)
         await self.connection.close()
 
     async def _ping(self) -> None:

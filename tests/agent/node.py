@@ -1,5 +1,3 @@
-"""A node and an agent on one port."""
-
 from __future__ import annotations
 
 from collections.abc import AsyncIterator

@@ -33,6 +33,7 @@ from agent_tts.agent.turns import AgentMetrics, Turns, _after
 from agent_tts.config.settings import AgentLlm, AgentStt
 from agent_tts.errors import SettingsError
 from tests.agent.llm_server import MODEL, running_llm
+from tests.support import ended
 
 
 async def test_a_reachable_language_model_is_used_and_its_first_model_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,8 +137,7 @@ async def test_the_responder_gives_way_after_each_word_and_ends(monkeypatch: pyt
     await asyncio.sleep(0)
     context = LLMContext([{"role": "user", "content": "hello " * 1_000}])
     await responder.process_frame(LLMContextFrame(context), FrameDirection.DOWNSTREAM)
-    counter.cancel()
-    await asyncio.gather(counter, return_exceptions=True)
+    await ended(counter)
     words = [turn for turn, frame in pushed if isinstance(frame, LLMTextFrame)]
     assert len(set(words)) == len(words) == MAX_WORDS
     assert isinstance(pushed[-1][1], LLMFullResponseEndFrame)

@@ -11,8 +11,7 @@ import httpx
 import pytest
 
 from agent_tts.agent.server import AgentServer
-from agent_tts.agent.signalling import VoiceChoice
-from agent_tts.serve.access.guard import Client
+from agent_tts.ipc.front_messages import BeginCall
 from agent_tts.serve.app import create_app
 from agent_tts.serve.transports.sdp import MAX_CANDIDATES
 from tests.agent.caller import Caller, calling
@@ -158,7 +157,7 @@ async def test_a_call_that_is_ended_before_its_first_step_leaves_nothing() -> No
     caller = Caller()
     async with running_agent() as agent:
         calls = agent.server.calls
-        await calls.offer(await caller.offer(), VoiceChoice(), Client(None))
+        await calls.offer(BeginCall(await caller.offer(), None, None, None, None, None))
         (call,) = calls._peers.values()
         await calls.close()
         assert (agent.calls, calls._peers) == (0, {})

@@ -12,21 +12,24 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import websockets
 from numpy.typing import NDArray
+from pipecat.frames.frames import InputAudioRawFrame
 
 from agent_tts.config.loading import data_folder
+from agent_tts.serve.access.fair_queue import FairQueue, Flow
 from agent_tts.serve.app import create_app
 from tests.agent.hearing import GrammarSpeechToText
 from tests.agent.llm_server import running_llm
 from tests.agent.node import RunningAgent
 from tests.recogniser import recognise
 from tests.rtc_peer import LOUD, rms
-from tests.support import running_app, settings_of, until
+from tests.support import ended, running_app, settings_of, until
 
 RATE = 8_000
 PIECE = RATE // 50
@@ -72,18 +75,23 @@ OPENINGS: dict[str, list[dict[str, Any]]] = {
                 "tracks": ["inbound"],
                 "mediaFormat": {"encoding": "audio/x-mulaw", "sampleRate": 8_000},
             },
-        },
+        }
     ],
 }
 
 
-def phone_server(settings: Any, stt: Any = None) -> Any:
+def phone_file() -> Any:
+    """The pipeline's file, as a module."""
     spec = importlib.util.spec_from_file_location("phone", data_folder("pipelines") / "phone.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module.PhoneServer(settings.agent, stt=stt)
+    return module
+
+
+def phone_server(settings: Any, stt: Any = None) -> Any:
+    return phone_file().PhoneServer(settings.agent, stt=stt)
 
 
 def mulaw(samples: NDArray[np.int16]) -> bytes:
@@ -173,9 +181,7 @@ async def telephoning(
         try:
             yield phone
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await ended(*tasks)
 
 
 async def test_a_conversation_at_8_khz_and_an_interruption_clears_the_carriers_buffer() -> None:
@@ -223,6 +229,49 @@ async def test_whatever_else_comes_first_is_refused(monkeypatch: pytest.MonkeyPa
             monkeypatch.setitem(OPENINGS[carrier][-1]["start"], name, "../../Calls")
             async with telephoning(agent.url, carrier) as phone:
                 await until(lambda: phone.close_code == 1008)
+
+
+async def line(carrier: str) -> Any:
+    """What reads the messages of one call."""
+    module = phone_file()
+    carriers = module.CARRIERS[carrier].serializer(OPENINGS[carrier][-1])
+    made = module.Line(carriers, Flow(FairQueue().share(None)))
+    await made.setup(SimpleNamespace(audio_in_sample_rate=RATE))
+    return made
+
+
+def media(seconds: float) -> str:
+    payload = base64.b64encode(b"\x7f" * int(RATE * seconds)).decode()
+    return json.dumps({"event": "media", "media": {"track": "inbound", "payload": payload}})
+
+
+# None of them is a carrier's message.
+MEDIA: list[Any] = [None, 7, "x", [], *({"payload": each} for each in (7, "x", [1], {"a": 1}, "é", True))]
+DIGITS: list[Any] = [None, 7, [], {"digit": [1]}, {"digit": {}}]
+WRONG: list[Any] = [
+    *([1], None, 7, "x", {}, {"event": 1}, {"event": "media"}),
+    *({"event": "media", "media": each} for each in MEDIA),
+    *({"event": "dtmf", "dtmf": each} for each in DIGITS),
+]
+
+
+@pytest.mark.parametrize("carrier", OPENINGS)
+async def test_a_call_hears_on_after_messages_that_are_no_carriers(carrier: str) -> None:
+    """Mutation: `Line.deserialize` raises; then Pipecat reads nothing more of the call, which goes on."""
+    ear = await line(carrier)
+    for wrong in (*map(json.dumps, WRONG), "[" * 5_000, '{"a":' * 5_000, "nonsense", "", b"\xff", b"\x00" * 10):
+        assert await ear.deserialize(wrong) is None, wrong
+    frame = await ear.deserialize(media(0.02))
+    assert isinstance(frame, InputAudioRawFrame)
+
+
+@pytest.mark.parametrize("carrier", OPENINGS)
+async def test_audio_is_taken_little_faster_than_it_is_spoken(carrier: str) -> None:
+    """What a call has not heard is kept without a bound. Mutation: `Line.deserialize` does not wait."""
+    ear, began = await line(carrier), time.monotonic()
+    for _ in range(20):
+        await ear.deserialize(media(5.0))
+    assert time.monotonic() - began > (100 - 5) / 1.25 - 1
 
 
 TOKEN = "12345"

@@ -5,12 +5,10 @@ from __future__ import annotations
 import re
 import time
 
-from loguru import logger
-
 from tests.agent.caller import calling
 from tests.agent.llm_server import running_llm
 from tests.agent.node import running_agent
-from tests.support import until
+from tests.support import logged, until
 
 
 async def test_a_typed_turn_is_spoken_and_its_times_are_reported() -> None:
@@ -37,9 +35,7 @@ async def test_a_typed_turn_is_spoken_and_its_times_are_reported() -> None:
 
 async def test_the_log_and_the_metrics_identify_the_speech_of_a_turn() -> None:
     """One log line joins the call, its turn, the context and the engine's request."""
-    said: list[str] = []
-    sink = logger.add(said.append, filter="agent_tts.agent.turns", format="{message}")
-    try:
+    with logged("INFO", filter="agent_tts.agent.turns") as said:
         async with running_llm("Yes.") as llm, running_agent(llm.url) as agent:
             async with calling(agent.url) as caller:
                 caller.type("Hello?")
@@ -48,8 +44,6 @@ async def test_the_log_and_the_metrics_identify_the_speech_of_a_turn() -> None:
             await until(lambda: agent.calls == 0)
             finished = agent.node.node.metrics.registry.get_sample_value
             assert finished("agent_tts_contexts_total", {"carrier": "pipecat", "reason": "end"}) == 1
-    finally:
-        logger.remove(sink)
     assert re.match(r"agent: call [0-9a-f]{8} turn 1 context \S+ stream 0/[1-9][0-9]*: answered; ", said[0])
 
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
 import json
-import os
 import re
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 
+from websockets.client import ClientProtocol
 from websockets.frames import Frame, Opcode
+from websockets.protocol import State
+from websockets.typing import Subprotocol
+from websockets.uri import parse_uri
 
-from agent_tts.bench.connection import FrameReader
 from agent_tts.bench.statistics import background
 from agent_tts.protocol.v1 import SUBPROTOCOL
 from tests.attack.harness import Broken, Target, attack
@@ -31,12 +32,12 @@ BAD_EMBEDDING = json.dumps(["x"] * 13_000)
 
 
 class Socket:
-    """A WebSocket of an attacker, who masks with zeros and reads what and when it likes."""
+    """A WebSocket of an attacker, who reads what and when it likes."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, protocol: ClientProtocol) -> None:
         self.reader = reader
         self.writer = writer
-        self._frames = FrameReader()
+        self._protocol = protocol
 
     def send(self, *frames: bytes) -> None:
         self.writer.write(b"".join(frames))
@@ -46,9 +47,9 @@ class Socket:
         data = await self.reader.read(1 << 20)
         if not data:
             raise Broken("the node closed the connection of a client that reads")
-        for opcode, payload in self._frames.feed(data):
-            if opcode == Opcode.PING:
-                self.send(Frame(Opcode.PONG, payload).serialize(mask=True))
+        self._protocol.receive_data(data)
+        self._protocol.events_received()
+        self.send(*self._protocol.data_to_send())
         return len(data)
 
     async def swallow(self) -> None:
@@ -79,16 +80,18 @@ async def connected(target: Target) -> AsyncIterator[tuple[asyncio.StreamReader,
 async def opened(target: Target, path: str = "/v1/tts/stream", key: str | None = None) -> AsyncIterator[Socket]:
     """A WebSocket with the attacker's key, greeted."""
     async with connected(target) as (reader, writer), asyncio.timeout(target.scaled(300, 60)):
-        nonce = base64.b64encode(os.urandom(16)).decode()
-        writer.write(
-            f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{target.port}\r\nAuthorization: Bearer {key or target.key}\r\n"
-            "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
-            f"Sec-WebSocket-Key: {nonce}\r\nSec-WebSocket-Protocol: {SUBPROTOCOL}\r\n\r\n".encode()
-        )
-        head = await reader.readuntil(b"\r\n\r\n")
-        if b" 101 " not in head:
-            raise Broken(f"the node refuses a legal connection: {head.split(b' ')[1].decode()}")
-        yield Socket(reader, writer)
+        uri = parse_uri(f"ws://127.0.0.1:{target.port}{path}")
+        protocol = ClientProtocol(uri, subprotocols=[Subprotocol(SUBPROTOCOL)], max_size=None)
+        hello = protocol.connect()
+        hello.headers["Authorization"] = f"Bearer {key or target.key}"
+        protocol.send_request(hello)
+        socket = Socket(reader, writer, protocol)
+        socket.send(*protocol.data_to_send())
+        while protocol.state is State.CONNECTING and protocol.handshake_exc is None:
+            await socket.read()
+        if protocol.handshake_exc is not None:
+            raise Broken(f"the node refuses a legal connection: {protocol.handshake_exc}")
+        yield socket
 
 
 def request(target: Target, method: str, path: str, body: str = "", key: str | None = None) -> bytes:

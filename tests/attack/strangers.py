@@ -66,7 +66,7 @@ tempfile.tempdir = "/dev/full"
 @asynccontextmanager
 async def unlucky_node(settings: Mapping[str, object]) -> AsyncIterator[OwnNode]:
     """A node with `UNLUCKY` in front of its code."""
-    with _site(UNLUCKY) as path:
+    with site(UNLUCKY) as path:
         async with AsyncExitStack() as stack:
             with patch.dict(os.environ, PYTHONPATH=path):
                 node = await stack.enter_async_context(plain_node(settings))
@@ -74,7 +74,7 @@ async def unlucky_node(settings: Mapping[str, object]) -> AsyncIterator[OwnNode]
 
 
 @contextmanager
-def _site(code: str) -> Iterator[str]:
+def site(code: str) -> Iterator[str]:
     """A PYTHONPATH whose processes run this code first."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "sitecustomize.py").write_text(code)

@@ -148,7 +148,7 @@ async def test_a_node_that_refuses_peers_is_an_error() -> None:
 async def test_peers_receive_audio_and_close() -> None:
     wanted = scenarios.rtc_peers(2, 1.0, 40, {"voice": "tone-660"})
     async with running_node() as node:
-        figures = rtc_figures(wanted, await measure(at(node), wanted))
+        figures = rtc_figures(await measure(at(node), wanted))
         assert not node.node.peers
     assert figures["peers"] == 2
     assert (figures["silent"], figures["lost"], figures["errors"]) == (0, 0, {})

@@ -1,4 +1,4 @@
-"""The benchmark's cheap WebSocket client: hand-made frames, and a real node."""
+"""The benchmark's cheap WebSocket client, and a real node."""
 
 from __future__ import annotations
 
@@ -6,38 +6,13 @@ import asyncio
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from websockets.frames import Frame, Opcode
 
-from agent_tts.bench.connection import FrameReader, dial
+from agent_tts.bench.connection import dial
 from agent_tts.client.connection import ConnectionLost, stream_url
 from agent_tts.errors import UnknownVoice
 from tests.support import running_node
 
 pytestmark = pytest.mark.node
-
-SIZES = st.sampled_from([bytes(125), bytes(126), bytes(65_535), bytes(65_536)])
-FRAMES = st.lists(
-    st.one_of(
-        st.tuples(st.sampled_from([Opcode.TEXT, Opcode.BINARY]), st.one_of(st.binary(max_size=130), SIZES)),
-        st.tuples(st.just(Opcode.PING), st.binary(max_size=125)),
-    ),
-    max_size=6,
-)
-
-
-@given(FRAMES, st.lists(st.integers(0, 200), max_size=8))
-def test_frames_are_parsed_at_any_split(frames: list[tuple[Opcode, bytes]], cuts: list[int]) -> None:
-    data = b"".join(Frame(opcode, payload).serialize(mask=False) for opcode, payload in frames)
-    reader = FrameReader()
-    found = []
-    at = 0
-    for cut in cuts:
-        found += reader.feed(data[at : at + cut])
-        at += cut
-    found += reader.feed(data[at:])
-    assert found == [(int(opcode), payload) for opcode, payload in frames]
 
 
 class KeptContext:

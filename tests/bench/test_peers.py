@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -9,7 +11,7 @@ from agent_tts.bench.peer_process import timed
 from agent_tts.cli import bench_peers
 from agent_tts.cli.bench import PeersOptions
 from agent_tts.cli.bench_options import ModelOptions
-from agent_tts.cli.bench_peers import PEERS, PeerRequest, PeerTask, chosen, figures_of, measure_node
+from agent_tts.cli.bench_peers import PEERS, PeerTask, chosen, figures_of, measure_node
 from agent_tts.errors import SettingsError, SpeechError
 from tests.support import running_node
 
@@ -17,10 +19,10 @@ TASK = PeerTask("", "cpu", "float32", "one two three", 10, None, None, requests=
 
 
 def test_figures_are_per_spoken_frame() -> None:
-    spoken = [
-        PeerRequest(0.05, 0.09, 1.0, 50 * 1_920),
-        PeerRequest(0.03, None, 0.5, 50 * 1_920),
-        PeerRequest(0.04, 0.07, 0.5, 10 * 1_920),
+    spoken: list[dict[str, Any]] = [
+        {"first_audio_s": 0.05, "audible_s": 0.09, "whole_s": 1.0, "samples": 50 * 1_920},
+        {"first_audio_s": 0.03, "audible_s": None, "whole_s": 0.5, "samples": 50 * 1_920},
+        {"first_audio_s": 0.04, "audible_s": 0.07, "whole_s": 0.5, "samples": 10 * 1_920},
     ]
     assert figures_of(spoken) == {
         "requests": 3,
@@ -46,8 +48,8 @@ def test_the_audible_time_of_a_peer_is_that_of_a_player() -> None:
 async def test_our_node_is_measured_over_its_websocket() -> None:
     async with running_node() as node:
         spoken = await measure_node(node.ws_url, None, TASK)
-    assert [one.samples for one in spoken] == [24_000 * 60 * len("onetwothree") // 1_000] * 2
-    assert all(0 < one.first_audio_s <= one.whole_s and one.audible_s is not None for one in spoken)
+    assert [one["samples"] for one in spoken] == [24_000 * 60 * len("onetwothree") // 1_000] * 2
+    assert all(0 < one["first_audio_s"] <= one["whole_s"] and one["audible_s"] is not None for one in spoken)
 
 
 @pytest.mark.node

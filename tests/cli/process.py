@@ -34,8 +34,9 @@ def start(*arguments: str, **options: Any) -> subprocess.Popen[bytes]:
 
 def run(*arguments: str, **options: Any) -> subprocess.CompletedProcess[bytes]:
     """Run `agent-tts` to its end, without input."""
-    defaults = {"stdin": subprocess.DEVNULL, "env": environment(), "timeout": PATIENCE_S}
-    return subprocess.run([*AGENT_TTS, *arguments], capture_output=True, check=False, **{**defaults, **options})
+    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    defaults = {**pipes, "env": environment(), "timeout": PATIENCE_S, "check": False}
+    return subprocess.run([*AGENT_TTS, *arguments], **{**defaults, **options})
 
 
 def measure(tool: str, *arguments: str, **options: Any) -> subprocess.CompletedProcess[bytes]:

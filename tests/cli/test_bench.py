@@ -8,6 +8,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch  # its import keeps a pipe open: the first test to import it would leak one
@@ -33,16 +34,22 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield running.url
 
 
+def measured(folder: Path, *arguments: str, **variables: str) -> tuple[Any, str]:
+    """The results that a measurement writes, and what it prints."""
+    path = folder / "out.json"
+    result = invoke("bench", *arguments, "--json", str(path), **variables)
+    assert result.returncode == 0, result.stderr
+    return json.loads(path.read_text()), result.stdout.decode()
+
+
 @pytest.mark.usefixtures("fonts")
 def test_serve_measures_its_own_node_with_every_slot_busy_and_writes_the_results(tmp_path: Path) -> None:
-    path, plot = tmp_path / "out.json", tmp_path / "out.png"
+    plot = tmp_path / "out.png"
     loads = ("--engine", "tone", "--saturate", "8", "--words", "5", "--warmup", "1", "--duration", "1")
     cores = ("--clients", "2", "--client-cores", "0", "--front-cores", "0")
-    result = invoke("bench", "serve", *loads, *cores, "--json", str(path), "--plot", str(plot), COLUMNS="160")
-    assert result.returncode == 0, result.stderr
-    found = json.loads(path.read_text())
+    found, printed = measured(tmp_path, "serve", *loads, *cores, "--plot", str(plot), COLUMNS="160")
     (figures,) = found["runs"]
-    assert figures["load"].encode() in result.stdout
+    assert figures["load"] in printed
     assert (figures["errors"], figures["peak_in_flight"], figures["clients"]) == ({}, 9, 2)
     assert figures["cpu_percent"].keys() == {"front", "engine", "clients"}
     assert figures["requests"] > 9  # more than one in each slot
@@ -52,52 +59,41 @@ def test_serve_measures_its_own_node_with_every_slot_busy_and_writes_the_results
 
 
 def test_streams_reports_the_largest_number_without_a_gap(node: str, tmp_path: Path) -> None:
-    path = tmp_path / "out.json"
     loads = ("--url", node, "--streams", "2,4", "--seconds", "1", "--ramp", "0.2", "--words", "3")
-    result = invoke("bench", "streams", *loads, "--json", str(path))
-    assert result.returncode == 0, result.stderr
-    small, large = json.loads(path.read_text())["runs"]
+    found, printed = measured(tmp_path, "streams", *loads)
+    small, large = found["runs"]
     clean = max((number for number, run in ((2, small), (4, large)) if is_clean(run)), default=0)
-    assert f"largest number without a gap: {clean}" in result.stdout.decode()
+    assert f"largest number without a gap: {clean}" in printed
     assert (large["load"], large["errors"], large["silent"]) == ("4 callers", {}, 0)
 
 
 def test_trace_tells_the_stages_of_every_request(tmp_path: Path) -> None:
-    path = tmp_path / "out.json"
-    result = invoke("bench", "trace", "--engine", "tone", "--rate", "10", *QUICK, "--json", str(path))
-    assert result.returncode == 0, result.stderr
-    assert "ipc back" in result.stdout.decode()
-    (run,) = json.loads(path.read_text())["runs"]
+    found, printed = measured(tmp_path, "trace", "--engine", "tone", "--rate", "10", *QUICK)
+    assert "ipc back" in printed
+    (run,) = found["runs"]
     assert run["requests"] > 0
     assert run["untraced"] == 0
     assert all(stage["p50"] >= 0 for stage in run["stages"].values())
 
 
 def test_rtc_reports_the_lateness_of_packets(node: str, tmp_path: Path) -> None:
-    path = tmp_path / "out.json"
-    result = invoke("bench", "rtc", "--url", node, "--peers", "1", "--seconds", "1", "--json", str(path))
-    assert result.returncode == 0, result.stderr
-    assert json.loads(path.read_text())["runs"][0]["packets"] > 0
+    found, _ = measured(tmp_path, "rtc", "--url", node, "--peers", "1", "--seconds", "1")
+    assert found["runs"][0]["packets"] > 0
 
 
 def test_fronts_are_measured_on_a_node_with_so_many(tmp_path: Path) -> None:
-    path = tmp_path / "out.json"
     options = ("--fronts", "2", "--set", "engines=1", "--slots", "4", "--frames", "10", *QUICK)
-    result = invoke("bench", "fronts", *options, "--json", str(path), COLUMNS="160")
-    assert result.returncode == 0, result.stderr
-    (figures,) = json.loads(path.read_text())["runs"]
+    found, printed = measured(tmp_path, "fronts", *options, COLUMNS="160")
+    (figures,) = found["runs"]
     assert (figures["fronts"], figures["errors"]) == (2, {})
     assert {"supervisor", "front 0", "front 1", "engine"} <= figures["cpu_percent_each"].keys()
     assert figures["frames_per_s"] > 0
-    assert b"times the first" in result.stdout
+    assert "times the first" in printed
 
 
 def test_a_clone_speaks_with_the_voice_that_was_made_for_it(tmp_path: Path) -> None:
-    path = tmp_path / "out.json"
     loads = ("--synthetic", "tiny", "--type", "base", "--voice", "icl", "--concurrency", "1", "--frames", "4", *QUICK)
-    result = invoke("bench", "serve", *loads, "--json", str(path), OMP_NUM_THREADS="1")
-    assert result.returncode == 0, result.stderr
-    found = json.loads(path.read_text())
+    found, _ = measured(tmp_path, "serve", *loads, OMP_NUM_THREADS="1")
     assert (found["node"]["model_type"], found["node"]["session"]["voice"]) == ("base", "icl")
     (figures,) = found["runs"]
     assert (figures["errors"], figures["silent"]) == ({}, 0)

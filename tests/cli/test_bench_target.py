@@ -1,5 +1,3 @@
-"""Voices and limits that the benchmark uses for its own node, by the type of the checkpoint."""
-
 from __future__ import annotations
 
 from pathlib import Path

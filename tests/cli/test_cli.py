@@ -1,5 +1,3 @@
-"""Commands and options: help, errors and exit codes."""
-
 from __future__ import annotations
 
 import operator

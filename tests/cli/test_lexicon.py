@@ -1,5 +1,3 @@
-"""`agent-tts lexicon try` and `agent-tts voices lexicon`."""
-
 from __future__ import annotations
 
 from pathlib import Path
@@ -16,16 +14,8 @@ def test_what_would_be_said_is_printed_with_where_it_comes_from(tmp_path: Path) 
     file = tmp_path / "words.yaml"
     file.write_text("nginx: engine x\nGIF: {ipa: dʒɪf, alias: jif}\n")
     text = 'An **NGINX** <break time="1s"/>and 2 GIFs, GIF, SQL.'
-    result = invoke(
-        "lexicon",
-        "try",
-        text,
-        "--lexicon",
-        str(file),
-        "--normalize",
-        "--set",
-        'lexicon={"SQL": "sequel", "nginx": "n"}',
-    )
+    flags = ("--lexicon", str(file), "--normalize", "--set", 'lexicon={"SQL": "sequel", "nginx": "n"}')
+    result = invoke("lexicon", "try", text, *flags)
     assert result.returncode == 0, result.stderr
     said, _, *rows = result.stdout.decode().splitlines()
     assert said == "An engine x and two GIFs, jif, sequel."

@@ -1,5 +1,3 @@
-"""Command options declared elsewhere: the options of speech, and groups of options."""
-
 from __future__ import annotations
 
 import dataclasses

@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 import stat
-import subprocess
 import sys
 import time
 import wave
@@ -209,15 +208,7 @@ def test_an_empty_text_is_an_error(tmp_path: Path, text: str) -> None:
 def test_raw_audio_is_not_written_to_a_terminal() -> None:
     leader, terminal = os.openpty()
     try:
-        result = subprocess.run(
-            [sys.executable, "-m", "agent_tts", "say", TEXT, "-o", "-"],
-            stdin=subprocess.DEVNULL,
-            stdout=terminal,
-            stderr=subprocess.PIPE,
-            env=environment(),
-            timeout=PATIENCE_S,
-            check=False,
-        )
+        result = run("say", TEXT, "-o", "-", stdout=terminal)
     finally:
         os.close(leader)
         os.close(terminal)

@@ -1,5 +1,3 @@
-"""Files, pipes and players that receive audio."""
-
 from __future__ import annotations
 
 import asyncio
@@ -22,6 +20,13 @@ TONE = (8_000 * np.sin(np.arange(24_000) * 2 * np.pi * 660 / 24_000)).astype("<i
 FRAMES = [TONE[start : start + 3_840] for start in range(0, len(TONE), 3_840)]
 
 
+async def fill(sink: FileSink | PlayerSink) -> None:
+    """Write all of `TONE`, frame by frame."""
+    for frame in FRAMES:
+        await sink.write(frame)
+    await sink.close(True)
+
+
 def decoded(path: Path) -> bytes:
     with av.open(str(path)) as container:
         resampler = av.AudioResampler(format="s16", layout="mono", rate=24_000)
@@ -32,9 +37,7 @@ def decoded(path: Path) -> bytes:
 @pytest.mark.parametrize("suffix", sorted(FORMATS.keys() - {".pcm", ".raw"}))
 async def test_the_suffix_of_a_file_decides_its_format(tmp_path: Path, suffix: str) -> None:
     sink = FileSink(tmp_path / f"a{suffix.upper()}")
-    for frame in FRAMES:
-        await sink.write(frame)
-    await sink.close(True)
+    await fill(sink)
     pcm = decoded(tmp_path / f"a{suffix.upper()}")
     assert dominant_hz(pcm) == pytest.approx(660, abs=5)
     assert len(pcm) == pytest.approx(len(TONE), abs=4_800)
@@ -42,9 +45,7 @@ async def test_the_suffix_of_a_file_decides_its_format(tmp_path: Path, suffix: s
 
 async def test_a_raw_file_is_the_audio_itself(tmp_path: Path) -> None:
     sink = FileSink(tmp_path / "a.pcm")
-    for frame in FRAMES:
-        await sink.write(frame)
-    await sink.close(True)
+    await fill(sink)
     assert (tmp_path / "a.pcm").read_bytes() == TONE
 
 
@@ -140,9 +141,7 @@ PLAYER = "import sys; data = sys.stdin.buffer.read(); open(sys.argv[1], 'wb').wr
 
 async def test_a_player_plays_to_its_end_before_close_returns(tmp_path: Path) -> None:
     sink = PlayerSink((sys.executable, "-c", PLAYER, str(tmp_path / "played")))
-    for frame in FRAMES:
-        await sink.write(frame)
-    await sink.close(True)
+    await fill(sink)
     assert (tmp_path / "played").read_bytes() == TONE
 
 

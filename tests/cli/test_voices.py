@@ -1,5 +1,3 @@
-"""`agent-tts voices`."""
-
 from __future__ import annotations
 
 import asyncio
@@ -15,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from agent_tts.bench.checkpoint import write
-from tests.cli.process import AGENT_TTS, PATIENCE_S, environment, invoke
+from tests.cli.process import environment, invoke, run
 from tests.model.lora import write_adapter
 from tests.support import running_node
 from tests.voices.clips import KINDS, encoded, tone
@@ -68,18 +66,6 @@ def test_a_language_without_a_voice_is_reported() -> None:
     assert b"no voice speaks 'xx'" in result.stderr
 
 
-def test_a_missing_node_is_a_message() -> None:
-    result = invoke("voices", "--url", "127.0.0.1:9")
-    assert result.returncode == 1
-    assert b"no node answers at 127.0.0.1:9" in result.stderr
-
-
-def test_engine_flags_are_refused_for_a_node() -> None:
-    result = invoke("voices", "--url", "127.0.0.1:9", "--model", "x", "--dtype", "float32")
-    assert result.returncode == 2
-    assert b"--model, --dtype: a running node" in result.stderr
-
-
 # ---------------------------------------------------------------- the user's own voices
 
 
@@ -116,14 +102,7 @@ def answering(answer: bytes, *arguments: str, **variables: str) -> subprocess.Co
     leader, terminal = pty.openpty()
     try:
         os.write(leader, answer)
-        return subprocess.run(
-            [*AGENT_TTS, *arguments],
-            stdin=terminal,
-            capture_output=True,
-            env=environment(**variables),
-            timeout=PATIENCE_S,
-            check=False,
-        )
+        return run(*arguments, stdin=terminal, env=environment(**variables))
     finally:
         os.close(leader)
         os.close(terminal)

@@ -9,7 +9,6 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from loguru import logger
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.http11 import Request, Response
 from websockets.typing import Subprotocol
@@ -33,7 +32,7 @@ from agent_tts.errors import (
 )
 from agent_tts.messages import Audio, Cancelled, Finished, Flushed, Mark, Words
 from agent_tts.protocol.v1 import header
-from tests.support import RunningNode, dominant_hz, running_node, until
+from tests.support import RunningNode, dominant_hz, ended, logged, running_node, until
 
 TEXT = "One two three four five six seven."
 
@@ -44,27 +43,37 @@ async def node() -> AsyncIterator[RunningNode]:
         yield running
 
 
+@pytest.fixture
+async def connection(node: RunningNode) -> AsyncIterator[NodeConnection]:
+    async with connect(node.url) as made:
+        yield made
+
+
 async def spoken(speech: RemoteUtterance) -> bytes:
     return b"".join([pcm async for pcm in speech])
 
 
-async def say(node: NodeConnection, text: str, **session: Any) -> bytes:
-    speech = await node.open(lead_ms=None, **session)
+def write(speech: RemoteUtterance, text: str) -> None:
+    """All text of a context."""
     speech.write(text)
     speech.end()
+
+
+async def say(node: NodeConnection, text: str, **session: Any) -> bytes:
+    speech = await node.open(lead_ms=None, **session)
+    write(speech, text)
     return await spoken(speech)
 
 
 # ---------------------------------------------------------------- with a real node
 
 
-async def test_text_in_pieces_comes_back_as_speech(node: RunningNode) -> None:
-    async with connect(node.url) as connection:
-        speech = await connection.open(voice="tone-660")
-        for word in TEXT.split():
-            speech.write(word + " ")
-        speech.end()
-        pcm = await spoken(speech)
+async def test_text_in_pieces_comes_back_as_speech(connection: NodeConnection) -> None:
+    speech = await connection.open(voice="tone-660")
+    for word in TEXT.split():
+        speech.write(word + " ")
+    speech.end()
+    pcm = await spoken(speech)
     assert dominant_hz(pcm) == pytest.approx(660, abs=5)
     assert speech.done is not None
     assert speech.done.reason == "end"
@@ -72,22 +81,19 @@ async def test_text_in_pieces_comes_back_as_speech(node: RunningNode) -> None:
     assert speech.done.ttfa_ms is not None
 
 
-async def test_text_can_be_sent_before_the_context_has_a_slot(node: RunningNode) -> None:
-    async with connect(node.url) as connection:
-        speech = connection.begin(voice="tone-660", lead_ms=None)
-        speech.write(TEXT)
-        speech.end()
-        assert not speech.started.done()
-        assert dominant_hz(await spoken(speech)) == pytest.approx(660, abs=5)
+async def test_text_can_be_sent_before_the_context_has_a_slot(connection: NodeConnection) -> None:
+    speech = connection.begin(voice="tone-660", lead_ms=None)
+    write(speech, TEXT)
+    assert not speech.started.done()
+    assert dominant_hz(await spoken(speech)) == pytest.approx(660, abs=5)
 
 
-async def test_a_context_refused_after_its_opening_fails_in_its_events(node: RunningNode) -> None:
-    async with connect(node.url) as connection:
-        speech = connection.begin(voice="nobody")
-        speech.write(TEXT)
-        with pytest.raises(UnknownVoice):
-            await spoken(speech)
-        assert await say(connection, TEXT)
+async def test_a_context_refused_after_its_opening_fails_in_its_events(connection: NodeConnection) -> None:
+    speech = connection.begin(voice="nobody")
+    speech.write(TEXT)
+    with pytest.raises(UnknownVoice):
+        await spoken(speech)
+    assert await say(connection, TEXT)
 
 
 async def test_a_context_starts_with_the_options_of_the_connection(node: RunningNode) -> None:
@@ -97,10 +103,9 @@ async def test_a_context_starts_with_the_options_of_the_connection(node: Running
         assert dominant_hz(await say(connection, TEXT)) == pytest.approx(220, abs=5)
 
 
-async def test_many_contexts_speak_on_one_connection(node: RunningNode) -> None:
-    async with connect(node.url) as connection:
-        tones = (220, 440, 660, 880)
-        heard = await asyncio.gather(*(say(connection, TEXT, voice=f"tone-{hz}") for hz in tones))
+async def test_many_contexts_speak_on_one_connection(connection: NodeConnection) -> None:
+    tones = (220, 440, 660, 880)
+    heard = await asyncio.gather(*(say(connection, TEXT, voice=f"tone-{hz}") for hz in tones))
     assert [dominant_hz(pcm) for pcm in heard] == pytest.approx(tones, abs=5)
 
 
@@ -116,17 +121,15 @@ async def test_text_longer_than_a_message_is_split(node: RunningNode) -> None:
     assert speech.error is None
 
 
-async def test_events_report_words_audio_and_flush_points_in_order(node: RunningNode) -> None:
-    async with connect(node.url) as connection:
-        speech = await connection.open(lead_ms=None)
-        speech.write("one two")
-        speech.flush("f1")
-        events = []
-        async for event in speech.events():
-            events.append(event)
-            if isinstance(event, Flushed):
-                speech.write(" three")
-                speech.end()
+async def test_events_report_words_audio_and_flush_points_in_order(connection: NodeConnection) -> None:
+    speech = await connection.open(lead_ms=None)
+    speech.write("one two")
+    speech.flush("f1")
+    events = []
+    async for event in speech.events():
+        events.append(event)
+        if isinstance(event, Flushed):
+            write(speech, " three")
     audio = [event for event in events if isinstance(event, Audio)]
     flushed = next(event for event in events if isinstance(event, Flushed))
     assert flushed.flush_id == "f1"
@@ -148,81 +151,71 @@ async def test_audio_is_the_same_in_either_framing(node: RunningNode, framing: s
         assert await say(connection, TEXT, output={"framing": framing}) == plain
 
 
-async def test_audio_arrives_in_the_requested_encoding(node: RunningNode) -> None:
-    async with connect(node.url) as connection:
-        speech = await connection.open(lead_ms=None, output={"encoding": "mulaw", "sample_rate": 8_000})
-        speech.write(TEXT)
-        speech.end()
-        heard = await spoken(speech)
+async def test_audio_arrives_in_the_requested_encoding(connection: NodeConnection) -> None:
+    speech = await connection.open(lead_ms=None, output={"encoding": "mulaw", "sample_rate": 8_000})
+    write(speech, TEXT)
+    heard = await spoken(speech)
     assert speech.done is not None
     assert len(heard) == pytest.approx(speech.done.audio_ms * 8, abs=16)
 
 
-async def test_cancel_stops_the_audio_and_reports_the_heard_text(node: RunningNode) -> None:
-    async with connect(node.url) as connection:
-        speech = await connection.open()
-        speech.write(TEXT)
-        speech.end()
-        pcm = aiter(speech)
-        heard = 0
-        while heard < 360 * SAMPLE_RATE // 1_000 * 2:  # bytes
-            heard += len(await anext(pcm))
-        cut = await speech.cancel(played_ms=360)
-        assert await speech.cancel() is cut
-        assert cut.heard_text + cut.unheard_text == TEXT
-        assert cut.heard_text.startswith("One")
-        assert [type(event) async for event in speech.events() if isinstance(event, Audio)] == []
-        assert speech.done is not None
-        assert speech.done.reason == "cancelled"
-        assert node.node.service.speaking == 0
+async def test_cancel_stops_the_audio_and_reports_the_heard_text(connection: NodeConnection, node: RunningNode) -> None:
+    speech = await connection.open()
+    write(speech, TEXT)
+    pcm = aiter(speech)
+    heard = 0
+    while heard < 360 * SAMPLE_RATE // 1_000 * 2:  # bytes
+        heard += len(await anext(pcm))
+    cut = await speech.cancel(played_ms=360)
+    assert await speech.cancel() is cut
+    assert cut.heard_text + cut.unheard_text == TEXT
+    assert cut.heard_text.startswith("One")
+    assert [type(event) async for event in speech.events() if isinstance(event, Audio)] == []
+    assert speech.done is not None
+    assert speech.done.reason == "cancelled"
+    assert node.node.service.speaking == 0
 
 
-async def test_tags_are_in_no_heard_text_and_marks_are_events(node: RunningNode) -> None:
-    async with connect(node.url) as connection:
-        speech = await connection.open(lead_ms=None)
-        speech.write('[sad] One <mark name="two"/>two, <emphasis>three</emphasis>.<break time="80ms"/> Four.')
-        speech.end()
-        marks = [event async for event in speech.events() if isinstance(event, Mark)]
-        times = {word.word: word for word in speech.words}
-        assert marks == [Mark(speech.context_id, "two", times["two,"].start_ms, 10)]
-        cut = await speech.cancel(played_ms=times["two,"].end_ms)
-        assert (cut.heard_text, cut.unheard_text) == ("One two,", " three. Four.")
+async def test_tags_are_in_no_heard_text_and_marks_are_events(connection: NodeConnection) -> None:
+    speech = await connection.open(lead_ms=None)
+    write(speech, '[sad] One <mark name="two"/>two, <emphasis>three</emphasis>.<break time="80ms"/> Four.')
+    marks = [event async for event in speech.events() if isinstance(event, Mark)]
+    times = {word.word: word for word in speech.words}
+    assert marks == [Mark(speech.context_id, "two", times["two,"].start_ms, 10)]
+    cut = await speech.cancel(played_ms=times["two,"].end_ms)
+    assert (cut.heard_text, cut.unheard_text) == ("One two,", " three. Four.")
 
 
-async def test_an_acknowledgement_decides_the_heard_text_of_a_cancel(node: RunningNode) -> None:
-    async with connect(node.url) as connection:
-        speech = await connection.open(lead_ms=5_000)
-        speech.write(TEXT)
-        speech.flush("all")
-        while not isinstance(event := await speech.next(), Flushed):
-            pass
-        speech.ack(event.audio_ms)
-        cut = await speech.cancel()
+async def test_an_acknowledgement_decides_the_heard_text_of_a_cancel(connection: NodeConnection) -> None:
+    speech = await connection.open(lead_ms=5_000)
+    speech.write(TEXT)
+    speech.flush("all")
+    while not isinstance(event := await speech.next(), Flushed):
+        pass
+    speech.ack(event.audio_ms)
+    cut = await speech.cancel()
     assert cut.played_ms == cut.generated_ms == event.audio_ms  # in real time almost nothing has been played
     assert cut.heard_text.startswith("One two")
 
 
-async def test_a_cancel_after_the_last_audio_still_reports_the_heard_text(node: RunningNode) -> None:
+async def test_a_cancel_after_the_last_audio_still_reports_the_heard_text(connection: NodeConnection) -> None:
     """A short answer is sent entirely ahead of its playback, and the listener may still interrupt it."""
-    async with connect(node.url) as connection:
-        speech = await connection.open(lead_ms=None)
-        speech.write(TEXT)
-        speech.end()
-        await until(lambda: speech.done is not None)
-        cut = await speech.cancel(played_ms=900)
-        assert cut == Cancelled(speech.context_id, 900, cut.generated_ms, cut.heard_text, cut.unheard_text)
-        assert cut.heard_text
-        assert cut.unheard_text
-        assert cut.heard_text + cut.unheard_text == TEXT
-        assert await spoken(speech) == b""
+    speech = await connection.open(lead_ms=None)
+    write(speech, TEXT)
+    await until(lambda: speech.done is not None)
+    cut = await speech.cancel(played_ms=900)
+    assert cut == Cancelled(speech.context_id, 900, cut.generated_ms, cut.heard_text, cut.unheard_text)
+    assert cut.heard_text
+    assert cut.unheard_text
+    assert cut.heard_text + cut.unheard_text == TEXT
+    assert await spoken(speech) == b""
 
 
-async def test_cancel_all_stops_all_speech(node: RunningNode) -> None:
-    async with connect(node.url) as connection:
-        for _ in range(3):
-            (await connection.open()).write(TEXT)
-        await connection.cancel_all()
-        assert node.node.service.speaking == 0
+async def test_cancel_all_stops_all_speech(connection: NodeConnection, node: RunningNode) -> None:
+    for _ in range(3):
+        (await connection.open()).write(TEXT)
+    await connection.cancel_all()
+    assert node.node.service.speaking == 0
 
 
 async def test_leaving_the_block_stops_the_speech_of_the_connection(node: RunningNode) -> None:
@@ -232,14 +225,13 @@ async def test_leaving_the_block_stops_the_speech_of_the_connection(node: Runnin
     await until(lambda: node.node.service.speaking == 0)
 
 
-async def test_leaving_a_contexts_block_stops_only_that_context(node: RunningNode) -> None:
-    async with connect(node.url) as connection:
-        other = await connection.open()
-        async with await connection.open() as speech:
-            speech.write(TEXT)
-        await until(lambda: speech.done is not None)
-        assert node.node.service.speaking == 1
-        assert other.done is None
+async def test_leaving_a_contexts_block_stops_only_that_context(connection: NodeConnection, node: RunningNode) -> None:
+    other = await connection.open()
+    async with await connection.open() as speech:
+        speech.write(TEXT)
+    await until(lambda: speech.done is not None)
+    assert node.node.service.speaking == 1
+    assert other.done is None
 
 
 @pytest.mark.parametrize(
@@ -251,21 +243,19 @@ async def test_leaving_a_contexts_block_stops_only_that_context(node: RunningNod
     ],
 )
 async def test_a_refused_context_raises_from_open_and_leaves_the_connection_usable(
-    node: RunningNode, session: dict[str, Any], error: type[SpeechError]
+    connection: NodeConnection, session: dict[str, Any], error: type[SpeechError]
 ) -> None:
-    async with connect(node.url) as connection:
-        with pytest.raises(error):
-            await connection.open(**session)
-        with pytest.raises(error):
-            await connection.update(**session)
-        assert await say(connection, TEXT)
+    with pytest.raises(error):
+        await connection.open(**session)
+    with pytest.raises(error):
+        await connection.update(**session)
+    assert await say(connection, TEXT)
 
 
-async def test_a_misspelt_option_of_an_option_is_refused(node: RunningNode) -> None:
-    async with connect(node.url) as connection:
-        assert "output.bit_rate" in connection.info.features
-        with pytest.raises(BadMessage, match=r"output\.bitrate"):
-            await connection.open(output={"encoding": "mp3", "bitrate": 64_000})
+async def test_a_misspelt_option_of_an_option_is_refused(connection: NodeConnection) -> None:
+    assert "output.bit_rate" in connection.info.features
+    with pytest.raises(BadMessage, match=r"output\.bitrate"):
+        await connection.open(output={"encoding": "mp3", "bitrate": 64_000})
 
 
 async def test_a_refused_session_raises_from_connect(node: RunningNode) -> None:
@@ -274,11 +264,10 @@ async def test_a_refused_session_raises_from_connect(node: RunningNode) -> None:
             pass
 
 
-async def test_the_client_refuses_an_id_that_is_open(node: RunningNode) -> None:
-    async with connect(node.url) as connection:
+async def test_the_client_refuses_an_id_that_is_open(connection: NodeConnection) -> None:
+    await connection.open(context_id="t1")
+    with pytest.raises(ContextExists):
         await connection.open(context_id="t1")
-        with pytest.raises(ContextExists):
-            await connection.open(context_id="t1")
 
 
 async def test_at_capacity_carries_a_retry_time() -> None:
@@ -317,10 +306,7 @@ async def test_refused_text_fails_the_context_after_the_accepted_text() -> None:
 
 
 async def test_a_lost_engine_fails_the_context_with_its_code() -> None:
-    async with (
-        running_node(tone={"scripted_faults": True}) as node,
-        connect(node.url) as connection,
-    ):
+    async with running_node(tone={"scripted_faults": True}) as node, connect(node.url) as connection:
         speech = await connection.open(instructions="fault:raise@2")
         speech.write(TEXT)
         with pytest.raises(SpeechError) as caught:
@@ -328,14 +314,15 @@ async def test_a_lost_engine_fails_the_context_with_its_code() -> None:
         assert caught.value.code in ("engine_lost", "internal")
 
 
-async def test_a_draining_node_is_reported_before_the_connection_fails(node: RunningNode) -> None:
-    async with connect(node.url) as connection:
-        for session in list(node.node.sessions):
-            session.drain()
-        await until(lambda: connection.lost is not None)
-        assert connection.draining
-        with pytest.raises(ConnectionLost):
-            await connection.open()
+async def test_a_draining_node_is_reported_before_the_connection_fails(
+    connection: NodeConnection, node: RunningNode
+) -> None:
+    for session in list(node.node.sessions):
+        session.drain()
+    await until(lambda: connection.lost is not None)
+    assert connection.draining
+    with pytest.raises(ConnectionLost):
+        await connection.open()
 
 
 # ---------------------------------------------------------------- back-pressure
@@ -358,8 +345,7 @@ async def test_a_slow_reader_slows_the_node_and_loses_nothing(node: RunningNode)
         whole = await say(connection, TEXT * 4)
     async with connect(node.url, buffer_bytes=8_000, lead_ms=None, seed=1) as connection:
         speech = await connection.open()
-        speech.write(TEXT * 4)
-        speech.end()
+        write(speech, TEXT * 4)
         heard, most = b"", 0
         async for pcm in speech:
             heard += pcm
@@ -369,15 +355,13 @@ async def test_a_slow_reader_slows_the_node_and_loses_nothing(node: RunningNode)
     assert most <= 8_000 + 3_840
 
 
-async def test_a_second_reader_is_refused(node: RunningNode) -> None:
-    async with connect(node.url) as connection:
-        speech = await connection.open()
-        first = asyncio.create_task(speech.next())
-        await asyncio.sleep(0)
-        with pytest.raises(RuntimeError, match="one reader"):
-            await speech.next()
-        first.cancel()
-        await asyncio.gather(first, return_exceptions=True)
+async def test_a_second_reader_is_refused(connection: NodeConnection) -> None:
+    speech = await connection.open()
+    first = asyncio.create_task(speech.next())
+    await asyncio.sleep(0)
+    with pytest.raises(RuntimeError, match="one reader"):
+        await speech.next()
+    await ended(first)
 
 
 async def test_a_cancelled_read_loses_nothing(node: RunningNode) -> None:
@@ -386,10 +370,8 @@ async def test_a_cancelled_read_loses_nothing(node: RunningNode) -> None:
         speech = await connection.open()
         waiting = asyncio.create_task(speech.next())
         await asyncio.sleep(0)
-        waiting.cancel()
-        await asyncio.gather(waiting, return_exceptions=True)
-        speech.write(TEXT)
-        speech.end()
+        await ended(waiting)
+        write(speech, TEXT)
         assert await spoken(speech) == whole
 
 
@@ -470,7 +452,6 @@ async def test_a_server_with_another_protocol_is_disconnected(junk: str | bytes)
 
 async def test_fields_of_newer_nodes_are_sent_and_their_warnings_logged() -> None:
     told: list[dict[str, Any]] = []
-    lines: list[str] = []
 
     async def talk(connection: ServerConnection) -> None:
         await connection.send(json.dumps(GREETING | {"features": ["mood"]}))
@@ -481,14 +462,11 @@ async def test_fields_of_newer_nodes_are_sent_and_their_warnings_logged() -> Non
         await connection.send(json.dumps(started))
         await connection.wait_closed()
 
-    sink = logger.add(lines.append, format="{message}")
-    try:
+    with logged() as lines:
         async with serving(talk) as address, connect(address) as node:
             await node.open(mood="good", pitch=1.5)
             with pytest.raises(BadMessage, match="moods"):
                 await node.open(moods="good")
-    finally:
-        logger.remove(sink)
     assert (told[0]["mood"], told[0]["pitch"]) == ("good", 1.5)
     assert [line for line in lines if "pitch" in line]
 
@@ -628,9 +606,8 @@ def test_the_http_address_keeps_the_path_without_the_protocols_route() -> None:
 
 
 @pytest.mark.parametrize("context_id", ["", "*", "c" * 129])
-async def test_an_invalid_context_id_is_refused_at_once(node: RunningNode, context_id: str) -> None:
+async def test_an_invalid_context_id_is_refused_at_once(connection: NodeConnection, context_id: str) -> None:
     """The node could not name the context in its refusal, so the call would never be answered."""
-    async with connect(node.url) as connection:
-        with pytest.raises(BadMessage, match="1 to 128 characters"):
-            await connection.open(context_id=context_id)
-        await connection.open(context_id="c" * 128)
+    with pytest.raises(BadMessage, match="1 to 128 characters"):
+        await connection.open(context_id=context_id)
+    await connection.open(context_id="c" * 128)

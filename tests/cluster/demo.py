@@ -45,10 +45,7 @@ async def demo(folder: Path) -> None:
             spoken_to: list[Caller] = []
             for number, (door, more) in enumerate(zip((head, *others[:2]), CALLERS, strict=True), 2):
                 spoken_to += await calls.enter_async_context(callers(await open_door(door), more, moves=True))
-                say(
-                    began,
-                    f"{len(spoken_to)} callers are spoken to, on {spread(spoken_to)}: all slots are in use",
-                )
+                say(began, f"{len(spoken_to)} callers are spoken to, on {spread(spoken_to)}: all slots are in use")
                 await until_serving(head, number)
                 say(began, f"{number} nodes take callers")
             name, pid = next((name, pid) for each in (head, *others) for name, pid in each.nodes().items())

@@ -236,13 +236,11 @@ async def test_a_haproxy_that_dies_or_hangs_is_back_with_its_servers(
     monkeypatch.setattr("agent_tts.cluster.door.HUNG_S", 0.3)
     monkeypatch.setattr("agent_tts.cluster.door.ANSWER_S", 0.3)
     async with fleet(tmp_path, 2) as (door, nodes):
-        pid, loop = door.pid, asyncio.get_running_loop()
+        pid = door.pid
         assert pid is not None
         os.kill(pid, sig)
         await until(lambda: not runs(pid))
-        died = loop.time()
         assert await speak(url(door, "ws"), TEXT) != b""  # it waits, and is not refused
-        assert loop.time() - died < 2
         assert door.pid != pid
         assert [*await have(door)] == [*nodes]
         await door.update([NodeAddress("node-0", "127.0.0.1", 9), address("node-1", nodes["node-1"])])
@@ -406,9 +404,7 @@ async def test_a_caller_that_vanishes_is_noticed_by_the_node(tmp_path: Path) -> 
             await until_servers(door, lambda servers: servers["node-0"].sessions == 1)
             peer.socket.transport.abort()
         await until_servers(door, lambda servers: servers["node-0"].sessions == 0)
-        async with asyncio.timeout(2):
-            while node.node.sessions:
-                await asyncio.sleep(0.01)
+        await until(lambda: not node.node.sessions, 2)
 
 
 async def test_a_door_that_closes_waits_for_its_callers(tmp_path: Path) -> None:

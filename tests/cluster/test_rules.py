@@ -72,13 +72,16 @@ def test_a_node_that_no_replica_tells_of_ends_after_a_while() -> None:
 
 
 def test_a_node_that_tells_nothing_is_forgotten() -> None:
-    directory = Directory()
+    now = 0.0
+    directory = Directory(lambda: now)
     report = {"name": "a", "host": "10.0.0.1", "port": 8101, "version": "1", "ray_node": "r", "state": "ok"}
-    directory.tell(report, 0)
-    assert [node["name"] for node in directory.nodes(FORGET_S - 1)] == ["a"]
-    assert directory.nodes(FORGET_S + 1) == []
-    directory.tell(report | {"of_a_newer_version": 1}, 0)
-    assert address_of(*directory.nodes(1)) == NodeAddress("a", "10.0.0.1", 8101, "1")
+    directory.tell(report)
+    now = FORGET_S - 1
+    assert [node["name"] for node in directory.nodes()] == ["a"]
+    now = FORGET_S + 1
+    assert directory.nodes() == []
+    directory.tell(report | {"of_a_newer_version": 1})
+    assert address_of(*directory.nodes()) == NodeAddress("a", "10.0.0.1", 8101, "1")
 
 
 @pytest.mark.parametrize(

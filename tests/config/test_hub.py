@@ -128,10 +128,7 @@ def test_an_interrupted_download_is_resumed(hub: Hub, client: Client) -> None:
     hub.asked.clear()
     whole = client.fetch(hub)
     assert contents(whole.stdout)["model.safetensors"] == hub.files["model.safetensors"], whole.stderr
-    assert hub.fetched() == {
-        "model.safetensors": f"bytes={CHUNK}-",
-        "speech_tokenizer/model.safetensors": None,
-    }
+    assert hub.fetched() == {"model.safetensors": f"bytes={CHUNK}-", "speech_tokenizer/model.safetensors": None}
 
 
 @pytest.mark.parametrize(

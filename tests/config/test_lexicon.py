@@ -1,5 +1,3 @@
-"""Lexicons of files and settings."""
-
 from __future__ import annotations
 
 from pathlib import Path

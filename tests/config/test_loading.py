@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from agent_tts.config.lexicon import read_lexicon
 from agent_tts.config.loading import FIELDS, find_config, load, load_settings, to_yaml
 from agent_tts.config.settings import Section, Settings
 from agent_tts.errors import SettingsError
@@ -143,6 +144,39 @@ def test_an_invalid_file_is_refused(tmp_path: Path, text: str, said: str) -> Non
     path.write_text(text)
     with pytest.raises(SettingsError, match=said):
         load_settings(path, environ={})
+
+
+BOMB = ["a0: &a0 {x: y}", *(f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 12)}]}}" for n in range(1, 6))]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        pytest.param("\n".join(BOMB), "has more than 200000 values, with those of aliases", id="merges"),
+        pytest.param("\n".join(BOMB).replace("<<", "y"), "has more than 200000 values", id="aliases"),
+        pytest.param("port: &a [*a]", "has more than 200000 values", id="an alias of itself"),
+        pytest.param("port: " + "[" * 5_000, "it is nested too deep", id="depth"),
+        pytest.param("port: " + "9" * 5_000, "line 1: a number is too long", id="a long number"),
+        pytest.param("port: " + "1:" * 5_000 + "1", "line 1: a number is too long", id="a number to base 60"),
+        pytest.param("port: 2001-99-99", "month must be in 1..12", id="no date"),
+        pytest.param("port: 1\n---\nport: 2", "expected a single document|but found another document", id="two"),
+        pytest.param("port: !!python/object:os.x {}", "could not determine a constructor", id="a tag"),
+    ],
+)
+def test_a_file_that_makes_more_of_itself_than_it_says_is_refused(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "bad.yaml"
+    path.write_text(text)
+    with pytest.raises(SettingsError, match=said):
+        load_settings(path, environ={})
+    with pytest.raises(SettingsError, match=said.removeprefix("line 1: ")):
+        read_lexicon(path)
+
+
+def test_an_alias_and_a_merge_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "aliases.yaml"
+    path.write_text("limits: &all {rtc_peers: 8}\nauth: {keys: {a: &a {key: k, sessions: 2}, b: {<<: *a, key: l}}}")
+    found = load_settings(path, environ={})
+    assert (found.limits.rtc_peers, found.auth.keys["b"].sessions) == (8, 2)
 
 
 def test_an_empty_file_and_an_empty_section_mean_the_defaults(tmp_path: Path) -> None:

@@ -1,5 +1,3 @@
-"""The settings model."""
-
 from __future__ import annotations
 
 import pytest

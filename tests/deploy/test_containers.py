@@ -19,7 +19,6 @@ from typer.main import get_command
 from agent_tts.cli.app import app
 from agent_tts.config.loading import load_settings
 from agent_tts.config.settings import ENV_PREFIX
-from tests.cli.process import invoke
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = ROOT / "configs"
@@ -206,12 +205,3 @@ def test_the_gpu_pod_has_a_gpu_and_keeps_its_models() -> None:
     (data,) = [volume for volume in pod["volumes"] if volume["name"] == "data"]
     claim = found["PersistentVolumeClaim"]["metadata"]["name"]
     assert data == {"name": "data", "persistentVolumeClaim": {"claimName": claim}}
-
-
-# ---------------------------------------------------------------- the health check
-
-
-def test_the_health_check_fails_without_a_node() -> None:
-    found = invoke("health", AGENT_TTS_PORT="9")
-    assert found.returncode == 1
-    assert b"no node answers at 127.0.0.1:9" in found.stderr

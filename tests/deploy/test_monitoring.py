@@ -21,7 +21,7 @@ from agent_tts.serve.access.fleet import Fleet
 from agent_tts.serve.access.fleet_counts import RedisCounts
 from agent_tts.serve.access.node_counts import NodeCounts
 from agent_tts.serve.telemetry import pages
-from agent_tts.serve.telemetry.metrics import Metrics
+from agent_tts.serve.telemetry.metrics import ContextMeter, Metrics
 
 MONITORING = Path(__file__).parents[2] / "configs" / "monitoring"
 DASHBOARDS = [json.loads(path.read_text()) for path in sorted((MONITORING / "grafana" / "dashboards").glob("*.json"))]
@@ -38,15 +38,14 @@ def exposed() -> Labels:
     """All samples of a fleet's node with several fronts and an agent, after some work, parsed by Prometheus' client."""
     metrics, counts, fronts = Metrics(), NodeCounts(Settings()), pages.NodePages()
     agent = AgentMetrics(metrics.registry)
-    Fleet(counts.ledger.counts, RedisCounts("redis://127.0.0.1", ""), closed=False, clock=time.monotonic).show(
-        counts._registry
-    )
+    store = RedisCounts("redis://127.0.0.1", "")
+    Fleet(counts.ledger.counts, store, False, time.monotonic, lambda *_: None).show(counts._registry)
     counts.engines.started(0, EngineInfo("tone", "tone", 4, (), "a", {}))
     counts.engines.pulse(0, EnginePong(1, 1, 0, 2.0))
     counts._up.labels(0).set(1)
     counts._starts.labels(0).inc()
     for transport in ("websocket", "http", "rtc"):
-        meter = metrics.context(transport)
+        meter = ContextMeter(metrics, transport, time.monotonic)
         meter.text(1)
         meter.audio(80)
         meter.cancelled()
@@ -55,7 +54,7 @@ def exposed() -> Labels:
         labelled.inc()
     agent.turn.labels("audio_first").observe(0.1)
     agent.page.labels("heard").observe(0.1)
-    fronts.take(0, pages.write(metrics.registry))
+    fronts.take(0, pages.read(pages.write(metrics.registry)))
     return read(fronts.merged(counts._registry))
 
 

@@ -192,4 +192,4 @@ def test_a_request_that_ends_before_its_audio_has_no_stages_and_leaves_none() ->
     loop.submit(messages.Cancel(1))
     assert [type(event) for event in drive(loop, device, 1.0)] == [messages.Finished]
     assert loop._stages is not None
-    assert not loop._stages._passed
+    assert not loop._stages._waiting

@@ -25,7 +25,7 @@ from tests.cli.process import environment, is_running, run
 from tests.fault.witness import undisturbed
 from tests.node_process import BACK_S, RunningProcess, callers, running_process, served_by_all
 from tests.rtc_peer import connected
-from tests.support import until
+from tests.support import ended, until
 from tests.wire import Wire, speak, wire
 
 pytestmark = [
@@ -312,14 +312,10 @@ async def test_a_restart_under_many_clients_that_come_back(tmp_path: Path) -> No
             served.clear()
         with running_process(folders[1], *flags, "--port", str(first.port)) as second:
             await until(lambda: len(served) == CLIENTS, BACK_S)
-            for task in clients:
-                task.cancel()
-            await asyncio.gather(*clients, return_exceptions=True)
+            await ended(*clients)
             left = await at_rest(second)
             assert not any(left[name] for name in FIGURES), left
             for node in (first, second):
                 assert "Traceback" not in node.log
     finally:
-        for task in clients:
-            task.cancel()
-        await asyncio.gather(*clients, return_exceptions=True)
+        await ended(*clients)

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from tests.support import ended
 from tests.wire import Wire, speak, wire
 
 TEXT = "While this goes on, somebody else speaks calmly to the end."
@@ -29,6 +30,5 @@ async def undisturbed(url: str, peer: Wire | None = None) -> AsyncIterator[None]
         yield
         assert (await listener)["reason"] == "end"
     finally:
-        listener.cancel()
-        await asyncio.gather(listener, return_exceptions=True)
+        await ended(listener)
     assert peer.pcm("witness") == expected

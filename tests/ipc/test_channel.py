@@ -20,6 +20,7 @@ from agent_tts.errors import AtCapacity, Internal, RateLimited, SpeechError
 from agent_tts.ipc import channel as module
 from agent_tts.ipc.channel import Channel, NoAnswer
 from agent_tts.ipc.front_messages import Question
+from agent_tts.ipc.wire import frame
 
 pytestmark = [pytest.mark.node, pytest.mark.real_time]
 
@@ -262,6 +263,49 @@ async def test_open_questions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> No
             await asking.ask(Add(1, 1), SOON_S)
         free.set()
         assert await asyncio.gather(*two) == [0, 0]
+
+
+@on_both_loops
+async def test_a_long_message_goes_in_parts_and_one_that_is_too_long_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With 1 000 keys a page of metrics has more than a frame, and so have settings. The channel stands."""
+    monkeypatch.setattr(module, "PART_BYTES", 1 << 10)
+    monkeypatch.setattr(module, "MAX_JSON_BYTES", 1 << 16)
+    async with both() as (asking, answering):
+        said: list[Said] = []
+        answering.handle(Said, said.append)
+        answering.handle(Known, lambda known: Said(known.name))
+        answering.handle(Add, lambda add: 10**add.one)
+
+        def take(_: Take, fd: int) -> str:
+            os.close(fd)
+            return "x" * (1 << 16)
+
+        answering.handle(Take, take, fds=1)
+        for length in (0, 1_000, 1 << 10, 5_000, 60_000):
+            asking.tell(Said("y" * length))
+            assert await asking.ask(Known("z" * length), SOON_S) == Said("z" * length)
+        assert [len(one.text) for one in said] == [0, 1_000, 1 << 10, 5_000, 60_000]
+        with pytest.raises(Internal):
+            await asking.ask(Take(), SOON_S, [os.open(os.devnull, os.O_RDONLY)])
+        with pytest.raises(Internal, match="Known of 65"):
+            await asking.ask(Known("z" * (1 << 16)), SOON_S)
+        assert await asking.ask(Add(2, 0), SOON_S) == 100
+        assert not asking.closed
+        assert not answering.closed
+
+
+@on_both_loops
+async def test_parts_without_an_end_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_JSON_BYTES", 100)
+    one, other = socket.socketpair()
+    lost = asyncio.get_running_loop().create_future()
+    channel = Channel(one, MESSAGES, lost.set_result)
+    with other:
+        other.send(3 * frame(module._PART, b"x" * 50, "a part"))
+        assert "too long" in await asyncio.wait_for(lost, SOON_S)
+        await channel.close()
 
 
 @pytest.mark.parametrize(

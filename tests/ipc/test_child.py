@@ -10,6 +10,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -95,6 +96,14 @@ async def child(*, parent: int | None = None, setup: bool = True, **environ: str
         await process.communicate()
 
 
+@asynccontextmanager
+async def ready(**environ: Any) -> AsyncIterator[Child]:
+    """A child whose engine takes requests."""
+    async with child(**environ) as it:
+        await it.next(EngineReady)
+        yield it
+
+
 def hang(stream: int = 1) -> tuple[EngineCommand, ...]:
     """Commands after whose first audio a step sleeps for a minute."""
     options = EngineOptions(instructions="fault:hang@1", lead_ms=None)
@@ -117,8 +126,7 @@ async def test_it_starts_answers_and_exits_on_command() -> None:
 
 async def test_the_end_of_stdin_ends_it_even_in_a_hung_step() -> None:
     """Mutation: without the reader thread it sleeps on for a minute."""
-    async with child() as it:
-        await it.next(EngineReady)
+    async with ready() as it:
         it.send(*hang())
         await it.next(Audio)
         it.stdin.close()
@@ -126,8 +134,7 @@ async def test_the_end_of_stdin_ends_it_even_in_a_hung_step() -> None:
 
 
 async def test_the_end_of_stdout_ends_it() -> None:
-    async with child() as it:
-        await it.next(EngineReady)
+    async with ready() as it:
         it.process._transport.get_pipe_transport(1).close()  # type: ignore[attr-defined]
         await asyncio.sleep(0)  # asyncio closes it in the next tick
         it.send(EnginePing(1))
@@ -145,8 +152,7 @@ async def test_it_exits_if_its_parent_died_before_it_started() -> None:
 
 async def test_it_ignores_ctrl_c_and_sigterm() -> None:
     """Both may reach the whole process group, and running speech must continue. Mutation: without SIG_IGN it dies."""
-    async with child() as it:
-        await it.next(EngineReady)
+    async with ready() as it:
         for signum in (signal.SIGINT, signal.SIGTERM):
             os.kill(it.process.pid, signum)
         it.send(EnginePing(1))
@@ -155,8 +161,7 @@ async def test_it_ignores_ctrl_c_and_sigterm() -> None:
 
 async def test_sigusr1_prints_the_stacks_of_a_hung_step() -> None:
     """The front requests the stacks before it kills a hung engine."""
-    async with child() as it:
-        await it.next(EngineReady)
+    async with ready() as it:
         it.send(*hang())
         await it.next(Audio)
         os.kill(it.process.pid, signal.SIGUSR1)
@@ -177,8 +182,7 @@ sys.modules["numpy"] = importlib.import_module("numpy")
 
 async def test_output_of_libraries_goes_to_stderr(tmp_path: Path) -> None:
     """A print during the import of numpy must not reach the pipe. Mutation: without `take_pipes` it fails to start."""
-    async with child(PYTHONPATH=shadow_numpy(tmp_path, NOISE)) as it:
-        await it.next(EngineReady)
+    async with ready(PYTHONPATH=shadow_numpy(tmp_path, NOISE)) as it:
         it.send(StopEngine())
         code, said = await it.end()
         assert code == 0
@@ -205,16 +209,14 @@ async def test_a_bad_start_ends_it_with_the_reason(data: bytes, reason: str) -> 
 
 async def test_a_second_setup_ends_it() -> None:
     """Settings do not change during the life of an engine."""
-    async with child() as it:
-        await it.next(EngineReady)
+    async with ready() as it:
         it.send(Setup({}))
         assert (await it.end())[0] == EXIT_ENGINE_LOST
 
 
 async def test_a_failed_step_is_reported_with_its_traceback() -> None:
     """A step raises: exit code 70, location and reason on stderr."""
-    async with child() as it:
-        await it.next(EngineReady)
+    async with ready() as it:
         it.send(Open(1, EngineOptions(instructions="fault:crash@0")), Append(1, "a secret word"), End(1))
         code, said = await it.end()
         assert code == EXIT_ENGINE_LOST
@@ -238,8 +240,7 @@ async def test_messages_that_may_quote_the_text_are_withheld(error: str, shown: 
 
 async def test_too_many_waiting_commands_end_it() -> None:
     """The inbox of a hung engine is bounded. Mutation: without the bound it takes all of these commands."""
-    async with child() as it:
-        await it.next(EngineReady)
+    async with ready() as it:
         it.send(*hang())
         await it.next(Audio)
         append = Append(1, "x" * 100_000)
@@ -252,8 +253,7 @@ async def test_too_many_waiting_commands_end_it() -> None:
 
 async def test_taken_commands_do_not_count() -> None:
     """The bound counts waiting commands, not all commands received."""
-    async with child() as it:
-        await it.next(EngineReady)
+    async with ready() as it:
         for nonce in range(2 * MAX_INBOX_BYTES // 500_000):
             it.send(Append(1, "x" * 500_000), EnginePing(nonce))
             await it.next(EnginePong)

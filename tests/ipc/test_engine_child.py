@@ -91,12 +91,6 @@ async def test_start_emits_ready_and_close_ends_it_cleanly() -> None:
     assert listener.losses == []
 
 
-def _setup(frame: bytes) -> dict[str, object]:
-    [setup] = decode(bytearray(), frame, TO_ENGINE)
-    assert isinstance(setup, Setup)
-    return setup.settings
-
-
 def _proc(link: EngineProcess, file: str) -> bytes:
     return Path(f"/proc/{link.pid}/{file}").read_bytes()
 
@@ -120,7 +114,9 @@ async def test_secrets_do_not_reach_the_engine_process(monkeypatch: pytest.Monke
     for data in (*seen, *setups):
         assert b"hush" not in data
         assert b"AGENT_TTS_" not in data.upper()
-    assert not {"auth", "ice_servers", "host"} & _setup(setups[0]).keys()
+    [setup] = decode(bytearray(), setups[0], TO_ENGINE)
+    assert isinstance(setup, Setup)
+    assert not {"auth", "ice_servers", "host"} & setup.settings.keys()
 
 
 async def test_a_module_of_the_current_directory_is_not_imported(
@@ -164,36 +160,22 @@ async def test_an_engine_that_takes_too_long_is_killed() -> None:
 
 
 @pytest.mark.usefixtures("slow_engine")
-async def test_an_engine_killed_while_it_loads_is_an_error(log: Log) -> None:
-    """At once, before the deadline."""
+@pytest.mark.parametrize(("ended_by", "why"), [("kill", "closed its pipe"), ("close", "stopped"), ("cancel", "")])
+async def test_a_start_ends_at_once_with_its_process_or_its_caller(log: Log, ended_by: str, why: str) -> None:
+    """The leak gate checks that the process is gone. Mutation: without `end` in `start` one is left."""
     link = EngineProcess(tone_settings(), lambda _: None, lambda _: None)
     task = asyncio.create_task(link.start())
     await log.until("engine: loading")
-    assert link.pid is not None
-    os.kill(link.pid, signal.SIGKILL)
-    with pytest.raises(EngineLost, match="closed its pipe"):
+    if ended_by == "kill":
+        assert link.pid is not None
+        os.kill(link.pid, signal.SIGKILL)
+    elif ended_by == "close":
+        await link.close()
+    else:
+        task.cancel()
+    with pytest.raises(EngineLost if why else asyncio.CancelledError) as caught:
         await task
-
-
-@pytest.mark.usefixtures("slow_engine")
-async def test_cancelling_start_leaves_no_process(log: Log) -> None:
-    """The leak gate checks that it is gone. Mutation: without `end` in `start` a process is left."""
-    task = asyncio.create_task(EngineProcess(tone_settings(), lambda _: None, lambda _: None).start())
-    await log.until("engine: loading")
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-
-
-@pytest.mark.usefixtures("slow_engine")
-async def test_close_ends_a_running_start(log: Log) -> None:
-    """`start` fails at once."""
-    link = EngineProcess(tone_settings(), lambda _: None, lambda _: None)
-    task = asyncio.create_task(link.start())
-    await log.until("engine: loading")
-    await link.close()
-    with pytest.raises(EngineLost, match="stopped"):
-        await task
+    assert why in str(caught.value)
 
 
 @pytest.mark.parametrize("first", [b"junk, whatever it is", encode(EnginePong(1, 0, 0, 0.0))], ids=["junk", "no hello"])

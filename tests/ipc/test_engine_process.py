@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
-from loguru import logger
 
 from agent_tts.ipc import engine_process as client
 from agent_tts.ipc.engine_child import STOP_S
@@ -19,6 +18,7 @@ from agent_tts.ipc.engine_process import BACKOFF_S, EngineProcess
 from agent_tts.messages import Audio, EnginePong, EngineReady
 from agent_tts.system import processes
 from tests.ipc.listener import Listener, engine_process, shadow_numpy, speak, tone_settings
+from tests.support import logged
 
 uvloop = pytest.importorskip("uvloop")
 pytestmark = [pytest.mark.node, pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")]
@@ -128,9 +128,7 @@ async def test_a_failed_restart_is_final(tmp_path: Path, monkeypatch: pytest.Mon
 async def test_a_process_that_cannot_be_spawned_is_no_death(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The machine may lack descriptors for longer than five deaths take. Mutation: counted, it ends the node."""
     monkeypatch.setattr(client, "RESPAWN_S", 0.01)
-    lines: list[str] = []
-    sink = logger.add(lines.append, level="ERROR", format="{message}")
-    try:
+    with logged("ERROR") as lines:
         async with engine_process(tone_settings()) as (link, listener):
             with monkeypatch.context() as without:
                 without.setattr(sys, "executable", str(tmp_path / "missing"))
@@ -140,8 +138,6 @@ async def test_a_process_that_cannot_be_spawned_is_no_death(monkeypatch: pytest.
                         await asyncio.sleep(0.005)  # a failed spawn has no event
             await listener.hellos(2)
             assert not link.failed.is_set()
-    finally:
-        logger.remove(sink)
     assert all("cannot be spawned: No such file or directory; trying again" in line for line in lines)
 
 

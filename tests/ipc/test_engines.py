@@ -1,5 +1,3 @@
-"""Number of engine processes and the settings of each."""
-
 from __future__ import annotations
 
 from typing import Any

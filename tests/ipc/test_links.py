@@ -18,7 +18,6 @@ import pytest
 from agent_tts.engine_info import FRAME_BYTES
 from agent_tts.errors import EngineLost
 from agent_tts.ipc import engine_link
-from agent_tts.ipc.connection import BEATS
 from agent_tts.ipc.engine_link import EngineLink
 from agent_tts.ipc.engine_process import EngineProcess
 from agent_tts.ipc.links import CANCELS, MAX_BACKLOG_BYTES
@@ -366,21 +365,17 @@ async def test_a_killed_engine_ends_all_links_and_its_successor_gets_new_ones() 
 
 @pytest.mark.real_time
 async def test_a_stopped_engine_is_late_and_then_lost() -> None:
-    """New streams go elsewhere long before it is given up."""
+    """New streams go elsewhere before it is given up."""
     async with shared(1, heartbeat_s=1.0) as (process, [front]):
         assert process.pid is not None
         assert not front.link.late
-        clock = asyncio.get_running_loop().time
         os.kill(process.pid, signal.SIGSTOP)
-        begun = clock()
         await until(lambda: front.link.late, WAIT_S)
         assert front.link.alive
-        late_s = clock() - begun
         os.kill(process.pid, signal.SIGCONT)
         await until(lambda: not front.link.late, WAIT_S)
         os.kill(process.pid, signal.SIGSTOP)
         await front.until(lambda: bool(front.losses))
-        assert late_s < 3 / BEATS
         await until(lambda: process.alive and front.asked > 0, WAIT_S)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import gc
 import itertools
 import json
 import struct
@@ -38,6 +37,7 @@ from agent_tts.messages import (
     StopEngine,
 )
 from agent_tts.options import EngineOptions, NamedVoice
+from tests.support import uncollected
 
 COMMANDS: tuple[Any, ...] = (Setup, *get_args(EngineCommand))
 EVENTS: tuple[Any, ...] = get_args(EngineEvent)
@@ -267,11 +267,8 @@ def _seconds(pieces: list[bytes]) -> float:
         decoded(TO_FRONT, *pieces)
         return time.thread_time() - start
 
-    gc.disable()  # its passes over so many messages would distort the time
-    try:
+    with uncollected():
         return min(once() for _ in range(5))
-    finally:
-        gc.enable()
 
 
 def test_tiny_pieces_and_many_frames_cost_linear_time() -> None:

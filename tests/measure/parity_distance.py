@@ -16,7 +16,7 @@ from torch import Tensor
 
 from agent_tts.model.config import ModelConfig
 from agent_tts.model.frame import CONTROL_CODES
-from agent_tts.model.prompt import Prompt, PromptVoice, Reference, SpeakerPlace, build_prompt
+from agent_tts.model.prompt import VECTOR, Prompt, PromptVoice, Reference, build_prompt
 
 # Tokens of the released vocabulary.
 ASSISTANT, USER, NEWLINE = (77091, 198), (872, 198), 198  # "assistant\n", "user\n"
@@ -47,7 +47,7 @@ class Request:
         frames = torch.randint(config.talker.code_predictor.vocab_size, size, generator=noise)
         vector = torch.randn(config.talker.hidden_size, generator=noise)
         reference = Reference(TEXT, tuple(map(tuple, frames.tolist())))
-        return cls(config, PromptVoice(SpeakerPlace.VECTOR, reference), vector=vector)
+        return cls(config, PromptVoice(VECTOR, reference), vector=vector)
 
     @property
     def role(self) -> tuple[int, ...]:

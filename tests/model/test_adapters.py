@@ -19,7 +19,7 @@ from agent_tts.model.config import ModelConfig
 from agent_tts.model.entries import CheckpointError
 from agent_tts.model.frame import FrameModel
 from agent_tts.model.frame_state import FrameState
-from agent_tts.model.prompt import PromptVoice, SpeakerPlace, build_prompt
+from agent_tts.model.prompt import VECTOR, PromptVoice, build_prompt
 from agent_tts.model.sampling import SamplingParams
 from agent_tts.model.weights import MODEL, build, plan
 from tests.model import lora, tiny
@@ -35,7 +35,7 @@ def loaded(folder: Path) -> FrameModel:
 
 
 def admit(model: FrameModel, state: FrameState, row: int) -> None:
-    prompt = build_prompt(model.config, PromptVoice(SpeakerPlace.VECTOR), role=tiny.ROLE, text=tiny.TEXT)
+    prompt = build_prompt(model.config, PromptVoice(VECTOR), role=tiny.ROLE, text=tiny.TEXT)
     model.admit(state, row, prompt, SamplingParams(), tiny.speaker_vector())
 
 
@@ -167,6 +167,34 @@ def test_the_memory_of_the_places_is_known_ahead(base: Path) -> None:
 def test_another_kind_of_adapter_is_refused(entries: dict[str, Any], message: str, base: Path, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=message):
         AdapterFile.read(lora.write_adapter(tmp_path / "a", base, seed=0, **entries))
+
+
+DEEP = "[" * 100_000 + "]" * 100_000
+
+
+@pytest.mark.parametrize(
+    ("written", "message"),
+    [
+        (DEEP, "not valid JSON"),
+        (f'{{"r": {DEEP}}}', "not valid JSON"),
+        ("[" * 900 + "]" * 900, "has to be an object"),
+        (f'{{"peft_type": {"[" * 900 + "]" * 900}}}', "peft_type is"),
+        (f'{{"peft_type": "{"x" * 5_000_000}"}}', "peft_type is 'xxx"),
+        (f'{{"peft_type": "LORA", "{"x" * 5_000_000}": 1}}', "adapter_config.json: xxx"),
+        ('{"peft_type": "LORA", "r": 4, "lora_alpha": 1' + "0" * 400 + "}", "lora_alpha: 1000"),
+        ('{"peft_type": "LORA", "r": 1' + "0" * 400 + ', "lora_alpha": 1, "use_rslora": true}', "r is 1000"),
+        ('{"peft_type": "LORA", "r": 4, "lora_alpha": 1e999}', "lora_alpha inf"),
+        ('{"peft_type": "LORA", "r": NaN, "lora_alpha": 1}', "r: nan is not int"),
+        ('{"r": 1' + "0" * 5_000 + "}", "not valid JSON"),
+        (" " * (17 << 20), "more than 16 MiB"),
+    ],
+)
+def test_what_a_file_says_is_told_in_few_words(written: str, message: str, base: Path, tmp_path: Path) -> None:
+    folder = lora.write_adapter(tmp_path / "a", base, seed=0)
+    (folder / adapter_file.CONFIG).write_text(written)
+    with pytest.raises(CheckpointError, match=message) as refused:
+        AdapterFile.read(folder)
+    assert len(str(refused.value)) < 3_000
 
 
 def renamed(old: str, new: str) -> Any:

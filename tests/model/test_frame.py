@@ -19,7 +19,7 @@ from torch import Tensor
 from agent_tts.model.block_allocator import BlockAllocator
 from agent_tts.model.frame import Frame, FrameModel, PromptEntries
 from agent_tts.model.frame_state import FrameState
-from agent_tts.model.prompt import Prompt, PromptVoice, Reference, SpeakerPlace, build_prompt
+from agent_tts.model.prompt import VECTOR, Prompt, PromptVoice, Reference, build_prompt
 from agent_tts.model.row_changes import RowChanges
 from agent_tts.model.sampling import SamplingParams
 from agent_tts.model.upload import Writes
@@ -168,7 +168,7 @@ class TestCodesEqualUpstreams:
         theirs = upstream_codes(
             upstream, languages=["english"], voice_clone_prompt=clone, non_streaming_mode=not streaming
         )
-        prompt = prompt_of(ours, PromptVoice(SpeakerPlace.VECTOR), language="english", streaming=streaming)
+        prompt = prompt_of(ours, PromptVoice(VECTOR), language="english", streaming=streaming)
         assert torch.equal(speak(ours, prompt, vector=vector), theirs)
 
     @MODES
@@ -190,7 +190,7 @@ class TestCodesEqualUpstreams:
             non_streaming_mode=not streaming,
         )
         reference = Reference(tiny.REF_TEXT, tuple(map(tuple, frames.tolist())))
-        prompt = prompt_of(ours, PromptVoice(SpeakerPlace.VECTOR, reference), streaming=streaming)
+        prompt = prompt_of(ours, PromptVoice(VECTOR, reference), streaming=streaming)
         assert torch.equal(speak(ours, prompt, vector=vector), theirs)
 
     @pytest.mark.parametrize("penalty", [0.5, 2.0])
@@ -364,7 +364,7 @@ class TestRows:
         state = ours.init_state(rows=1, max_model_len=48)
         for vector in (None, torch.zeros(3)):
             with pytest.raises(ValueError, match="vector of 64"):
-                ours.admit(state, 0, prompt_of(ours, PromptVoice(SpeakerPlace.VECTOR)), GREEDY, vector)
+                ours.admit(state, 0, prompt_of(ours, PromptVoice(VECTOR)), GREEDY, vector)
 
 
 def row_tensors(state: FrameState, row: int) -> dict[str, Tensor]:
@@ -386,8 +386,8 @@ class TestPrefill:
         reference = Reference(tiny.REF_TEXT, tuple(map(tuple, tiny.reference_frames(30).tolist())))
         voices = [
             (PromptVoice(), None),
-            (PromptVoice(SpeakerPlace.VECTOR), vector),
-            (PromptVoice(SpeakerPlace.VECTOR, reference), vector),
+            (PromptVoice(VECTOR), vector),
+            (PromptVoice(VECTOR, reference), vector),
         ]
         return [(prompt_of(model, voice), vector) for voice, vector in voices]
 
@@ -447,10 +447,10 @@ class TestPrefill:
         model = tiny.models("base")[1]
         other = (11, 12, 13, 14, 15, 16, 17, 18, 19, 20)
         for prompt, vector in self.prompts(model):
-            voice = PromptVoice() if vector is None else PromptVoice(SpeakerPlace.VECTOR)
+            voice = PromptVoice() if vector is None else PromptVoice(VECTOR)
             if len(prompt.prefix) > 20:
                 voice = PromptVoice(
-                    SpeakerPlace.VECTOR, Reference(tiny.REF_TEXT, tuple(map(tuple, tiny.reference_frames(30).tolist())))
+                    VECTOR, Reference(tiny.REF_TEXT, tuple(map(tuple, tiny.reference_frames(30).tolist())))
                 )
             another = prompt_of(model, voice, text=other)
             assert prompt.shared == another.shared

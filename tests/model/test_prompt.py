@@ -8,12 +8,12 @@ import pytest
 
 from agent_tts.model.config import ModelConfig
 from agent_tts.model.prompt import (
+    VECTOR,
     CodecSide,
     Position,
     Prompt,
     PromptVoice,
     Reference,
-    SpeakerPlace,
     build_prompt,
     text_needed,
 )
@@ -74,7 +74,7 @@ def test_a_language_has_its_think_tokens() -> None:
         ("ryan", "Chinese", CHINESE),
         ("ryan", "auto", None),
         (None, "auto", None),
-        (SpeakerPlace.VECTOR, "chinese", CHINESE),
+        (VECTOR, "chinese", CHINESE),
     ],
 )
 def test_a_speaker_of_a_dialect_speaks_it_in_chinese(speaker: Any, language: str, spoken: int | None) -> None:
@@ -88,10 +88,10 @@ def test_a_designed_voice_has_no_speaker() -> None:
 
 
 def test_a_cloned_voice_has_its_vector() -> None:
-    assert table(prompt(PromptVoice(SpeakerPlace.VECTOR))) == [
+    assert table(prompt(PromptVoice(VECTOR))) == [
         *ROLE,
         *HEAD[:3],
-        (PAD, SpeakerPlace.VECTOR),
+        (PAD, VECTOR),
         HEAD[4],
         (10, C_BOS),
     ]
@@ -102,11 +102,11 @@ def test_an_instruction_comes_first_but_not_for_the_small_model() -> None:
     assert prompt(instruct=(7, 8), config=tiny.config("custom_voice", tiny.SAME_WIDTH)) == prompt()
 
 
-VECTOR_HEAD = [*HEAD[:3], (PAD, SpeakerPlace.VECTOR), HEAD[4]]
+VECTOR_HEAD = [*HEAD[:3], (PAD, VECTOR), HEAD[4]]
 
 
 def reference(words: int, frames: int) -> PromptVoice:
-    return PromptVoice(SpeakerPlace.VECTOR, Reference(tuple(range(100, 100 + words)), FRAMES[:frames]))
+    return PromptVoice(VECTOR, Reference(tuple(range(100, 100 + words)), FRAMES[:frames]))
 
 
 def test_a_reference_is_aligned_with_its_transcript() -> None:

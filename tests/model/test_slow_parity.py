@@ -20,7 +20,7 @@ from agent_tts.bench.checkpoint import write
 from agent_tts.model.codec import ENCODING, Codec
 from agent_tts.model.config import ModelConfig, ModelType
 from agent_tts.model.frame import FrameModel
-from agent_tts.model.prompt import PromptVoice, Reference, SpeakerPlace, build_prompt
+from agent_tts.model.prompt import VECTOR, PromptVoice, Reference, build_prompt
 from agent_tts.model.sampling import SamplingParams
 from agent_tts.model.weights import CODEC, MODEL, build, plan
 from tests.model import oracle, tiny
@@ -50,7 +50,7 @@ def case(model_type: ModelType) -> Case:
     clone = {"ref_code": [frames], "ref_spk_embedding": [vector], "x_vector_only_mode": [False], "icl_mode": [True]}
     reference = Reference(tiny.REF_TEXT, tuple(map(tuple, frames.tolist())))
     ref_ids = [torch.tensor([[*tiny.ROLE, *tiny.REF_TEXT, 151645, 198]])]
-    return Case(PromptVoice(SpeakerPlace.VECTOR, reference), {"voice_clone_prompt": clone, "ref_ids": ref_ids}, vector)
+    return Case(PromptVoice(VECTOR, reference), {"voice_clone_prompt": clone, "ref_ids": ref_ids}, vector)
 
 
 @pytest.fixture(scope="module", params=["custom_voice", "base"])

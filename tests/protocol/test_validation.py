@@ -6,9 +6,12 @@ import json
 from typing import Any, Literal
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from agent_tts.errors import BadMessage, InvalidRequest, SpeechError, UnsupportedFormat
+from agent_tts.protocol import validation
 from agent_tts.protocol.options import Lenient, Strict
 from agent_tts.protocol.validation import MAX_DEPTH, MAX_FIELDS, MAX_VALUES, body_error, check_message, parse
 from agent_tts.serve import openai
@@ -120,7 +123,7 @@ def test_an_object_of_a_client_has_a_size(largest: dict[str, Any], larger: dict[
 
 @pytest.mark.parametrize("data", [b"\xff", "[" * 60_000, '{"a": NaN}', f'{{"a": {"1" * 60_000}}}', "[]", "1", ""])
 def test_what_is_no_object_is_refused(data: str | bytes) -> None:
-    with pytest.raises(BadMessage, match="an object, please"):
+    with pytest.raises(BadMessage, match=r"an object, please|at most 4096 values"):
         parse(data, "an object, please")
 
 
@@ -147,3 +150,37 @@ def errors_of(model: type[BaseModel], fields: dict[str, Any]) -> int:
     except ValidationError as error:
         return error.error_count()
     return 0
+
+
+@pytest.mark.parametrize(
+    "data", ['{"a": [' + ",".join(["[]"] * 300_000) + "]}", '{"a": ' + "[" * 500_000, '{"' + '":1,"' * 200_000]
+)
+def test_values_are_counted_before_they_are_made(monkeypatch: pytest.MonkeyPatch, data: str) -> None:
+    """A million bytes of empty lists hold the interpreter for half a second."""
+    monkeypatch.setattr(validation, "_DECODER", None)
+    with pytest.raises(BadMessage, match="at most 4096 values together"):
+        parse(data, "an object, please")
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(alphabet=st.sampled_from('ab,"\\[]{}: é\n'), max_size=8),
+    lambda inside: (
+        st.lists(inside, max_size=4) | st.dictionaries(st.text(alphabet='a,"\\[{', max_size=4), inside, max_size=4)
+    ),
+    max_leaves=20,
+)
+
+
+def held(value: object) -> int:
+    """How many values are in all objects and lists of it."""
+    inside = list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else []
+    return len(inside) + sum(map(held, inside))
+
+
+@given(st.dictionaries(st.text(max_size=4), JSON, max_size=6), st.sampled_from([None, 1]), st.booleans())
+def test_the_count_is_exact_whatever_stands_in_strings(value: dict[str, Any], indent: int | None, ascii: bool) -> None:
+    text = json.dumps(value, indent=indent, ensure_ascii=ascii)
+    validation._check_count(text, held(value))
+    if held(value):
+        with pytest.raises(BadMessage):
+            validation._check_count(text, held(value) - 1)

@@ -1,5 +1,3 @@
-"""What many tests of the node share."""
-
 from __future__ import annotations
 
 from collections.abc import AsyncIterator

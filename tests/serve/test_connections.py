@@ -8,14 +8,7 @@ from contextlib import AsyncExitStack
 import httpx
 import pytest
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    Bundle,
-    RuleBasedStateMachine,
-    consumes,
-    invariant,
-    rule,
-    run_state_machine_as_test,
-)
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule, run_state_machine_as_test
 
 from agent_tts.errors import AtCapacity
 from agent_tts.serve import connections

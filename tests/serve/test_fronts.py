@@ -1,5 +1,3 @@
-"""How many fronts a node has."""
-
 from __future__ import annotations
 
 import os

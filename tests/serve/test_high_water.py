@@ -1,5 +1,3 @@
-"""A node that is too full asks for no new callers."""
-
 from __future__ import annotations
 
 from agent_tts.serve.node import HighWater

@@ -86,13 +86,7 @@ async def test_heard_text_has_the_original_spelling_without_tags(peer: Peer) -> 
 
 async def test_tags_are_text_without_markup(peer: Peer) -> None:
     said = await say(peer, "none", 'a <break time="1s"/> <emotion value="sad"/>b', markup="none", timestamps="word")
-    assert [word["word"] for word in told(peer, "none")] == [
-        "a",
-        "<break",
-        'time="1s"/>',
-        "<emotion",
-        'value="sad"/>b',
-    ]
+    assert [word["word"] for word in told(peer, "none")] == ["a", "<break", 'time="1s"/>', "<emotion", 'value="sad"/>b']
     assert said["audio_ms"] > (await say(peer, "auto", "a b"))["audio_ms"]
 
 
@@ -117,6 +111,5 @@ async def test_a_long_thought_does_not_starve() -> None:
         for _ in range(8):
             await asyncio.sleep(0.5)
             peer.send("text.append", context_id="a", text="so ")
-        peer.send("text.append", context_id="a", text="</think>Yes.")
-        peer.send("context.end", context_id="a")
+        peer.write("a", "</think>Yes.")
         assert (await peer.until("context.done"))["reason"] == "end"

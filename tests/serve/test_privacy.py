@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from agent_tts.bench.collector import collector
+from agent_tts.bench.trace import collector
 from tests.cli.process import environment, start
 from tests.rtc_peer import connected
 from tests.wire import wire

@@ -14,16 +14,18 @@ import pytest
 from agent_tts.config.settings import Settings
 from agent_tts.engine.factory import create_loop
 from agent_tts.engine_info import FRAME_SAMPLES
-from agent_tts.messages import Audio, Finished, Word, Words
+from agent_tts.errors import SlowConsumer
+from agent_tts.messages import Append, Audio, Finished, Word, Words
 from agent_tts.options import SpeechOptions
 from agent_tts.protocol.adapter import Event
 from agent_tts.protocol.v1 import MAX_UNKNOWN, NativeAdapter
 from agent_tts.serve import session as session_module
 from agent_tts.serve.access.guard import Guard
 from agent_tts.serve.node import Node
-from agent_tts.serve.session import Session
+from agent_tts.serve.session import MAX_BEHIND, SLICE_CHARS, Session
 from agent_tts.serve.telemetry.metrics import Metrics
 from agent_tts.speech.service import SpeechService
+from agent_tts.speech.utterance import Utterance
 from agent_tts.speech.words.timeline import WordTimeline
 from tests.in_process import InProcessEngine
 from tests.support import dominant_hz, until
@@ -45,6 +47,17 @@ class Peer:
 
     def send(self, type_: str, **fields: Any) -> None:
         self.session.receive(self.adapter.decode(json.dumps({"type": type_, **fields})))
+
+    def write(self, context_id: str, text: str) -> None:
+        """All text of a context, or the rest of it."""
+        self.send("text.append", context_id=context_id, text=text)
+        self.send("context.end", context_id=context_id)
+
+    async def hear(self, context_id: str, frames: int) -> None:
+        """Take messages until so many pieces of audio have come."""
+        while len(self.audio.get(context_id, [])) < frames:
+            await asyncio.sleep(0.001)
+            self.take()
 
     def take(self) -> None:
         """Take all messages that are ready."""
@@ -106,8 +119,7 @@ async def peer() -> AsyncIterator[Peer]:
 
 async def say(peer: Peer, context_id: str, text: str, **fields: Any) -> dict[str, Any]:
     peer.send("context.open", context_id=context_id, **fields)
-    peer.send("text.append", context_id=context_id, text=text)
-    peer.send("context.end", context_id=context_id)
+    peer.write(context_id, text)
     return await peer.until("context.done", context_id)
 
 
@@ -188,14 +200,6 @@ async def test_a_context_from_open_to_done(peer: Peer) -> None:
     assert abs(dominant_hz(peer.pcm("t1")) - 660) < 5
 
 
-async def test_text_opens_a_new_context(peer: Peer) -> None:
-    peer.send("session.update", session={"voice": "tone-880"})
-    peer.send("text.append", context_id="t1", text="Hello")
-    peer.send("context.end", context_id="t1")
-    await peer.until("context.done")
-    assert abs(dominant_hz(peer.pcm("t1")) - 880) < 5
-
-
 async def test_the_split_of_the_text_does_not_change_the_audio(peer: Peer) -> None:
     text = "One two three, four five six. Seven!"
     await say(peer, "whole", text, seed=7)
@@ -212,8 +216,7 @@ async def test_the_split_of_the_text_does_not_change_the_audio(peer: Peer) -> No
 
 async def test_contexts_interleave_and_each_is_whole(peer: Peer) -> None:
     for name in ("a", "b", "c"):
-        peer.send("text.append", context_id=name, text="many words to say here " * 5)
-        peer.send("context.end", context_id=name)
+        peer.write(name, "many words to say here " * 5)
     for name in ("a", "b", "c"):
         await peer.until("context.done", name)
     assert peer.pcm("a") == peer.pcm("b") == peer.pcm("c")
@@ -263,11 +266,7 @@ async def test_a_context_says_words_as_its_lexicon_has_them_or_its_sessions(peer
     peer.send("session.update", session={"lexicon": {"nginx": "engine x and so on"}})
     updated = await peer.until("session.updated")
     assert updated["session"]["lexicon"] == {"nginx": "engine x and so on"}
-    lexicons: dict[str, Any] = {
-        "said": {},
-        "own": {"lexicon": {"Nginx": {"alias": "n"}}},
-        "none": {"lexicon": None},
-    }
+    lexicons: dict[str, Any] = {"said": {}, "own": {"lexicon": {"Nginx": {"alias": "n"}}}, "none": {"lexicon": None}}
     for context_id, fields in lexicons.items():
         lengths[context_id] = (await say(peer, context_id, "Nginx runs.", **fields))["audio_ms"]
         words = [word for message in peer.of("words") for word in message["words"]]
@@ -280,17 +279,10 @@ async def test_a_context_says_words_as_its_lexicon_has_them_or_its_sessions(peer
     "lexicon",
     [
         "nginx",
-        ["nginx"],
         {"nginx": 5},
-        {"nginx": ""},
-        {"": "engine"},
-        {"nginx": {}},
         {"nginx": {"alias": "x", "speed": 2}},
-        {"nginx": {"alias": 5}},
         {"nginx": {"alias": "x", "match_case": "yes"}},
         {"nginx": "x" * 1_000},
-        {"x" * 1_000: "nginx"},
-        {"nginx": "a\nb"},
         {"nginx": {"ipa": "\x1b"}},
     ],
     ids=str,
@@ -313,8 +305,7 @@ async def test_words_after_a_flush_start_after_its_audio(peer: Peer) -> None:
     peer.send("text.append", context_id="t1", text="this is it")
     peer.send("context.flush", context_id="t1", flush_id="f1")
     flushed = await peer.until("context.flushed")
-    peer.send("text.append", context_id="t1", text=" and on")
-    peer.send("context.end", context_id="t1")
+    peer.write("t1", " and on")
     await peer.until("context.done")
     told = {word["word"]: word for message in peer.of("words") for word in message["words"]}
     assert told["and"]["start_ms"] == pytest.approx(flushed["audio_ms"], abs=11)
@@ -331,11 +322,6 @@ async def test_the_pace_of_a_voice_improves_estimates() -> None:
         assert off[1] < off[0] / 2
 
 
-async def test_words_can_be_switched_off(peer: Peer) -> None:
-    await say(peer, "t1", "Hello world", timestamps="none")
-    assert peer.of("words") == []
-
-
 async def test_switched_off_words_are_not_computed(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[float | None] = []
 
@@ -348,6 +334,7 @@ async def test_switched_off_words_are_not_computed(monkeypatch: pytest.MonkeyPat
         done = await say(peer, "t1", "Hello world and all of you", timestamps="none")
         assert done["audio_ms"] > 400
         assert len(asked) <= 1  # at the end
+        assert peer.of("words") == []
 
 
 async def test_flush_speaks_the_text_so_far_and_marks_its_last_frame(peer: Peer) -> None:
@@ -357,8 +344,7 @@ async def test_flush_speaks_the_text_so_far_and_marks_its_last_frame(peer: Peer)
     assert flushed["flush_id"] == "f1"
     assert flushed["audio_ms"] == len(peer.pcm("t1")) / 48 > 0
     assert [c.flags for c in peer.audio["t1"]][-1] == 2
-    peer.send("text.append", context_id="t1", text=" and on")
-    peer.send("context.end", context_id="t1")
+    peer.write("t1", " and on")
     assert (await peer.until("context.done"))["audio_ms"] > flushed["audio_ms"]
 
 
@@ -366,9 +352,7 @@ async def test_cancel_stops_audio_at_once_and_reports_the_heard_text(peer: Peer)
     text = "These are many words that will never be spoken to their end. " * 10
     peer.send("text.append", context_id="t1", text=text)
     await peer.until("words")
-    while len(peer.audio.get("t1", [])) < 8:
-        await asyncio.sleep(0)
-        peer.take()
+    await peer.hear("t1", 8)
     peer.send("context.cancel", context_id="t1", played_ms=400)
     cancelled = await peer.until("context.cancelled")
     heard = len(peer.audio["t1"])
@@ -385,9 +369,7 @@ async def test_cancel_stops_audio_at_once_and_reports_the_heard_text(peer: Peer)
 async def test_without_played_ms_a_cancel_counts_acks_or_real_time(acked: int | None) -> None:
     async with running(lead_ms=400) as peer:
         peer.send("text.append", context_id="t1", text="word " * 100)
-        while len(peer.audio.get("t1", [])) < 8:
-            await asyncio.sleep(0.005)
-            peer.take()
+        await peer.hear("t1", 8)
         if acked is not None:
             peer.send("playback.ack", context_id="t1", played_ms=acked)
         peer.send("context.cancel", context_id="t1")
@@ -397,8 +379,7 @@ async def test_without_played_ms_a_cancel_counts_acks_or_real_time(acked: int | 
 
 
 async def test_a_generated_but_unsent_context_can_be_cancelled(peer: Peer) -> None:
-    peer.send("text.append", context_id="t1", text="short text")
-    peer.send("context.end", context_id="t1")
+    peer.write("t1", "short text")
     await until(lambda: peer.session._node.service.speaking == 0)
     peer.send("context.cancel", context_id="t1", played_ms=0)
     done = await peer.until("context.done")
@@ -428,29 +409,18 @@ class _Full:
     def end(self, context_no: int) -> None: ...
 
 
-async def test_unplayed_audio_was_not_heard() -> None:
-    async with running(_Full(10)) as peer:
-        text = "These words are all made before the first of them has left the node at all."
-        peer.send("text.append", context_id="t1", text=text)
-        peer.send("context.end", context_id="t1")
+@pytest.mark.parametrize(("times", "frames", "played_ms"), [(1, 1_000, 800), (3, 20, 1_600)])
+async def test_what_was_not_played_was_not_heard(times: int, frames: int, played_ms: int) -> None:
+    """Because it has not left the node, or because it is beyond a limit."""
+    async with running(_Full(10), limits={"max_frames": frames}) as peer:
+        text = "These words are all made before the first of them has left the node at all. " * times
+        peer.write("t1", text)
         await until(lambda: peer.session._node.service.speaking == 0)
         peer.take()
         assert peer.audio["t1"]
-        peer.send("context.cancel", context_id="t1", played_ms=800)
+        peer.send("context.cancel", context_id="t1", played_ms=played_ms)
         cancelled = await peer.until("context.cancelled")
-        assert cancelled["generated_ms"] > 3_000
-        assert 5 < len(cancelled["heard_text"]) < len(text) / 2
-
-
-async def test_text_beyond_a_limit_was_not_heard() -> None:
-    async with running(_Full(10), limits={"max_frames": 20}) as peer:
-        text = "These words are many more than what the limits of the node let it speak. " * 3
-        peer.send("text.append", context_id="t1", text=text)
-        await until(lambda: peer.session._node.service.speaking == 0)
-        peer.take()
-        peer.send("context.cancel", context_id="t1", played_ms=1_600)
-        cancelled = await peer.until("context.cancelled")
-        assert cancelled["generated_ms"] == 1_600
+        assert cancelled["generated_ms"] == 1_600 if frames == 20 else cancelled["generated_ms"] > 3_000
         assert 5 < len(cancelled["heard_text"]) < len(text) / 2
 
 
@@ -480,8 +450,7 @@ async def test_an_open_context_cannot_be_opened_again(peer: Peer) -> None:
 
 
 async def test_an_ended_context_takes_no_text_but_its_id_can_be_used_again(peer: Peer) -> None:
-    peer.send("text.append", context_id="t1", text="Hello")
-    peer.send("context.end", context_id="t1")
+    peer.write("t1", "Hello")
     peer.send("text.append", context_id="t1", text="more")
     assert (await peer.until("error"))["code"] == "bad_message"
     assert (await peer.until("context.done"))["context_no"] == 1
@@ -630,8 +599,7 @@ async def test_framing_is_a_header_or_base64(peer: Peer) -> None:
 
 async def test_a_flush_after_the_end_or_a_cancel_is_refused(peer: Peer) -> None:
     """A client that waits for its flush_id must not wait for ever."""
-    peer.send("text.append", context_id="t1", text="word " * 50)
-    peer.send("context.end", context_id="t1")
+    peer.write("t1", "word " * 50)
     peer.send("context.flush", context_id="t1", flush_id="late")
     assert (await peer.until("error", "t1"))["code"] == "bad_message"
     peer.send("context.cancel", context_id="t1")
@@ -682,14 +650,10 @@ async def test_the_smallest_lead_still_plays_without_gaps(peer: Peer, lead_ms: i
     peer.send("context.open", context_id="t1", lead_ms=lead_ms)
     peer.send("text.append", context_id="t1", text="word " * 40)
     loop = asyncio.get_running_loop()
-    while not peer.audio.get("t1"):
-        await asyncio.sleep(0.001)
-        peer.take()
-    begun, count = loop.time(), 1
-    while (count := len(peer.audio["t1"])) < 26:
-        await asyncio.sleep(0.001)
-        peer.take()
-    assert (loop.time() - begun) / (count - 1) < 0.088
+    await peer.hear("t1", 1)
+    begun = loop.time()
+    await peer.hear("t1", 26)
+    assert (loop.time() - begun) / (len(peer.audio["t1"]) - 1) < 0.088
 
 
 async def test_pings_and_invalid_messages_are_answered(peer: Peer) -> None:
@@ -738,8 +702,7 @@ async def test_an_idle_session_on_a_full_node_is_asked_once_to_move() -> None:
         assert node.is_full()
         told = await peer.until("session.draining")
         assert (told["reason"], told["address"], told["deadline_ms"]) == ("full", "wss://fleet.example", 300_000)
-        peer.send("text.append", context_id="t2", text="I stay.")
-        peer.send("context.end", context_id="t2")
+        peer.write("t2", "I stay.")
         assert (await peer.until("context.done"))["reason"] == "end"
         newcomer.take()
         newcomer.session.close()
@@ -826,8 +789,7 @@ async def test_a_cancel_reads_and_clears_the_playout() -> None:
 @pytest.mark.parametrize("finished", [False, True], ids=["while it is made", "when all is made"])
 async def test_unsent_audio_of_a_cancelled_context_is_not_counted(peer: Peer, finished: bool) -> None:
     """Fails without `ContextMeter.taken_back`, or if the audio after the cut is dropped."""
-    peer.send("text.append", context_id="t1", text="Hello there, how are you today, my friend?")
-    peer.send("context.end", context_id="t1")
+    peer.write("t1", "Hello there, how are you today, my friend?")
     if finished:
         await until(lambda: peer.session._contexts["t1"].finished is not None)
     sent, done = 0, None
@@ -880,8 +842,7 @@ async def test_a_context_that_is_open_ahead_of_its_text_loses_nothing() -> None:
         peer.send("context.open", context_id="t1", voice="tone-880")
         await peer.until("context.started", "t1")
         assert (await say(other, "o1", "Somebody else."))["reason"] == "end"
-        peer.send("text.append", context_id="t1", text="Late, but whole.")
-        peer.send("context.end", context_id="t1")
+        peer.write("t1", "Late, but whole.")
         assert (await peer.until("context.done", "t1"))["reason"] == "end"
         assert dominant_hz(peer.pcm("t1")) == pytest.approx(880, abs=5)
         assert peer.order.count("context.started t1") == 1
@@ -891,8 +852,9 @@ async def test_a_context_that_is_open_ahead_of_its_text_loses_nothing() -> None:
 async def test_a_context_that_speaks_gives_way_to_another_owner_and_no_audio_follows() -> None:
     async with running(slots=2, lead_ms=400) as peer, beside(peer, 2) as other:
         for context_id in ("t1", "t2"):
-            peer.send("text.append", context_id=context_id, text="A long text. " * 100)
-            peer.send("context.end", context_id=context_id)
+            peer.write(context_id, "A long text. " * 100)
+        while peer.session.is_reading:  # as the reader of a connection does
+            peer.session.go_on()
         await asyncio.sleep(2)
         assert (await say(other, "o1", "Somebody else."))["reason"] == "end"
         error = await peer.until("error")
@@ -905,3 +867,68 @@ async def test_a_context_that_speaks_gives_way_to_another_owner_and_no_audio_fol
         told = [entry for entry in peer.order if entry.endswith(f" {gone}")]
         assert told[-2:] == [f"error {gone}", f"context.done {gone}"]
         assert sum(entry.startswith("context.done") for entry in peer.order) == 1, "the other does not speak on"
+
+
+LONG = "Words of a long text, one after another. " * 90
+
+
+def slices(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The lengths of the texts that utterances get at once."""
+    lengths: list[int] = []
+    write = Utterance.write
+
+    def counted(self: Utterance, text: str) -> None:
+        lengths.append(len(text))
+        write(self, text)
+
+    monkeypatch.setattr(Utterance, "write", counted)
+    return lengths
+
+
+async def test_a_long_text_is_read_in_slices_and_what_follows_waits_for_its_end(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reading one at once would hold the event loop for tens of milliseconds. Guards `Session._read`."""
+    lengths = slices(monkeypatch)
+    peer.send("context.open", context_id="a")
+    peer.send("text.append", context_id="a", text=LONG)
+    peer.send("text.append", context_id="b", text="short")
+    peer.send("context.end", context_id="b")
+    peer.send("context.cancel", context_id="a")
+    assert lengths == [SLICE_CHARS]
+    cancelled = await peer.until("context.cancelled", "a")
+    assert cancelled["heard_text"] + cancelled["unheard_text"] == LONG
+    assert (await peer.until("context.done", "a"))["reason"] == "cancelled"
+    assert (await peer.until("context.done", "b"))["reason"] == "end"
+    assert max(lengths) == SLICE_CHARS
+    assert sum(lengths) == len(LONG) + len("short")
+    assert not peer.session.is_reading
+
+
+async def test_a_long_text_is_spoken_as_one_that_came_in_pieces(peer: Peer) -> None:
+    text = LONG[:1_000]
+    assert (await say(peer, "a", text, lead_ms=None))["reason"] == "end"
+    peer.send("context.open", context_id="b", lead_ms=None)
+    for at in range(0, len(text), 7):
+        peer.send("text.append", context_id="b", text=text[at : at + 7])
+    peer.send("context.end", context_id="b")
+    await peer.until("context.done", "b")
+    assert peer.pcm("a") == peer.pcm("b")
+
+
+async def test_the_rest_of_a_text_ends_with_its_context(peer: Peer) -> None:
+    """A context that fails while its text is read is not opened anew by the rest."""
+    peer.send("text.append", context_id="a", text=LONG)
+    peer.session._node.service.engines[0]._on_lost("scripted")
+    peer.send("context.flush", context_id="a")
+    assert (await peer.until("error", "a"))["code"] == "engine_lost"
+    assert (await peer.until("error", "a"))["code"] == "unknown_context"
+    assert not peer.session.is_speaking
+    assert not peer.session.is_reading
+
+
+async def test_what_waits_for_a_text_is_bounded(peer: Peer) -> None:
+    peer.send("text.append", context_id="a", text=LONG)
+    many = [Append("b", "x" * 4_000)] * (MAX_BEHIND // 4_000)
+    with pytest.raises(SlowConsumer):
+        peer.session.receive(many)

@@ -1,5 +1,3 @@
-"""A rate with bursts."""
-
 from __future__ import annotations
 
 from agent_tts.serve.token_bucket import TokenBucket

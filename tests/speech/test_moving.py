@@ -1,9 +1,6 @@
-"""Requests that wait move to the engine that has a slot first."""
-
 from __future__ import annotations
 
 import asyncio
-import gc
 import weakref
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -16,15 +13,7 @@ from hypothesis import strategies as st
 from agent_tts.config.settings import Settings
 from agent_tts.engine.factory import create_loop
 from agent_tts.engine.loop import EngineLoop
-from agent_tts.messages import (
-    Audio,
-    EngineCommand,
-    EngineEvent,
-    Finished,
-    Flushed,
-    Open,
-    Started,
-)
+from agent_tts.messages import Audio, EngineCommand, EngineEvent, Finished, Flushed, Open, Started
 from agent_tts.options import EngineOptions, SpeechOptions
 from agent_tts.speech.engine_handle import EngineClient, EngineClientFactory
 from agent_tts.speech.moving import LOOK_S, MAX_TEXT, WAITS_S
@@ -33,7 +22,7 @@ from agent_tts.speech.utterance import Utterance
 from tests.events_of import events_of
 from tests.examples import examples
 from tests.in_process import InProcessEngine
-from tests.support import until
+from tests.support import uncollected, until
 
 UNPACED = SpeechOptions(lead_ms=None, seed=3)
 TEXT = ("Some words ", "that come ", "in pieces ", "while they wait.")
@@ -135,87 +124,96 @@ async def occupy(service: SpeechService) -> list[Utterance]:
     return sorted(held, key=lambda speech: speech.engine)
 
 
-async def test_a_request_that_waits_gets_the_slot_that_another_engine_frees() -> None:
+@pytest.fixture
+async def service() -> AsyncIterator[SpeechService]:
+    """Two engines with a slot each."""
+    async with several({"slots": 1}, {"slots": 1}) as two:
+        yield two
+
+
+@pytest.fixture
+async def held(service: SpeechService) -> list[Utterance]:
+    """Speech in all slots of `service`."""
+    return await occupy(service)
+
+
+async def test_a_request_that_waits_gets_the_slot_that_another_engine_frees(service: SpeechService) -> None:
     """All its text goes with it, the answer to a flush comes once, and its time in line is counted from the start."""
-    async with several({"slots": 1}, {"slots": 1}) as service:
-        alone = say(service.open(UNPACED))
-        await alone.end()
-        held = await occupy(service)
-        waiting = service.open(UNPACED)
-        home = waiting.engine
-        waiting.write(TEXT[0])
-        waiting.write(TEXT[1])
-        waiting.flush("f")
-        hearing = Hearing(waiting)
-        await asyncio.sleep(0.3)
-        await held[1 - home].cancel()
-        await until(lambda: waiting.started)
-        assert waiting.engine == 1 - home
-        waiting.write(TEXT[2])
-        waiting.write(TEXT[3])
-        waiting.end()
-        assert (await hearing.end()).reason == "end"
-        assert hearing.kinds.count(Flushed) == 1
-        assert len(hearing.pcm) >= len(alone.pcm)
-        assert 300 <= hearing.queue_ms <= round((hearing.started_at - hearing.opened_at) * 1_000)
-        await held[home].cancel()
+    alone = say(service.open(UNPACED))
+    await alone.end()
+    held = await occupy(service)
+    waiting = service.open(UNPACED)
+    home = waiting.engine
+    waiting.write(TEXT[0])
+    waiting.write(TEXT[1])
+    waiting.flush("f")
+    hearing = Hearing(waiting)
+    await asyncio.sleep(0.3)
+    await held[1 - home].cancel()
+    await until(lambda: waiting.started)
+    assert waiting.engine == 1 - home
+    waiting.write(TEXT[2])
+    waiting.write(TEXT[3])
+    waiting.end()
+    assert (await hearing.end()).reason == "end"
+    assert hearing.kinds.count(Flushed) == 1
+    assert len(hearing.pcm) >= len(alone.pcm)
+    assert 300 <= hearing.queue_ms <= round((hearing.started_at - hearing.opened_at) * 1_000)
+    await held[home].cancel()
 
 
 @pytest.mark.parametrize("first", ["home", "other"])
-async def test_text_that_comes_while_it_tries_reaches_both_engines(first: str) -> None:
+async def test_text_that_comes_while_it_tries_reaches_both_engines(first: str, service: SpeechService) -> None:
     """Whichever starts, the speech is whole."""
-    async with several({"slots": 1}, {"slots": 1}) as service:
-        plain = say(service.open(UNPACED))
-        await plain.end()
-        paused = service.open(UNPACED)
-        paused.write(TEXT[0])
-        paused.write('<break time="240ms"/>')
-        alone = say(paused, *TEXT[1:])
-        await alone.end()
-        assert len(alone.pcm) == len(plain.pcm) + 240 * 48
-        held = await occupy(service)
-        waiting = service.open(UNPACED)
-        hearing = Hearing(waiting)
-        home, other = waiting.engine, 1 - waiting.engine
-        clients = [engine.client for engine in service.engines]
-        clients[other].delay_s = 1.5 if first == "home" else 0.5  # type: ignore[attr-defined]
-        waiting.write(TEXT[0])
-        waiting.write('<break time="240ms"/>')
-        before = len(opened(service)[other])
-        held[other].stop()
-        await until(lambda: len(opened(service)[other]) > before)
-        for piece in TEXT[1:]:
-            waiting.write(piece)
-            await asyncio.sleep(0.01)
-        waiting.end()
-        assert not waiting.started
-        if first == "home":
-            held[home].stop()
-        assert (await hearing.end()).reason == "end"
-        assert waiting.engine == (home if first == "home" else other)
-        assert hearing.pcm == alone.pcm
+    plain = say(service.open(UNPACED))
+    await plain.end()
+    paused = service.open(UNPACED)
+    paused.write(TEXT[0])
+    paused.write('<break time="240ms"/>')
+    alone = say(paused, *TEXT[1:])
+    await alone.end()
+    assert len(alone.pcm) == len(plain.pcm) + 240 * 48
+    held = await occupy(service)
+    waiting = service.open(UNPACED)
+    hearing = Hearing(waiting)
+    home, other = waiting.engine, 1 - waiting.engine
+    clients = [engine.client for engine in service.engines]
+    clients[other].delay_s = 1.5 if first == "home" else 0.5  # type: ignore[attr-defined]
+    waiting.write(TEXT[0])
+    waiting.write('<break time="240ms"/>')
+    before = len(opened(service)[other])
+    held[other].stop()
+    await until(lambda: len(opened(service)[other]) > before)
+    for piece in TEXT[1:]:
+        waiting.write(piece)
+        await asyncio.sleep(0.01)
+    waiting.end()
+    assert not waiting.started
+    if first == "home":
         held[home].stop()
-        await until(lambda: service.speaking == 0)
+    assert (await hearing.end()).reason == "end"
+    assert waiting.engine == (home if first == "home" else other)
+    assert hearing.pcm == alone.pcm
+    held[home].stop()
+    await until(lambda: service.speaking == 0)
 
 
-async def test_a_wrong_guess_costs_no_place_in_line() -> None:
+async def test_a_wrong_guess_costs_no_place_in_line(service: SpeechService, held: list[Utterance]) -> None:
     """A place that is taken meanwhile refuses it, and it waits on at home."""
-    async with several({"slots": 1}, {"slots": 1}) as service:
-        held = await occupy(service)
-        first, second = service.open(UNPACED), service.open(UNPACED)
-        hearings = [Hearing(first), Hearing(second)]
-        for engine in service.engines:
-            engine.__class__ = type("Wishful", (type(engine),), {"free": 1})
-        await asyncio.sleep(0.5)
-        assert sum(map(len, opened(service))) > 6
-        assert not any(hearing.kinds for hearing in hearings)
-        for speech in held:
-            speech.stop()
-        for speech in (first, second):
-            speech.write("word")
-            speech.end()
-        for hearing in hearings:
-            assert (await hearing.end()).reason == "end"
+    first, second = service.open(UNPACED), service.open(UNPACED)
+    hearings = [Hearing(first), Hearing(second)]
+    for engine in service.engines:
+        engine.__class__ = type("Wishful", (type(engine),), {"free": 1})
+    await asyncio.sleep(0.5)
+    assert sum(map(len, opened(service))) > 6
+    assert not any(hearing.kinds for hearing in hearings)
+    for speech in held:
+        speech.stop()
+    for speech in (first, second):
+        speech.write("word")
+        speech.end()
+    for hearing in hearings:
+        assert (await hearing.end()).reason == "end"
 
 
 async def test_a_refused_request_waits_at_an_engine_with_room() -> None:
@@ -248,47 +246,45 @@ async def test_a_request_is_refused_when_all_engines_refuse_it() -> None:
             await speech.cancel()
 
 
-async def test_time_at_several_engines_is_one_wait() -> None:
+async def test_time_at_several_engines_is_one_wait(service: SpeechService, held: list[Utterance]) -> None:
     """`queue_s` is not allowed again at each engine."""
-    async with several({"slots": 1}, {"slots": 1}) as service:
-        held = await occupy(service)
-        begun = asyncio.get_running_loop().time()
-        end = await say(service.open(UNPACED)).end()
-        assert end.code == "at_capacity"
-        assert 3.0 <= asyncio.get_running_loop().time() - begun < 3.5
-        for speech in held:
-            await speech.cancel()
-
-
-async def test_a_waiting_request_that_is_cancelled_leaves_every_place() -> None:
-    async with several({"slots": 1}, {"slots": 1}) as service:
-        held = await occupy(service)
-        speech = service.open(UNPACED)
-        hearing = say(speech)
-        await asyncio.sleep(WAITS_S + LOOK_S)
-        await held[1 - speech.engine].cancel()
-        while len(opened(service)[1 - speech.engine]) == 1:
-            await asyncio.sleep(0)
+    begun = asyncio.get_running_loop().time()
+    end = await say(service.open(UNPACED)).end()
+    assert end.code == "at_capacity"
+    assert 3.0 <= asyncio.get_running_loop().time() - begun < 3.5
+    for speech in held:
         await speech.cancel()
-        assert (await hearing.end()).reason == "cancelled"
-        await until(lambda: service.speaking == 1)
-        await held[speech.engine].cancel()
 
 
-async def test_a_request_outlives_its_home_where_it_has_begun_elsewhere() -> None:
+async def test_a_waiting_request_that_is_cancelled_leaves_every_place(
+    service: SpeechService, held: list[Utterance]
+) -> None:
+    speech = service.open(UNPACED)
+    hearing = say(speech)
+    await asyncio.sleep(WAITS_S + LOOK_S)
+    await held[1 - speech.engine].cancel()
+    while len(opened(service)[1 - speech.engine]) == 1:
+        await asyncio.sleep(0)
+    await speech.cancel()
+    assert (await hearing.end()).reason == "cancelled"
+    await until(lambda: service.speaking == 1)
+    await held[speech.engine].cancel()
+
+
+async def test_a_request_outlives_its_home_where_it_has_begun_elsewhere(
+    service: SpeechService, held: list[Utterance]
+) -> None:
     """The answer of the other engine is on its way when the home is lost."""
-    async with several({"slots": 1}, {"slots": 1}) as service:
-        held = await occupy(service)
-        speech = service.open(UNPACED)
-        hearing = say(speech)
-        home, other = service.engines[speech.engine], service.engines[1 - speech.engine]
-        await asyncio.sleep(WAITS_S + LOOK_S)
-        other.client.delay_s = 0.1  # type: ignore[attr-defined]
-        await held[other.number].cancel()
-        while len(opened(service)[other.number]) == 1:
-            await asyncio.sleep(0)
-        home.fail_all("engine_lost", "the engine was lost")
-        assert ((await hearing.end()).reason, speech.engine) == ("end", other.number)
+    speech = service.open(UNPACED)
+    hearing = say(speech)
+    home, other = service.engines[speech.engine], service.engines[1 - speech.engine]
+    await asyncio.sleep(WAITS_S + LOOK_S)
+    other.client.delay_s = 0.1  # type: ignore[attr-defined]
+    await held[other.number].cancel()
+    while len(opened(service)[other.number]) == 1:
+        await asyncio.sleep(0)
+    home.fail_all("engine_lost", "the engine was lost")
+    assert ((await hearing.end()).reason, speech.engine) == ("end", other.number)
 
 
 @pytest.mark.parametrize("end", ["spoken", "refused", "cancelled"])
@@ -299,9 +295,7 @@ async def test_a_request_that_has_ended_is_freed_at_once(end: str) -> None:
         held = [] if end == "spoken" else await occupy(service)
         for engine in service.engines:
             engine._queue = 5
-        gc.collect()
-        gc.disable()
-        try:
+        with uncollected():
             hearing = say(service.open(UNPACED))
             freed = weakref.ref(hearing.speech)
             if end == "cancelled":
@@ -310,23 +304,19 @@ async def test_a_request_that_has_ended_is_freed_at_once(end: str) -> None:
             del hearing
             await asyncio.sleep(0)
             assert freed() is None
-        finally:
-            gc.enable()
         for speech in held:
             await speech.cancel()
 
 
-async def test_a_long_text_stays() -> None:
+async def test_a_long_text_stays(service: SpeechService, held: list[Utterance]) -> None:
     """What may move is kept in memory."""
-    async with several({"slots": 1}, {"slots": 1}) as service:
-        held = await occupy(service)
-        speech = service.open(UNPACED)
-        speech.write("x" * (MAX_TEXT + 1))
-        await held[1 - speech.engine].cancel()
-        await asyncio.sleep(1)
-        assert not speech.started
-        await speech.cancel()
-        await held[speech.engine].cancel()
+    speech = service.open(UNPACED)
+    speech.write("x" * (MAX_TEXT + 1))
+    await held[1 - speech.engine].cancel()
+    await asyncio.sleep(1)
+    assert not speech.started
+    await speech.cancel()
+    await held[speech.engine].cancel()
 
 
 async def test_a_late_engine_gets_no_new_streams_until_it_answers() -> None:

@@ -1,5 +1,3 @@
-"""Placement of a request: the engine with the least load."""
-
 from __future__ import annotations
 
 from hypothesis import given

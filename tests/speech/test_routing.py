@@ -1,5 +1,3 @@
-"""Voice, language and model of a request."""
-
 from __future__ import annotations
 
 import math
@@ -9,14 +7,7 @@ from typing import Any
 import pytest
 
 from agent_tts.engine_info import EngineInfo, Model, Voice
-from agent_tts.errors import (
-    InvalidRequest,
-    SpeechError,
-    UnknownModel,
-    UnknownVoice,
-    Unsupported,
-    UnsupportedLanguage,
-)
+from agent_tts.errors import InvalidRequest, SpeechError, UnknownModel, UnknownVoice, Unsupported, UnsupportedLanguage
 from agent_tts.options import (
     AnyVoice,
     DesignedVoice,
@@ -31,7 +22,7 @@ from agent_tts.options import (
 from agent_tts.speech.routing import RESERVED, Routing, check_free
 from agent_tts.text.entries import Lexicon
 from agent_tts.voices import OPENAI_VOICES, QWEN_VOICES
-from agent_tts.voices.library import Consent, StoredVoice
+from agent_tts.voices.library import Consent, StoredLexicon, StoredVoice
 
 NAMED = Model("custom-1.7b", "named", "/c", speakers=("vivian", "ryan"))
 SMALL = Model("custom-0.6b", "named", "/s", speakers=("vivian", "ryan"))
@@ -159,7 +150,8 @@ def test_a_model_without_its_own_voices_speaks_any_at_the_speed_that_was_asked_f
 
 
 def test_lexicons_are_those_of_the_request_and_of_its_voices() -> None:
-    own, first, second = (Lexicon.of({word: "x"}) for word in "abc")
+    own = Lexicon.of({"a": "x"})
+    first, second = (StoredLexicon(name, 1, (0, 0)) for name in ("first", "second"))
     bob, old, tina = (replace(voice, lexicon=words) for voice, words in ((BOB, first), (OLD, second), (TINA, second)))
     routing = Routing(qwen(*EVERY, CLONED_SMALL), (bob, old, tina))
     for name, found in (("bob", (first,)), ("old", (second,)), ("bob+tina", (first, second)), ("ryan", ())):

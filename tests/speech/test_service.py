@@ -1,18 +1,13 @@
-"""The service: start, name resolution, lost engines, drain."""
-
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from loguru import logger
 
-from agent_tts.config.settings import Settings
 from agent_tts.engine.factory import create_loop
 from agent_tts.engine_info import EngineInfo, Model
 from agent_tts.errors import Draining, EngineLost, UnknownVoice, UnsupportedLanguage
@@ -25,25 +20,34 @@ from agent_tts.text.entries import Lexicon
 from agent_tts.voices.library import StoredVoice, VoiceLibrary
 from tests.events_of import events_of
 from tests.in_process import InProcessEngine
-from tests.support import until, with_models
+from tests.support import in_this_loop, logged, settings_of, until, with_models
 
 UNPACED = SpeechOptions(lead_ms=None)
 
 
+def tone(**values: Any) -> EngineClientFactory:
+    """An engine with faults on demand. `values` are settings."""
+    return in_this_loop(settings_of(**{"tone": {"scripted_faults": True}, **values}))
+
+
+def mute(on_events: Callable[[list[EngineEvent]], None], on_lost: Callable[[str], None]) -> EngineClient:
+    """An engine that gives no audio."""
+    return tone()(lambda new: on_events([event for event in new if not isinstance(event, Audio)]), on_lost)
+
+
 @asynccontextmanager
-async def running(**values: Any) -> AsyncIterator[SpeechService]:
-    settings = Settings(**{"engine": "tone", **values})
-    service = SpeechService([lambda events, lost: InProcessEngine(create_loop(settings), events, lost)])
+async def running(*engines: EngineClientFactory, library: VoiceLibrary | None = None) -> AsyncIterator[SpeechService]:
+    """A service with these engines, or with one, after the first synthesis of all."""
+    service = SpeechService(engines or [tone()], library)
     await service.start()
-    await until(lambda: service.ready)
+    await until(lambda: service.speaking == 0)
     yield service
     await service.close()
 
 
 async def test_ready_means_that_a_real_synthesis_succeeded() -> None:
     """Fails if `EngineReady` alone sets `ready`."""
-    settings = Settings(engine="tone")
-    service = SpeechService([lambda events, lost: InProcessEngine(create_loop(settings), events, lost)])
+    service = SpeechService([tone()])
     await service.start()
     assert service.alive
     assert not service.ready
@@ -60,9 +64,8 @@ async def test_a_start_that_has_begun_is_waited_for_and_told_to_an_observer_that
         def started(self, engine: int, info: EngineInfo) -> None:
             seen.append(info.engine)
 
-    settings = Settings(engine="tone")
     for is_first in (True, False):
-        service = SpeechService([lambda events, lost: InProcessEngine(create_loop(settings), events, lost)])
+        service = SpeechService([tone()])
         service.begin()
         if is_first:
             await until(lambda service=service: service.ready)  # type: ignore[misc]
@@ -85,7 +88,7 @@ async def test_a_start_that_has_begun_ends_with_the_service() -> None:
             closed = True
             await super().close()
 
-    service = SpeechService([lambda events, lost: Slow(create_loop(Settings(engine="tone")), events, lost)])
+    service = SpeechService([lambda events, lost: Slow(create_loop(settings_of()), events, lost)])
     service.begin()
     await asyncio.sleep(0)
     await service.close()
@@ -103,30 +106,26 @@ async def test_a_request_has_its_own_lexicon_before_its_voices_and_the_nodes(tmp
         options = SpeechOptions(voice="bob", lexicon=own)
         assert service.resolve(options).lexicons == (own, node)
         library.set_lexicon("bob", voice)
-        assert service.resolve(options).lexicons == (own, voice, node)
+        assert service.resolve(options).lexicons == (own, library.get("bob").lexicon, node)
         assert service.resolve(SpeechOptions()).lexicons == (node,)
+        first = service.open(options)
+        assert first.waits_for_lexicons
+        while first.waits_for_lexicons:  # a thread reads it
+            await asyncio.sleep(0.01)
+        assert not service.open(options).waits_for_lexicons
     finally:
         await service.close()
 
 
 async def test_a_truncated_first_synthesis_counts() -> None:
     """A model may draw its end of speech later than the limit."""
-    async with running(limits={"max_frames": 2}) as service:
+    async with running(tone(limits={"max_frames": 2})) as service:
         assert service.ready
 
 
 async def test_a_first_synthesis_without_audio_does_not_count() -> None:
-    def mute(on_events: Callable[[list[EngineEvent]], None], on_lost: Callable[[str], None]) -> EngineClient:
-        def heard(new: list[EngineEvent]) -> None:
-            on_events([event for event in new if not isinstance(event, Audio)])
-
-        return InProcessEngine(create_loop(Settings(engine="tone")), heard, on_lost)
-
-    service = SpeechService([mute])
-    await service.start()
-    await until(lambda: service.speaking == 0)
-    assert not service.ready
-    await service.close()
+    async with running(mute) as service:
+        assert not service.ready
 
 
 async def test_a_stream_gives_its_events_in_order() -> None:
@@ -141,7 +140,7 @@ async def test_a_stream_gives_its_events_in_order() -> None:
 
 
 async def test_cancel_returns_when_the_slot_is_free_and_can_be_repeated() -> None:
-    async with running(slots=1, queue=0) as service:
+    async with running(tone(slots=1, queue=0)) as service:
         for _ in range(3):
             speech = service.open(UNPACED)
             speech.write("word " * 100)
@@ -156,7 +155,7 @@ async def test_cancel_returns_when_the_slot_is_free_and_can_be_repeated() -> Non
 
 
 async def test_a_failed_stream_raises_where_its_audio_is_read() -> None:
-    async with running(slots=1, queue=0) as service:
+    async with running(tone(slots=1, queue=0)) as service:
         first, second = service.open(UNPACED), service.open(UNPACED)
         with pytest.raises(Exception, match="slots are in use"):
             async for _ in second:
@@ -176,30 +175,23 @@ LANGUAGES = {
 
 
 @pytest.mark.node
-@pytest.mark.parametrize(("language", "code"), LANGUAGES.items())
-async def test_languages_are_accepted_by_name_and_code(language: str, code: str) -> None:
-    async with running(engine="espeak") as service:
-        assert service.resolve(SpeechOptions(language=language)).options.language == code
+async def test_languages_are_accepted_by_name_and_code() -> None:
+    async with running(tone(engine="espeak")) as service:
+        found = {name: service.resolve(SpeechOptions(language=name)).options.language for name in LANGUAGES}
+    assert found == LANGUAGES
 
 
 async def test_voices_are_available_from_adding_to_deleting(tmp_path: Path) -> None:
     """Fails if the first `Routing` is kept."""
     library = VoiceLibrary(tmp_path / "voices", limit=10)
-    settings = Settings(engine="tone")
-    service = SpeechService([lambda events, lost: InProcessEngine(create_loop(settings), events, lost)], library)
-    await service.start()
-    [engine] = service.engines
-    assert engine.info is not None
-    engine.info = dataclasses.replace(engine.info, models=(Model("design", "designed", "/d"),))
-    for _ in range(2):
-        with pytest.raises(UnknownVoice):
-            service.resolve(SpeechOptions(voice="old"))
-        library.add(StoredVoice(name="old", kind="designed", prompt="a calm old man"), {})
-        assert service.resolve(SpeechOptions(voice="old")).options.model == "design"
-        assert service.routing is service.routing
-        library.delete("old")
-    await until(lambda: service.ready)
-    await service.close()
+    async with running(with_models(Model("design", "designed", "/d")), library=library) as service:
+        for _ in range(2):
+            with pytest.raises(UnknownVoice):
+                service.resolve(SpeechOptions(voice="old"))
+            library.add(StoredVoice(name="old", kind="designed", prompt="a calm old man"), {})
+            assert service.resolve(SpeechOptions(voice="old")).options.model == "design"
+            assert service.routing is service.routing
+            library.delete("old")
 
 
 async def test_unknown_names_are_refused_with_the_nearest() -> None:
@@ -211,32 +203,17 @@ async def test_unknown_names_are_refused_with_the_nearest() -> None:
         assert service.speaking == 0
 
 
-async def test_a_lost_engine_ends_every_stream_at_once() -> None:
-    asyncio.get_running_loop().set_exception_handler(lambda *_: None)  # the in-process engine reports its crash there
-    async with running(tone={"scripted_faults": True}) as service:
-        good = service.open(UNPACED)
-        good.write("word")
-        bad = service.open(SpeechOptions(lead_ms=None, instructions="fault:crash@1"))
-        bad.write("word " * 10)
-        for speech in (good, bad):
-            await until(lambda speech=speech: speech.finished is not None)  # type: ignore[misc]
-            assert speech.finished is not None
-            assert speech.finished.code == "engine_lost"
-            await speech.cancel()
-        assert (service.alive, service.ready, service.speaking) == (False, False, 0)
-        with pytest.raises(EngineLost):
-            service.open(UNPACED)
-
-
-async def test_draining_waits_for_open_streams_and_refuses_new_ones() -> None:
-    async with running() as service:
-        speech = service.open(UNPACED)
+async def test_draining_waits_for_open_streams_of_every_engine_and_refuses_new_ones() -> None:
+    async with running(tone(), tone()) as service:
+        first, second = service.open(UNPACED), service.open(UNPACED)
         drain = asyncio.create_task(service.drain())
-        await asyncio.sleep(0)
+        await first.cancel()
+        await asyncio.sleep(0.01)
+        assert not drain.done()
         with pytest.raises(Draining):
             service.open(UNPACED)
-        speech.write("word")
-        speech.end()
+        second.write("word")
+        second.end()
         await drain
         assert service.speaking == 0
 
@@ -261,32 +238,6 @@ async def test_closing_ends_open_streams() -> None:
 # ---------------------------------------------------------------- several engines
 
 
-@asynccontextmanager
-async def several(*each: dict[str, Any], mute: int | None = None) -> AsyncIterator[SpeechService]:
-    """A service with one engine for each of these settings, after the first synthesis of all.
-
-    Args:
-        mute: index of an engine that gives no audio.
-    """
-
-    def factory(place: int, values: dict[str, Any]) -> EngineClientFactory:
-        settings = Settings.model_validate({"engine": "tone", "tone": {"scripted_faults": True}, **values})
-
-        def make(on_events: Callable[[list[EngineEvent]], None], on_lost: Callable[[str], None]) -> EngineClient:
-            def heard(new: list[EngineEvent]) -> None:
-                on_events([event for event in new if place != mute or not isinstance(event, Audio)])
-
-            return InProcessEngine(create_loop(settings), heard, on_lost)
-
-        return make
-
-    service = SpeechService([factory(place, values) for place, values in enumerate(each)])
-    await service.start()
-    await until(lambda: service.speaking == 0)
-    yield service
-    await service.close()
-
-
 def counts(service: SpeechService) -> list[int]:
     """Open requests of each engine."""
     return [engine.speaking for engine in service.engines]
@@ -301,7 +252,7 @@ async def finished(speech: Utterance) -> Finished[int]:
 
 async def test_streams_go_to_the_least_loaded_engine_and_stay_there() -> None:
     """Load is a share of the slots and is current: no heartbeat comes in between."""
-    async with several({"slots": 1}, {"slots": 3}) as service:
+    async with running(tone(slots=1), tone(slots=3)) as service:
         speeches = [service.open(UNPACED) for _ in range(4)]
         assert counts(service) == [1, 3]
         await speeches[0].cancel()
@@ -318,7 +269,7 @@ async def test_streams_go_to_the_least_loaded_engine_and_stay_there() -> None:
 
 async def test_a_stream_is_refused_only_when_every_engine_is_full() -> None:
     """Fails if only shares are compared."""
-    async with several({"slots": 1, "queue": 3}, {"slots": 4, "queue": 0}) as service:
+    async with running(tone(slots=1, queue=3), tone(slots=4, queue=0)) as service:
         speeches = [service.open(UNPACED) for _ in range(8)]
         await asyncio.sleep(0.05)  # time for a refusal to arrive
         assert [speech.finished for speech in speeches] == [None] * 8
@@ -329,7 +280,7 @@ async def test_a_stream_is_refused_only_when_every_engine_is_full() -> None:
 async def test_a_lost_engine_ends_its_own_streams_and_takes_no_more() -> None:
     """The other engines go on; the service is lost when the last engine is."""
     asyncio.get_running_loop().set_exception_handler(lambda *_: None)  # the in-process engine reports its crash there
-    async with several({}, {}) as service:
+    async with running(tone(), tone()) as service:
         spoiled, sound = service.open(SpeechOptions(lead_ms=None, instructions="fault:crash@1")), service.open(UNPACED)
         beside = service.open(UNPACED)
         assert counts(service) == [2, 1]
@@ -355,7 +306,7 @@ async def test_a_lost_engine_ends_its_own_streams_and_takes_no_more() -> None:
 
 async def test_an_engine_that_is_not_ready_gets_streams_only_when_there_is_no_other() -> None:
     """It would fail requests so quickly that it attracts all of them. Fails if every live engine is eligible."""
-    async with several({}, {}, mute=0) as service:
+    async with running(mute, tone()) as service:
         assert [engine.state for engine in service.engines] == ["starting", "ready"]
         assert service.ready
         for _ in range(3):
@@ -363,25 +314,10 @@ async def test_an_engine_that_is_not_ready_gets_streams_only_when_there_is_no_ot
         assert counts(service) == [0, 3]
 
 
-async def test_draining_waits_for_every_engine() -> None:
-    async with several({}, {}) as service:
-        first, second = service.open(UNPACED), service.open(UNPACED)
-        drain = asyncio.create_task(service.drain())
-        await first.cancel()
-        await asyncio.sleep(0.01)
-        assert not drain.done()
-        await second.cancel()
-        await drain
-
-
 async def test_a_failed_stream_is_named_in_the_log() -> None:
-    said: list[str] = []
-    sink = logger.add(said.append, filter="agent_tts.speech.engine_handle", format="{message}")
-    try:
-        async with running(tone={"scripted_faults": True}) as service:
+    with logged(filter="agent_tts.speech.engine_handle") as said:
+        async with running() as service:
             speech = service.open(SpeechOptions(lead_ms=None, instructions="fault:raise@2"))
             speech.write("word " * 10)
             await until(lambda: speech.finished is not None)
-    finally:
-        logger.remove(sink)
     assert [line.partition(": ")[0] for line in said] == [f"request 0/{speech.request_id} failed"]

@@ -28,6 +28,8 @@ from agent_tts.protocol.options import OutputFormat
 from agent_tts.speech.routing import Resolved
 from agent_tts.speech.utterance import Listener, Told, Utterance, WordsMode
 from agent_tts.text.entries import Lexicon
+from agent_tts.voices.library import StoredLexicon
+from tests.support import ended
 
 LOUD = b"\x00\x20" * (FRAME_BYTES // 2)
 AUDIO = Audio(7, LOUD)
@@ -43,12 +45,13 @@ class Bench:
         words: WordsMode = "told",
         aligned: bool = False,
         output: OutputFormat | None = None,
-        lexicon: dict[str, str] | None = None,
+        lexicon: dict[str, str] | StoredLexicon | None = None,
         window: int = 80,
     ) -> None:
         self.sent: list[EngineCommand] = []
         info = EngineInfo("tone", "tone", 1, (), "tone", {"en": "en"}, aligns_words=aligned)
-        lexicons = (Lexicon.of(lexicon),) if lexicon else ()
+        asked = (lexicon,) if lexicon else ()
+        lexicons = tuple(Lexicon.of(each) if isinstance(each, dict) else each for each in asked)
         self.now = 0.0
         listener = Listener(output=output or OutputFormat(), words=words, context_id="c", clock=lambda: self.now)
         self.utterance = Utterance(
@@ -89,6 +92,30 @@ def test_words_before_the_start_are_sent_right_after_it() -> None:
     assert isinstance(words, Words)
     assert [word.word for word in words.words] == ["Two", "words"]
     assert [word.word for word in words_of(bench.write("more "))] == ["more"]
+
+
+async def test_text_waits_for_the_lexicon_of_its_voice_in_its_order() -> None:
+    bench, plain = Bench(lexicon=StoredLexicon("bob", 9, (0, 0))), Bench(lexicon={"gif": "jif"})
+    for each in (bench, plain):
+        each.utterance.write("A gif ")
+        each.utterance.flush("f")
+        each.utterance.write("and one.")
+        each.utterance.end()
+        each.utterance.write("too late")
+    assert bench.utterance.waits_for_lexicons
+    assert bench.sent == []
+    assert (bench.utterance.ended, bench.utterance.flushes) == (True, 1)
+    bench.utterance.look_up([Lexicon.of({"gif": "jif"})])
+    while bench.utterance.waits_for_lexicons:
+        await asyncio.sleep(0)
+    assert bench.sent == plain.sent
+    assert isinstance(bench.sent[-1], End)
+
+
+def test_what_waits_for_a_lexicon_is_unheard_text() -> None:
+    bench = Bench(lexicon=StoredLexicon("bob", 9, (0, 0)))
+    bench.utterance.write("One two.")
+    assert bench.utterance.cut(0).unheard_text == "One two."
 
 
 @pytest.mark.parametrize("complete", ["flush", "end"])
@@ -294,8 +321,7 @@ async def test_a_cancelled_read_loses_no_event() -> None:
     local = (bench := Bench(words="none")).utterance
     reading = asyncio.create_task(local.next())
     await asyncio.sleep(0)
-    reading.cancel()
-    await asyncio.gather(reading, return_exceptions=True)
+    await ended(reading)
     bench.deliver(AUDIO)
     chunk = await local.next()
     assert isinstance(chunk, Audio)

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from agent_tts.system.processes import ENVIRONMENT, TAIL_BYTES, ModuleResult, run_module
+from tests.support import passes
 
 pytestmark = [pytest.mark.node, pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")]
 
@@ -58,8 +59,7 @@ async def test_a_process_that_takes_too_long_is_killed() -> None:
 @pytest.mark.parametrize("ticks", [0, 1, 2, 3, 5, 8, 13, 100])
 async def test_cancelling_leaves_no_process(ticks: int) -> None:
     task = asyncio.create_task(python("import time; time.sleep(60)", bytes(1 << 20)))
-    for _ in range(ticks):
-        await asyncio.sleep(0)
+    await passes(ticks)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task

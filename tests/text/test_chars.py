@@ -1,5 +1,3 @@
-"""Character classes by their role in reading aloud."""
-
 from __future__ import annotations
 
 import sys

@@ -35,8 +35,7 @@ def test_a_word_that_is_ipa_alone_is_said_in_letters_that_sound_like_it(say: Say
 
 
 @pytest.mark.parametrize(
-    "unchanged",
-    [Pause(0), Prosody(), Style(None), Language(None), Language("en"), Language("EN"), Language("tlh")],
+    "unchanged", [Pause(0), Prosody(), Style(None), Language(None), Language("en"), Language("EN"), Language("tlh")]
 )
 def test_what_holds_already_changes_nothing(unchanged: Directive) -> None:
     assert Directives(ABILITIES, LANGUAGES, "en").take(unchanged) is None

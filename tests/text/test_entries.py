@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import pytest
@@ -70,3 +71,12 @@ def test_a_lexicon_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(Lexicon.of({"a": "1", "b": "2"})) == 2
     with pytest.raises(ValueError, match="at most 2 entries"):
         Lexicon.of({"a": "1", "b": "2", "c": "3"})
+
+
+def test_the_garbage_collector_does_not_look_at_entries() -> None:
+    """It would stop the process for a quarter of a second, again and again, where voices have many words."""
+    before = len(gc.get_objects())
+    lexicon = Lexicon.of({f"word {number}": "x" for number in range(2_000)})
+    gc.collect()
+    assert len(gc.get_objects()) - before < 500
+    assert len(lexicon) == 2_000

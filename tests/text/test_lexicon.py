@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import product
 
 import pytest
 from hypothesis import given
@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from agent_tts.directives import Say
 from agent_tts.text.entries import Entry, Lexicon
 from agent_tts.text.lexicon import MAX_HELD, LexiconReader
-from tests.examples import examples
-from tests.work import more_than_linear
+from tests.examples import CUTS, examples, split
+from tests.work import more_than_linear, work
 
 _FLUSH = None
 
@@ -52,12 +52,11 @@ def said(text: str, *mappings: dict[str, str]) -> str:
 
 
 @examples(300)
-@given(text=_TEXTS, cuts=st.lists(st.integers(0, 1_000), max_size=8))
+@given(text=_TEXTS, cuts=CUTS)
 def test_the_split_does_not_matter(text: str, cuts: list[int]) -> None:
     """Any pieces, single characters, or the whole text."""
-    places = sorted({0, len(text), *(cut % (len(text) + 1) for cut in cuts)})
     whole = read([text])
-    assert read([text[start:end] for start, end in pairwise(places)]) == whole
+    assert read([*split(text, cuts)]) == whole
     assert read(list(text)) == whole
 
 
@@ -65,8 +64,8 @@ def test_the_split_does_not_matter(text: str, cuts: list[int]) -> None:
 @given(parts=st.lists(_TEXTS, max_size=4))
 def test_flushes_are_part_of_the_text(parts: list[str]) -> None:
     whole: list[str | None] = [piece for part in parts for piece in (part, _FLUSH)]
-    split: list[str | None] = [piece for part in parts for piece in (*part, _FLUSH)]
-    assert read(split) == read(whole)
+    pieces: list[str | None] = [piece for part in parts for piece in (*part, _FLUSH)]
+    assert read(pieces) == read(whole)
 
 
 @examples(300)
@@ -196,6 +195,18 @@ def test_work_is_linear_in_the_text() -> None:
         count: Lexicon.of({"重" * 60 + chr(0x4E00 + number): "x" for number in range(count)}) for count in (1, 2_000)
     }
     assert not more_than_linear(lexicons, nearly)
+
+
+def test_spellings_of_one_word_cost_no_more_than_one() -> None:
+    """Without the look-up by spelling each character is compared with all of them: a text takes seconds."""
+
+    spellings = ["é" * 30, *("".join(case) for case in product(*["éÉ"] * 7, *["É"] * 23))]
+    one, many = (
+        LexiconReader([Lexicon(Entry(each, "x", match_case=True, whole_word=False) for each in spellings[:count])])
+        for count in (1, 128)
+    )
+    assert len(one.append("é" * 200)) == len(many.append("é" * 200)) > 5
+    assert work(lambda: many.append("é" * 200)) < 1.1 * work(lambda: one.append("é" * 200))
 
 
 def test_a_hyphen_that_does_not_break_the_line_is_one() -> None:

@@ -101,6 +101,14 @@ def test_a_file_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
         read_pls(b"<lexicon />")
 
 
+def test_a_lexeme_without_end_is_refused_while_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one of equal words, which are one entry: each of them costs as much as an entry."""
+    monkeypatch.setattr("agent_tts.text.pls.MAX_ENTRIES", 10)
+    lexeme = f"<lexeme>{'<grapheme>a</grapheme>' * 25}"
+    with pytest.raises(ValueError, match="line 1: a lexicon has at most 10 entries"):
+        read_pls(f"<lexicon>{lexeme}".encode())
+
+
 def test_depth_and_attributes_cost_little() -> None:
     deep = "<lexicon>" + "<a>" * 100_000 + "</a>" * 100_000 + "</lexicon>"
     assert len(read_pls(deep.encode())) == 0

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_tts.text.segments import MAX_HELD, Level, Pieces, Segmenter
+from tests.examples import CUTS, split
 
 
 def feed(segmenter: Segmenter, *texts: str) -> list[str | Level]:
@@ -134,12 +135,10 @@ def test_the_places_around_a_long_word_do_not_depend_on_the_split(text: str) -> 
     assert feed(Segmenter(), *text) == feed(Segmenter(), text)
 
 
-@given(TEXTS, st.lists(st.integers(0, 60), max_size=8))
+@given(TEXTS, CUTS)
 def test_the_places_do_not_depend_on_the_split_and_no_text_is_lost(text: str, cuts: list[int]) -> None:
-    ends = sorted(min(cut, len(text)) for cut in cuts)
-    parts = [text[start:end] for start, end in zip([0, *ends], [*ends, len(text)], strict=True)]
     whole = feed(Segmenter(), text)
-    assert feed(Segmenter(), *parts) == whole
+    assert feed(Segmenter(), *split(text, cuts)) == whole
     assert "".join(part for part in whole if not isinstance(part, Level)) == text
 
 

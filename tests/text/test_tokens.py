@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from itertools import pairwise, product
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from tokenizers import pre_tokenizers
 from agent_tts.bench.checkpoint_config import FIRST_SPECIAL, write_tokenizer
 from agent_tts.errors import SettingsError
 from agent_tts.text.tokens import TokenFeed, Tokenizer, kinds, last_boundary
-from tests.examples import examples
+from tests.examples import CUTS, examples, split
 from tests.model import oracle
 from tests.text.pieces import KINDS, PIECES, SPECIAL
 
@@ -26,7 +26,6 @@ _KNOWN = st.lists(st.sampled_from(PIECES), max_size=20).map("".join)
 _TEXTS = st.text(KINDS, max_size=8) | st.lists(
     st.sampled_from([*PIECES, *SPECIAL, "\ud83d", "\udc4b"]) | st.text(max_size=3), max_size=20
 ).map("".join)
-_CUTS = st.lists(st.integers(0, 1_000), max_size=8)
 
 
 @pytest.fixture(scope="module")
@@ -75,11 +74,6 @@ def references(pairs: Path) -> list[Any]:
     return [each(*files, split_special_tokens=True) for each in classes]
 
 
-def split(text: str, cuts: list[int]) -> list[str]:
-    places = sorted({0, len(text), *(cut % (len(text) + 1) for cut in cuts)})
-    return [text[start:end] for start, end in pairwise(places)]
-
-
 def fed(tokenizer: Tokenizer, pieces: list[str]) -> list[int]:
     feed = TokenFeed(tokenizer)
     return [*(token for piece in pieces for token in feed.append(piece)), *feed.flush()]
@@ -93,7 +87,7 @@ def test_tokens_are_those_of_transformers(tokenizer: Tokenizer, references: list
 
 
 @examples(400)
-@given(text=_TEXTS, cuts=_CUTS)
+@given(text=_TEXTS, cuts=CUTS)
 def test_tokens_do_not_depend_on_the_split(tokenizer: Tokenizer, text: str, cuts: list[int]) -> None:
     """Any pieces, single characters, or the whole text."""
     whole = tokenizer.encode(text)
@@ -103,7 +97,7 @@ def test_tokens_do_not_depend_on_the_split(tokenizer: Tokenizer, text: str, cuts
 
 
 @examples(100)
-@given(texts=st.lists(_TEXTS, max_size=4), cuts=_CUTS)
+@given(texts=st.lists(_TEXTS, max_size=4), cuts=CUTS)
 def test_a_flush_ends_a_text_and_begins_another(tokenizer: Tokenizer, texts: list[str], cuts: list[int]) -> None:
     feed = TokenFeed(tokenizer)
     for text in texts:
@@ -113,7 +107,7 @@ def test_a_flush_ends_a_text_and_begins_another(tokenizer: Tokenizer, texts: lis
 
 
 @examples(200)
-@given(text=_KNOWN, cuts=_CUTS)
+@given(text=_KNOWN, cuts=CUTS)
 def test_tokens_come_with_the_piece_that_makes_them_certain(tokenizer: Tokenizer, text: str, cuts: list[int]) -> None:
     """After every piece the tokens of the text up to its last boundary are complete."""
     feed = TokenFeed(tokenizer)

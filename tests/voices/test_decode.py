@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +15,7 @@ import pytest
 from agent_tts.errors import InvalidRequest
 from agent_tts.voices.decode_child import ClipRefused, Refusal, container_format
 from agent_tts.voices.enroll import LOUDEST, decode
-from tests.support import dominant_hz, until
+from tests.support import dominant_hz
 from tests.voices import clips
 from tests.voices.clips import KINDS, SECONDS, TONE_HZ, Kind, good, mutated, tone, wav
 
@@ -127,26 +126,6 @@ async def test_damaged_clips_are_decoded_or_refused(tmp_path: Path, monkeypatch:
     assert not os.listdir(tmp_path)
 
 
-def decoder() -> int | None:
-    """The running decoder process."""
-    for task in Path("/proc/self/task").iterdir():
-        for pid in (task / "children").read_text().split():
-            if b"decode_child" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                return int(pid)
-    return None
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="/proc")
-async def test_a_clip_whose_decoder_is_killed_is_refused() -> None:
-    task = asyncio.create_task(decode(good("mp3"), max_s=MAX_S))
-    await until(lambda: decoder() is not None)
-    pid = decoder()
-    assert pid is not None
-    os.kill(pid, signal.SIGKILL)
-    with pytest.raises(InvalidRequest, match="within the limits"):
-        await task
-
-
 async def test_a_hung_decoder_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("agent_tts.voices.enroll.DECODE_TIMEOUT_S", 0.01)
     with pytest.raises(InvalidRequest, match="within the limits"):
@@ -198,4 +177,4 @@ def test_the_decoder_cannot_write_to_files(tmp_path: Path) -> None:
 @POSIX
 def test_the_decoder_s_time_is_limited() -> None:
     program = "import resource; print(*resource.getrlimit(resource.RLIMIT_CPU), os.nice(0))"
-    assert powerless(program).stdout.split() == ["5", "5", "10"]
+    assert powerless(program).stdout.split() == ["5", "5", str(min(19, os.nice(0) + 10))]

@@ -1,5 +1,3 @@
-"""Names of voices, and mixes of them."""
-
 from __future__ import annotations
 
 import pytest

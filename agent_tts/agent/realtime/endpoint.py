@@ -10,7 +10,6 @@ from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketState
 
 from agent_tts.agent.realtime.session import RealtimeSession
-from agent_tts.agent.signalling import VoiceChoice
 from agent_tts.errors import SpeechError
 from agent_tts.serve.node import Node
 from agent_tts.serve.transports.websocket import CLOSE_CODES, deny
@@ -45,7 +44,7 @@ class RealtimeEndpoint:
                     await websocket.accept(subprotocol=SUBPROTOCOL if SUBPROTOCOL in offered else None)
                 session = RealtimeSession(self._node, websocket, send, client, self._calls.deaf, beta=beta)
                 llm = await self._calls.llm.service(for_client=True)
-                await session.serve(self._calls.parts(llm, session.transport, VoiceChoice(), owner))
+                await session.serve(self._calls.parts(llm, session, owner))
         except SpeechError as error:
             self._node.metrics.refused.labels(error.code).inc()
             write_s = self._node.settings.timeouts.write_s

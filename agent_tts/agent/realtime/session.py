@@ -74,21 +74,6 @@ RECOGNITION_FAILED = "speech recognition failed: see the node's log"
 MAX_EVENTS = 64  # messages that wait for the client; nothing is read or said meanwhile
 
 
-class Transport(BaseTransport):
-    """The ends of a session's pipeline: what the client asks for goes in, what it gets comes out."""
-
-    def __init__(self, session: RealtimeSession) -> None:
-        super().__init__()
-        self._input = Asks(session)
-        self._output = Speaks(session)
-
-    def input(self) -> Asks:
-        return self._input
-
-    def output(self) -> FrameProcessor:
-        return self._output
-
-
 class Asks(FrameProcessor):
     """The first processor: the session pushes its frames from here."""
 
@@ -188,12 +173,13 @@ class Speaks(_OfAnswer):
         return False
 
 
-class RealtimeSession:
-    """One session, from the accepted WebSocket to its end."""
+class RealtimeSession(BaseTransport):
+    """One session, from the accepted WebSocket to its end; Pipecat's transport of its own pipeline."""
 
     def __init__(
         self, node: Node, websocket: WebSocket, send: Send, client: Client, deaf: str | None, *, beta: bool
     ) -> None:
+        super().__init__()
         agent = node.settings.agent
         self._node = node
         self._websocket = websocket
@@ -201,8 +187,8 @@ class RealtimeSession:
         connection: WebSocketProtocol = websocket.scope["extensions"][CONNECTION]
         connection.take_messages_of(max(MAX_AUDIO_MESSAGE, node.settings.limits.message_bytes))
         self._flow = Flow(node.fair_queue.share(client.key_id))
-        self.transport = Transport(self)
-        self._asks = self.transport.input()
+        # The ends of the pipeline: what the client asks for goes in, what it gets comes out.
+        self._asks, self._speaks = Asks(self), Speaks(self)
         start = SessionSettings(instructions=agent.llm.instructions, model=websocket.query_params.get("model"))
         self.conversation = Conversation(start, self._check_voice, deaf, _new_id, beta=beta)
         self._ear = Ear(agent)
@@ -225,10 +211,16 @@ class RealtimeSession:
         self._close_code = 1011
         self.turns: Turns
 
+    def input(self) -> Asks:
+        return self._asks
+
+    def output(self) -> Speaks:
+        return self._speaks
+
     async def serve(self, call: Call) -> None:
         """Converse until either side ends it. Cancelling it ends the conversation."""
         self.turns = call.turns
-        parts = [self._asks, call.stt, call.llm, WritesAnswer(self), call.tts, self.transport.output()]
+        parts = [self._asks, call.stt, call.llm, WritesAnswer(self), call.tts, self._speaks]
         pipeline = Pipeline([part for part in parts if part is not None])
         self.conversation.begin()
         work = {"reader": self._read(), "writer": self._write()}
@@ -328,9 +320,8 @@ class RealtimeSession:
             await self._obey_all()
 
     async def _obey_all(self) -> None:
-        orders = self.conversation.orders
-        while orders:
-            await self._obey(orders.popleft())
+        while self.conversation.orders:
+            await self._obey(self.conversation.orders.popleft())
             self.changed()
 
     async def _obey(self, order: Order) -> None:

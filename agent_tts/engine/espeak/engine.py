@@ -108,6 +108,7 @@ class EspeakEngine(Engine):
         return self._workers.take_faults()
 
     def close(self) -> None:
+        """Free everything. Idempotent."""
         self._slots.clear()
         self._workers.close()
 

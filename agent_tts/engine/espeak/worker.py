@@ -98,6 +98,7 @@ class Library:
         self._phonemes = lru_cache(maxsize=64)(self._phoneme_table)
 
     def close(self) -> None:
+        """Close the voice file. Idempotent."""
         self._voice_file.close()
 
     def reply(self, request: bytes) -> bytes:
@@ -405,6 +406,7 @@ def _send(fd: int, reply: bytes) -> None:
 
 
 def main() -> None:
+    """Run the process until stdin ends."""
     parent, library, data = sys.argv[1:]
     out = os.dup(1)
     os.dup2(2, 1)  # libraries may print

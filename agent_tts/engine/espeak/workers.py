@@ -80,6 +80,7 @@ class Job:
         self.pause = pause
         self.most = most
         self.asked_at = time.monotonic()
+        # What came of it; None until then.
         self.outcome: Clause | EspeakError | None = None
         # Whether a worker has it. Workers that crashed while they had it, and all that ended.
         self.assigned = False
@@ -148,6 +149,7 @@ class _Worker:
                 fcntl.fcntl(self.stdout, fcntl.F_SETPIPE_SZ, worker.PIPE_BYTES)
         # The start of a reply whose end has not come.
         self._unread = bytearray()
+        # Hz; None until it is ready.
         self.sample_rate: int | None = None
         # What it speaks, and until when it has to be done.
         self.job: Job | None = None
@@ -234,6 +236,7 @@ class EspeakWorkers:
         self.sample_rate = next(each.sample_rate for each in self._workers if each.sample_rate is not None)
 
     def close(self) -> None:
+        """End all workers. Idempotent."""
         for each in self._workers:
             self._selector.unregister(each.stdout)
             each.end()

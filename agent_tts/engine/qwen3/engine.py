@@ -214,6 +214,7 @@ class Qwen3Engine(Engine):
             self._forget_loading()
 
     def close(self) -> None:
+        """Free everything. Idempotent."""
         self._slots.clear()
         self._collect(self._in_flight)
         self._in_flight = []
@@ -292,6 +293,7 @@ class _Frames:
     model: Qwen3Model
     rows: list[tuple[Row, Segment]]  # in the order of the launch, each with its segment
     launched: LaunchedStep
+    # Both are in seconds of `perf_counter`.
     began: float
     launching: float
     launched_at: float

@@ -105,6 +105,7 @@ class LaunchedStep:
         return float(self._spanned[0].elapsed_time(self._spanned[1])) / 1_000 if self._spanned else 0.0
 
     def result(self) -> StepResult:
+        """What the step did. Waits until it is done."""
         if self._written is not None:
             self._written.synchronize()
         codes, pcm, masks = np.split(self._packed, [_CODES, _CODES + FRAME_SAMPLES], axis=1)

@@ -33,7 +33,7 @@ from agent_tts.model.device import Device, queues
 from agent_tts.model.entries import CheckpointError
 from agent_tts.model.frame import FrameModel
 from agent_tts.model.kernels.architectures import of_nvidia
-from agent_tts.model.prompt import PromptVoice, Reference, SpeakerPlace, takes_instructions
+from agent_tts.model.prompt import VECTOR, PromptVoice, Reference, takes_instructions
 from agent_tts.model.quantised import EightBits, check, saved_bytes
 from agent_tts.model.sampling import SamplingParams
 from agent_tts.model.speech import SpeechModel, can_fuse, prepare_kernels, put_kernels, why_not_e4m3, why_not_fused
@@ -75,6 +75,7 @@ class Qwen3Model:
         except ValueError as error:
             raise CheckpointError(f"generation_config.json: {error}") from None
         self.rows = rows
+        # Positions of the cache that a row may use: prompt and frames of one segment of text.
         self.max_model_len = settings.max_model_len
         # Blocks of the cache that the rows share; None gives each row all its positions. Set before `load`.
         self.blocks: int | None = None
@@ -100,6 +101,7 @@ class Qwen3Model:
         )
         # What marks its sound, of any dtype and on any device until `load`. None without one. Set before `load`.
         self.watermark: Watermark | None = None
+        # None until it is loaded.
         self._runner: ModelRunner | None = None
         # What compiles the kernels of all sizes; None until `do_spare_work` begins it.
         self._compilation: Compilation | None = None
@@ -245,6 +247,7 @@ class Qwen3Model:
             self.runner.graphs.capture_next()
 
     def close(self) -> None:
+        """End what it does in the background. Idempotent."""
         if self._compilation is not None:
             self._compilation.close()
 
@@ -282,7 +285,7 @@ class Qwen3Model:
         placed = torch.from_numpy(vector).to(self.dtype)
         if not placed.isfinite().all():  # in the cache it would reach the next request of the row
             raise ValueError("a speaker vector with values that are not finite, or too large")
-        voice = PromptVoice(SpeakerPlace.VECTOR, reference)
+        voice = PromptVoice(VECTOR, reference)
         identity = hashlib.sha256(vector.tobytes()).digest()
         return LoadedVoice(voice, placed.to(self.device), identity, self._after(reference) if reference else None)
 
@@ -349,6 +352,7 @@ def open_models(settings: Qwen3, device: torch.device, slots: int) -> list[Qwen3
 
 
 def _watermark(settings: Settings) -> Watermark | None:
+    """That of all models; None without one."""
     if settings.watermark == "none":
         return None
     try:

@@ -453,6 +453,7 @@ class Row:
         self._held.clear()
 
     def _speak(self, frames: Sequence[bytes]) -> None:
+        """Give frames to the outlet, if there are any."""
         if frames:
             assert self.outlet is not None
             segment = self.feed.segments[0]

@@ -55,6 +55,8 @@ class FrameVerdict(IntEnum):
 
 
 class RunawayDetector:
+    """Judges the frames of every row."""
+
     def __init__(self, rows: int) -> None:
         # int16[rows, periods]: the first code of the last frames of each row; that of frame t is at t % periods.
         self._last = np.full((rows, LOOP_PERIODS), -1, np.int16)

@@ -127,6 +127,7 @@ class ModelRunner:
     ) -> None:
         self.model = model
         self.state = state
+        # Adapters of its voices. None where it runs none.
         self.adapters = adapters
         self.graphs = graphs
         self._max_model_len = max_model_len

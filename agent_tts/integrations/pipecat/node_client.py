@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Awaitable, Mapping
+from typing import Any, TypeVar
 
 from agent_tts.client.connection import ConnectionLost, NodeConnection, open_connection, stream_url
 from agent_tts.client.moving import MovingConnection
@@ -21,6 +21,7 @@ CONNECT_S = 3.0  # for the node to answer a connection or settings; a turn waits
 TRANSPORT = "pipecat"  # of what is spoken in the same process, in metrics
 
 Session = Mapping[str, Any]  # fields of protocol.md's `session`
+T = TypeVar("T")
 
 
 class WebSocketNodeClient:
@@ -47,11 +48,7 @@ class WebSocketNodeClient:
             node = self._node
             if node is not None and node.is_usable:
                 return False
-            try:
-                async with asyncio.timeout(CONNECT_S):
-                    opened = await open_connection(self._url, api_key=self._api_key)
-            except TimeoutError:
-                raise ConnectionLost(f"the node did not answer within {CONNECT_S:g} s") from None
+            opened = await _in_time(open_connection(self._url, api_key=self._api_key))
             self._node = MovingConnection(opened, self._url, self._api_key) if self._moves else opened
             left, self._draining = self._draining, node
             if left is not None:
@@ -60,11 +57,7 @@ class WebSocketNodeClient:
 
     async def check(self, session: Session) -> None:
         """Raise a `SpeechError` if the node refuses these settings. Safe to cancel."""
-        try:
-            async with asyncio.timeout(CONNECT_S):
-                await self._connected.update(**session)
-        except TimeoutError:
-            raise ConnectionLost(f"the node did not answer within {CONNECT_S:g} s") from None
+        await _in_time(self._connected.update(**session))
 
     def begin(self, session: Session) -> AnyUtterance:
         """Start a context; it takes a slot, or a place in the queue, before its first word.
@@ -118,6 +111,15 @@ class InProcessNodeClient:
 
 
 NodeClient = WebSocketNodeClient | InProcessNodeClient
+
+
+async def _in_time(answer: Awaitable[T]) -> T:
+    """An answer of the node within `CONNECT_S`; raises `ConnectionLost` without one."""
+    try:
+        async with asyncio.timeout(CONNECT_S):
+            return await answer
+    except TimeoutError:
+        raise ConnectionLost(f"the node did not answer within {CONNECT_S:g} s") from None
 
 
 def _config(session: Session) -> SessionConfig:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
@@ -24,16 +23,20 @@ from agent_tts.errors import BadMessage, SettingsError, SpeechError
 from agent_tts.integrations.wyoming import wire
 from agent_tts.integrations.wyoming.wire import WyomingEvent
 from agent_tts.serve.openai import VoiceList
+from agent_tts.serve.token_bucket import TokenBucket
 
-MAX_CLIENTS = 64
+MAX_CLIENTS = 64  # of more, the one that has done nothing for the longest gives way
+# Events of one client, a KiB of one counted as another; those that ask the node for something count as `ASKING`. Faster
+# ones wait in the client. A model writes about 100 tokens a second.
+EVENTS_PER_S, EVENTS_BURST = 200, 400
+ASKING = {"describe": 20, "synthesize": 20, "synthesize-start": 20}
+FRESH_S = 1.0  # for which the node's voices are told again
 IDLE_S = 300.0  # without an event, while nothing is spoken
 WRITE_S = 10.0  # for a client to read what was sent
 VOICES_S = 5.0  # for the node's list of voices
 BUFFER_BYTES = 16 << 20  # the longest context of a node
 
 FORMAT = {"rate": SAMPLE_RATE, "width": 2, "channels": 1}  # of all audio: pcm_s16le
-
-Send = Callable[[WyomingEvent], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,52 +47,22 @@ class Target:
     key: str | None
 
 
-class SpokenText(NamedTuple):
-    """A text that is spoken while it comes."""
-
-    speech: RemoteUtterance
-    sender: asyncio.Task[None]  # sends the audio; done when all of it was sent
-
-    def write(self, data: dict[str, Any]) -> None:
-        """More text; raises `BadMessage` where an event's data has none."""
-        if not isinstance(text := data.get("text"), str):
-            raise BadMessage("text: is a string")
-        self.speech.write(text)
-
-
-@asynccontextmanager
-async def _speaking(target: Target, send: Send, data: dict[str, Any]) -> AsyncIterator[SpokenText]:
-    """Speak with the voice of an event's data, on a connection of its own; stopped at the end of the block."""
-    async with AsyncExitStack() as stack:
-        link = connect(target.url, api_key=target.key, buffer_bytes=BUFFER_BYTES, **_session(data))
-        try:
-            speech = (await stack.enter_async_context(link)).begin()
-        except TimeoutError:
-            raise ConnectionLost("the node does not answer in time") from None
-        sender = asyncio.create_task(_send_sound(speech, send), name="wyoming sender")
-        try:
-            yield SpokenText(speech, sender)
-        finally:
-            sender.cancel()
-            await asyncio.gather(sender, return_exceptions=True)
-
-
-async def _send_sound(speech: RemoteUtterance, send: Send) -> None:
-    await send(WyomingEvent("audio-start", FORMAT))
-    async for pcm in speech:
-        await send(WyomingEvent("audio-chunk", FORMAT, pcm))
-    await send(WyomingEvent("audio-stop"))
-
-
 class WyomingConnection:
     """A connection; it speaks one text at a time."""
 
-    def __init__(self, target: Target, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(
+        self, node: WyomingServer, target: Target, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        self._node = node
         self._target = target
         self._reader = reader
-        self._writer = writer
-        # The text that comes in chunks now; otherwise None. The stack ends it.
-        self._text: SpokenText | None = None
+        self.writer = writer
+        self._clock = asyncio.get_running_loop().time
+        self._allowed = TokenBucket(EVENTS_PER_S, EVENTS_BURST, self._clock())
+        # When it last sent or got something.
+        self._active_at = self._clock()
+        # What is spoken now, and the task that sends its audio; otherwise None. The stack ends both.
+        self._speech: tuple[RemoteUtterance, asyncio.Task[None]] | None = None
         self._stack = AsyncExitStack()
 
     async def run(self) -> None:
@@ -103,60 +76,83 @@ class WyomingConnection:
                     event = await wire.read(self._reader)
                 if event is None:
                     return
+                cost = ASKING.get(event.type, 1) + event.size / 1_024
+                await asyncio.sleep(self._allowed.take(self._clock(), cost))
+                self._active_at = self._clock()
                 await self._dispatch(event)
         except SpeechError as error:
             await self._send(WyomingEvent("error", {"text": error.message, "code": error.code}))
         finally:
-            await self._close_text()
+            await self._close_speech()
+
+    @property
+    def standing(self) -> tuple[bool, float]:
+        """The least gives way first: it speaks nothing, and has done nothing for the longest."""
+        return self._speech is not None, self._active_at
 
     async def _dispatch(self, event: WyomingEvent) -> None:
         match event.type:
             case "describe":
-                await self._send(WyomingEvent("info", _described(await self._voices())))
+                await self._send(await self._node.described())
             case "ping":
                 await self._send(WyomingEvent("pong", event.data))
-            case "synthesize" if self._text is None:  # during chunks it repeats their text
-                text = await self._open_text(event.data)
-                text.write(event.data)
-                await self._finish_text(text)
+            case "synthesize" if self._speech is None:  # during chunks it repeats their text
+                await self._open_speech(event.data)
+                self._write(event.data)
+                await self._finish_speech()
             case "synthesize-start":
-                await self._close_text()
-                await self._open_text(event.data)
-            case "synthesize-chunk" if self._text is not None:
-                self._text.write(event.data)
-            case "synthesize-stop" if self._text is not None:
-                await self._finish_text(self._text)
+                await self._close_speech()
+                await self._open_speech(event.data)
+            case "synthesize-chunk":
+                self._write(event.data)
+            case "synthesize-stop" if self._speech is not None:
+                await self._finish_speech()
                 await self._send(WyomingEvent("synthesize-stopped"))
 
-    async def _open_text(self, data: dict[str, Any]) -> SpokenText:
-        self._text = await self._stack.enter_async_context(_speaking(self._target, self._send, data))
-        return self._text
+    async def _open_speech(self, data: dict[str, Any]) -> None:
+        """Speak with the voice of an event's data, on a connection of its own."""
+        link = connect(self._target.url, api_key=self._target.key, buffer_bytes=BUFFER_BYTES, **_session(data))
+        try:
+            speech = (await self._stack.enter_async_context(link)).begin()
+        except TimeoutError:
+            raise ConnectionLost("the node does not answer in time") from None
+        sender = asyncio.create_task(self._send_sound(speech), name="wyoming sender")
+        self._stack.push_async_callback(asyncio.wait, [sender])
+        self._stack.callback(sender.cancel)
+        self._speech = speech, sender
 
-    async def _finish_text(self, text: SpokenText) -> None:
-        text.speech.end()
-        await text.sender
-        await self._close_text()
+    def _write(self, data: dict[str, Any]) -> None:
+        """Speak more text; raises `BadMessage` where an event's data has none."""
+        if self._speech is None:
+            return
+        if not isinstance(text := data.get("text"), str):
+            raise BadMessage("text: is a string")
+        self._speech[0].write(text)
 
-    async def _close_text(self) -> None:
-        self._text = None
+    async def _finish_speech(self) -> None:
+        assert self._speech is not None
+        self._speech[0].end()
+        await self._speech[1]
+        await self._close_speech()
+
+    async def _close_speech(self) -> None:
+        self._speech = None
         await self._stack.aclose()
 
+    async def _send_sound(self, speech: RemoteUtterance) -> None:
+        await self._send(WyomingEvent("audio-start", FORMAT))
+        async for pcm in speech:
+            await self._send(WyomingEvent("audio-chunk", FORMAT, pcm))
+        await self._send(WyomingEvent("audio-stop"))
+
     async def _send(self, event: WyomingEvent) -> None:
-        self._writer.write(wire.write(event))
+        self.writer.write(wire.write(event))
         async with asyncio.timeout(WRITE_S):
-            await self._writer.drain()
-
-    async def _voices(self) -> VoiceList:
-        headers = {} if self._target.key is None else {"Authorization": f"Bearer {self._target.key}"}
-        try:
-            async with httpx.AsyncClient(headers=headers, timeout=VOICES_S) as client:
-                answer = await client.get(http_url(self._target.url) + "/v1/audio/voices")
-                return VoiceList.model_validate_json(answer.raise_for_status().content)
-        except (httpx.HTTPError, ValidationError) as error:
-            raise ConnectionLost("the node does not list its voices") from error
+            await self.writer.drain()
+        self._active_at = self._clock()
 
 
-def _described(voices: VoiceList) -> dict[str, Any]:
+def _info(voices: VoiceList) -> dict[str, Any]:
     """Data of the `info` event: one program with every voice of the node, the default first."""
     ordered = sorted(voices.voices, key=lambda voice: voice.name != voices.default)
     return {
@@ -194,17 +190,11 @@ def _artifact(name: str, description: str) -> dict[str, Any]:
     }
 
 
-def serve(uri: str, target: Target) -> None:
-    """Serve Home Assistant from a node until a signal ends it. The node may start later.
+async def serve(uri: str, target: Target) -> None:
+    """Serve Home Assistant from a node until SIGTERM, or until it is cancelled. The node may start later.
 
-    Raises:
-        SettingsError: the address cannot be used.
-        KeyboardInterrupt: on SIGINT, after all clients are closed.
+    Raises `SettingsError`: the address cannot be used.
     """
-    asyncio.run(_serve_until_signal(uri, target))
-
-
-async def _serve_until_signal(uri: str, target: Target) -> None:
     stopped = asyncio.Event()
     with contextlib.suppress(NotImplementedError):  # Windows
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
@@ -218,8 +208,14 @@ class WyomingServer:
 
     def __init__(self, target: Target) -> None:
         self._target = target
-        # One for each client; cancelled and awaited by `__aexit__`.
-        self._tasks: set[asyncio.Task[None]] = set()
+        # What serves each client; cancelled and awaited by `__aexit__`.
+        self._clients: dict[asyncio.Task[None], WyomingConnection] = {}
+        # The node's voices, until when they are told again, and what is held while they are asked for. To make a client
+        # takes 0.1 s, so there is one.
+        self._info: tuple[WyomingEvent, float] | None = None
+        self._asking = asyncio.Lock()
+        headers = {} if target.key is None else {"Authorization": f"Bearer {target.key}"}
+        self._http = httpx.AsyncClient(headers=headers, timeout=VOICES_S)
         # It is None before it listens.
         self._server: asyncio.Server | None = None
 
@@ -239,21 +235,39 @@ class WyomingServer:
     async def __aexit__(self, *_: object) -> None:
         if self._server is not None:
             self._server.close()
-        for task in self._tasks:
+        for task in self._clients:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*self._clients, return_exceptions=True)
+        await self._http.aclose()
+
+    async def described(self) -> WyomingEvent:
+        """The node's voices, as of `FRESH_S` ago at most: clients may ask for them at any rate."""
+        async with self._asking:
+            clock = asyncio.get_running_loop().time
+            if self._info is None or clock() >= self._info[1]:
+                try:
+                    answer = await self._http.get(http_url(self._target.url) + "/v1/audio/voices")
+                    voices = VoiceList.model_validate_json(answer.raise_for_status().content)
+                except (httpx.HTTPError, ValidationError) as error:
+                    raise ConnectionLost("the node does not list its voices") from error
+                self._info = WyomingEvent("info", _info(voices)), clock() + FRESH_S
+            return self._info[0]
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._tasks) >= MAX_CLIENTS:
-            writer.transport.abort()
-            return
-        task = asyncio.create_task(self._serve(reader, writer), name="wyoming client")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        here = {task: client for task, client in self._clients.items() if not task.cancelling()}
+        if len(here) >= MAX_CLIENTS:
+            oldest = min(here, key=lambda task: here[task].standing)
+            here[oldest].writer.transport.abort()
+            oldest.cancel()
+        connection = WyomingConnection(self, self._target, reader, writer)
+        task = asyncio.create_task(self._serve(connection), name="wyoming client")
+        self._clients[task] = connection
+        task.add_done_callback(self._clients.pop)
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve(self, connection: WyomingConnection) -> None:
+        writer = connection.writer
         try:
-            await WyomingConnection(self._target, reader, writer).run()
+            await connection.run()
             writer.close()
         except (OSError, TimeoutError):
             logger.debug("wyoming: a client has gone")

@@ -19,6 +19,7 @@ class WyomingEvent:
     type: str
     data: dict[str, Any] = field(default_factory=dict)
     payload: bytes = b""
+    size: int = field(default=0, compare=False)  # bytes, of one that was read
 
 
 async def read(reader: asyncio.StreamReader) -> WyomingEvent | None:
@@ -38,7 +39,7 @@ async def read(reader: asyncio.StreamReader) -> WyomingEvent | None:
             if length := _length(head, "data_length"):
                 data |= json.loads(await reader.readexactly(length))
             payload = await reader.readexactly(_length(head, "payload_length"))
-            return WyomingEvent(str(head["type"]), data, payload)
+            return WyomingEvent(str(head["type"]), data, payload, len(line) + length + len(payload))
     except asyncio.IncompleteReadError:
         return None
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):

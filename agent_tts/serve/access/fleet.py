@@ -41,25 +41,18 @@ def secret_of(settings: FleetSettings) -> bytes:
 
 
 def fleet_of(
-    settings: FleetSettings,
-    ledger: Ledger,
-    clock: Callable[[], float],
-    tell: Callable[[str, float], None] = lambda key_id, at: None,
+    settings: FleetSettings, ledger: Ledger, clock: Callable[[], float], tell: Callable[[str, float], None]
 ) -> Fleet | None:
     """The fleet of these settings, if there is one. Raises `SettingsError` if what its store needs is not installed."""
     if settings.ledger is None:
         return None
-    counts = _counts_of(settings, settings.ledger.get_secret_value())
-    return Fleet(ledger, counts, settings.ledger_failure == "closed", clock, tell)
-
-
-def _counts_of(settings: FleetSettings, address: str) -> SharedCounts:
-    if address.startswith(SCHEME):
-        return SocketCounts(address)
+    address = settings.ledger.get_secret_value()
     try:
-        return RedisCounts(address, f"agent-tts:{{{secret_of(settings).hex()[:16]}}}:")
+        is_socket, prefix = address.startswith(SCHEME), f"agent-tts:{{{secret_of(settings).hex()[:16]}}}:"
+        counts: SharedCounts = SocketCounts(address) if is_socket else RedisCounts(address, prefix)
     except (ImportError, ValueError) as error:
         raise SettingsError(f"fleet.ledger: it needs agent-tts[redis] and a right address: {error}") from None
+    return Fleet(ledger, counts, settings.ledger_failure == "closed", clock, tell)
 
 
 _Waiting = tuple[tuple[str, int] | None, Token | None, asyncio.Future[int | None]]
@@ -80,7 +73,7 @@ class Fleet:
         counts: SharedCounts,
         closed: bool,
         clock: Callable[[], float],
-        tell: Callable[[str, float], None] = lambda key_id, at: None,
+        tell: Callable[[str, float], None],
     ) -> None:
         self._ledger = ledger
         self._counts = counts

@@ -14,6 +14,8 @@ LEASE_MS = 30_000  # after which the sessions of a node that tells nothing end
 
 OK, FULL, USED = range(3)
 
+MAX_DEBT = 3  # minutes in which a key that has spoken more than it may gets no characters
+
 
 @dataclass(slots=True)
 class Batch:
@@ -74,7 +76,7 @@ class Counts:
         bucket = self._characters.get((key, most))
         if bucket is None:
             bucket = self._characters[key, most] = TokenBucket(most / 60_000, most, now_ms)
-        return math.ceil(bucket.take(now_ms, characters))
+        return math.ceil(bucket.take(now_ms, min(characters, bucket.left(now_ms) + MAX_DEBT * most)))
 
 
 # It does what `Counts` does.
@@ -129,7 +131,7 @@ for i, spent in ipairs(batch.spent) do
   local was = redis.call('HMGET', key, 'left', 'at')
   local left = spent[3]
   if was[1] then left = math.min(left, tonumber(was[1]) + (now - tonumber(was[2])) * rate) end
-  left = left - spent[2]
+  left = math.max(left - spent[2], -3 * spent[3])
   redis.call('HSET', key, 'left', string.format('%.6f', left), 'at', string.format('%.0f', now))
   redis.call('PEXPIRE', key, string.format('%.0f', (spent[3] - left) / rate + 1000))
   waits[i] = math.ceil(math.max(0, -left / rate))

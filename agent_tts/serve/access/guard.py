@@ -16,12 +16,14 @@ from starlette.requests import HTTPConnection
 from agent_tts.config.settings import Settings, is_loopback
 from agent_tts.errors import RateLimited, SpeechError, Unauthorized
 from agent_tts.ipc.front_messages import Claim, Place, Token
+from agent_tts.serve.access.fleet_counts import MAX_DEBT
 from agent_tts.serve.access.keys import Keys, Tokens
-from agent_tts.serve.access.ledger import NO_TOKEN
+from agent_tts.serve.access.ledger import NO_TOKEN, spend
 from agent_tts.serve.access.ledger_client import NodeLedger
 from agent_tts.serve.access.supervisor_client import SupervisorClient
 from agent_tts.serve.connections import CONNECTION
 from agent_tts.serve.telemetry.metrics import Metrics
+from agent_tts.serve.token_bucket import TokenBucket
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,7 @@ class Guard:
     def configure(self, settings: Settings) -> None:
         """Take the keys, origins and limits of these settings. Sessions of other keys go on; their tokens are void."""
         self._keys = Keys(settings.auth)
+        self._characters: dict[str, TokenBucket] = {}  # by key
         for name in settings.auth.keys:
             self._metrics.usage.show(name)
         self._origins = {origin.rstrip("/").lower() for origin in settings.auth.allowed_origins}
@@ -226,23 +229,40 @@ class Guard:
         """The name of an owner's key."""
         return self._keys.name(self._key_of.get(owner))
 
-    def check(self, owner: int) -> None:
-        """Raise `RateLimited` if the owner's key has no characters left."""
+    def check(self, owner: int, characters: int, *, begins: bool) -> None:
+        """Raise `RateLimited` if the owner's key may not speak so many characters now.
+
+        A text that `begins` a context needs as many as it has, or a whole minute's; one that goes on may use up those
+        of the next `MAX_DEBT` minutes. So no text is refused for longer than that and a minute.
+        """
         key_id = self._key_of.get(owner)
         most = self._keys.quota(key_id).characters_per_minute
         if key_id is None or most is None:
             return
-        wait_s = self.ledger.free_at(key_id) - self._clock()
+        setting = f"{most} characters a minute (auth.keys.{self.name(owner)}.characters_per_minute)"
+        if characters > (1 + MAX_DEBT) * most:
+            raise RateLimited(f"this key has {setting}: send at most {(1 + MAX_DEBT) * most} at once")
+        bucket, free_at, ahead = self._bucket(key_id, most), self.ledger.free_at(key_id), 0 if begins else MAX_DEBT
+        now = self._clock()
+        needed = min(characters, most) if begins else characters - MAX_DEBT * most
+        wait_s = max(60 * (needed - bucket.left(now)) / most, free_at - now - 60 * ahead)
         if wait_s > 0:
-            setting = f"auth.keys.{self.name(owner)}.characters_per_minute"
-            why = f"this key has used its {most} characters a minute ({setting}): try again in {math.ceil(wait_s)} s"
+            why = f"this key has used its {setting}: try again in {math.ceil(wait_s)} s"
             raise RateLimited(why, retry_after_ms=math.ceil(wait_s * 1_000))
 
     def spend(self, owner: int, characters: int) -> None:
-        """Count text that is spoken for an owner, where its key has a limit."""
+        """Count text that is to be spoken for an owner, where its key has a limit."""
         key_id = self._key_of.get(owner)
-        if key_id is not None and self._keys.quota(key_id).characters_per_minute is not None:
+        if key_id is not None and (most := self._keys.quota(key_id).characters_per_minute) is not None:
+            bucket = self._bucket(key_id, most)
+            spend(bucket, self._clock(), characters, most)
             self.ledger.spend(key_id, characters)
+
+    def _bucket(self, key_id: str, most: int) -> TokenBucket:
+        """What this front knows at once of the characters of a key; what others spend comes by the ledger, later."""
+        if key_id not in self._characters:
+            self._characters[key_id] = TokenBucket(most / 60, most, self._clock())
+        return self._characters[key_id]
 
     async def place(self, place: Place) -> Permit:
         """Take a place of this kind, without a session. Raises `AtCapacity`. Cancelling it is safe."""

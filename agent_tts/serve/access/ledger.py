@@ -10,11 +10,13 @@ from agent_tts.config.settings import Settings
 from agent_tts.errors import AtCapacity, RateLimited, Unauthorized, at_capacity
 from agent_tts.forecast import Forecast, retry_ms
 from agent_tts.ipc.front_messages import Claim, Place, Token
+from agent_tts.serve.access.fleet_counts import MAX_DEBT
 from agent_tts.serve.access.keys import Keys
 from agent_tts.serve.fronts import connections, rtc_peers
 from agent_tts.serve.token_bucket import TokenBucket
 
 MAX_UPLOADS = 4  # bodies with a new voice, received at once; each is kept in memory
+MAX_SIGNED = 4  # files that are made whole and signed; each is kept in memory
 MAX_CLIPS = 5  # that are made into voices, or wait for it; each takes seconds
 
 REQUESTS_BURST_S = 5.0  # of requests at once
@@ -65,6 +67,7 @@ class Ledger:
             "calls": (settings.agent.calls, "agent.calls"),
             "new voices": (MAX_UPLOADS, None),
             "clips": (MAX_CLIPS, None),
+            "signed files": (MAX_SIGNED, None),
         }
         self._requests.clear()
         self._characters.clear()
@@ -151,17 +154,14 @@ class Ledger:
         return count
 
     def spend(self, key_id: str | None, characters: int, now: float) -> float:
-        """Count characters of a key. Returns when it has some left again; `now` if it has, or no limit.
-
-        Text that has begun is taken whole. What it takes beyond the limit is waited for, so that the mean is exact.
-        """
+        """Count characters of a key. Returns when it has some left again; `now` if it has, or no limit."""
         most = self.characters_per_minute(key_id)
         if most is None:
             return now
         bucket = self._characters.get(key_id)
         if bucket is None:
             bucket = self._characters[key_id] = TokenBucket(most / 60, most, now)
-        return now + bucket.take(now, characters)
+        return now + spend(bucket, now, characters, most)
 
     def characters_per_minute(self, key_id: str | None) -> int | None:
         """The limit of a key, if it has one."""
@@ -219,6 +219,11 @@ class Ledger:
             return None
         self.sessions -= 1
         return self._open[group].pop((front, claim.number))
+
+
+def spend(bucket: TokenBucket, now: float, characters: float, most: int) -> float:
+    """Take characters of a key with `most` a minute. Returns the time until it has some, in the bucket's unit."""
+    return bucket.take(now, min(characters, bucket.left(now) + MAX_DEBT * most))
 
 
 def _name(group: _Group) -> str:

@@ -32,7 +32,7 @@ from agent_tts.ipc.front_messages import (
 from agent_tts.serve.access.ledger_client import NodeLedger
 from agent_tts.serve.access.supervisor_client import NO_SESSION, OTHERS_S, PAGE_S, front_of
 from agent_tts.serve.telemetry.metrics import EngineMetrics
-from agent_tts.serve.telemetry.pages import NodePages
+from agent_tts.serve.telemetry.pages import NodePages, read
 
 A = TypeVar("A")
 
@@ -111,13 +111,13 @@ class NodeCounts:
     async def _page(self, _: NodePage) -> str:
         async with self._making:
             await asyncio.gather(*(self._look(front, channel) for front, channel in self._channels.items()))
-            return self._pages.merged(self._registry)
+            return await asyncio.to_thread(self._pages.merged, self._registry)
 
     async def _look(self, front: int, channel: Channel) -> None:
         """Take a front's metrics; without an answer its last ones count."""
         page = None
         with contextlib.suppress(SpeechError):
-            page = await channel.ask(FrontPage(), FRONT_PAGE_S)
+            page = await asyncio.to_thread(read, await channel.ask(FrontPage(), FRONT_PAGE_S))
         if self._channels.get(front) is channel:
             self._up.labels(front).set(page is not None)
             if page is not None:

@@ -12,7 +12,7 @@ from typing import TypeVar
 from agent_tts.config.settings import Settings
 from agent_tts.errors import RETRY_MS, RateLimited, SpeechError
 from agent_tts.ipc.channel import Channel, NoAnswer
-from agent_tts.ipc.front_messages import Claim, FreeAt, NodePage, Question, Release, Spend, TakeRequests
+from agent_tts.ipc.front_messages import Claim, FreeAt, NodePage, NodeReady, Question, Release, Spend, TakeRequests
 from agent_tts.serve.access.ledger import REQUESTS_RETRY_MS
 
 ANSWER_S = 1.0  # longest wait for a count; while there is no answer, one question in this time is asked
@@ -49,6 +49,9 @@ class SupervisorClient:
         self._spent: Counter[str] = Counter()
         self._free_at: dict[str, float] = {}
         channel.handle(FreeAt, self._note_free_at)
+        # Set when all fronts of the node have been ready.
+        self.node_ready = asyncio.Event()
+        channel.handle(NodeReady, lambda _: self.node_ready.set())
         # Whether the last question was not answered, and when the next is asked then: others would only wait in line.
         self._silent = False
         self._ask_at = 0.0

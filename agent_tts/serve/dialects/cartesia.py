@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import base64
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from secrets import token_hex
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -20,7 +21,7 @@ from agent_tts.protocol.adapter import Command, Created, Event, Failed, Protocol
 from agent_tts.protocol.options import MIN_LEAD_MS, Lenient, SessionConfig, SpeakerEmbedding
 from agent_tts.protocol.validation import check_message
 from agent_tts.serve.dialects.text import spaced
-from agent_tts.serve.dictionaries import Dictionaries
+from agent_tts.serve.dictionaries import Dictionaries, LoadedDictionaries
 from agent_tts.serve.node import Node
 from agent_tts.speech.words.due_words import DueWords
 
@@ -120,7 +121,7 @@ class CartesiaRequest(Lenient):
         volume = self.generation_config.volume if self.generation_config else None
         return "" if volume is None else f'<volume ratio="{volume:.3f}"/>'
 
-    def overrides(self, dictionaries: Dictionaries) -> dict[str, Any]:
+    def overrides(self, dictionaries: Dictionaries | LoadedDictionaries) -> dict[str, Any]:
         """The fields of a session without its output, and without a model: the voice decides which one speaks.
 
         Raises `UnknownDictionary`.
@@ -255,7 +256,7 @@ class CartesiaAdapter(ProtocolAdapter):
 
     def __init__(self, limits: Limits, dictionaries: Dictionaries) -> None:
         self._limits = limits
-        self._dictionaries = dictionaries
+        self._dictionaries = LoadedDictionaries(dictionaries)
         self._contexts: dict[str, _Context] = {}
         # Contexts that failed before the client ended them, oldest first.
         self._failed: OrderedDict[str, None] = OrderedDict()
@@ -263,6 +264,15 @@ class CartesiaAdapter(ProtocolAdapter):
         self._request_id = ""
 
     # ------------------------------------------------------------ from the client
+
+    def prepare(self, data: str | bytes) -> Callable[[], object] | None:
+        if isinstance(data, bytes) or '"pronunciation_dict_id"' not in data:
+            return None
+        fields = protocol.load(data)
+        wanted = fields.get("pronunciation_dict_id")
+        if not isinstance(wanted, str) or protocol.context_of(fields) in self._contexts:
+            return None
+        return partial(self._dictionaries.load, [(wanted, None)])
 
     def decode(self, data: str | bytes) -> Iterator[Command]:
         fields = protocol.load(data)

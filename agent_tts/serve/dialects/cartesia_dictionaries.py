@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
+import json
 import re
+from collections.abc import Callable
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
@@ -56,9 +57,9 @@ class CartesiaNewDictionary(CartesiaChanges):
     name: str = Field(min_length=1, max_length=MAX_NAME)
 
 
-def _told(dictionary: Dictionary) -> dict[str, Any]:
-    """A dictionary, as Cartesia tells it."""
-    return {
+def _told(dictionary: Dictionary) -> str:
+    """A dictionary, as Cartesia tells it, in JSON."""
+    told = {
         "id": dictionary.id,
         "name": dictionary.name,
         "owner_id": "node",
@@ -66,6 +67,7 @@ def _told(dictionary: Dictionary) -> dict[str, Any]:
         "items": [_told_rule(rule) for rule in dictionary.latest.rules],
         "created_at": dictionary.created_at.isoformat(),
     }
+    return json.dumps(told)
 
 
 def _told_rule(rule: Rule) -> dict[str, Any]:
@@ -85,9 +87,10 @@ async def list_dictionaries(
     limit: Limit = 10,
     starting_after: str | None = None,
     ending_before: str | None = None,
-) -> dict[str, Any]:
+) -> Response:
     """The dictionaries, the newest first."""
-    found = await asyncio.to_thread(node_of(request).dictionaries.all)
+    node = node_of(request)
+    found = await node.computing(node.dictionaries.all)
     ids = [each.id for each in found]
     first, last = 0, len(found)
     if starting_after in ids:
@@ -97,33 +100,41 @@ async def list_dictionaries(
         first = max(first, last - limit)
     page = found[first:last][:limit]
     has_more = first + len(page) < last
-    data = [_told(each) for each in page]
-    return {"data": data, "has_more": has_more, "next_page": page[-1].id if has_more else None}
+    end = json.dumps({"has_more": has_more, "next_page": page[-1].id if has_more else None})
+    told = await node.computing(lambda: ", ".join(map(_told, page)))
+    return Response(f'{{"data": [{told}], {end[1:]}', media_type="application/json")
 
 
 @routes.post("/")
-async def create_dictionary(request: Request, client: Authorized) -> dict[str, Any]:
+async def create_dictionary(request: Request, client: Authorized) -> Response:
     """Add a dictionary."""
     wanted = await read_fields(request, CartesiaNewDictionary, RULES_BYTES)
-    return _told(await asyncio.to_thread(node_of(request).dictionaries.add, wanted.name, wanted.rules or ()))
+    dictionaries = node_of(request).dictionaries
+    return await _answer(request, lambda: dictionaries.add(wanted.name, wanted.rules or ()))
 
 
 @routes.get("/{dictionary_id}")
-async def retrieve_dictionary(dictionary_id: str, request: Request, client: Authorized) -> dict[str, Any]:
+async def retrieve_dictionary(dictionary_id: str, request: Request, client: Authorized) -> Response:
     """One dictionary."""
-    return _told(node_of(request).dictionaries.get(dictionary_id))
+    node = node_of(request)
+    told = await node.computing(lambda: _told(node.dictionaries.get(dictionary_id)))
+    return Response(told, media_type="application/json")
 
 
 @routes.patch("/{dictionary_id}")
-async def update_dictionary(dictionary_id: str, request: Request, client: Authorized) -> dict[str, Any]:
+async def update_dictionary(dictionary_id: str, request: Request, client: Authorized) -> Response:
     """Change the name, or replace all rules."""
     wanted = await read_fields(request, CartesiaChanges, RULES_BYTES)
     change = node_of(request).dictionaries.change
-    return _told(await asyncio.to_thread(change, dictionary_id, name=wanted.name, rules=wanted.rules))
+    return await _answer(request, lambda: change(dictionary_id, name=wanted.name, rules=wanted.rules))
 
 
 @routes.delete("/{dictionary_id}", status_code=204)
 async def delete_dictionary(dictionary_id: str, request: Request, client: Authorized) -> Response:
     """Delete a dictionary."""
-    await asyncio.to_thread(node_of(request).dictionaries.delete, dictionary_id)
+    await node_of(request).storing(node_of(request).dictionaries.delete, dictionary_id)
     return Response(status_code=204)
+
+
+async def _answer(request: Request, work: Callable[[], Dictionary]) -> Response:
+    return Response(await node_of(request).storing(lambda: _told(work())), media_type="application/json")

@@ -14,6 +14,7 @@ from starlette.responses import Response
 
 from agent_tts.errors import SpeechError
 from agent_tts.messages import Words
+from agent_tts.options import SpeechOptions
 from agent_tts.protocol import v1 as protocol
 from agent_tts.protocol.options import Lenient
 from agent_tts.serve.dialects.cartesia import (
@@ -25,6 +26,7 @@ from agent_tts.serve.dialects.cartesia import (
     error_fields,
     failure,
 )
+from agent_tts.serve.node import Node
 from agent_tts.serve.routes.http import Authorized, errors_as, node_of, read_request
 from agent_tts.serve.routes.speech_response import AudioBody, Body, SpeechResponse, server_sent
 from agent_tts.speech.audio.encoding import Chunk, make_encoder
@@ -115,7 +117,7 @@ async def speak_bytes(request: Request, client: Authorized) -> Response:
     media_type = MEDIA_TYPES[audio.container]
     make_body = partial(AudioBody, audio.ours, audio.sample_rate, audio.bit_rate, is_wav=audio.container == "wav")
     node, text = node_of(request), wanted.prologue + wanted.transcript
-    return SpeechResponse(node, client, text, wanted.options(node), media_type, make_body)
+    return SpeechResponse(node, client, text, await _options(node, wanted), media_type, make_body)
 
 
 @routes.post("/tts/sse")
@@ -124,5 +126,9 @@ async def speak_events(request: Request, client: Authorized) -> Response:
     wanted = await read_request(request, CartesiaEventsRequest, "transcript")
     words: WordsMode = "told" if wanted.add_timestamps else "none"
     node, text = node_of(request), wanted.prologue + wanted.transcript
-    options, make_body = wanted.options(node), partial(CartesiaEventsBody, wanted)
+    options, make_body = await _options(node, wanted), partial(CartesiaEventsBody, wanted)
     return SpeechResponse(node, client, text, options, "text/event-stream", make_body, words)
+
+
+async def _options(node: Node, wanted: CartesiaRequest) -> SpeechOptions:
+    return wanted.options(node) if wanted.pronunciation_dict_id is None else await node.computing(wanted.options, node)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import base64
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 from agent_tts.config.settings import Limits
@@ -21,9 +22,10 @@ from agent_tts.serve.dialects.elevenlabs_messages import (
     ElevenLabsMessage,
     ElevenLabsQuery,
     lexicon_of,
+    wanted_of,
 )
 from agent_tts.serve.dialects.text import WaitingBudget, spaced
-from agent_tts.serve.dictionaries import Dictionaries
+from agent_tts.serve.dictionaries import Dictionaries, LoadedDictionaries
 from agent_tts.speech.words.due_words import DueWords
 
 # Contexts without text, or refused, that are remembered.
@@ -80,7 +82,7 @@ class MultiStreamAdapter(ProtocolAdapter):
     """
 
     def __init__(self, voice: str, query: Mapping[str, str], limits: Limits, dictionaries: Dictionaries) -> None:
-        self._dictionaries = dictionaries
+        self._dictionaries = LoadedDictionaries(dictionaries)
         self._voice = voice
         self._query = query
         self._limits = limits
@@ -115,6 +117,12 @@ class MultiStreamAdapter(ProtocolAdapter):
         yield Update(session)
 
     # ------------------------------------------------------------ from the client
+
+    def prepare(self, data: str | bytes) -> Callable[[], object] | None:
+        if isinstance(data, bytes) or '"pronunciation_dictionary_locators"' not in data:
+            return None
+        wanted = wanted_of(self._parse(data).pronunciation_dictionary_locators)
+        return partial(self._dictionaries.load, wanted) if wanted else None
 
     def decode(self, data: str | bytes) -> Iterator[Command]:
         message = self._parse(data)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+from functools import partial
 from typing import Annotated, Any, Literal, Self
 
 from fastapi import APIRouter, Query
@@ -22,7 +22,7 @@ from agent_tts.serve.routes.http import (
     errors_as,
     json_body,
     node_of,
-    read_body,
+    read_as,
     read_fields,
 )
 from agent_tts.text.pls import MAX_BYTES, read_pls, write_pls
@@ -199,7 +199,8 @@ async def list_dictionaries(
     include_archived: bool = False,
 ) -> Page:
     """The dictionaries, the newest first."""
-    stored = await asyncio.to_thread(node_of(request).dictionaries.all)
+    node = node_of(request)
+    stored = await node.computing(node.dictionaries.all)
     found = [each for each in stored if include_archived or each.archived_at is None]
     first = next((at + 1 for at, each in enumerate(found) if each.id == cursor), 0)
     page, has_more = found[first : first + page_size], first + page_size < len(found)
@@ -211,15 +212,21 @@ async def list_dictionaries(
 async def add_from_rules(request: Request, client: Authorized) -> Added:
     """Add a dictionary."""
     wanted = await read_fields(request, NewDictionary, RULES_BYTES)
-    add, rules = node_of(request).dictionaries.add, [_rule(rule) for rule in wanted.rules]
-    return Added.of(await asyncio.to_thread(add, wanted.name, rules, wanted.description or ""))
+    node, rules = node_of(request), map(_rule, wanted.rules)
+    return Added.of(await node.storing(node.dictionaries.add, wanted.name, rules, wanted.description or ""))
 
 
 @routes.post("/add-from-file", openapi_extra={"requestBody": _FORM})
 async def add_from_file(request: Request, client: Authorized) -> Added:
     """Add a dictionary from a file in W3C's Pronunciation Lexicon Specification."""
-    body = await read_body(request, MAX_BYTES)
-    form = multipart.parse(request.headers.get("content-type", ""), body)
+    read = partial(_read_form, request.headers.get("content-type", ""))
+    name, rules, description = await read_as(request, read, MAX_BYTES, at_once=0)
+    node = node_of(request)
+    return Added.of(await node.storing(node.dictionaries.add, name, rules, description))
+
+
+def _read_form(content_type: str, body: bytes) -> tuple[str, list[Rule], str]:
+    form = multipart.parse(content_type, body)
     name, description, file = form.get("name"), form.get("description") or "", form.get("file")
     if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME:
         raise InvalidRequest(f"name: should have 1 to {MAX_NAME} characters", "name")
@@ -228,21 +235,26 @@ async def add_from_file(request: Request, client: Authorized) -> Added:
     if not isinstance(file, bytes):
         raise InvalidRequest("file: should be a PLS file", "file")
     try:
-        entries = (await asyncio.to_thread(read_pls, file)).entries
+        entries = read_pls(file).entries
     except ValueError as error:
         raise InvalidRequest(f"file: {error}", "file") from None
     rules = [
         Rule(each.written, each.ipa, "ipa") if each.ipa is not None else Rule(each.written, each.alias or "")
         for each in entries
     ]
-    return Added.of(await asyncio.to_thread(node_of(request).dictionaries.add, name, rules, description))
+    return name, rules, description
 
 
-@routes.get("/{dictionary_id}")
-async def retrieve_dictionary(dictionary_id: str, request: Request, client: Authorized) -> ToldWithRules:
+@routes.get("/{dictionary_id}", response_model=ToldWithRules)
+async def retrieve_dictionary(dictionary_id: str, request: Request, client: Authorized) -> Response:
     """One dictionary, with its rules."""
-    found = node_of(request).dictionaries.get(dictionary_id)
-    return ToldWithRules.of(found, rules=[_told(rule) for rule in found.latest.rules])
+    node = node_of(request)
+
+    def told() -> str:
+        found = node.dictionaries.get(dictionary_id)
+        return ToldWithRules.of(found, rules=[_told(rule) for rule in found.latest.rules]).model_dump_json()
+
+    return Response(await node.computing(told), media_type="application/json")
 
 
 @routes.patch("/{dictionary_id}", openapi_extra=json_body(ChangedDictionary))
@@ -255,8 +267,9 @@ async def update_dictionary(dictionary_id: str, request: Request, client: Author
 @routes.get("/{dictionary_id}/{version_id}/download", response_class=Response, responses=_PLS)
 async def download_dictionary(dictionary_id: str, version_id: str, request: Request, client: Authorized) -> Response:
     """A version as a PLS file."""
-    lexicon = node_of(request).dictionaries.lexicon([(dictionary_id, version_id)])
-    return Response(write_pls(lexicon), media_type="application/pls+xml")
+    node = node_of(request)
+    file = await node.computing(lambda: write_pls(node.dictionaries.lexicon([(dictionary_id, version_id)])))
+    return Response(file, media_type="application/pls+xml")
 
 
 @routes.post("/{dictionary_id}/set-rules", openapi_extra=json_body(Rules))
@@ -283,4 +296,4 @@ async def remove_rules(dictionary_id: str, request: Request, client: Authorized)
 
 
 async def _change(dictionary_id: str, request: Request, **changes: Any) -> Dictionary:
-    return await asyncio.to_thread(node_of(request).dictionaries.change, dictionary_id, **changes)
+    return await node_of(request).storing(node_of(request).dictionaries.change, dictionary_id, **changes)

@@ -15,6 +15,7 @@ from starlette.responses import Response
 from agent_tts.engine_info import SAMPLE_RATE
 from agent_tts.errors import SpeechError
 from agent_tts.messages import Word, Words
+from agent_tts.options import SpeechOptions
 from agent_tts.protocol import v1 as protocol
 from agent_tts.serve.access.guard import Client
 from agent_tts.serve.dialects.elevenlabs_messages import (
@@ -27,6 +28,7 @@ from agent_tts.serve.dialects.elevenlabs_messages import (
     TimedCharacter,
     format_of,
 )
+from agent_tts.serve.node import Node
 from agent_tts.serve.routes.http import AUDIO, VENDOR_ERRORS, Authorized, errors_as, node_of, read_request, speaks
 from agent_tts.serve.routes.speech_response import AudioBody, Body, SpeechResponse
 from agent_tts.speech.words.due_words import DueWords
@@ -96,7 +98,7 @@ async def create_audio(voice_id: str, request: Request, client: Authorized, audi
     wanted = await read_request(request, ElevenLabsRequest)
     make_body = partial(AudioBody, audio.encoding, audio.sample_rate, audio.bit_rate, is_wav=audio.is_wav)
     node = node_of(request)
-    options, media_type = wanted.options(voice_id, node), audio.content_type
+    options, media_type = await _options(voice_id, node, wanted), audio.content_type
     return SpeechResponse(node, client, wanted.text, options, media_type, make_body)
 
 
@@ -115,8 +117,14 @@ async def stream_timed(voice_id: str, request: Request, client: Authorized, audi
 async def _speak_timed(voice_id: str, request: Request, client: Client, make_body: Callable[[], Body]) -> Response:
     wanted = await read_request(request, ElevenLabsRequest)
     node = node_of(request)
-    options = wanted.options(voice_id, node)
+    options = await _options(voice_id, node, wanted)
     return SpeechResponse(node, client, wanted.text, options, "application/json", make_body, "told")
+
+
+async def _options(voice_id: str, node: Node, wanted: ElevenLabsRequest) -> SpeechOptions:
+    if not wanted.pronunciation_dictionary_locators:
+        return wanted.options(voice_id, node)
+    return await node.computing(wanted.options, voice_id, node)
 
 
 # ---------------------------------------------------------------- bodies

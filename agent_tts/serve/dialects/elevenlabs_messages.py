@@ -12,7 +12,7 @@ from agent_tts.messages import Word
 from agent_tts.options import SpeechOptions
 from agent_tts.protocol.options import Lenient, limits
 from agent_tts.protocol.v1 import MAX_ID
-from agent_tts.serve.dictionaries import Dictionaries
+from agent_tts.serve.dictionaries import Dictionaries, LoadedDictionaries, Wanted
 from agent_tts.serve.node import Node
 
 # Sent by clients whose user named no voice: Pipecat's class sends the first, LiveKit's the second.
@@ -70,9 +70,15 @@ Locators = Annotated[list[DictionaryLocator], Field(max_length=3, fail_fast=True
 TextNormalization = Literal["auto", "on", "off"]
 
 
-def lexicon_of(locators: list[DictionaryLocator] | None, dictionaries: Dictionaries) -> dict[str, Any]:
+def wanted_of(locators: list[DictionaryLocator] | None) -> Wanted:
+    return [(each.pronunciation_dictionary_id, each.version_id) for each in locators or ()]
+
+
+def lexicon_of(
+    locators: list[DictionaryLocator] | None, dictionaries: Dictionaries | LoadedDictionaries
+) -> dict[str, Any]:
     """The field of a session for dictionaries, of which the first counts. Raises `UnknownDictionary`."""
-    wanted = [(each.pronunciation_dictionary_id, each.version_id) for each in locators or ()]
+    wanted = wanted_of(locators)
     return {"lexicon": dictionaries.lexicon(wanted)} if wanted else {}
 
 

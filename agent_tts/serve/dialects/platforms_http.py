@@ -11,17 +11,18 @@ from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from agent_tts.errors import SpeechError
+from agent_tts.errors import BadMessage, SpeechError
 from agent_tts.protocol.formats import check_format
 from agent_tts.protocol.options import Lenient, SessionConfig
-from agent_tts.protocol.validation import check_body
+from agent_tts.protocol.validation import check_body, decode
 from agent_tts.serve.access.guard import Client
 from agent_tts.serve.dialects.jambonz import JambonzVoice
 from agent_tts.serve.node import Node
-from agent_tts.serve.routes.http import AUDIO, Authorized, errors_as, node_of, read_body, read_request, speaks
+from agent_tts.serve.routes.http import AUDIO, Authorized, errors_as, node_of, read_as, read_request, speaks
 from agent_tts.serve.routes.speech_response import AudioBody, SpeechResponse
 
 VAPI_BYTES = 256 * 1_024  # of what Vapi tells of the call besides
+VAPI_VALUES = 16_384  # in all objects and lists of it
 MP3_RATE = 24_000  # Hz
 
 
@@ -62,18 +63,19 @@ async def create_audio_for_vapi(
 ) -> Response:
     """Speak for a Vapi assistant with a custom voice: raw 16-bit PCM, sent while it is made."""
     node = node_of(request)
-    wanted = check_body(VapiRequest, await _message(request), "text", node.settings.limits.text_context_chars)
+    max_chars = node.settings.limits.text_context_chars
+    wanted = await read_as(request, lambda body: check_body(VapiRequest, _message(body), "text", max_chars), VAPI_BYTES)
     check_format("pcm_s16le", wanted.sampleRate)
     session = {"voice": voice, "language": language, "speed": speed}
     return _speech(node, client, wanted.text, session, "application/octet-stream", "pcm_s16le", wanted.sampleRate)
 
 
-async def _message(request: Request) -> bytes:
+def _message(body: bytes) -> bytes:
     """The fields of Vapi's message that are used; of the call it may tell much."""
     try:
-        message = json.loads(await read_body(request, VAPI_BYTES))["message"]
+        message = decode(body, "", VAPI_VALUES)["message"]
         return json.dumps({name: message[name] for name in VapiRequest.model_fields if name in message}).encode()
-    except (ValueError, RecursionError, KeyError, TypeError):
+    except (BadMessage, KeyError, TypeError):
         return b"{}"
 
 

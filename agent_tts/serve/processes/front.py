@@ -99,16 +99,17 @@ class Front:
 
     def _set_up(self, setup: FrontSetup) -> str | None:
         """Make all that can be made before the engines have started."""
-        settings = Settings.model_validate(setup.settings)
+        settings, contents = Settings.model_validate(setup.settings), _bytes_of(setup.files)
         log = log_to_stderr(settings.log_level, settings.log_format, front=setup.number, fd=self._log)
         raise_limit_of_files(settings, warn=FrontServer.warns)
         try:
             listeners = [] if setup.port is None else [share(settings, setup.port)]
             links = [self._link_to(settings, engine) for engine in range(setup.engines)]
-            self._service = service_of(settings, links, tries=False, prefers=setup.number)
+            self._service = service_of(settings, links, contents, tries=False, prefers=setup.number)
             supervisor = SupervisorClient(setup.number, self._channel, bytes.fromhex(setup.token_secret))
-            app = create_app(settings, self._service, extension_of(settings, setup.extension), supervisor)
-            server = FrontServer(app, settings, lambda _: self._channel.tell(FrontReady()))
+            extension = extension_of(settings, setup.extension)
+            app = create_app(settings, self._service, extension, supervisor, contents)
+            server = FrontServer(app, settings, lambda _: self._channel.tell(FrontReady()), contents=contents)
         except SettingsError as error:
             return str(error)
         lost = app.state.node.metrics.log_lost
@@ -133,13 +134,17 @@ class Front:
 
     async def _use(self, told: UseSettings) -> str | None:
         server, _ = self._built.result()
-        settings = Settings.model_validate(told.settings)
+        settings, contents = Settings.model_validate(told.settings), _bytes_of(told.files)
         try:
             async with self._using:
-                server.use(settings, await asyncio.to_thread(node_lexicon, settings))
+                server.use(settings, await asyncio.to_thread(node_lexicon, settings, contents), contents)
         except SettingsError as error:
             return str(error)
         return None
+
+
+def _bytes_of(files: dict[str, str]) -> dict[str, bytes]:
+    return {path: content.encode("latin1") for path, content in files.items()}
 
 
 def _leave(why: str) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from loguru import logger
 
 from agent_tts.config.settings import ENV_PREFIX
-from agent_tts.errors import SpeechError
+from agent_tts.errors import SettingsError, SpeechError
 from agent_tts.ipc.channel import Channel
 from agent_tts.ipc.connection import BEATS
 from agent_tts.ipc.front_messages import Beat, ToSupervisor
@@ -104,10 +104,10 @@ class FrontProcess(ChildProcess):
             self.kill()
             await self.reap()
 
-    def lose(self, why: str) -> None:
-        """Give it up: `end` follows."""
+    def lose(self, why: str | SettingsError) -> None:
+        """Give it up, for a reason or an error that `gone` raises: `end` follows."""
         if not self.gone.done():
-            self.gone.set_result(why)
+            self.gone.set_result(why) if isinstance(why, str) else self.gone.set_exception(why)
 
     def process_exited(self) -> None:
         super().process_exited()

@@ -12,7 +12,7 @@ from loguru import logger
 from agent_tts.config.settings import Settings
 from agent_tts.serve.fronts import connections, rtc_peers
 from agent_tts.system import open_files
-from agent_tts.system.in_child import settle
+from agent_tts.system.in_child import settle, share_interpreter
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -38,7 +38,8 @@ def raise_limit_of_files(settings: Settings, *, warn: bool = True) -> None:
 
 
 def event_loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop, except on Windows: it halves the cost of small writes."""
+    """uvloop, except on Windows: it halves the cost of small writes. Other threads leave it the interpreter in time."""
+    share_interpreter()
     if sys.platform == "win32":
         return None
     import uvloop

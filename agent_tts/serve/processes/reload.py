@@ -5,17 +5,21 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from typing import Any
 
 from loguru import logger
 from pydantic import SecretStr
 
+from agent_tts.config.files import Contents, contents_of
 from agent_tts.config.lexicon import node_lexicon
 from agent_tts.config.settings import Section, Settings
 from agent_tts.errors import SettingsError
+from agent_tts.serve.transports.tls import warn_of_certificate
 from agent_tts.text.entries import Lexicon
 
 # Reads the settings again from where they came; raises `SettingsError`.
@@ -27,6 +31,7 @@ OF_ENGINES = {
     *("limits.text_idle_s", "limits.window_frames", "limits.max_frames", "limits.context_s"),
     *("timeouts.queue_s", "timeouts.engine_start_s", "timeouts.engine_heartbeat_s"),
 }
+READ_S = 30.0  # for all files to be read; a network's file system may hang, or the writer of a pipe
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +41,8 @@ class Change:
     settings: Settings  # as read, without what needs a restart
     used: tuple[str, ...]  # dotted keys that differ, of which the new value is used now
     kept: tuple[str, ...]  # and those that need a restart
-    lexicon: Lexicon | None = None  # that of `settings`, with its file as it is now
+    contents: Contents = field(default_factory=dict)  # of the files of `settings`, as they are now
+    lexicon: Lexicon | None = None  # that of `settings`, with its file
 
     def apply(self, running: Settings) -> Settings:
         """The settings of a running node, which may have more than was read, with this change."""
@@ -72,6 +78,7 @@ class Reload:
         """Read them at each SIGHUP, one time after the other, until it is cancelled."""
         loop, asked = asyncio.get_running_loop(), asyncio.Event()
         loop.add_signal_handler(signal.SIGHUP, asked.set)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGHUP])  # also one that has come before
         try:
             while True:
                 await asked.wait()
@@ -79,28 +86,39 @@ class Reload:
                 await self.read(use)
         finally:
             loop.remove_signal_handler(signal.SIGHUP)
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a node that ends is not killed by one
 
     async def read(self, use: Callable[[Change], None]) -> None:
         """Have a change used, and log it. A `SettingsError` of the reader or of `use` leaves all as it was.
 
-        The files are read in a thread, which ends: a lexicon of 10 000 words takes a second.
+        The files are read in a thread: a lexicon of 10 000 words takes a second. One that hangs is left behind.
         """
+        reading = Future[Change]()
+        reading.set_running_or_notify_cancel()
         try:
-            with ThreadPoolExecutor(1, "reload") as thread:
-                found = await asyncio.get_running_loop().run_in_executor(thread, self._found)
+            threading.Thread(target=self._find, args=(reading,), name="reload", daemon=True).start()
+            async with asyncio.timeout(READ_S):
+                found = await asyncio.wrap_future(reading)
             use(found)
-        except SettingsError as error:
-            logger.error("SIGHUP: the settings stay as they are: {}", error)
+        except (SettingsError, TimeoutError) as error:
+            logger.error("SIGHUP: the settings stay as they are: {}", str(error) or f"not read within {READ_S:g} s")
             return
         except Exception:  # noqa: BLE001 - a fault here must not end a node that speaks
             logger.exception("SIGHUP: the settings stay as they are")
             return
         self._settings = found.settings
         logger.info("SIGHUP: the settings are read again; {}", found)
+        warn_of_certificate(found.settings.tls, found.contents, datetime.now(UTC))
 
-    def _found(self) -> Change:
-        found = change(self._settings, self._read())
-        return replace(found, lexicon=node_lexicon(found.settings))
+    def _find(self, reading: Future[Change]) -> None:
+        try:
+            found = change(self._settings, self._read())
+            contents = contents_of(found.settings)
+            lexicon = node_lexicon(found.settings, contents)
+        except Exception as error:  # noqa: BLE001 - the edge of a thread
+            reading.set_exception(error)
+        else:
+            reading.set_result(replace(found, contents=contents, lexicon=lexicon))
 
 
 def _live(old: Any, new: Any, name: str, used: list[str]) -> Any:

@@ -11,10 +11,12 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from loguru import logger
 
+from agent_tts.config.files import Contents, contents_of
 from agent_tts.config.hub import with_local_models
 from agent_tts.config.settings import Settings
 from agent_tts.errors import EngineLost
@@ -24,7 +26,7 @@ from agent_tts.serve.processes.listener import listen, reserve, url_of
 from agent_tts.serve.processes.process import event_loop_factory, raise_limit_of_files, warm_up
 from agent_tts.serve.processes.reload import Reader, Reload
 from agent_tts.serve.telemetry.logs import StderrLog, log_to_stderr, report_fault
-from agent_tts.serve.transports.tls import server_context
+from agent_tts.serve.transports.tls import server_context, warn_of_certificate
 from agent_tts.system.in_child import settle, without_collections
 
 if TYPE_CHECKING:
@@ -58,13 +60,15 @@ def run(
         raise_limit_of_files(settings)
         reload = None if read_again is None else Reload(read_again, settings)
         settings = with_local_models(settings)
+        contents = contents_of(settings)
+        server_context(settings.tls, contents)  # its errors come before anything has started
+        warn_of_certificate(settings.tls, contents, datetime.now(UTC))
         if len(parts) > 1:
-            server_context(settings.tls)  # its errors come before anything has started
             reserved = closing.enter_context(reserve(settings))
-            serving = _supervise(settings, parts, reserved, on_ready, reload)
+            serving = _supervise(settings, contents, parts, reserved, on_ready, reload)
         else:
             listener = closing.enter_context(contextlib.closing(listen(settings)))
-            serving = _serve(settings, listener, log, on_ready, extension, reload)
+            serving = _serve(settings, contents, listener, log, on_ready, extension, reload)
         with asyncio.Runner(loop_factory=event_loop_factory()) as runner:
             runner.get_loop().set_exception_handler(report_fault)
             try:
@@ -80,6 +84,7 @@ def run(
 
 async def _supervise(
     settings: Settings,
+    contents: Contents,
     parts: Sequence[Role],
     reserved: socket.socket,
     on_ready: Callable[[str], None],
@@ -88,12 +93,13 @@ async def _supervise(
     from agent_tts.serve.processes.supervisor import Supervisor
 
     url = url_of(reserved, settings)
-    node = Supervisor(settings, parts, reserved.getsockname()[1], lambda: on_ready(url))
+    node = Supervisor(settings, contents, parts, reserved.getsockname()[1], lambda: on_ready(url))
     return await node.serve(reload)
 
 
 async def _serve(
     settings: Settings,
+    contents: Contents,
     listener: socket.socket,
     log: StderrLog,
     on_ready: Callable[[str], None],
@@ -107,7 +113,7 @@ async def _serve(
         on_ready(url)
 
     async with contextlib.AsyncExitStack() as closing:
-        service = service_of(settings)
+        service = service_of(settings, contents=contents)
         service.begin()
         closing.push_async_callback(service.close)
         with _ended_by_sigterm():
@@ -118,13 +124,13 @@ async def _serve(
 
                 if isinstance(extension, str):
                     extension = await asyncio.to_thread(extension_of, settings, extension)
-            app = create_app(settings, service, extension)
+            app = create_app(settings, service, extension, contents=contents)
             warm_up(app)
         lost = app.state.node.metrics.log_lost
         log.on_lost = lambda why: lost.labels(why).inc()
         # uvicorn would log the traceback of an engine that does not start; `run` logs its message.
         logging.getLogger("uvicorn.error").addFilter(lambda _: app.state.start_error is None)
-        server = NodeServer(app, settings, ready, reload)
+        server = NodeServer(app, settings, ready, reload, contents)
         await server.serve(sockets=[listener])
     return server.exit_code
 

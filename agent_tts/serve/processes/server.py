@@ -14,6 +14,7 @@ import uvicorn
 from fastapi import FastAPI
 from loguru import logger
 
+from agent_tts.config.files import Contents
 from agent_tts.config.settings import Settings
 from agent_tts.errors import EngineLost
 from agent_tts.serve.access.fair_queue import Flow
@@ -42,8 +43,9 @@ class NodeServer(uvicorn.Server):
         settings: Settings,
         on_ready: Callable[[str], None] | None = None,
         reload: Reload | None = None,
+        contents: Contents | None = None,
     ) -> None:
-        super().__init__(NodeConfig(app, settings))
+        super().__init__(NodeConfig(app, settings, contents))
         self._app = app
         self._node: Node = app.state.node
         # Called once the node takes requests, with its URL, which is empty where it listens nowhere.
@@ -83,12 +85,12 @@ class NodeServer(uvicorn.Server):
         if self._on_ready is not None and not self.should_exit:
             self._on_ready(url_of(self._sockets[0], self._node.settings) if self._sockets else "")
 
-    def use(self, settings: Settings, lexicon: Lexicon | None) -> None:
-        """Take settings that differ from the present ones in what `reload` calls live, and their lexicon: no cut.
+    def use(self, settings: Settings, lexicon: Lexicon | None, contents: Contents) -> None:
+        """Take settings that differ from the present ones in what `reload` calls live, and their files: no cut.
 
         Raises `SettingsError` for a certificate that cannot be used; all is as before.
         """
-        tls = server_context(settings.tls)
+        tls = server_context(settings.tls, contents)
         raise_limit_of_files(settings, warn=self.warns)
         self._node.settings = settings
         self._node.service.lexicon = lexicon
@@ -100,7 +102,7 @@ class NodeServer(uvicorn.Server):
             tcp.set_user_timeout(listener, settings.timeouts.tcp_user_s)
 
     def _use_change(self, change: Change) -> None:
-        self.use(change.apply(self._node.settings), change.lexicon)
+        self.use(change.apply(self._node.settings), change.lexicon, change.contents)
 
     async def _listen_for_tls(self, sockets: list[socket.socket], context: ssl.SSLContext) -> None:
         """Listen for TCP connections that begin with a TLS handshake."""

@@ -10,6 +10,7 @@ from typing import cast
 
 from loguru import logger
 
+from agent_tts.config.files import Contents
 from agent_tts.config.settings import Settings
 from agent_tts.engine_info import EngineInfo
 from agent_tts.errors import EngineLost, SettingsError, SpeechError
@@ -23,6 +24,7 @@ from agent_tts.ipc.front_messages import (
     FrontReady,
     FrontSetup,
     LinkLost,
+    NodeReady,
     Serve,
     UseSettings,
 )
@@ -50,8 +52,12 @@ CUT_S = 10.0  # beyond `timeouts.drain_s`, for fronts to end their last response
 class Supervisor(EngineObserver):
     """A node with several fronts."""
 
-    def __init__(self, settings: Settings, roles: Sequence[Role], port: int, on_ready: Callable[[], None]) -> None:
+    def __init__(
+        self, settings: Settings, contents: Contents, roles: Sequence[Role], port: int, on_ready: Callable[[], None]
+    ) -> None:
         self._settings = settings
+        # Of the files of the settings, as they were accepted: fronts that start later get the same.
+        self._contents = contents
         self._port = port
         self._on_ready = on_ready
         # What the fronts ask for, and what is counted for all of them.
@@ -131,9 +137,11 @@ class Supervisor(EngineObserver):
     def _use(self, change: Change) -> None:
         """Use settings that were read again. Raises `SettingsError`; all is as before."""
         settings = change.apply(self._settings)
-        server_context(settings.tls)
+        server_context(settings.tls, change.contents)
         raise_limit_of_files(settings)
         self._settings = settings
+        signing = (settings.c2pa.certificate, settings.c2pa.key)
+        self._contents = dict(change.contents) | {path: self._contents[path] for path in signing if path is not None}
         self._counts.ledger.configure(settings)
         for front in self._fronts.values():
             if front.set_up:  # others get them as soon as they are
@@ -141,13 +149,16 @@ class Supervisor(EngineObserver):
 
     async def _have_used(self, front: FrontProcess, settings: Settings) -> None:
         try:
-            refused = await front.channel.ask(UseSettings(with_secrets(settings)), USE_S)
+            refused = await front.channel.ask(UseSettings(with_secrets(settings), self._files()), USE_S)
         except SpeechError as error:
             if front.channel.closed:  # it has drained, or its successor gets them
                 return
             refused = error.message
         if refused is not None:
             logger.error("front {} does not use the new settings: {}", front.number, refused)
+
+    def _files(self) -> dict[str, str]:
+        return {path: content.decode("latin1") for path, content in self._contents.items()}
 
     # ------------------------------------------------------------ engines
 
@@ -231,8 +242,9 @@ class Supervisor(EngineObserver):
         while not self._draining:
             try:
                 drained = await self._run_front(number)
-            except OSError as error:  # the machine lacks descriptors, memory or processes: no death of a front
-                logger.error("front {} cannot be spawned: {}", number, error.strerror)
+            except (OSError, SettingsError) as error:  # of the machine, or of files beside the settings: no death
+                why = error.strerror if isinstance(error, OSError) else error
+                logger.error("front {} cannot be spawned: {}", number, why)
                 await asyncio.sleep(RESPAWN_S)
                 continue
             if drained or self._draining:
@@ -245,7 +257,7 @@ class Supervisor(EngineObserver):
             await asyncio.sleep(pause_s)
 
     async def _run_front(self, number: int) -> bool:
-        """Run one front to its end; returns whether it has drained. Raises `OSError` if it cannot be spawned."""
+        """Run one front to its end; returns whether it has drained. Raises why it cannot be spawned or set up."""
         front = self._fronts[number] = FrontProcess(number, self._settings.timeouts.engine_heartbeat_s)
         try:
             await front.start()
@@ -272,6 +284,7 @@ class Supervisor(EngineObserver):
         setup = FrontSetup(
             front.number,
             with_secrets(settings),
+            self._files(),
             self._port if role.listens else None,
             len(self._service.engines),
             role.extension,
@@ -300,7 +313,7 @@ class Supervisor(EngineObserver):
 
     def _refuse(self, front: FrontProcess, why: str) -> None:
         if self._started:
-            front.lose(f"it cannot be set up: {why}")
+            front.lose(SettingsError(why))
         else:
             self._finish(SettingsError(why))
 
@@ -310,6 +323,9 @@ class Supervisor(EngineObserver):
             self._counts.take_calls(front.number)
         if self._started:
             logger.info("{} takes requests", front)
+            front.channel.tell(NodeReady())
         elif len(self._fronts) == len(self._roles) and all(one.ready for one in self._fronts.values()):
             self._started = True
+            for one in self._fronts.values():
+                one.channel.tell(NodeReady())
             self._on_ready()

@@ -32,12 +32,14 @@ from agent_tts.protocol.validation import NOT_JSON, Complaint, body_error, check
 from agent_tts.serve import openai
 from agent_tts.serve.access.guard import Client, authorized
 from agent_tts.serve.node import Node
-from agent_tts.serve.routes.speech_response import EventBody, FileBody, SpeechResponse, WholeBody
+from agent_tts.serve.routes.signing import sign
+from agent_tts.serve.routes.speech_response import EventBody, FileBody, Seal, SpeechResponse, WholeBody
 from agent_tts.sound.provenance import HEADERS
 from agent_tts.speech.audio.files import CONTENT_TYPES
 from agent_tts.speech.audio.manifest import SIGNABLE
 from agent_tts.speech.engine_handle import EngineState
 
+T = TypeVar("T")
 Model = TypeVar("Model", bound=BaseModel)
 
 
@@ -68,6 +70,7 @@ class Health(Status):
 
 PROBES = ("/health", "/ready")
 
+PARSED_AT_ONCE = 32_768  # bytes of a body, on the event loop
 SLOWEST_UPLOAD = 131_072  # bytes/s of a file: 1 Mbit/s, a slow mobile uplink
 
 Authorized = Annotated[Client, Depends(authorized)]
@@ -134,7 +137,7 @@ async def create_speech(request: Request, client: Authorized) -> Response:
     options = wanted.options(normalize=node.settings.normalize)
     file = wanted.response_format
     make_body: Callable[[], FileBody]
-    seal: Callable[[bytes], bytes] | None = None
+    seal: Seal | None = None
     if wanted.c2pa:
         if file not in SIGNABLE or wanted.stream_format == "sse":
             raise InvalidRequest(f"c2pa: only {', '.join(SIGNABLE)}, and not as sse, can be signed", "c2pa")
@@ -143,7 +146,7 @@ async def create_speech(request: Request, client: Authorized) -> Response:
         media_type, make_body, seal = (
             CONTENT_TYPES[file],
             partial(WholeBody, file),
-            partial(node.signer.sign, format=file),
+            partial(sign, node.signer, file),
         )
     elif wanted.stream_format == "sse":
         media_type, make_body = "text/event-stream", partial(EventBody, file, wanted.input)
@@ -188,7 +191,8 @@ async def health(request: Request) -> Response:
 async def ready(request: Request) -> Response:
     """Whether to send requests here: an engine has spoken since it started, there is room, new sessions are counted."""
     node = node_of(request)
-    status = "draining" if node.service.draining else "ok" if node.service.ready else "starting"
+    is_ready = node.service.ready and (node.supervisor is None or node.supervisor.node_ready.is_set())
+    status = "draining" if node.service.draining else "ok" if is_ready else "starting"
     if status == "ok" and node.is_full():
         status = "full"
     if status == "ok" and node.supervisor is not None and not await node.supervisor.counts():
@@ -208,7 +212,10 @@ async def metrics(request: Request, client: Authorized) -> Response:
     node = node_of(request)
     if not node.guard.operates(client):
         raise Unauthorized("this key is no operator's (auth.keys.NAME.operator): it cannot read the metrics")
-    page = generate_latest(node.metrics.registry) if node.supervisor is None else await node.supervisor.page()
+    if node.supervisor is None:
+        page: str | bytes = await asyncio.to_thread(generate_latest, node.metrics.registry)
+    else:
+        page = await node.supervisor.page()
     return Response(page, media_type=CONTENT_TYPE_LATEST)
 
 
@@ -217,7 +224,7 @@ def node_of(request: Request) -> Node:
     return node
 
 
-async def read_body(request: Request, file_bytes: int = 0) -> bytes:
+async def read_body(request: Request, file_bytes: int = 0) -> bytearray:
     """The body of a request, within `limits.message_bytes` and `timeouts.handshake_s`. Cancelling it is safe.
 
     Args:
@@ -248,7 +255,20 @@ async def read_body(request: Request, file_bytes: int = 0) -> bytes:
         raise RequestTimeout(f"the body is late: it may take {timeout_s:g} s{file}") from None
     except ClientDisconnect:
         raise BadMessage("the body is not complete") from None
-    return bytes(body)
+    return body
+
+
+async def read_as(
+    request: Request, parse: Callable[[bytes], T], file_bytes: int = 0, at_once: int = PARSED_AT_ONCE
+) -> T:
+    """The body of a request as `parse` makes it, in a thread if it has more than `at_once` bytes.
+
+    All routes read their bodies here. For the other arguments and errors see `read_body`; cancelling it is safe.
+    """
+    body = await read_body(request, file_bytes)
+    if len(body) <= at_once:
+        return parse(bytes(body))
+    return await node_of(request).computing(lambda: parse(bytes(body)))  # the copy, too, takes milliseconds
 
 
 async def read_request(request: Request, model: type[Model], spoken: str = "text", *, depth: int = 3) -> Model:
@@ -258,7 +278,7 @@ async def read_request(request: Request, model: type[Model], spoken: str = "text
         spoken, depth: see `check_body`, whose errors and those of `read_body` it raises.
     """
     max_chars = node_of(request).settings.limits.text_context_chars
-    return check_body(model, await read_body(request), spoken, max_chars, depth=depth)
+    return await read_as(request, lambda body: check_body(model, body, spoken, max_chars, depth=depth))
 
 
 async def read_fields(request: Request, model: type[Model], list_bytes: int = 0) -> Model:
@@ -266,10 +286,14 @@ async def read_fields(request: Request, model: type[Model], list_bytes: int = 0)
 
     Raises `InvalidRequest` for what is not allowed, and what `read_body` raises.
     """
-    try:
-        return model.model_validate(parse(await read_body(request, list_bytes), NOT_JSON))
-    except ValidationError as error:
-        raise body_error(error, model, depth=3) from None
+
+    def checked(body: bytes) -> Model:
+        try:
+            return model.model_validate(parse(body, NOT_JSON))
+        except ValidationError as error:
+            raise body_error(error, model, depth=3) from None
+
+    return await read_as(request, checked, list_bytes)
 
 
 _HTTP_CODES = {404: "not_found", 405: "method_not_allowed"}  # of errors that starlette raises

@@ -14,7 +14,7 @@ from agent_tts.ipc.front_messages import ClosePeer
 from agent_tts.protocol.validation import parse
 from agent_tts.serve.access.supervisor_client import NO_SESSION
 from agent_tts.serve.node import Node
-from agent_tts.serve.routes.http import ERRORS, Authorized, json_body, node_of, read_body
+from agent_tts.serve.routes.http import ERRORS, Authorized, json_body, node_of, read_as
 from agent_tts.serve.transports import ice, sdp
 from agent_tts.serve.transports.rtc_peer import RtcPeer
 
@@ -56,7 +56,7 @@ async def offer(request: Request) -> dict[str, str]:
     node = node_of(request)
     client = await node.guard.identify(request, token_ok=True)
     try:
-        body = OfferBody.model_validate(parse(await read_body(request), NOT_AN_OFFER))
+        body = await read_as(request, lambda data: OfferBody.model_validate(parse(data, NOT_AN_OFFER)))
     except ValidationError:
         raise BadMessage(NOT_AN_OFFER) from None
     wanted = sdp.read_offer(body.sdp)

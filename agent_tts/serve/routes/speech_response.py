@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 from loguru import logger
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
+from uvicorn.protocols.utils import ClientDisconnected
 
 from agent_tts.engine_info import SAMPLE_RATE
-from agent_tts.errors import SlowConsumer, SpeechError, cut_short
+from agent_tts.errors import SlowConsumer, SpeechError, TextTooLong, cut_short
 from agent_tts.messages import Audio, Finished, Words
 from agent_tts.options import SpeechOptions
 from agent_tts.protocol import v1 as protocol
@@ -21,6 +23,8 @@ from agent_tts.serve import openai
 from agent_tts.serve.access.fair_queue import Flow
 from agent_tts.serve.access.guard import Client
 from agent_tts.serve.node import Node
+from agent_tts.serve.routes.signing import MAX_FILE
+from agent_tts.serve.session import SLICE_CHARS
 from agent_tts.serve.transports.writer import Writer, disconnected
 from agent_tts.sound.provenance import HEADERS
 from agent_tts.speech.audio.encoding import Chunk, make_encoder
@@ -28,7 +32,12 @@ from agent_tts.speech.audio.files import HEADER_BYTES, FileEncoder, wav_header
 from agent_tts.speech.utterance import Listener, Utterance, WordsMode
 
 TRANSPORT = "http"  # in metrics
+SENT_AT_ONCE = 65_536  # bytes: TLS encrypts them in a fraction of a millisecond
 PCM_BYTES_PER_S = 2 * SAMPLE_RATE
+
+
+# Makes of a whole file the one that is sent.
+Seal = Callable[[bytes], Awaitable[bytes]]
 
 
 class Body:
@@ -96,11 +105,14 @@ class WholeBody(FileBody):
         super().__init__(format)
         self._is_wav = format == "wav"
         self._pieces: list[bytes] = []
-        self._samples = 0
+        self._samples = self._size = 0
 
     def audio(self, pcm: bytes) -> bytes:
-        self._pieces.append(super().audio(pcm))
+        self._pieces.append(piece := super().audio(pcm))
         self._samples += len(pcm) // 2
+        self._size += len(piece)
+        if self._size > MAX_FILE:
+            raise TextTooLong(f"c2pa: a file has at most {MAX_FILE} bytes: sign a shorter text, or an MP3 file")
         return b""
 
     def end(self) -> bytes:
@@ -159,7 +171,7 @@ class SpeechResponse(Response):
         media_type: str,
         make_body: Callable[[], Body],
         words: WordsMode = "none",
-        seal: Callable[[bytes], bytes] | None = None,
+        seal: Seal | None = None,
     ) -> None:
         super().__init__(headers={"Cache-Control": "no-store", **HEADERS}, media_type=media_type)
         del self.headers["content-length"]  # not known yet
@@ -167,24 +179,29 @@ class SpeechResponse(Response):
         self._client = client
         self._text = text
         self.resolved = node.service.resolve(options)
-        # Called after the text was sent to the engine, because creating an encoder takes time.
+        # Called when the request is open.
         self._make_body = make_body
         self._words: WordsMode = words
-        # Applied in a thread to the end of the body, before anything is sent. None: what there is is sent at once.
+        # Applied to the whole body, which `make_body` gives at its end. None: what there is is sent at once.
         self._seal = seal
         # Whether the status line was sent.
         self._started = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Speak; raises a failure before the first frame. Cancelling this stops the speech and frees the slot."""
-        writer = Writer(scope, send, self._node.settings.timeouts)
+        try:
+            writer = Writer(scope, send, self._node.settings.timeouts)
+        except ClientDisconnected:
+            return
         refused = self._node.metrics.refused
         with contextlib.ExitStack() as admitted:
             try:
                 owner = admitted.enter_context(await self._node.guard.admit(self._client))
+                if self._seal is not None:
+                    admitted.enter_context(await self._node.guard.place("signed files"))
                 how = Listener(words=self._words)
                 metrics, service = self._node.metrics, self._node.service
-                utterance = metrics.open(service, TRANSPORT, self.resolved, owner, how)
+                utterance = metrics.open(service, TRANSPORT, self.resolved, owner, how, characters=len(self._text))
             except SpeechError as error:
                 refused.labels(error.code).inc()
                 raise
@@ -199,8 +216,6 @@ class SpeechResponse(Response):
     async def _speak(self, utterance: Utterance, writer: Writer, receive: Receive) -> None:
         watch = asyncio.create_task(_stop_when_gone(receive, utterance), name=f"client of {utterance.context_id}")
         try:
-            utterance.write(self._text)
-            utterance.end()
             with contextlib.closing(self._make_body()) as body:
                 await self._send(utterance, writer, body)
         finally:
@@ -210,9 +225,19 @@ class SpeechResponse(Response):
     async def _send(self, utterance: Utterance, writer: Writer, body: Body) -> None:
         held, held_s = b"", 0.0  # bytes of the body that wait for the next audio; audio that waits in the encoder
         encoder = Flow(self._node.fair_queue.share(self._client.key_id))
-        while (event := await utterance.next()) is not None:
-            match event:
-                case Words():
+        rest = deque(self._text[at : at + SLICE_CHARS] for at in range(0, len(self._text), SLICE_CHARS))
+        while True:
+            while rest and not utterance.stopped:
+                async with encoder:
+                    utterance.write(rest.popleft())
+                    if not rest:
+                        utterance.end()
+                if utterance.has_events:
+                    break
+            match await utterance.next():
+                case None:
+                    return
+                case Words() as event:
                     async with encoder:
                         held += body.words(event)
                 case Audio(payload=pcm) if pcm:
@@ -232,13 +257,15 @@ class SpeechResponse(Response):
                         raise error
                     last = body.end() if error is None else body.error(error)
                     if self._seal is not None and last:
-                        last = await asyncio.to_thread(self._seal, last)
+                        last = await self._seal(last)
                     await self._start(writer)
                     if last is None:
                         return  # the server cuts the connection
-                    if held or last:
-                        message = {"type": "http.response.body", "body": held + last, "more_body": True}
-                        await writer.write(message, held_s)
+                    data = held + last
+                    for at in range(0, len(data), SENT_AT_ONCE):
+                        piece = data[at : at + SENT_AT_ONCE]
+                        message = {"type": "http.response.body", "body": piece, "more_body": True}
+                        await writer.write(message, held_s * len(piece) / len(data))
                     await writer.finish()
                     await writer.write({"type": "http.response.body"})
                     return

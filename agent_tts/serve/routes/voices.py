@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 from collections.abc import Coroutine, Iterator
+from dataclasses import fields
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
@@ -22,9 +23,9 @@ from agent_tts.protocol.options import SpeakerEmbedding
 from agent_tts.serve import openai
 from agent_tts.serve.node import Node
 from agent_tts.serve.routes import multipart
-from agent_tts.serve.routes.http import ERRORS, Authorized, node_of, read_body
+from agent_tts.serve.routes.http import ERRORS, Authorized, node_of, read_as
 from agent_tts.serve.transports.writer import disconnected
-from agent_tts.text.entries import Lexicon
+from agent_tts.text.entries import MAX_ENTRIES, Entry, Lexicon
 from agent_tts.text.pls import read_pls
 from agent_tts.voices.detection import Detection, detect
 from agent_tts.voices.enroll import (
@@ -35,7 +36,7 @@ from agent_tts.voices.enroll import (
     MAX_TRANSCRIPT_CHARS,
     Enrolment,
 )
-from agent_tts.voices.library import StoredVoice, VoiceLibrary
+from agent_tts.voices.library import FOLLOW_S, StoredVoice, VoiceLibrary
 
 T = TypeVar("T")
 
@@ -107,17 +108,17 @@ _TYPES: dict[str, type[NewVoice]] = {"audio_sample": NewClone, "prompt": NewDesi
 
 def parse(content_type: str, body: bytes) -> NewClone | NewDesign | NewEmbedding:
     """The request in a form or JSON. Raises `BadMessage`, which does not quote the body."""
-    fields: dict[str, Any]
+    given: dict[str, Any]
     if _is_form(content_type):
-        fields = multipart.parse(content_type, body)
+        given = multipart.parse(content_type, body)
     else:
-        fields = validation.parse(body, f"the body must be {multipart.CONTENT_TYPE}, or one JSON object in UTF-8")
-    kind = fields.get("type", "audio_sample")
+        given = validation.parse(body, f"the body must be {multipart.CONTENT_TYPE}, or one JSON object in UTF-8")
+    kind = given.get("type", "audio_sample")
     model = _TYPES.get(kind) if isinstance(kind, str) else None
     if model is None:
         raise InvalidRequest(f"type: must be one of {', '.join(_TYPES)}", "type")
     try:
-        return model.model_validate(fields)  # type: ignore[return-value]
+        return model.model_validate(given)  # type: ignore[return-value]
     except ValidationError as error:
         raise validation.body_error(error, model) from None
 
@@ -189,8 +190,8 @@ class VoiceDetails(BaseModel):
 
     @classmethod
     def of(cls, voice: StoredVoice, languages: list[str]) -> Self:
-        fields = {name: getattr(voice, name) for name in cls.model_fields if name != "languages"}
-        return cls.model_validate(fields | {"languages": languages}, from_attributes=True)
+        known = {name: getattr(voice, name) for name in cls.model_fields if name != "languages"}
+        return cls.model_validate(known | {"languages": languages}, from_attributes=True)
 
 
 class VoiceDeleted(BaseModel):
@@ -247,11 +248,10 @@ async def create_voice(request: Request, client: Authorized) -> VoiceAdded:
         # Only a form may be as long as a clip: parsing JSON costs time and memory for each value.
         clip_bytes = node.settings.voices.clip_bytes if _is_form(content_type) else 0
         with await node.guard.place("new voices"):
-            body = await read_body(request, clip_bytes)
-        # It runs in a thread, because a form of 10 MB takes 25 ms.
-        new = await asyncio.to_thread(parse, content_type, body)
+            new = await read_as(request, partial(parse, content_type), clip_bytes)
         node.service.routing.check_new(new.name, "designed" if isinstance(new, NewDesign) else "cloned")
         voice = await _unless_gone(request.receive, _add(node, enrolment, new))
+    await _told(node)
     return VoiceAdded.of(voice, new.type)
 
 
@@ -263,7 +263,9 @@ async def show_voice(name: str, request: Request, client: Authorized) -> VoiceDe
         if own.name == service.routing.info.aliases.get(name, name):
             languages = list(own.languages)
             return VoiceDetails(name=own.name, kind="own", languages=languages, description=own.description)
-    return VoiceDetails.of(_stored(node_of(request), name), sorted(set(service.routing.info.languages.values())))
+    with _library(node_of(request), name, "have a lexicon") as library:
+        stored = await asyncio.to_thread(library.get, name)
+    return VoiceDetails.of(stored, sorted(set(service.routing.info.languages.values())))
 
 
 @routes.delete("/voices")
@@ -272,44 +274,44 @@ async def delete_voice(name: str, request: Request, client: Authorized) -> Voice
     """Delete an added voice."""
     with _library(node_of(request), name, "can be deleted") as library:
         await asyncio.to_thread(library.delete, name)
+    await _told(node_of(request))
     return VoiceDeleted(id=name)
 
 
 @routes.get("/voices/{name}/lexicon")
 async def get_lexicon(name: str, request: Request, client: Authorized) -> dict[str, Any]:
     """How words are said in an added voice: a mapping from words to their alias, or to their alias and IPA."""
-    lexicon = _stored(node_of(request), name).lexicon
+    with _library(node_of(request), name, "have a lexicon") as library:
+        lexicon = await asyncio.to_thread(library.lexicon, name)
     return {} if lexicon is None else lexicon.mapping()
 
 
 @routes.put("/voices/{name}/lexicon", openapi_extra={"requestBody": _LEXICON})
 async def put_lexicon(name: str, request: Request, client: Authorized) -> dict[str, Any]:
     """Set how words are said in an added voice, in JSON or W3C PLS; an empty mapping removes it. Answers as GET."""
-    _stored(node_of(request), name)
-    body = await read_body(request, LEXICON_BYTES)
+    with _library(node_of(request), name, "have a lexicon") as library:
+        await asyncio.to_thread(library.get, name)
     try:
-        lexicon = await asyncio.to_thread(_lexicon, body)
-    except RecursionError:
-        raise InvalidRequest("lexicon: it is nested too deep", "lexicon") from None
-    except ValueError as error:
+        lexicon = await read_as(request, _lexicon, LEXICON_BYTES, at_once=0)
+    except (BadMessage, ValueError) as error:
         raise InvalidRequest(f"lexicon: {error}", "lexicon") from None
     with _library(node_of(request), name, "have a lexicon") as library:
         await asyncio.to_thread(library.set_lexicon, name, lexicon)
+    await _told(node_of(request))
     return lexicon.mapping()
 
 
 def _lexicon(body: bytes) -> Lexicon:
     if body.lstrip().startswith(b"<"):
         return read_pls(body)
-    found = json.loads(body)
-    if not isinstance(found, dict):
-        raise ValueError("a JSON object from words to what is said, or a PLS document")
-    return Lexicon.of(found)
+    why = "a JSON object from words to what is said, or a PLS document"
+    return Lexicon.of(validation.decode(body, why, (1 + len(fields(Entry))) * MAX_ENTRIES))
 
 
-def _stored(node: Node, name: str) -> StoredVoice:
-    with _library(node, name, "have a lexicon") as library:
-        return library.get(name)
+async def _told(node: Node) -> None:
+    """Other fronts have seen a change, so that whoever is answered may name the voice at any of them."""
+    if node.supervisor is not None:
+        await asyncio.sleep(2 * FOLLOW_S)
 
 
 @contextlib.contextmanager
@@ -367,10 +369,10 @@ async def detect_speech(request: Request, client: Authorized) -> Detection:
     node, settings = node_of(request), node_of(request).settings
     with await node.guard.admit(client):
         with await node.guard.place("new voices"):
-            body = await read_body(request, settings.voices.clip_bytes)
-        fields = multipart.parse(request.headers.get("content-type", ""), body)
-        clip = fields.pop("audio_sample", None)
-        if not isinstance(clip, bytes) or fields:
+            content_type = request.headers.get("content-type", "")
+            form = await read_as(request, partial(multipart.parse, content_type), settings.voices.clip_bytes)
+        clip = form.pop("audio_sample", None)
+        if not isinstance(clip, bytes) or form:
             raise InvalidRequest(f"audio_sample: must be a file in {multipart.CONTENT_TYPE}, and alone", "audio_sample")
         folder = None if settings.watermark == "none" else Path(settings.audioseal.source)
         with await node.guard.place("clips"):

@@ -97,8 +97,8 @@ class Budget(Protocol):
     def name(self, owner: int) -> str:
         """The name of an owner's key."""
 
-    def check(self, owner: int) -> None:
-        """Raise `RateLimited` if the owner's key has no characters left."""
+    def check(self, owner: int, characters: int, *, begins: bool) -> None:
+        """Raise `RateLimited` if the owner's key may not speak so many characters now."""
 
     def spend(self, owner: int, characters: int) -> None:
         """Count text that is spoken for an owner."""
@@ -130,21 +130,17 @@ class Usage:
         """The name of the key of an owner; see `SpeechService.open`."""
         return UNNAMED if self.budget is None else self.budget.name(owner)
 
-    def check(self, owner: int) -> None:
-        """Refuse a new context of an owner whose key has no characters left: raises `RateLimited`.
-
-        A context that has begun is spoken whole; what it takes beyond is waited for later.
-        """
+    def check(self, owner: int, characters: int, *, begins: bool = True) -> None:
+        """Refuse a text of an owner whose key has too few characters left: raises `RateLimited`."""
         if self.budget is not None:
             try:
-                self.budget.check(owner)
+                self.budget.check(owner, characters, begins=begins)
             except SpeechError as error:
                 self.refused.labels(self.name(owner), error.code).inc()
                 raise
 
     def spend(self, owner: int, characters: int) -> None:
-        """Count text that is spoken for an owner."""
-        self.characters.labels(self.name(owner)).inc(characters)
+        """Count text that is to be spoken for an owner."""
         if self.budget is not None:
             self.budget.spend(owner, characters)
 
@@ -202,32 +198,25 @@ class Metrics:
         owner: int,
         listener: Listener | None = None,
         about: Mapping[str, str | int] | None = None,
+        characters: int = 0,
     ) -> Utterance:
-        """Open an utterance, and count what it takes and gives; for `about` see `context`.
+        """Open an utterance, and count what it takes and gives; `about` are ids of ours, attributes of its span.
 
-        Raises `RateLimited` if the owner's key has no characters left, and the errors of `SpeechService.open`.
+        Raises `RateLimited` if the owner's key has too few characters left for a text of so many, and the errors of
+        `SpeechService.open`.
         """
-        self.usage.check(owner)
+        self.usage.check(owner, characters)
         utterance = service.open(options, owner, listener)
         clock = time.monotonic if listener is None else listener.clock
-        utterance.meter = self.context(transport, clock, about, owner)
-        return utterance
-
-    def context(
-        self,
-        transport: str,
-        clock: Callable[[], float] = time.monotonic,
-        about: Mapping[str, str | int] | None = None,
-        owner: int = 0,
-    ) -> ContextMeter:
-        """The meter of a context that is opened now, for an owner; `about` are ids of ours, attributes of its span."""
-        self.active.labels(transport).inc()
         span = None if self._spans is None else self._spans.context(transport, about or {})
-        return ContextMeter(self, transport, clock, span, owner)
+        utterance.meter = ContextMeter(self, transport, clock, span, owner)
+        if characters:
+            utterance.meter.take(characters, begins=True)
+        return utterance
 
 
 class ContextMeter(Meter):
-    """Measures one context."""
+    """Measures one context, which is opened now."""
 
     def __init__(
         self,
@@ -243,6 +232,9 @@ class ContextMeter(Meter):
         self._owner = owner
         self._clock = clock
         self._span = span  # None where telemetry is off
+        metrics.active.labels(transport).inc()
+        # Characters that were taken from the key's and are not written yet.
+        self._taken = 0
         # When the first text came, and the seconds from then to the first audio; None before.
         self._text_at: float | None = None
         self._ttfa_s: float | None = None
@@ -253,17 +245,25 @@ class ContextMeter(Meter):
         # When the cancel came, or None.
         self._cancelled_at: float | None = None
 
-    def text(self, characters: int) -> None:
+    def take(self, characters: int, *, begins: bool) -> None:
+        self._metrics.usage.check(self._owner, characters, begins=begins)
         self._metrics.usage.spend(self._owner, characters)
+        self._taken += characters
+
+    def text(self, characters: int) -> None:
+        usage = self._metrics.usage
+        usage.characters.labels(usage.name(self._owner)).inc(characters)
+        self._taken -= characters
+        if self._taken < 0:
+            usage.spend(self._owner, -self._taken)
+            self._taken = 0
         if self._text_at is None:
             self._text_at = self._clock()
-            if self._span is not None:
-                self._span.mark("text")
+            self._mark("text")
 
     def submitted(self, read_at: float) -> None:
-        if self._span is not None:
-            self._span.mark("received", read_at)
-            self._span.mark("submitted")
+        self._mark("received", read_at)
+        self._mark("submitted")
 
     def stages(self, stages: Stages) -> None:
         if self._span is not None:
@@ -279,8 +279,7 @@ class ContextMeter(Meter):
             self.started_at = self._heard_until = now
             self._ttfa_s = now - (now if self._text_at is None else self._text_at)
             self._metrics.ttfa.labels(self._transport).observe(self._ttfa_s)
-            if self._span is not None:
-                self._span.mark("first_audio")
+            self._mark("first_audio")
         elif now > self._heard_until:
             self._metrics.underrun.inc(now - self._heard_until)
             self._heard_until = now
@@ -294,8 +293,7 @@ class ContextMeter(Meter):
     def cancelled(self) -> None:
         if self._cancelled_at is None:
             self._cancelled_at = self._clock()
-            if self._span is not None:
-                self._span.mark("cancelled")
+            self._mark("cancelled")
 
     def played_ms(self) -> float:
         if self.started_at is None:
@@ -307,6 +305,10 @@ class ContextMeter(Meter):
         if self._span is not None:
             self._span.end(done)
         return done
+
+    def _mark(self, what: str, at: float | None = None) -> None:
+        if self._span is not None:
+            self._span.mark(what, at)
 
     def _count(self, event: Finished[str]) -> Finished[str]:
         metrics = self._metrics

@@ -57,8 +57,10 @@ class RtcPeer:
         self._connection = RTCPeerConnection(
             RTCConfiguration(iceServers=ice.servers(node.settings), bundlePolicy=RTCBundlePolicy.MAX_BUNDLE)
         )
-        flow = Flow(node.fair_queue.share(client.key_id))
-        self._guard = PeerGuard(self._connection, node.metrics, flow, node.settings.limits.message_bytes)
+        # It has turns of the event loop for what comes in, and for what it sends.
+        share = node.fair_queue.share(client.key_id)
+        self._sending = Flow(share)
+        self._guard = PeerGuard(self._connection, node.metrics, Flow(share), node.settings.limits.message_bytes)
         self._connection.on("datachannel", self._on_channel)
         self._connection.on("connectionstatechange", self._on_state)
         # Completed with the reason when the peer is to close.
@@ -210,7 +212,8 @@ class RtcPeer:
         while True:
             self._wake.clear()
             if self._channel is not None:
-                self._send_all(self._channel)
+                async with self._sending:
+                    self._send_all(self._channel)
                 if self._session.closing is not None:
                     await self._linger(self._channel)
                     self.hang_up(self._session.closing[1])

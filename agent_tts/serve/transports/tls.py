@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
-from collections.abc import Callable
-from pathlib import Path
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from tempfile import TemporaryFile
 from typing import NoReturn, cast
 
+from loguru import logger
+
+from agent_tts.config.files import Contents, read
 from agent_tts.config.settings import Tls
 from agent_tts.errors import SettingsError
 from agent_tts.serve.access.fair_queue import SLICE_S, Flow
@@ -152,7 +159,7 @@ class _Handshake(asyncio.Protocol):
         self.has_record.set()
 
 
-def server_context(tls: Tls) -> ssl.SSLContext | None:
+def server_context(tls: Tls, contents: Contents | None = None) -> ssl.SSLContext | None:
     """TLS 1.2 or newer with the certificate in the settings; None without one.
 
     Raises:
@@ -160,20 +167,41 @@ def server_context(tls: Tls) -> ssl.SSLContext | None:
     """
     if tls.cert is None:
         return None
-    for setting, path in (("tls.cert", tls.cert), ("tls.key", tls.key or tls.cert)):
-        try:
-            Path(path).expanduser().read_bytes()
-        except OSError as error:
-            raise SettingsError(f"{setting}: {path} cannot be read: {error.strerror}") from None
+    if contents is None:
+        contents = {tls.cert: read("tls.cert", tls.cert)} | ({tls.key: read("tls.key", tls.key)} if tls.key else {})
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.set_alpn_protocols(["http/1.1"])
-    cert = Path(tls.cert).expanduser()
-    key = None if tls.key is None else Path(tls.key).expanduser()
     try:
-        context.load_cert_chain(cert, key, password=_refuse_passphrase)
+        with _at_path(tls.cert, contents) as cert, _at_path(tls.key or tls.cert, contents) as key:
+            context.load_cert_chain(cert, key, password=_refuse_passphrase)
     except ssl.SSLError as error:
         raise SettingsError(f"tls: {_why(error, tls)}") from None
     return context
+
+
+@contextmanager
+def _at_path(path: str, contents: Contents) -> Iterator[str]:
+    """A file as it is in `contents`, at a path in this block, for OpenSSL, which takes no bytes."""
+    if sys.platform == "win32":
+        yield path
+        return
+    with open(os.memfd_create("tls"), "w+b") if hasattr(os, "memfd_create") else TemporaryFile() as file:
+        file.write(contents[path])
+        file.seek(0)
+        yield f"/dev/fd/{file.fileno()}"
+
+
+def warn_of_certificate(tls: Tls, contents: Contents, now: datetime) -> None:
+    """Log that clients refuse the certificate at this time, if they do."""
+    from cryptography.x509 import load_pem_x509_certificate
+
+    with suppress(ValueError):  # of a form that OpenSSL alone knows
+        if tls.cert is not None:
+            certificate = load_pem_x509_certificate(contents[tls.cert])
+            begin, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+            if not begin <= now <= end:
+                why = "has expired" if now > end else "is not valid yet"
+                logger.warning("tls.cert: {} {}: it is valid from {} to {}", tls.cert, why, begin, end)
 
 
 def _refuse_passphrase() -> NoReturn:

@@ -191,8 +191,14 @@ class Connection:
         clock = self._loop.time
         allowed = TokenBucket(MESSAGES_PER_S, MESSAGES_BURST, clock())
         while (message := await next_message(self._websocket, allowed, clock)) is not None:
+            with contextlib.suppress(SpeechError):  # `decode` raises it again
+                if (work := self._adapter.prepare(message)) is not None:
+                    await self._node.computing(work)
             async with self._reader:
                 self._session.receive(self._adapter.decode(message))
+            while self._session.is_reading:
+                async with self._reader:
+                    self._session.go_on()
 
     def _wake(self) -> None:
         """The session may have something to send."""

@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 from starlette.types import Message, Receive, Scope, Send
+from uvicorn.protocols.utils import ClientDisconnected
 
 from agent_tts.config.settings import Timeouts
 from agent_tts.errors import SlowConsumer
@@ -32,6 +33,9 @@ class Writer:
 
     Args:
         send: the ASGI send of the endpoint, which waits only for room.
+
+    Raises:
+        ClientDisconnected: the client has left meanwhile, which uvicorn does not log.
     """
 
     def __init__(self, scope: Scope, send: Send, timeouts: Timeouts) -> None:
@@ -39,6 +43,8 @@ class Writer:
         self._timeouts = timeouts
         self._check_s = timeouts.write_s / CHECKS
         self._connection: HttpProtocol | WebSocketProtocol = scope["extensions"][CONNECTION]
+        if self._connection.transport.is_closing():  # it has no socket to ask, and takes no options
+            raise ClientDisconnected
         self._socket = socket_of(self._connection.transport)
         self._clock = asyncio.get_running_loop().time
         self._pace = Pace(timeouts.write_s, self._clock())

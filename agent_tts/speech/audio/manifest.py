@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from loguru import logger
 
@@ -28,21 +30,22 @@ class ManifestSigner:
         certificate: a PEM file: the signer's certificate, then those of its issuers. C2PA wants digitalSignature and
             one of the extended usages that it lists, such as emailProtection; it refuses self-signed ones.
         key: a PEM file with its private key: ECDSA, Ed25519 or RSA.
+        contents: of files that were read already, by path.
 
     Raises:
         SettingsError: a file cannot be read, C2PA does not accept them, or c2pa-python is not installed.
     """
 
-    def __init__(self, certificate: str, key: str) -> None:
-        self._certificate = _read("certificate", certificate)
-        self._key = _read("key", key)
-        self._algorithm = _algorithm(self._key)
+    def __init__(self, certificate: str, key: str, contents: Mapping[str, bytes] = MappingProxyType({})) -> None:
+        self.certificate = contents.get(certificate) or _read("certificate", certificate)
+        self.key = contents.get(key) or _read("key", key)
+        _algorithm(self.key)
         try:
             import c2pa
         except ImportError as error:
             raise SettingsError("c2pa.certificate: needs c2pa-python: pip install 'agent-tts[c2pa]'") from error
         try:
-            self._signed(wav_header(1) + bytes(2), "wav")
+            signed(wav_header(1) + bytes(2), "wav", self.certificate, self.key)
         except c2pa.C2paError as error:
             raise SettingsError(f"c2pa.certificate: {Path(certificate).name} cannot sign files: {error}") from error
 
@@ -55,24 +58,28 @@ class ManifestSigner:
         import c2pa
 
         try:
-            return self._signed(file, format)
+            return signed(file, format, self.certificate, self.key)
         except c2pa.C2paError as error:
             logger.error("a file cannot be signed: {}", error)
             raise Internal("the file cannot be signed; the reason is in the node's log") from error
 
-    def _signed(self, file: bytes, format: str) -> bytes:
-        from c2pa import Builder, C2paSignerInfo, Signer
 
-        out = io.BytesIO()
-        info = C2paSignerInfo(self._algorithm, self._certificate, self._key, None)
-        with Signer.from_info(info) as signer, Builder(_MANIFEST) as builder:
-            builder.sign(signer, CONTENT_TYPES[format], io.BytesIO(file), out)
-        return out.getvalue()
+def signed(file: bytes, format: str, certificate: bytes, key: bytes) -> bytes:
+    """See `ManifestSigner.sign`. Raises `C2paError`."""
+    from c2pa import Builder, C2paSignerInfo, Signer
+
+    out = io.BytesIO()
+    info = C2paSignerInfo(_algorithm(key), certificate, key, None)
+    with Signer.from_info(info) as signer, Builder(_MANIFEST) as builder:
+        builder.sign(signer, CONTENT_TYPES[format], io.BytesIO(file), out)
+    return out.getvalue()
 
 
-def signer_of(certificate: str | None, key: str | None) -> ManifestSigner | None:
+def signer_of(
+    certificate: str | None, key: str | None, contents: Mapping[str, bytes] = MappingProxyType({})
+) -> ManifestSigner | None:
     """A signer with these files; None without them. Raises SettingsError: see `ManifestSigner`."""
-    return None if certificate is None or key is None else ManifestSigner(certificate, key)
+    return None if certificate is None or key is None else ManifestSigner(certificate, key, contents)
 
 
 def _read(field: str, path: str) -> bytes:

@@ -34,6 +34,7 @@ class Pacer:
         self._pts = 0
 
     def wait_s(self, now: float) -> float:
+        """Seconds until the next packet leaves; not negative."""
         return max(0.0, max(self._due, self._not_before) - now)
 
     def leave(self, now: float) -> tuple[int, float]:

@@ -124,6 +124,7 @@ class SpeechTrack:
         return DTX if (self._silent - DTX_AFTER) % DTX_EVERY == 1 else None
 
     def _speech(self) -> bytes | None:
+        """The next 20 ms of the contexts; None without any."""
         while self._contexts:
             context_no, audio = next(iter(self._contexts.items()))
             if audio.pieces:

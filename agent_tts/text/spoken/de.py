@@ -6,23 +6,11 @@ import re
 from dataclasses import dataclass
 from functools import cache
 
-from agent_tts.text.spoken.shared import any_of, fractions, invariable, money, numeric_dates, signs, words
-from agent_tts.text.spoken.table import Noun, Table, cardinal, ordinal, rule
+from agent_tts.text.spoken.shared import fractions, invariable, money, numeric_dates, signs, words
+from agent_tts.text.spoken.table import Noun, Table, any_of, cardinal, ordinal, rule
 
 MONTHS = words("Januar Februar März April Mai Juni Juli August September Oktober November Dezember")
-_SHORT = {
-    "Jan": 1,
-    "Feb": 2,
-    "Apr": 4,
-    "Jun": 6,
-    "Jul": 7,
-    "Aug": 8,
-    "Sep": 9,
-    "Sept": 9,
-    "Okt": 10,
-    "Nov": 11,
-    "Dez": 12,
-}
+_SHORT = words("Jan Feb Apr Jun Jul Aug Sep Sept Okt Nov Dez")
 
 # What is often ordered, with the ending of an ordinal without an article: "dritter Stock".
 _ORDERED = dict.fromkeys(words("Stock Platz Tag Teil Gang Versuch"), "r")
@@ -166,7 +154,7 @@ def table(*, dative: bool = False) -> Table:
 
 
 def _month(written: str) -> int:
-    return MONTHS.index(written) + 1 if written in MONTHS else _SHORT[written]
+    return next(number for number, month in enumerate(MONTHS, 1) if month.startswith(written[:3]))
 
 
 def _ordered(number: int, before: str) -> str:

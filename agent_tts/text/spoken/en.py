@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import re
 
+from agent_tts.text.spoken.shared import fractions, invariable, money, regular, signs, words
 from agent_tts.text.spoken.table import Noun, Table, cardinal, ordinal, roman, rule
 
-MONTHS = (
-    *("January", "February", "March", "April", "May", "June", "July", "August", "September", "October"),
-    *("November", "December"),
-)
+MONTHS = words("January February March April May June July August September October November December")
 _SHORT = {month[:3]: month for month in MONTHS} | {"Sept": "September"}
 _MONTH = f"(?P<month>{'|'.join((*MONTHS, *_SHORT))})"
 _DAY = r"(?P<day>0?[1-9]|[12]\d|3[01])(?:st|nd|rd|th)?"
@@ -28,12 +26,9 @@ _MONARCHS = {"alexander", "benedict", "catherine", "charles", "edward", "elizabe
 _MONARCHS |= {"gregory", "henry", "innocent", "james", "leo", "louis", "napoleon", "nicholas", "paul", "philip", "pius"}
 _MONARCHS |= {"ramses", "richard", "umberto", "urban", "wilhelm", "william"}
 
-_FRACTIONS = {"1/2": "one half", "1/3": "one third", "2/3": "two thirds", "1/4": "one quarter", "3/4": "three quarters"}
-_FRACTIONS |= {"24/7": "twenty four seven"}
+_FRACTIONS = fractions("one half", "one third", "two thirds", "one quarter", "three quarters")
 # Words before a decade; behind others "40s" is of seconds.
 _DECADES = frozenset(("the", "his", "her", "their", "my", "your", "our", "early", "mid", "late", "and"))
-_MIXED = {"1/2": "and a half", "1/3": "and a third", "2/3": "and two thirds", "1/4": "and a quarter"}
-_MIXED |= {"3/4": "and three quarters"}
 
 # Three or four digits after these are said in pairs: "room two oh four".
 _PAIRED = {"room", "flight", "suite", "gate", "route", "highway", "apartment", "boeing", "rtx"}
@@ -51,8 +46,17 @@ _PER = {"mo": "month", "yr": "year", "hr": "hour", "wk": "week", "gal": "gallon"
 _PER |= {word: word for word in ["month", "year", "hour", "week", "day", "night", "person", "user", "minute", "item"]}
 _SCALES = {"thousand": "k K", "million": "M mn", "billion": "B bn", "trillion": "T tn"}  # after an amount of money
 
-_ADDRESS_SIGNS = {".": "dot", "-": "dash", "_": "underscore", "/": "slash", "+": "plus", "@": "at", ":": "colon"}
-_ADDRESS_SIGNS |= {"~": "tilde", "?": "question mark", "=": "equals", "&": "and", "#": "hash", "%": "percent"}
+# fmt: off
+_UNITS = {
+    "km/h": "kilometer per hour", "mph": "mile per hour", "kph": "kilometer per hour", "km": "kilometer", "m": "meter",
+    "cm": "centimeter", "mm": "millimeter", "mi": "mile", "yd": "yard", "kg": "kilogram", "g": "gram",
+    "mg": "milligram", "lb": "pound", "lbs": "pound", "oz": "ounce", "l": "liter", "L": "liter", "ml": "milliliter",
+    "mL": "milliliter", "gal": "gallon", "ms": "millisecond", "sec": "second", "min": "minute", "mins": "minute",
+    "hr": "hour", "hrs": "hour", "KB": "kilobyte", "MB": "megabyte", "GB": "gigabyte", "TB": "terabyte",
+    "Mbps": "megabit per second", "Gbps": "gigabit per second", "W": "watt", "kW": "kilowatt", "MW": "megawatt",
+    "V": "volt", "dB": "decibel", "px": "pixel", "°": "degree", "°C": "degree Celsius", "°F": "degree Fahrenheit",
+}
+# fmt: on
 
 
 def table() -> Table:
@@ -60,17 +64,20 @@ def table() -> Table:
     return Table(
         "en",
         percent=Noun("percent", "percent"),
-        currencies={
-            **dict.fromkeys(("$", "US$", "USD"), (Noun("dollar", "dollars"), Noun("cent", "cents"))),
-            **dict.fromkeys(("€", "EUR"), (Noun("euro", "euros"), Noun("cent", "cents"))),
-            **dict.fromkeys(("£", "GBP"), (Noun("pound", "pounds"), Noun("penny", "pence"))),
-            **dict.fromkeys(("¥", "JPY"), (Noun("yen", "yen"), None)),
-            **dict.fromkeys(("₹", "INR"), (Noun("rupee", "rupees"), Noun("paisa", "paise"))),
-        },
+        currencies=money(
+            usd=(Noun("dollar", "dollars"), Noun("cent", "cents")),
+            eur=(Noun("euro", "euros"), Noun("cent", "cents")),
+            gbp=(Noun("pound", "pounds"), Noun("penny", "pence")),
+            jpy=(Noun("yen", "yen"), None),
+            inr=(Noun("rupee", "rupees"), Noun("paisa", "paise")),
+        ),
         hundredths_join=" and ",
         scales={word: Noun(word, word) for word in ("hundred", "thousand", "million", "billion", "trillion")}
         | {sign: Noun(word, word) for word, signs in _SCALES.items() for sign in signs.split()},
-        units=_units(),
+        units=regular(_UNITS)
+        | invariable({"Hz": "hertz", "kHz": "kilohertz", "MHz": "megahertz", "GHz": "gigahertz"})
+        | {"kWh": Noun("kilowatt hour", "kilowatt hours"), "mAh": Noun("milliamp hour", "milliamp hours")}
+        | {"ft": Noun("foot", "feet"), "in.": Noun("inch", "inches")},
         words={
             "Dr.": "Doctor",
             "Mr.": "Mister",
@@ -111,9 +118,10 @@ def table() -> Table:
         per={sign: f"per {word}" for sign, word in _PER.items()},
         number_word="number",
         number_signs=("No.", "#"),
-        fractions=_FRACTIONS,
-        mixed=_MIXED,
-        address_signs=_ADDRESS_SIGNS,
+        fractions=_FRACTIONS | {"24/7": "twenty four seven"},
+        mixed=fractions("and a half", "and a third", "and two thirds", "and a quarter", "and three quarters"),
+        address_signs=signs("dot", "dash", "underscore", "slash", "plus", "at")
+        | {":": "colon", "~": "tilde", "?": "question mark", "=": "equals", "&": "and", "#": "hash", "%": "percent"},
         phones=r"(?:1[\ .-])?\(?\d{3}\)?[\ .-]\d{3}[\ .-]\d{4} | \d{3}-\d{4}",
         labels=r"(?:code|pin|passcode|extension)(?: is)?|(?:number|zip) is|end(?:s|ing) in|digits(?: are)?|dial",
         roman_after=_NUMBERED,
@@ -121,57 +129,6 @@ def table() -> Table:
         dotted=frozenset(("a.m.", "p.m.")),
         openers=frozenset(("USD", "EUR", "GBP")),
     )
-
-
-def _units() -> dict[str, Noun]:
-    names = {
-        "km/h": "kilometer",
-        "mph": "mile",
-        "kph": "kilometer",
-        "km": "kilometer",
-        "m": "meter",
-        "cm": "centimeter",
-        "mm": "millimeter",
-        "mi": "mile",
-        "yd": "yard",
-        "kg": "kilogram",
-        "g": "gram",
-        "mg": "milligram",
-        "lb": "pound",
-        "lbs": "pound",
-        "oz": "ounce",
-        "l": "liter",
-        "L": "liter",
-        "ml": "milliliter",
-        "mL": "milliliter",
-        "gal": "gallon",
-        "ms": "millisecond",
-        "sec": "second",
-        "min": "minute",
-        "mins": "minute",
-        "hr": "hour",
-        "hrs": "hour",
-        "KB": "kilobyte",
-        "MB": "megabyte",
-        "GB": "gigabyte",
-        "TB": "terabyte",
-        "Mbps": "megabit",
-        "Gbps": "gigabit",
-        "W": "watt",
-        "kW": "kilowatt",
-        "MW": "megawatt",
-        "kWh": "kilowatt hour",
-        "V": "volt",
-        "mAh": "milliamp hour",
-        "dB": "decibel",
-        "px": "pixel",
-    }
-    per = {"km/h": " per hour", "mph": " per hour", "kph": " per hour", "Mbps": " per second", "Gbps": " per second"}
-    found = {unit: Noun(name + per.get(unit, ""), f"{name}s{per.get(unit, '')}") for unit, name in names.items()}
-    found |= {unit: Noun(name, name) for unit, name in (("Hz", "hertz"), ("kHz", "kilohertz"), ("MHz", "megahertz"))}
-    found |= {"GHz": Noun("gigahertz", "gigahertz"), "ft": Noun("foot", "feet"), "in.": Noun("inch", "inches")}
-    found |= {"°": Noun("degree", "degrees"), "°C": Noun("degree Celsius", "degrees Celsius")}
-    return found | {"°F": Noun("degree Fahrenheit", "degrees Fahrenheit")}
 
 
 def _number(written: str) -> str:

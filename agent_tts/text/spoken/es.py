@@ -6,7 +6,6 @@ import re
 
 from agent_tts.text.spoken.shared import (
     Romance,
-    any_of,
     fractions,
     invariable,
     money,
@@ -15,7 +14,7 @@ from agent_tts.text.spoken.shared import (
     signs,
     words,
 )
-from agent_tts.text.spoken.table import Noun, Table, cardinal, ordinal, rule
+from agent_tts.text.spoken.table import Noun, Table, any_of, cardinal, ordinal, rule
 
 MONTHS = words("enero febrero marzo abril mayo junio julio agosto septiembre octubre noviembre diciembre")
 _FEMININE = re.compile(r".*(?:as?|ión|iones|dad(?:es)?|tud(?:es)?|umbres?)|noche|noches|vez|veces|mano|manos|mujer|luz")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from agent_tts.text.spoken.shared import Romance, any_of, fractions, invariable, money, numeric_dates, signs, words
-from agent_tts.text.spoken.table import Noun, Table, cardinal, ordinal, roman, rule
+from agent_tts.text.spoken.shared import Romance, fractions, invariable, money, numeric_dates, signs, words
+from agent_tts.text.spoken.table import Noun, Table, any_of, cardinal, ordinal, roman, rule
 
 MONTHS = words("gennaio febbraio marzo aprile maggio giugno luglio agosto settembre ottobre novembre dicembre")
 _FEMININE = re.compile(r".*(?:a|zione|sione|gione|tà|tù|trice)|notte|parte|mano|volta|classe|chiave")

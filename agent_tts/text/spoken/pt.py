@@ -6,7 +6,6 @@ import re
 
 from agent_tts.text.spoken.shared import (
     Romance,
-    any_of,
     fractions,
     invariable,
     money,
@@ -16,7 +15,7 @@ from agent_tts.text.spoken.shared import (
     with_s,
     words,
 )
-from agent_tts.text.spoken.table import Noun, Table, cardinal, ordinal, rule
+from agent_tts.text.spoken.table import Noun, Table, any_of, cardinal, ordinal, rule
 
 MONTHS = words("janeiro fevereiro março abril maio junho julho agosto setembro outubro novembro dezembro")
 _FEMININE = re.compile(

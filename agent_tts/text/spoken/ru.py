@@ -8,8 +8,8 @@ from functools import cache
 
 from num2words import num2words
 
-from agent_tts.text.spoken.shared import any_of, fractions, money, numeric_dates, signs, words
-from agent_tts.text.spoken.table import Noun, Table, cardinal, ordinal, roman, rule
+from agent_tts.text.spoken.shared import fractions, money, numeric_dates, signs, words
+from agent_tts.text.spoken.table import Noun, Table, any_of, cardinal, ordinal, roman, rule
 
 MONTHS = words("января февраля марта апреля мая июня июля августа сентября октября ноября декабря")
 _ONE = {"f": "одна", "n": "одно"}

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from agent_tts.text.spoken.table import SpokenRule, rule
+from agent_tts.text.spoken.table import SpokenRule, any_of, is_spelled, rule
 
 MAX_RUN = 80  # characters that are looked at together
 
@@ -66,23 +66,141 @@ CLOCK = r"(?:[01]?\d|2[0-4]):[0-5]\d"
 LETTER = r"(?![\d.,]*[A-Za-z])"  # a number is not part of a name: "4K"
 
 
-def spans(said: SpokenRule, to: str, end: str) -> SpokenRule:
-    """From one to another of what a rule says, where `end` is a pattern of either: 9:00-10:30."""
+@dataclass(frozen=True)
+class Numerals:
+    """How one of these languages says numbers, and what is said alike in all of them."""
 
-    def say(match: re.Match[str], before: str) -> str | None:
-        first, last = (found and said.say(found, before) for found in map(said.pattern.fullmatch, match.groups()))
-        return f"{first}{to}{last}" if first and last else None
+    names: Sequence[str]  # of the digits from 0 on
+    cardinal: Callable[[int], str]
+    minus: str  # with its space, as all words between others here
+    plus: str
+    point: str
+    to: str  # between the ends of a range
+    score: str  # between the goals of 3:2
+    over: str  # between the parts of a fraction, the denominator first
+    comma: str  # between the groups of a telephone number
+    money: Mapping[str, str]  # currencies by their signs
+    units: Mapping[str, str]
+    scales: str  # a pattern of words after the digits of a large number
+    labels: tuple[str, ...]  # what a number follows that is said digit by digit
+    gap: str = ""  # between a number and what it counts
 
-    return rule(rf"({end})\ ?[-–~]\ ?({end}){END}", say)
+    def digits(self, written: str) -> str:
+        """One digit after the other."""
+        return "".join(self.names[int(digit)] for digit in written if digit.isdecimal())
+
+    def decimals(self, written: str) -> str:
+        """The digits behind a point."""
+        return self.digits(written)
+
+    def number(self, written: str) -> str:
+        """A number in words; digit by digit if it starts with a zero or is longer than `MAX_DIGITS`."""
+        whole, _, decimals = written.lstrip("-−").replace(",", "").partition(".")
+        said = self.digits(whole) if is_spelled(whole) else self.cardinal(int(whole))
+        if decimals:
+            said += self.point + self.decimals(decimals)
+        return f"{self.minus}{said}" if written[0] in "-−" else said
+
+    def counted(self, written: str) -> str:
+        """A number before what it counts."""
+        return self.number(written)
+
+    def dialled(self, groups: Iterable[str]) -> str:
+        """A telephone number in groups of digits."""
+        return self.comma.join(map(self.digits, groups))
+
+    def spans(self, said: SpokenRule, end: str) -> SpokenRule:
+        """From one to another of what a rule says, where `end` is a pattern of either: 9:00-10:30."""
+
+        def say(match: re.Match[str], before: str) -> str | None:
+            first, last = (found and said.say(found, before) for found in map(said.pattern.fullmatch, match.groups()))
+            return f"{first}{self.to}{last}" if first and last else None
+
+        return rule(rf"({end})\ ?[-–~]\ ?({end}){END}", say)
+
+    def international(self) -> SpokenRule:
+        """+81 3-1234-5678."""
+        pattern = rf"\+\d{{1,3}}(?:[\ -]?\d{{1,11}}){{1,4}}{END}"
+        return rule(pattern, lambda match, _: self.plus + self.dialled(re.findall(r"\d+", match[0])))
+
+    def national(self, pattern: str) -> SpokenRule:
+        """A telephone number with hyphens."""
+        return rule(pattern, lambda match, _: self.dialled(match[0].split("-")))
+
+    def amounts(self) -> SpokenRule:
+        """$50-$100."""
+        return rule(
+            rf"([{''.join(self.money)}])({NUMBER})[-–~]\1?({NUMBER}){END}",
+            lambda m, _: f"{self.number(m[2])}{self.to}{self.number(m[3])}{self.gap}{self.money[m[1]]}",
+        )
+
+    def amount(self) -> SpokenRule:
+        """$3.5, also with a scale behind it."""
+
+        def say(match: re.Match[str], _: str) -> str:
+            minus, sign, number, scale = match.groups()
+            number = number.rstrip("0").rstrip(".") if "." in number else number
+            return f"{self.minus if minus else ''}{self.counted(number)}{scale or ''}{self.gap}{self.money[sign]}"
+
+        return rule(rf"([-−]?)([{''.join(self.money)}])\ ?([-−]?{NUMBER})\ ?({self.scales})?{END}", say)
+
+    def scaled_range(self) -> SpokenRule:
+        """From one number with a scale to another."""
+        return rule(
+            rf"({NUMBER})({self.scales})[-–~]({NUMBER})(?={self.scales})",
+            lambda match, _: f"{self.counted(match[1])}{match[2]}{self.to}{self.counted(match[3])}",
+        )
+
+    def fraction(self) -> SpokenRule:
+        """2/3, but not 3/2, which may be a score or a date."""
+
+        def say(match: re.Match[str], _: str) -> str | None:
+            above, below = match.groups()
+            return f"{self.number(below)}{self.over}{self.number(above)}" if int(above) < int(below) else None
+
+        return rule(r"([1-9]\d?)/([1-9]\d?)(?![\d/])", say)
+
+    def range(self) -> SpokenRule:
+        """3-5; 5-3 is a score, and what starts with a zero neither."""
+
+        def say(match: re.Match[str], _: str) -> str | None:
+            first, last = match.groups()
+            if any(len(number) > 1 and number[0] == "0" for number in (first, last)):
+                return None
+            return f"{self.number(first)}{self.to if int(first) < int(last) else self.score}{self.number(last)}"
+
+        return rule(r"(\d{1,4})\ ?[-–~]\ ?(\d{1,4})(?![-–~]?\d)", say)
+
+    def measure(self) -> SpokenRule:
+        """5 km."""
+        return rule(
+            rf"([-−]?{NUMBER})\ ?({any_of(self.units)})(?![A-Za-z])",
+            lambda match, _: f"{self.counted(match[1])}{self.gap}{self.units[match[2]]}",
+        )
+
+    def version(self) -> SpokenRule:
+        """1.2.3."""
+        pattern = r"\d+(?:\.\d+){2,}"
+        return rule(pattern, lambda match, _: self.point.join(map(self.number, match[0].split("."))))
+
+    def plain(self, after: str = LETTER) -> SpokenRule:
+        """A number alone, before the pattern `after`; digit by digit behind one of the `labels`."""
+
+        def say(match: re.Match[str], before: str) -> str:
+            spelled = before.endswith(self.labels) and match[0].isdecimal()
+            return self.digits(match[0]) if spelled else self.number(match[0])
+
+        return rule(rf"(?:(?<!\d)[-−])?{NUMBER}{after}", say)
 
 
-def telephone(say: Callable[[str], str], plus: str, comma: str) -> SpokenRule:
-    """An international number, whose groups `say` says."""
+def full_date(pattern: str, say: Callable[[str, int, int], str]) -> SpokenRule:
+    """A date of groups 1, 3 and 4: the year, the month, the day."""
 
-    def said(match: re.Match[str], _: str) -> str:
-        return plus + comma.join(map(say, re.findall(r"\d+", match[0])))
+    def said(match: re.Match[str], _: str) -> str | None:
+        month, day = int(match[3]), int(match[4])
+        return say(match[1], month, day) if 1 <= month <= 12 and 1 <= day <= 31 else None
 
-    return rule(rf"\+\d{{1,3}}(?:[\ -]?\d{{1,11}}){{1,4}}{END}", said)
+    return rule(pattern + END, said)
 
 
 def month_and_day(say: Callable[[int, int], str]) -> SpokenRule:
@@ -99,8 +217,3 @@ def narrowed(text: str) -> str:
 def starts_run(ch: str) -> bool:
     """Whether a run starts at this character."""
     return narrowed(ch) in STARTS
-
-
-def one_of(words: Iterable[str]) -> str:
-    """A pattern of any of these words, the longest first."""
-    return "|".join(map(re.escape, sorted(words, key=len, reverse=True)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from agent_tts.text.spoken.table import Money, Noun, SpokenRule, Table, rule
@@ -49,13 +49,14 @@ def signs(*names: str) -> dict[str, str]:
 
 
 def money(**nouns: tuple[Noun, Noun | None]) -> dict[str, Money]:
-    """Currencies by their signs and codes, from `usd`, `eur`, `gbp`, `jpy`, `brl`, `rub`."""
+    """Currencies by their signs and codes, from `usd`, `eur`, `gbp`, `jpy`, `brl`, `inr`, `rub`."""
     signs = {
         "usd": ("$", "US$", "USD"),
         "eur": ("€", "EUR"),
         "gbp": ("£", "GBP"),
         "jpy": ("¥", "JPY"),
         "brl": ("R$", "BRL"),
+        "inr": ("₹", "INR"),
         "rub": ("₽", "RUB", "руб.", "руб"),
     }
     return {sign: both for name, both in nouns.items() for sign in signs[name]}
@@ -96,8 +97,3 @@ class Romance(Table):
         if noun in self.no_noun:
             return None
         return "f" if self.feminine.fullmatch(noun) and not self.not_feminine.fullmatch(noun) else "m"
-
-
-def any_of(found: Iterable[str]) -> str:
-    """A pattern of any of these words, the longest first."""
-    return "|".join(map(re.escape, sorted(found, key=len, reverse=True)))

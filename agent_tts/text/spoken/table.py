@@ -120,7 +120,7 @@ class Table:
     def say_number(self, written: str) -> str:
         """A number in words; digit by digit if it starts with a zero or is longer than `MAX_DIGITS`."""
         whole, decimals = self.parts(written.lstrip("-−+"))
-        spelled = _is_spelled(whole) or (len(written) > MAX_PLAIN and written.isdecimal() and written[-3:] != "000")
+        spelled = is_spelled(whole) or (len(written) > MAX_PLAIN and written.isdecimal() and written[-3:] != "000")
         said = self.digits(whole) if spelled else self.integer(int(whole))
         return self.sign(written) + (self.decimals(said, whole, decimals) if decimals else said)
 
@@ -148,7 +148,7 @@ class Table:
     def counted(self, written: str, noun: Noun) -> str:
         """A number and what it counts."""
         whole, decimals = self.parts(written.lstrip("-−+"))
-        if decimals or _is_spelled(whole):
+        if decimals or is_spelled(whole):
             return f"{self.say_number(written)} {self.form(None if decimals else 2, noun)}"
         number = int(whole)
         millions = number > 0 and number % 1_000_000 == 0
@@ -190,32 +190,32 @@ class Table:
                 rule(r"https?://(?:www\.)?(\S+?)/?", self._address),
             ]
         if self.number_signs:
-            found.append(rule(rf"(?:{_any(self.number_signs)})\ ?(\d{{1,15}})", self._numbered))
+            found.append(rule(rf"(?:{any_of(self.number_signs)})\ ?(\d{{1,15}})", self._numbered))
         if self.fractions:
             found.append(rule(r"(?:(\d{1,3})\ ?)?([½⅓⅔¼¾]) | (?:(\d{1,3})\ )?(\d{1,2}/\d{1,2})", self._fraction))
-        signs = _any(self.currencies) or "(?!)"
+        signs = any_of(self.currencies) or "(?!)"
         found.append(rule(rf"(?P<sign>{signs})?\ ?(?P<first>\d[^\s–-]*)[-–](?P<last>[^\s–-]*\d[^–-]*)", self._range))
         found.append(rule(r"(\d{1,3}):(\d{1,2})", self._score))
         zone = r"(?P<zone>Z|[+-]\d\d:?[0-5]\d)"
         found.append(rule(rf"(\d{{4}}-\d\d-\d\d)T(\d\d:\d\d)(:\d\d)?(?:\.\d+)?{zone}?", self._moment))
         found.append(rule(rf"()(\d\d:\d\d)(:\d\d)?{zone}", self._moment))
         if self.currencies:
-            amount = rf"(?P<minus>{SIGNS}?)(?P<number>{self.number})(?:\ ?(?P<scale>{_any(self.scales) or '(?!)'}))?"
+            amount = rf"(?P<minus>{SIGNS}?)(?P<number>{self.number})(?:\ ?(?P<scale>{any_of(self.scales) or '(?!)'}))?"
             found += [
                 rule(rf"(?P<minus2>{SIGNS}?)(?P<sign>{signs})\ ?{amount}", self._currency),
                 rule(rf"{amount}\ ?(?P<sign>{signs})", self._currency),
-                rule(rf"((?:{signs}).*|[^/]*(?:{signs}))/({_any(self.per) or '(?!)'})", self._per),
+                rule(rf"((?:{signs}).*|[^/]*(?:{signs}))/({any_of(self.per) or '(?!)'})", self._per),
             ]
         if self.percent is not None:
             percent = self.percent
             found.append(rule(rf"({SIGNS}?{self.number})\ ?%", lambda match, _: self.counted(match[1], percent)))
         if self.units:
-            found.append(rule(rf"({SIGNS}?{self.number})\ ?({_any(self.units)})", self._unit))
+            found.append(rule(rf"({SIGNS}?{self.number})\ ?({any_of(self.units)})", self._unit))
         if short := {
             scale: noun for scale, noun in self.scales.items() if len(scale) > 1 and noun.one != scale != noun.many
         }:
             found.append(
-                rule(rf"({self.number})\ ?({_any(short)})", lambda match, _: self.counted(match[1], short[match[2]]))
+                rule(rf"({self.number})\ ?({any_of(short)})", lambda match, _: self.counted(match[1], short[match[2]]))
             )
         found += self.last_rules
         found += [rule(rf"({number})\ ({self.noun})", self._agreeing) for number in self.agreeing]
@@ -330,7 +330,7 @@ class Table:
     @cached_property
     def _open(self) -> re.Pattern[str]:
         """A word whose meaning may depend on the next one."""
-        signs = _any(self.currencies) or "(?!)"
+        signs = any_of(self.currencies) or "(?!)"
         return re.compile(
             rf"[-−+(#~]*(?:{signs})?[-−]?\(?\d[\d.,:()/–½⅓⅔¼¾-]*(?:(?<=[–-])(?:{signs})\d[\d.,]*)?(?<![.,:])|[-−+]?(?:{signs})"
         )
@@ -365,12 +365,12 @@ def roman(written: str) -> int:
     return sum(-value if value < after else value for value, after in zip(values, [*values[1:], 0], strict=True))
 
 
-def _any(found: Iterable[str]) -> str:
+def any_of(found: Iterable[str]) -> str:
     """A pattern of any of these words, the longest first."""
     return "|".join(map(re.escape, sorted(found, key=len, reverse=True)))
 
 
-def _is_spelled(whole: str) -> bool:
+def is_spelled(whole: str) -> bool:
     """Whether digits are said one by one."""
     return len(whole) > MAX_DIGITS or (len(whole) > 1 and whole[0] == "0")
 

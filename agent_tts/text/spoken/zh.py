@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
-from agent_tts.text.spoken.runs import CLOCK, END, NUMBER, Runs, month_and_day, one_of, spans, telephone
-from agent_tts.text.spoken.table import MAX_DIGITS, rule
+from agent_tts.text.spoken.runs import CLOCK, END, NUMBER, Numerals, Runs, full_date, month_and_day
+from agent_tts.text.spoken.table import any_of, rule
 
 _DIGITS = "零一二三四五六七八九"
 _PLACES = ("", "十", "百", "千")
@@ -19,8 +20,6 @@ _COUNTED = (
     "度|平方米|平方公里|立方米|美元|欧元|歐元|英镑|英鎊|日元|人民币|晚|夜|集|期|届|屆|轮|輪|局|票|毛|角|分|行|片|盒|"
     "箱|袋|包|罐|盘|盤|朵|棵|株|幅|篇|组|組|批|代|码|碼|寸|尺|丈|成|站|圈|声|聲|刻钟|刻鐘|个月|個月|週|千|万|萬|亿|億"
 )
-_SCALES = "百万|百萬|千万|千萬|万亿|萬億|百|千|万|萬|亿|億"
-_MONEY = {"¥": "元", "$": "美元", "€": "欧元", "£": "英镑", "₩": "韩元"}
 _UNITS = {
     "km/h": "公里每小时", "m/s": "米每秒", "km²": "平方公里", "km": "公里", "m²": "平方米", "m³": "立方米", "m": "米",
     "cm": "厘米", "mm": "毫米", "kg": "公斤", "g": "克", "mg": "毫克", "L": "升", "l": "升", "ml": "毫升", "mL": "毫升",
@@ -28,10 +27,6 @@ _UNITS = {
     "h": "小时", "min": "分钟", "s": "秒", "ms": "毫秒", "°C": "摄氏度", "℃": "摄氏度", "°F": "华氏度", "°": "度",
     "dB": "分贝", "Mbps": "兆比特每秒",
 }  # fmt: skip
-
-# After these a number is said digit by digit.
-_LABELS = tuple(noun + after for noun in ("码", "号") for after in ("", "：", ":", "是", "为"))
-_WORD_END = r"(?![A-Za-z])"
 
 
 def cardinal(number: int) -> str:
@@ -62,141 +57,91 @@ def _group(value: int) -> str:
     return said
 
 
+class _Chinese(Numerals):
+    def counted(self, written: str) -> str:
+        return "两" if written == "2" else self.number(written)
+
+    def dialled(self, groups: Iterable[str]) -> str:
+        return super().dialled(groups).replace("一", "幺")
+
+
+_SAID = _Chinese(
+    names=_DIGITS,
+    cardinal=cardinal,
+    minus="负",
+    plus="加",
+    point="点",
+    to="到",
+    score="比",
+    over="分之",
+    comma="，",
+    money={"¥": "元", "$": "美元", "€": "欧元", "£": "英镑", "₩": "韩元"},
+    units=_UNITS,
+    scales="百万|百萬|千万|千萬|万亿|萬億|百|千|万|萬|亿|億",
+    labels=(*(noun + after for noun in ("码", "号") for after in ("", "：", ":", "是", "为")), "房间"),
+)
+
+
 def runs() -> Runs:
     """See `Runs`."""
     clock = rule(rf"([01]?\d|2[0-4]):([0-5]\d)(?::([0-5]\d))?{END}", _clock)
-    units, counted = one_of(_UNITS), one_of(_COUNTED.split("|"))
-    signs = "".join(_MONEY)
     rules = (
-        rule(rf"(1[3-9]\d)[-\ ]?(\d{{4}})[-\ ]?(\d{{4}}){END}", _mobile),
-        rule(rf"\d{{3,4}}-\d{{3,4}}-?\d{{4}}{END}", _phone),
-        rule(rf"(\d{{4}})([-/.])(\d{{1,2}})\2(\d{{1,2}}){END}", _date),
+        rule(rf"(1[3-9]\d)[-\ ]?(\d{{4}})[-\ ]?(\d{{4}}){END}", lambda match, _: _SAID.dialled(match.groups())),
+        _SAID.national(rf"\d{{3,4}}-\d{{3,4}}-?\d{{4}}{END}"),
+        full_date(
+            r"(\d{4})([-/.])(\d{1,2})\2(\d{1,2})", lambda year, *day: f"{_SAID.digits(year)}年{_month_and_day(*day)}"
+        ),
         rule(r"(1[1-9]\d\d|20\d\d)(?:(?:年)?\ ?[-–~]\ ?(1[1-9]\d\d|20\d\d))?(?=\ ?年)", _years),
-        rule(r"(0\d)(?=\ ?年)|(\d0)(?=后)", lambda match, _: digits(match[0])),
-        telephone(_telephone, "加", "，"),
-        spans(clock, "到", CLOCK),
+        rule(r"(0\d)(?=\ ?年)|(\d0)(?=后)", lambda match, _: _SAID.digits(match[0])),
+        _SAID.international(),
+        _SAID.spans(clock, CLOCK),
         clock,
-        month_and_day(lambda month, day: f"{cardinal(month)}月{cardinal(day)}日"),
-        rule(rf"([{signs}])({NUMBER})[-–~]\1?({NUMBER}){END}", _moneys),
-        rule(rf"([-−]?)([{signs}])\ ?([-−]?{NUMBER})\ ?({_SCALES})?{END}", _money),
-        rule(rf"({NUMBER}(?:{_SCALES}))[-–~]({NUMBER})(?={_SCALES})", _range_of_scales),
-        rule(r"(\d{3,4})(?=室|房)", lambda match, _: digits(match[1])),
-        rule(r"(?:11[0249]|12[02])(?!\d)", lambda match, before: _called(match[0], before)),
+        month_and_day(_month_and_day),
+        _SAID.amounts(),
+        _SAID.amount(),
+        _SAID.scaled_range(),
+        rule(r"(\d{3,4})(?=室|房)", lambda match, _: _SAID.digits(match[1])),
+        rule(r"(?:11[0249]|12[02])(?!\d)", _called),
         rule(rf"([-−]?{NUMBER})\ ?([%‰])", _percent),
-        rule(rf"([-−])({NUMBER})\ ?(℃|°C|摄氏度|度)", lambda match, _: f"零下{_count(match[2])}{_unit(match[3])}"),
-        rule(r"([1-9]\d?)/([1-9]\d?)(?![\d/])", _fraction),
-        rule(r"(\d{1,4})\ ?[-–~]\ ?(\d{1,4})(?![-–~]?\d)", _range),
-        rule(r"(\d+):(\d+)(?![\d:])", lambda match, _: f"{_number(match[1])}比{_number(match[2])}"),
-        rule(rf"([-−]?{NUMBER})\ ?({units}){_WORD_END}", _measured),
-        rule(rf"([-−]?{NUMBER})(?=\ ?(?:{counted}))", _counted),
-        rule(r"\d+(?:\.\d+){2,}", lambda match, _: "点".join(map(_number, match[0].split(".")))),
-        rule(rf"(?:(?<!\d)[-−])?{NUMBER}", lambda match, before: _plain(match[0], before)),
+        rule(
+            rf"([-−])({NUMBER})\ ?(℃|°C|摄氏度|度)",
+            lambda match, _: f"零下{_SAID.counted(match[2])}{_UNITS.get(match[3], match[3])}",
+        ),
+        _SAID.fraction(),
+        _SAID.range(),
+        rule(r"(\d+):(\d+)(?![\d:])", lambda match, _: f"{_SAID.number(match[1])}比{_SAID.number(match[2])}"),
+        _SAID.measure(),
+        rule(rf"([-−]?{NUMBER})(?=\ ?(?:{any_of(_COUNTED.split('|'))}))", _counted),
+        _SAID.version(),
+        _SAID.plain(after=""),
     )
-    inside = frozenset("".join((_COUNTED, _SCALES, "年月日号后摄氏度室房"))) - {"|"}
-    return Runs(rules, inside)
+    return Runs(rules, frozenset("".join((_COUNTED, _SAID.scales, "年月日号后摄氏度室房"))) - {"|"})
 
 
-def digits(written: str) -> str:
-    """One digit after the other."""
-    return "".join(_DIGITS[int(digit)] for digit in written if digit.isdecimal())
+def _month_and_day(month: int, day: int) -> str:
+    return f"{cardinal(month)}月{cardinal(day)}日"
 
 
-def _number(written: str) -> str:
-    whole, _, decimals = written.lstrip("-−").replace(",", "").partition(".")
-    spelled = len(whole) > MAX_DIGITS or (len(whole) > 1 and whole[0] == "0")
-    said = digits(whole) if spelled else cardinal(int(whole))
-    if decimals:
-        said += f"点{digits(decimals)}"
-    return f"负{said}" if written[0] in "-−" else said
-
-
-def _count(written: str) -> str:
-    return written.replace("2", "两") if written.lstrip("-−") == "2" and written[0] == "2" else _number(written)
-
-
-def _unit(written: str) -> str:
-    return _UNITS.get(written, written)
-
-
-def _telephone(written: str) -> str:
-    return digits(written).replace("一", "幺")
-
-
-def _called(written: str, before: str) -> str | None:
-    return _telephone(written) if before.endswith(("打", "拨", "警")) else None
-
-
-def _range_of_scales(match: re.Match[str], _: str) -> str:
-    first = re.fullmatch(rf"({NUMBER})(\D+)", match[1])
-    assert first is not None
-    return f"{_count(first[1])}{first[2]}到{_count(match[2])}"
-
-
-def _moneys(match: re.Match[str], _: str) -> str:
-    sign, first, last = match.groups()
-    return f"{_number(first)}到{_number(last)}{_MONEY[sign]}"
-
-
-def _plain(written: str, before: str) -> str:
-    if before.endswith((*_LABELS, "房间")) and written.isdecimal():
-        return digits(written)
-    return _number(written)
+def _called(match: re.Match[str], before: str) -> str | None:
+    return _SAID.dialled([match[0]]) if before.endswith(("打", "拨", "警")) else None
 
 
 def _counted(match: re.Match[str], before: str) -> str:
-    return _number(match[1]) if before.endswith("第") else _count(match[1])
-
-
-def _measured(match: re.Match[str], _: str) -> str:
-    return _count(match[1]) + _UNITS[match[2]]
-
-
-def _mobile(match: re.Match[str], _: str) -> str:
-    return "，".join(map(_telephone, match.groups()))
-
-
-def _phone(match: re.Match[str], _: str) -> str:
-    return "，".join(map(_telephone, match[0].split("-")))
-
-
-def _date(match: re.Match[str], _: str) -> str | None:
-    year, _, month, day = match.groups()
-    if not (1 <= int(month) <= 12 and 1 <= int(day) <= 31):
-        return None
-    return f"{digits(year)}年{cardinal(int(month))}月{cardinal(int(day))}日"
+    return _SAID.number(match[1]) if before.endswith("第") else _SAID.counted(match[1])
 
 
 def _years(match: re.Match[str], _: str) -> str:
-    return digits(match[1]) if match[2] is None else f"{digits(match[1])}到{digits(match[2])}"
+    return _SAID.to.join(_SAID.digits(year) for year in match.groups() if year)
 
 
 def _clock(match: re.Match[str], _: str) -> str:
     hour, minutes, seconds = match.groups()
-    said = f"{_count(str(int(hour)))}点"
+    said = f"{_SAID.counted(str(int(hour)))}点"
     if minutes != "00" or seconds:
-        said += f"{_number(minutes) if minutes[0] != '0' else digits(minutes)}分"
-    return said + (f"{_number(str(int(seconds)))}秒" if seconds else "")
-
-
-def _money(match: re.Match[str], _: str) -> str:
-    minus, sign, number, scale = match.groups()
-    if "." in number:
-        number = number.rstrip("0").rstrip(".")
-    return ("负" if minus else "") + _count(number) + (scale or "") + _MONEY[sign]
+        said += f"{_SAID.number(minutes)}分"
+    return said + (f"{cardinal(int(seconds))}秒" if seconds else "")
 
 
 def _percent(match: re.Match[str], _: str) -> str:
     minus, number = ("负", match[1][1:]) if match[1][0] in "-−" else ("", match[1])
-    return f"{minus}{'百' if match[2] == '%' else '千'}分之{_number(number)}"
-
-
-def _fraction(match: re.Match[str], _: str) -> str | None:
-    above, below = int(match[1]), int(match[2])
-    return f"{cardinal(below)}分之{cardinal(above)}" if above < below else None
-
-
-def _range(match: re.Match[str], _: str) -> str | None:
-    first, last = match.groups()
-    if any(len(number) > 1 and number[0] == "0" for number in (first, last)):
-        return None
-    return f"{_number(first)}{'到' if int(first) < int(last) else '比'}{_number(last)}"
+    return f"{minus}{'百' if match[2] == '%' else '千'}分之{_SAID.number(number)}"

@@ -15,28 +15,18 @@ from livekit import rtc
 from livekit.agents import function_tool, llm
 from livekit.plugins.openai.realtime import RealtimeModel
 from openai import AsyncOpenAI
-from pipecat.frames.frames import (
-    EndFrame,
-    Frame,
-    InputAudioRawFrame,
-    LLMRunFrame,
-    TTSAudioRawFrame,
-    TTSTextFrame,
-)
-from pipecat.pipeline.pipeline import Pipeline
-from pipecat.pipeline.worker import PipelineParams, PipelineWorker
+from pipecat.frames.frames import InputAudioRawFrame, LLMRunFrame
 from pipecat.processors.aggregators.llm_context import LLMContext
 from pipecat.processors.aggregators.llm_response_universal import LLMContextAggregatorPair
-from pipecat.processors.frame_processor import FrameDirection, FrameProcessor
 from pipecat.services.openai.realtime import events
 from pipecat.services.openai.realtime.llm import OpenAIRealtimeLLMService
-from pipecat.workers.runner import WorkerRunner
 
 from agent_tts.agent.realtime.ear import PATIENCE_S
 from tests.agent.llm_server import running_llm
 from tests.agent.node import RunningAgent, running_agent
+from tests.integrations.pipecat.pipeline import running
 from tests.recogniser import recognise
-from tests.support import until
+from tests.support import ended, until
 
 LONG = (
     "Winter nights are long and cold, and so people have always told each other stories by the fire. Some of these "
@@ -104,8 +94,7 @@ async def calling(agent: RunningAgent, **options: Any) -> AsyncIterator[Caller]:
             try:
                 yield caller
             finally:
-                listening.cancel()
-                await asyncio.gather(listening, return_exceptions=True)
+                await ended(listening)
     await until(lambda: agent.calls == 0)
 
 
@@ -277,24 +266,6 @@ async def test_livekits_class_talks_calls_a_function_and_is_interrupted() -> Non
 # ------------------------------------------------------------ Pipecat
 
 
-class Ear(FrameProcessor):
-    """The end of a pipeline."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.pcm = b""
-        self.words: list[str] = []
-        self.errors: list[str] = []
-
-    async def process_frame(self, frame: Frame, direction: FrameDirection) -> None:
-        await super().process_frame(frame, direction)
-        if isinstance(frame, TTSAudioRawFrame):
-            self.pcm += frame.audio
-        elif isinstance(frame, TTSTextFrame):
-            self.words.append(frame.text)
-        await self.push_frame(frame, direction)
-
-
 async def test_pipecats_class_answers_text_and_speech() -> None:
     async with running_llm(UMBRELLA) as server, running_agent(server.url, hears=True) as agent:
         question = await agent.speech("My train leaves at seven.")
@@ -312,29 +283,16 @@ async def test_pipecats_class_answers_text_and_speech() -> None:
             settings=OpenAIRealtimeLLMService.Settings(session_properties=properties),
         )
         pair = LLMContextAggregatorPair(LLMContext([{"role": "user", "content": "What did she buy?"}]))
-        ear = Ear()
-        worker = PipelineWorker(
-            Pipeline([pair.user(), service, ear, pair.assistant()]),
-            params=PipelineParams(audio_in_sample_rate=24_000, audio_out_sample_rate=24_000),
-            enable_rtvi=False,
-        )
-        service.add_event_handler("on_error", lambda _, frame: ear.errors.append(frame.error))
-        runner = WorkerRunner(handle_sigint=False)
-        await runner.add_workers(worker)
-        running = asyncio.create_task(runner.run())
-        try:
-            await worker.queue_frame(LLMRunFrame())
-            await until(lambda: "".join(ear.words) == UMBRELLA, LIMIT_S)
+        async with running([pair.user(), service], after=[pair.assistant()]) as pipeline:
+            await pipeline.send(LLMRunFrame())
+            await until(lambda: "".join(pipeline.words) == UMBRELLA, LIMIT_S)
             await asyncio.sleep(0.5)
-            assert words(ear.pcm) == "she bought a yellow umbrella"
-            ear.pcm, ear.words = b"", []
+            first, told = pipeline.pcm(), len(pipeline.words)
+            assert words(first) == "she bought a yellow umbrella"
             for frame in frames(question):
-                await worker.queue_frame(InputAudioRawFrame(frame.data.tobytes(), 24_000, 1))
+                await pipeline.send(InputAudioRawFrame(frame.data.tobytes(), 24_000, 1))
                 await asyncio.sleep(0.05)
-            await until(lambda: "".join(ear.words) == UMBRELLA, LIMIT_S)
+            await until(lambda: "".join(pipeline.words[told:]) == UMBRELLA, LIMIT_S)
             assert ("user", "my train leaves at seven") in server.history()
-            assert not ear.errors
-        finally:
-            await worker.queue_frame(EndFrame())
-            await asyncio.wait_for(running, LIMIT_S)
+            assert not pipeline.errors
         await until(lambda: agent.calls == 0)

@@ -82,6 +82,11 @@ class Talk:
         self.orders()
         return [(each["role"], each.get("content", "")) for each in asked.messages]
 
+    def turn(self, start_ms: int = 0, end_ms: int = 900) -> None:
+        """A voice is detected."""
+        self.rules.speech_started(start_ms)
+        self.rules.speech_stopped(end_ms)
+
     def answer(self, *words: str, finish: bool = True) -> str:
         """A response of half a second for each word; returns the id of its item."""
         self.send("response.create")
@@ -100,16 +105,20 @@ def error(told: list[dict[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def test_a_typed_turn_is_spoken() -> None:
-    session = Talk()
-    session.write("Hello?")
-    session.send("response.create", response={"metadata": {"mine": "1"}})
-    (asked,) = session.orders()
+@pytest.fixture
+def talk() -> Talk:
+    return Talk()
+
+
+def test_a_typed_turn_is_spoken(talk: Talk) -> None:
+    talk.write("Hello?")
+    talk.send("response.create", response={"metadata": {"mine": "1"}})
+    (asked,) = talk.orders()
     assert asked.messages == [{"role": "user", "content": "Hello?"}]
-    session.rules.spoken([SpokenWord("Good", 0.0, False)], SECOND)
-    session.rules.spoken([SpokenWord("day.", 0.9, False)], b"")
-    session.rules.answered()
-    told = session.told()
+    talk.rules.spoken([SpokenWord("Good", 0.0, False)], SECOND)
+    talk.rules.spoken([SpokenWord("day.", 0.9, False)], b"")
+    talk.rules.answered()
+    told = talk.told()
     assert [event["type"] for event in told] == [
         "response.output_item.added",
         "conversation.item.added",
@@ -127,41 +136,38 @@ def test_a_typed_turn_is_spoken() -> None:
     assert "".join(e["delta"] for e in told if e["type"].endswith("transcript.delta")) == "Good day."
     assert told[-1]["response"]["status"] == "completed"
     assert told[-1]["response"]["metadata"] == {"mine": "1"}
-    assert session.prompt() == [("user", "Hello?"), ("assistant", "Good day.")]
+    assert talk.prompt() == [("user", "Hello?"), ("assistant", "Good day.")]
 
 
-def test_a_truncated_answer_keeps_the_words_that_were_heard() -> None:
-    session = Talk()
-    item = session.answer("One", "two", "three", "four.")
-    (told,) = session.send("conversation.item.truncate", item_id=item, content_index=0, audio_end_ms=1_100)
+def test_a_truncated_answer_keeps_the_words_that_were_heard(talk: Talk) -> None:
+    item = talk.answer("One", "two", "three", "four.")
+    (told,) = talk.send("conversation.item.truncate", item_id=item, content_index=0, audio_end_ms=1_100)
     assert told == told | {"type": "conversation.item.truncated", "item_id": item, "audio_end_ms": 1_100}
-    (told,) = session.send("conversation.item.retrieve", item_id=item)
+    (told,) = talk.send("conversation.item.retrieve", item_id=item)
     assert told["item"]["content"] == [{"type": "output_audio", "transcript": "One two three"}]
-    assert session.prompt() == [("assistant", "One two three")]
-    long = session.send("conversation.item.truncate", item_id=item, content_index=0, audio_end_ms=1_200)
+    assert talk.prompt() == [("assistant", "One two three")]
+    long = talk.send("conversation.item.truncate", item_id=item, content_index=0, audio_end_ms=1_200)
     assert error(long)["param"] == "audio_end_ms"
-    session.send("conversation.item.truncate", item_id=item, content_index=0, audio_end_ms=0)
-    assert session.prompt() == []
+    talk.send("conversation.item.truncate", item_id=item, content_index=0, audio_end_ms=0)
+    assert talk.prompt() == []
 
 
-def test_a_truncation_in_the_middle_of_the_answer_ends_it() -> None:
-    session = Talk()
-    item = session.answer("One", "two", finish=False)
-    kinds = [e["type"] for e in session.send("conversation.item.truncate", item_id=item, audio_end_ms=400)]
+def test_a_truncation_in_the_middle_of_the_answer_ends_it(talk: Talk) -> None:
+    item = talk.answer("One", "two", finish=False)
+    kinds = [e["type"] for e in talk.send("conversation.item.truncate", item_id=item, audio_end_ms=400)]
     assert kinds[-2:] == ["response.done", "conversation.item.truncated"]
-    assert Stop() in session.orders()
-    assert session.prompt() == [("assistant", "One")]
+    assert Stop() in talk.orders()
+    assert talk.prompt() == [("assistant", "One")]
 
 
 @pytest.mark.parametrize("interrupts", [True, False])
-def test_a_voice_interrupts_if_it_may(interrupts: bool) -> None:
-    session = Talk()
+def test_a_voice_interrupts_if_it_may(interrupts: bool, talk: Talk) -> None:
     detection = {"type": "server_vad", "interrupt_response": interrupts}
-    session.send("session.update", session={"type": "realtime", "audio": {"input": {"turn_detection": detection}}})
-    session.answer("One", finish=False)
-    session.rules.speech_started(100)
-    told = session.told()
-    assert (Stop() in session.orders()) is interrupts
+    talk.send("session.update", session={"type": "realtime", "audio": {"input": {"turn_detection": detection}}})
+    talk.answer("One", finish=False)
+    talk.rules.speech_started(100)
+    told = talk.told()
+    assert (Stop() in talk.orders()) is interrupts
     assert told[0] == told[0] | {"type": "input_audio_buffer.speech_started", "audio_start_ms": 100}
     if interrupts:
         assert told[-1]["response"]["status_details"] == {"type": "cancelled", "reason": "turn_detected"}
@@ -169,84 +175,76 @@ def test_a_voice_interrupts_if_it_may(interrupts: bool) -> None:
         assert len(told) == 1
 
 
-def test_a_detected_turn_is_answered_when_its_words_are_known() -> None:
-    session = Talk()
-    session.send("session.update", session={"audio": {"input": {"transcription": {"model": "whisper-1"}}}})
-    session.orders()
-    session.rules.speech_started(0)
-    session.rules.speech_stopped(700)
-    assert session.kinds() == [
+def test_a_detected_turn_is_answered_when_its_words_are_known(talk: Talk) -> None:
+    talk.send("session.update", session={"audio": {"input": {"transcription": {"model": "whisper-1"}}}})
+    talk.orders()
+    talk.turn()
+    assert talk.kinds() == [
         "input_audio_buffer.speech_started",
         "input_audio_buffer.speech_stopped",
         "input_audio_buffer.committed",
         "conversation.item.added",
         "conversation.item.done",
     ]
-    (heard,) = session.orders()
+    (heard,) = talk.orders()
     assert isinstance(heard, Recognise)
-    session.rules.recognised(heard.item_id, "Hello.")
-    assert session.kinds() == ["conversation.item.input_audio_transcription.completed", "response.created"]
-    (asked,) = session.orders()
+    talk.rules.recognised(heard.item_id, "Hello.")
+    assert talk.kinds() == ["conversation.item.input_audio_transcription.completed", "response.created"]
+    (asked,) = talk.orders()
     assert asked.messages == [{"role": "user", "content": "Hello."}]
 
 
-def test_a_turn_beside_a_response_that_goes_on_is_not_answered() -> None:
-    session = Talk()
+def test_a_turn_beside_a_response_that_goes_on_is_not_answered(talk: Talk) -> None:
     detection = {"type": "server_vad", "interrupt_response": False}
-    session.send("session.update", session={"audio": {"input": {"turn_detection": detection}}})
-    session.answer("One", finish=False)
-    session.rules.speech_started(0)
-    session.rules.speech_stopped(700)
-    (heard,) = session.orders()
-    session.rules.recognised(heard.item_id, "Hm.")
-    assert "response.created" not in session.kinds()
+    talk.send("session.update", session={"audio": {"input": {"turn_detection": detection}}})
+    talk.answer("One", finish=False)
+    talk.turn()
+    (heard,) = talk.orders()
+    talk.rules.recognised(heard.item_id, "Hm.")
+    assert "response.created" not in talk.kinds()
 
 
-def test_a_detected_turn_without_words_is_not_answered() -> None:
-    session = Talk()
-    session.rules.speech_started(0)
-    session.rules.speech_stopped(700)
-    (heard,) = session.orders()
-    session.rules.recognised(heard.item_id, "")
-    assert session.rules.response is None
-    assert session.orders() == []
+def test_a_detected_turn_without_words_is_not_answered(talk: Talk) -> None:
+    talk.turn()
+    (heard,) = talk.orders()
+    talk.rules.recognised(heard.item_id, "")
+    assert talk.rules.response is None
+    assert talk.orders() == []
 
 
-def test_a_manual_turn_is_answered_on_request_and_waits_for_its_words() -> None:
-    session = Talk()
-    session.send("session.update", session={"audio": {"input": {"turn_detection": None}}})
-    assert session.orders() == [Detect(None)]
-    assert error(session.send("input_audio_buffer.commit"))["code"] == "input_audio_buffer_commit_empty"
-    session.send("input_audio_buffer.append", audio=HALF_SECOND)
-    session.send("input_audio_buffer.clear")
-    assert error(session.send("input_audio_buffer.commit"))["code"] == "input_audio_buffer_commit_empty"
-    session.send("input_audio_buffer.append", audio=HALF_SECOND)
-    session.send("input_audio_buffer.commit")
-    session.send("response.create")
-    *_, heard = session.orders()
+def test_a_manual_turn_is_answered_on_request_and_waits_for_its_words(talk: Talk) -> None:
+    talk.send("session.update", session={"audio": {"input": {"turn_detection": None}}})
+    assert talk.orders() == [Detect(None)]
+    assert error(talk.send("input_audio_buffer.commit"))["code"] == "input_audio_buffer_commit_empty"
+    talk.send("input_audio_buffer.append", audio=HALF_SECOND)
+    talk.send("input_audio_buffer.clear")
+    assert error(talk.send("input_audio_buffer.commit"))["code"] == "input_audio_buffer_commit_empty"
+    talk.send("input_audio_buffer.append", audio=HALF_SECOND)
+    talk.send("input_audio_buffer.commit")
+    talk.send("response.create")
+    *_, heard = talk.orders()
     assert isinstance(heard, Recognise)
-    session.rules.recognised(heard.item_id, "Hello.")
-    (asked,) = session.orders()
+    talk.rules.recognised(heard.item_id, "Hello.")
+    (asked,) = talk.orders()
     assert asked.messages == [{"role": "user", "content": "Hello."}]
-    assert session.kinds() == []  # nobody asked for transcripts
+    assert talk.kinds() == []  # nobody asked for transcripts
 
 
-def test_functions_are_the_clients() -> None:
-    session = Talk()
+def test_functions_are_the_clients(talk: Talk) -> None:
     tool = {"type": "function", "name": "door", "description": "Opens it.", "parameters": {"type": "object"}}
-    session.send("session.update", session={"tools": [tool]})
-    session.write("Open the door.")
-    session.send("response.create")
-    session.rules.called("door", "call_a", '{"wide":true}')
-    session.rules.called("door", "call_b", "{}")
-    session.rules.answered()
-    done = session.told()[-1]["response"]
+    talk.send("session.update", session={"tools": [tool]})
+    talk.write("Open the door.")
+    talk.send("response.create")
+    talk.rules.called("door", "call_a", '{"wide":true}')
+    talk.rules.called("door", "call_b", "{}")
+    talk.rules.answered()
+    done = talk.told()[-1]["response"]
     assert [(item["name"], item["arguments"]) for item in done["output"]] == [("door", '{"wide":true}'), ("door", "{}")]
     result = {"type": "function_call_output", "call_id": "call_a", "output": "open"}
-    session.send("conversation.item.create", item=result)
-    session.orders()
-    session.send("response.create")
-    (asked,) = session.orders()
+    talk.send("conversation.item.create", item=result)
+    talk.orders()
+    talk.send("response.create")
+    (asked,) = talk.orders()
     assert [tool.name for tool in asked.settings.tools] == ["door"]
     function = {"name": "door", "arguments": '{"wide":true}'}
     assert asked.messages == [  # the call without a result is left out: chat completions refuse it
@@ -256,56 +254,53 @@ def test_functions_are_the_clients() -> None:
     ]
 
 
-def test_items_stand_where_the_client_puts_them() -> None:
-    session = Talk()
-    first = session.write("first")
-    session.write("third")
-    session.write("second", previous_item_id=first)
-    session.write("zeroth", previous_item_id="root")
-    session.write("Be brief.", role="system", previous_item_id="root")
-    assert [text for _, text in session.prompt()] == ["zeroth", "first", "second", "third"]
-    session.send("conversation.item.delete", item_id=first)
-    assert [text for _, text in session.prompt()] == ["zeroth", "second", "third"]
-    unknown = session.send("conversation.item.create", item={"type": "message", "role": "user"}, previous_item_id="x")
+def test_items_stand_where_the_client_puts_them(talk: Talk) -> None:
+    first = talk.write("first")
+    talk.write("third")
+    talk.write("second", previous_item_id=first)
+    talk.write("zeroth", previous_item_id="root")
+    talk.write("Be brief.", role="system", previous_item_id="root")
+    assert [text for _, text in talk.prompt()] == ["zeroth", "first", "second", "third"]
+    talk.send("conversation.item.delete", item_id=first)
+    assert [text for _, text in talk.prompt()] == ["zeroth", "second", "third"]
+    unknown = talk.send("conversation.item.create", item={"type": "message", "role": "user"}, previous_item_id="x")
     assert error(unknown)["code"] == "item_create_invalid_previous_item_id"
 
 
-def test_system_messages_at_the_beginning_are_instructions() -> None:
-    session = Talk()
-    session.send("session.update", session={"instructions": "Be brief."})
-    session.write("Be kind.", role="system")
-    session.write("Hello.")
-    session.write("Be quick.", role="system")
-    session.orders()
-    session.send("response.create")
-    (asked,) = session.orders()
+def test_system_messages_at_the_beginning_are_instructions(talk: Talk) -> None:
+    talk.send("session.update", session={"instructions": "Be brief."})
+    talk.write("Be kind.", role="system")
+    talk.write("Hello.")
+    talk.write("Be quick.", role="system")
+    talk.orders()
+    talk.send("response.create")
+    (asked,) = talk.orders()
     assert asked.instructions == "Be brief.\n\nBe kind."
     assert [each["role"] for each in asked.messages] == ["user", "system"]
 
 
-def test_a_response_beside_the_conversation_leaves_nothing_in_it() -> None:
-    session = Talk()
-    session.write("Hello.")
+def test_a_response_beside_the_conversation_leaves_nothing_in_it(talk: Talk) -> None:
+    talk.write("Hello.")
     item = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Which mood?"}]}
     settings = {"conversation": "none", "output_modalities": ["text"], "instructions": "Classify.", "input": [item]}
-    session.send("response.create", response=settings)
-    (asked,) = session.orders()
+    talk.send("response.create", response=settings)
+    (asked,) = talk.orders()
     assert asked.instructions == "Classify."
     assert not asked.settings.speaks
     assert asked.messages == [{"role": "user", "content": "Which mood?"}]
-    session.rules.written("Good.")
-    session.rules.answered()
-    told = session.told()
+    talk.rules.written("Good.")
+    talk.rules.answered()
+    told = talk.told()
     assert "conversation.item.added" not in [event["type"] for event in told]
     assert told[-1]["response"]["output"][0]["content"] == [{"type": "output_text", "text": "Good."}]
-    assert session.prompt() == [("user", "Hello.")]
+    assert talk.prompt() == [("user", "Hello.")]
 
 
 def test_what_is_not_supported_is_told_in_openais_form() -> None:
-    session = Talk(deaf="There is no speech recognition.")
+    talk = Talk(deaf="There is no speech recognition.")
 
     def code(kind: str, **fields: Any) -> tuple[str, str | None]:
-        found = error(session.send(kind, **fields))
+        found = error(talk.send(kind, **fields))
         assert found["type"] == "invalid_request_error"
         assert found["event_id"] == "mine"
         return found["code"], found["param"]
@@ -321,56 +316,53 @@ def test_what_is_not_supported_is_told_in_openais_form() -> None:
     assert code("response.cancel") == ("response_cancel_not_active", None)
     assert code("input_audio_buffer.append", audio="&")[0] == "invalid_value"
     assert code("input_audio_buffer.append", audio=HALF_SECOND)[0] == "speech_recognition_unavailable"
-    assert session.send("input_audio_buffer.append", audio=HALF_SECOND) == []  # once is enough
+    assert talk.send("input_audio_buffer.append", audio=HALF_SECOND) == []  # once is enough
     assert code("conversation.item.delete", item_id="x") == ("item_delete_invalid_item_id", "item_id")
     assert code("transcription_session.update") == ("invalid_value", "type")
-    session.send("response.create")
+    talk.send("response.create")
     assert code("response.create")[0] == "conversation_already_has_active_response"
     assert code("session.update", session={"instructions": "x" * MAX_MESSAGE})[0] == "string_above_max_length"
-    session.rules.receive("[]")
-    assert error(session.told())["code"] == "invalid_json"
+    talk.rules.receive("[]")
+    assert error(talk.told())["code"] == "invalid_json"
 
 
 @pytest.mark.parametrize("name", ["anna", "marin", None])
-def test_openais_voices_and_the_nodes_are_taken(name: str | None) -> None:
-    session = Talk()
-    (told,) = session.send("session.update", session={"audio": {"output": {"voice": name}}})
+def test_openais_voices_and_the_nodes_are_taken(name: str | None, talk: Talk) -> None:
+    (told,) = talk.send("session.update", session={"audio": {"output": {"voice": name}}})
     assert told["type"] == "session.updated"
     assert told["session"]["audio"]["output"]["voice"] == name
 
 
 @pytest.mark.parametrize("kind", ["audio/pcmu", "audio/pcma"])
-def test_g711_has_a_byte_for_each_sample_at_8_khz(kind: str) -> None:
-    session = Talk()
+def test_g711_has_a_byte_for_each_sample_at_8_khz(kind: str, talk: Talk) -> None:
     form = {"type": kind}
-    session.send("session.update", session={"audio": {"output": {"format": form}, "input": {"format": form}}})
-    session.answer("One", "two")
-    audio = [base64.b64decode(e["delta"]) for e in session.all if e["type"] == "response.output_audio.delta"]
+    talk.send("session.update", session={"audio": {"output": {"format": form}, "input": {"format": form}}})
+    talk.answer("One", "two")
+    audio = [base64.b64decode(e["delta"]) for e in talk.all if e["type"] == "response.output_audio.delta"]
     assert len(b"".join(audio)) == pytest.approx(8_000, abs=16)
 
 
-def test_old_items_are_forgotten() -> None:
-    session = Talk()
+def test_old_items_are_forgotten(talk: Talk) -> None:
     for number in range(MAX_ITEMS + 5):
-        session.write(str(number))
-    prompt = session.prompt()
+        talk.write(str(number))
+    prompt = talk.prompt()
     assert len(prompt) == MAX_ITEMS
     assert prompt[0] == ("user", "5")
 
 
 def test_the_beta_has_its_own_names() -> None:
-    session = Talk(beta=True)
-    assert [event["type"] for event in session.all] == ["session.created", "conversation.created"]
+    talk = Talk(beta=True)
+    assert [event["type"] for event in talk.all] == ["session.created", "conversation.created"]
     flat = {"modalities": ["text", "audio"], "voice": "anna", "input_audio_format": "g711_ulaw", "turn_detection": None}
-    (told,) = session.send("session.update", session=flat)
+    (told,) = talk.send("session.update", session=flat)
     assert told["session"] == told["session"] | flat | {"modalities": ["audio", "text"]}
     assert told["session"]["output_audio_format"] == "pcm16"
     item = {"type": "message", "role": "assistant", "content": [{"type": "text", "text": "Yes."}]}
-    (told,) = session.send("conversation.item.create", item=item)
+    (told,) = talk.send("conversation.item.create", item=item)
     assert told["type"] == "conversation.item.created"
     assert told["item"]["content"] == [{"type": "text", "text": "Yes."}]
-    session.answer("One")
-    kinds = {event["type"] for event in session.all}
+    talk.answer("One")
+    kinds = {event["type"] for event in talk.all}
     assert {"response.audio.delta", "response.audio_transcript.delta", "response.audio.done"} <= kinds
     assert not any("output_audio." in kind for kind in kinds)
 
@@ -465,8 +457,7 @@ def spoken(item_id: str, audio: str = HALF_SECOND) -> dict[str, Any]:
     return {"id": item_id, "type": "message", "role": "user", "content": content}
 
 
-def test_as_many_turns_are_recognised_as_may_wait_whatever_becomes_of_their_items() -> None:
-    talk = Talk()
+def test_as_many_turns_are_recognised_as_may_wait_whatever_becomes_of_their_items(talk: Talk) -> None:
     for number in range(40):
         talk.send("conversation.item.create", item=spoken(f"item_{number}"))
         talk.send("conversation.item.delete", item_id=f"item_{number}")
@@ -479,9 +470,8 @@ def test_as_many_turns_are_recognised_as_may_wait_whatever_becomes_of_their_item
     assert [order.item_id for order in talk.orders()] == ["c"]
 
 
-def test_a_refused_item_is_not_recognised() -> None:
+def test_a_refused_item_is_not_recognised(talk: Talk) -> None:
     """Its words would be those of the item that has its id."""
-    talk = Talk()
     talk.send("conversation.item.create", item=spoken("mine"))
     talk.orders()
     (told,) = talk.send("conversation.item.create", item=spoken("mine"))
@@ -489,34 +479,29 @@ def test_a_refused_item_is_not_recognised() -> None:
     assert talk.orders() == []
 
 
-def test_a_message_may_have_more_audio_than_text() -> None:
-    talk = Talk()
+def test_a_message_may_have_more_audio_than_text(talk: Talk) -> None:
     long = base64.b64encode(3 * SECOND).decode()
     assert talk.send("conversation.item.create", item=spoken("long", long))[0]["type"] == "conversation.item.added"
     (told,) = talk.send("conversation.item.create", item=spoken("x" * MAX_MESSAGE, long))
     assert told["error"]["code"] == "string_above_max_length"
 
 
-def test_an_item_at_the_beginning_of_a_full_conversation_stays() -> None:
-    talk = Talk()
+def test_an_item_at_the_beginning_of_a_full_conversation_stays(talk: Talk) -> None:
     items = [talk.write("Hello.") for _ in range(MAX_ITEMS)]
     first = talk.write("First.", previous_item_id="root")
     assert talk.send("conversation.item.retrieve", item_id=first)[0]["type"] == "conversation.item.retrieved"
     assert talk.send("conversation.item.retrieve", item_id=items[0])[0]["type"] == "error"
 
 
-def test_ids_have_a_length() -> None:
-    talk = Talk()
+def test_ids_have_a_length(talk: Talk) -> None:
     item = {"type": "function_call_output", "call_id": "c" * 65, "output": "1"}
     (told,) = talk.send("conversation.item.create", item=item, event_id="e" * 513)
     assert (told["type"], told["error"]["event_id"]) == ("error", None)
 
 
-def test_a_user_who_speaks_on_is_not_talked_over() -> None:
+def test_a_user_who_speaks_on_is_not_talked_over(talk: Talk) -> None:
     """His last words are recognised when the next have begun; both are answered once, after the next."""
-    talk = Talk()
-    talk.rules.speech_started(0)
-    talk.rules.speech_stopped(900)
+    talk.turn()
     talk.rules.speech_started(1_000)
     first, *_ = talk.orders()
     talk.rules.recognised(first.item_id, "My train")
@@ -529,11 +514,9 @@ def test_a_user_who_speaks_on_is_not_talked_over() -> None:
     assert talk.kinds().count("response.created") == 1
 
 
-@pytest.mark.parametrize("end", ["cough", "clear", "no detection"])
-def test_words_are_answered_if_nothing_follows_them(end: str) -> None:
-    talk = Talk()
-    talk.rules.speech_started(0)
-    talk.rules.speech_stopped(900)
+@pytest.mark.parametrize("end", ["cough", "clear", "no detection", "a response beside"])
+def test_words_are_answered_if_nothing_follows_them(end: str, talk: Talk) -> None:
+    talk.turn()
     talk.rules.speech_started(1_000)
     first, *_ = talk.orders()
     talk.rules.recognised(first.item_id, "Hello?")
@@ -542,16 +525,20 @@ def test_words_are_answered_if_nothing_follows_them(end: str) -> None:
     elif end == "no detection":
         talk.send("session.update", session={"audio": {"input": {"turn_detection": None}}})
     else:
+        if end == "a response beside":
+            talk.send("response.create", response={"conversation": "none"})
         talk.rules.speech_stopped(1_900)
-        (second,) = talk.orders()
+        second = talk.orders()[-1]
         talk.rules.recognised(second.item_id, "")
+        if end == "a response beside":
+            assert talk.orders() == []
+            talk.rules.answered()
     asked = talk.orders()[-1]
     assert isinstance(asked, Answer)
     assert asked.messages == [{"role": "user", "content": "Hello?"}]
 
 
-def test_a_response_does_not_wait_for_words_that_were_forgotten() -> None:
-    talk = Talk()
+def test_a_response_does_not_wait_for_words_that_were_forgotten(talk: Talk) -> None:
     talk.send("conversation.item.create", item=spoken("old"))
     talk.orders()
     talk.send("response.create")
@@ -562,28 +549,10 @@ def test_a_response_does_not_wait_for_words_that_were_forgotten() -> None:
     assert isinstance(asked, Answer)
 
 
-def test_an_answer_that_is_cut_short_is_incomplete() -> None:
-    talk = Talk()
+def test_an_answer_that_is_cut_short_is_incomplete(talk: Talk) -> None:
     talk.answer("One", finish=False)
     talk.rules.cut("max_output_tokens")
     talk.rules.answered()
     done = SERVER_EVENT.validate_python(talk.told()[-1]).response
     assert (done.status, done.status_details.reason) == ("incomplete", "max_output_tokens")
     assert done.output[0].status == "incomplete"
-
-
-def test_words_are_answered_after_a_response_beside_the_conversation() -> None:
-    talk = Talk()
-    talk.rules.speech_started(0)
-    talk.rules.speech_stopped(900)
-    talk.rules.speech_started(1_000)
-    first, *_ = talk.orders()
-    talk.rules.recognised(first.item_id, "Hello?")
-    talk.send("response.create", response={"conversation": "none"})
-    talk.rules.speech_stopped(1_900)
-    second = talk.orders()[-1]
-    talk.rules.recognised(second.item_id, "")
-    assert talk.orders() == []
-    talk.rules.answered()
-    (asked,) = talk.orders()
-    assert isinstance(asked, Answer)

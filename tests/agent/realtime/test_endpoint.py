@@ -236,10 +236,7 @@ async def test_clients_vanish_at_once_in_any_state_and_leave_nothing(caplog: pyt
     """Their connections are reset. Tasks, threads and files that are left fail each test."""
     count = 2 * len(STATES)
     with logged("ERROR") as errors:
-        async with (
-            running_llm("one two three " * 40) as llm,
-            running_agent(llm.url, hears=True, calls=count) as agent,
-        ):
+        async with running_llm("one two three " * 40) as llm, running_agent(llm.url, hears=True, calls=count) as agent:
             speech = base64.b64encode(await agent.speech("My train leaves at seven.")).decode()
             audio = json.dumps({"type": "input_audio_buffer.append", "audio": speech})
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from agent_tts.engine.qwen3.graphs import ChunkInputs, PromptInputs
 from agent_tts.model.frame import FrameModel
 from agent_tts.model.layers import Cache
-from agent_tts.model.prompt import Prompt, PromptVoice, Reference, SpeakerPlace, build_prompt
+from agent_tts.model.prompt import VECTOR, Prompt, PromptVoice, Reference, build_prompt
 from agent_tts.model.sampling import SamplingParams
 from agent_tts.model.talker import PromptPositions
 from tests.model import tiny
@@ -36,7 +36,7 @@ def model(monkeypatch: pytest.MonkeyPatch) -> FrameModel:
 def prompt_of(model: FrameModel, frames: int) -> Prompt:
     """A prompt of a cloned voice with a reference of `frames` frames."""
     reference = Reference(tiny.REF_TEXT, tuple(map(tuple, tiny.reference_frames(frames).tolist())))
-    return build_prompt(model.config, PromptVoice(SpeakerPlace.VECTOR, reference), role=tiny.ROLE, text=tiny.TEXT)
+    return build_prompt(model.config, PromptVoice(VECTOR, reference), role=tiny.ROLE, text=tiny.TEXT)
 
 
 def vector(row: int) -> Tensor:

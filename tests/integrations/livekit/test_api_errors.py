@@ -1,5 +1,3 @@
-"""The LiveKit exception for each error of a node."""
-
 from __future__ import annotations
 
 import pytest

@@ -23,6 +23,7 @@ from pipecat.frames.frames import (
 )
 from pipecat.pipeline.pipeline import Pipeline
 from pipecat.pipeline.worker import PipelineParams, PipelineWorker
+from pipecat.processors.aggregators.llm_context import LLMContext
 from pipecat.processors.frame_processor import FrameDirection, FrameProcessor
 from pipecat.transports.base_output import BaseOutputTransport
 from pipecat.transports.base_transport import TransportParams
@@ -119,12 +120,16 @@ class Running:
         """End the answer of the LLM."""
         await self.send(LLMFullResponseEndFrame())
 
-    async def turn(self, *tokens: str) -> None:
-        """A whole answer of the LLM, until it is spoken."""
+    async def finish(self) -> None:
+        """End the answer of the LLM, and wait until it is spoken."""
         ended = len(self.down(LLMFullResponseEndFrame))
-        await self.begin(*tokens)
         await self.end()
         await until(lambda: len(self.down(LLMFullResponseEndFrame)) > ended, LIMIT_S)
+
+    async def turn(self, *tokens: str) -> None:
+        """A whole answer of the LLM, until it is spoken."""
+        await self.begin(*tokens)
+        await self.finish()
 
     async def interrupt(self) -> None:
         """Send an interruption by the user."""
@@ -133,13 +138,20 @@ class Running:
         await until(lambda: len(self.down(InterruptionFrame)) > seen, LIMIT_S)
 
 
+def said(context: LLMContext) -> list[str]:
+    """The assistant's messages in the LLM's context."""
+    return [str(message["content"]) for message in context.get_messages() if isinstance(message, dict)]
+
+
 @asynccontextmanager
 async def running(
     processors: Iterable[FrameProcessor], *, after: Iterable[FrameProcessor] = (), sample_rate: int = 24_000
 ) -> AsyncIterator[Running]:
     """A pipeline of these processors and, after the recorded output, of others. All its speech ends before it does."""
     up, down = Ear(FrameDirection.UPSTREAM), Ear(FrameDirection.DOWNSTREAM)
-    params = PipelineParams(audio_out_sample_rate=sample_rate, enable_metrics=True, enable_usage_metrics=True)
+    params = PipelineParams(
+        audio_in_sample_rate=24_000, audio_out_sample_rate=sample_rate, enable_metrics=True, enable_usage_metrics=True
+    )
     worker = PipelineWorker(Pipeline([up, *processors, down, *after]), params=params, enable_rtvi=False)
     started = asyncio.Event()
 

@@ -10,7 +10,7 @@ from pipecat.services.tts_service import TextAggregationMode
 
 from agent_tts.integrations.pipecat.service import AgentTTSService
 from agent_tts.integrations.pipecat.words import PlainText
-from tests.integrations.pipecat.pipeline import running
+from tests.integrations.pipecat.pipeline import running, said
 from tests.serve.dialects.pipecat_run import tokens
 from tests.support import running_node, until
 
@@ -23,11 +23,6 @@ MARKED = (
     '<think>The user asks. Be kind.</think><emotion value="excited"/> The <emphasis level="strong">weather</emphasis> '
     'is nice today. [laughs] <expr type="break" label="200ms"/> Please open <<ð|ə>> window.'
 ).replace("<<ð|ə>>", '\\{"word": "the", "pronounce": "ðə"\\}')
-
-
-def said(context: LLMContext) -> list[str]:
-    """The assistant's messages in the LLM's context."""
-    return [str(message["content"]) for message in context.get_messages() if isinstance(message, dict)]
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -59,23 +54,10 @@ async def test_an_interruption_within_it() -> None:
             assert f"{PLAIN} {PLAIN}".startswith(heard)
 
 
-@pytest.mark.parametrize("mode", MODES)
-async def test_pronunciations_of_pipecat(mode: TextAggregationMode) -> None:
-    context = LLMContext()
-    pronounce = AgentTTSService.pronunciation_transform_ipa({"Nice & Co": "naɪs ən kʌ", "today": "təˈdeɪ"})
-    sent: list[str] = []
-    async with running_node(engine="espeak", lead_ms=60_000) as node:
-        service = AgentTTSService(url=node.url, text_aggregation_mode=mode, text_transforms=[("*", pronounce)])
-
-        @service.event_handler("on_tts_request")
-        async def on_tts_request(_: object, context_id: str, text: str) -> None:
-            sent.append(text)
-
-        async with running([service], after=[LLMAssistantAggregator(context)]) as pipeline:
-            await pipeline.turn("We ", "are ", "Nice & Co", " ", "today", ".")
-            await until(lambda: bool(said(context)))
-    assert '<phoneme alphabet="ipa" ph="naɪs ən kʌ">Nice &amp; Co</phoneme>' in "".join(sent)
-    assert said(context) == ["We are Nice & Co today."]
+async def test_a_pronunciation_of_pipecats_escapes_its_word() -> None:
+    """That it is heard and not read: `tests/serve/dialects/test_markup_of_clients.py`."""
+    pronounce = AgentTTSService.pronunciation_transform_ipa({"Nice & Co": "naɪs ən kʌ"})
+    assert await pronounce("Nice & Co", "*") == '<phoneme alphabet="ipa" ph="naɪs ən kʌ">Nice &amp; Co</phoneme>'
 
 
 async def test_literal_text() -> None:

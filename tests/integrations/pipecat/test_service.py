@@ -39,7 +39,7 @@ from agent_tts.integrations.pipecat import service as service_module
 from agent_tts.integrations.pipecat.node_client import WebSocketNodeClient
 from agent_tts.integrations.pipecat.service import AgentTTSService
 from agent_tts.options import SpeechOptions
-from tests.integrations.pipecat.pipeline import Loudspeaker, running
+from tests.integrations.pipecat.pipeline import Loudspeaker, Running, running, said
 from tests.support import RunningNode, dominant_hz, running_node, running_node_with_process, until
 from tests.two_nodes import TEXT as SENTENCE
 from tests.two_nodes import two_nodes_in_this_loop
@@ -68,11 +68,6 @@ def service(node: RunningNode, way: Way, mode: TextAggregationMode = TextAggrega
     """The service on a node, with these settings."""
     at: dict[str, Any] = {"url": node.url} if way == "socket" else {"speech": node.node.service}
     return AgentTTSService(**at, text_aggregation_mode=mode, settings=AgentTTSService.Settings(**settings))
-
-
-def said(context: LLMContext) -> list[str]:
-    """The assistant's messages in the LLM's context."""
-    return [str(message["content"]) for message in context.get_messages() if isinstance(message, dict)]
 
 
 # ---------------------------------------------------------------- a turn
@@ -128,8 +123,7 @@ async def test_sentences_are_split_into_words(node: RunningNode, way: Way) -> No
     async with running([service(node, way, TextAggregationMode.SENTENCE)]) as pipeline:
         await pipeline.begin()
         await pipeline.send(*(AggregatedTextFrame(text, "sentence") for text in ("One two.", "Three four.", "Five.")))
-        await pipeline.end()
-        await until(lambda: bool(pipeline.down(LLMFullResponseEndFrame)))
+        await pipeline.finish()
         assert pipeline.words == ["One", "two.", "Three", "four.", "Five."]
         assert len({frame.pts for frame in pipeline.down(TTSTextFrame)}) == 5
         assert len(pipeline.contexts) == 1
@@ -141,13 +135,18 @@ async def test_the_end_of_the_pipeline_waits_for_written_text(node: RunningNode,
     assert pipeline.words == ["One", "two", "three"]
 
 
-async def test_the_slot_is_taken_before_the_first_word(node: RunningNode, way: Way) -> None:
+@pytest.mark.parametrize("is_interrupted", [False, True])
+async def test_the_slot_is_taken_before_the_first_word_and_freed_without_one(
+    node: RunningNode, way: Way, is_interrupted: bool
+) -> None:
     async with running([service(node, way)]) as pipeline:
         await pipeline.begin()
         await until(lambda: node.node.service.speaking == 1)
-        await pipeline.end()
+        await (pipeline.interrupt() if is_interrupted else pipeline.end())
         await until(lambda: node.node.service.speaking == 0)
         assert not pipeline.down(TTSStartedFrame)
+        await pipeline.turn("Clean.")
+        assert pipeline.words == ["Clean."]
         assert not pipeline.errors
 
 
@@ -157,8 +156,7 @@ async def test_a_pause_of_the_llm_loses_no_word(node: RunningNode, way: Way) -> 
         await pipeline.begin("One two", " three")
         await asyncio.sleep(3.5)
         await pipeline.send(*map(LLMTextFrame, [" four", ". Five"]))
-        await pipeline.end()
-        await until(lambda: bool(pipeline.down(LLMFullResponseEndFrame)))
+        await pipeline.finish()
         assert pipeline.words == ["One", "two", "three", "four.", "Five"]
         assert len(pipeline.down(TTSStartedFrame)) == 1
         assert not pipeline.errors
@@ -170,8 +168,7 @@ async def test_a_turn_continues_after_the_node_ended_its_idle_context(way: Way) 
         await until(lambda: bool(pipeline.down(TTSAudioRawFrame)))
         await until(lambda: node.node.service.speaking == 0)
         await pipeline.send(LLMTextFrame("three four."))
-        await pipeline.end()
-        await until(lambda: bool(pipeline.down(LLMFullResponseEndFrame)))
+        await pipeline.finish()
         assert pipeline.words == ["One", "two", "three", "four."]
         assert len(pipeline.down(TTSStartedFrame)) == 1
         times = [frame.pts or 0 for frame in pipeline.down(TTSTextFrame)]
@@ -184,8 +181,7 @@ async def test_a_speak_frame_is_a_turn_of_its_own(node: RunningNode, way: Way) -
         await pipeline.begin("One two", " three")
         await pipeline.send(TTSSpeakFrame("Please wait."))
         await pipeline.send(LLMTextFrame(" four"))
-        await pipeline.end()
-        await until(lambda: bool(pipeline.down(LLMFullResponseEndFrame)))
+        await pipeline.finish()
         assert len(pipeline.contexts) == 2
         assert sorted(pipeline.words) == sorted(["One", "two", "three", "four", "Please", "wait."])
         assert not pipeline.errors
@@ -209,16 +205,6 @@ async def test_an_interruption_drops_late_audio_and_the_next_turn_is_unaffected(
         assert dominant_hz(pipeline.pcm(pipeline.contexts[1])) == pytest.approx(220, abs=5)
         assert pipeline.words[-2:] == ["Next", "turn."]
         assert not pipeline.errors
-
-
-async def test_an_interruption_before_the_first_word_frees_the_slot(node: RunningNode, way: Way) -> None:
-    async with running([service(node, way)]) as pipeline:
-        await pipeline.begin()
-        await until(lambda: node.node.service.speaking == 1)
-        await pipeline.interrupt()
-        await until(lambda: node.node.service.speaking == 0)
-        await pipeline.turn("Clean.")
-        assert pipeline.words == ["Clean."]
 
 
 async def test_the_llms_context_holds_what_was_heard(way: Way) -> None:
@@ -312,8 +298,7 @@ async def test_a_fault_of_the_node_affects_one_turn_and_reports_no_unheard_word(
         assert len(pipeline.pcm()) == 5 * 3_840
         assert pipeline.words == ["One", "two"]
         await pipeline.send(TTSUpdateSettingsFrame(delta=AgentTTSService.Settings(instructions=None)))
-        await pipeline.turn("Clean again.")
-        assert pipeline.words[2:] == ["Clean", "again."]
+        await speaks_again(pipeline)
         await until(lambda: said(context) == ["One two", "Clean again."])
 
 
@@ -335,9 +320,7 @@ async def test_a_lost_engine_affects_one_turn(way: Way) -> None:
         await until(lambda: node.node.service.ready, 20)
         await until(lambda: tts.is_usable, 10)
         await pipeline.send(TTSUpdateSettingsFrame(delta=AgentTTSService.Settings(instructions=None)))
-        heard = len(pipeline.words)
-        await pipeline.turn("Clean again.")
-        assert pipeline.words[heard:] == ["Clean", "again."]
+        await speaks_again(pipeline)
 
 
 async def test_a_lost_connection_affects_one_turn(node: RunningNode) -> None:
@@ -354,9 +337,7 @@ async def test_a_lost_connection_affects_one_turn(node: RunningNode) -> None:
         await pipeline.end()
         await until(lambda: bool(pipeline.down(TTSStoppedFrame)))
         assert pipeline.pcm() == played
-        heard = len(pipeline.words)
-        await pipeline.turn("Clean again.")
-        assert pipeline.words[heard:] == ["Clean", "again."]
+        await speaks_again(pipeline)
         assert len(pipeline.errors) == 1
 
 
@@ -426,6 +407,13 @@ async def note(heard: list[str], event: str, *_: object) -> None:
     heard.append(event)
 
 
+async def speaks_again(pipeline: Running) -> None:
+    """The next turn is unaffected."""
+    heard = len(pipeline.words)
+    await pipeline.turn("Clean again.")
+    assert pipeline.words[heard:] == ["Clean", "again."]
+
+
 def cut(tts: AgentTTSService) -> None:
     """Break the network connection."""
     link = tts._client
@@ -471,8 +459,7 @@ async def test_a_full_node_is_replaced_and_used_again_later(way: Way) -> None:
             await pipeline.begin()
             await until(lambda: not first.is_usable)
             await pipeline.send(*map(LLMTextFrame, ["The", " rest of", " the turn."]))
-            await pipeline.end()
-            await until(lambda: bool(pipeline.down(LLMFullResponseEndFrame)), 10)
+            await pipeline.finish()
             await pipeline.turn("Another turn.")
             assert dominant_hz(pipeline.pcm()) == pytest.approx(880, abs=5)
             assert pipeline.words == ["The", "rest", "of", "the", "turn.", "Another", "turn."]
@@ -507,8 +494,7 @@ async def test_a_broken_connection_is_replaced_and_used_again_later(node: Runnin
             await until(lambda: bool(pipeline.pcm()))
             cut(first)
             await until(lambda: both.strategy.active_service is second)
-            await pipeline.end()
-            await until(lambda: bool(pipeline.down(LLMFullResponseEndFrame)))
+            await pipeline.finish()
             await pipeline.turn("Another turn.")
             assert dominant_hz(pipeline.pcm(pipeline.contexts[-1])) == pytest.approx(880, abs=5)
             await until(lambda: first.is_usable)

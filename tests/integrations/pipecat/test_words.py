@@ -1,5 +1,3 @@
-"""Words are released with their audio."""
-
 from __future__ import annotations
 
 import pytest

@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
 import pytest
 from hypothesis import given
@@ -19,14 +19,7 @@ from wyoming.error import Error
 from wyoming.event import Event, async_read_event
 from wyoming.info import Describe, Info
 from wyoming.ping import Ping, Pong
-from wyoming.tts import (
-    Synthesize,
-    SynthesizeChunk,
-    SynthesizeStart,
-    SynthesizeStop,
-    SynthesizeStopped,
-    SynthesizeVoice,
-)
+from wyoming.tts import Synthesize, SynthesizeChunk, SynthesizeStart, SynthesizeStop, SynthesizeStopped, SynthesizeVoice
 
 from agent_tts.errors import BadMessage, SettingsError
 from agent_tts.integrations.wyoming import server, wire
@@ -143,18 +136,42 @@ async def test_a_node_with_keys_needs_a_key() -> None:
             assert Error.is_type((await client.read_event() or Event("none")).type)
 
 
-async def test_clients_beyond_the_limit_are_disconnected(node: RunningNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "MAX_CLIENTS", 1)
-    async with WyomingServer(Target(node.url, None)) as adapter:
+async def test_of_too_many_clients_the_one_that_does_nothing_gives_way(
+    node: RunningNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mutation: the newcomer is refused; then idle clients lock all others out. And: who speaks may give way."""
+    monkeypatch.setattr(server, "MAX_CLIENTS", 2)
+    async with WyomingServer(Target(node.url, None)) as adapter, AsyncExitStack() as stack:
         host, port = parse(await adapter.listen("tcp://127.0.0.1:0"))
-        async with AsyncTcpClient(host, port) as one:
-            await one.write_event(Ping().event())
-            assert await one.read_event() is not None
-            async with AsyncTcpClient(host, port, read_timeout=2) as other:
-                event = None
-                with suppress(ConnectionError):
-                    event = await other.read_event()
-                assert event is None
+
+        async def client() -> AsyncTcpClient:
+            return await stack.enter_async_context(AsyncTcpClient(host, port, read_timeout=LIMIT_S))
+
+        speaker, idle = await client(), await client()
+        await speaker.write_event(SynthesizeStart().event())
+        await speaker.write_event(SynthesizeChunk(FIRST).event())
+        await speaker.read_event()
+        await idle.write_event(Ping().event())
+        assert await idle.read_event() is not None
+        for _ in range(3):
+            newcomer = await client()
+            await newcomer.write_event(Ping().event())
+            assert await newcomer.read_event() is not None
+        with suppress(ConnectionError):
+            assert await idle.read_event() is None
+        await speaker.write_event(SynthesizeStop().event())
+        assert await spoken(speaker, SynthesizeStopped().event().type)
+
+
+async def test_events_of_one_client_are_taken_at_a_bounded_rate(node: RunningNode) -> None:
+    """And the node is asked for its voices once, however often clients ask. Mutation: nothing waits for the bucket."""
+    count, began = 100, asyncio.get_running_loop().time()
+    async with connected(node) as client:
+        for _ in range(count):
+            await client.write_event(Describe().event())
+            assert Info.is_type((await client.read_event() or Event("none")).type)
+    took_s = asyncio.get_running_loop().time() - began
+    assert took_s > (20 * count - server.EVENTS_BURST) / server.EVENTS_PER_S - 0.5
 
 
 def test_the_command_prints_its_address_and_exits_on_sigterm() -> None:

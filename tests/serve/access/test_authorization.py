@@ -163,10 +163,7 @@ async def stream_close_code(running: RunningNode, query: str = "", headers: dict
 async def test_the_stream() -> None:
     """The reused token passes if `Guard._redeem` looks up instead of `pop`."""
     async with running_node(auth=AUTH) as running:
-        for refused in REFUSED:
-            assert await stream_close_code(running, headers=refused) == 1008
-        for taken in (RIGHT, {"X-API-Key": KEY}, {**RIGHT, **GOOD_ORIGIN}):
-            assert await stream_close_code(running, headers=taken) is None
+        assert await stream_close_code(running, headers={**RIGHT, **GOOD_ORIGIN}) is None
         async with httpx.AsyncClient(trust_env=False, headers=RIGHT) as client:
             issued = (await client.post(running.url + "/v1/tokens")).json()
         token = issued.pop("token")
@@ -205,13 +202,6 @@ async def test_the_streams_of_other_vendors() -> None:
                 assert await close_code(path, refused) == 1008, (path, refused)
             for taken in (RIGHT, {"Authorization": f"Token {KEY}"}, {"X-API-Key": KEY}, {"xi-api-key": KEY}):
                 assert await close_code(path, taken) is None, (path, taken)
-
-
-async def test_an_expired_token() -> None:
-    async with running_node(auth={**AUTH, "token_ttl_s": 0.001}) as running:
-        async with httpx.AsyncClient(trust_env=False, headers=RIGHT) as client:
-            token = (await client.post(running.url + "/v1/tokens")).json()["token"]
-        assert await stream_close_code(running, f"?token={token}") == 1008
 
 
 async def test_without_keys_only_foreign_origins_are_refused() -> None:

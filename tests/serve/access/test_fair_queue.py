@@ -10,6 +10,7 @@ from functools import partial
 import pytest
 
 from agent_tts.serve.access.fair_queue import CREDIT_S, SLICE_S, FairQueue, Flow
+from tests.support import ended, passes
 
 
 class Bench:
@@ -53,8 +54,12 @@ async def count_passes(bench: Bench, passes: int) -> None:
         bench.passes += 1
 
 
-async def test_light_work_waits_for_nobody() -> None:
-    bench = Bench()
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+async def test_light_work_waits_for_nobody(bench: Bench) -> None:
     bench.now = 1.0
     await bench.run(lambda: bench.work("a", 10, SLICE_S / 20))
     assert {at for _, at in bench.log} == {0}
@@ -62,9 +67,10 @@ async def test_light_work_waits_for_nobody() -> None:
 
 
 @pytest.mark.parametrize(("share", "first"), [(1.0, 1), (0.6, 2)])
-async def test_work_of_which_two_are_more_than_a_slice_is_alone_in_its_pass(share: float, first: int) -> None:
+async def test_work_of_which_two_are_more_than_a_slice_is_alone_in_its_pass(
+    share: float, first: int, bench: Bench
+) -> None:
     """Once there is a line: before, a slice may begin while another is not used up."""
-    bench = Bench()
     works = [lambda name=name: bench.work(name, 20, share * SLICE_S) for name in "abc"]
     await bench.run(*works)
     passes = [at for _, at in bench.log]
@@ -72,24 +78,21 @@ async def test_work_of_which_two_are_more_than_a_slice_is_alone_in_its_pass(shar
     assert (max(counts[:2]), max(counts[2:])) == (first, 1)
 
 
-async def test_flows_with_equal_work_alternate() -> None:
-    bench = Bench()
+async def test_flows_with_equal_work_alternate(bench: Bench) -> None:
     works = [lambda name=name: bench.work(name, 50, SLICE_S) for name in "abcd"]
     await bench.run(*works)
     first = bench.names()[:100]
     assert max(first.count(name) for name in "abcd") - min(first.count(name) for name in "abcd") <= CREDIT_S / SLICE_S
 
 
-async def test_one_with_little_to_do_goes_before_those_with_much() -> None:
+async def test_one_with_little_to_do_goes_before_those_with_much(bench: Bench) -> None:
     """However many they are: it waits for the slice that is under way, and for those that came with as little."""
-    bench = Bench()
     light = Flow(bench.queue.share(None))
     waits: list[int] = []
 
     async def ping() -> None:
         for _ in range(20):
-            for _ in range(40):
-                await asyncio.sleep(0)
+            await passes(40)
             before = bench.passes
             await bench.work("p", 1, SLICE_S / 5, light)  # so much that it is not new any more
             waits.append(bench.passes - before)
@@ -100,9 +103,8 @@ async def test_one_with_little_to_do_goes_before_those_with_much() -> None:
 
 
 @pytest.mark.parametrize("light", [[SLICE_S] * 5, [1.5 * SLICE_S]])
-async def test_of_the_flows_of_a_client_one_that_has_used_less_goes_first(light: list[float]) -> None:
+async def test_of_the_flows_of_a_client_one_that_has_used_less_goes_first(light: list[float], bench: Bench) -> None:
     """Whether it has used more than what new ones have before others, or less; with calls, and with tasks that wait."""
-    bench = Bench()
     calls, waits = ({name: Flow(bench.queue.share(key)) for name in "hl"} for key in ("calls", "waits"))
     for name, costs in (("h", [SLICE_S / 10] * 300), ("l", light)):
         for cost in costs:
@@ -123,8 +125,7 @@ async def test_of_the_flows_of_a_client_one_that_has_used_less_goes_first(light:
     assert bench.names() == "lhxlh"
 
 
-async def test_many_flows_have_one_share() -> None:
-    bench = Bench()
+async def test_many_flows_have_one_share(bench: Bench) -> None:
     strangers = bench.queue.share("strangers")
     assert bench.queue.share("strangers") is strangers is not bench.queue.share(None) is not bench.queue.share(None)
 
@@ -143,9 +144,8 @@ async def test_many_flows_have_one_share() -> None:
     assert 70 <= half.count("s") <= 130
 
 
-async def test_new_connections_do_not_go_before_another_client() -> None:
+async def test_new_connections_do_not_go_before_another_client(bench: Bench) -> None:
     """Each has the head start of a new flow, among those of its own client alone."""
-    bench = Bench()
     light = Flow(bench.queue.share("polite"))
     storm = bench.queue.share("storm")
     waits: list[int] = []
@@ -155,13 +155,11 @@ async def test_new_connections_do_not_go_before_another_client() -> None:
             for _ in range(40):
                 for _ in range(20):
                     tasks.create_task(bench.work("s", 3, SLICE_S, Flow(storm)))
-                for _ in range(10):
-                    await asyncio.sleep(0)
+                await passes(10)
 
     async def ping() -> None:
         for _ in range(20):
-            for _ in range(15):
-                await asyncio.sleep(0)
+            await passes(15)
             before = bench.passes
             await bench.work("p", 1, SLICE_S / 50, light)
             waits.append(bench.passes - before)
@@ -170,8 +168,7 @@ async def test_new_connections_do_not_go_before_another_client() -> None:
     assert max(waits) <= 3
 
 
-async def test_calls_share_a_pass_until_its_slice_is_used() -> None:
-    bench = Bench()
+async def test_calls_share_a_pass_until_its_slice_is_used(bench: Bench) -> None:
     flows = [Flow(bench.queue.share(None)) for _ in range(40)]
     for number, flow in enumerate(flows):
         flow.call(partial(bench.piece, str(number), SLICE_S / 10))
@@ -184,9 +181,8 @@ async def test_calls_share_a_pass_until_its_slice_is_used() -> None:
     assert all(passes.count(at) in (10, 11) for at in set(passes) - {max(passes)})
 
 
-async def test_tasks_share_a_pass_once_their_slices_are_known() -> None:
+async def test_tasks_share_a_pass_once_their_slices_are_known(bench: Bench) -> None:
     """A pass has other work, too: a line of which each pass served one task grew while the loop was not full."""
-    bench = Bench()
     flows = [Flow(bench.queue.share(None)) for _ in range(40)]
     works = [partial(bench.work, str(number), 20, SLICE_S / 10, flow) for number, flow in enumerate(flows)]
     await asyncio.gather(bench.run(), *(work() for work in works), count_passes(bench, 200))
@@ -196,17 +192,15 @@ async def test_tasks_share_a_pass_once_their_slices_are_known() -> None:
     assert max(passes) < 150  # 40 first slices alone, then 10 a pass
 
 
-async def test_the_first_work_of_a_client_goes_before_that_of_older_ones() -> None:
+async def test_the_first_work_of_a_client_goes_before_that_of_older_ones(bench: Bench) -> None:
     """Also where another share uses more of the loop than any of them, so that all have the same head start."""
-    bench = Bench()
     strangers = bench.queue.share("strangers")
     flows = [Flow(bench.queue.share(None)) for _ in range(64)]
     for _ in range(100):
         for flow in flows:
             flow.call(partial(bench.piece, "o", SLICE_S / 16))
         await Flow(strangers).wait(5 * CREDIT_S)
-        for _ in range(5):
-            await asyncio.sleep(0)
+        await passes(5)
     bench.log.clear()
     for flow in flows:
         flow.call(partial(bench.piece, "o", SLICE_S / 16))
@@ -214,14 +208,12 @@ async def test_the_first_work_of_a_client_goes_before_that_of_older_ones() -> No
     for _ in range(4):
         new.call(partial(bench.piece, "n", SLICE_S / 16))
         await asyncio.sleep(0)
-    for _ in range(20):
-        await asyncio.sleep(0)
+    await passes(20)
     assert bench.names().rindex("n") <= 3 * 16 + 3
     assert bench.names().count("n") == 4
 
 
-async def test_a_flow_that_stands_in_line_keeps_one_place_and_its_last_call() -> None:
-    bench = Bench()
+async def test_a_flow_that_stands_in_line_keeps_one_place_and_its_last_call(bench: Bench) -> None:
     flow = Flow(bench.queue.share(None))
     flow.call(partial(bench.piece, "a", 0.0))
     flow.call(partial(bench.piece, "b", 0.0))
@@ -239,21 +231,18 @@ async def test_a_newcomer_goes_before_those_that_have_used_the_loop() -> None:
         for _ in range(60):  # 0.3 s of work each, in all
             for flow in flows:
                 flow.call(partial(bench.piece, "o", SLICE_S * 5 / 256))
-            for _ in range(7):
-                await asyncio.sleep(0)
+            await passes(7)
         bench.log.clear()
         for flow in (*flows, Flow(bench.queue.share(name))):
             is_new = flow not in flows
             flow.call(partial(bench.piece, "n" if is_new else "o", SLICE_S / 20))
-        for _ in range(30):
-            await asyncio.sleep(0)
+        await passes(30)
         assert len(bench.log) == 257
         assert bench.names().index("n") < 2, name
 
 
-async def test_a_step_of_many_frames_lets_others_pass_in_between() -> None:
+async def test_a_step_of_many_frames_lets_others_pass_in_between(bench: Bench) -> None:
     """A task's light work waits for a slice of the writers' frames, not for all of them."""
-    bench = Bench()
     writers = bench.queue.share("many")
     for _ in range(256):
         Flow(writers).call(partial(bench.piece, "w", SLICE_S / 20))
@@ -262,13 +251,10 @@ async def test_a_step_of_many_frames_lets_others_pass_in_between() -> None:
     assert bench.names().count("w") <= 3 * 20
 
 
-async def test_an_abandoned_place_in_line_is_skipped() -> None:
-    bench = Bench()
+async def test_an_abandoned_place_in_line_is_skipped(bench: Bench) -> None:
     gone = asyncio.create_task(bench.work("gone", 1_000, SLICE_S))
-    for _ in range(10):
-        await asyncio.sleep(0)
-    gone.cancel()
-    await asyncio.gather(gone, return_exceptions=True)
+    await passes(10)
+    await ended(gone)
     await asyncio.wait_for(bench.work("a", 3, SLICE_S), 10)
     assert bench.names().endswith("aaa")
 

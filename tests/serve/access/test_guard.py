@@ -1,9 +1,6 @@
-"""Keys, tokens, origins and session counts."""
-
 from __future__ import annotations
 
 import ast
-import contextlib
 import inspect
 from typing import Any
 
@@ -14,7 +11,6 @@ from agent_tts.config.settings import Settings
 from agent_tts.errors import AtCapacity, RateLimited, Unauthorized
 from agent_tts.serve.access.guard import Client, Guard
 from agent_tts.serve.access.keys import Keys
-from agent_tts.serve.access.ledger import MAX_UPLOADS
 from agent_tts.serve.telemetry.metrics import Metrics
 
 KEY = "k" * 20
@@ -116,15 +112,6 @@ async def test_a_token_without_a_session_is_used_up_by_hand() -> None:
         await guard.redeem(holder)
 
 
-async def test_a_refused_session_does_not_use_up_its_token() -> None:
-    guard = locked(limits={"connections": 1})
-    holder = issued(guard)
-    with await guard.admit(Client("b")), pytest.raises(AtCapacity):
-        await guard.admit(holder)
-    with await guard.admit(holder):
-        pass
-
-
 async def test_a_token_expires() -> None:
     """Between two questions, too: what the first has checked, the second refuses."""
     clock = Clock()
@@ -190,11 +177,6 @@ def test_origin_and_host_without_keys(host: str, origin: str | None, allowed: bo
             guard.authorize(headers, {})
 
 
-def test_a_foreign_origin_is_refused_even_with_a_key() -> None:
-    with pytest.raises(Unauthorized):
-        locked().authorize({**HOST, "x-api-key": KEY, "origin": "https://evil.example"}, {})
-
-
 def test_with_keys_any_host_name_is_the_node_s() -> None:
     locked().authorize({**HOST, "x-api-key": KEY, "origin": "http://node.example:8100"}, {})
 
@@ -211,16 +193,6 @@ async def test_sessions_are_counted_by_key_and_in_total() -> None:
     assert guard.sessions == 0
 
 
-async def test_what_tokens_open_is_not_their_key_s_session() -> None:
-    guard = locked(limits={"sessions_per_key": 1, "token_sessions_per_key": 2})
-    key = guard.authorize({**HOST, "x-api-key": KEY}, {})
-    with await guard.admit(key), await guard.admit(issued(guard)), await guard.admit(issued(guard)):
-        with pytest.raises(AtCapacity, match="tokens"):
-            await guard.admit(issued(guard))
-        with await guard.admit(issued(guard, "other")):
-            pass
-
-
 async def test_the_operator_may_count_them_as_their_key_s() -> None:
     guard = locked(limits={"sessions_per_key": 1, "token_sessions_per_key": None})
     key = guard.authorize({**HOST, "x-api-key": KEY}, {})
@@ -230,65 +202,11 @@ async def test_the_operator_may_count_them_as_their_key_s() -> None:
         await guard.admit(issued(guard))
 
 
-async def test_a_key_and_its_tokens_are_one_owner_and_keyless_sessions_one_each() -> None:
-    guard = locked()
-    key = guard.authorize({**HOST, "x-api-key": KEY}, {})
-    with (
-        await guard.admit(key) as one,
-        await guard.admit(issued(guard)) as same,
-        await guard.admit(Client("b")) as other,
-    ):
-        assert one == same != other
-        assert 0 not in (one, other)  # the node itself
-    with await guard.admit(key) as again:
-        assert again == one
-    with await guard.admit(Client(None)) as first, await guard.admit(Client(None)) as second:
-        assert len({one, other, first, second}) == 4
-
-
-async def test_a_refused_client_is_told_when_a_session_will_have_ended() -> None:
-    clock = Clock()
-    guard = make(clock, limits={"sessions_per_key": 1})
-
-    async def wait_ms() -> int:
-        with pytest.raises(AtCapacity) as caught:
-            await guard.admit(Client("a"))
-        return caught.value.retry_after_ms or 0
-
-    with await guard.admit(Client("a")):  # the first: it may last as long again
-        clock.now += 4.0
-        assert await wait_ms() == 4_000
-    for _ in range(20):
-        with await guard.admit(Client("a")):
-            clock.now += 10.0
-    with await guard.admit(Client("a")):
-        clock.now += 7.0
-        assert await wait_ms() == 3_000
-
-
 async def test_a_place_is_given_back_when_the_session_fails() -> None:
     guard = make(limits={"connections": 1})
     with pytest.raises(ZeroDivisionError), await guard.admit(Client(None)):
         raise ZeroDivisionError
     with await guard.admit(Client(None)):
-        pass
-
-
-async def test_without_keys_only_the_node_s_limit_counts() -> None:
-    guard = make(limits={"sessions_per_key": 1, "connections": 2})
-    with await guard.admit(Client(None)), await guard.admit(Client(None)):
-        pass
-
-
-async def test_a_place_may_come_without_a_session() -> None:
-    guard = make(limits={"connections": 1})
-    with await guard.admit(Client(None)), contextlib.ExitStack() as taken:
-        for _ in range(MAX_UPLOADS):
-            taken.enter_context(await guard.place("new voices"))
-        with pytest.raises(AtCapacity, match="4 new voices at once"):
-            await guard.place("new voices")
-        assert guard.sessions == 1
-    with await guard.place("new voices"):
         pass
 
 

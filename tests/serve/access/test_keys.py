@@ -1,5 +1,3 @@
-"""The keys of a node: their names, quotas and ids."""
-
 from __future__ import annotations
 
 from agent_tts.config.settings import UNNAMED, Settings

@@ -26,33 +26,11 @@ def make(**values: Any) -> Ledger:
 # ---------------------------------------------------------------- by example
 
 
-def test_a_limit_is_the_node_s_whichever_front_asks() -> None:
-    ledger = make(limits={"sessions_per_key": 2})
-    ledger.admit(0, Claim(1, "a"), 0.0)
-    ledger.admit(1, Claim(1, "a"), 0.0)
-    with pytest.raises(AtCapacity):
-        ledger.admit(2, Claim(1, "a"), 0.0)
-    ledger.release(1, 1, 1.0)
-    ledger.admit(2, Claim(2, "a"), 1.0)
-
-
-def test_the_death_of_a_front_frees_what_it_had() -> None:
-    ledger = make(limits={"sessions_per_key": 2, "rtc_peers": 1})
-    ledger.admit(0, Claim(1, "a", place="WebRTC peers"), 0.0)
-    ledger.admit(1, Claim(1, "a"), 0.0)
-    for front in (0, 2):  # the third has had nothing
-        ledger.lose(front)
-    ledger.admit(1, Claim(2, "a", place="WebRTC peers"), 0.0)
-    with pytest.raises(AtCapacity):
-        ledger.admit(1, Claim(3, "a"), 0.0)
-    ledger.release(0, 1, 1.0)  # of a front that is gone
-    assert ledger.sessions == 2
-
-
 def test_a_key_is_the_same_owner_on_all_fronts_and_keyless_sessions_are_one_each() -> None:
     ledger = make()
     numbers = [ledger.admit(front, Claim(1, key), 0.0) for front in range(3) for key in ("a", "b")]
     assert numbers == [numbers[0], numbers[1]] * 3
+    assert ledger.admit(0, Claim(9, "a", Token("t", 60.0)), 0.0) == numbers[0]
     others = [ledger.admit(front, Claim(number), 0.0) for front in range(3) for number in (2, 3)]
     assert len({0, *numbers, *others}) == 1 + 2 + 6
 
@@ -105,6 +83,11 @@ def test_places_do_not_count_as_sessions(place: Place, most: int, refused: str) 
 
 def test_a_refused_client_is_told_when_a_session_will_end() -> None:
     """The first of those that are in its way: here the older one, by how long others lasted."""
+    ledger = make(limits={"sessions_per_key": 1})
+    ledger.admit(0, Claim(1, "a"), 0.0)
+    with pytest.raises(AtCapacity) as first:  # it may last as long again
+        ledger.admit(0, Claim(2, "a"), 4.0)
+    assert first.value.retry_after_ms == 4_000
     ledger = make(limits={"sessions_per_key": 2})
     for number in range(9):
         ledger.admit(0, Claim(number, "a"), 100.0)
@@ -309,6 +292,8 @@ class Course(RuleBasedStateMachine):
     @rule(front=fronts)
     def dies(self, front: int) -> None:
         self.ledger.lose(front)
+        for number in self.open[front]:
+            self.ledger.release(front, number, self.now)
         self.open[front].clear()
 
     @rule(front=fronts)

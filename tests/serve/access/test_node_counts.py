@@ -23,7 +23,7 @@ from agent_tts.serve.app import Extension
 from tests.agent.caller import Caller, calling
 from tests.fronts import Fronts, running_fronts
 from tests.rtc_peer import RtcPeer, connected
-from tests.support import until, with_models
+from tests.support import ended, passes, until, with_models
 from tests.wire import speak, wire
 
 pytestmark = pytest.mark.node
@@ -72,19 +72,6 @@ async def test_sessions_of_a_key_count_on_all_fronts() -> None:
             await peer.send("session.close")
             await until(lambda: node.fronts[1].node.guard.sessions == 0)
             assert await greeting(first, additional_headers=ONE) == "session.created"
-
-
-async def test_a_key_is_one_owner_on_all_fronts_and_keyless_sessions_are_their_own() -> None:
-    async with running_fronts(**KEYS) as node:
-        guards = [front.node.guard for front in node.fronts]
-        keys = [guard.authorize({"host": "x", "x-api-key": "one"}, {}) for guard in guards]
-        with await guards[0].admit(keys[0]) as first, await guards[1].admit(keys[1]) as second:
-            assert first == second != 0
-    async with running_fronts() as node:
-        guards = [front.node.guard for front in node.fronts]
-        keys = [guard.authorize({"host": "localhost"}, {}) for guard in guards]
-        with await guards[0].admit(keys[0]) as first, await guards[1].admit(keys[1]) as second:
-            assert first != second
 
 
 async def test_a_front_that_dies_leaves_nothing_behind() -> None:
@@ -162,25 +149,11 @@ async def test_an_answer_that_comes_too_late_counts_nothing() -> None:
         await share_of(node).admit(Claim(2, "a", token, "calls"))  # the token is still good, and the place free
 
 
-async def test_a_client_that_leaves_before_the_answer_counts_nothing() -> None:
-    async with running_fronts(1) as node:
-        with node.stopped():
-            leaving = asyncio.create_task(share_of(node).admit(Claim(1, "a")))
-            await asyncio.sleep(0)
-            leaving.cancel()
-            await asyncio.gather(leaving, return_exceptions=True)
-        await share_of(node).admit(Claim(2, "a"))
-        assert node.counts.ledger.counts.sessions == 1
-        share_of(node).release(2)
-        await until(lambda: node.counts.ledger.counts.sessions == 0)
-
-
 async def test_a_client_that_leaves_at_any_step_counts_nothing() -> None:
     async with running_fronts(1) as node:
         for steps in range(12):
             leaving = asyncio.create_task(share_of(node).admit(Claim(steps, "a")))
-            for _ in range(steps):
-                await asyncio.sleep(0)
+            await passes(steps)
             leaving.cancel()
             (found,) = await asyncio.gather(leaving, return_exceptions=True)
             if isinstance(found, int):
@@ -235,6 +208,7 @@ async def test_rtc_peers_are_limited_over_all_fronts() -> None:
             reply = await http.post(f"{node.fronts[1].url}/v1/rtc/offer", json=offer)
         await peer.close()
         assert (reply.status_code, reply.json()["error"]["code"]) == (503, "at_capacity")
+        assert int(reply.headers["retry-after"]) >= 1
 
 
 # ---------------------------------------------------------------- metrics
@@ -352,10 +326,7 @@ async def test_calls_run_in_a_process_of_their_own_whichever_front_they_reach() 
             bad = await http.post(f"{first.url}/api/agent/offer", json={"sdp": "v=0", "type": "offer"})
             assert (bad.status_code, bad.json()["error"]["code"]) == (400, "bad_message")
             token = (await http.post(f"{first.url}/v1/tokens")).json()["token"]
-            async with (
-                calling(first.url, headers=ONE) as caller,
-                calling(second.url, query=f"?token={token}") as other,
-            ):
+            async with calling(first.url, headers=ONE) as caller, calling(second.url, query=f"?token={token}") as other:
                 for each in (caller, other):
                     each.type("Hello.")
                     await each.loud()
@@ -417,9 +388,7 @@ async def test_new_voices_are_limited_over_all_fronts(tmp_path: Path) -> None:
         await until(lambda: node.counts.ledger.counts.taken("new voices") == MAX_UPLOADS)
         design = {"type": "prompt", "prompt": "a calm voice", "name": "calm"}
         assert (await http.post(second, json=design)).status_code == 503
-        for upload in uploads:
-            upload.cancel()
-        await asyncio.gather(*uploads, return_exceptions=True)
+        await ended(*uploads)
         await until(lambda: node.counts.ledger.counts.taken("new voices") == 0)
         answer = await http.post(second, json=design)
         assert answer.status_code == 200, answer.text

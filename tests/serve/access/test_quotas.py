@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import AsyncExitStack
 from typing import Any
 
 import httpx
 import pytest
 
+from agent_tts.serve.access.fleet_counts import MAX_DEBT, Batch, Counts
+from agent_tts.serve.access.ledger import spend
+from agent_tts.serve.token_bucket import TokenBucket
 from tests.fronts import Fronts, running_fronts
 from tests.support import until
 from tests.wire import wire
@@ -74,13 +78,45 @@ async def test_characters_count_on_all_fronts_and_what_has_begun_is_spoken_whole
         assert value(node, "audio_seconds_total", key="shop") == value(node, "audio_seconds_total", key="desk") > 1
 
 
-async def test_a_context_that_has_begun_is_not_cut() -> None:
+async def test_a_context_that_has_begun_may_go_on_for_some_minutes_worth() -> None:
+    """Then its text is refused: otherwise one context, begun in time, would speak for hours."""
     async with running_fronts(count=1, **keys(characters_per_minute=10)) as node:
         async with wire(node.fronts[0].ws_url, additional_headers=SHOP) as peer:
             await peer.receive()
-            for _ in range(20):
+            for _ in range(9):
                 await peer.send("text.append", context_id="c", text="word ")
+            refused = await peer.until("error")
+            assert (refused["code"], refused["context_id"]) == ("rate_limited", "c")
+            assert 0 < refused["retry_after_ms"] <= 60_000
             await peer.send("context.end", context_id="c")
             done = await peer.until("context.done")
             assert done["reason"] == "end"
-            assert value(node, "characters_total", key="shop") == 100
+            assert value(node, "characters_total", key="shop") == 10 * (1 + MAX_DEBT)
+
+
+async def test_a_burst_of_texts_is_refused_before_they_begin() -> None:
+    """Texts that are longer than what is left, of requests that all begin with characters left."""
+    async with running_fronts(count=1, **keys(characters_per_minute=20)) as node:
+        answers = await asyncio.gather(*(say(node, 0, SHOP, 40 * "x") for _ in range(20)))
+        assert sorted(answer.status_code for answer in answers) == [200] + 19 * [429]
+        waits_s = {int(answer.headers["retry-after"]) for answer in answers if answer.status_code == 429}
+        assert waits_s == {120}  # for 20 characters, after 40 of which 20 were there
+        assert value(node, "characters_total", key="shop") == 40
+
+
+async def test_a_text_that_is_too_long_for_its_key_is_refused_for_good() -> None:
+    async with running_fronts(count=1, **keys(characters_per_minute=20)) as node:
+        refused = await say(node, 0, SHOP, 81 * "x")
+        assert refused.status_code == 429
+        assert "send at most 80 at once" in refused.text
+        assert "retry-after" not in refused.headers
+        assert (await say(node, 0, SHOP, 80 * "x")).status_code == 200
+
+
+async def test_nobody_is_locked_out_for_longer_than_some_minutes() -> None:
+    """Whatever all fronts and nodes have spoken before they knew of each other."""
+    bucket = TokenBucket(1_000 / 60, 1_000, 0.0)
+    assert spend(bucket, 0.0, 1_900_000, 1_000) == 60 * MAX_DEBT
+    assert bucket.left(60.0 * MAX_DEBT) == pytest.approx(0)
+    counts = Counts()
+    assert counts.exchange(Batch("n", spent=[("k", 1_900_000, 1_000)]), 0)[1] == [60_000 * MAX_DEBT]

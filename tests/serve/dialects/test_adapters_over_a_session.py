@@ -125,7 +125,7 @@ ELEVENLABS = st.fixed_dictionaries(
     optional={"flush": FLAG, "close_context": FLAG, "voice_settings": st.just({"speed": 9})},
 )
 DEEPGRAM = st.fixed_dictionaries(
-    {"type": st.sampled_from(["Speak", "Speak", "Flush", "Clear", "Interrupt"]), "text": TEXTS},
+    {"type": st.sampled_from(["Speak", "Speak", "Flush", "Clear", "Interrupt"]), "text": TEXTS}
 )
 JAMBONZ = st.fixed_dictionaries(
     {"type": st.sampled_from(["stream", "stream", "flush", "stop", "keepalive"]), "text": TEXTS}
@@ -173,12 +173,7 @@ KINDS: dict[str, tuple[Callable[[], ProtocolAdapter], st.SearchStrategy[Any], Le
         lambda adapter: bool(adapter._utterances),
         {"type": "Close"},
     ),
-    "jambonz": (
-        lambda: JambonzAdapter({}),
-        JAMBONZ,
-        lambda adapter: bool(adapter._utterances),
-        None,
-    ),
+    "jambonz": (lambda: JambonzAdapter({}), JAMBONZ, lambda adapter: bool(adapter._utterances), None),
     "vllm-omni": (
         lambda: VllmOmniAdapter(1_000),
         VLLM_OMNI,

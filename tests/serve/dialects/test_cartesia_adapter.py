@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-from itertools import pairwise
 from typing import Any
 
 import httpx
@@ -44,7 +43,7 @@ from agent_tts.protocol.options import SessionConfig
 from agent_tts.protocol.v1 import Message
 from agent_tts.serve.dialects.cartesia import MAX_REMEMBERED, CartesiaAdapter
 from agent_tts.serve.dialects.text import spaced
-from tests.examples import examples
+from tests.examples import CUTS, examples, split
 from tests.support import NO_DICTIONARIES, running_node, until
 
 OUTPUT = {"encoding": "pcm_s16le", "sample_rate": 24_000, "framing": "binary"}
@@ -350,12 +349,11 @@ def test_remembered_failed_ids_are_bounded() -> None:
 
 
 @examples(100)
-@given(whole=st.text(max_size=60), cuts=st.lists(st.integers(0, 60), max_size=6))
+@given(whole=st.text(max_size=60), cuts=CUTS)
 def test_tokens_are_passed_on_verbatim(whole: str, cuts: list[int]) -> None:
     """For any split; only a space is added after a certain end of a sentence."""
     one, given_on = adapter(), ""
-    edges = sorted({0, *(min(cut, len(whole)) for cut in cuts), len(whole)})
-    pieces = [whole[start:end] for start, end in pairwise(edges)]
+    pieces = split(whole, cuts)
     for piece in pieces:
         given_on += "".join(texts(into(one, transcript=piece, **{"continue": True})))
     assert given_on == "".join(spaced(piece, is_whole=False) for piece in pieces)

@@ -42,6 +42,12 @@ class Talk:
             if isinstance(command, Echo):
                 self.hear(command)
 
+    def turn(self, *texts: str) -> None:
+        """Each is a turn of its own."""
+        for text in texts:
+            self.say("Speak", text=text)
+            self.say("Flush")
+
     def hear(self, event: Event) -> None:
         """Encode an event of the session."""
         for data in self.adapter.encode(event):
@@ -72,6 +78,11 @@ def talk(make: type[Adapter], **query: str) -> Talk:
     new.asked.clear()
     new.told.clear()
     return new
+
+
+@pytest.fixture(params=ADAPTERS)
+def peer(request: pytest.FixtureRequest) -> Talk:
+    return talk(request.param)
 
 
 def session(speed: float = 1.0) -> Updated:
@@ -168,16 +179,11 @@ def test_the_greeting_has_the_models_name() -> None:
 # ---------------------------------------------------------------- turns
 
 
-@pytest.mark.parametrize("make", ADAPTERS)
-def test_a_turn_is_one_context_and_the_next_turn_waits_for_it(make: type[Adapter]) -> None:
+def test_a_turn_is_one_context_and_the_next_turn_waits_for_it(peer: Talk) -> None:
     """Fails without `if first.flushes` in `UtterancesAdapter.follow`: the second text is never spoken."""
-    peer = talk(make)
     peer.say("Speak", text="One ")
     peer.say("Speak", text="")
-    peer.say("Speak", text="two.")
-    peer.say("Flush")
-    peer.say("Speak", text="Three.")
-    peer.say("Flush")
+    peer.turn("two.", "Three.")
     peer.say("Speak", text="Four.")
     one = [Append("1", "One "), Append("1", "two."), End("1")]
     assert peer.commands() == one
@@ -191,15 +197,12 @@ def test_a_turn_is_one_context_and_the_next_turn_waits_for_it(make: type[Adapter
     assert peer.commands() == [Append("3", " Six.")]
 
 
-@pytest.mark.parametrize("make", ADAPTERS)
-def test_a_starved_turn_goes_on_in_a_new_context(make: type[Adapter]) -> None:
-    peer = talk(make)
+def test_a_starved_turn_goes_on_in_a_new_context(peer: Talk) -> None:
     peer.say("Speak", text="One ")
     peer.hear(started("1"))
     peer.hear(error("starved", "1"))
     peer.hear(done("1", "error"))
-    peer.say("Speak", text="two.")
-    peer.say("Flush")
+    peer.turn("two.")
     commands = [Append("1", "One "), Append("2", "two."), End("2")]
     assert peer.commands() == commands
     peer.speak("2")
@@ -207,9 +210,7 @@ def test_a_starved_turn_goes_on_in_a_new_context(make: type[Adapter]) -> None:
     assert peer.adapter.closing is None
 
 
-@pytest.mark.parametrize("make", ADAPTERS)
-def test_a_flush_after_a_starved_turn_is_answered_at_once(make: type[Adapter]) -> None:
-    peer = talk(make)
+def test_a_flush_after_a_starved_turn_is_answered_at_once(peer: Talk) -> None:
     peer.say("Speak", text="One ")
     peer.hear(started("1"))
     peer.hear(error("starved", "1"))
@@ -219,12 +220,9 @@ def test_a_flush_after_a_starved_turn_is_answered_at_once(make: type[Adapter]) -
     assert "Flushed" in peer.types()
 
 
-@pytest.mark.parametrize("make", ADAPTERS)
-def test_waiting_text_is_bounded(make: type[Adapter]) -> None:
+def test_waiting_text_is_bounded(peer: Talk) -> None:
     """Fails if `UtterancesAdapter._write` counts no cost."""
-    peer = talk(make)
-    peer.say("Speak", text="One.")
-    peer.say("Flush")
+    peer.turn("One.")
     for _ in range(MAX_WAITING // (MESSAGE_COST + 1)):
         peer.say("Speak", text="a")
     with pytest.raises(TextTooLong):
@@ -234,9 +232,7 @@ def test_waiting_text_is_bounded(make: type[Adapter]) -> None:
     peer.say("Speak", text="There is room again.")
 
 
-@pytest.mark.parametrize("make", ADAPTERS)
-def test_spoken_text_makes_room_for_waiting_text(make: type[Adapter]) -> None:
-    peer = talk(make)
+def test_spoken_text_makes_room_for_waiting_text(peer: Talk) -> None:
     peer.say("Speak", text="One.")
     for turn in range(1, 6):
         peer.say("Flush")
@@ -249,10 +245,7 @@ def test_spoken_text_makes_room_for_waiting_text(make: type[Adapter]) -> None:
 
 def test_flux_sends_each_turn_between_its_start_and_its_figures() -> None:
     peer = talk(FluxAdapter)
-    peer.say("Speak", text="One.")
-    peer.say("Flush")
-    peer.say("Speak", text="Two.")
-    peer.say("Flush")
+    peer.turn("One.", "Two.")
     peer.speak("1", b"a", audio_ms=70)
     first = [message for message in peer.told if isinstance(message, dict)]
     peer.speak("2", b"b", audio_ms=30)
@@ -265,11 +258,9 @@ def test_flux_sends_each_turn_between_its_start_and_its_figures() -> None:
 def test_flux_interrupts_at_a_place_in_the_sessions_audio() -> None:
     """Fails if `_over` does not advance `_position_ms`: the second turn's place is wrong."""
     peer = talk(FluxAdapter)
-    peer.say("Speak", text="Zero.")
-    peer.say("Flush")
+    peer.turn("Zero.")
     peer.speak("1", audio_ms=1_000)
-    peer.say("Speak", text="One two three.")
-    peer.say("Flush")
+    peer.turn("One two three.")
     peer.say("Speak", text="Four.")
     peer.hear(started("2"))
     peer.types(), peer.commands()
@@ -315,8 +306,7 @@ def test_flux_warns_of_an_interrupt_without_a_turn() -> None:
 
 def test_flux_turn_that_ended_before_its_interrupt_counts_as_spoken() -> None:
     peer = talk(FluxAdapter)
-    peer.say("Speak", text="One.")
-    peer.say("Flush")
+    peer.turn("One.")
     peer.hear(started("1"))
     peer.hear(chunk("1", b"a"))
     peer.say("Interrupt")
@@ -334,17 +324,13 @@ def test_flux_reports_a_turn_without_speech() -> None:
     peer.say("Flush")
     assert peer.told[0]["code"] == "NO_ACTIVE_SPEECH"
     peer.types()
-    peer.say("Speak", text=" ... ")
-    peer.say("Flush")
+    peer.turn(" ... ")
     peer.hear(done("1", audio_ms=0))
     assert peer.types() == ["Warning", "Flushed", "SpeechMetadata"]
 
 
-@pytest.mark.parametrize("make", ADAPTERS)
-def test_speech_that_is_cut_short_is_a_warning_before_its_end(make: type[Adapter]) -> None:
-    peer = talk(make)
-    peer.say("Speak", text="One.")
-    peer.say("Flush")
+def test_speech_that_is_cut_short_is_a_warning_before_its_end(peer: Talk) -> None:
+    peer.turn("One.")
     peer.hear(started("1"))
     peer.told.clear()
     peer.hear(done("1", "length", 1_600))
@@ -395,11 +381,9 @@ def test_flux_closes_at_once_when_idle() -> None:
 def test_aura_answers_each_flush_after_its_audio() -> None:
     peer = talk(AuraAdapter)
     peer.say("Flush")
-    peer.say("Speak", text="One.")
+    peer.turn("One.")
     peer.say("Flush")
-    peer.say("Flush")
-    peer.say("Speak", text="Two.")
-    peer.say("Flush")
+    peer.turn("Two.")
     peer.speak("1", b"a")
     peer.speak("2", b"b")
     told = [message["sequence_id"] if isinstance(message, dict) else message for message in peer.told]
@@ -409,8 +393,7 @@ def test_aura_answers_each_flush_after_its_audio() -> None:
 def test_aura_clears_everything_at_once() -> None:
     """Fails if `UtterancesAdapter.encode` does not check `_of`: late audio follows."""
     peer = talk(AuraAdapter)
-    peer.say("Speak", text="One.")
-    peer.say("Flush")
+    peer.turn("One.")
     peer.say("Speak", text="Two.")
     peer.hear(chunk("1", b"a"))
     peer.commands()

@@ -37,6 +37,7 @@ from agent_tts.text.pls import read_pls
 from tests.integrations.pipecat.pipeline import running
 from tests.serve.dialects import livekit_run, pipecat_run
 from tests.serve.dialects.hearing import FIRST, VOICE
+from tests.serve.dialects.stock import RAW, Stock, elevenlabs_of, stock_clients
 from tests.support import RunningNode, running_node
 
 NGINX = Rule("nginx", "engine x")
@@ -211,8 +212,8 @@ async def node(tmp_path: Path) -> AsyncIterator[RunningNode]:
 
 @pytest.fixture
 def elevenlabs(node: RunningNode) -> Iterator[ElevenLabs]:
-    with httpx.Client(trust_env=False) as client:
-        yield ElevenLabs(api_key="none", base_url=node.url, httpx_client=client)
+    with elevenlabs_of(node) as client:
+        yield client
 
 
 @pytest.mark.node
@@ -294,11 +295,10 @@ RULES = [Rule("NYC", "nice")]
 
 
 @pytest.fixture
-async def speaking(tmp_path: Path) -> AsyncIterator[RunningNode]:
+async def stock(tmp_path: Path) -> AsyncIterator[Stock]:
     """All audio comes at once."""
-    folder = str(tmp_path / "dictionaries")
-    async with running_node(engine="espeak", lead_ms=60_000, dictionaries={"folder": folder}) as running:
-        yield running
+    async with stock_clients(lead_ms=60_000, dictionaries={"folder": str(tmp_path / "dictionaries")}) as made:
+        yield made
 
 
 async def piped(service: TTSService, text: str) -> tuple[bytes, list[str]]:
@@ -314,42 +314,26 @@ async def streamed(speaker: tts.TTS[Any], text: str) -> tuple[bytes, list[str]]:
 
 
 @pytest.mark.node
-async def test_stock_clients_speak_with_it(speaking: RunningNode) -> None:
-    stored = speaking.node.dictionaries
+async def test_stock_clients_speak_with_it(stock: Stock) -> None:
+    stored = stock.node.node.dictionaries
     made, other = stored.add("mine", RULES), stored.add("other", [Rule("NYC", "windy")])
-    url, ws_url = speaking.url, speaking.url.replace("http", "ws", 1)
-    locators = [(made.id, made.latest.id), (other.id, other.latest.id)]
-    async with livekit_run.http_session() as session:
+    locators = [livekit_elevenlabs.PronunciationDictionaryLocator(each.id, each.latest.id) for each in (made, other)]
 
-        async def speak(text: str) -> list[tuple[bytes, list[str]]]:
-            pipecat = CartesiaTTSService(
-                api_key="none",
-                url=f"{ws_url}/tts/websocket",
-                settings=CartesiaTTSService.Settings(voice=VOICE, pronunciation_dict_id=made.id),
-            )
-            of_cartesia = livekit_cartesia.TTS(
-                api_key="none", base_url=url, voice=VOICE, pronunciation_dict_id=made.id, http_session=session
-            )
-            of_elevenlabs = livekit_elevenlabs.TTS(
-                api_key="none",
-                base_url=f"{url}/v1",
-                voice_id=VOICE,
-                encoding="pcm_24000",
-                http_session=session,
-                pronunciation_dictionary_locators=[
-                    livekit_elevenlabs.PronunciationDictionaryLocator(*locator) for locator in locators
-                ],
-            )
-            return list(
-                await asyncio.gather(piped(pipecat, text), streamed(of_cartesia, text), streamed(of_elevenlabs, text))
-            )
+    async def speak(text: str) -> list[tuple[bytes, list[str]]]:
+        pipecat = stock.pipecat(CartesiaTTSService, {"pronunciation_dict_id": made.id})
+        of_cartesia = stock.livekit(livekit_cartesia.TTS, pronunciation_dict_id=made.id)
+        of_elevenlabs = stock.livekit(
+            livekit_elevenlabs.TTS, encoding="pcm_24000", pronunciation_dictionary_locators=locators
+        )
+        return list(
+            await asyncio.gather(piped(pipecat, text), streamed(of_cartesia, text), streamed(of_elevenlabs, text))
+        )
 
-        plain, spoken = await asyncio.gather(speak(FIRST), speak(WRITTEN))
+    plain, spoken = await asyncio.gather(speak(FIRST), speak(WRITTEN))
     assert [pcm for pcm, _ in spoken] == [pcm for pcm, _ in plain]
     assert [words for _, words in spoken] == [WRITTEN.split()] * 3
-    async with AsyncCartesia(api_key="none", base_url=url) as client:
-        output: Any = {"container": "raw", "encoding": "pcm_s16le", "sample_rate": 24_000}
-        request: dict[str, Any] = {"model_id": "sonic-3", "voice": VOICE, "output_format": output}
+    async with stock.cartesia() as client:
+        request: dict[str, Any] = {"model_id": "sonic-3", "voice": VOICE, "output_format": RAW}
         whole = await (await client.tts.generate(transcript=FIRST, **request)).read()
         answer = await client.tts.generate(transcript=WRITTEN, pronunciation_dict_id=made.id, **request)
         assert await answer.read() == whole
@@ -358,52 +342,39 @@ async def test_stock_clients_speak_with_it(speaking: RunningNode) -> None:
 
 
 @pytest.mark.node
-async def test_the_sdk_of_elevenlabs_speaks_with_it(speaking: RunningNode) -> None:
-    made = speaking.node.dictionaries.add("mine", RULES)
+async def test_the_sdk_of_elevenlabs_speaks_with_it(stock: Stock) -> None:
+    made = stock.node.node.dictionaries.add("mine", RULES)
+    with elevenlabs_of(stock.node) as client:
 
-    def speak(client: ElevenLabs, dictionary_id: str) -> bytes:
-        locators = [PronunciationDictionaryVersionLocator(pronunciation_dictionary_id=dictionary_id)]
-        text_to_speech = client.text_to_speech
-        return b"".join(
-            text_to_speech.convert(
-                VOICE, text=WRITTEN, output_format="pcm_24000", pronunciation_dictionary_locators=locators
-            )
-        )
+        def speak(text: str, *ids: str) -> bytes:
+            locators = [PronunciationDictionaryVersionLocator(pronunciation_dictionary_id=each) for each in ids]
+            options: dict[str, Any] = {"pronunciation_dictionary_locators": locators} if ids else {}
+            return b"".join(client.text_to_speech.convert(VOICE, text=text, output_format="pcm_24000", **options))
 
-    with httpx.Client(trust_env=False) as http_client:
-        client = ElevenLabs(api_key="none", base_url=speaking.url, httpx_client=http_client)
-        plain = await asyncio.to_thread(
-            lambda: b"".join(client.text_to_speech.convert(VOICE, text=FIRST, output_format="pcm_24000"))
-        )
-        assert await asyncio.to_thread(speak, client, made.id) == plain
+        assert await asyncio.to_thread(speak, WRITTEN, made.id) == await asyncio.to_thread(speak, FIRST)
         with pytest.raises(ApiError, match="unknown_dictionary"):
-            await asyncio.to_thread(speak, client, "0" * 20)
+            await asyncio.to_thread(speak, WRITTEN, "0" * 20)
 
 
 @pytest.mark.node
-async def test_an_unknown_dictionary_is_an_error_of_the_context(speaking: RunningNode) -> None:
-    async with livekit_run.http_session() as session:
-        async with session.ws_connect(f"{speaking.url}/tts/websocket") as socket:
-            await socket.send_json({"context_id": "a", "transcript": "Hi.", "pronunciation_dict_id": "x"})
-            told = await socket.receive_json()
-            assert (told["type"], told["error_code"], told["context_id"]) == ("error", "unknown_dictionary", "a")
-        async with session.ws_connect(f"{speaking.url}/v1/text-to-speech/{VOICE}/multi-stream-input") as socket:
-            locators = [{"pronunciation_dictionary_id": "x", "version_id": "y"}]
-            await socket.send_json({"context_id": "a", "text": " ", "pronunciation_dictionary_locators": locators})
-            await socket.send_json({"context_id": "a", "text": "Hi. "})
-            told = await socket.receive_json()
-            assert (told["error"], told["contextId"]) == ("unknown_dictionary", "a")
+async def test_an_unknown_dictionary_is_an_error_of_the_context(stock: Stock) -> None:
+    async with stock.session.ws_connect(f"{stock.url}/tts/websocket") as socket:
+        await socket.send_json({"context_id": "a", "transcript": "Hi.", "pronunciation_dict_id": "x"})
+        told = await socket.receive_json()
+        assert (told["type"], told["error_code"], told["context_id"]) == ("error", "unknown_dictionary", "a")
+    async with stock.session.ws_connect(f"{stock.url}/v1/text-to-speech/{VOICE}/multi-stream-input") as socket:
+        locators = [{"pronunciation_dictionary_id": "x", "version_id": "y"}]
+        await socket.send_json({"context_id": "a", "text": " ", "pronunciation_dictionary_locators": locators})
+        await socket.send_json({"context_id": "a", "text": "Hi. "})
+        told = await socket.receive_json()
+        assert (told["error"], told["contextId"]) == ("unknown_dictionary", "a")
 
 
 @pytest.mark.node
-async def test_cartesias_volume(speaking: RunningNode) -> None:
-    async with livekit_run.http_session() as session:
-        loud = []
-        for volume in (1.0, 0.5):
-            speaker = livekit_cartesia.TTS(
-                api_key="none", base_url=speaking.url, voice=VOICE, volume=volume, http_session=session
-            )
-            pcm, words = await streamed(speaker, WRITTEN)
-            assert words == WRITTEN.split()
-            loud.append(np.abs(np.frombuffer(pcm, "<i2").astype(int)).max())
+async def test_cartesias_volume(stock: Stock) -> None:
+    loud = []
+    for volume in (1.0, 0.5):
+        pcm, words = await streamed(stock.livekit(livekit_cartesia.TTS, volume=volume), WRITTEN)
+        assert words == WRITTEN.split()
+        loud.append(np.abs(np.frombuffer(pcm, "<i2").astype(int)).max())
     assert loud[1] == pytest.approx(loud[0] / 2, rel=0.05)

@@ -84,6 +84,11 @@ def configured(adapter: MultiStreamAdapter) -> dict[str, Any]:
 # ---------------------------------------------------------------- the connection
 
 
+@pytest.fixture
+def adapter() -> MultiStreamAdapter:
+    return begun()
+
+
 def test_the_address_configures_the_session() -> None:
     query = {"model_id": "eleven_flash_v2_5", "output_format": "mp3_22050_32", "language_code": "de", "seed": "7"}
     assert configured(MultiStreamAdapter("anna", query, Limits(), NO_DICTIONARIES)) == {
@@ -122,8 +127,7 @@ def test_an_address_that_cannot_be_served_closes_the_connection(name: str, value
     assert len(adapter.closing[1].encode()) <= MAX_REASON_BYTES
 
 
-def test_a_voice_that_the_node_does_not_have_closes_the_connection() -> None:
-    adapter = begun()
+def test_a_voice_that_the_node_does_not_have_closes_the_connection(adapter: MultiStreamAdapter) -> None:
     assert hear(adapter, Failed(None, UnknownVoice("ä" * 100))) == []
     assert adapter.closing is None
     with pytest.raises(UnknownVoice) as caught:
@@ -143,17 +147,15 @@ def test_an_invalid_message_is_an_error(data: str | bytes) -> None:
 # ---------------------------------------------------------------- contexts
 
 
-def test_a_context_is_opened_with_its_first_word() -> None:
+def test_a_context_is_opened_with_its_first_word(adapter: MultiStreamAdapter) -> None:
     """No slot is held while an LLM thinks."""
-    adapter = begun()
     assert say(adapter, text=" ", context_id="a", voice_settings={"stability": 0.5}) == []
     assert say(adapter, text="", context_id="a") == []
     assert say(adapter, text="Hel", context_id="a") == [Open("1", {}), Append("1", "Hel")]
     assert say(adapter, text="lo", context_id="a") == [Append("1", "lo")]
 
 
-def test_speed_is_the_contexts_own() -> None:
-    adapter = begun()
+def test_speed_is_the_contexts_own(adapter: MultiStreamAdapter) -> None:
     say(adapter, text=" ", context_id="a", voice_settings={"speed": 1.1, "stability": 0.5})
     assert say(adapter, text="Hello", context_id="a")[0] == Open("1", {"speed": 1.1})
 
@@ -169,8 +171,7 @@ def test_sentences_in_separate_messages_stay_separate(query: dict[str, str], tex
     assert "".join(str(command.content) for command in commands if isinstance(command, Append)) == text
 
 
-def test_a_closed_context_is_spoken_to_the_end_if_it_was_flushed() -> None:
-    adapter = begun()
+def test_a_closed_context_is_spoken_to_the_end_if_it_was_flushed(adapter: MultiStreamAdapter) -> None:
     say(adapter, text="Hello. ", context_id="a")
     assert say(adapter, context_id="a", flush=True) == [Flush("1")]
     assert say(adapter, text="", context_id="a") == [Append("1", " ")]
@@ -180,8 +181,7 @@ def test_a_closed_context_is_spoken_to_the_end_if_it_was_flushed() -> None:
 
 
 @pytest.mark.parametrize("flushed", [True, False])
-def test_a_context_with_text_after_its_last_flush_is_cut(flushed: bool) -> None:
-    adapter = begun()
+def test_a_context_with_text_after_its_last_flush_is_cut(flushed: bool, adapter: MultiStreamAdapter) -> None:
     say(adapter, text="Hello. ", context_id="a", flush=flushed)
     say(adapter, text="More. ", context_id="a")
     assert say(adapter, context_id="a", close_context=True) == [Cancel("1")]
@@ -199,9 +199,8 @@ def test_livekit_flushes_every_sentence_and_once_without_text_at_the_end() -> No
     assert say(adapter, context_id="a", close_context=True) == [End("1")]
 
 
-def test_a_context_without_a_text_ends_too() -> None:
+def test_a_context_without_a_text_ends_too(adapter: MultiStreamAdapter) -> None:
     """A client would wait for its end for a long time."""
-    adapter = begun()
     say(adapter, text=" ", context_id="a")
     say(adapter, text="", context_id="a", flush=True)
     (echo,) = say(adapter, context_id="a", close_context=True)
@@ -210,8 +209,7 @@ def test_a_context_without_a_text_ends_too() -> None:
     assert (final["isFinal"], final["contextId"]) == (True, "a")
 
 
-def test_a_context_id_can_be_used_again_at_once() -> None:
-    adapter = begun()
+def test_a_context_id_can_be_used_again_at_once(adapter: MultiStreamAdapter) -> None:
     say(adapter, text="One. ", context_id="a")
     say(adapter, context_id="a", close_context=True)
     assert say(adapter, text="Two. ", context_id="a") == [Open("2", {}), Append("2", "Two. ")]
@@ -219,8 +217,7 @@ def test_a_context_id_can_be_used_again_at_once() -> None:
     assert say(adapter, text="Three. ", context_id="a") == [Append("2", "Three. ")]
 
 
-def test_a_keep_alive_counts_as_text_but_splits_no_word() -> None:
-    adapter = begun()
+def test_a_keep_alive_counts_as_text_but_splits_no_word(adapter: MultiStreamAdapter) -> None:
     assert say(adapter, text="", context_id="a") == []
     say(adapter, text="Hel", context_id="a")
     assert say(adapter, text="", context_id="a") == []
@@ -229,8 +226,7 @@ def test_a_keep_alive_counts_as_text_but_splits_no_word() -> None:
     assert say(adapter, text="") == []
 
 
-def test_close_socket_ends_flushed_contexts_and_cancels_the_others() -> None:
-    adapter = begun()
+def test_close_socket_ends_flushed_contexts_and_cancels_the_others(adapter: MultiStreamAdapter) -> None:
     say(adapter, text="One. ", context_id="a", flush=True)
     say(adapter, text="Two. ", context_id="b")
     assert say(adapter, close_socket=True) == [End("1"), Cancel("2")]
@@ -245,8 +241,7 @@ def test_close_socket_without_a_context_closes_the_session() -> None:
     assert say(begun(), close_socket=True) == [Close()]
 
 
-def test_contexts_without_text_are_bounded() -> None:
-    adapter = begun()
+def test_contexts_without_text_are_bounded(adapter: MultiStreamAdapter) -> None:
     for number in range(MAX_IDLE_CONTEXTS + 1):
         say(adapter, text=" ", context_id=f"c{number}")
     assert say(adapter, context_id="c0", close_context=True) == []
@@ -256,9 +251,8 @@ def test_contexts_without_text_are_bounded() -> None:
 # ---------------------------------------------------------------- audio and times
 
 
-def test_each_message_has_the_characters_that_start_in_its_audio() -> None:
+def test_each_message_has_the_characters_that_start_in_its_audio(adapter: MultiStreamAdapter) -> None:
     """Pipecat adds up the messages' end times."""
-    adapter = begun()
     say(adapter, text="ab, c d", context_id="x")
     hear(adapter, words(("ab,", 0, 0, 90), ("c", 4, 150, 200), ("d", 6, 300, 310)))
     told = [message for frame in range(4) for message in hear(adapter, audio(frame))] + hear(adapter, done())
@@ -287,8 +281,7 @@ def test_livekit_gets_times_from_the_contexts_start() -> None:
     assert second["alignment"]["charStartTimesMs"] == [100, 160]
 
 
-def test_late_words_come_before_the_end() -> None:
-    adapter = begun()
+def test_late_words_come_before_the_end(adapter: MultiStreamAdapter) -> None:
     say(adapter, text="a b", context_id="x")
     hear(adapter, audio(0))
     hear(adapter, words(("a", 0, 0, 60), ("b", 2, 100, 160)))
@@ -297,8 +290,7 @@ def test_late_words_come_before_the_end() -> None:
     assert final["isFinal"] is True
 
 
-def test_a_cancelled_context_sends_no_more_words() -> None:
-    adapter = begun()
+def test_a_cancelled_context_sends_no_more_words(adapter: MultiStreamAdapter) -> None:
     say(adapter, text="a b ", context_id="x")
     hear(adapter, words(("a", 0, 0, 60)))
     say(adapter, context_id="x", close_context=True)
@@ -318,8 +310,7 @@ def test_characters_never_go_back_in_time() -> None:
 # ---------------------------------------------------------------- errors
 
 
-def test_a_context_that_is_refused_gets_an_error_and_its_end() -> None:
-    adapter = begun()
+def test_a_context_that_is_refused_gets_an_error_and_its_end(adapter: MultiStreamAdapter) -> None:
     error, final = refused(adapter, AtCapacity("full"), text="One. ", context_id="a")
     assert (error["error"], error["message"], error["contextId"]) == ("at_capacity", "full", "a")
     assert (final["isFinal"], final["contextId"]) == (True, "a")
@@ -329,8 +320,7 @@ def test_a_context_that_is_refused_gets_an_error_and_its_end() -> None:
     assert adapter.closing is None
 
 
-def test_a_context_that_fails_gets_an_error_and_its_end() -> None:
-    adapter = begun()
+def test_a_context_that_fails_gets_an_error_and_its_end(adapter: MultiStreamAdapter) -> None:
     say(adapter, text="One. ", context_id="a")
     (error,) = hear(adapter, Failed("1", AtCapacity("full")))
     (final,) = hear(adapter, done(reason="error"))
@@ -350,8 +340,7 @@ def test_a_too_long_text_ends_its_context() -> None:
         assert say(adapter, context_id="a", close_context=True) == []
 
 
-def test_text_for_an_ended_context_is_no_error() -> None:
-    adapter = begun()
+def test_text_for_an_ended_context_is_no_error(adapter: MultiStreamAdapter) -> None:
     say(adapter, text="One. ", context_id="a")
     told, final = hear(adapter, done(reason="length"))
     assert (told["error"], final["isFinal"]) == ("text_too_long", True)
@@ -364,10 +353,7 @@ def test_text_for_an_ended_context_is_no_error() -> None:
 def test_one_text_and_its_final_message() -> None:
     adapter = begun(kind=StreamAdapter)
     assert say(adapter, text=" ", voice_settings=None, generation_config={"chunk_length_schedule": [50]}) == []
-    assert say(adapter, text="Hello. ", try_trigger_generation=True) == [
-        Open("1", {}),
-        Append("1", "Hello. "),
-    ]
+    assert say(adapter, text="Hello. ", try_trigger_generation=True) == [Open("1", {}), Append("1", "Hello. ")]
     assert say(adapter, text="") == [End("1")]
     assert say(adapter, text="More. ") == []
     (spoken,) = hear(adapter, audio(0))

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 
-import httpx
 import pytest
 from elevenlabs import VoiceSettings
 from elevenlabs.client import ElevenLabs
@@ -15,13 +14,12 @@ from elevenlabs.realtime_tts import RealtimeTextToSpeechClient
 from livekit.agents import APIStatusError
 from livekit.agents.types import USERDATA_TIMED_TRANSCRIPT
 from livekit.plugins import elevenlabs as livekit_elevenlabs
-from pipecat.services.elevenlabs.tts import ElevenLabsHttpTTSService, ElevenLabsTTSService
-from pipecat.services.tts_service import TextAggregationMode
+from pipecat.services.elevenlabs.tts import ElevenLabsTTSService
 
 from tests.integrations.pipecat.pipeline import running
 from tests.serve.dialects import livekit_run, pipecat_run
 from tests.serve.dialects.hearing import FIRST, NEXT, SECOND, VOICE, check_spoken, halves
-from tests.support import RunningNode, running_node
+from tests.serve.dialects.stock import Stock, elevenlabs_of, stock_clients
 
 pytestmark = pytest.mark.node
 
@@ -29,75 +27,39 @@ FAST = VoiceSettings(speed=1.2)
 
 
 @pytest.fixture
-async def node() -> AsyncIterator[RunningNode]:
-    async with running_node(engine="espeak") as running:
-        yield running
+def sdk_client(stock: Stock) -> Iterator[ElevenLabs]:
+    with elevenlabs_of(stock.node) as client:
+        yield client
 
 
 @pytest.fixture
-def sdk_client(node: RunningNode) -> Iterator[ElevenLabs]:
-    with httpx.Client(trust_env=False) as client:
-        yield ElevenLabs(api_key="none", base_url=node.url, httpx_client=client)
-
-
-@pytest.fixture
-def sdk(node: RunningNode, sdk_client: ElevenLabs) -> RealtimeTextToSpeechClient:
+def sdk(stock: Stock, sdk_client: ElevenLabs) -> RealtimeTextToSpeechClient:
     speech = sdk_client.text_to_speech
     # The SDK insists on TLS, which a proxy ends in front of the node.
-    speech._ws_base_url = node.url.replace("http", "ws", 1)
+    speech._ws_base_url = stock.ws
     return speech
 
 
-@pytest.mark.parametrize("mode", [TextAggregationMode.SENTENCE, TextAggregationMode.TOKEN])
-async def test_pipecat(node: RunningNode, mode: TextAggregationMode) -> None:
-    service = ElevenLabsTTSService(
-        api_key="none",
-        url=node.url.replace("http", "ws", 1),
-        settings=ElevenLabsTTSService.Settings(voice=VOICE),
-        text_aggregation_mode=mode,
-    )
-    await pipecat_run.converse(service, node)
-
-
-async def test_livekit(node: RunningNode) -> None:
-    """With mp3, LiveKit's default."""
-    async with livekit_run.http_session() as session:
-        speaker = livekit_elevenlabs.TTS(
-            api_key="none", base_url=f"{node.url}/v1", voice_id=VOICE, http_session=session
-        )
-        async with speaker:
-            await livekit_run.converse(speaker, node)
-            check_spoken(await livekit_run.synthesized(speaker, FIRST), FIRST, rate=speaker.sample_rate)
-
-
-async def test_pipecat_gets_the_times_of_words(node: RunningNode) -> None:
+async def test_pipecat_gets_the_times_of_words(stock: Stock) -> None:
     """Pipecat adds up the messages' times: times from the context's start fail."""
-    service = ElevenLabsTTSService(
-        api_key="none",
-        url=node.url.replace("http", "ws", 1),
-        settings=ElevenLabsTTSService.Settings(voice=VOICE),
-    )
+    service = stock.pipecat(ElevenLabsTTSService)
     told: list[tuple[str, float]] = []
     add = service.add_word_timestamps
 
     async def keep(words: list[tuple[str, float]], *args: object, **kwargs: object) -> None:
         told.extend(words)
-        await add(words, *args, **kwargs)  # type: ignore[arg-type]
+        await add(words, *args, **kwargs)
 
-    service.add_word_timestamps = keep  # type: ignore[method-assign,assignment]
+    service.add_word_timestamps = keep
     async with running([service]) as pipeline:
         await pipeline.turn(*pipecat_run.tokens(f"{FIRST} {SECOND}"))
         await _check_times([at for _, at in told], pipeline.pcm())
 
 
-async def test_livekit_gets_the_times_of_words(node: RunningNode) -> None:
+async def test_livekit_gets_the_times_of_words(stock: Stock) -> None:
     """LiveKit takes times as the context's: times from the previous message fail."""
-    async with livekit_run.http_session() as session:
-        speaker = livekit_elevenlabs.TTS(
-            api_key="none", base_url=f"{node.url}/v1", voice_id=VOICE, encoding="pcm_24000", http_session=session
-        )
-        async with speaker:
-            events = await livekit_run.say(speaker, f"{FIRST} {SECOND}")
+    async with stock.livekit(livekit_elevenlabs.TTS, encoding="pcm_24000") as speaker:
+        events = await livekit_run.say(speaker, f"{FIRST} {SECOND}")
     told = [word for event in events for word in event.frame.userdata.get(USERDATA_TIMED_TRANSCRIPT, ())]
     await _check_times([word.start_time for word in told], livekit_run.pcm(events))
 
@@ -114,11 +76,9 @@ async def _check_times(starts_s: list[float], pcm: bytes) -> None:
     assert starts_s[begin] - pause_s < 0.3
 
 
-async def test_voices_are_listed(node: RunningNode, sdk_client: ElevenLabs) -> None:
-    async with livekit_run.http_session() as session:
-        speaker = livekit_elevenlabs.TTS(api_key="none", base_url=f"{node.url}/v1", http_session=session)
+async def test_voices_are_listed(stock: Stock, sdk_client: ElevenLabs) -> None:
+    async with stock.livekit(livekit_elevenlabs.TTS) as speaker:
         voices = await speaker.list_voices()
-        await speaker.aclose()
     assert VOICE.partition("+")[0] in {voice.id for voice in voices}
     listed = await asyncio.to_thread(sdk_client.voices.get_all)
     assert [voice.voice_id for voice in listed.voices] == [voice.id for voice in voices]
@@ -126,29 +86,12 @@ async def test_voices_are_listed(node: RunningNode, sdk_client: ElevenLabs) -> N
 
 async def test_livekit_gets_the_error() -> None:
     """LiveKit waits for ever if the connection closes before it is used."""
-    async with (
-        running_node(engine="espeak", auth={"api_keys": ["right"]}) as node,
-        livekit_run.http_session() as session,
-    ):
+    async with stock_clients(auth={"api_keys": ["right"]}) as stock:
         for key, voice, status in (("wrong", VOICE, 401), ("right", "nobody", 1008)):
-            speaker = livekit_elevenlabs.TTS(
-                api_key=key, base_url=f"{node.url}/v1", voice_id=voice, http_session=session
-            )
-            async with speaker:
+            async with stock.livekit(livekit_elevenlabs.TTS, api_key=key, voice_id=voice) as speaker:
                 with pytest.raises(APIStatusError) as caught:
                     await livekit_run.say(speaker, FIRST)
                 assert caught.value.status_code == status
-
-
-async def test_pipecat_over_http(node: RunningNode) -> None:
-    async with livekit_run.http_session() as session:
-        service = ElevenLabsHttpTTSService(
-            api_key="none",
-            base_url=node.url,
-            aiohttp_session=session,
-            settings=ElevenLabsHttpTTSService.Settings(voice=VOICE),
-        )
-        await pipecat_run.converse(service, node)
 
 
 async def test_its_own_sdk(sdk: RealtimeTextToSpeechClient) -> None:

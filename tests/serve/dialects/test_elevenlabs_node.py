@@ -44,11 +44,7 @@ async def whole(socket: ClientConnection, context: str | None) -> list[dict[str,
 
 async def test_keep_alives_extend_a_contexts_time_without_text() -> None:
     """Fails if keep-alives are ignored."""
-    async with (
-        running_node(limits={"text_idle_s": 0.4}) as node,
-        stream(node) as left,
-        stream(node) as kept,
-    ):
+    async with running_node(limits={"text_idle_s": 0.4}) as node, stream(node) as left, stream(node) as kept:
         await say(left, text="one.", context_id="left")
         await say(kept, text="one.", context_id="kept")
         for _ in range(12):
@@ -92,23 +88,6 @@ async def test_a_connection_beyond_the_limit_is_denied(caplog: pytest.LogCapture
             pass
 
 
-async def test_many_contexts_on_one_connection() -> None:
-    async with running_node(slots=16) as node, stream(node) as socket:
-        names = [f"context {number}" for number in range(16)]
-        for name in names:
-            await say(socket, text="one two ", context_id=name)
-            await say(socket, flush=True, context_id=name)
-            await say(socket, close_context=True, context_id=name)
-        finals: set[str] = set()
-        async with asyncio.timeout(LIMIT_S):
-            while len(finals) < len(names):
-                message = json.loads(await socket.recv())
-                assert "error" not in message
-                if message["isFinal"]:
-                    finals.add(message["contextId"])
-        assert finals == set(names)
-
-
 async def test_a_connection_closes_after_all_speech() -> None:
     async with running_node() as node, stream(node) as socket:
         await say(socket, text="one two ", context_id="a", flush=True)
@@ -117,24 +96,6 @@ async def test_a_connection_closes_after_all_speech() -> None:
         told = await _to_the_close(socket)
         assert {message["contextId"] for message in told if message["isFinal"]} == {"a", "b"}
         assert socket.close_code == 1000
-
-
-async def test_one_text_without_a_context() -> None:
-    async with running_node() as node, stream(node, "stream-input") as socket:
-        await say(socket, text=" ", voice_settings={"speed": 1.0})
-        await say(socket, text="one two ")
-        await say(socket, text="")
-        told = await _to_the_close(socket)
-        assert any(message["audio"] for message in told)
-        assert [message["isFinal"] for message in told][-1] is True
-        assert socket.close_code == 1000
-
-
-async def test_an_invalid_message_closes_the_connection() -> None:
-    async with running_node() as node, stream(node) as socket:
-        await socket.send("not JSON")
-        (error,) = await _to_the_close(socket)
-        assert (error["error"], socket.close_code) == ("bad_message", 1008)
 
 
 async def _to_the_close(socket: ClientConnection) -> list[dict[str, Any]]:

@@ -5,13 +5,10 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from typing import Any
 
-import httpx
 import pytest
-from cartesia import AsyncCartesia
-from deepgram import AsyncDeepgramClient
-from deepgram.environment import DeepgramClientEnvironment
 from deepgram.speak.v1.types import SpeakV1Flush, SpeakV1Text
 from deepgram.speak.v2.types import (
     SpeakV2Flush,
@@ -21,61 +18,56 @@ from deepgram.speak.v2.types import (
     SpeakV2SpeechInterrupted,
     SpeakV2SpeechMetadata,
 )
-from elevenlabs.client import ElevenLabs
-from livekit.agents import tokenize, tts
+from livekit.agents import tts
 from livekit.agents.tts._provider_format import strip_all_markup
-from livekit.plugins import cartesia as livekit_cartesia
-from livekit.plugins import deepgram as livekit_deepgram
-from livekit.plugins import elevenlabs as livekit_elevenlabs
-from livekit.plugins import openai as livekit_openai
-from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 from pipecat.processors.aggregators.llm_context import LLMContext
 from pipecat.processors.aggregators.llm_response_universal import LLMAssistantAggregator
-from pipecat.services.cartesia.tts import CartesiaHttpTTSService, CartesiaTTSService
-from pipecat.services.deepgram.flux.tts import DeepgramFluxTTSService
-from pipecat.services.deepgram.tts import DeepgramHttpTTSService, DeepgramTTSService
-from pipecat.services.elevenlabs.tts import ElevenLabsHttpTTSService, ElevenLabsTTSService
-from pipecat.services.openai.tts import OpenAITTSService
-from pipecat.services.tts_service import TextAggregationMode, TTSService
+from pipecat.services.cartesia.tts import CartesiaTTSService
+from pipecat.services.deepgram.tts import DeepgramTTSService
+from pipecat.services.elevenlabs.tts import ElevenLabsTTSService
+from pipecat.services.tts_service import TTSService
 
 from agent_tts.client.moving import connect
 from agent_tts.integrations.livekit.tts import TTS
 from agent_tts.integrations.pipecat.service import AgentTTSService
 from agent_tts.messages import Audio, Words
-from tests.integrations.pipecat.pipeline import running
+from tests.integrations.pipecat.pipeline import running, said
 from tests.recogniser import recognise
 from tests.serve.dialects import livekit_run, pipecat_run
 from tests.serve.dialects.hearing import FIRST, SECOND, VOICE, halves
-from tests.support import RunningNode, running_node, until
+from tests.serve.dialects.stock import (
+    AURA,
+    FLUX,
+    LIVEKIT,
+    MARIN,
+    PIPECAT,
+    RAW,
+    SENTENCE,
+    TOKEN,
+    Stock,
+    elevenlabs_of,
+    stock_clients,
+    streaming,
+)
+from tests.support import until
 
 pytestmark = [pytest.mark.node, pytest.mark.filterwarnings("ignore:websockets:DeprecationWarning")]
 
 PLAIN = f"{FIRST} {SECOND}"
-SENTENCE, TOKEN = TextAggregationMode.SENTENCE, TextAggregationMode.TOKEN
 
 # The audio at 24 kHz, and the words that were told with their times; None where the protocol tells none.
 Heard = tuple[bytes, list[str] | None]
-Speaker = Callable[[RunningNode, str], Awaitable[Heard]]
+Speaker = Callable[[Stock, str], Awaitable[Heard]]
 
 
 @pytest.fixture
-async def node() -> AsyncIterator[RunningNode]:
+async def stock() -> AsyncIterator[Stock]:
     """All audio comes at once."""
-    names = {"aura-2-thalia-en": VOICE, "flux-haley-en": VOICE, "marin": VOICE}
-    async with running_node(engine="espeak", lead_ms=60_000, voice_aliases=names) as running_:
-        yield running_
-
-
-def ws(node: RunningNode) -> str:
-    return node.url.replace("http", "ws", 1)
+    async with stock_clients(lead_ms=60_000) as made:
+        yield made
 
 
 # ---------------------------------------------------------------- the clients
-
-
-def said(context: LLMContext) -> list[str]:
-    """The assistant's messages in the LLM's context."""
-    return [str(message["content"]) for message in context.get_messages() if isinstance(message, dict)]
 
 
 async def piped(service: TTSService, text: str, *, tells_words: bool) -> Heard:
@@ -97,94 +89,11 @@ async def piped(service: TTSService, text: str, *, tells_words: bool) -> Heard:
         return pipeline.pcm(), told if tells_words else None
 
 
-def pipecat_cartesia(mode: TextAggregationMode) -> Speaker:
-    async def speak(node: RunningNode, text: str) -> Heard:
-        settings = CartesiaTTSService.Settings(voice=VOICE)
-        service = CartesiaTTSService(
-            api_key="none", url=f"{ws(node)}/tts/websocket", settings=settings, text_aggregation_mode=mode
-        )
-        return await piped(service, text, tells_words=True)
-
-    return speak
+async def pipecat(kind: type[Any], mode: Any, tells_words: bool, stock: Stock, text: str) -> Heard:
+    return await piped(stock.pipecat(kind, text_aggregation_mode=mode), text, tells_words=tells_words)
 
 
-async def pipecat_cartesia_http(node: RunningNode, text: str) -> Heard:
-    settings = CartesiaHttpTTSService.Settings(voice=VOICE)
-    service = CartesiaHttpTTSService(api_key="none", base_url=node.url, settings=settings)
-    return await piped(service, text, tells_words=False)
-
-
-def pipecat_elevenlabs(mode: TextAggregationMode) -> Speaker:
-    async def speak(node: RunningNode, text: str) -> Heard:
-        settings = ElevenLabsTTSService.Settings(voice=VOICE)
-        service = ElevenLabsTTSService(api_key="none", url=ws(node), settings=settings, text_aggregation_mode=mode)
-        return await piped(service, text, tells_words=True)
-
-    return speak
-
-
-async def pipecat_elevenlabs_http(node: RunningNode, text: str) -> Heard:
-    async with livekit_run.http_session() as session:
-        service = ElevenLabsHttpTTSService(
-            api_key="none",
-            base_url=node.url,
-            aiohttp_session=session,
-            settings=ElevenLabsHttpTTSService.Settings(voice=VOICE),
-        )
-        return await piped(service, text, tells_words=True)
-
-
-def pipecat_flux(mode: TextAggregationMode) -> Speaker:
-    async def speak(node: RunningNode, text: str) -> Heard:
-        settings = DeepgramFluxTTSService.Settings(voice="flux-haley-en")
-        service = DeepgramFluxTTSService(
-            api_key="none", url=f"{ws(node)}/v2/speak", settings=settings, text_aggregation_mode=mode
-        )
-        return await piped(service, text, tells_words=False)
-
-    return speak
-
-
-def pipecat_aura(mode: TextAggregationMode) -> Speaker:
-    async def speak(node: RunningNode, text: str) -> Heard:
-        settings = DeepgramTTSService.Settings(voice="aura-2-thalia-en")
-        service = DeepgramTTSService(api_key="none", base_url=ws(node), settings=settings, text_aggregation_mode=mode)
-        return await piped(service, text, tells_words=False)
-
-    return speak
-
-
-async def pipecat_aura_http(node: RunningNode, text: str) -> Heard:
-    async with livekit_run.http_session() as session:
-        service = DeepgramHttpTTSService(
-            api_key="none",
-            base_url=node.url,
-            aiohttp_session=session,
-            settings=DeepgramHttpTTSService.Settings(voice="aura-2-thalia-en"),
-        )
-        return await piped(service, text, tells_words=False)
-
-
-async def pipecat_openai(node: RunningNode, text: str) -> Heard:
-    async with DefaultAsyncHttpxClient(trust_env=False) as http_client:
-        settings = OpenAITTSService.Settings(voice="marin")
-        service = OpenAITTSService(
-            api_key="none", base_url=f"{node.url}/v1", http_client=http_client, settings=settings
-        )
-        return await piped(service, text, tells_words=False)
-
-
-def pipecat_ours(mode: TextAggregationMode) -> Speaker:
-    async def speak(node: RunningNode, text: str) -> Heard:
-        settings = AgentTTSService.Settings(voice=VOICE)
-        return await piped(
-            AgentTTSService(url=node.url, settings=settings, text_aggregation_mode=mode), text, tells_words=True
-        )
-
-    return speak
-
-
-async def lively(speaker: tts.TTS[Any], text: str, *, tells_words: bool = False) -> Heard:
+async def lively(speaker: tts.TTS[Any], text: str, *, tells_words: bool) -> Heard:
     """What a class of LiveKit speaks of an LLM's tokens, lowered to its markup as an expressive session does.
 
     Its classes put the text that they sent back into the words that they are told; its transcripts strip that.
@@ -196,131 +105,76 @@ async def lively(speaker: tts.TTS[Any], text: str, *, tells_words: bool = False)
     return livekit_run.pcm(events), told if tells_words else None
 
 
-async def livekit_of_cartesia(node: RunningNode, text: str) -> Heard:
-    async with livekit_run.http_session() as session:
-        speaker = livekit_cartesia.TTS(api_key="none", base_url=node.url, voice=VOICE, http_session=session)
-        return await lively(speaker, text, tells_words=True)
+async def livekit(kind: type[Any], options: dict[str, Any], tells_words: bool, stock: Stock, text: str) -> Heard:
+    async with stock.livekit(kind, **options) as speaker:
+        return await lively(streaming(speaker), text, tells_words=tells_words)
 
 
-async def livekit_of_elevenlabs(node: RunningNode, text: str) -> Heard:
-    async with livekit_run.http_session() as session:
-        speaker = livekit_elevenlabs.TTS(
-            api_key="none",
-            base_url=f"{node.url}/v1",
-            voice_id=VOICE,
-            encoding="pcm_24000",
-            enable_ssml_parsing=True,
-            http_session=session,
-        )
-        return await lively(speaker, text, tells_words=True)
+async def livekit_ours(stock: Stock, text: str) -> Heard:
+    return await lively(TTS(stock.url, voice=VOICE), text, tells_words=True)
 
 
-async def livekit_of_flux(node: RunningNode, text: str) -> Heard:
-    async with livekit_run.http_session() as session:
-        url = f"{node.url}/v2/speak"
-        return await lively(
-            livekit_deepgram.TTSv2(api_key="none", base_url=url, model="flux-haley-en", http_session=session), text
-        )
-
-
-async def livekit_of_aura(node: RunningNode, text: str) -> Heard:
-    async with livekit_run.http_session() as session:
-        url = f"{node.url}/v1/speak"
-        return await lively(
-            livekit_deepgram.TTS(api_key="none", base_url=url, model="aura-2-thalia-en", http_session=session), text
-        )
-
-
-async def livekit_of_openai(node: RunningNode, text: str) -> Heard:
-    speaker = livekit_openai.TTS(
-        api_key="none", base_url=f"{node.url}/v1", voice="marin", response_format="pcm", instructions="cheerful"
-    )
-    sentences = tokenize.blingfire.SentenceTokenizer()
-    async with speaker:
-        return await lively(tts.StreamAdapter(tts=speaker, sentence_tokenizer=sentences), text)
-
-
-async def livekit_ours(node: RunningNode, text: str) -> Heard:
-    return await lively(TTS(node.url, voice=VOICE), text, tells_words=True)
-
-
-async def sdk_of_cartesia(node: RunningNode, text: str) -> Heard:
-    output: Any = {"container": "raw", "encoding": "pcm_s16le", "sample_rate": 24_000}
-    async with AsyncCartesia(api_key="none", websocket_base_url=ws(node)) as client:
-        async with client.tts.websocket_connect() as connection:
-            context = connection.context(voice=VOICE, add_timestamps=True, output_format=output)
-            for token in pipecat_run.tokens(text):
-                await context.push(token)
-            await context.no_more_inputs()
-            events: list[Any] = [event async for event in context.receive()]
+async def sdk_of_cartesia(stock: Stock, text: str) -> Heard:
+    async with stock.cartesia() as client, client.tts.websocket_connect() as connection:
+        context = connection.context(voice=VOICE, add_timestamps=True, output_format=RAW)
+        for token in pipecat_run.tokens(text):
+            await context.push(token)
+        await context.no_more_inputs()
+        events: list[Any] = [event async for event in context.receive()]
     words = [word for event in events if event.type == "timestamps" for word in event.word_timestamps.words]
     return b"".join(event.audio for event in events if event.type == "chunk"), words
 
 
-async def sdk_of_cartesia_http(node: RunningNode, text: str) -> Heard:
-    output: Any = {"container": "raw", "encoding": "pcm_s16le", "sample_rate": 24_000}
-    async with AsyncCartesia(api_key="none", base_url=node.url) as client:
-        answer = await client.tts.generate(model_id="sonic-3", transcript=text, voice=VOICE, output_format=output)
+async def sdk_of_cartesia_http(stock: Stock, text: str) -> Heard:
+    async with stock.cartesia() as client:
+        answer = await client.tts.generate(model_id="sonic-3", transcript=text, voice=VOICE, output_format=RAW)
         return await answer.read(), None
 
 
-async def sdk_of_elevenlabs(node: RunningNode, text: str) -> Heard:
-    with httpx.Client(trust_env=False) as http_client:
-        client = ElevenLabs(api_key="none", base_url=node.url, httpx_client=http_client).text_to_speech
-        told = await asyncio.to_thread(client.convert_with_timestamps, VOICE, text=text, output_format="pcm_24000")
+async def sdk_of_elevenlabs(stock: Stock, text: str) -> Heard:
+    with elevenlabs_of(stock.node) as client:
+        convert = client.text_to_speech.convert_with_timestamps
+        told = await asyncio.to_thread(convert, VOICE, text=text, output_format="pcm_24000")
     assert told.alignment is not None
     return base64.b64decode(told.audio_base_64), "".join(told.alignment.characters).split()
 
 
-def _deepgram(node: RunningNode, http_client: httpx.AsyncClient) -> AsyncDeepgramClient:
-    url = ws(node)
-    environment = DeepgramClientEnvironment(base=node.url, production=url, agent=url, agent_rest=node.url)
-    return AsyncDeepgramClient(api_key="none", environment=environment, httpx_client=http_client)
-
-
-async def sdk_of_flux(node: RunningNode, text: str) -> Heard:
+async def sdk_of_flux(stock: Stock, text: str) -> Heard:
     audio = b""
-    async with httpx.AsyncClient(trust_env=False) as http_client:
-        speech = _deepgram(node, http_client).speak.v2
-        async with speech.connect(model="flux-haley-en", sample_rate=24_000) as connection:
-            for token in pipecat_run.tokens(text):
-                await connection.send_speak(SpeakV2Speak(text=token))
-            await connection.send_flush(SpeakV2Flush())
-            async for message in connection:
-                if isinstance(message, bytes):
-                    audio += message
-                elif isinstance(message, SpeakV2SpeechMetadata):
-                    break
+    async with stock.deepgram().speak.v2.connect(model=FLUX, sample_rate=24_000) as connection:
+        for token in pipecat_run.tokens(text):
+            await connection.send_speak(SpeakV2Speak(text=token))
+        await connection.send_flush(SpeakV2Flush())
+        async for message in connection:
+            if isinstance(message, bytes):
+                audio += message
+            elif isinstance(message, SpeakV2SpeechMetadata):
+                break
     return audio, None
 
 
-async def sdk_of_aura(node: RunningNode, text: str) -> Heard:
+async def sdk_of_aura(stock: Stock, text: str) -> Heard:
     audio = b""
-    async with httpx.AsyncClient(trust_env=False) as http_client:
-        speech = _deepgram(node, http_client).speak.v1
-        async with speech.connect(model="aura-2-thalia-en", encoding="linear16", sample_rate=24_000) as connection:
-            for token in pipecat_run.tokens(text):
-                await connection.send_text(SpeakV1Text(text=token))
-            await connection.send_flush(SpeakV1Flush(type="Flush"))
-            while True:
-                message = await connection.recv()
-                if isinstance(message, bytes):
-                    audio += message
-                elif message.type == "Flushed":
-                    return audio, None
+    speech = stock.deepgram().speak.v1
+    async with speech.connect(model=AURA, encoding="linear16", sample_rate=24_000) as connection:
+        for token in pipecat_run.tokens(text):
+            await connection.send_text(SpeakV1Text(text=token))
+        await connection.send_flush(SpeakV1Flush(type="Flush"))
+        while isinstance(message := await connection.recv(), bytes) or message.type != "Flushed":
+            audio += message if isinstance(message, bytes) else b""
+    return audio, None
 
 
-async def sdk_of_openai(node: RunningNode, text: str) -> Heard:
-    async with AsyncOpenAI(api_key="none", base_url=f"{node.url}/v1", max_retries=0) as client:
-        speech = client.audio.speech.with_streaming_response
-        asked: dict[str, Any] = {"model": "gpt-4o-mini-tts", "voice": "marin", "instructions": "cheerful"}
-        async with speech.create(input=text, response_format="pcm", **asked) as answer:
-            return b"".join([piece async for piece in answer.iter_bytes()]), None
+async def sdk_of_openai(stock: Stock, text: str) -> Heard:
+    speech = stock.openai().audio.speech.with_streaming_response
+    asked: dict[str, Any] = {"model": "gpt-4o-mini-tts", "voice": MARIN, "instructions": "cheerful"}
+    async with speech.create(input=text, response_format="pcm", **asked) as answer:
+        return b"".join([piece async for piece in answer.iter_bytes()]), None
 
 
-async def client_ours(node: RunningNode, text: str) -> Heard:
+async def client_ours(stock: Stock, text: str) -> Heard:
     audio, words = b"", dict[int, str]()
-    async with connect(node.url) as connection:
+    async with connect(stock.url) as connection:
         speech = await connection.open(voice=VOICE)
         for token in pipecat_run.tokens(text):
             speech.write(token)
@@ -335,31 +189,16 @@ async def client_ours(node: RunningNode, text: str) -> Heard:
 
 
 CLIENTS: dict[str, Speaker] = {
-    "cartesia, pipecat, sentences": pipecat_cartesia(SENTENCE),
-    "cartesia, pipecat, tokens": pipecat_cartesia(TOKEN),
-    "cartesia, pipecat, http": pipecat_cartesia_http,
-    "cartesia, livekit": livekit_of_cartesia,
+    **{name: partial(pipecat, *how) for name, how in PIPECAT.items()},
+    **{name: partial(livekit, *how) for name, how in LIVEKIT.items()},
     "cartesia, sdk": sdk_of_cartesia,
     "cartesia, sdk, http": sdk_of_cartesia_http,
-    "elevenlabs, pipecat, sentences": pipecat_elevenlabs(SENTENCE),
-    "elevenlabs, pipecat, tokens": pipecat_elevenlabs(TOKEN),
-    "elevenlabs, pipecat, http": pipecat_elevenlabs_http,
-    "elevenlabs, livekit": livekit_of_elevenlabs,
     "elevenlabs, sdk": sdk_of_elevenlabs,
-    "flux, pipecat, sentences": pipecat_flux(SENTENCE),
-    "flux, pipecat, tokens": pipecat_flux(TOKEN),
-    "flux, livekit": livekit_of_flux,
     "flux, sdk": sdk_of_flux,
-    "aura, pipecat, sentences": pipecat_aura(SENTENCE),
-    "aura, pipecat, tokens": pipecat_aura(TOKEN),
-    "aura, pipecat, http": pipecat_aura_http,
-    "aura, livekit": livekit_of_aura,
     "aura, sdk": sdk_of_aura,
-    "openai, pipecat": pipecat_openai,
-    "openai, livekit": livekit_of_openai,
     "openai, sdk": sdk_of_openai,
-    "ours, pipecat, sentences": pipecat_ours(SENTENCE),
-    "ours, pipecat, tokens": pipecat_ours(TOKEN),
+    "ours, pipecat, sentences": partial(pipecat, AgentTTSService, SENTENCE, True),
+    "ours, pipecat, tokens": partial(pipecat, AgentTTSService, TOKEN, True),
     "ours, livekit": livekit_ours,
     "ours, client": client_ours,
 }
@@ -388,10 +227,10 @@ EXPRESSIVE = (
 SAME_S = 0.15
 
 
-async def differences(node: RunningNode, clients: dict[str, Speaker], text_of: Callable[[str], str]) -> dict[str, str]:
+async def differences(stock: Stock, clients: dict[str, Speaker], text_of: Callable[[str], str]) -> dict[str, str]:
     """How the marked texts of clients are heard otherwise than the plain one. Equal audio is recognised once."""
-    plain = await asyncio.gather(*(speak(node, PLAIN) for speak in clients.values()))
-    marked = await asyncio.gather(*(speak(node, text_of(name)) for name, speak in clients.items()))
+    plain = await asyncio.gather(*(speak(stock, PLAIN) for speak in clients.values()))
+    marked = await asyncio.gather(*(speak(stock, text_of(name)) for name, speak in clients.items()))
     sounds = list(dict.fromkeys(pcm for pcm, _ in marked))
     recognised = dict(zip(sounds, await asyncio.gather(*map(sentences_of, sounds)), strict=True))
     wrong = {}
@@ -411,21 +250,21 @@ async def sentences_of(pcm: bytes) -> list[str]:
     return [f"{sentence.capitalize()}." for sentence in said]
 
 
-async def test_the_markup_of_each_dialect(node: RunningNode) -> None:
+async def test_the_markup_of_each_dialect(stock: Stock) -> None:
     clients = {name: speak for name, speak in CLIENTS.items() if name != "cartesia, livekit"}
-    assert await differences(node, clients, lambda name: MARKED[name.partition(",")[0]]) == {}
+    assert await differences(stock, clients, lambda name: MARKED[name.partition(",")[0]]) == {}
 
 
-async def test_the_expressive_markup_of_livekit(node: RunningNode) -> None:
+async def test_the_expressive_markup_of_livekit(stock: Stock) -> None:
     """Its class for Cartesia lowers it; to others a language model may write it, too."""
     clients = {name: speak for name, speak in CLIENTS.items() if "livekit" in name}
-    assert await differences(node, clients, lambda _: EXPRESSIVE) == {}
+    assert await differences(stock, clients, lambda _: EXPRESSIVE) == {}
 
 
-async def test_a_reply_of_markup_alone_is_no_failure(node: RunningNode) -> None:
+async def test_a_reply_of_markup_alone_is_no_failure(stock: Stock) -> None:
     """LiveKit raises on a reply without audio, and tries again."""
     for pcm, _ in await asyncio.gather(
-        *(speak(node, "[sighs]") for name, speak in CLIENTS.items() if "livekit" in name)
+        *(speak(stock, "[sighs]") for name, speak in CLIENTS.items() if "livekit" in name)
     ):
         assert pcm
         assert not any(pcm)
@@ -434,39 +273,18 @@ async def test_a_reply_of_markup_alone_is_no_failure(node: RunningNode) -> None:
 SPOKEN_AS = {"weather": "ˈwɛðɚ", "window": "ˈwɪndoʊ"}
 
 
-async def test_the_pronunciations_of_pipecat(node: RunningNode) -> None:
+async def test_the_pronunciations_of_pipecat(stock: Stock) -> None:
     """Each class writes them in its vendor's markup; the LLM's context keeps the words."""
-    url = ws(node)
 
-    def ways(kind: type[TTSService]) -> Any:
-        return [("*", kind.pronunciation_transform_ipa(SPOKEN_AS))]
+    def service(kind: type[Any], settings: dict[str, Any] | None = None, **options: Any) -> Any:
+        ways = [("*", kind.pronunciation_transform_ipa(SPOKEN_AS))]
+        return stock.pipecat(kind, settings, text_transforms=ways, text_aggregation_mode=SENTENCE, **options)
 
     services: dict[str, TTSService] = {
-        "<<w|": CartesiaTTSService(
-            api_key="none",
-            url=f"{url}/tts/websocket",
-            settings=CartesiaTTSService.Settings(voice=VOICE),
-            text_transforms=ways(CartesiaTTSService),
-        ),
-        "<phoneme": ElevenLabsTTSService(
-            api_key="none",
-            url=url,
-            settings=ElevenLabsTTSService.Settings(voice=VOICE, model="eleven_flash_v2"),
-            enable_ssml_parsing=True,
-            text_transforms=ways(ElevenLabsTTSService),
-        ),
-        '\\{"word"': DeepgramTTSService(
-            api_key="none",
-            base_url=url,
-            settings=DeepgramTTSService.Settings(voice="aura-2-thalia-en"),
-            text_transforms=ways(DeepgramTTSService),
-        ),
-        '<phoneme alphabet="ipa" ph="ˈ': AgentTTSService(
-            url=node.url,
-            settings=AgentTTSService.Settings(voice=VOICE),
-            text_aggregation_mode=SENTENCE,
-            text_transforms=ways(AgentTTSService),
-        ),
+        "<<w|": service(CartesiaTTSService),
+        "<phoneme": service(ElevenLabsTTSService, {"model": "eleven_flash_v2"}, enable_ssml_parsing=True),
+        '\\{"word"': service(DeepgramTTSService),
+        '<phoneme alphabet="ipa" ph="ˈ': service(AgentTTSService),
     }
 
     async def spoken(markup: str, service: TTSService) -> tuple[bytes, list[str]]:
@@ -488,21 +306,18 @@ async def test_the_pronunciations_of_pipecat(node: RunningNode) -> None:
         assert await sentences_of(pcm) == [FIRST, SECOND]
 
 
-async def test_an_interruption_tells_flux_the_heard_text_without_markup(node: RunningNode) -> None:
-    async with httpx.AsyncClient(trust_env=False) as http_client:
-        async with _deepgram(node, http_client).speak.v2.connect(
-            model="flux-haley-en", sample_rate=24_000
-        ) as connection:
-            await connection.send_speak(SpeakV2Speak(text=f"{MARKED['flux']} {MARKED['ours']}"))
-            await connection.send_flush(SpeakV2Flush())
-            async for message in connection:
-                if isinstance(message, bytes):
-                    offset = SpeakV2InterruptPlaybackOffset(value=1_000)
-                    await connection.send_interrupt(SpeakV2Interrupt(playback_offset=offset))
-                    break
-            async for message in connection:
-                if isinstance(message, SpeakV2SpeechInterrupted):
-                    break
+async def test_an_interruption_tells_flux_the_heard_text_without_markup(stock: Stock) -> None:
+    async with stock.deepgram().speak.v2.connect(model=FLUX, sample_rate=24_000) as connection:
+        await connection.send_speak(SpeakV2Speak(text=f"{MARKED['flux']} {MARKED['ours']}"))
+        await connection.send_flush(SpeakV2Flush())
+        async for message in connection:
+            if isinstance(message, bytes):
+                offset = SpeakV2InterruptPlaybackOffset(value=1_000)
+                await connection.send_interrupt(SpeakV2Interrupt(playback_offset=offset))
+                break
+        async for message in connection:
+            if isinstance(message, SpeakV2SpeechInterrupted):
+                break
     assert isinstance(message, SpeakV2SpeechInterrupted)
     assert message.text_spoken
     assert f"{message.text_spoken}{message.text_remaining}".split() == f"{PLAIN} {PLAIN}".split()

@@ -1,5 +1,3 @@
-"""The port of a node: fronts share it, other nodes do not."""
-
 from __future__ import annotations
 
 import sys

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from pydantic import SecretStr
 
 from agent_tts.config.settings import Auth, Key, Limits, Settings, Timeouts, Tls
 from agent_tts.errors import SettingsError
 from agent_tts.serve.processes.reload import Change, Reload, change, with_secrets
+
+pytestmark = pytest.mark.real_time  # settings are read in a thread
 
 
 def test_limits_keys_and_deadlines_are_used_and_the_rest_is_named() -> None:

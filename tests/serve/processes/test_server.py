@@ -30,7 +30,7 @@ from agent_tts.serve.transports.uvicorn_protocols import (
 )
 from agent_tts.serve.transports.websocket import Connection
 from agent_tts.speech.utterance import Utterance
-from tests.support import RunningNode, running_node, until
+from tests.support import RunningNode, ended, running_node, until
 from tests.wire import speak, wire
 
 pytestmark = pytest.mark.node
@@ -66,6 +66,15 @@ async def raw(node: RunningNode, rcvbuf: int = 4_096) -> AsyncIterator[socket.so
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, rcvbuf)
         sock.setblocking(False)
         await asyncio.get_running_loop().sock_connect(sock, (host, int(port)))
+        yield sock
+
+
+@asynccontextmanager
+async def upgraded(node: RunningNode, rcvbuf: int = 4_096) -> AsyncIterator[socket.socket]:
+    """The same, after a WebSocket's handshake."""
+    async with raw(node, rcvbuf) as sock:
+        await asyncio.get_running_loop().sock_sendall(sock, HELLO)
+        assert b" 101 " in await read_until(sock)
         yield sock
 
 
@@ -244,11 +253,8 @@ async def test_a_flood_of_frames_without_a_message_is_cut(attack: str, refused: 
     opening, again = WEBSOCKET_FLOODS[attack]
     limits = {"connections": 1} if refused else {}
     async with running_node(timeouts=FAST | {"write_s": 5.0}, limits=limits) as node, harmless(node, 2.0):
-        async with raw(node) as sock:
-            loop = asyncio.get_running_loop()
-            await loop.sock_sendall(sock, HELLO)
-            assert b" 101 " in await read_until(sock)
-            await loop.sock_sendall(sock, opening)
+        async with upgraded(node) as sock:
+            await asyncio.get_running_loop().sock_sendall(sock, opening)
             await flood(sock, again)
 
 
@@ -256,11 +262,8 @@ async def test_slow_fragments_do_not_pile_up() -> None:
     """Guards MAX_FRAGMENTS, with the rate limit off."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("agent_tts.serve.transports.uvicorn_protocols.IDLE_FRAMES_BURST", 1_000_000)
-        async with running_node() as node, raw(node) as sock:
-            loop = asyncio.get_running_loop()
-            await loop.sock_sendall(sock, HELLO)
-            await read_until(sock)
-            await loop.sock_sendall(sock, frame(TEXT_FRAME, fin=False))
+        async with running_node() as node, upgraded(node) as sock:
+            await asyncio.get_running_loop().sock_sendall(sock, frame(TEXT_FRAME, fin=False))
             async with asyncio.timeout(2):
                 await flood(sock, frame(CONTINUATION, fin=False) * MAX_FRAGMENTS)
 
@@ -269,9 +272,7 @@ async def test_a_refused_client_that_stays_connected_is_cut() -> None:
     """Guards the deadline in `StreamEndpoint._refuse`; uvicorn's own is 10 s."""
     keys = ["k" * 32]
     async with running_node(timeouts=FAST, auth={"api_keys": keys}) as node, asyncio.timeout(WRITE_S * 4):
-        async with raw(node) as sock:
-            await asyncio.get_running_loop().sock_sendall(sock, HELLO)
-            assert b" 101 " in await read_until(sock)
+        async with upgraded(node) as sock:
             await flood(sock, frame(PONG), every_s=0.05)
         await until(lambda: not node.server.server_state.connections)
 
@@ -279,10 +280,8 @@ async def test_a_refused_client_that_stays_connected_is_cut() -> None:
 async def test_a_flood_of_tiny_messages_is_delayed_and_complete(node: RunningNode) -> None:
     """Guards `WebSocketProtocol._parse` and the bucket in `Connection._read`: messages neither pile up nor get lost."""
     message = frame(TEXT_FRAME, b'{"type":"context.cancel","context_id":"*"}')
-    async with harmless(node, 10.0), raw(node, 1 << 20) as sock:
+    async with harmless(node, 10.0), upgraded(node, 1 << 20) as sock:
         loop = asyncio.get_running_loop()
-        await loop.sock_sendall(sock, HELLO)
-        await read_until(sock)
         begun = loop.time()
         connections = node.server.server_state.connections
         (queue,) = [
@@ -301,8 +300,7 @@ async def test_a_flood_of_tiny_messages_is_delayed_and_complete(node: RunningNod
         watching = asyncio.create_task(watch())
         await loop.sock_sendall(sock, message * 4_000 + frame(TEXT_FRAME, b'{"type":"session.close"}'))
         await read_until(sock, b"closed by the client")
-        watching.cancel()
-        await asyncio.gather(watching, return_exceptions=True)
+        await ended(watching)
         assert 1.5 < loop.time() - begun < 8
         assert longest < 200
 

@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import socket
-import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -159,10 +158,8 @@ async def test_the_death_of_a_front_hits_only_its_callers(node: RunningProcess) 
                 await peer.say(f"t{number}", TEXT, seed=1, lead_ms=200)
             await peer.until_audio("t3")
         pid = node.kill("front 0")
-        began = time.monotonic()
         with pytest.raises(ConnectionClosed):
             await peers["front 0"].until("nothing that ever comes")
-        assert time.monotonic() - began < HEARTBEAT_S  # nobody has to miss it first
         for number in range(4):
             assert (await peers["front 1"].until("context.done", f"t{number}"))["reason"] == "end"
             assert peers["front 1"].pcm(f"t{number}") == expected
@@ -170,7 +167,7 @@ async def test_the_death_of_a_front_hits_only_its_callers(node: RunningProcess) 
             await peers["front 1"].say(f"u{number}", "a word", lead_ms=None)
             assert (await peers["front 1"].until("context.done", f"u{number}"))["reason"] == "end"
     await served_by_all(node)
-    assert f"front 0 process {pid} (signal 9) is lost" in node.log
+    assert re.search(rf"front 0 process {pid} \(signal 9\) is lost: (?!no answer)", node.log)  # noticed at once
 
 
 async def test_the_death_of_the_engine_is_survived_by_both_fronts(node: RunningProcess) -> None:

@@ -1,5 +1,3 @@
-"""Multipart forms: accepted ones, and refusal of all others."""
-
 from __future__ import annotations
 
 import hypothesis.strategies as st

@@ -7,12 +7,15 @@ import itertools
 import json
 from typing import Any
 
+import pytest
+
 from agent_tts.engine_info import FRAME_SAMPLES
 from agent_tts.serve.access.fair_queue import SLICE_S
 from agent_tts.serve.connections import CONNECTION
+from agent_tts.serve.session import SLICE_CHARS
 from agent_tts.speech.utterance import Utterance
 from tests.fault.test_cancellation import TEXT, Link, cancelled_everywhere, local_node
-from tests.support import until
+from tests.support import passes, until
 
 
 class Exchange:
@@ -87,8 +90,7 @@ async def test_audio_stays_in_the_window_while_the_client_does_not_read() -> Non
         (speech,) = node.service.engines[0]._open.values()
         assert isinstance(speech, Utterance)
         await until(lambda: speech.received >= window * FRAME_SAMPLES)
-        for _ in range(100):
-            await asyncio.sleep(0)
+        await passes(100)
         assert speech.received <= (window + 1) * FRAME_SAMPLES
         node.fair_queue.clock = itertools.count(step=SLICE_S).__next__  # each piece of work takes a whole slice
         dam.open.set()
@@ -98,3 +100,21 @@ async def test_audio_stays_in_the_window_while_the_client_does_not_read() -> Non
             most, seen = max(most, len(exchange.sent) - seen), len(exchange.sent)
         assert seen > window
         assert most <= 2
+
+
+async def test_a_long_text_is_read_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its speech begins before all of it is read. Guards the loop in `SpeechResponse._send`."""
+    lengths: list[int] = []
+    write = Utterance.write
+
+    def counted(self: Utterance, text: str) -> None:
+        lengths.append(len(text))
+        write(self, text)
+
+    monkeypatch.setattr(Utterance, "write", counted)
+    async with local_node() as (_, app):
+        exchange = Exchange(input="word " * 200, response_format="pcm")
+        await app(exchange.scope, exchange.receive, exchange.send)
+    assert lengths[-4:] == [SLICE_CHARS, SLICE_CHARS, SLICE_CHARS, 1_000 - 3 * SLICE_CHARS]
+    assert exchange.sent[0]["status"] == 200
+    assert exchange.sent[-1] == {"type": "http.response.body"}

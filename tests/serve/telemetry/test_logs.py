@@ -1,5 +1,3 @@
-"""Log lines: JSON and text, without spoken text."""
-
 from __future__ import annotations
 
 import functools

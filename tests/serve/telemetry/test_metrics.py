@@ -1,5 +1,3 @@
-"""Metrics of several engines."""
-
 from __future__ import annotations
 
 from prometheus_client import CollectorRegistry

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 
 import pytest
-from loguru import logger
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
 from agent_tts.serve.telemetry import spans as telemetry
 from agent_tts.serve.telemetry.spans import SpanSender
+from tests.support import logged
 
 
 class Exporter(SpanExporter):
@@ -35,16 +34,6 @@ def spans(count: int) -> list[ReadableSpan]:
     return [span for span in made if isinstance(span, ReadableSpan)]
 
 
-@contextmanager
-def heard() -> Iterator[list[str]]:
-    said: list[str] = []
-    sink = logger.add(said.append, format="{message}")
-    try:
-        yield said
-    finally:
-        logger.remove(sink)
-
-
 def test_shutdown_sends_waiting_spans_in_order() -> None:
     exporter = Exporter()
     sender = SpanSender(exporter, close_s=5)
@@ -58,11 +47,10 @@ def test_spans_beyond_the_bound_are_dropped_and_a_stuck_exporter_causes_no_delay
     stuck = threading.Event()
     exporter = Exporter(lambda: SpanExportResult.SUCCESS if stuck.wait(30) else SpanExportResult.FAILURE)
     sender = SpanSender(exporter, close_s=0.2)
-    began = time.monotonic()
     for span in spans(telemetry.MAX_WAITING + 10):
         sender.on_end(span)
     sender.shutdown()
-    assert time.monotonic() - began < 10
+    assert sender._thread.is_alive()  # it is still with the exporter
     stuck.set()
     sender._thread.join(5)
     assert len(exporter.spans) <= telemetry.MAX_WAITING
@@ -78,7 +66,7 @@ def test_a_failure_is_logged_once_and_retried(monkeypatch: pytest.MonkeyPatch, i
 
     monkeypatch.setattr(telemetry, "EVERY_S", 0.01)
     tries: list[int] = []
-    with heard() as said:
+    with logged() as said:
         sender = SpanSender(Exporter(fail), close_s=5)
         for number, span in enumerate(spans(3), 1):
             sender.on_end(span)
@@ -98,7 +86,7 @@ def test_an_exception_of_the_exporter_does_not_stop_the_sender(monkeypatch: pyte
 
     monkeypatch.setattr(telemetry, "EVERY_S", 0.01)
     exporter = Exporter(fail)
-    with heard() as said:
+    with logged() as said:
         sender = SpanSender(exporter, close_s=5)
         first, second = spans(2)
         sender.on_end(first)

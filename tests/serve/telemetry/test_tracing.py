@@ -11,12 +11,11 @@ from dataclasses import fields
 
 import httpx
 import pytest
-from loguru import logger
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from agent_tts.bench.collector import collector
+from agent_tts.bench.trace import collector
 from agent_tts.config.settings import Telemetry
 from agent_tts.errors import SettingsError
 from agent_tts.messages import Stages
@@ -24,7 +23,7 @@ from agent_tts.serve import app
 from agent_tts.serve.telemetry.spans import Spans
 from agent_tts.serve.telemetry.tracing import spans_of
 from tests.rtc_peer import connected
-from tests.support import RunningNode, running_node, until
+from tests.support import RunningNode, logged, running_node, until
 from tests.wire import wire
 
 pytestmark = pytest.mark.node
@@ -52,6 +51,16 @@ def spans(memory: InMemorySpanExporter, name: str) -> list[ReadableSpan]:
 def trace_of(span: ReadableSpan) -> str:
     assert span.context is not None
     return f"{span.context.trace_id:032x}"
+
+
+async def context_of(running: RunningNode, memory: InMemorySpanExporter, **options: object) -> ReadableSpan:
+    """The span of a context that is spoken over a WebSocket."""
+    async with wire(running.ws_url) as peer:
+        await peer.say("one", "Hello there.", **options)
+        await peer.until("context.done", "one")
+    await until(lambda: len(memory.get_finished_spans()) == 2)
+    (context,) = spans(memory, "context")
+    return context
 
 
 async def assert_traced(url: str, memory: InMemorySpanExporter) -> None:
@@ -93,7 +102,7 @@ async def test_a_connection_is_a_span_with_its_contexts_in_the_client_s_trace(mo
     assert one.attributes is not None
     told = {name.removeprefix("agent_tts."): value for name, value in one.attributes.items()}
     assert told.keys() == {
-        *("carrier", "session_id", "context_no", "queue_ms", "reason", "audio_ms", "ttfa_ms", "rtf", "cut"),
+        *("carrier", "session_id", "context_no", "queue_ms", "reason", "audio_ms", "ttfa_ms", "rtf", "cut")
     }
     assert (told["carrier"], told["session_id"], told["context_no"]) == ("websocket", session_id, 1)
     assert told["reason"] == "end"
@@ -135,11 +144,7 @@ async def test_a_call_over_webrtc_is_in_the_offer_s_trace(monkeypatch: pytest.Mo
 
 async def test_a_context_that_fails_is_an_error_with_its_code(monkeypatch: pytest.MonkeyPatch) -> None:
     async with watched(monkeypatch, tone={"scripted_faults": True}) as (running, memory):
-        async with wire(running.ws_url) as peer:
-            await peer.say("one", "Hello there.", instructions="fault:raise@1")
-            await peer.until("context.done")
-        await until(lambda: len(memory.get_finished_spans()) == 2)
-        (context,) = spans(memory, "context")
+        context = await context_of(running, memory, instructions="fault:raise@1")
     assert not context.status.is_ok
     assert context.attributes is not None
     assert context.attributes["agent_tts.code"] == "internal"
@@ -172,11 +177,7 @@ async def test_a_missing_collector_causes_no_delay(monkeypatch: pytest.MonkeyPat
 
 async def test_the_engine_s_stages_are_events_where_they_are_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
     async with watched(monkeypatch, telemetry={"stages": True}) as (running, memory):
-        async with wire(running.ws_url) as peer:
-            await peer.say("one", "Hello there.")
-            await peer.until("context.done", "one")
-        await until(lambda: len(memory.get_finished_spans()) == 2)
-        (context,) = spans(memory, "context")
+        context = await context_of(running, memory)
     happened = sorted(context.events, key=lambda event: event.timestamp)
     names = [event.name for event in happened if event.name != "started"]
     engine = {field.name for field in fields(Stages)[1:]}
@@ -207,13 +208,9 @@ async def test_the_standard_variables_turn_it_on() -> None:
 
 def test_without_the_package_the_setting_is_refused_and_the_variable_is_logged(monkeypatch: pytest.MonkeyPatch) -> None:
     """A platform may set the variable for all its containers: it must not stop the node."""
-    said: list[str] = []
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
-    sink = logger.add(said.append, format="{message}")
-    try:
+    with logged() as said:
         with pytest.raises(SettingsError, match=r"pip install 'agent-tts\[otel\]'"):
             spans_of(Telemetry(endpoint="http://c"), {})
         assert spans_of(Telemetry(), {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c"}) is None
-    finally:
-        logger.remove(sink)
     assert "agent-tts[otel]" in said[0]

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import re
 import socket
 import weakref
@@ -35,7 +34,7 @@ from agent_tts.serve.transports.rtc_guard import (
 )
 from agent_tts.serve.transports.rtc_peer import RtcPeer as NodePeer
 from tests.rtc_peer import RtcPeer, connected
-from tests.support import RunningNode, running_node, until
+from tests.support import RunningNode, ended, running_node, uncollected, until
 
 pytestmark = pytest.mark.node
 
@@ -454,14 +453,10 @@ async def test_a_peer_leaves_nothing_even_without_the_garbage_collector(
 
     monkeypatch.setattr(NodePeer, "__init__", see)
     async with running_node(timeouts={"handshake_s": 0.2}) as node:
-        gc.collect()
-        gc.disable()
-        try:
+        with uncollected():
             await come(node)
             await until(lambda: not node.node.peers)
             await until(lambda: not any(ref() for ref in made), 1)
-        finally:
-            gc.enable()
         assert len(made) == 5
 
 
@@ -521,7 +516,6 @@ async def test_a_datagram_waits_for_a_turn_of_the_loop_and_is_not_lost_by_cancel
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert not reader.done()
-    reader.cancel()
-    await asyncio.gather(reader, return_exceptions=True)
+    await ended(reader)
     queue._pass()
     assert [await inbox.get(), await inbox.get()] == [(b"first", 1), (b"second", 1)]

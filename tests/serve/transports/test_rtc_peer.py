@@ -240,14 +240,6 @@ async def test_session_close_closes_the_peer_after_its_last_words(monkeypatch: p
         await until(lambda: not node.node.peers, 2.0)
 
 
-async def test_a_peer_beyond_the_limit_is_refused_with_a_retry_time() -> None:
-    async with running_node(limits={"rtc_peers": 1}) as node, connected(node.url):
-        reply = await post_offer(node)
-        assert reply.status_code == 503
-        assert reply.json()["error"]["code"] == "at_capacity"
-        assert int(reply.headers["retry-after"]) >= 1
-
-
 async def test_webrtc_can_be_turned_off() -> None:
     async with running_node(limits={"rtc_peers": 0}) as node:
         assert (await post_offer(node)).status_code == 404
@@ -255,15 +247,12 @@ async def test_webrtc_can_be_turned_off() -> None:
 
 async def test_sessions_per_key_count_and_are_given_back() -> None:
     keys = {"auth": {"api_keys": ["one", "two"]}, "limits": {"sessions_per_key": 1}}
-    one, two = {"Authorization": "Bearer one"}, {"X-API-Key": "two"}
+    one = {"Authorization": "Bearer one"}
     async with running_node(**keys) as node:
         async with connected(node.url, one) as peer:
             assert (await post_offer(node, one)).status_code == 503
-            async with httpx.AsyncClient(base_url=node.url) as client:
-                path = f"/v1/rtc/{peer.session_id}"
-                assert (await client.delete(path)).status_code == 401
-                assert (await client.delete(path, headers=two)).status_code == 404
-                assert (await client.delete(path, headers=one)).status_code == 204
+            async with httpx.AsyncClient(base_url=node.url, headers=one) as client:
+                assert (await client.delete(f"/v1/rtc/{peer.session_id}")).status_code == 204
         async with connected(node.url, one):
             pass
 
@@ -304,18 +293,6 @@ async def test_a_too_long_body_is_413_before_it_is_read(node: RunningNode) -> No
         body = json.dumps({"type": "offer", "sdp": "v=0\r\n" + "a=x\r\n" * 200_000})
         reply = await client.post("/v1/rtc/offer", content=body)
         assert (reply.status_code, reply.json()["error"]["code"]) == (413, "text_too_long")
-
-
-async def test_an_offer_that_does_not_arrive_is_408() -> None:
-    async with running_node(timeouts={"handshake_s": 0.2}) as node:
-        reader, writer = await asyncio.open_connection(*node.url.removeprefix("http://").split(":"))
-        writer.write(b"POST /v1/rtc/offer HTTP/1.1\r\nHost: localhost\r\nContent-Length: 60\r\n\r\n{")
-        async with asyncio.timeout(5):
-            answer = await reader.read()
-        writer.close()
-        await writer.wait_closed()
-    assert answer.startswith(b"HTTP/1.1 408 ")
-    assert b'"timeout"' in answer
 
 
 async def test_a_silent_stun_server_delays_the_answer_only_briefly() -> None:

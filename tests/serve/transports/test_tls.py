@@ -233,9 +233,3 @@ def test_unusable_files_are_errors_with_advice(certificate: Certificate, tmp_pat
 def test_a_key_without_a_certificate_is_refused() -> None:
     with pytest.raises(ValueError, match=r"tls\.key needs tls\.cert"):
         Settings.model_validate({"tls": {"key": "key.pem"}})
-
-
-def test_a_wrong_file_is_a_message_and_exit_code_2() -> None:
-    result = invoke("serve", "--port", "0", "--engine", "tone", "--tls-cert", "/no/such.pem")
-    assert result.returncode == 2
-    assert result.stderr == b"agent-tts: tls.cert: /no/such.pem cannot be read: No such file or directory\n"

@@ -1,8 +1,5 @@
-"""The common interface of all encodings."""
-
 from __future__ import annotations
 
-import gc
 from pathlib import Path
 
 import numpy as np
@@ -13,14 +10,13 @@ from agent_tts.protocol.formats import ENCODINGS, RATES_OF, SAMPLE_RATES
 from agent_tts.speech.audio.encoding import make_encoder
 from tests.speech.audio.test_files import SLACK_MS, decode
 from tests.speech.audio.test_pcm import NOISE, tone
-from tests.support import dominant_hz
+from tests.support import dominant_hz, uncollected
 
 BYTES_PER_SAMPLE = {"pcm_s16le": 2, "pcm_f32le": 4, "mulaw": 1, "alaw": 1}
 
 
 @pytest.mark.parametrize(
-    ("encoding", "rate"),
-    [(each, rate) for each in ENCODINGS for rate in RATES_OF.get(each, SAMPLE_RATES)],
+    ("encoding", "rate"), [(each, rate) for each in ENCODINGS for rate in RATES_OF.get(each, SAMPLE_RATES)]
 )
 def test_chunks_have_their_number_of_samples(encoding: str, rate: int) -> None:
     encoder = make_encoder(encoding, rate)
@@ -85,14 +81,11 @@ def test_a_dropped_encoder_frees_its_memory(encoding: str, rate: int) -> None:
 
     for _ in range(20):
         drop()
-    gc.disable()
-    try:
+    with uncollected():
         before = resident_kib()
         for _ in range(60):
             drop()
         assert resident_kib() - before < 3_000
-    finally:
-        gc.enable()
 
 
 def test_opus_pads_the_last_packet() -> None:

@@ -1,8 +1,5 @@
-"""Audio files that are encoded while they are sent."""
-
 from __future__ import annotations
 
-import gc
 import io
 import wave
 from pathlib import Path
@@ -16,7 +13,7 @@ from agent_tts.errors import UnsupportedFormat
 from agent_tts.sound.provenance import MARK
 from agent_tts.speech.audio.files import CONTENT_TYPES, FileEncoder, wav_header
 from tests.speech.audio.test_pcm import NOISE, tone
-from tests.support import dominant_hz
+from tests.support import dominant_hz, uncollected
 
 # Maximum extra audio before the first sample and after the last, ms: priming and a full last block.
 SLACK_MS = {"mp3": 46 + 48, "opus": 1, "aac": 43 + 43, "flac": 1, "wav": 1, "pcm": 1}
@@ -81,14 +78,11 @@ def test_closing_in_the_middle_frees_all_memory(format: str) -> None:
 
     for _ in range(20):
         leave()
-    gc.disable()
-    try:
+    with uncollected():
         before = resident_kib()
         for _ in range(60):
             leave()
         assert resident_kib() - before < 3_000
-    finally:
-        gc.enable()
 
 
 def test_wav_of_unknown_length_is_read_by_the_standard_library() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 from pathlib import Path
@@ -16,6 +17,8 @@ from c2pa import Reader
 
 from agent_tts.cli.sinks import FileSink
 from agent_tts.errors import SettingsError
+from agent_tts.serve.access.ledger import MAX_SIGNED
+from agent_tts.serve.routes import signing, speech_response
 from agent_tts.sound.provenance import DIGITAL_SOURCE, has_mark
 from agent_tts.speech.audio.files import CONTENT_TYPES, HEADER_BYTES
 from agent_tts.speech.audio.manifest import SIGNABLE, ManifestSigner
@@ -87,3 +90,24 @@ def test_certificates_that_cannot_sign_are_refused_at_the_start(tmp_path: Path) 
     ):
         with pytest.raises(SettingsError, match=said):
             ManifestSigner(str(cert), str(key))
+
+
+@pytest.mark.node
+async def test_signing_has_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the file, of the files at once, and of time; a front carries callers beside it."""
+    made = make_signer(tmp_path)
+    c2pa = {"certificate": str(made.cert), "key": str(made.key)}
+    body = {"model": "tts-1", "input": "Hello there.", "response_format": "wav", "c2pa": True}
+    async with running_node(c2pa=c2pa) as node, httpx.AsyncClient(base_url=node.url, timeout=60) as http:
+        with contextlib.ExitStack() as taken:
+            for _ in range(MAX_SIGNED):
+                taken.enter_context(await node.node.guard.place("signed files"))
+            refused = await http.post("/v1/audio/speech", json=body)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "at_capacity")
+        with monkeypatch.context() as patch:
+            patch.setattr(speech_response, "MAX_FILE", 1_000)
+            refused = await http.post("/v1/audio/speech", json=body)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (413, "text_too_long")
+        monkeypatch.setattr(signing, "SIGN_S", 0.001)
+        refused = await http.post("/v1/audio/speech", json=body)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (500, "internal")

@@ -1,5 +1,3 @@
-"""Opus packets."""
-
 from __future__ import annotations
 
 import av

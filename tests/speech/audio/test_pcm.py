@@ -1,5 +1,3 @@
-"""PCM at other rates and as G.711."""
-
 from __future__ import annotations
 
 from itertools import pairwise

@@ -43,6 +43,11 @@ class Listener:
     def _wake(self) -> None:
         self.woken += 1
 
+    def say(self, context_no: int, pcm: bytes) -> None:
+        """All audio of a context, or the rest of it."""
+        self.track.write(context_no, pcm)
+        self.track.end(context_no)
+
     def hear(self, count: int) -> list[bytes]:
         """Receive the next packets."""
         packets = [packet for _ in range(count) if (packet := self.track.next_packet()) is not None]
@@ -50,17 +55,20 @@ class Listener:
         return packets
 
 
+@pytest.fixture
+def listener() -> Listener:
+    return Listener()
+
+
 def test_silence_is_sent_without_end() -> None:
     assert not decoded(Listener().hear(100)).any()
 
 
-def test_with_dtx_silence_is_a_packet_each_400_ms() -> None:
+def test_with_dtx_silence_is_a_packet_each_400_ms(listener: Listener) -> None:
     """After some packets of silence; speech begins at once, whenever it comes, and is the same."""
-    listener = Listener()
     listener.track.dtx = True
     for wait in (1, DTX_AFTER + 1, DTX_AFTER + 3 * DTX_EVERY):
-        listener.track.write(wait, tone(440, 200))
-        listener.track.end(wait)
+        listener.say(wait, tone(440, 200))
         assert listener.hear(10) == OpusEncoder().encode(tone(440, 200))
         listener.hear(1)  # the encoder's look-ahead
         slots = [listener.track.next_packet() for _ in range(wait)]
@@ -69,15 +77,13 @@ def test_with_dtx_silence_is_a_packet_each_400_ms() -> None:
         assert rest == [DTX if number % DTX_EVERY == 0 else None for number in range(len(rest))]
 
 
-def test_a_context_does_not_depend_on_earlier_ones() -> None:
+def test_a_context_does_not_depend_on_earlier_ones(listener: Listener) -> None:
     """Bit for bit, whatever was spoken and cut before it."""
-    listener = Listener()
     listener.track.write(1, tone(440, 1_000))
     listener.hear(20)
     listener.track.clear(1)
     listener.hear(5)
-    listener.track.write(2, tone(660, 1_000))
-    listener.track.end(2)
+    listener.say(2, tone(660, 1_000))
     listener.hear(60)
     after = decoded(listener.packets)[25 * 960 :]
     alone = decoded([*OpusEncoder().encode(tone(660, 1_000)), SILENCE])
@@ -85,8 +91,7 @@ def test_a_context_does_not_depend_on_earlier_ones() -> None:
     assert np.array_equal(after[480 : 50 * 960], alone[480 : 50 * 960])
 
 
-def test_contexts_play_completely_one_after_the_other() -> None:
-    listener = Listener()
+def test_contexts_play_completely_one_after_the_other(listener: Listener) -> None:
     listener.track.write(7, tone(440, 300))
     listener.track.write(3, tone(880, 400))
     listener.track.write(7, tone(440, 300))
@@ -100,11 +105,9 @@ def test_contexts_play_completely_one_after_the_other() -> None:
 
 
 @pytest.mark.parametrize("ms", [100, 105])
-def test_the_last_milliseconds_are_sent(ms: int) -> None:
+def test_the_last_milliseconds_are_sent(ms: int, listener: Listener) -> None:
     """The encoder's look-ahead at the end, and a piece that fills no packet."""
-    listener = Listener()
-    listener.track.write(1, tone(440, ms))
-    listener.track.end(1)
+    listener.say(1, tone(440, ms))
     sound = decoded(listener.hear(12))
     whole = decoded(OpusEncoder().encode(tone(440, ms) + bytes(48 * (140 - ms))))
     heard_until = int((ms + 6.5) * 48)
@@ -112,8 +115,7 @@ def test_the_last_milliseconds_are_sent(ms: int) -> None:
     assert loudness(sound, ms + 30, 240) < 10
 
 
-def test_clear_is_followed_by_silence_at_once() -> None:
-    listener = Listener()
+def test_clear_is_followed_by_silence_at_once(listener: Listener) -> None:
     listener.track.write(1, tone(440, 1_000))
     listener.hear(10)
     assert listener.track.played_ms(1) == 200
@@ -142,12 +144,10 @@ def test_clear_makes_no_click() -> None:
         assert roughness(np.append(speech, np.zeros(9))) > 10 * roughness(speech)
 
 
-def test_clear_keeps_other_contexts() -> None:
-    listener = Listener()
+def test_clear_keeps_other_contexts(listener: Listener) -> None:
     listener.track.write(1, tone(440, 200))
     listener.track.write(2, tone(660, 200))
-    listener.track.write(3, tone(880, 200))
-    listener.track.end(3)
+    listener.say(3, tone(880, 200))
     listener.hear(5)
     listener.track.clear(2)
     listener.track.clear(1)
@@ -155,23 +155,19 @@ def test_clear_keeps_other_contexts() -> None:
     assert listener.track.played_ms(3) == 200
 
 
-def test_a_context_that_waits_for_text_keeps_its_turn_and_its_encoder() -> None:
+def test_a_context_that_waits_for_text_keeps_its_turn_and_its_encoder(listener: Listener) -> None:
     """A pause inside a context is silence from its own encoder; the next context waits for its end."""
-    listener = Listener()
     listener.track.write(1, tone(440, 400))
-    listener.track.write(2, tone(880, 400))
-    listener.track.end(2)
+    listener.say(2, tone(880, 400))
     listener.hear(40)
     assert listener.track.played_ms(1) == 400
-    listener.track.write(1, tone(440, 400))
-    listener.track.end(1)
+    listener.say(1, tone(440, 400))
     listener.hear(45)
     assert listener.packets[:60] == OpusEncoder().encode(tone(440, 400) + bytes(48 * 400) + tone(440, 400))
     assert listener.packets[61:81] == OpusEncoder().encode(tone(880, 400))
 
 
-def test_played_ms_never_exceeds_the_audio() -> None:
-    listener = Listener()
+def test_played_ms_never_exceeds_the_audio(listener: Listener) -> None:
     listener.track.write(1, tone(440, 50))
     assert listener.track.played_ms(1) is None
     played = []
@@ -187,8 +183,7 @@ def test_played_ms_never_exceeds_the_audio() -> None:
     assert listener.track.played_ms(99) is None
 
 
-def test_it_wants_audio_up_to_its_lead_and_signals_when_it_wants_more() -> None:
-    listener = Listener()
+def test_it_wants_audio_up_to_its_lead_and_signals_when_it_wants_more(listener: Listener) -> None:
     assert listener.track.wants(1)
     while listener.track.wants(1):
         listener.track.write(1, tone(440, 80))
@@ -206,8 +201,7 @@ def test_it_wants_audio_up_to_its_lead_and_signals_when_it_wants_more() -> None:
 
 
 @pytest.mark.parametrize("act", [SpeechTrack.clear, SpeechTrack.end])
-def test_clear_and_end_are_idempotent(act: Callable[[SpeechTrack, int], None]) -> None:
-    listener = Listener()
+def test_clear_and_end_are_idempotent(act: Callable[[SpeechTrack, int], None], listener: Listener) -> None:
     act(listener.track, 1)
     listener.track.write(1, tone(440, 20))
     act(listener.track, 1)

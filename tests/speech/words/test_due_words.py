@@ -1,5 +1,3 @@
-"""Words that wait for their audio."""
-
 from __future__ import annotations
 
 from agent_tts.messages import Word

@@ -1,5 +1,3 @@
-"""Marks have the times of the words around them."""
-
 from __future__ import annotations
 
 from agent_tts.messages import Mark, Word

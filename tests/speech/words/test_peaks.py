@@ -1,5 +1,3 @@
-"""Peaks of pieces, alone and together."""
-
 from __future__ import annotations
 
 import numpy as np

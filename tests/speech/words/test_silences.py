@@ -1,5 +1,3 @@
-"""Gaps in a stream, for any split."""
-
 from __future__ import annotations
 
 import numpy as np

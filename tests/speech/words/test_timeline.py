@@ -1,5 +1,3 @@
-"""Word times, estimated and aligned, and the text that was heard."""
-
 from __future__ import annotations
 
 import gc
@@ -16,7 +14,7 @@ from agent_tts.speech.words.fitting import Fit
 from agent_tts.speech.words.peaks import peaks
 from agent_tts.speech.words.timeline import MAX_NOTES, READ_CHARS, LateTimeline, WordTimeline
 from agent_tts.text.lengths import SENTENCE_PAUSE_MS
-from tests.examples import examples
+from tests.examples import CUTS, examples, split
 from tests.speech.words.test_silences import audio
 
 
@@ -25,14 +23,19 @@ def told(timeline: WordTimeline, *pieces: str) -> list[Word]:
     return words + timeline.complete()
 
 
+@pytest.fixture
+def timeline() -> WordTimeline:
+    """Of an engine without times of its own."""
+    return WordTimeline(aligned=False)
+
+
 def test_words_are_whitespace_tokens_with_their_punctuation_and_offsets() -> None:
     words = told(WordTimeline(aligned=False), "  Hello, wor", "ld!  (Yes)\n")
     offsets = [(w.word, w.char_start, w.char_end) for w in words]
     assert offsets == [("Hello,", 2, 8), ("world!", 9, 15), ("(Yes)", 17, 22)]
 
 
-def test_a_word_is_complete_with_the_white_space_after_it() -> None:
-    timeline = WordTimeline(aligned=False)
+def test_a_word_is_complete_with_the_white_space_after_it(timeline: WordTimeline) -> None:
     assert timeline.append("Hel") == []
     assert [w.word for w in timeline.append("lo wo")] == ["Hello"]
     assert [w.word for w in timeline.complete()] == ["wo"]
@@ -53,12 +56,10 @@ def test_speed_shortens_the_estimates() -> None:
     assert fast.end_ms == pytest.approx(slow.end_ms / 2, abs=1)
 
 
-@given(st.text(alphabet="ab .,你好\n\u2003", max_size=40), st.data())
-def test_the_split_of_the_text_does_not_change_the_words(text: str, data: st.DataObject) -> None:
-    cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=5)))
-    pieces = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+@given(st.text(alphabet="ab .,你好\n\u2003", max_size=40), CUTS)
+def test_the_split_of_the_text_does_not_change_the_words(text: str, cuts: list[int]) -> None:
     whole = told(WordTimeline(aligned=False), text)
-    assert told(WordTimeline(aligned=False), *pieces) == whole
+    assert told(WordTimeline(aligned=False), *split(text, cuts)) == whole
     assert [w.word for w in whole] == text.split()
     assert all(text[w.char_start : w.char_end] == w.word for w in whole)
 
@@ -102,8 +103,7 @@ def test_a_cut_reads_no_more_text_than_was_played() -> None:
     assert len(heard) > 4 * READ_CHARS
 
 
-def test_a_word_counts_as_heard_from_its_middle_on() -> None:
-    timeline = WordTimeline(aligned=False)
+def test_a_word_counts_as_heard_from_its_middle_on(timeline: WordTimeline) -> None:
     first, second = told(timeline, "Hello, world! ")
     middle = (second.start_ms + second.end_ms) / 2
     assert timeline.split(0) == ("", "Hello, world! ")
@@ -112,15 +112,13 @@ def test_a_word_counts_as_heard_from_its_middle_on() -> None:
     assert timeline.split(middle) == ("Hello, world!", " ")
 
 
-def test_text_without_spaces_is_heard_character_by_character() -> None:
-    timeline = WordTimeline(aligned=False)
+def test_text_without_spaces_is_heard_character_by_character(timeline: WordTimeline) -> None:
     _, word = told(timeline, "Hi 你好，世界。")
     heard, _ = timeline.split(word.start_ms + (word.end_ms - word.start_ms) * 0.4)
     assert heard == "Hi 你好，"
 
 
-def test_the_end_stretches_estimates_to_the_real_audio() -> None:
-    timeline = WordTimeline(aligned=False)
+def test_the_end_stretches_estimates_to_the_real_audio(timeline: WordTimeline) -> None:
     words = told(timeline, "one two three four")
     assert timeline.split(words[-1].end_ms)[1] == ""
     timeline.finish(10 * words[-1].end_ms)
@@ -177,8 +175,7 @@ def settled(timeline: WordTimeline, pcm: bytes) -> list[tuple[float, Word]]:
     return found
 
 
-def test_words_settle_once_with_the_audio_in_which_they_start() -> None:
-    timeline = WordTimeline(aligned=False)
+def test_words_settle_once_with_the_audio_in_which_they_start(timeline: WordTimeline) -> None:
     words = told(timeline, TEXT)
     found = settled(timeline, audio((900, 9_000), (160, 0), (800, 9_000), (320, 0), (1_200, 9_000)))
     timeline.finish(3_380)
@@ -202,8 +199,7 @@ def test_a_settled_word_does_not_move_and_the_next_is_after_it() -> None:
     assert starts == sorted(set(starts))
 
 
-def test_audio_improves_the_heard_text() -> None:
-    timeline = WordTimeline(aligned=False)
+def test_audio_improves_the_heard_text(timeline: WordTimeline) -> None:
     told(timeline, TEXT)
     assert timeline.split(1_150)[0] == "One two three, four"
     settled(timeline, audio((1_000, 9_000), (160, 0), (750, 9_000), (320, 0), (100, 9_000)))
@@ -211,8 +207,7 @@ def test_audio_improves_the_heard_text() -> None:
     assert timeline.split(2_220)[0] == "One two three, four five."
 
 
-def test_a_flush_fixes_the_end_of_its_text() -> None:
-    timeline = WordTimeline(aligned=False)
+def test_a_flush_fixes_the_end_of_its_text(timeline: WordTimeline) -> None:
     timeline.append("a rather long beginning")
     timeline.flush()
     timeline.append(" 你好 more.")
@@ -223,9 +218,8 @@ def test_a_flush_fixes_the_end_of_its_text() -> None:
     assert (first.start_ms, last.end_ms, and_.start_ms, more.word) == (0, 700, 800, "more.")
 
 
-def test_a_word_behind_a_flush_settles_after_its_answer() -> None:
+def test_a_word_behind_a_flush_settles_after_its_answer(timeline: WordTimeline) -> None:
     """Mutation: `settle` does not look at the flushes."""
-    timeline = WordTimeline(aligned=False)
     timeline.append("one two")
     timeline.flush()
     timeline.append(" three four ")
@@ -245,8 +239,7 @@ def test_the_end_tells_the_words_that_were_not_read() -> None:
     assert [word.word for word in words] == text.split()
 
 
-def test_its_place_is_behind_the_last_character_that_is_no_white_space() -> None:
-    timeline = WordTimeline(aligned=False)
+def test_its_place_is_behind_the_last_character_that_is_no_white_space(timeline: WordTimeline) -> None:
     places = [timeline.place]
     for piece in (" ", "One two. ", " three"):
         timeline.append(piece)
@@ -254,8 +247,7 @@ def test_its_place_is_behind_the_last_character_that_is_no_white_space() -> None
     assert places == [0, 0, 9, 16]
 
 
-def test_an_early_end_leaves_words_unheard() -> None:
-    timeline = WordTimeline(aligned=False)
+def test_an_early_end_leaves_words_unheard(timeline: WordTimeline) -> None:
     told(timeline, TEXT * 20)
     hear(timeline, audio((2_000, 9_000)))
     timeline.finish(2_000, cut=True)
@@ -295,8 +287,7 @@ def test_settled_words_are_all_words_in_order_within_the_audio(
     assert heard + unheard == text
 
 
-def test_a_pause_takes_exactly_its_time() -> None:
-    timeline = WordTimeline(aligned=False)
+def test_a_pause_takes_exactly_its_time(timeline: WordTimeline) -> None:
     told = timeline.append("One two") + timeline.direct(Pause(800)) + timeline.append(" three ")
     told += timeline.direct(Pause(800)) + timeline.append("four") + timeline.complete()
     plain = WordTimeline(aligned=False)

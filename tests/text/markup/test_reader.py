@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from itertools import pairwise, product
+from itertools import product
 
 import pytest
 from hypothesis import given
@@ -13,7 +13,7 @@ from agent_tts.directives import MAX_PAUSE_MS, Directive, Language, Pause, Proso
 from agent_tts.text.markup import Item, MarkTag, MarkupReader
 from agent_tts.text.markup.inventory import BRACKETS, NAMES
 from agent_tts.text.markup.scan import MAX_TAG
-from tests.examples import examples
+from tests.examples import CUTS, examples, split
 from tests.fuzz.targets import directed, read_markup
 from tests.work import more_than_linear
 
@@ -55,11 +55,10 @@ TEXTS = st.lists(st.sampled_from(TAGS) | st.text(max_size=2), max_size=25).map("
 
 
 @examples(300)
-@given(TEXTS, st.lists(st.integers(0, 200), max_size=8))
+@given(TEXTS, CUTS)
 def test_items_do_not_depend_on_the_split(text: str, cuts: list[int]) -> None:
-    places = sorted({0, len(text), *(cut % (len(text) + 1) for cut in cuts)})
     whole = directed(read(text))
-    assert directed(read(*(text[start:end] for start, end in pairwise(places)))) == whole
+    assert directed(read(*split(text, cuts))) == whole
     assert directed(read(*text)) == whole
 
 

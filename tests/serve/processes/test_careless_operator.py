@@ -1,0 +1,301 @@
+"""What an operator does without care costs nobody anything: files that break, signals at odd times, closed streams."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+
+from agent_tts.config.settings import Settings
+from agent_tts.errors import SettingsError
+from agent_tts.serve.fronts import Role
+from agent_tts.serve.processes import supervisor
+from agent_tts.serve.processes.supervisor import Supervisor
+from tests.certificates import make_certificate
+from tests.cli.process import AGENT_TTS, children_of, environment
+from tests.node_process import RunningProcess, running_process
+from tests.support import until
+from tests.wire import wire
+
+pytestmark = [pytest.mark.node, pytest.mark.real_time]
+
+SOON_S = 20.0  # on a busy machine
+TEXT = "Somebody speaks while the operator makes a mistake."
+
+
+def write(file: Path, **settings: object) -> None:
+    file.write_text(yaml.safe_dump(settings))
+
+
+async def reloaded(node: RunningProcess) -> str:
+    """Have the settings read again; the line that tells what came of it."""
+    said = node.log.count("SIGHUP: ")
+    node.process.send_signal(signal.SIGHUP)
+    await until(lambda: node.log.count("SIGHUP: ") > said, SOON_S)
+    return [line for line in node.log.splitlines() if "SIGHUP: " in line][-1]
+
+
+async def seconds_of(node: RunningProcess, trusting: Any, text: str) -> list[float]:
+    """How long a text is, said by many connections in a row: by all fronts."""
+
+    def said() -> float:
+        body = {"input": text, "response_format": "pcm"}
+        with httpx.Client(verify=trusting, timeout=SOON_S) as http:
+            return len(http.post(f"{node.url}/v1/audio/speech", json=body).raise_for_status().content) / 48_000
+
+    return [await asyncio.to_thread(said) for _ in range(12)]
+
+
+def took_requests(node: RunningProcess, times: int) -> bool:
+    """Whether fronts have been restarted so often."""
+    return node.log.count("takes requests") == times
+
+
+async def test_a_front_that_is_restarted_has_the_files_that_were_accepted_last(tmp_path: Path) -> None:
+    """The lexicon has a typo, and the key is removed: nobody is cut, and all are served as before."""
+    made = make_certificate(tmp_path)
+    trusting = made.client()
+    file, words = tmp_path / "node.yaml", tmp_path / "words.yaml"
+    words.write_text(f"word: {' '.join(['word'] * 20)}")
+    write(file, lexicon_file=str(words), tls=made.settings)
+    with running_process(tmp_path, "--config", str(file), "--fronts", "2") as node:
+        whole = (await seconds_of(node, trusting, "word"))[0]
+        assert whole > 1
+        words.write_text("word: {no_such_field: 1}")
+        made.key.unlink()
+        async with wire(node.ws_url, ssl=trusting) as peer:
+            mine = node.front_of(peer.socket.local_address)
+            victim = next(name for name in node.pids() if name.startswith("front") and name != mine)
+            await peer.say("t", TEXT)
+            await peer.until_audio("t")
+            for deaths in (1, 2):
+                node.kill(victim)
+                await until(partial(took_requests, node, deaths), SOON_S)
+            assert (await peer.until("context.done", "t"))["reason"] == "end"
+        assert set(await seconds_of(node, trusting, "word")) == {whole}
+        assert "cannot be read" in await reloaded(node)
+        assert set(await seconds_of(node, trusting, "word")) == {whole}
+
+
+async def test_a_front_that_cannot_be_set_up_any_more_is_no_death(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as while its address is gone: one death more than a front may die would end the node."""
+    monkeypatch.setattr(supervisor, "RESPAWN_S", 0.0)
+    node = Supervisor(Settings(engine="tone"), {}, [Role(True, None)], 1, lambda: None)
+    starts = []
+
+    async def refused(number: int) -> bool:
+        starts.append(number)
+        node._draining = len(starts) == 20
+        raise SettingsError("cannot listen")
+
+    monkeypatch.setattr(node, "_run_front", refused)
+    await node._keep(0)
+    assert len(starts) == 20
+    assert not node._end.done()
+
+
+@pytest.mark.usefixtures("fronts")
+async def test_a_pipe_in_place_of_a_file_holds_up_nothing(tmp_path: Path) -> None:
+    file, pipe, words = tmp_path / "node.yaml", tmp_path / "pipe", tmp_path / "words.yaml"
+    os.mkfifo(pipe)
+    words.write_text("nginx: engine x")
+    write(file)
+    with running_process(tmp_path, "--config", str(file)) as node:
+        write(file, lexicon_file=str(pipe))
+        assert "no regular file" in await reloaded(node)
+        write(file, lexicon_file=str(words))
+        assert (await reloaded(node)).endswith("changed: lexicon_file")
+        file.unlink()
+        os.mkfifo(file)  # a reading that hangs is left behind
+        node.process.send_signal(signal.SIGHUP)
+        await asyncio.sleep(0.5)
+        node.process.send_signal(signal.SIGTERM)
+        assert await asyncio.to_thread(node.process.wait, SOON_S) == 0
+
+
+@pytest.mark.usefixtures("fronts")
+async def test_hangups_before_a_node_is_ready_and_while_it_ends_do_not_kill_it(tmp_path: Path) -> None:
+    file = tmp_path / "node.yaml"
+    write(file)
+    log = tmp_path / "node.log"
+    with starting(log, "--port", "0", "--config", str(file)) as process:
+        await until(lambda: is_past_python(process.pid), SOON_S)
+        while "agent-tts: http" not in log.read_text():
+            assert process.poll() is None, log.read_text()
+            process.send_signal(signal.SIGHUP)
+            await asyncio.sleep(0.02)
+        await until(lambda: "SIGHUP: the settings are read again" in log.read_text(), SOON_S)
+        process.send_signal(signal.SIGTERM)
+        while process.poll() is None:
+            process.send_signal(signal.SIGHUP)
+            await asyncio.sleep(0.005)
+        assert process.returncode == 0, log.read_text()
+
+
+@contextmanager
+def starting(log: Path, *flags: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A node from the first moment of its process on."""
+    with log.open("wb") as out:
+        command = [*AGENT_TTS, "serve", "--engine", "tone", *flags]
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=environment())
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.wait()
+
+
+@pytest.mark.usefixtures("fronts")
+async def test_signals_of_a_service_manager_to_all_processes_reload_and_kill_none(tmp_path: Path) -> None:
+    """Such as `systemctl kill --signal=HUP`."""
+    with running_process(tmp_path) as node:
+        before = node.pids()
+        for pid in before.values():
+            os.kill(pid, signal.SIGHUP)
+        await until(lambda: "the settings are read again" in node.log, SOON_S)
+        async with wire(node.ws_url) as peer:
+            await peer.say("t", TEXT, lead_ms=None)
+            assert (await peer.until("context.done", "t"))["reason"] == "end"
+        assert node.pids() == before
+
+
+def is_past_python(pid: int) -> bool:
+    """Whether it holds SIGHUP back: before, it is Python's start."""
+    blocked = Path(f"/proc/{pid}/status").read_text().partition("SigBlk:\t")[2].split()[0]
+    return bool(int(blocked, 16) & 1 << (signal.SIGHUP - 1))
+
+
+@pytest.mark.usefixtures("fronts")
+async def test_an_expired_certificate_is_told(tmp_path: Path) -> None:
+    good, old = make_certificate(tmp_path / "good"), make_certificate(tmp_path / "old", days=-1)
+    file = tmp_path / "node.yaml"
+    write(file, tls=good.settings)
+    with running_process(tmp_path, "--config", str(file)) as node:
+        assert "has expired" not in node.log
+        write(file, tls=old.settings)
+        assert "changed: tls.cert, tls.key" in await reloaded(node)
+        await until(lambda: "has expired" in node.log, SOON_S)
+    with running_process(tmp_path, "--config", str(file)) as node:
+        assert node.log.count("has expired") == 1
+
+
+@pytest.mark.parametrize(
+    "streams", ["1>&- 2>&-", "0<&- 1>&- 2>&-", "2>/dev/full", "1>/dev/full 2>/dev/full", "2> >(exec 0<&-)"]
+)
+@pytest.mark.usefixtures("fronts")
+def test_a_node_without_streams_serves_and_ends_as_others_do(streams: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    command = f"exec {' '.join(AGENT_TTS)} serve --engine tone --port {port} {streams}"
+    process = subprocess.Popen(["bash", "-c", command], env=environment(), stdin=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 60
+        while not answers(f"http://127.0.0.1:{port}/ready"):
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(SOON_S) == 0
+    finally:
+        process.kill()
+        process.wait()
+
+
+def answers(url: str) -> bool:
+    try:
+        return httpx.get(url).status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+INIT = """
+import ctypes, os, subprocess, sys, time
+ctypes.CDLL(None).prctl(36, 1)  # PR_SET_CHILD_SUBREAPER: as PID 1, it gets the orphans below it
+from agent_tts.system.entrance import be_init
+be_init()
+for _ in range(3):
+    subprocess.run(["sh", "-c", "sleep 0.01 &"], check=True)
+print("ready", flush=True)
+{then}
+"""
+
+
+@pytest.mark.parametrize(
+    ("then", "signum", "code"),
+    [
+        ("time.sleep(60)", signal.SIGTERM, 143),
+        ("import signal; signal.signal(signal.SIGHUP, lambda *_: sys.exit(7)); time.sleep(60)", signal.SIGHUP, 7),
+        ("sys.exit(3)", None, 3),
+    ],
+)
+def test_an_init_reaps_orphans_and_ends_as_its_node_does(then: str, signum: int | None, code: int) -> None:
+    with subprocess.Popen([sys.executable, "-c", INIT.format(then=then)], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        if signum is not None:
+            wait_for(lambda: len(children_of(process.pid)) == 1)  # the node alone: no zombie is left
+            process.send_signal(signum)
+        assert process.wait(SOON_S) == code
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + SOON_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+async def test_ready_means_that_all_fronts_listen(tmp_path: Path) -> None:
+    """A client that waits for it may land on each of them."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    with starting(tmp_path / "log", "--port", str(port), "--fronts", "3"):
+        async with asyncio.timeout(60):
+            while not await asyncio.to_thread(answers, f"http://127.0.0.1:{port}/ready"):
+                await asyncio.sleep(0.005)
+        assert listening(port) == 3
+
+
+def listening(port: int) -> int:
+    """How many sockets listen on it."""
+    sockets = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()]
+    return sum(each[1].endswith(f":{port:04X}") and each[3] == "0A" for each in sockets)
+
+
+async def test_a_thousand_named_keys_are_scraped_and_changed_beside_a_caller(tmp_path: Path) -> None:
+    """Their metrics and settings have more than a megabyte."""
+    file = tmp_path / "node.yaml"
+    keys: dict[str, dict[str, Any]] = {
+        f"{'k' * 28}-{number:03}": {"key": f"{number:04}{'x' * 800}"} for number in range(999)
+    }
+    keys["operator"] = {"key": "operator", "operator": True}
+    words = {f"word{number}": "y" * 250 for number in range(1_500)}
+    write(file, auth={"keys": keys}, lexicon=words)
+    header = {"Authorization": "Bearer operator"}
+    with running_process(tmp_path, "--config", str(file), "--fronts", "2") as node:
+        before = node.pids()
+        async with wire(node.ws_url, additional_headers={"X-API-Key": "operator"}) as peer:
+            await peer.say("t", TEXT * 4, lead_ms=200)
+            await peer.until_audio("t")
+            for _ in range(3):
+                page = await asyncio.to_thread(httpx.get, f"{node.url}/metrics", headers=header, timeout=SOON_S)
+                assert page.status_code == 200
+                assert len(page.content) > 800_000  # as JSON, more than a frame of a channel has
+            write(file, auth={"keys": keys}, lexicon=words | {"word": "z"})
+            assert (await reloaded(node)).endswith("changed: lexicon")
+            assert (await peer.until("context.done", "t"))["reason"] == "end"
+        await until(lambda: "does not use" not in node.log)
+        assert node.pids() == before
