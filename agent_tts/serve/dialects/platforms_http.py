@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from agent_tts.errors import BadMessage, SpeechError
 from agent_tts.protocol.formats import check_format
-from agent_tts.protocol.options import Lenient, SessionConfig
+from agent_tts.protocol.options import Lenient
 from agent_tts.protocol.validation import check_body, decode
 from agent_tts.serve.access.guard import Client
 from agent_tts.serve.dialects.jambonz import JambonzVoice
@@ -49,8 +49,7 @@ routes = APIRouter(dependencies=[errors_as(error_body)])
 def _speech(
     node: Node, client: Client, text: str, session: dict[str, Any], media_type: str, encoding: str, rate: int
 ) -> Response:
-    config = SessionConfig().merged(session | {"lead_ms": None}, node.settings.limits.max_lead_ms)
-    return SpeechResponse(node, client, text, config.options(), media_type, partial(AudioBody, encoding, rate))
+    return SpeechResponse(node, client, text, node.unpaced(session), media_type, partial(AudioBody, encoding, rate))
 
 
 @routes.post("/v1/vapi", **speaks(VapiRequest, {"application/octet-stream": AUDIO}))

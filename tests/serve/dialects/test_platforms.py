@@ -64,6 +64,24 @@ async def test_jambonz_request_is_answered_with_mp3(node: RunningNode) -> None:
     check_spoken((samples * 32_767).astype("<i2").tobytes(), SECOND, rate=rate)
 
 
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/vapi", {"message": {"type": "voice-request", "text": "$5"}}),
+        ("/v1/jambonz", {"text": "$5"}),
+        ("/v1/speak?encoding=linear16", {"text": "$5"}),
+        ("/tts/bytes", {"transcript": "$5", "output_format": {"container": "raw"}}),
+    ],
+)
+async def test_figures_are_said_in_words_if_the_node_does_so_by_default(path: str, body: dict[str, Any]) -> None:
+    """Fails if a route's options do not begin with the node's settings."""
+    sizes = []
+    for normalize in (False, True):
+        async with running_node(normalize=normalize) as plain, client(plain) as platform:
+            sizes.append(len((await platform.post(path, json=body)).raise_for_status().content))
+    assert sizes[0] < sizes[1]
+
+
 async def spoken(socket: ClientConnection, quiet_s: float = 0.6) -> bytes:
     """The audio up to a pause: jambonz gets no other sign of its end."""
     pcm = b""
