@@ -11,12 +11,12 @@ from agent_tts.serve.dialects import (
     deepgram_http,
     elevenlabs_dictionaries,
     elevenlabs_http,
-    platforms_http,
+    platforms,
 )
 from agent_tts.serve.dialects.cartesia import CartesiaAdapter
 from agent_tts.serve.dialects.deepgram import AuraAdapter, DeepgramAdapter, FluxAdapter
 from agent_tts.serve.dialects.elevenlabs import MultiStreamAdapter, StreamAdapter
-from agent_tts.serve.dialects.jambonz import JambonzAdapter
+from agent_tts.serve.dialects.platforms import JambonzAdapter
 from agent_tts.serve.dialects.vllm_omni import VllmOmniAdapter
 from agent_tts.serve.node import Node
 from agent_tts.serve.transports.websocket import Dialect
@@ -29,7 +29,7 @@ for dialect in (
     deepgram_http,
     elevenlabs_http,
     elevenlabs_dictionaries,
-    platforms_http,
+    platforms,
 ):
     routes.routes += dialect.routes.routes
 

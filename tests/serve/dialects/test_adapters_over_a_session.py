@@ -20,7 +20,7 @@ from agent_tts.serve.access.guard import Guard
 from agent_tts.serve.dialects.cartesia import CartesiaAdapter
 from agent_tts.serve.dialects.deepgram import AuraAdapter, FluxAdapter
 from agent_tts.serve.dialects.elevenlabs import MultiStreamAdapter, StreamAdapter
-from agent_tts.serve.dialects.jambonz import JambonzAdapter
+from agent_tts.serve.dialects.platforms import JambonzAdapter
 from agent_tts.serve.dialects.vllm_omni import VllmOmniAdapter
 from agent_tts.serve.node import Node
 from agent_tts.serve.session import Session

@@ -16,7 +16,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidStatus
 
 from agent_tts.protocol.adapter import Update
-from agent_tts.serve.dialects.jambonz import JambonzAdapter
+from agent_tts.serve.dialects.platforms import JambonzAdapter
 from tests.serve.dialects.hearing import FIRST, LONG, NEXT, SECOND, VOICE, check_spoken
 from tests.support import RunningNode, running_node
 
