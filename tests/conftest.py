@@ -48,7 +48,9 @@ GRACE_S = 2.0
 # is freed, bytes: the C library would keep it for blocks of other sizes.
 MOST_MB = 2_500
 MAPPED_BYTES = 1 << 20
-_M_MMAP_THRESHOLD = -3
+_M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8
+# So much more memory than after the modules before is worth a look at what is garbage, MB.
+GROWN_MB = 24
 
 # To ask torch takes 2 s, also in the process that only hands out tests.
 HAS_GPU = any(Path("/dev").glob("nvidia[0-9]*"))
@@ -65,6 +67,7 @@ def pytest_configure() -> None:
     gc.disable()  # until all is collected: what is imported stays
     if sys.platform == "linux":
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, MAPPED_BYTES)
+        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 2)
     asyncio.set_event_loop_policy(virtual_time.Policy())
     # Without this every httpx client would read all root certificates, which takes 30 ms.
     cached = functools.cache(lambda certificates, *args, **options: create_ssl_context(*args, **options))
@@ -156,10 +159,33 @@ def bounded_memory() -> Iterator[None]:
     yield
     if HAS_GPU:
         return
-    status = Path("/proc/self/status")
-    found = re.search(r"^VmHWM:\s*(\d+) kB", status.read_text(), re.MULTILINE) if status.exists() else None
-    most_mb = int(found[1]) // 1_024 if found else 0
+    most_mb = _memory_mb("VmHWM")
     assert most_mb <= MOST_MB, f"the tests of this process took {most_mb} MB at most, of {MOST_MB} that are allowed"
+
+
+def _memory_mb(name: str) -> int:
+    """Of this process, by its name in /proc; 0 where there is none."""
+    status = Path("/proc/self/status")
+    found = re.search(rf"^{name}:\s*(\d+) kB", status.read_text(), re.MULTILINE) if status.exists() else None
+    return int(found[1]) // 1_024 if found else 0
+
+
+# Memory after a module's tests, when it was last given back, MB.
+_settled_mb = 0
+
+
+@pytest.fixture(scope="module", autouse=True)
+def memory_of_a_module() -> Iterator[None]:
+    """What a module's tests took is the system's again after them, models included, which its tests share."""
+    global _settled_mb
+    yield
+    if tiny := sys.modules.get("tests.model.tiny"):
+        tiny.models.cache_clear()
+        tiny.oracle.load.cache_clear()
+    if _memory_mb("VmRSS") > _settled_mb + GROWN_MB:
+        gc.collect()
+        ctypes.CDLL(None).malloc_trim(0)
+        _settled_mb = _memory_mb("VmRSS")
 
 
 @pytest.fixture(autouse=True)

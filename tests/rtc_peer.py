@@ -109,7 +109,7 @@ class RtcPeer(Arrivals):
         self.send("text.append", context_id=context_id, text=text)
         self.send("context.end", context_id=context_id)
 
-    async def message(self, type_: str, timeout_s: float = 10.0, **fields: Any) -> dict[str, Any]:
+    async def message(self, type_: str, timeout_s: float = 30.0, **fields: Any) -> dict[str, Any]:
         """The first message of a type with these fields; waits for it."""
 
         def find() -> dict[str, Any] | None:

@@ -138,7 +138,7 @@ def logged(level: str = "WARNING", **options: Any) -> Iterator[list[str]]:
         logger.remove(sink)
 
 
-async def until(condition: Callable[[], bool], timeout_s: float = 5.0) -> None:
+async def until(condition: Callable[[], bool], timeout_s: float = 30.0) -> None:
     """Poll a condition that has no event.
 
     Raises:

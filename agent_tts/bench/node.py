@@ -50,14 +50,15 @@ async def own_node(command: str = "serve", /, **settings: object) -> AsyncIterat
     """Start a node process with these settings ("__" for the dots of keys); ready when entered, stopped with the block.
 
     Args:
-        command: subcommand of `agent-tts`: serve or agent.
+        command: subcommand of `agent-tts`: serve or agent; or the file of a pipeline that takes --set.
     Raises:
         EngineLost: the node does not start; the message holds its last log lines.
     """
-    settings = {"timeouts__drain_s": DRAIN_S} | settings
+    settings = {"port": 0, "log_level": "warning", "timeouts__drain_s": DRAIN_S} | settings
     flags = [part for key, value in settings.items() for part in ("--set", f"{key.replace('__', '.')}={value}")]
+    program = (command,) if command.endswith(".py") else ("-m", "agent_tts", command)
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "agent_tts", command, "--port", "0", "--log-level", "warning", *flags),
+        *(sys.executable, *program, *flags),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.PIPE,
@@ -269,8 +270,11 @@ async def watched(http_url: str, pid: int, every_s: float) -> AsyncIterator[Node
             yield watch
 
 
-def lag_p99_ms(before: NodeStats, after: NodeStats) -> float | None:
-    """The p99 of the lag of the node's event loops in ms, as a bound of its histogram. None without a probe."""
+def lag_ms(before: NodeStats, after: NodeStats, share: float) -> float | None:
+    """The lag in ms that this share of the probes of the node's event loops have at most, as a bound of its histogram.
+
+    None without a probe.
+    """
     counts: defaultdict[float, float] = defaultdict(float)
     for (name, labels), value in after.samples.items():
         if name == f"{LAG}_bucket":
@@ -278,7 +282,7 @@ def lag_p99_ms(before: NodeStats, after: NodeStats) -> float | None:
     probes = counts[float("inf")]
     if not probes:
         return None
-    return 1_000 * min(bound for bound, count in counts.items() if count >= 0.99 * probes)
+    return 1_000 * min(bound for bound, count in counts.items() if count >= share * probes)
 
 
 def slope(points: Sequence[tuple[float, float]]) -> float:

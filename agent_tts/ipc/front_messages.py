@@ -156,20 +156,8 @@ class DescribeAgent(Question[str]):
 
 
 ForCalls = BeginCall | DescribeAgent
-ToFront = (
-    FreeAt
-    | FrontSetup
-    | EngineUp
-    | EngineIs
-    | Serve
-    | Drain
-    | NodeReady
-    | UseSettings
-    | Beat
-    | FrontPage
-    | ForOwner
-    | ForCalls
-)
+OfSupervisor = FrontSetup | EngineUp | EngineIs | Serve | Drain | NodeReady | UseSettings | Beat | FreeAt | FrontPage
+ToFront = OfSupervisor | ForOwner | ForCalls
 
 # ---------------------------------------------------------------- front -> supervisor
 

@@ -505,10 +505,7 @@ class Utterance(AnyUtterance):
             self._tell_chunks(self._last_chunks(), FLAG_LAST)
         if isinstance(self._timeline, WordTimeline) and self._tells:
             left = self._timeline.finish(self.audio_ms, cut=event.reason == "length")
-            if self._timeline.kind == "aligned":
-                self._tell_final(left)
-            else:
-                self._tell_words("estimated", left)
+            self._tell_final(left) if self._timeline.aligned else self._tell_words("estimated", left)
             self._tell_final(self._timeline.settle())
             if event.reason == "end":
                 self._told += self._marks.rest(self.context_id)

@@ -13,7 +13,19 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from agent_tts.bench.report import check_output, table, write_json
 from tests.attack.harness import MAX_GAP_MS, MAX_P99_MS, Attack, Verdict, load, run_group
 
-COLUMNS = ("attack", "polite p50 ms", "p99 ms", "max ms", "gap ms", "connect ms", "MiB before", "after", "verdict", "")
+COLUMNS = (
+    "attack",
+    "polite p50 ms",
+    "p99 ms",
+    "max ms",
+    "gap ms",
+    "connect ms",
+    "loop ms",
+    "MiB before",
+    "after",
+    "verdict",
+    "",
+)
 WIDTH = 180  # characters of the table
 
 
@@ -42,7 +54,9 @@ def main(
         if verdict.log and (log or verdict.broken):
             print(verdict.log, file=sys.stderr)
     if json is not None:
-        write_json(json, {verdict.name: {"polite": verdict.polite, "broken": verdict.broken} for verdict in verdicts})
+        write_json(
+            json, {one.name: {"polite": one.polite, "loop_ms": one.loop_ms, "broken": one.broken} for one in verdicts}
+        )
     raise typer.Exit(1 if any(verdict.broken for verdict in verdicts) else 0)
 
 
@@ -63,6 +77,7 @@ async def _run(groups: list[list[Attack]], short: bool, settings: dict[str, obje
 def _row(verdict: Verdict) -> tuple[object, ...]:
     names = ("p50_ms", "p99_ms", "max_ms", "gap_ms", "connect_ms")
     figures = [None if (found := verdict.polite.get(name)) is None else f"{found:.1f}" for name in names]
+    figures.append(None if verdict.loop_ms is None else f"{verdict.loop_ms:.0f}")
     memory = [f"{mib:.0f}" for mib in verdict.rss_mib]
     return verdict.name, *figures, *memory, "BREAKS" if verdict.broken else "holds", verdict.did
 

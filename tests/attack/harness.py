@@ -25,15 +25,16 @@ import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import httpx
 import yaml
 
 import tests.attack as package
-from agent_tts.bench.node import OwnNode, ProcessStats, children_of, own_node
+from agent_tts.bench.node import NodeStats, NodeWatch, OwnNode, ProcessStats, children_of, lag_ms, own_node
 from agent_tts.bench.workers import Worker, workers
+from agent_tts.errors import SpeechError
 
 POLITE_KEY = "polite-caller"
 KEY = "attacker"
@@ -44,7 +45,8 @@ KEYS = [POLITE_KEY, KEY, OTHER_KEY]
 # a stall of seconds alone.
 MAX_P99_MS, MAX_GAP_MS = 25.0, 0.0
 MAX_P99_SHORT_MS, MAX_GAP_SHORT_MS = 5_000.0, 5_000.0
-MAX_GROWTH_MIB = 64.0  # memory that the node may hold after an attack
+MAX_GROWTH_MIB = 50.0  # memory that the node may hold after an attack
+WARM_MIB = 128.0  # what the first call of the agent loads
 MAX_FDS = 8  # descriptors more than before: the polite caller's next connection, a worker being replaced
 ATTACK_S, ATTACK_SHORT_S = 300.0, 90.0  # longest attack
 BACK_S = 30.0  # for the node to be as before
@@ -119,6 +121,7 @@ class Attack:
     node: Node
     max_growth_mib: float
     expected: frozenset[str]
+    warms: bool
 
 
 ATTACKS: list[Attack] = []
@@ -131,6 +134,7 @@ def attack(
     node: Node = plain_node,
     max_growth_mib: float = MAX_GROWTH_MIB,
     expected: Iterable[str] = (),
+    warms: bool = False,
 ) -> Callable[[Callable[[Target], Awaitable[str]]], Callable[[Target], Awaitable[str]]]:
     """Register an attack.
 
@@ -140,10 +144,12 @@ def attack(
         node: starts the node. One of your own may do what the attack needs: leave stderr unread, limit descriptors.
         max_growth_mib: memory that the node may hold after it, more than before.
         expected: codes of errors that the polite caller may meet, as its engine is killed.
+        warms: whether its first round loads code and fills what is kept. The long form has a short one before it; after
+            the short form the node may hold `WARM_MIB` more.
     """
 
     def register(run: Callable[[Target], Awaitable[str]]) -> Callable[[Target], Awaitable[str]]:
-        ATTACKS.append(Attack(name, run, settings or {}, node, max_growth_mib, frozenset(expected)))
+        ATTACKS.append(Attack(name, run, settings or {}, node, max_growth_mib, frozenset(expected), warms))
         return run
 
     return register
@@ -155,6 +161,7 @@ class Verdict:
 
     name: str
     polite: dict[str, Any] = field(default_factory=dict)  # figures of the polite caller; see `polite.Figures.told`
+    loop_ms: float | None = None  # the longest that an event loop of the node was late, as a bound of its histogram
     rss_mib: tuple[float, float] = (0.0, 0.0)  # before and after
     did: str = ""
     broken: list[str] = field(default_factory=list)  # what does not hold
@@ -236,8 +243,12 @@ def _lower_priority() -> Any:
 
 
 async def _judge(one: Attack, target: Target, caller: Worker, verdict: Verdict) -> None:
+    if one.warms and not target.short:
+        await one.run(replace(target, short=True))
+        await caller.tell({}, ANSWER_S)
+    most_mib = one.max_growth_mib + (WARM_MIB if one.warms and target.short else 0)
     rss, fds = target.rss_mib(), _fds(target.front_pid)
-    tasks = asyncio.all_tasks()
+    tasks, loops = asyncio.all_tasks(), await _loops(target)
     try:
         async with asyncio.timeout(target.scaled(ATTACK_S, ATTACK_SHORT_S)):
             verdict.did = await one.run(target)
@@ -256,11 +267,22 @@ async def _judge(one: Attack, target: Target, caller: Worker, verdict: Verdict) 
     if figures["gap_ms"] > gap_ms:
         verdict.broken.append(f"the polite caller heard a gap of {figures['gap_ms']:.0f} ms")
     back_at = time.monotonic() + BACK_S
-    while (trouble := await _trouble(target, rss + one.max_growth_mib, fds + MAX_FDS)) and time.monotonic() < back_at:
+    while (trouble := await _trouble(target, rss + most_mib, fds + MAX_FDS)) and time.monotonic() < back_at:
         await asyncio.sleep(0.25)
     verdict.broken += trouble
+    if loops is not None and (now := await _loops(target)) is not None:
+        verdict.loop_ms = lag_ms(loops, now, 1.0)
     verdict.rss_mib = (rss, target.rss_mib())
     await caller.tell({}, ANSWER_S)  # drop what came while it recovered
+
+
+async def _loops(target: Target) -> NodeStats | None:
+    """The node's figures, with how late its event loops were; None if it does not answer."""
+    headers = {"Authorization": f"Bearer {POLITE_KEY}"}
+    async with httpx.AsyncClient(base_url=target.url, headers=headers, timeout=ANSWER_S) as client:
+        with contextlib.suppress(SpeechError):
+            return await NodeWatch(client, target.front_pid).look()
+    return None
 
 
 async def _trouble(target: Target, rss_mib: float, fds: int) -> list[str]:

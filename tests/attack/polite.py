@@ -7,6 +7,7 @@ connection, and opens another connection each second, as a newcomer does.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import os
 import time
@@ -25,6 +26,7 @@ WORD_S = 0.04  # an LLM's pace
 PING_S = 0.02
 NEWCOMER_S = 1.0  # between two new connections
 PATIENCE_S = 20.0  # for one context of about 6 s of audio
+MEASURED_S = 10.0  # for the first answer to a ping, before figures are told without one
 BYTES_PER_S = SAMPLE_RATE * 2
 
 
@@ -90,9 +92,15 @@ class Caller:
         self.figures = Figures()
         # When each ping was sent that has no answer yet.
         self._unanswered: dict[int, float] = {}
+        # It is set when a ping has been answered since the last report.
+        self._answered = asyncio.Event()
 
-    def report(self) -> dict[str, Any]:
-        """The figures since the last report; a ping without an answer counts with its age."""
+    async def report(self) -> dict[str, Any]:
+        """The figures since the last report, of one ping at least; one without an answer counts with its age."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(MEASURED_S):
+                await self._answered.wait()
+        self._answered.clear()
         now = time.monotonic()
         self.figures.round_trips += [(now - sent) * 1_000 for sent in self._unanswered.values()]
         told, self.figures = self.figures.told(), Figures()
@@ -132,6 +140,7 @@ class Caller:
         def take(message: dict[str, Any]) -> None:
             if message["type"] == "pong":
                 self.figures.round_trips.append((time.monotonic() - sent.pop(message["t"])) * 1_000)
+                self._answered.set()
 
         connection.observer = take
         for number in itertools.count():
@@ -159,8 +168,8 @@ async def main(job: dict[str, Any]) -> dict[str, Any]:
         word = await ready()
         while True:
             if "last" in word:
-                return caller.report()
-            word = await report(caller.report())
+                return await caller.report()
+            word = await report(await caller.report())
 
 
 if __name__ == "__main__":

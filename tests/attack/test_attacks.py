@@ -1,19 +1,48 @@
-"""Every attack in its short form: a few seconds each, with room for other tests on the same cores."""
+"""Every attack in its short form, with room for other tests on the same cores; groups of over 10 s in `make slow`."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from tests.attack.bodies import unknown_routes
 from tests.attack.harness import Attack, load, run_group
 
 pytestmark = [pytest.mark.node, pytest.mark.real_time, pytest.mark.timeout(300)]
 
 
-def _name(group: list[Attack]) -> str:
-    return group[0].run.__module__.rpartition(".")[2] + "-" + group[0].name.replace(" ", "_")
+# The first attack of each group that takes longer than 10 s.
+LONG = {
+    "a word each 8 s in all slots",
+    "120 voices with large lexicons, two fronts",
+    "a broken lexicon file, then a front dies",
+    "a carrier's audio faster than it is spoken",
+    "a clock that jumps, and no room for files",
+    "a million empty lists",
+    "clients that leave at any time",
+    "every route with its largest body",
+    "honest players",
+    "opus unpaced, read in bursts",
+}
 
 
-@pytest.mark.parametrize("group", load(), ids=_name)
+def _case(group: list[Attack]) -> Any:
+    first = group[0]
+    name = first.run.__module__.rpartition(".")[2] + "-" + first.name.replace(" ", "_")
+    return pytest.param(group, id=name, marks=[pytest.mark.slow] if first.name in LONG else [])
+
+
+def test_every_route_has_its_largest_body() -> None:
+    """A new route, or a new socket, needs one in `tests.attack.bodies`; the attack sends all of them."""
+    assert unknown_routes() == set()
+
+
+def test_the_long_groups_are_there() -> None:
+    assert {group[0].name for group in load()} >= LONG
+
+
+@pytest.mark.parametrize("group", [_case(group) for group in load()])
 async def test_the_polite_caller_loses_nothing(group: list[Attack]) -> None:
     verdicts = [verdict async for verdict in run_group(group, short=True)]
     broken = [f"{verdict.name}: {why}\n{verdict.log}" for verdict in verdicts for why in verdict.broken]

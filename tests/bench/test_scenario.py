@@ -22,7 +22,7 @@ from agent_tts.bench.figures import (
     us_per_frame,
 )
 from agent_tts.bench.load import Promise, front_growth
-from agent_tts.bench.node import MetricSamples, NodeStats, ProcessStats, lag_p99_ms, slope
+from agent_tts.bench.node import MetricSamples, NodeStats, ProcessStats, lag_ms, slope
 from agent_tts.bench.rtc_peer import Arrivals
 from agent_tts.bench.runner import ScenarioResult, clients_for
 from agent_tts.bench.scenario import LANGUAGES, TEXTS, CallListener, CallSample, Scenario, requests, texts_of
@@ -237,8 +237,8 @@ def stats(at: float, rss_mib: float = 0.0, **buckets: float) -> NodeStats:
 def test_lag_is_the_bound_of_the_bucket_with_the_99th_percentile() -> None:
     before = stats(0, **{"0.005": 5, "0.01": 5, "+Inf": 5})
     after = stats(1, **{"0.005": 103, "0.01": 104, "+Inf": 105})
-    assert lag_p99_ms(before, after) == 10
-    assert lag_p99_ms(after, after) is None
+    assert lag_ms(before, after, 0.99) == 10
+    assert lag_ms(after, after, 0.99) is None
 
 
 def test_growth_is_per_thousand_contexts_after_the_warm_up() -> None:

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="/proc, pidfd an
 
 STREAMS = 32
 GONE_S = 15.0  # far less than the minute of a step that hangs
-HEARTBEAT_S = 2.0  # shorter, and a loaded machine's engine is taken for a hung one
+HEARTBEAT_S = 4.0  # shorter, and a loaded machine's engine is taken for a hung one
 
 
 def fds() -> int:

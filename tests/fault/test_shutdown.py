@@ -131,7 +131,7 @@ async def test_f13_a_signal_during_the_start_ends_the_node() -> None:
 
 async def test_f10_f11_a_hung_engine_is_reported_on_all_fronts_and_restarted(tmp_path: Path) -> None:
     """Guards `SpeechService._on_lost` and the heartbeat, with 32 requests: all of them end."""
-    flags = ("--engine", "espeak", "--fronts", "2", "--set", "timeouts.engine_heartbeat_s=2")
+    flags = ("--engine", "espeak", "--fronts", "2", "--set", "timeouts.engine_heartbeat_s=4")
     with running_process(tmp_path, *flags) as node:
         async with wire(node.ws_url) as first, wire(node.ws_url) as second:
             for peer in (first, second):

@@ -97,7 +97,7 @@ class Page:
             raise PageError(details.get("exception", {}).get("description", details["text"]))
         return answer["result"].get("value")
 
-    async def until(self, condition: str, timeout_s: float = 10.0) -> None:
+    async def until(self, condition: str, timeout_s: float = 60.0) -> None:
         """Wait in the page until an expression is truthy.
 
         Raises:

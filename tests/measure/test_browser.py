@@ -20,7 +20,7 @@ pytestmark = pytest.mark.real_time
 THINK_S = 0.3
 
 
-@pytest.mark.alone
+@pytest.mark.slow  # 20 s, with limits in real time
 async def test_a_spoken_question_is_answered_and_the_answer_interrupted_by_voice(tmp_path: Path) -> None:
     """Mutations: `ScriptedSTT.run_stt` yields nothing; `Playout._hold` returns at once."""
     first_words: list[float] = []

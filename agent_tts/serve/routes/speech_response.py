@@ -227,16 +227,15 @@ class SpeechResponse(Response):
         encoder = Flow(self._node.fair_queue.share(self._client.key_id))
         rest = deque(self._text[at : at + SLICE_CHARS] for at in range(0, len(self._text), SLICE_CHARS))
         while True:
-            while rest and not utterance.stopped:
+            if rest and not utterance.stopped:
                 async with encoder:
                     utterance.write(rest.popleft())
                     if not rest:
                         utterance.end()
-                if utterance.has_events:
-                    break
-            match await utterance.next():
-                case None:
-                    return
+                event = utterance.poll()  # `next` waits for more than that it has started
+            elif (event := await utterance.next()) is None:
+                return
+            match event:
                 case Words() as event:
                     async with encoder:
                         held += body.words(event)

@@ -12,7 +12,6 @@ from bisect import bisect_right
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Literal
 
 from agent_tts.directives import Directive, Pause, Prosody, Say
 from agent_tts.messages import Word
@@ -63,7 +62,8 @@ class WordTimeline:
         pace: float = 1.0,
         tells: bool = True,
     ) -> None:
-        self._aligned = aligned
+        # Whether the words that the text methods, `align` and `finish` return have final times.
+        self.aligned = aligned
         self._tells = tells
         self._language = language
         self._ahead_ms = READ_AHEAD_MS
@@ -101,11 +101,6 @@ class WordTimeline:
         self._audio_ms: int | None = None
 
     @property
-    def kind(self) -> Literal["aligned", "estimated"]:
-        """Kind of the words that the text methods, `align` and `finish` return."""
-        return "aligned" if self._aligned else "estimated"
-
-    @property
     def pace(self) -> float:
         """Learned pace of the voice, for its next utterance; see `Paces`."""
         return self._fit.pace
@@ -131,7 +126,7 @@ class WordTimeline:
         """Append a directive; returns the words that can be sent now."""
         if isinstance(directive, Say):
             return self._say(directive)
-        if self._aligned or not isinstance(directive, Pause | Prosody):
+        if self.aligned or not isinstance(directive, Pause | Prosody):
             return []
         words = self.complete() if isinstance(directive, Pause) else []
         self._pending.append((directive, self._length))
@@ -141,7 +136,7 @@ class WordTimeline:
     def _say(self, say: Say) -> list[Word]:
         end = self._length + len(say.text)
         self._said.append((self._length, end))
-        if not self._aligned and say.alias is not None:
+        if not self.aligned and say.alias is not None:
             self._longer.append((end, self._spoken_ms(say.alias) - self._spoken_ms(say.text)))
         return self.append(say.text)
 
@@ -163,7 +158,7 @@ class WordTimeline:
 
     @property
     def is_unread(self) -> bool:
-        return self._tells and not self._aligned and bool(self._pending)
+        return self._tells and not self.aligned and bool(self._pending)
 
     def read(self) -> list[Word]:
         """The next words that can be sent now, if `append`, `flush` or `complete` left some."""
@@ -192,7 +187,7 @@ class WordTimeline:
 
     def hear(self, samples: int, peaks: bytes) -> None:
         """Take the next piece of audio from the engine; see `Silences.hear`."""
-        if self._aligned:
+        if self.aligned:
             return
         self._fit.hear(samples, peaks)
         self._pieces += 1
@@ -204,14 +199,14 @@ class WordTimeline:
         if not self._flushes:
             return
         count = self._flushes.pop(0)
-        if not self._aligned:
+        if not self.aligned:
             self._estimate(tokens=count)
             self._fit.reach(self._tokens[count][2] if count < len(self._tokens) else len(self._fit), audio_ms)
 
     def finish(self, audio_ms: int, *, cut: bool = False) -> list[Word]:
         """All audio has been made; returns the words that were never sent. `cut`: the audio ended before the text."""
         left = self.complete()
-        if self._aligned:
+        if self.aligned:
             left += [self._word(token, start) for token, start in self._pending if isinstance(token, str)]
             self._pending.clear()
         elif not cut:
@@ -258,7 +253,7 @@ class WordTimeline:
         """The text as (heard, unheard) after `played_ms` of audio, by the rule of `heard.split`."""
         self._estimate(played_ms, ahead=False)
         # What is said in another way has no parts.
-        count = len(self._marks if self._aligned else self._places)
+        count = len(self._marks if self.aligned else self._places)
         return heard.split("".join(self._parts), count, self._timed, played_ms, self._said)
 
     # ------------------------------------------------------------ inside
@@ -281,7 +276,7 @@ class WordTimeline:
         """
         words: list[Word] = []
         chars = READ_CHARS if self._tells and ahead else 0
-        while self._pending and not self._aligned:
+        while self._pending and not self.aligned:
             if chars <= 0 and not (len(self._tokens) < tokens or self._is_due(until_ms)):
                 break
             text, start = self._pending[0]
@@ -338,7 +333,7 @@ class WordTimeline:
         return Word(text, self._at(start_ms), self._at(end_ms), start, start + len(text))
 
     def _timed(self, mark: int) -> Word:
-        if self._aligned:
+        if self.aligned:
             return self._marks[mark]
         start_ms, end_ms = self._fit.span(mark)
         return Word("", round(start_ms), round(end_ms), *self._places[mark])

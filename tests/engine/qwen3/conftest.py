@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import Tensor
 
 from agent_tts.engine.qwen3.engine import Qwen3Engine
+from agent_tts.model.predictor import Predictor
 from agent_tts.text.tokens import Tokenizer
-from tests.model.conftest import models_of_a_module
-
-__all__ = ["models_of_a_module"]  # a fixture
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -54,3 +54,28 @@ def one_engine_after_another() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Qwen3Engine, "__init__", collected)
         yield
+
+
+_one_after_another = Predictor.forward
+
+
+def _all_at_once(predictor: Predictor, _: object, hidden: Tensor, first: Tensor, __: object) -> tuple[Tensor, Tensor]:
+    """As `Predictor.forward`: the likeliest codes, which depend on the talker alone and not on each other."""
+    x = predictor.small_to_mtp_projection(hidden + first)
+    codes = [head(x).argmax(-1) for head in predictor.lm_head]
+    embedded = [table(code) for table, code in zip(predictor.codec_embedding, codes, strict=True)]
+    return torch.stack(codes, dim=1), torch.stack([first, *embedded], dim=1)
+
+
+@pytest.fixture(scope="module")
+def quick_predictor() -> Iterator[None]:
+    """A frame takes half its time, in modules about what the engine does with frames, whatever their codes are."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Predictor, "forward", _all_at_once)
+        yield
+
+
+@pytest.fixture
+def whole_predictor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a test of such a module that compares codes with those of others."""
+    monkeypatch.setattr(Predictor, "forward", _one_after_another)

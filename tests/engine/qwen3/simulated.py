@@ -109,7 +109,7 @@ class Node:
             SimpleNamespace(perf_counter=lambda: clock.now, monotonic=lambda: clock.now, sleep=clock.sleep),
         )
         monkeypatch.setattr(ModelRunner, "warm_up", lambda *_: None)
-        qwen3 = Qwen3(models=(Checkpoint(source=folder),), device="cpu", max_model_len=1_024)
+        qwen3 = Qwen3(models=(Checkpoint(source=folder),), device="cpu", max_model_len=512)
         settings = Settings(qwen3=qwen3, slots=slots, limits=Limits(max_frames=max_frames))
         self.engine = Qwen3Engine(settings, slots)
         (model,) = self.engine._models

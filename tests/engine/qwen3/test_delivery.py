@@ -44,6 +44,8 @@ from tests.serve.test_markup_page import DONE
 
 __all__ = ["checkpoint", "ending"]  # fixtures
 
+pytestmark = pytest.mark.usefixtures("quick_predictor")
+
 EXCITED = "Speak in an excited tone."
 GAP_MS = 120  # that a seam may have
 
@@ -69,6 +71,7 @@ def alone(made: Qwen3Engine, text: str, **options: Any) -> Spoken:
 # ---------------------------------------------------------------- style and language: another prompt
 
 
+@pytest.mark.usefixtures("whole_predictor")
 @pytest.mark.parametrize("mode", ["live", "whole"])
 @pytest.mark.parametrize("own", [None, "Speak calmly."])
 def test_a_piece_with_a_style_equals_upstream_with_its_instructions(

@@ -30,6 +30,8 @@ from tests.model.conftest import checkpoint, ending
 
 __all__ = ["checkpoint", "ending"]  # fixtures
 
+pytestmark = pytest.mark.usefixtures("quick_predictor")
+
 TEXT = "One of many words, and then some more."
 PIECES: list[Piece] = ["One two.", FLUSH, " Three four five six.", FLUSH, " Seven."]
 

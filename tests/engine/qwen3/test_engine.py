@@ -78,6 +78,8 @@ from tests.model.conftest import checkpoint, ending
 
 __all__ = ["checkpoint", "ending"]  # fixtures
 
+pytestmark = pytest.mark.usefixtures("quick_predictor")
+
 TEXT = "Hi world, you? 你好 👋"
 FRAMES = 8
 GREEDY = Sampling(temperature=0)
@@ -150,6 +152,7 @@ def assert_same(ours: NDArray[np.float32], expected: NDArray[np.float32]) -> Non
     assert np.abs(ours - expected).max() < 1e-4  # a step of int16 is 3e-5
 
 
+@pytest.mark.usefixtures("whole_predictor")
 @pytest.mark.parametrize("mode", ["live", "whole"])
 class TestEqualsUpstream:
     @pytest.mark.parametrize("instructions", [None, "Speak like the world is yours."])
@@ -210,6 +213,7 @@ class TestEqualsUpstream:
                 resolved(base, SpeechOptions("clone:bob"))
 
 
+@pytest.mark.usefixtures("whole_predictor")
 @pytest.mark.parametrize(
     "generation",
     [
@@ -236,6 +240,7 @@ def test_the_sampling_of_a_checkpoint_is_its_default(
         assert np.abs(ours(named, asked) - expected).max() > 0.01
 
 
+@pytest.mark.usefixtures("whole_predictor")
 def test_a_fine_tune_of_the_official_recipe_speaks_by_its_name(checkpoint: Checkpoints, tmp_path: Path) -> None:
     """Saved as `sft_12hz.py` saves it: without the speaker encoder and metadata, the speaker in row 3000.
 
@@ -351,6 +356,7 @@ class TestALiveTextForAReference:
         assert {type(one) for one in outputs + self.heard(cloned)} == {OutOfText}
         cloned.step([Cancel(0)], [])
 
+    @pytest.mark.usefixtures("whole_predictor")
     def test_every_piece_is_the_references(
         self, cloned: Qwen3Engine, clock: Clock, ending: Checkpoints, tmp_path: Path
     ) -> None:
@@ -379,6 +385,7 @@ class TestALiveTextForAReference:
         found = np.frombuffer(pcm_of(outputs), "<i2").astype(np.float32) / np.float32(32_767)
         assert_same(found, np.concatenate(expected))
 
+    @pytest.mark.usefixtures("whole_predictor")
     def test_goes_on_as_late_as_the_speech_before_allows(
         self, cloned: Qwen3Engine, clock: Clock, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -118,3 +118,12 @@ async def test_a_long_text_is_read_in_slices(monkeypatch: pytest.MonkeyPatch) ->
     assert lengths[-4:] == [SLICE_CHARS, SLICE_CHARS, SLICE_CHARS, 1_000 - 3 * SLICE_CHARS]
     assert exchange.sent[0]["status"] == 200
     assert exchange.sent[-1] == {"type": "http.response.body"}
+
+
+async def test_a_text_is_read_on_though_nothing_is_heard_of_its_first_slice() -> None:
+    """That a context has started is an event, which `Utterance.next` does not return. Mutation: it is awaited then."""
+    word = "é" * 30
+    async with local_node() as (_, app):
+        exchange = Exchange(input="é" * 2_000, lexicon={word: {"alias": "x", "whole_word": False}})
+        await app(exchange.scope, exchange.receive, exchange.send)
+    assert exchange.sent[0]["status"] == 200
