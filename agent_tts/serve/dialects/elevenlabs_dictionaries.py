@@ -99,30 +99,10 @@ class RuleStrings(Lenient):
     rule_strings: Annotated[list[str], Field(fail_fast=True)]
 
 
-class ToldDictionary(BaseModel):
-    """What is told of a dictionary."""
-
-    id: str
-
-    @classmethod
-    def of(cls, dictionary: Dictionary, **more: Any) -> Self:
-        """The fields that it has of all that there are; `more` are fields of its own."""
-        latest, archived = dictionary.latest, dictionary.archived_at
-        known = {
-            "id": dictionary.id,
-            "name": dictionary.name,
-            "description": dictionary.description or None,
-            "creation_time_unix": int(dictionary.created_at.timestamp()),
-            "archived_time_unix": None if archived is None else int(archived.timestamp()),
-            **dict.fromkeys(("version_id", "latest_version_id"), latest.id),
-            **dict.fromkeys(("version_rules_num", "latest_version_rules_num"), len(latest.rules)),
-        }
-        return cls.model_validate(known | more)
-
-
-class Added(ToldDictionary):
+class Added(BaseModel):
     """A new dictionary, as ElevenLabs tells it."""
 
+    id: str
     name: str
     created_by: str = "node"
     creation_time_unix: int
@@ -131,10 +111,22 @@ class Added(ToldDictionary):
     description: str | None
     permission_on_resource: Literal["admin"] = "admin"
 
+    @classmethod
+    def of(cls, dictionary: Dictionary) -> Self:
+        return cls(
+            id=dictionary.id,
+            name=dictionary.name,
+            creation_time_unix=int(dictionary.created_at.timestamp()),
+            version_id=dictionary.latest.id,
+            version_rules_num=len(dictionary.latest.rules),
+            description=dictionary.description or None,
+        )
 
-class Told(ToldDictionary):
+
+class Told(BaseModel):
     """A dictionary without its rules."""
 
+    id: str
     latest_version_id: str
     latest_version_rules_num: int
     name: str
@@ -144,6 +136,20 @@ class Told(ToldDictionary):
     archived_time_unix: int | None
     description: str | None
 
+    @classmethod
+    def of(cls, dictionary: Dictionary, **more: Any) -> Self:
+        archived = dictionary.archived_at
+        return cls(
+            id=dictionary.id,
+            latest_version_id=dictionary.latest.id,
+            latest_version_rules_num=len(dictionary.latest.rules),
+            name=dictionary.name,
+            creation_time_unix=int(dictionary.created_at.timestamp()),
+            archived_time_unix=None if archived is None else int(archived.timestamp()),
+            description=dictionary.description or None,
+            **more,
+        )
+
 
 class ToldWithRules(Told):
     """A dictionary with the rules of its latest version."""
@@ -151,11 +157,17 @@ class ToldWithRules(Told):
     rules: list[dict[str, Any]]
 
 
-class ToldVersion(ToldDictionary):
+class ToldVersion(BaseModel):
     """A new version of a dictionary."""
 
+    id: str
     version_id: str
     version_rules_num: int
+
+    @classmethod
+    def of(cls, dictionary: Dictionary) -> Self:
+        latest = dictionary.latest
+        return cls(id=dictionary.id, version_id=latest.id, version_rules_num=len(latest.rules))
 
 
 class Page(BaseModel):
