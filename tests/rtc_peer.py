@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Self
 
 import httpx
 import numpy as np
@@ -40,13 +40,21 @@ async def heard(track: MediaStreamTrack) -> AsyncIterator[tuple[Any, NDArray[np.
 
 
 class Arrivals:
-    """Base class to wait for a condition, which is checked after every arrival."""
+    """Base class to wait for a condition, which is checked after every arrival. The end of its block closes it."""
 
     PATIENCE_S = 10.0
 
     def __init__(self) -> None:
         # Set on every arrival.
         self._changed = asyncio.Event()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None: ...
 
     async def wait(self, what: Callable[[], Any], timeout_s: float | None = None) -> Any:
         """Wait until `what` returns a true value; return that value.
@@ -155,8 +163,7 @@ class RtcPeer(Arrivals):
 @asynccontextmanager
 async def connected(url: str, headers: dict[str, str] | None = None) -> AsyncIterator[RtcPeer]:
     """A peer that has received the greeting."""
-    peer = RtcPeer()
-    try:
+    async with RtcPeer() as peer:
         async with httpx.AsyncClient(base_url=url, headers=headers) as client:
             reply = await client.post("/v1/rtc/offer", json={"sdp": await peer.offer(), "type": "offer"})
         if reply.status_code != 200:
@@ -164,8 +171,6 @@ async def connected(url: str, headers: dict[str, str] | None = None) -> AsyncIte
         await peer.accept(reply.json())
         await peer.message("session.created")
         yield peer
-    finally:
-        await peer.close()
 
 
 async def _listen_for_ever(url: str, pings: bool) -> None:

@@ -9,12 +9,14 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import httpx
 import numpy as np
 from fastapi import FastAPI
 from loguru import logger
 from numpy.typing import NDArray
+from prometheus_client.parser import text_string_to_metric_families
 
 from agent_tts.config.settings import Settings
 from agent_tts.engine.factory import chosen_engine, create_loop
@@ -33,6 +35,8 @@ from agent_tts.serve.processes.listener import listen
 from agent_tts.serve.processes.server import NodeServer
 from agent_tts.speech.engine_handle import EngineClient, EngineClientFactory
 from tests.in_process import InProcessEngine
+
+T = TypeVar("T")
 
 START_S = 30.0
 
@@ -138,6 +142,18 @@ def logged(level: str = "WARNING", **options: Any) -> Iterator[list[str]]:
         logger.remove(sink)
 
 
+def present(value: T | None) -> T:
+    """The value, which is there."""
+    assert value is not None
+    return value
+
+
+def typed(kind: type[T], value: object) -> T:
+    """The value, which is of this type."""
+    assert isinstance(value, kind)
+    return value
+
+
 async def until(condition: Callable[[], bool], timeout_s: float = 30.0) -> None:
     """Poll a condition that has no event.
 
@@ -171,6 +187,20 @@ def uncollected() -> Iterator[None]:
         yield
     finally:
         gc.enable()
+
+
+async def figures(url: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    """The samples of a node's metrics, by name and labels."""
+    async with httpx.AsyncClient(timeout=20) as http:
+        page = await http.get(f"{url}/metrics")
+    assert page.status_code == 200
+    assert page.headers["content-type"].startswith("text/plain")
+    families = list(text_string_to_metric_families(page.text))
+    assert len({family.name for family in families}) == len(families)
+    samples = [sample for each in families for sample in each.samples]
+    found = {(sample.name, tuple(sorted(sample.labels.items()))): sample.value for sample in samples}
+    assert len(found) == len(samples)
+    return found
 
 
 def taken(node: RunningNode, place: Place) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 
 import av
@@ -48,19 +49,22 @@ async def test_over_http(format_: str) -> None:
 
 
 async def test_opus_over_webrtc() -> None:
-    async with running_node(engine="espeak") as running, connected(running.url) as peer:
-        for number, sentence in enumerate(SENTENCES):
-            before = len(peer.frames)
-            peer.say(f"t{number}", sentence, voice=VOICE)
-            await peer.message("context.done", context_id=f"t{number}")
-            await peer.wait(lambda before=before: silent_at_the_end(peer, before))  # type: ignore[misc]
-            heard = np.concatenate([samples for _, _, samples in peer.frames[before:]])
-            assert recognise(heard, 48_000) == sentence
+    """All sentences at once, each to a peer: they are spoken in real time."""
+    async with running_node(engine="espeak") as running:
+
+        async def heard(sentence: str) -> str:
+            async with connected(running.url) as peer:
+                peer.say("t", sentence, voice=VOICE)
+                await peer.message("context.done", context_id="t")
+                await peer.wait(lambda: silent_at_the_end(peer))
+                return recognise(np.concatenate([samples for _, _, samples in peer.frames]), 48_000)
+
+        assert await asyncio.gather(*map(heard, SENTENCES)) == list(SENTENCES)
 
 
-def silent_at_the_end(peer: RtcPeer, before: int) -> bool:
-    """Whether the sound since frame `before` ends with 200 ms of silence."""
-    tail = [samples for _, _, samples in peer.frames[before:]][-10:]
+def silent_at_the_end(peer: RtcPeer) -> bool:
+    """Whether the sound ends with 200 ms of silence."""
+    tail = [samples for _, _, samples in peer.frames[-10:]]
     return len(tail) == 10 and all(rms(samples) < LOUD for samples in tail)
 
 

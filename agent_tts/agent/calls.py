@@ -36,6 +36,7 @@ from agent_tts.serve.transports.rtc_guard import PeerGuard
 CONNECT_S = 15.0  # from the answer until the caller is connected
 SILENCE_S = 1.0  # to come back after Pipecat calls the connection lost (3 s without a ping)
 CLOSE_S = 2.0  # for aiortc to close a connection
+BEGIN_WORK_S = 0.02  # on the event loop, to build a pipeline
 MAX_MESSAGE = 8_192  # bytes of a message of a caller, who types
 WORK_PER_KIB = 64  # of such messages: Pipecat begins an answer to each at once
 
@@ -180,6 +181,7 @@ class Calls:
         """Count one more call during the block; yields its owner. Raises `AtCapacity` and `Draining`."""
         if self._node.service.draining:
             raise Draining
+        await Flow(self._node.fair_queue.share(client.key_id)).wait(BEGIN_WORK_S)
         permit = await self._node.guard.admit(client, "calls")
         with permit as owner, self._metrics.calls.labels(transport_name).track_inprogress():
             yield owner

@@ -32,6 +32,8 @@ cluster = typer.Typer(
 )
 
 HEAD_PORT, PORT = 6379, 8100
+# Ray listens on loopback alone only at this address, and where this variable is 0: see `cluster/ray_private.py`.
+RAY_LOOPBACK, ON_LOOPBACK = "127.0.0.1", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 ANSWER_S = 30.0  # for Ray to answer a command
 
 Folder = Annotated[
@@ -97,27 +99,27 @@ def start(
     from agent_tts.doctor.gpu import gpus as found_gpus
     from agent_tts.serve.processes.reload import with_secrets
 
-    host, place = machine.host or _own_address(), _folder(machine.folder)
+    host, place = _address(machine.host), _folder(machine.folder)
     flags = {key: value for key, value in settings_of(context).items() if key != "port"} | {"host": host}
     defaults = {"limits.ready_share": 0.9, "timeouts.drain_s": 3_600, "fleet.secret": _secret(place / "secret")}
     path = find_config(config)
     given = load(path, flags).sources
     kept = {key: value for key, value in defaults.items() if key not in given}
     settings = load_settings(path, kept | flags)
-    if is_taken(host, head_port):
-        raise SettingsError(
-            f"a cluster has its head at {host}:{head_port} already: `agent-tts cluster join {host}:{head_port}`"
-        )
+    ray_host = RAY_LOOPBACK if _is_local(host) else host
+    head = f"{ray_host}:{head_port}"
+    if is_taken(ray_host, head_port):
+        raise SettingsError(f"a cluster has its head at {head} already: `agent-tts cluster join {head}`")
     options = {
         "settings": with_secrets(settings),
-        "host": host if host.startswith("127.") else None,
+        "host": host if _is_local(host) else None,
         "gpus": len(found_gpus()) if machine.gpus is None else machine.gpus,
         "nodes": nodes,
         "max_nodes": max_nodes,
         "down_s": idle_s,
     }
-    _authenticate(place, _secret(place / "token"))
-    _take_part(machine, host, f"{host}:{head_port}", options)
+    _authenticate(place, _secret(place / "token"), head)
+    _take_part(machine, host, head, options)
 
 
 @command_of(cluster)
@@ -135,12 +137,14 @@ def join(
         raise SettingsError(f"{head}: the head's address is HOST:PORT, such as 10.0.0.5:{HEAD_PORT}")
     if not is_taken(name, int(number)):
         raise SettingsError(f"no cluster answers at {head}: `agent-tts cluster start` there")
-    place = _folder(machine.folder)
-    _authenticate(place, token)
+    place, host = _folder(machine.folder), _address(machine.host)
+    if _is_local(name) and not _is_local(host):
+        raise SettingsError(f"{head} is of this machine alone, and its nodes may have no keys: --host {name}")
+    _authenticate(place, token, head)
     _ray("health-check", "--address", head)
     if token is not None:
         write_private(place / "token", token)
-    _take_part(machine, machine.host or _own_address(), head, None)
+    _take_part(machine, host, head, None)
 
 
 @command_of(cluster)
@@ -209,7 +213,7 @@ def _secret(path: Path) -> str:
     return path.read_text()
 
 
-def _authenticate(folder: Path, token: str | None) -> None:
+def _authenticate(folder: Path, token: str | None, head: str) -> None:
     """Have the processes that this one starts speak to Ray with the cluster's token, and to none without it."""
     try:
         token = token or (folder / "token").read_text()
@@ -218,6 +222,8 @@ def _authenticate(folder: Path, token: str | None) -> None:
             "the cluster's token is not known here: --token, as `agent-tts cluster start` told"
         ) from None
     os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token}
+    if _is_local(head.rpartition(":")[0]):
+        os.environ[ON_LOOPBACK] = "0"
 
 
 def _folder(folder: Path | None) -> Path:
@@ -231,8 +237,19 @@ def _folder(folder: Path | None) -> Path:
     return (folder or Path(DEFAULT_FOLDER)).expanduser().absolute()
 
 
-def _own_address() -> str:
-    """This machine's address on its default route; nothing is sent."""
+def _is_local(host: str) -> bool:
+    from agent_tts.config.settings import is_loopback
+
+    return is_loopback(host)
+
+
+def _address(host: str | None) -> str:
+    """The address of this machine that a name stands for; None: that on its default route. Nothing is sent to it."""
+    if host is not None:
+        try:
+            return str(sorted(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM))[0][4][0])  # IPv4 comes first
+        except OSError:
+            raise SettingsError(f"--host {host}: there is no such address") from None
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("192.0.2.1", 9))
@@ -250,12 +267,12 @@ def _take_part(machine: MachineFlags, host: str, head: str, options: dict[str, A
 
     place = _folder(machine.folder)
     log_to_stderr("info")
-    ray = [f"--node-ip-address={host}"]
+    ray = [f"--node-ip-address={RAY_LOOPBACK if _is_local(host) else host}"]
     ray += [] if machine.gpus is None else [f"--num-gpus={machine.gpus}"]
     ray += [] if machine.cpus is None else [f"--num-cpus={machine.cpus}"]
     door = Door(
         port=machine.port,
-        host=host if host.startswith("127.") else "0.0.0.0",
+        host=host if _is_local(host) else "0.0.0.0",
         tls_pem=machine.tls_pem,
         folder=place / "door",
         metrics_port=machine.metrics_port,
@@ -281,7 +298,7 @@ def _head_of(head: str | None, token: str | None, folder: Path | None) -> str:
             head = (place / "head").read_text()
         except OSError:
             raise SettingsError("this machine is in no cluster: name its head (--head HOST:PORT)") from None
-    _authenticate(place, token)
+    _authenticate(place, token, head)
     return head
 
 

@@ -24,6 +24,7 @@ from ray.serve.config import AutoscalingConfig, AutoscalingPolicy
 from agent_tts import __version__
 from agent_tts.cluster.directory import NAME, NAMESPACE, TELL_S, Directory, NodeAddress
 from agent_tts.cluster.kept_node import DEFAULT_FOLDER, FOLDER, KeptNode
+from agent_tts.cluster.ray_private import close_replica
 from agent_tts.cluster.scaling import Load
 from agent_tts.config.loading import find_config, load_settings
 from agent_tts.config.settings import Settings
@@ -48,6 +49,7 @@ class Replica:
     """Keeps one node alive. Ray Serve makes it, asks it for its health and its load, and ends it."""
 
     def __init__(self, options: dict[str, Any]) -> None:
+        close_replica()
         context = ray.get_runtime_context()
         gpus = ",".join(context.get_accelerator_ids().get("GPU", []))
         host = options["host"] or str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]

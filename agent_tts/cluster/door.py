@@ -79,6 +79,7 @@ class Door:
         self._answered_at = 0.0
         self._gone: dict[str, float] = {}  # servers that are gone, and since when
         self._complaints: list[str] = []  # of HAProxy, which were logged
+        self._parts: dict[str, bool] = {}  # of the machine, and whether each is whole; what HAProxy was not told yet
         self._certificate: str | None = None  # that HAProxy has
         self._files = contextlib.ExitStack()  # the folder's lock and the listener
         self._listener: socket.socket | None = None
@@ -112,6 +113,11 @@ class Door:
         self._nodes = tuple(nodes)
         with contextlib.suppress(*_FAULTS):  # the supervision says it again
             await self._settle()
+
+    def tell(self, part: str, is_whole: bool) -> None:
+        """Have HAProxy's metrics, if it has any, show the state of a part of the machine, one of `haproxy.PARTS`."""
+        if self._options[0] is not None:
+            self._parts[part] = is_whole
 
     async def close(self, drain_s: float = 0.0) -> None:
         """Take no more callers; end when those that are here have gone, after `drain_s` at most. Idempotent."""
@@ -232,7 +238,10 @@ class Door:
                 async with asyncio.timeout(LOOK_S):
                     await self._ended.wait()
             if not self._ended.is_set():
-                await self._look_after()
+                try:
+                    await self._look_after()
+                except Exception:  # noqa: BLE001 - a door never gives up
+                    logger.exception("door: its supervision goes on")
                 continue
             pause_s = deaths.pause_s(time.monotonic())
             logger.error("door: {} has died; its callers are lost, others wait", self._process or "HAProxy")
@@ -291,11 +300,14 @@ class Door:
             self._gone = {server.name: self._gone.get(server.name, now) for server in servers if server.gone}
             lost = [name for name, since in self._gone.items() if now - since > LOST_S]
             said = haproxy.commands(servers, nodes, lost)
+            parts = dict(self._parts)
+            said += [haproxy.part_is(part, is_whole) for part, is_whole in parts.items()]
             if said:
                 complaints = haproxy.complaints(await self._ask("; ".join(said)))
                 if complaints and complaints != self._complaints:
                     logger.warning("door: HAProxy says {}", "; ".join(complaints))
                 self._complaints = complaints
+            self._parts = {part: state for part, state in self._parts.items() if parts.get(part) is not state}
 
     async def _renew(self) -> None:
         """Give HAProxy a certificate that has changed."""

@@ -12,6 +12,8 @@ from agent_tts.cluster.directory import NodeAddress
 SOCKET = "haproxy.sock"  # of the runtime API, in the folder that HAProxy runs in
 LISTENER = "AGENT_TTS_DOOR"  # environment variable with the descriptor of the listener
 
+PARTS = ("ray", "watching")  # of a machine, as servers that no caller comes to: HAProxy's metrics tell their state
+
 # Seconds. A node looks after its callers by itself: it pings them, and closes idle ones. These are for a machine that
 # is gone. A player may take nothing for as long as its longest lead (60 s), so nothing here is shorter but keepalive,
 # which asks machines, not programs.
@@ -41,7 +43,8 @@ frontend own
   http-request use-service prometheus-exporter if { path /metrics }
   http-request deny deny_status 404
 .endif
-"""
+backend machine
+""" + "".join(f"  server {part} 127.0.0.1:1\n" for part in PARTS)
 
 
 def configuration(
@@ -107,7 +110,7 @@ frontend callers
   acl any nbsrv(nodes) gt 0
   http-request return status 200 content-type application/json string '{{"status":"ok"}}' if ready any
   http-request return status 503 content-type application/json string '{{"status":"no_node"}}' if ready
-{limit}  http-request deny deny_status 404 if {{ path /metrics }}
+{limit}  http-request deny deny_status 404 if {{ path,url_dec -m reg ^/+([.]/+)*metrics/*$ }}  # a node decodes it, too
   http-request set-header X-Forwarded-For %[src]
   # The id of a WebRTC call begins with the name of its node.
   acl candidates path /api/agent/offer
@@ -217,6 +220,11 @@ def commands(have: Iterable[Server], wanted: Sequence[NodeAddress], lost: Collec
         elif server.state == "maint":
             said.append(f"del server {path}" if server.sessions == 0 else f"set server {path} state drain")
     return said
+
+
+def part_is(part: str, is_whole: bool) -> str:
+    """The command by which `haproxy_server_status` of a part is UP, or MAINT while it is not whole."""
+    return f"set server machine/{part} state {'ready' if is_whole else 'maint'}"
 
 
 # Answers of commands that did what they say.

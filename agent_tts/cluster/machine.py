@@ -11,7 +11,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from functools import partial
@@ -23,6 +23,7 @@ from loguru import logger
 from agent_tts.cluster.directory import NodeAddress, address_of
 from agent_tts.cluster.door import Door
 from agent_tts.cluster.kept_node import FOLDER, START_S, end, living_nodes
+from agent_tts.config.settings import ENV_PREFIX
 from agent_tts.errors import SettingsError
 from agent_tts.system.in_child import die_with
 from agent_tts.system.processes import module_command
@@ -34,6 +35,8 @@ AGAIN_S = 2.0  # before a part is started again
 RAY_S = 60.0  # for Ray to end
 DEPLOY_S = 120.0  # for the application to be deployed
 LOOK_S = 0.5  # between two looks whether the head is there, or nodes have ended
+# A part that has run so long since it ended counts as whole again: `haproxy_server_status{proxy="machine"}` shows it.
+WHOLE_S = 60.0
 # Ray Serve learns the load of nodes each second, not every ten; nothing is sent to Ray's makers.
 ENVIRONMENT = {
     "RAY_SERVE_REPLICA_AUTOSCALING_METRIC_PUSH_INTERVAL_S": "1",
@@ -44,8 +47,12 @@ ENVIRONMENT = {
     "RAY_gcs_rpc_server_reconnect_timeout_s": "10",
     # It ends at once when it is told to, and nodes are told then; `agent-tts cluster drain` comes before.
     "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
+    # Ray's own metrics would answer on all interfaces, without the cluster's token.
+    "RAY_enable_metrics_collection": "0",
+    "AUTOSCALER_METRIC_PORT": "-1",
+    "DASHBOARD_METRIC_PORT": "-1",
 }
-RAY = "ray.scripts.scripts"
+RAY = "agent_tts.cluster.ray_private"
 
 
 class Known:
@@ -124,7 +131,8 @@ class Machine:
             await self._door.start()
             await self._tell_door(_read(self._folder / "nodes.json"))
             started()
-            tasks = [asyncio.create_task(part) for part in (self._keep_ray(), self._keep_watching())]
+            parts = {"ray": self._keep_ray, "watching": self._keep_watching}
+            tasks = [asyncio.create_task(self._supervise(*part), name=part[0]) for part in parts.items()]
             try:
                 await ending.wait()
             finally:
@@ -135,6 +143,19 @@ class Machine:
                 await asyncio.gather(self._end_nodes(), self._door.close(DOOR_DRAIN_S))
 
     # ------------------------------------------------------------ parts
+
+    async def _supervise(self, name: str, part: Callable[[], Awaitable[None]]) -> None:
+        """Run a part, which only a fault ends, again and again."""
+        while True:
+            whole = asyncio.get_running_loop().call_later(WHOLE_S, self._door.tell, name, True)
+            try:
+                await part()
+            except Exception:  # noqa: BLE001 - whatever it is, such as a full disk, the machine goes on
+                logger.exception("{} has failed: it is started again", name)
+            finally:
+                whole.cancel()
+            self._door.tell(name, False)
+            await asyncio.sleep(AGAIN_S)
 
     async def _keep_ray(self) -> None:
         """Ray's processes of this machine; when they have ended they are started again."""
@@ -191,22 +212,10 @@ class Machine:
         nodes = self._known.hear(addresses, time.monotonic())
         await self._door.update(nodes)
         text = json.dumps([asdict(node) for node in nodes])
-        path = self._folder / "nodes.json"
-        if nodes and (not path.exists() or path.read_text() != text):
-            path.write_text(text)
+        if nodes:
+            _write(self._folder / "nodes.json", text)
         if self._targets is not None:
-            self._write_targets(self._targets, [{"targets": [node.target for node in nodes]}])
-
-    @staticmethod
-    def _write_targets(path: Path, groups: list[dict[str, list[str]]]) -> None:
-        text = json.dumps(groups)
-        try:
-            if not path.exists() or path.read_text() != text:
-                new = path.with_name(f".{path.name}.new")
-                new.write_text(text)
-                new.replace(path)  # Prometheus reads it at any time
-        except OSError as error:
-            logger.error("{}: {}", path, error.strerror)
+            _write(self._targets, json.dumps([{"targets": [node.target for node in nodes]}]))
 
     @asynccontextmanager
     async def _running(self, module: str, *args: str, input_: bytes = b"") -> AsyncIterator[asyncio.subprocess.Process]:
@@ -217,7 +226,10 @@ class Machine:
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE if module.endswith("watch") else log,
                 stderr=log,
-                env=os.environ | ENVIRONMENT | {FOLDER: str(self._folder)},
+                # The nodes' settings come with the application: keys are not for Ray's processes.
+                env={name: value for name, value in os.environ.items() if not name.startswith(ENV_PREFIX)}
+                | ENVIRONMENT
+                | {FOLDER: str(self._folder)},
                 # Where the application is deployed from, workers on all machines look for modules first. Nodes inherit
                 # Ray's: there settings may name files.
                 cwd=None if module == RAY else self._folder,
@@ -253,6 +265,17 @@ class Machine:
             end(record)
         while living_nodes(self._folder):  # noqa: ASYNC110 - another process
             await asyncio.sleep(LOOK_S)
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file that others read at any time. A fault is told: on a full disk the door still learns of nodes."""
+    try:
+        if not path.exists() or path.read_text() != text:
+            new = path.with_name(f".{path.name}.new")
+            new.write_text(text)
+            new.replace(path)
+    except OSError as error:
+        logger.error("{}: {}", path, error.strerror)
 
 
 def _read(path: Path) -> list[NodeAddress]:

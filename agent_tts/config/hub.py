@@ -58,8 +58,6 @@ def watermark_folder(settings: Settings) -> Path | None:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """The files of one kind of model."""
-
     name: str
     # What is downloaded. Other files, such as weights in formats that can carry code, are not.
     wanted: re.Pattern[str]

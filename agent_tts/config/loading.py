@@ -48,16 +48,12 @@ _KEYS_BY_LAST_NAME = {key.rpartition(".")[2]: key for key in FIELDS}
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """Settings, and the source of each."""
-
     settings: Settings
     sources: dict[str, str]  # dotted key -> "flag", "environment" or the file's name; no entry for a default
 
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """A value as one source has it."""
-
     key: str  # dotted
     value: Any
     source: str  # for `Loaded.sources`

@@ -52,7 +52,6 @@ class LowRank(NamedTuple):
 
     @staticmethod
     def empty(shapes: Sequence[tuple[int, int]], columns: int, like: Tensor) -> LowRank:
-        """Zeros, for layers with these outputs and inputs."""
         groups, (inputs, *_) = zip(*shapes, strict=True)
         return LowRank(like.new_zeros(len(groups) * columns, inputs), like.new_zeros(sum(groups), columns), groups)
 
@@ -107,7 +106,6 @@ class AdapterBank:
 
     @staticmethod
     def nbytes(talker: TransformerConfig, count: int, rank: int, dtype: torch.dtype) -> int:
-        """Memory of all places."""
         return talker.num_hidden_layers * count * rank * sum(map(sum, linear_shapes(talker).values())) * dtype.itemsize
 
     @torch.inference_mode()

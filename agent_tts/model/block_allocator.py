@@ -40,7 +40,6 @@ class BlockAllocator:
         return True
 
     def release(self, row: int) -> None:
-        """Takes back all blocks of a row."""
         if not self._of_row[row]:
             return
         self._free += self._of_row[row]

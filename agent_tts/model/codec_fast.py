@@ -66,7 +66,6 @@ class Output(NamedTuple):
         return {"ring": self.ring, "ring_frames": frames, "alpha": alpha, "beta": beta}
 
     def rows(self, streams: Streams, rate: int, outputs: int) -> Tensor | None:
-        """The rows of the streams in the ring."""
         return None if self.ring is None else streams.of(self.ring, rate * outputs // self.ring.shape[2])
 
 
@@ -182,8 +181,6 @@ class PackedConv:
 
 
 class PackedLayer:
-    """A transformer layer."""
-
     def __init__(self, layer: CodecTransformerLayer) -> None:
         attention, mlp = layer.self_attn, layer.mlp
         self.qkv = PackedLinear.of(attention.q_proj, attention.k_proj, attention.v_proj, norm=layer.input_layernorm)

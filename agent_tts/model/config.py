@@ -25,8 +25,6 @@ T = TypeVar("T", bound="TransformerConfig")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransformerConfig:
-    """What all transformers have."""
-
     hidden_size: int
     intermediate_size: int
     num_hidden_layers: int
@@ -124,8 +122,6 @@ class SpeakerConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingDefaults:
-    """Sampling defaults of the checkpoint."""
-
     do_sample: bool = True
     temperature: float = 0.9
     top_k: int = 50
@@ -184,7 +180,6 @@ class ModelConfig:
         return config
 
     def _check(self) -> None:
-        """Checks entries that have to agree."""
         talker, predictor, codec = self.talker, self.talker.code_predictor, self.codec
         samples = math.prod(codec.upsample_rates) * math.prod(codec.upsampling_ratios)
         ids = [

@@ -115,5 +115,4 @@ _KINDS: dict[str, type[Device]] = {"cuda": Cuda, "mps": Metal}
 
 
 def queues(device: torch.device) -> bool:
-    """See `Device.queues`."""
     return Device.of(device).queues

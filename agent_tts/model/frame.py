@@ -60,7 +60,6 @@ class PromptEntries:
 
     @staticmethod
     def size(count: int, codebooks: int) -> int:
-        """Size of the argument of `of`."""
         return count * (3 + codebooks)
 
     @staticmethod

@@ -159,7 +159,6 @@ class FusedLayer:
 
 
 def following(layers: Sequence[FusedLayer], last: RMSNorm) -> list[RMSNorm]:
-    """The norm behind each layer."""
     return [*(layer.input_norm for layer in layers[1:]), last]
 
 
@@ -281,8 +280,6 @@ class FusedTalker:
 
 
 class FusedPredictor:
-    """The code predictor."""
-
     def __init__(self, model: FrameModel, lay_out: LayOut) -> None:
         predictor = model.predictor
         # A frame reads all weights 15 times: the output matrices, 21 MB of 157, fit the second-level cache.

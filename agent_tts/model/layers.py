@@ -68,7 +68,6 @@ class Cache:
 
     @property
     def block_size(self) -> int:
-        """Positions of a block."""
         return self.keys.shape[2]
 
     @property
@@ -166,8 +165,6 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 class Projections(nn.Module):
-    """The linear layers of attention."""
-
     def __init__(self, shape: TransformerConfig, *, bias: bool) -> None:
         super().__init__()
         self.head_dim = shape.head_dim

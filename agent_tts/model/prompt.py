@@ -37,8 +37,6 @@ CodecSide = int | tuple[int, ...] | None
 
 
 class Position(NamedTuple):
-    """One position of the prompt."""
-
     text: int | None  # id of the text vocabulary
     codec: CodecSide
 

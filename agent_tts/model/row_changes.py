@@ -63,7 +63,6 @@ class RowChanges:
         self._texts: dict[int, _Text] = {}
 
     def put_prefix(self, row: int, prefix: Prefix) -> None:
-        """Puts the beginning of a prompt into a row."""
         self._prefixes[row] = prefix
 
     def admit(self, row: int, positions: int, sampling: SamplingParams, start: Tensor) -> None:
@@ -89,7 +88,6 @@ class RowChanges:
         self._state.text_lengths[row] = known + len(tokens)
 
     def forget(self, row: int) -> None:
-        """Drops the changes of a row."""
         for wanted in (self._prefixes, self._admissions, self._texts):
             wanted.pop(row, None)
 

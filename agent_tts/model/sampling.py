@@ -40,7 +40,6 @@ class SamplingParams:
 
     @classmethod
     def of(cls, defaults: SamplingDefaults, seed: int = 0) -> SamplingParams:
-        """The defaults of a checkpoint."""
         return cls(
             seed=seed,
             temperature=defaults.temperature if defaults.do_sample else 0,
@@ -71,8 +70,6 @@ class SamplingParams:
 
 @dataclass(frozen=True, slots=True)
 class Warp:
-    """Temperature, top-k and top-p of every row."""
-
     temperature: Tensor  # float32[B]
     top_k: Tensor  # int64[B]
     top_p: Tensor  # float32[B]
@@ -80,8 +77,6 @@ class Warp:
 
 @dataclass(frozen=True, slots=True)
 class SamplingRows:
-    """The `SamplingParams` of every row."""
-
     seed: Tensor  # int64[B], the low 64 bits in two's complement
     repetition_penalty: Tensor  # float32[B]
     min_frames: Tensor  # int64[B]

@@ -23,8 +23,6 @@ from agent_tts.model.watermark import Watermark
 
 @dataclass(frozen=True, slots=True)
 class SpeechState:
-    """All that the rows keep."""
-
     frame: FrameState
     codec: CodecState
     watermark: CodecState | None = None  # None without a watermark
@@ -82,7 +80,6 @@ class SpeechModel:
 
 
 def can_fuse(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether fused kernels can run a frame model."""
     return why_not_fused(device, dtype) is None
 
 

@@ -30,7 +30,6 @@ class Writes:
         self._writes.append((write, arrays))
 
     def send(self, device: torch.device) -> None:
-        """Queues all writes on the current stream."""
         if self._writes:
             self._send(device)
 

@@ -46,7 +46,6 @@ class Loadable(nn.Module):
         return {name: self.checkpoint_name(name) for name in self.state_dict()}
 
     def checkpoint_shapes(self) -> dict[str, Shape]:
-        """The name of each tensor in the checkpoint -> its shape."""
         return {self.checkpoint_name(name): tuple(tensor.shape) for name, tensor in self.state_dict().items()}
 
 
@@ -78,8 +77,6 @@ class _NoMemory(TorchFunctionMode):
 
 @dataclass(frozen=True, slots=True)
 class LoadPlan:
-    """A module and the files that fit it."""
-
     module: Loadable
     folder: Path
     names: Mapping[str, str]  # our name of each parameter -> its name in the files

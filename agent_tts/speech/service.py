@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from types import MappingProxyType
+from typing import ParamSpec, TypeVar
+
+from loguru import logger
 
 from agent_tts.engine_info import EngineInfo
 from agent_tts.errors import RETRY_MS, Draining, EngineLost
@@ -17,6 +20,11 @@ from agent_tts.speech.routing import Resolved, Routing
 from agent_tts.speech.utterance import Listener, Utterance
 from agent_tts.text.entries import Lexicon
 from agent_tts.voices.library import StoredLexicon, VoiceLibrary
+
+LEXICON_S = 0.8  # an engine that others wait for ends a request after a second without text
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class SpeechService:
@@ -53,8 +61,8 @@ class SpeechService:
         self._routing: Routing | None = None
         # True while the node shuts down: new utterances are refused.
         self.draining = False
-        # Reads lexicons of voices, one at a time, and the tasks that wait for it, one for each utterance.
-        self._reader = ThreadPoolExecutor(1, "lexicons")
+        # Threads for the library, whose folder may not answer, and the tasks that wait for lexicons, one an utterance.
+        self._threads = ThreadPoolExecutor(4, "voices")
         self._readings: set[asyncio.Task[None]] = set()
         # Starts the engines; None before `begin`.
         self._start: asyncio.Task[None] | None = None
@@ -123,7 +131,7 @@ class SpeechService:
             await asyncio.gather(self._start, return_exceptions=True)
         for reading in self._readings:
             reading.cancel()
-        self._reader.shutdown(wait=False)
+        self._threads.shutdown(wait=False)
         for engine in self.engines:
             engine.fail_all("draining", "the node is going away")
         await self._stop()
@@ -189,13 +197,21 @@ class SpeechService:
         return self.library.kept_lexicon(lexicon) or lexicon
 
     async def _read_lexicons(self, utterance: Utterance, lexicons: Sequence[Lexicon | StoredLexicon]) -> None:
+        """Its text waits `LEXICON_S` at most, and is then spoken without; the next utterance has what was read."""
         assert self.library is not None
-        read, loop = self.library.read_lexicon, asyncio.get_running_loop()
-        found = [
-            each if isinstance(each, Lexicon) else await loop.run_in_executor(self._reader, read, each)
-            for each in lexicons
-        ]
-        utterance.look_up(found)
+        found = [each if isinstance(each, Lexicon) else None for each in lexicons]
+        try:
+            async with asyncio.timeout(LEXICON_S):
+                for place, each in enumerate(lexicons):
+                    if isinstance(each, StoredLexicon):
+                        found[place] = await self.in_thread(self.library.read_lexicon, each)
+        except TimeoutError:
+            logger.warning("a text is spoken without the lexicon of its voice, which cannot be read in time")
+        utterance.look_up([each for each in found if each is not None])
+
+    async def in_thread(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """The result of work on the library, which may wait for its folder: in threads that nothing else needs."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, partial(work, *args, **kwargs))
 
     @property
     def routing(self) -> Routing:

@@ -79,7 +79,7 @@ class Records(Generic[T]):
             if modified != read_at:
                 settled = age_s(modified) > _SETTLED_S and self._tidied()
                 entries = {}
-                for name in sorted(self.names()):
+                for name in sorted(self._names()):
                     with suppress(FileNotFoundError):  # deleted meanwhile
                         entries[name] = self._entry(name)
                 self._entries = entries
@@ -96,11 +96,13 @@ class Records(Generic[T]):
 
     def names(self) -> set[str]:
         """The names of all records, damaged or not."""
-        try:
-            found = (name.removeprefix(ASIDE) for name in os.listdir(self.folder))
-            return {name for name in found if self._is_record(name)}
-        except OSError:
-            return set()
+        with suppress(OSError):
+            return self._names()
+        return set()
+
+    def _names(self) -> set[str]:
+        found = (name.removeprefix(ASIDE) for name in os.listdir(self.folder))
+        return {name for name in found if self._is_record(name)}
 
     def get(self, name: str) -> T:
         """One record. Raises `FileNotFoundError` if there is none of this name, `ValueError` if it is damaged."""

@@ -86,7 +86,6 @@ class Cleaner:
         }
 
     def push(self, ch: str, offset: int) -> None:
-        """The next raw character."""
         ch = normal(ch, self._before)
         if ch:
             self._read(ch, offset)
@@ -111,7 +110,6 @@ class Cleaner:
     # ---------------------------------------------------------------- plain text
 
     def _pass(self, ch: str, offset: int) -> None:
-        """Pass a character on as text."""
         self._before = ch
         if ch.isspace() or ch == PICTOGRAPH:
             if self._in_table:
@@ -159,7 +157,6 @@ class Cleaner:
         return None
 
     def _run(self, mark: str, start: int) -> Mode:
-        """A run of one mark."""
         run = [(mark, start)]
         while (after := (yield))[0] == mark:
             if len(run) < _MAX_RUN:

@@ -46,7 +46,6 @@ class Entry:
     whole_word: bool = True  # otherwise also within a word
 
     def __post_init__(self) -> None:
-        """Check the texts."""
         if self.alias is None and self.ipa is None:
             raise ValueError("an entry has an alias or a transcription in IPA")
         for what, text, most in (
@@ -66,15 +65,6 @@ class Entry:
         after = fields(self)[1:]
         given = {field.name: value for field in after if (value := getattr(self, field.name)) != field.default}
         return given["alias"] if list(given) == ["alias"] else given
-
-    def spellings(self) -> tuple[str, ...]:
-        """The texts that are this entry, each as `plain_char` has its characters; none: in any capitals."""
-        plain = _plain(self.written)
-        if self.match_case:
-            return (plain,)
-        if self.match_case is False or plain == plain.lower():
-            return ()
-        return plain, plain.upper(), plain[0].upper() + plain[1:]
 
 
 _Fields = tuple[str, str | None, str | None, bool | None, bool]
@@ -114,10 +104,10 @@ class Lexicon:
         self._spelled: tuple[dict[str, _Fields], dict[str, _Fields]] = {}, {}
         self._folded: tuple[dict[str, _Fields], dict[str, _Fields]] = {}, {}
         keys = set()
-        for each in self._entries:
+        for plain, each in latest.items():
             entry = Entry(*each)
             keys.add(folded := _fold(entry.written))
-            spellings = entry.spellings()
+            spellings = _spellings(plain, entry.match_case)
             table = (self._spelled if spellings else self._folded)[entry.whole_word]
             for key in spellings or (folded,):
                 if key not in table or _strictness(entry) > _strictness(Entry(*table[key])):
@@ -188,6 +178,15 @@ def _plain(text: str) -> str:
 
 def _fold(text: str) -> str:
     return " ".join((text.lower() if text.isascii() else "".join(map(fold_char, text))).split())
+
+
+def _spellings(plain: str, match_case: bool | None) -> tuple[str, ...]:
+    """The texts that are an entry, each as `plain_char` has its characters; none: in any capitals."""
+    if match_case:
+        return (plain,)
+    if match_case is False or plain == plain.lower():
+        return ()
+    return plain, plain.upper(), plain[0].upper() + plain[1:]
 
 
 def _entry(word: object, said: object) -> Entry:

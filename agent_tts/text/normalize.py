@@ -130,7 +130,6 @@ class _InWords:
         self._recent = ""
 
     def push(self, ch: str, offset: int) -> None:
-        """The next character."""
         if ch in ("\n", PICTOGRAPH):
             self.flush(offset)
             self._sink(ch, offset)
@@ -145,7 +144,6 @@ class _InWords:
                 self._passing = True
 
     def flush(self, offset: int) -> None:
-        """Pass on everything that is held back."""
         if self._word:
             self._words.append((self._word, []))
             self._word = []

@@ -84,8 +84,6 @@ _MONTHS = _words(
 
 
 class Level(IntEnum):
-    """How well a text can be cut at a place."""
-
     CHAR = 1  # between two characters of a script without spaces
     WORD = 2
     CLAUSE = 3

@@ -95,7 +95,6 @@ class Tokenizer:
         return 1 + max(map(int, self._pipeline.get_vocab().values()))
 
     def encode(self, text: str) -> list[int]:
-        """The ids of a whole text."""
         ids: list[int] = self._pipeline.encode(_scalars(text)).ids
         return ids
 

@@ -105,7 +105,6 @@ class Cutter:
         self._wide_end = False  # a CJK clause mark came, and the next character may still belong to the clause
 
     def push(self, ch: str, offset: int) -> None:
-        """The next character, at `offset` of the raw text."""
         if not ch.isspace():
             self._push_visible(ch, offset)
         elif self._chars:

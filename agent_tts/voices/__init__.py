@@ -18,12 +18,10 @@ PSEUDO_VOICES: dict[str, ResolvedVoice] = {DESIGN: DesignedVoice(), ANYONE: AnyV
 
 
 def default_voice(model: Model) -> str:
-    """The voice of a request with this model and no voice."""
     return model.speakers[0] if model.kind == "named" else DESIGN if model.kind == "designed" else ANYONE
 
 
 def own_voice(name: str) -> ResolvedVoice:
-    """One of an engine's own voices."""
     return PSEUDO_VOICES.get(name, NamedVoice(name))
 
 

@@ -53,8 +53,6 @@ class Refusal(IntEnum):
 
 
 class ClipRefused(Exception):
-    """This clip is not decoded."""
-
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(refusal.name)
         self.refusal = refusal

@@ -16,8 +16,6 @@ MARKED = 0.5  # of the audio carries a watermark: the clip has one
 
 
 class FoundWatermark(BaseModel):
-    """What AudioSeal's detector says."""
-
     share: float = Field(ge=0, le=1, description="how much of the audio carries the watermark")
     message: int = Field(description="its 16 bits, random where there is no watermark")
 

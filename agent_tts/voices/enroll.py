@@ -253,7 +253,6 @@ def _consent(statement: str, by: str | None, clip: bytes | None = None) -> Conse
 
 
 def _text(param: str, text: str, limit: int, *, required: bool = False) -> str:
-    """The stripped text."""
     text = text.strip()
     if len(text) > limit or (required and not text):
         raise InvalidRequest(f"{param}: it has to have {int(required)} to {limit} characters", param)

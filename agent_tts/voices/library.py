@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 CODEBOOKS = 16
 MAX_JSON_BYTES = 65_536
 MAX_LEXICON_BYTES = 16 << 20  # more than the longest one has
-KEPT_LEXICONS_BYTES = 16 << 20  # of the files of lexicons in memory, where they take about ten times as much
+KEPT_LEXICONS_BYTES = 8 << 20  # of the files of lexicons in memory, where they take five times as much
 FOLLOW_S = 0.05  # between two looks at the folder
 FIRST_LOOK_S = 2.0  # longest wait for the first
 
@@ -86,8 +86,6 @@ DAMAGED = Lexicon(())  # in the place of one that cannot be read
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredVoice:
-    """A voice of the library."""
-
     name: str
     kind: Literal["designed", "cloned"]
     description: str = ""
@@ -217,12 +215,17 @@ class VoiceLibrary:
                 except Exception as error:  # noqa: BLE001 - a file that others write may raise any error
                     why = type(error).__name__  # its text may quote the file
                     logger.error("the lexicon of the voice {!r} is damaged and left out: {}", stored.voice, why)
+                    if isinstance(error, OSError):  # says nothing of the file: the next request reads it again
+                        return DAMAGED
                     found = DAMAGED
                 with self._keeping:
                     self._lexicons[stored] = found
-                    while sum(each.size for each in self._lexicons) > KEPT_LEXICONS_BYTES and len(self._lexicons) > 1:
+                    while len(self._lexicons) > 1 and self._kept_bytes() > KEPT_LEXICONS_BYTES:
                         self._lexicons.popitem(last=False)
         return found
+
+    def _kept_bytes(self) -> int:
+        return sum(stored.size for stored, lexicon in self._lexicons.items() if lexicon is not DAMAGED)
 
     def arrays(self, name: str) -> dict[str, NDArray[Any]]:
         """The arrays of a cloned voice: `vector_{H}` float32[H]; `codes` int64[T, 16], none negative.

@@ -22,7 +22,6 @@ Mix = tuple[tuple[str, float], ...]  # names and weights; the weights sum to 1
 
 
 def is_name(name: str) -> bool:
-    """Whether a voice may have this name."""
     return _NAME.fullmatch(name) is not None and name not in _RESERVED
 
 

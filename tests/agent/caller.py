@@ -197,8 +197,7 @@ async def calling(
     url: str, headers: dict[str, str] | None = None, choice: dict[str, str] | None = None, query: str = ""
 ) -> AsyncIterator[Caller]:
     """A call that is connected."""
-    caller = Caller()
-    try:
+    async with Caller() as caller:
         async with httpx.AsyncClient(base_url=url, headers=headers, timeout=20) as client:
             offer = {"sdp": await caller.offer(), "type": "offer", "request_data": choice or {}}
             reply = await client.post(f"/api/agent/offer{query}", json=offer)
@@ -206,5 +205,3 @@ async def calling(
             raise ConnectionRefusedError(f"{reply.status_code}: {reply.text}")
         await caller.accept(reply.json())
         yield caller
-    finally:
-        await caller.close()

@@ -33,7 +33,7 @@ from agent_tts.agent.turns import AgentMetrics, Turns, _after
 from agent_tts.config.settings import AgentLlm, AgentStt
 from agent_tts.errors import SettingsError
 from tests.agent.llm_server import MODEL, running_llm
-from tests.support import ended
+from tests.support import ended, typed
 
 
 async def test_a_reachable_language_model_is_used_and_its_first_model_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,8 +51,7 @@ async def test_a_reachable_language_model_is_used_and_its_first_model_chosen(mon
         model = LanguageModel(AgentLlm(base_url=llm.url, look_s=30))
         status = await model.status()
         assert (status.kind, status.name, status.message) == ("openai", MODEL, None)
-        service = await model.service()
-        assert isinstance(service, OpenAILLMService)
+        service = typed(OpenAILLMService, await model.service())
         await service.cleanup()
     assert len(readers) >= 2
     assert threading.main_thread().name not in readers

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import subprocess
 import sys
 from typing import Any
 
 import httpx
 import pytest
+from pipecat.audio.turn.smart_turn.local_smart_turn_v3 import LocalSmartTurnAnalyzerV3
+from pipecat.audio.vad.silero import SileroVADAnalyzer
 
+from agent_tts.agent.call import LEFT_S
 from agent_tts.agent.server import AgentServer
 from agent_tts.ipc.front_messages import BeginCall
 from agent_tts.serve.app import create_app
 from agent_tts.serve.transports.sdp import MAX_CANDIDATES
 from tests.agent.caller import Caller, calling
 from tests.agent.node import running_agent
-from tests.support import running_app, running_node, settings_of, until
+from tests.support import present, running_app, running_node, settings_of, until
 
 KEY = {"Authorization": "Bearer sesame"}
 # Offers that are refused, and what is said.
@@ -128,8 +132,7 @@ async def test_a_caller_that_vanishes_is_dropped_within_seconds() -> None:
     Mutation: `_presence` returns None.
     """
     async with running_agent() as agent, calling(agent.url) as caller:
-        assert caller._pinger is not None
-        caller._pinger.cancel()
+        present(caller._pinger).cancel()
         await until(lambda: agent.calls == 0, 8)
 
 
@@ -188,3 +191,23 @@ def test_a_front_whose_calls_run_elsewhere_needs_no_pipecat() -> None:
     program = "import agent_tts.agent.relay, sys; print('pipecat' in sys.modules, 'onnxruntime' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.split() == ["False", "False"]
+
+
+async def test_a_calls_models_are_gone_with_it() -> None:
+    """They are in cycles of Pipecat's, which a node collects seldom. Mutation: `run` dismantles no pipeline."""
+    gc.collect()
+    gc.disable()
+    try:
+        async with running_agent(stt={"kind": "scripted"}) as agent:
+            async with calling(agent.url):
+                assert models()
+            await until(lambda: agent.calls == 0)
+            await asyncio.sleep(LEFT_S + 1)
+            assert not models()
+    finally:
+        gc.enable()
+
+
+def models() -> list[object]:
+    kinds = (SileroVADAnalyzer, LocalSmartTurnAnalyzerV3)
+    return [found for found in gc.get_objects() if isinstance(found, kinds)]

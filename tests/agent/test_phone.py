@@ -29,7 +29,7 @@ from tests.agent.llm_server import running_llm
 from tests.agent.node import RunningAgent
 from tests.recogniser import recognise
 from tests.rtc_peer import LOUD, rms
-from tests.support import ended, running_app, settings_of, until
+from tests.support import ended, present, running_app, settings_of, until
 
 RATE = 8_000
 PIECE = RATE // 50
@@ -82,8 +82,7 @@ OPENINGS: dict[str, list[dict[str, Any]]] = {
 
 def phone_file() -> Any:
     """The pipeline's file, as a module."""
-    spec = importlib.util.spec_from_file_location("phone", data_folder("pipelines") / "phone.py")
-    assert spec is not None
+    spec = present(importlib.util.spec_from_file_location("phone", data_folder("pipelines") / "phone.py"))
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

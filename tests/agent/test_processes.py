@@ -39,12 +39,8 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningProcess]:
 
 async def refusal(url: str) -> str | None:
     """Why another call is refused, if it is; it never connects."""
-    caller = Caller()
-    try:
-        async with httpx.AsyncClient(timeout=20) as http:
-            reply = await http.post(f"{url}/api/agent/offer", json={"sdp": await caller.offer(), "type": "offer"})
-    finally:
-        await caller.close()
+    async with Caller() as caller, httpx.AsyncClient(timeout=20) as http:
+        reply = await http.post(f"{url}/api/agent/offer", json={"sdp": await caller.offer(), "type": "offer"})
     return None if reply.status_code == 200 else str(reply.json()["error"]["code"])
 
 

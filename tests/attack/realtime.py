@@ -20,7 +20,7 @@ SESSIONS = 8
 SETTINGS = {
     "agent__stt__kind": "scripted",
     "agent__llm__base_url": "http://127.0.0.1:9/v1",
-    "agent__calls": SESSIONS,
+    "agent__calls": 3 * SESSIONS,
     "limits__sessions_per_key": 32,
     "slots": 64,
 }

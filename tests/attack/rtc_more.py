@@ -136,8 +136,7 @@ async def come_and_go(target: Target) -> str:
         for kind in itertools.cycle(range(3)):
             if time.monotonic() > until:
                 break
-            peer = RtcPeer()
-            try:
+            async with RtcPeer() as peer:
                 reply = await client.post("/v1/rtc/offer", json={"sdp": await peer.offer(), "type": "offer"})
                 if reply.status_code != 200:
                     refused += 1
@@ -153,8 +152,6 @@ async def come_and_go(target: Target) -> str:
                     await asyncio.gather(*(client.delete(path) for _ in range(3)))
                 else:
                     await client.delete(path)
-            finally:
-                await peer.close()
     return f"{count} peers, {refused} refused"
 
 

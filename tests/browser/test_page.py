@@ -147,7 +147,7 @@ async def test_a_turn_is_measured_and_its_figures_shown(browser: DevTools, trans
         await use(page, transport)
         await write(page, "Good evening, this is a short one.")
         await speak(page)
-        await page.until("!agentTts.speaking", 20)
+        await page.until("!agentTts.speaking")
         meters = await page.js("agentTts.meters")
         assert meters["serverTtfaMs"] > 0
         assert 0 < meters["clientTtfaMs"] <= meters["audibleMs"] < 1_000
@@ -212,7 +212,7 @@ async def test_text_is_streamed_as_an_llm_writes_it(browser: DevTools) -> None:
         await page.click("#go")
         await page.until("ear.loud")
         assert len(await page.js("document.querySelector('#said').textContent")) < len(text)
-        await page.until("!agentTts.speaking", 30)
+        await page.until("!agentTts.speaking")
         assert await page.js("document.querySelector('#said').textContent") == text
 
 
@@ -230,7 +230,7 @@ async def test_words_are_spoken_as_they_are_typed(browser: DevTools) -> None:
         assert await page.js("document.querySelector('#text').value") == "wor"
         await page.type("ld")
         await page.press("Enter")
-        await page.until("!agentTts.speaking", 20)
+        await page.until("!agentTts.speaking")
         assert await page.js("document.querySelector('#said').textContent") == "hello there world"
 
 
@@ -326,7 +326,7 @@ async def test_a_long_transcript_follows_the_spoken_word(browser: DevTools) -> N
         await page.click("[name=arrival][value=whole]")
         await page.js("document.querySelector('#speed').value = 2")
         await speak(page)
-        await page.until(f"{box}.scrollTop > 0", 30)
+        await page.until(f"{box}.scrollTop > 0")
         inside = "({top, bottom}) => top >= 0 && bottom <= innerHeight"
         assert await page.js(f"{box}.clientHeight < innerHeight")
         await page.js("scrollTo(0, 0)")
@@ -368,7 +368,7 @@ async def test_a_right_to_left_text_is_set_from_the_right(browser: DevTools) -> 
         await write(page, "שלום עולם, Hamburg.")
         await page.click("#go")
         await page.until("drawn['עולם,'] === 'rtl' && drawn['Hamburg.'] === 'ltr'")
-        await page.until("document.querySelector('#log li')", 20)
+        await page.until("document.querySelector('#log li')")
         for selector in ("#text", "#said", "#log summary p"):
             assert await page.js(f"getComputedStyle(document.querySelector('{selector}')).direction") == "rtl"
 
@@ -408,11 +408,11 @@ async def test_sound_that_has_arrived_is_played_after_the_connection_is_lost(bro
         await page.js("void (window.gone = true)")
         await cut(page, 1012)
         assert await page.js("agentTts.speaking")
-        await page.until("!agentTts.speaking", 30)
+        await page.until("!agentTts.speaking")
         assert await page.js("ear.since(lostAt).length") > 10
         await page.until("agentTts.state === 'waiting'")
         await page.js("void (window.gone = false)")
-        await page.until("agentTts.state === 'ready' && document.querySelector('[data-kind=connection] button')", 20)
+        await page.until("agentTts.state === 'ready' && document.querySelector('[data-kind=connection] button')")
         assert await page.js("agentTts.notices") == ["connection"]
         assert "shutting down" in await page.js("document.querySelector('#notices').innerText")
         assert await page.js("document.querySelector('#log s').textContent") != ""
@@ -427,7 +427,7 @@ async def test_a_slow_network_is_named_and_gets_opus(browser: DevTools) -> None:
         await write(page, LONG)
         await pick(page, "tone-660")
         await speak(page)
-        await page.until("agentTts.notices.length", 20)
+        await page.until("agentTts.notices.length")
         assert await page.js("agentTts.notices") == ["slow"]
         assert "Opus" in await page.js("document.querySelector('#notices').innerText")
         await page.press("Escape")
@@ -453,10 +453,10 @@ async def test_a_slow_connection_that_is_lost_comes_back_with_opus(browser: DevT
         await write(page, LONG)
         await pick(page, "tone-660")
         await speak(page)
-        await page.until("agentTts.notices.length", 20)
+        await page.until("agentTts.notices.length")
         await cut(page, 1006)
-        await page.until("!agentTts.speaking", 30)
-        await page.until("agentTts.state === 'ready' && document.querySelector('[data-kind=connection] button')", 20)
+        await page.until("!agentTts.speaking")
+        await page.until("agentTts.state === 'ready' && document.querySelector('[data-kind=connection] button')")
         assert await page.js("agentTts.notices") == ["connection"]
         assert "too slow" in await page.js("document.querySelector('#notices h2').innerText")
         await page.click("#notices button")
@@ -546,7 +546,7 @@ async def test_the_page_of_the_docs_speaks_where_its_origin_is_allowed(browser: 
             await page.click("#stop")
             await page.until("/^Heard: .*[(]cancelled[)]$/.test(document.querySelector('#heard').textContent)")
             await page.click("#speak")
-            await page.until("document.querySelector('#heard').textContent.endsWith('(end)')", 20)
+            await page.until("document.querySelector('#heard').textContent.endsWith('(end)')")
 
 
 # ---------------------------------------------------------------- trouble
@@ -617,7 +617,7 @@ async def test_a_turn_goes_on_when_its_node_is_killed(browser: DevTools, tmp_pat
         if killed is not None:
             kill(killed)
         balanced.lose()
-        await page.until("!agentTts.speaking", 20)
+        await page.until("!agentTts.speaking")
         loud = await page.js(f"ear.heard.filter((m) => m.at > {since} && m.rms > ear.LOUD).map((m) => m.at)")
         silent_ms = max(later - at for at, later in pairwise(loud))
         assert silent_ms <= MOST_SILENT_MS * (2 if way == "webrtc" else 1)

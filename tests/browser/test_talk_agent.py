@@ -64,7 +64,7 @@ async def talk(path: Path, *answers: str) -> AsyncIterator[tuple[Page, RunningAg
             await page.until("document.querySelector('#talk-voice').value && !document.querySelector('#talk').hidden")
             yield page, agent, llm
             assert page.errors == []
-        await until(lambda: agent.calls == 0, 10)
+        await until(lambda: agent.calls == 0)
 
 
 async def test_an_answer_is_heard_interrupted_and_kept_in_the_context(tmp_path: Path) -> None:
@@ -75,15 +75,15 @@ async def test_an_answer_is_heard_interrupted_and_kept_in_the_context(tmp_path: 
         )
         await page.click("#call")
         turns = "[...document.querySelectorAll('#conversation li')].map((li) => li.querySelector('.words').innerText)"
-        await page.until(f"({turns})[0] === 'my train leaves at seven'", 20)
-        await page.until("document.querySelectorAll('#conversation [data-is=now]').length === 1", 20)
-        await page.until("agentTts.call.heardMs !== null", 20)
+        await page.until(f"({turns})[0] === 'my train leaves at seven'")
+        await page.until("document.querySelectorAll('#conversation [data-is=now]').length === 1")
+        await page.until("agentTts.call.heardMs !== null")
         stages = "[...document.querySelectorAll('#waterfall > div')].map((row) => row.dataset.stage).sort()"
         assert await page.js(stages) == ["audio_first", "heard", "llm_first_token", "transcript", "turn_end"]
 
-        await page.until("agentTts.call.silenceMs !== null", 20)
-        await page.until("document.querySelector('#conversation s')", 20)
-        await page.until(f"({turns}).at(-1) === 'It is open.' && !document.querySelector('[aria-busy=true]')", 20)
+        await page.until("agentTts.call.silenceMs !== null")
+        await page.until("document.querySelector('#conversation s')")
+        await page.until(f"({turns}).at(-1) === 'It is open.' && !document.querySelector('[aria-busy=true]')")
         said = ["my train leaves at seven", LONG, "please open the window", "It is open."]
         assert await page.js(turns) == said
         assert await page.js("agentTts.call.notices") == []
@@ -110,7 +110,7 @@ async def test_typed_turns_leave_nothing_behind(tmp_path: Path) -> None:
             await page.call("Input.insertText", text=f"Question {number}")
             await page.press("Enter")
             silences.append(await page.js("agentTts.call.silenceMs"))
-            await page.until(f"{agents}.length === {number + 1} && {agents}.at(-1).querySelector('[data-is=now]')", 20)
+            await page.until(f"{agents}.length === {number + 1} && {agents}.at(-1).querySelector('[data-is=now]')")
         who = "[...document.querySelectorAll('#conversation li')].map((li) => li.dataset.who)"
         assert await page.js(who) == ["user", "agent"] * TURNS
         assert len(llm.requests) == TURNS
@@ -120,5 +120,5 @@ async def test_typed_turns_leave_nothing_behind(tmp_path: Path) -> None:
         assert await page.js(f"{agents}.filter((li) => li.querySelector('s')).length") == TURNS - 1
         assert await page.js("agentTts.call.notices") == []
         await page.click("#call")
-        await until(lambda: agent.calls == 0, 10)
+        await until(lambda: agent.calls == 0)
         assert agent.node.node.service.speaking == 0

@@ -32,7 +32,7 @@ from agent_tts.errors import (
 )
 from agent_tts.messages import Audio, Cancelled, Finished, Flushed, Mark, Words
 from agent_tts.protocol.v1 import header
-from tests.support import RunningNode, dominant_hz, ended, logged, running_node, until
+from tests.support import RunningNode, dominant_hz, ended, logged, present, running_node, until
 
 TEXT = "One two three four five six seven."
 
@@ -155,8 +155,7 @@ async def test_audio_arrives_in_the_requested_encoding(connection: NodeConnectio
     speech = await connection.open(lead_ms=None, output={"encoding": "mulaw", "sample_rate": 8_000})
     write(speech, TEXT)
     heard = await spoken(speech)
-    assert speech.done is not None
-    assert len(heard) == pytest.approx(speech.done.audio_ms * 8, abs=16)
+    assert len(heard) == pytest.approx(present(speech.done).audio_ms * 8, abs=16)
 
 
 async def test_cancel_stops_the_audio_and_reports_the_heard_text(connection: NodeConnection, node: RunningNode) -> None:
@@ -171,8 +170,7 @@ async def test_cancel_stops_the_audio_and_reports_the_heard_text(connection: Nod
     assert cut.heard_text + cut.unheard_text == TEXT
     assert cut.heard_text.startswith("One")
     assert [type(event) async for event in speech.events() if isinstance(event, Audio)] == []
-    assert speech.done is not None
-    assert speech.done.reason == "cancelled"
+    assert present(speech.done).reason == "cancelled"
     assert node.node.service.speaking == 0
 
 

@@ -11,7 +11,7 @@ import pytest
 from agent_tts.client.connection import ConnectionLost
 from agent_tts.client.moving import MovingConnection, _allowed, connect
 from agent_tts.messages import Audio, Cancelled, Flushed, Words
-from tests.support import dominant_hz, running_node, until
+from tests.support import dominant_hz, running_node, typed, until
 from tests.two_nodes import TEXT, two_nodes_in_this_loop
 
 # Rate and decoder of each.
@@ -112,8 +112,7 @@ async def test_what_was_heard_counts_from_the_beginning() -> None:
             async for event in speech.events():
                 if isinstance(event, Audio) and event.first_sample > 40_000:
                     break
-            cut = await speech.cancel(1_500)
-            assert isinstance(cut, Cancelled)
+            cut = typed(Cancelled, await speech.cancel(1_500))
             assert cut.heard_text + cut.unheard_text == TEXT
             assert cut.played_ms == 1_500
             assert cut.heard_text.startswith("One two three")

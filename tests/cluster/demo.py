@@ -11,7 +11,7 @@ from collections import Counter
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-from tests.cluster.machines import UP_S, Caller, ClusterMachine, callers, machines, nodes, open_door
+from tests.cluster.machines import Caller, callers, machines, open_door, until_nodes
 
 SLOTS = 4  # of each node
 CALLERS = (4, 4, 4)  # who come, each time when a node has room for them
@@ -19,16 +19,6 @@ CALLERS = (4, 4, 4)  # who come, each time when a node has room for them
 
 def say(began: float, text: str) -> None:
     print(f"{time.monotonic() - began:6.1f} s  {text}", flush=True)
-
-
-async def until_serving(machine: ClusterMachine, count: int) -> list[str]:
-    """Wait until so many nodes serve callers, be they full or not; returns their names."""
-    async with asyncio.timeout(UP_S):
-        while True:
-            known = await nodes(machine)
-            serving = [name for name, node in known.items() if node["state"] in ("ok", "full")]
-            if len(serving) == len(known) == count:
-                return serving
 
 
 def spread(spoken_to: list[Caller]) -> str:
@@ -39,25 +29,25 @@ async def demo(folder: Path) -> None:
     began = time.monotonic()
     say(began, "four machines start: `agent-tts cluster start`, and `agent-tts cluster join` three times")
     async with machines(folder, 3, f"slots={SLOTS}", idle_s=5) as (head, *others):
-        await until_serving(head, 1)
+        await until_nodes(head, 1)
         say(began, f"one node takes callers at {await head.url()}, and at the doors of the other three machines")
         async with AsyncExitStack() as calls:
             spoken_to: list[Caller] = []
             for number, (door, more) in enumerate(zip((head, *others[:2]), CALLERS, strict=True), 2):
                 spoken_to += await calls.enter_async_context(callers(await open_door(door), more, moves=True))
                 say(began, f"{len(spoken_to)} callers are spoken to, on {spread(spoken_to)}: all slots are in use")
-                await until_serving(head, number)
+                await until_nodes(head, number)
                 say(began, f"{number} nodes take callers")
             name, pid = next((name, pid) for each in (head, *others) for name, pid in each.nodes().items())
             os.kill(pid, signal.SIGKILL)
             say(began, f"the node {name} is killed: its callers go on at others, from the next word")
-            await until_serving(head, 4)
+            await until_nodes(head, 4)
             say(began, "it is back")
             for caller in spoken_to:
                 await caller.end()
             seconds = sum(caller.samples for caller in spoken_to) / 24_000
             say(began, f"all hang up: {seconds:.0f} s of audio came, every sample counted, none lost or doubled")
-        left = await until_serving(head, 1)
+        left = await until_nodes(head, 1)
         say(began, f"the nodes that are too many have ended; left is {', '.join(left)}")
     say(began, "all has ended")
 

@@ -8,7 +8,7 @@ import os
 import signal
 import socket
 import subprocess
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from tests.cli.process import children_of, environment, start
 
 UP_S = 90.0  # for a part of a cluster to start on a busy machine
 ARGUMENTS = ("--host", "127.0.0.1", "--port", "0", "--cpus", "1")
+Listed = dict[str, dict[str, Any]]  # what `cluster status` shows of each node, by its name
 WORDS = "one two three four five six seven eight nine ten. "
 
 
@@ -95,9 +96,7 @@ async def machines(folder: Path, joined: int, *settings: str, **options: Any) ->
     made = [ClusterMachine(folder / "head", "start", f"--head-port={head.rpartition(':')[2]}", *flags)]
     try:
         await made[0].url()
-        async with asyncio.timeout(UP_S):
-            while not await nodes(made[0]):
-                await asyncio.sleep(0.2)
+        await until_listed(made[0], bool)
         join = ("join", head, "--token", (folder / "head" / "token").read_text())
         made += [ClusterMachine(folder / f"machine-{number}", *join) for number in range(joined)]
         for machine in made:
@@ -113,25 +112,33 @@ async def machines(folder: Path, joined: int, *settings: str, **options: Any) ->
             await asyncio.to_thread(machine.process.wait, UP_S)
 
 
-async def nodes(machine: ClusterMachine) -> dict[str, dict[str, Any]]:
+async def nodes(machine: ClusterMachine) -> Listed:
     """What `cluster status` shows of each node; nothing while the head does not answer."""
     with start("cluster", "status", "--json", "--folder", str(machine.folder), stderr=subprocess.DEVNULL) as process:
         said, _ = await asyncio.to_thread(process.communicate)
     return {node["name"]: node for node in json.loads(said)} if process.returncode == 0 else {}
 
 
-async def until_nodes(machine: ClusterMachine, count: int, *but: str) -> dict[str, dict[str, Any]]:
-    """Wait until so many nodes take callers or are full, none of them named in `but`."""
-    found: dict[str, dict[str, Any]] = {}
+async def until_listed(machine: ClusterMachine, right: Callable[[Listed], bool]) -> Listed:
+    """Wait until `cluster status` shows what is right."""
+    found: Listed = {}
     try:
         async with asyncio.timeout(UP_S):
-            while True:
-                found = await nodes(machine)
-                states = {each["state"] for each in found.values()}
-                if len(found) == count and not found.keys() & {*but} and states <= {"ok", "full"}:
-                    return found
+            while not right(found := await nodes(machine)):
+                await asyncio.sleep(0.2)
     except TimeoutError:
         raise AssertionError(f"there are {found}\n{machine.told()}") from None
+    return found
+
+
+async def until_nodes(machine: ClusterMachine, count: int, *but: str) -> Listed:
+    """Wait until so many nodes take callers or are full, none of them named in `but`."""
+
+    def right(found: Listed) -> bool:
+        states = {each["state"] for each in found.values()}
+        return len(found) == count and not found.keys() & {*but} and states <= {"ok", "full"}
+
+    return await until_listed(machine, right)
 
 
 async def open_door(machine: ClusterMachine) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import json
+import operator
 import os
 import shutil
 import signal
@@ -15,6 +16,7 @@ import time
 from pathlib import Path
 
 import httpx
+import psutil  # type: ignore[import-untyped]
 import pytest
 
 import agent_tts
@@ -25,13 +27,15 @@ from tests.cluster.machines import (
     ARGUMENTS,
     Caller,
     ClusterMachine,
+    Listed,
     callers,
     free_port,
     machines,
-    nodes,
     until_led_to,
+    until_listed,
     until_nodes,
 )
+from tests.support import until
 
 pytestmark = [pytest.mark.node, pytest.mark.real_time, pytest.mark.timeout(300)]
 
@@ -51,17 +55,15 @@ async def test_it_grows_under_callers_and_shrinks_when_they_have_gone(tmp_path: 
             await until_led_to(await other.url(), second)
             await assert_metrics_of_all(targets, {f"{each['host']}:{each['port']}" for each in two.values()})
             assert 'server="' in await page(f"127.0.0.1:{metrics}")
+            assert_ray_is_closed(head)
+            assert_ray_is_closed(other)
             async with callers(await other.url(), 2) as more:  # by the other machine's door
                 assert {caller.node for caller in more} == {second}
                 for caller in first:
                     await caller.end()
-                async with asyncio.timeout(60):  # one node is too many: whichever it is, it finishes its calls
-                    while (
-                        len(serving := {name for name, each in (await nodes(head)).items() if each["state"] == "ok"})
-                        > 1
-                    ):
-                        await asyncio.sleep(0.2)
-                print(f"of {second}, which speaks, and another, {serving} stays")
+                # One node is too many: whichever it is, it finishes its calls.
+                left = await until_listed(head, lambda known: sum(each["state"] == "ok" for each in known.values()) < 2)
+                print(f"of {second}, which speaks, and another, one stays: {left}")
                 for caller in more:
                     await caller.end()
             await until_nodes(head, 1)
@@ -77,11 +79,20 @@ async def test_it_grows_under_callers_and_shrinks_when_they_have_gone(tmp_path: 
         assert b"no node is named nobody" in run("cluster", "drain", "nobody", "--folder", str(head.folder)).stderr
 
 
+def assert_ray_is_closed(machine: ClusterMachine) -> None:
+    """On loopback Ray listens there alone, and it has no metrics of its own, which need no token."""
+    found = [
+        psutil.Process(pid) for name in ("gcs_server", "raylet", "ray::", "dashboard") for pid in machine.ray(name)
+    ]
+    assert found
+    ports = [one.laddr for each in found for one in each.net_connections("inet") if one.status == psutil.CONN_LISTEN]
+    assert {address.ip.removeprefix("::ffff:") for address in ports} == {"127.0.0.1"}, ports
+    assert not {address.port for address in ports} & {44_217, 44_227}
+
+
 async def assert_metrics_of_all(targets: Path, wanted: set[str]) -> None:
     """Prometheus finds these nodes by the file, and they answer it."""
-    async with asyncio.timeout(10):
-        while named_in(targets) != wanted:
-            await asyncio.sleep(0.1)
+    await until(lambda: named_in(targets) == wanted, 10)
     for target in wanted:
         assert "agent_tts_slots_used" in await page(target)
 
@@ -137,9 +148,7 @@ async def test_without_ray_a_machine_speaks_on_and_its_node_is_adopted(tmp_path:
             for pid in other.ray("raylet/raylet"):
                 os.kill(pid, signal.SIGKILL)
             for is_held in (False, True):  # its replica has ended with Ray; the next one adopts the node
-                async with asyncio.timeout(60):
-                    while looked_after(other) != is_held:
-                        await asyncio.sleep(0.02)
+                await until(lambda: looked_after(other) == is_held, 60)  # noqa: B023
             await until_nodes(head, 2)
             assert head.nodes() | other.nodes() == before
             for caller in spoken_to:
@@ -172,9 +181,7 @@ async def test_a_new_head_finds_nodes_that_no_caller_needs(tmp_path: Path) -> No
         before = head.nodes() | other.nodes()
         for pid in head.ray("gcs_server"):
             os.kill(pid, signal.SIGKILL)
-        async with asyncio.timeout(60):
-            while await nodes(head):
-                await asyncio.sleep(0.2)
+        await until_listed(head, operator.not_)
         await until_nodes(head, 2)
         assert head.nodes() | other.nodes() == before
 
@@ -190,13 +197,9 @@ async def test_a_machine_whose_process_is_killed_is_started_again(tmp_path: Path
         async with callers(url, 2) as spoken_to:
             head.process.kill()
             head.process.wait()
-            async with asyncio.timeout(10):
-                while is_taken("127.0.0.1", int(head.arguments[1].partition("=")[2])):
-                    await asyncio.sleep(0.1)
+            await until(lambda: not is_taken("127.0.0.1", int(head.arguments[1].partition("=")[2])), 10)
             head.restart(port=int(url.rpartition(":")[2]))
-            async with asyncio.timeout(60):
-                while not await nodes(head):
-                    await asyncio.sleep(0.2)
+            await until_listed(head, bool)
             assert head.nodes() == before
             assert not without_gpu.nodes()
             assert all(map(is_running, doors))
@@ -216,12 +219,13 @@ async def test_a_machine_that_is_drained_finishes_its_calls(tmp_path: Path) -> N
             assert there
             drain = ("cluster", "drain", name, "--folder", str(head.folder))
             assert (await asyncio.to_thread(run, *drain)).returncode == 0  # callers are read meanwhile
-            async with asyncio.timeout(60):
-                # A new one may be there before this one drains.
-                while not {"draining", "ok"} <= {
-                    each["state"] for key, each in (await nodes(head)).items() if key == name or key not in two
-                }:
-                    await asyncio.sleep(0.2)
+
+            def moved(known: Listed) -> bool:
+                """A new one may be there before this one drains."""
+                states = {each["state"] for key, each in known.items() if key == name or key not in two}
+                return {"draining", "ok"} <= states
+
+            await until_listed(head, moved)
             async with callers(await head.url(), 2) as later:
                 assert name not in {caller.node for caller in later}
                 for caller in (*spoken_to, *later):
@@ -252,12 +256,10 @@ async def test_a_new_version_comes_beside_the_old_one(tmp_path: Path) -> None:
         async with callers(await head.url(), 2) as of_the_old:
             drain = await asyncio.to_thread(run, "cluster", "drain", old, "--folder", str(head.folder))
             assert drain.returncode == 0, drain.stderr
-            async with asyncio.timeout(90):
-                while {each["version"]: each["state"] for each in (await nodes(head)).values()} != {
-                    agent_tts.__version__: "draining",
-                    "7.8.9": "ok",
-                }:
-                    await asyncio.sleep(0.2)
+            wanted = {agent_tts.__version__: "draining", "7.8.9": "ok"}
+            await until_listed(
+                head, lambda known: {each["version"]: each["state"] for each in known.values()} == wanted
+            )
             shown = (await asyncio.to_thread(run, "cluster", "status", "--folder", str(head.folder))).stdout.decode()
             assert agent_tts.__version__ in shown
             assert "7.8.9" in shown
@@ -268,13 +270,9 @@ async def test_a_new_version_comes_beside_the_old_one(tmp_path: Path) -> None:
                 assert {caller.node for caller in of_the_new} == {began[0]}
                 for caller in of_the_old:
                     await caller.end()
-                async with asyncio.timeout(60):
-                    while old in await nodes(head):
-                        await asyncio.sleep(0.2)
+                await until_listed(head, lambda known: old not in known)
                 await upgrade(head)
-                async with asyncio.timeout(90):
-                    while began[0] not in (known := await nodes(head)):
-                        await asyncio.sleep(0.2)
+                known = await until_listed(head, lambda known: began[0] in known)
                 assert {each["version"] for each in known.values()} == {"7.8.9"}
                 assert began in other.nodes().items()
                 for caller in of_the_new:
@@ -285,9 +283,7 @@ async def test_a_new_version_comes_beside_the_old_one(tmp_path: Path) -> None:
 async def test_keys_are_counted_over_all_nodes(tmp_path: Path) -> None:
     keys = "auth.keys={shop: {key: sesame, sessions: 3}}"
     async with machines(tmp_path, 1, SLOTS, keys, nodes=2) as (head, _):
-        async with asyncio.timeout(60):
-            while len(await nodes(head)) < 2:
-                await asyncio.sleep(0.2)
+        await until_listed(head, lambda known: len(known) == 2)
         async with callers(await head.url(), 3, api_key="sesame") as spoken_to:
             assert len({caller.node for caller in spoken_to}) == 2
             with pytest.raises(AtCapacity, match="in the fleet"):

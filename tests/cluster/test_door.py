@@ -34,7 +34,7 @@ from tests.cli.process import is_running
 from tests.node_process import running_process
 from tests.rtc_peer import connected
 from tests.serve.telemetry.test_tracing import assert_traced, watched
-from tests.support import RunningNode, app_with, in_this_loop, running_app, running_node, settings_of, until
+from tests.support import RunningNode, app_with, in_this_loop, present, running_app, running_node, settings_of, until
 from tests.wire import Wire, speak, wire
 
 pytestmark = [pytest.mark.node, pytest.mark.real_time]
@@ -53,6 +53,28 @@ async def opened(folder: Path, **options: Any) -> AsyncIterator[Door]:
         yield door
     finally:
         await door.close()
+
+
+# Paths that are /metrics for a node, or would be behind one more proxy.
+METRICS = (
+    "/metrics",
+    "/%6Detrics",
+    "/%6d%65trics?x=1",
+    "/metrics%2F",
+    "//metrics",
+    "/%2fmetrics",
+    "/./metrics",
+    "/metrics/",
+)
+
+
+async def raw_status(door: Door, path: str) -> int:
+    """The status of a path as it is written: HTTP clients would decode it."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+    writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+    status = int((await reader.readline()).split()[1])
+    writer.close()
+    return status
 
 
 def url(door: Door, scheme: str = "http") -> str:
@@ -148,7 +170,8 @@ async def test_requests_that_belong_together_find_their_node(tmp_path: Path) -> 
             token = (await http.post("/v1/tokens")).json()["token"]
             spoken.append(await speak(f"{url(door, 'ws')}?token={token}", TEXT))
         assert spoken[0] == spoken[1] != b""
-        assert (await http.get("/metrics")).status_code == 404
+        for path in METRICS:
+            assert await raw_status(door, path) == 404, path
         assert (await http.get("/ready")).json() == {"status": "ok"}
         file = await http.post("/v1/audio/speech", json={"input": TEXT, "response_format": "pcm"})
         assert file.content == spoken[0]
@@ -236,8 +259,7 @@ async def test_a_haproxy_that_dies_or_hangs_is_back_with_its_servers(
     monkeypatch.setattr("agent_tts.cluster.door.HUNG_S", 0.3)
     monkeypatch.setattr("agent_tts.cluster.door.ANSWER_S", 0.3)
     async with fleet(tmp_path, 2) as (door, nodes):
-        pid = door.pid
-        assert pid is not None
+        pid = present(door.pid)
         os.kill(pid, sig)
         await until(lambda: not runs(pid))
         assert await speak(url(door, "ws"), TEXT) != b""  # it waits, and is not refused
@@ -279,8 +301,7 @@ async def test_a_door_that_is_killed_loses_no_caller(tmp_path: Path) -> None:
     async with running_node() as node, AsyncExitStack() as closing:
         command = (sys.executable, "-c", PROGRAM, str(tmp_path / "door"), str(address("one", node).port))
         process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
-        assert process.stdout is not None
-        port, pid = map(int, (await process.stdout.readline()).split())
+        port, pid = map(int, (await present(process.stdout).readline()).split())
         with pytest.raises(SettingsError, match="another door uses it"):
             await Door(port=0, host="127.0.0.1", folder=tmp_path / "door").start()
         process.kill()
@@ -300,9 +321,14 @@ async def test_a_door_that_is_killed_loses_no_caller(tmp_path: Path) -> None:
                 await other.update([address("one", node)])
                 await until_up(other, "one")
                 assert await speak(url(other, "ws"), TEXT) == await finished(peer)
+                other.tell("watching", False)
+                await asyncio.sleep(4 * LOOK_S)
                 async with httpx.AsyncClient() as http:
                     page = (await http.get(f"http://127.0.0.1:{metrics_port}/metrics")).text
                 assert 'haproxy_server_current_sessions{proxy="nodes",server="one"}' in page
+                down = 'haproxy_server_status{{proxy="machine",server="{}",state="MAINT"}} {}'
+                assert down.format("watching", 1) in page
+                assert down.format("ray", 0) in page
                 assert is_running(pid)
                 await peer.socket.close()
                 await until(lambda: not is_running(pid))

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from prometheus_client import generate_latest
 
+from agent_tts.cli.cluster import _address
 from agent_tts.cluster.directory import FORGET_S, Directory, NodeAddress, address_of
-from agent_tts.cluster.machine import KEEP_S, UNATTENDED_S, Known, Unattended
+from agent_tts.cluster.machine import AGAIN_S, KEEP_S, UNATTENDED_S, WHOLE_S, Known, Machine, Unattended
 from agent_tts.cluster.scaling import Figures, Load, decide, nodes_wanted
+from agent_tts.config.settings import ENV_PREFIX
 from agent_tts.engine_info import EngineInfo
+from agent_tts.errors import SettingsError
 from agent_tts.messages import EnginePong
 from agent_tts.serve.telemetry.metrics import EngineMetrics, Metrics
+from tests.support import ended
 
 
 @pytest.mark.parametrize(
@@ -82,6 +89,70 @@ def test_a_node_that_tells_nothing_is_forgotten() -> None:
     assert directory.nodes() == []
     directory.tell(report | {"of_a_newer_version": 1})
     assert address_of(*directory.nodes()) == NodeAddress("a", "10.0.0.1", 8101, "1")
+
+
+class FakeDoor:
+    """What a machine tells its door."""
+
+    def __init__(self) -> None:
+        self.parts: list[tuple[str, bool]] = []
+        self.nodes: list[NodeAddress] = []
+
+    def tell(self, part: str, is_whole: bool) -> None:
+        self.parts.append((part, is_whole))
+
+    async def update(self, nodes: list[NodeAddress]) -> None:
+        self.nodes = nodes
+
+
+async def test_a_part_of_a_machine_that_ends_is_told_and_started_again(tmp_path: Path) -> None:
+    """Mutation: a fault ends the task; then the door learns of no new node any more, and nobody is told."""
+    door, starts = FakeDoor(), 0
+
+    async def part() -> None:
+        nonlocal starts
+        starts += 1
+        if starts < 3:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        await asyncio.Event().wait()
+
+    machine = Machine(tmp_path, "127.0.0.1:1", [], door, None)  # type: ignore[arg-type]
+    task = asyncio.create_task(machine._supervise("watching", part))
+    await asyncio.sleep(2 * AGAIN_S + 1)
+    assert (starts, door.parts) == (3, [("watching", False), ("watching", False)])
+    await asyncio.sleep(WHOLE_S)
+    assert door.parts[2:] == [("watching", True)]
+    await ended(task)
+
+
+async def test_on_a_full_disk_the_door_still_learns_of_nodes(tmp_path: Path) -> None:
+    """The folder is gone here: no file can be written in it either."""
+    door, node = FakeDoor(), NodeAddress("a", "10.0.0.1", 8101)
+    missing = tmp_path / "missing"
+    machine = Machine(missing, "127.0.0.1:1", [], door, None, missing / "targets")  # type: ignore[arg-type]
+    await machine._tell_door([node])
+    assert door.nodes == [node]
+
+
+@pytest.mark.node
+@pytest.mark.real_time
+async def test_keys_in_the_environment_are_not_for_rays_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(f"{ENV_PREFIX}AUTH__API_KEYS", "secret")
+    machine = Machine(tmp_path, "127.0.0.1:1", [], FakeDoor(), None)  # type: ignore[arg-type]
+    async with machine._running("agent_tts.cluster.watch", "127.0.0.1:1") as process:
+        environment = Path(f"/proc/{process.pid}/environ").read_bytes()  # noqa: ASYNC240
+    assert b"PATH=" in environment
+    assert b"secret" not in environment
+
+
+def test_a_name_of_loopback_is_its_address() -> None:
+    """The door would be open on all interfaces, and the node would refuse to start without keys."""
+    assert _address("localhost") == "127.0.0.1"
+    assert _address("127.0.0.2") == "127.0.0.2"
+    with pytest.raises(SettingsError, match="no such address"):
+        _address("no.such.host.invalid")
 
 
 @pytest.mark.parametrize(

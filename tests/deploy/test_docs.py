@@ -25,7 +25,7 @@ from agent_tts.protocol.options import SessionConfig
 from agent_tts.serve.routes.docs import Docs
 from tests.deploy.test_monitoring import EXPOSED
 from tests.integrations.pipecat.pipeline import running
-from tests.support import running_node
+from tests.support import running_node, typed
 from tests.test_structure import LAYERS
 from tests.wire import wire
 
@@ -216,8 +216,7 @@ async def test_the_openai_example_runs(tmp_path: Path, monkeypatch: pytest.Monke
 def run(program: str) -> None:
     scope: dict[str, object] = {}
     exec(program, scope)
-    client = scope["client"]
-    assert isinstance(client, OpenAI)
+    client = typed(OpenAI, scope["client"])
     client.close()
 
 

@@ -29,6 +29,7 @@ from promql_parser import parse
 
 from agent_tts.cluster.haproxy import configuration
 from agent_tts.config.loading import load_settings
+from tests.cluster.test_door import answers
 from tests.deploy.test_containers import ROOT, USER
 from tests.deploy.test_monitoring import EXPOSED
 from tests.rtc_peer import connected
@@ -295,13 +296,6 @@ async def haproxy(folder: Path, to: int, *addresses: str) -> AsyncIterator[int]:
 
 def port_of(node: RunningNode) -> int:
     return int(node.url.rpartition(":")[2])
-
-
-async def answers(client: httpx.AsyncClient, url: str) -> bool:
-    try:
-        return (await client.get(url)).is_success
-    except httpx.TransportError:
-        return False
 
 
 @pytest.mark.node

@@ -185,7 +185,7 @@ async def test_f4_a_reader_at_half_speed_gets_everything(engine: str) -> None:
         async with undisturbed(running.ws_url), wire(running.ws_url, rcvbuf=4_096, max_queue=1) as peer:
             await peer.say("t", text, seed=5, lead_ms=None)
             done = None
-            begun, half_s = time.monotonic(), min(12.0, 2 * len(expected) / 48_000)
+            begun, half_s = time.monotonic(), min(6.0, 2 * len(expected) / 48_000)
             while done is None:
                 message = await peer.receive()
                 done = message if message and message["type"] == "context.done" else None

@@ -48,18 +48,18 @@ class Clocked:
 class Conversation:
     """One session and its node."""
 
-    def __init__(self) -> None:
+    def __init__(self, settings: Settings = SETTINGS) -> None:
         metrics = Metrics()
         links: list[Clocked] = []
 
         def make(on_events: Any, on_lost: Any) -> Any:
-            links.append(Clocked(SETTINGS, on_events, on_lost))
+            links.append(Clocked(settings, on_events, on_lost))
             return links[0]
 
-        self.service = SpeechService([make])
+        self.service = SpeechService([make], aliases=settings.voice_aliases)
         self.link = links[0]
         self.service.engines[0].info = self.link.loop.ready().info
-        self.node = Node(SETTINGS, self.service, Guard(SETTINGS, metrics), metrics)
+        self.node = Node(settings, self.service, Guard(settings, metrics), metrics)
         self.session = Session(self.node, "test", clock=lambda: self.link.now)
 
     def turn(self, steps: int, seconds: float) -> None:
@@ -78,7 +78,7 @@ class Conversation:
     def lose_engine(self) -> None:
         """The engine dies and is replaced at once."""
         self.service.engines[0]._on_lost("scripted")
-        self.link.loop = create_loop(SETTINGS, lambda: self.link.now)
+        self.link.loop = create_loop(self.node.settings, lambda: self.link.now)
 
 
 def codec_of(conversation: Conversation, dialect: Dialect, path: str, query: str = "") -> ProtocolAdapter:

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from loguru import logger
 
 from agent_tts.config.settings import ENV_PREFIX, Settings
 from agent_tts.errors import EngineLost, SettingsError
@@ -20,35 +19,20 @@ from agent_tts.ipc.engine_process import EngineProcess
 from agent_tts.ipc.wire import TO_ENGINE, Setup, decode, encode
 from agent_tts.messages import Append, Audio, EnginePing, EnginePong, EngineReady
 from tests.ipc.listener import WAIT_S, Listener, engine_process, shadow_numpy, speak, tone_settings
+from tests.support import logged, present, typed, until
 
 pytestmark = [pytest.mark.node, pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals and scripts")]
 
 
-class Log:
-    """Collects log lines."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-        self._news = asyncio.Event()
-
-    def write(self, line: str) -> None:
-        self.lines.append(line)
-        self._news.set()
-
-    async def until(self, words: str) -> None:
-        """Wait for a line that contains `words`."""
-        async with asyncio.timeout(WAIT_S):
-            while not any(words in line for line in self.lines):
-                self._news.clear()
-                await self._news.wait()
+async def told(log: list[str], words: str) -> None:
+    """Wait for a line that contains `words`."""
+    await until(lambda: any(words in line for line in log), WAIT_S)
 
 
 @pytest.fixture
-def log() -> Iterator[Log]:
-    found = Log()
-    sink = logger.add(found.write, level="DEBUG", format="{message}")
-    yield found
-    logger.remove(sink)
+def log() -> Iterator[list[str]]:
+    with logged("DEBUG") as lines:
+        yield lines
 
 
 @pytest.fixture
@@ -115,8 +99,7 @@ async def test_secrets_do_not_reach_the_engine_process(monkeypatch: pytest.Monke
         assert b"hush" not in data
         assert b"AGENT_TTS_" not in data.upper()
     [setup] = decode(bytearray(), setups[0], TO_ENGINE)
-    assert isinstance(setup, Setup)
-    assert not {"auth", "ice_servers", "host"} & setup.settings.keys()
+    assert not {"auth", "ice_servers", "host"} & typed(Setup, setup).settings.keys()
 
 
 async def test_a_module_of_the_current_directory_is_not_imported(
@@ -161,14 +144,13 @@ async def test_an_engine_that_takes_too_long_is_killed() -> None:
 
 @pytest.mark.usefixtures("slow_engine")
 @pytest.mark.parametrize(("ended_by", "why"), [("kill", "closed its pipe"), ("close", "stopped"), ("cancel", "")])
-async def test_a_start_ends_at_once_with_its_process_or_its_caller(log: Log, ended_by: str, why: str) -> None:
+async def test_a_start_ends_at_once_with_its_process_or_its_caller(log: list[str], ended_by: str, why: str) -> None:
     """The leak gate checks that the process is gone. Mutation: without `end` in `start` one is left."""
     link = EngineProcess(tone_settings(), lambda _: None, lambda _: None)
     task = asyncio.create_task(link.start())
-    await log.until("engine: loading")
+    await told(log, "engine: loading")
     if ended_by == "kill":
-        assert link.pid is not None
-        os.kill(link.pid, signal.SIGKILL)
+        os.kill(present(link.pid), signal.SIGKILL)
     elif ended_by == "close":
         await link.close()
     else:
@@ -204,8 +186,7 @@ async def test_heartbeats_are_answered() -> None:
 async def test_an_engine_that_does_not_read_is_killed() -> None:
     """The commands that wait for it are bounded. Mutation: without the bound the front runs out of memory."""
     async with engine_process(tone_settings(timeouts={"engine_heartbeat_s": 60.0})) as (link, listener):
-        assert link.pid is not None
-        os.kill(link.pid, signal.SIGSTOP)
+        os.kill(present(link.pid), signal.SIGSTOP)
         append = Append(1, "x" * 500_000)
         for _ in range(2 * MAX_UNREAD_BYTES // 500_000):  # it may read some before it stops
             link.send(append)
@@ -240,27 +221,25 @@ async def test_events_before_its_death_are_delivered_before_the_loss() -> None:
         assert sum(isinstance(event, Audio) for event in before) == 3
 
 
-async def test_its_stderr_is_logged_line_by_line_and_its_last_line_on_death(log: Log) -> None:
+async def test_its_stderr_is_logged_line_by_line_and_its_last_line_on_death(log: list[str]) -> None:
     """The log alone shows the cause of a crash."""
     async with engine_process(tone_settings()) as (link, listener):
         pid = link.pid
         speak(link, 1, instructions="fault:crash@0")
         await listener.hellos(2)
-    assert "engine: RuntimeError: scripted" in [line.strip() for line in log.lines]
-    [death] = [line for line in log.lines if f"engine process {pid} (exit code 70) is lost: it closed its pipe" in line]
+    assert "engine: RuntimeError: scripted" in [line.strip() for line in log]
+    [death] = [line for line in log if f"engine process {pid} (exit code 70) is lost: it closed its pipe" in line]
     assert "RuntimeError: scripted" in death
 
 
 async def test_a_fault_of_a_request_is_logged_at_its_level() -> None:
     """A log at the usual level shows it, with its lines. Mutation: it shows only what the loading engine said."""
-    found = Log()
-    sink = logger.add(found.write, level="ERROR", format="{message}")
-    async with engine_process(tone_settings()) as (link, _):
-        speak(link, 1, instructions="fault:raise@0")
-        await found.until("ValueError")
-    logger.remove(sink)
-    assert found.lines[0] == "engine: slot 0 failed: ValueError\n"
-    assert len(found.lines) > 2
+    with logged("ERROR") as found:
+        async with engine_process(tone_settings()) as (link, _):
+            speak(link, 1, instructions="fault:raise@0")
+            await told(found, "ValueError")
+    assert found[0] == "engine: slot 0 failed: ValueError\n"
+    assert len(found) > 2
 
 
 # ---------------------------------------------------------------- commands
@@ -284,8 +263,7 @@ async def test_commands_to_a_missing_engine_are_dropped() -> None:
     link = EngineProcess(tone_settings(), listener.on_events, listener.on_lost)
     link.send(EnginePing(7_000))
     await link.start()
-    assert link.pid is not None
-    os.kill(link.pid, signal.SIGKILL)
+    os.kill(present(link.pid), signal.SIGKILL)
     await listener.until(lambda: bool(listener.losses))
     link.send(EnginePing(7_001))
     await listener.hellos(2)

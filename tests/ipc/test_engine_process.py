@@ -18,7 +18,7 @@ from agent_tts.ipc.engine_process import BACKOFF_S, EngineProcess
 from agent_tts.messages import Audio, EnginePong, EngineReady
 from agent_tts.system import processes
 from tests.ipc.listener import Listener, engine_process, shadow_numpy, speak, tone_settings
-from tests.support import logged
+from tests.support import logged, present
 
 uvloop = pytest.importorskip("uvloop")
 pytestmark = [pytest.mark.node, pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")]
@@ -26,8 +26,7 @@ pytestmark = [pytest.mark.node, pytest.mark.skipif(sys.platform == "win32", reas
 
 def kill(link: EngineProcess) -> None:
     """Kill the running engine process with SIGKILL, as the kernel's out-of-memory killer does."""
-    assert link.pid is not None
-    os.kill(link.pid, signal.SIGKILL)
+    os.kill(present(link.pid), signal.SIGKILL)
 
 
 async def dies_and_comes_back() -> None:

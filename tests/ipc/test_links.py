@@ -40,7 +40,7 @@ from agent_tts.messages import (
 from agent_tts.options import EngineOptions
 from tests.examples import FACTOR
 from tests.ipc.listener import WAIT_S, Listener, engine_process, speak, tone_settings
-from tests.support import until
+from tests.support import present, until
 
 pytestmark = [pytest.mark.node, pytest.mark.skipif(sys.platform == "win32", reason="descriptors are passed")]
 
@@ -64,8 +64,7 @@ class Front(Listener):
 
     async def connect(self, process: EngineProcess) -> None:
         """Get a link from the owner of the engine."""
-        assert process.greeting is not None
-        await self.link.connect(process.attach(), process.greeting)
+        await self.link.connect(process.attach(), present(process.greeting))
 
     @property
     def load(self) -> EngineLoad | None:
@@ -265,8 +264,7 @@ async def test_a_reader_that_pauses_loses_no_frame(raw: list[socket.socket]) -> 
         speak(front.link, 1, text)
         heard = await front.whole(1)
         slow = Front()
-        assert process.greeting is not None
-        await slow.link.connect(process.attach(), process.greeting)
+        await slow.link.connect(process.attach(), present(process.greeting))
         assert slow.link._link is not None
         assert slow.link._link._transport is not None
         slow.link._link._transport.pause_reading()

@@ -19,7 +19,7 @@ from agent_tts.config.settings import Settings
 from agent_tts.engine_info import Model
 from agent_tts.serve.app import create_app
 from tests.examples import FACTOR
-from tests.support import app_with, running_app, running_node, settings_of, until, with_models
+from tests.support import app_with, present, running_app, running_node, settings_of, typed, until, with_models
 
 pytestmark = [pytest.mark.node, pytest.mark.timeout(600)]
 
@@ -49,8 +49,7 @@ def fuzz(url: str, paths: str = "^/") -> int:
     sent = 0
     with requests.Session() as session:
         for result in schema.get_all_operations():
-            assert isinstance(result, Ok)
-            operation = result.ok()
+            operation = typed(Ok, result).ok()
             for mode in GenerationMode if operation.body else [GenerationMode.POSITIVE]:
 
                 @settings(
@@ -82,5 +81,4 @@ async def test_schema_is_kept_by_a_node_that_takes_voices(tmp_path: Path) -> Non
     settings = settings_of(voices={"folder": str(tmp_path / "library")})
     async with running_app(app_with(settings, with_models(*models))) as node:
         assert await asyncio.to_thread(fuzz, node.url, r"^/v1/audio/voices") > 2 * EXAMPLES
-        assert node.node.service.library is not None
-        assert {voice.kind for voice in node.node.service.library.voices()} == {"designed"}
+        assert {voice.kind for voice in present(node.node.service.library).voices()} == {"designed"}

@@ -21,7 +21,7 @@ from tests.model import oracle
 from tests.model.clips import clip
 from tests.model.conftest import Checkpoint as Checkpoints
 from tests.model.conftest import checkpoint, ending
-from tests.support import RunningNode, app_with, running_app, running_node, settings_of, until, with_models
+from tests.support import RunningNode, running_node, until
 from tests.voices.clips import wav
 from tests.wire import Wire, wire
 
@@ -275,33 +275,6 @@ async def test_without_a_voice_a_model_speaks_with_its_own(speaker: Speaker) -> 
             speaker.request("Hello.", model.name, voice, **SPOKEN),
         )
         assert all(same(heard[0], other) for other in heard[1:]), model
-
-
-async def test_the_error_for_a_wrong_model_names_the_models_that_speak_the_voice(speaker: Speaker) -> None:
-    named, designed, cloned, endless = (model.name for model in speaker.models)
-    for voice, model, able in (
-        ("ryan", cloned, (named,)),
-        ("narrator", named, (designed,)),
-        ("bob", designed, (cloned, endless)),
-    ):
-        error = await refusal(speaker, voice=voice, model=model)
-        assert error["code"] == "unsupported"
-        assert f"{model} does not speak it, but {' and '.join(able)} would" in error["message"]
-        with pytest.raises(openai.BadRequestError, match=f"{able[0]}.* would"):
-            await speaker.request("Hi.", voice=voice, model=model)
-    assert (await refusal(speaker, model="whisper-1"))["code"] == "model_not_found"
-
-
-async def test_a_node_without_the_model_of_a_voice_names_the_missing_model(speaker: Speaker) -> None:
-    """It has the same library, and lists no voice of it."""
-    app = app_with(settings_of(voices={"folder": str(speaker.library)}), with_models())
-    async with running_app(app) as other, httpx.AsyncClient(base_url=f"{other.url}/v1/audio", timeout=10) as http:
-        listed = (await http.get("/voices")).json()["voices"]
-        assert not {"bob", "zoe", "narrator", "vec"} & {voice["name"] for voice in listed}
-        for voice, needed in (("bob", "Base"), ("narrator", "VoiceDesign"), ("zoe+vec", "Base")):
-            response = await http.post("/speech", json={"input": "Hi.", "voice": voice})
-            assert response.status_code == 400
-            assert f"Qwen/Qwen3-TTS-12Hz-1.7B-{needed}" in response.json()["error"]["message"]
 
 
 # ---------------------------------------------------------------- deleted voices

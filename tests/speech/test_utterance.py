@@ -29,7 +29,7 @@ from agent_tts.speech.routing import Resolved
 from agent_tts.speech.utterance import Listener, Told, Utterance, WordsMode
 from agent_tts.text.entries import Lexicon
 from agent_tts.voices.library import StoredLexicon
-from tests.support import ended
+from tests.support import ended, present, typed
 
 LOUD = b"\x00\x20" * (FRAME_BYTES // 2)
 AUDIO = Audio(7, LOUD)
@@ -206,8 +206,7 @@ def test_a_cut_reports_the_heard_text(acked: int | None) -> None:
     assert cut.heard_text + cut.unheard_text == "One two three four five six seven eight. "
     assert bench.sent[-1] == Cancel(7)
     (done,) = bench.hear(AUDIO, END)
-    assert isinstance(done, Finished)
-    assert done.reason == "cancelled"
+    assert typed(Finished, done).reason == "cancelled"
 
 
 def test_audio_that_was_not_taken_does_not_count() -> None:
@@ -235,8 +234,7 @@ def test_a_stopped_utterance_has_its_figures_without_a_poll() -> None:
     bench.utterance.stop()
     assert bench.utterance.done is None
     bench.deliver(Finished(7, "error", code="internal"))
-    assert bench.utterance.done is not None
-    assert bench.utterance.done.reason == "cancelled"
+    assert present(bench.utterance.done).reason == "cancelled"
 
 
 # ------------------------------------------------------------ credit
@@ -291,8 +289,7 @@ async def test_a_failure_is_raised_after_all_events() -> None:
     local = bench.utterance
     bench.deliver(AUDIO)
     bench.deliver(Finished(7, "error", code="engine_lost", message="gone"))
-    chunk = await local.next()
-    assert isinstance(chunk, Audio)
+    assert isinstance(await local.next(), Audio)
     assert isinstance(await local.next(), Finished)
     with pytest.raises(EngineLost, match="gone"):
         await local.next()
@@ -323,6 +320,5 @@ async def test_a_cancelled_read_loses_no_event() -> None:
     await asyncio.sleep(0)
     await ended(reading)
     bench.deliver(AUDIO)
-    chunk = await local.next()
-    assert isinstance(chunk, Audio)
+    chunk = typed(Audio, await local.next())
     assert chunk.payload == LOUD

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
+from loguru import logger
 
 from agent_tts.system.records import Records
 
@@ -40,3 +42,16 @@ def test_damage_is_remembered(tmp_path: Path, error: Exception) -> None:
     records = Records(tmp_path, "record", str.isalnum, read)
     assert records.all() == records.all() == ()
     assert reads == 1
+
+
+def test_a_folder_that_cannot_be_read_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: object) -> list[str]:
+        raise PermissionError(13, "Permission denied")
+
+    lines: list[str] = []
+    sink = logger.add(lines.append, format="{message}")
+    monkeypatch.setattr(os, "listdir", refuse)
+    records = Records(tmp_path, "record", str.isalnum, Path.read_text)
+    assert records.all() == records.all() == ()
+    logger.remove(sink)
+    assert lines == ["the folder of each record cannot be read: Permission denied\n"]

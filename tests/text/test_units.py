@@ -7,12 +7,13 @@ import pytest
 from agent_tts.text.units import MAX_CHARS, MAX_CLUSTER, MAX_DIGITS, MAX_RUN, Cutter, Unit
 
 
-def cut(text: str, first_words: int = 2) -> list[Unit]:
+def cut(text: str, first_words: int = 2, *, is_whole: bool = True) -> list[Unit]:
     units: list[Unit] = []
     cutter = Cutter(first_words, units.append)
     for offset, ch in enumerate(text):
         cutter.push(ch, offset)
-    cutter.cut()
+    if is_whole:
+        cutter.cut()
     return units
 
 
@@ -27,11 +28,7 @@ def clauses(text: str) -> list[str]:
 
 def unfinished(text: str) -> list[str]:
     """The units that are complete before more text comes."""
-    units: list[Unit] = []
-    cutter = Cutter(2, units.append)
-    for offset, ch in enumerate(text):
-        cutter.push(ch, offset)
-    return [unit.text for unit in units]
+    return [unit.text for unit in cut(text, is_whole=False)]
 
 
 def test_the_first_unit_is_short_and_later_ones_grow() -> None:

@@ -6,11 +6,9 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -30,9 +28,10 @@ from agent_tts.errors import (
 )
 from agent_tts.voices import enroll
 from agent_tts.voices.enroll import Enrolment, decode
-from agent_tts.voices.library import StoredVoice, VoiceLibrary
+from agent_tts.voices.library import VoiceLibrary
 from tests.cli.process import children_of, is_running
-from tests.support import until
+from tests.fault.test_cancellation import CancelAt
+from tests.support import present, until
 from tests.voices.clips import good
 
 NARROW = 48  # hidden size of a model beside the tiny ones, whose is 64
@@ -82,34 +81,6 @@ def is_empty(folder: Path) -> bool:
     return not folder.exists() or {path.name for path in folder.iterdir()} <= {".lock"}
 
 
-class CancelledAt:
-    """A coroutine that is cancelled as it comes to its `count`-th wait, if it comes so far."""
-
-    def __init__(self, work: Coroutine[Any, Any, StoredVoice], count: int) -> None:
-        self._work = work
-        self._count = count
-
-    def __await__(self) -> Generator[Any, None, StoredVoice]:
-        waits = self._work.__await__()
-        resume: Callable[[], Any] = partial(next, waits)
-        while True:
-            try:
-                future = resume()
-            except StopIteration as done:
-                voice: StoredVoice = done.value
-                return voice
-            self._count -= 1
-            if self._count == 0:
-                task = asyncio.current_task()
-                assert task is not None
-                task.cancel()
-            try:
-                yield future
-                resume = partial(next, waits)
-            except asyncio.CancelledError as error:
-                resume = partial(waits.throw, error)
-
-
 @pytest.mark.node
 @pytest.mark.timeout(1_200)
 async def test_a_cancelled_enrolment_leaves_nothing(
@@ -117,18 +88,12 @@ async def test_a_cancelled_enrolment_leaves_nothing(
 ) -> None:
     """Cancelled at its first await, its second, and so on until it completes, it leaves no file and no process."""
     enrolment = Enrolment(library, [(checkpoints.tiny, 64)], max_s=5)
-    for waits in range(1, 100):
-
-        async def attempt(waits: int = waits) -> StoredVoice:
-            return await CancelledAt(enrolment.enroll("bob", good("mp3"), consent="I am Bob"), waits)
-
-        task = asyncio.create_task(attempt())
-        await asyncio.wait([task])
-        if not task.cancelled():
-            break
+    waits = 1
+    while await CancelAt(enrolment.enroll("bob", good("mp3"), consent="I am Bob"), waits):
         assert is_empty(folder)
         assert library.voices() == ()
-    assert task.result().name == "bob"
+        waits += 1
+    assert library.get("bob").name == "bob"
     assert waits > 4  # decoding and encoding have two awaits each
 
 
@@ -137,8 +102,7 @@ async def test_a_clip_becomes_a_voice(library: VoiceLibrary, enrolment: Enrolmen
     """It has the data that the encoder makes of the same samples: a vector for every size, and the codes."""
     voice = await enrolment.enroll("bob", good("mp3"), consent="I am Bob", transcript=" Hello. ")
     assert (voice.name, voice.kind, voice.transcript) == ("bob", "cloned", "Hello.")
-    assert voice.consent is not None
-    assert voice.consent.statement == "I am Bob"
+    assert present(voice.consent).statement == "I am Bob"
     assert voice.vector_sizes == (NARROW, 64)
 
     import torch
@@ -176,11 +140,8 @@ async def test_a_checkpoint_that_cannot_be_used_says_why(folder: Path, library: 
 
 def child(module: str) -> int | None:
     """The process that runs a module for this one."""
-    for task in Path("/proc/self/task").iterdir():
-        for pid in (task / "children").read_text().split():
-            if module.encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
-                return int(pid)
-    return None
+    children = children_of(os.getpid())
+    return next((pid for pid in children if module.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()), None)
 
 
 @pytest.mark.node
@@ -191,8 +152,7 @@ async def test_a_process_that_is_killed_leaves_nothing(
 ) -> None:
     task = asyncio.create_task(enrolment.enroll("bob", good("wav"), consent="yes"))
     await until(lambda: child(module) is not None)
-    pid = child(module)
-    assert pid is not None
+    pid = present(child(module))
     os.kill(pid, signal.SIGKILL)
     with pytest.raises(error):
         await task

@@ -40,7 +40,7 @@ from agent_tts.text.entries import Lexicon
 from agent_tts.voices import library as library_module
 from agent_tts.voices.library import Consent, StoredVoice, VoiceLibrary
 from tests.small_disk import NEEDS_ROOT, small_disk
-from tests.support import logged
+from tests.support import logged, present
 
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="POSIX modes and links")
 Arrays = dict[str, NDArray[Any]]
@@ -87,8 +87,7 @@ def test_a_voice_is_stored_completely(folder: Path, library: VoiceLibrary) -> No
     """A second library, for example in another process, reads the same."""
     added = library.add(cloned(description="a friend"), sound())
     assert (added.vector_sizes, added.frames, added.description) == ((64, 1024), 25, "a friend")
-    assert added.consent is not None
-    assert added.consent.statement == "yes"
+    assert present(added.consent).statement == "yes"
     other = VoiceLibrary(folder, 3)
     assert other.voices() == library.voices() == (added,)
     assert other.get("bob") == other.get("clone:bob") == added
@@ -539,6 +538,19 @@ def test_a_damaged_lexicon_costs_its_voice_the_lexicon_alone(
             library.lexicon("bob")
     assert len(log) == 1
     assert "the lexicon of the voice 'bob' is damaged" in log[0]
+
+
+def test_a_lexicon_that_could_not_be_opened_is_read_again(
+    library: VoiceLibrary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library.add(designed("bob"), {})
+    library.set_lexicon("bob", Lexicon.of({"a": "b"}))
+    stored = library.get("bob").lexicon
+    assert stored is not None
+    with monkeypatch.context() as patched:
+        patched.setattr(library_module, "regular", lambda _: tmp_path / "nowhere")
+        assert library.read_lexicon(stored) is library_module.DAMAGED
+    assert library.read_lexicon(stored) == Lexicon.of({"a": "b"})
 
 
 def test_lexicons_in_memory_have_a_limit_on_their_sum(library: VoiceLibrary, monkeypatch: pytest.MonkeyPatch) -> None:

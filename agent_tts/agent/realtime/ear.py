@@ -47,10 +47,15 @@ class Resampler:
 
 
 class Ear:
-    """Hears one session. Its turn detectors run in threads of their own until `close`."""
+    """Hears one session. Its turn detectors run in threads of their own until `close`.
 
-    def __init__(self, settings: Agent) -> None:
+    Args:
+        detecting: of all sessions: each thread that works keeps the event loop waiting for Python's lock.
+    """
+
+    def __init__(self, settings: Agent, detecting: asyncio.Semaphore) -> None:
         self._settings = settings
+        self._detecting = detecting
         self._resampler: tuple[RealtimeFormat, Resampler] | None = None
         # Audio at `IN_RATE`: not watched yet, less than a window; and since the last turn.
         self._unseen = bytearray()
@@ -82,7 +87,8 @@ class Ear:
         Between two of them the caller may `take` what was heard.
         """
         if self._detection is not None and not self._is_prepared:
-            await self._prepare(self._detection)
+            async with self._detecting:
+                await self._prepare(self._detection)
         if self._resampler is None or self._resampler[0] != form:
             self._resampler = form, Resampler(form)
         self._unseen += self._resampler[1].push(audio)
@@ -94,7 +100,8 @@ class Ear:
             if self._detection is None:
                 continue
             was_in_turn = self._in_turn
-            await self._watch(window, self._detection)
+            async with self._detecting:
+                await self._watch(window)
             if not was_in_turn and not self._in_turn:
                 self._trim(self._detection)
             elif was_in_turn != self._in_turn:
@@ -138,7 +145,7 @@ class Ear:
             start_s = settings.vad_start_s
             self._vad.set_params(VADParams(confidence=detection.threshold, start_secs=start_s, stop_secs=stop_s))
 
-    async def _watch(self, window: bytes, detection: Detection) -> None:
+    async def _watch(self, window: bytes) -> None:
         """Set `_in_turn` after this window."""
         assert self._vad is not None
         state = await self._vad.analyze_audio(window)

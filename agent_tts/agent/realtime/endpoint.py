@@ -29,6 +29,8 @@ class RealtimeEndpoint:
     def __init__(self, node: Node, calls: Calls) -> None:
         self._node = node
         self._calls = calls
+        # Held while a turn detector works.
+        self._detecting = asyncio.Semaphore(1)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         offered: list[str] = scope.get("subprotocols", [])
@@ -42,7 +44,9 @@ class RealtimeEndpoint:
             async with self._calls.admitted("realtime", client) as owner:
                 async with asyncio.timeout(self._node.settings.timeouts.handshake_s):
                     await websocket.accept(subprotocol=SUBPROTOCOL if SUBPROTOCOL in offered else None)
-                session = RealtimeSession(self._node, websocket, send, client, self._calls.deaf, beta=beta)
+                session = RealtimeSession(
+                    self._node, websocket, send, client, self._calls.deaf, self._detecting, beta=beta
+                )
                 llm = await self._calls.llm.service(for_client=True)
                 await session.serve(self._calls.parts(llm, session, owner))
         except SpeechError as error:

@@ -69,6 +69,9 @@ MAX_AUDIO_MESSAGE = 1 << 20  # bytes: 16 s of audio
 # Answers of one session that are begun, cancelled ones included: each asks the language model.
 ANSWERS_PER_S = 4
 ANSWERS_BURST = 20
+# Work on the event loop, s, for which a session waits for its turn: for a piece of audio of `PIECE_S`, a frame that
+# passes all processors, an interruption of them, and an item of an answer's context.
+PIECE_S, PIECE_WORK_S, FRAME_WORK_S, STOP_WORK_S, ITEM_WORK_S = 0.2, 0.001, 0.001, 0.004, 0.000_02
 ANSWER_FAILED = "the answer could not be made: see the node's log"
 RECOGNITION_FAILED = "speech recognition failed: see the node's log"
 MAX_EVENTS = 64  # messages that wait for the client; nothing is read or said meanwhile
@@ -177,7 +180,15 @@ class RealtimeSession(BaseTransport):
     """One session, from the accepted WebSocket to its end; Pipecat's transport of its own pipeline."""
 
     def __init__(
-        self, node: Node, websocket: WebSocket, send: Send, client: Client, deaf: str | None, *, beta: bool
+        self,
+        node: Node,
+        websocket: WebSocket,
+        send: Send,
+        client: Client,
+        deaf: str | None,
+        detecting: asyncio.Semaphore,
+        *,
+        beta: bool,
     ) -> None:
         super().__init__()
         agent = node.settings.agent
@@ -186,12 +197,14 @@ class RealtimeSession(BaseTransport):
         self._writer = Writer(websocket.scope, send, node.settings.timeouts)
         connection: WebSocketProtocol = websocket.scope["extensions"][CONNECTION]
         connection.take_messages_of(max(MAX_AUDIO_MESSAGE, node.settings.limits.message_bytes))
-        self._flow = Flow(node.fair_queue.share(client.key_id))
+        # One is for reading, and what that has the models do; one for writing.
+        share = node.fair_queue.share(client.key_id)
+        self._flow, self._encoder = Flow(share), Flow(share)
         # The ends of the pipeline: what the client asks for goes in, what it gets comes out.
         self._asks, self._speaks = Asks(self), Speaks(self)
         start = SessionSettings(instructions=agent.llm.instructions, model=websocket.query_params.get("model"))
         self.conversation = Conversation(start, self._check_voice, deaf, _new_id, beta=beta)
-        self._ear = Ear(agent)
+        self._ear = Ear(agent, detecting)
         # Turns whose words are to be recognised: item and audio at 16 kHz; at most `MAX_PENDING`.
         self._heard: asyncio.Queue[tuple[str, bytes]] = asyncio.Queue()
         # Set when there is something to send, and when there may be room for more.
@@ -276,7 +289,8 @@ class RealtimeSession(BaseTransport):
         try:
             while True:
                 while events:
-                    text = json.dumps(events.popleft(), ensure_ascii=False, separators=(",", ":"))
+                    async with self._encoder:
+                        text = json.dumps(events.popleft(), ensure_ascii=False, separators=(",", ":"))
                     await self._writer.write({"type": "websocket.send", "text": text})
                     self._has_room.set()
                 self._has_events.clear()
@@ -327,25 +341,38 @@ class RealtimeSession(BaseTransport):
     async def _obey(self, order: Order) -> None:
         match order:
             case Hear(audio, form):
-                async for starts, at_ms in self._ear.hear(audio, form):
-                    await self._turned(starts, at_ms)
+                size = round(len(audio) * PIECE_S * 1_000 / (form.ms(len(audio)) or 1))
+                for start in range(0, len(audio), size or 1):
+                    await self._flow.wait(PIECE_WORK_S)
+                    async for starts, at_ms in self._ear.hear(audio[start : start + size], form):
+                        await self._turned(starts, at_ms)
             case Detect(detection):
                 await self._ear.detect(detection)
             case Forget():
                 self._ear.forget()
             case Recognise(item_id, heard):
-                pcm = self._ear.take() if heard is None else Resampler(heard.format).push(heard.audio, last=True)
+                if heard is None:
+                    pcm = self._ear.take()
+                else:
+                    pcm = await asyncio.to_thread(Resampler(heard.format).push, heard.audio, last=True)
                 self._heard.put_nowait((item_id, pcm))
             case Stop():
                 await self._asks.started.wait()
+                await self._flow.wait(STOP_WORK_S)
                 await self._asks.broadcast_interruption()
             case Answer(settings, instructions, messages):
                 await self._asks.started.wait()
                 if self._may_ask():
                     await self._set(settings, instructions)
-                    await self._asks.push_frame(LLMContextFrame(_context(settings, messages)))
+                    await self._flow.wait(ITEM_WORK_S * len(messages))
+                    await self._push(LLMContextFrame(_context(settings, messages)))
             case _:
                 assert_never(order)
+
+    async def _push(self, frame: Frame) -> None:
+        """Have a frame pass the pipeline, when it is this client's turn."""
+        await self._flow.wait(FRAME_WORK_S)
+        await self._asks.push_frame(frame)
 
     def _may_ask(self) -> bool:
         """Whether the language model may be asked once more now; otherwise the answer is refused."""
@@ -361,7 +388,7 @@ class RealtimeSession(BaseTransport):
         else:
             detection = self.conversation.session.audio.input.turn_detection
             silence_ms = getattr(detection, "silence_duration_ms", self._node.settings.agent.vad_stop_s * 1_000)
-            await self._asks.push_frame(VADUserStoppedSpeakingFrame(stop_secs=silence_ms / 1_000))
+            await self._push(VADUserStoppedSpeakingFrame(stop_secs=silence_ms / 1_000))
             self.conversation.speech_stopped(at_ms)
         self.changed()
         await self._obey_all()
@@ -378,13 +405,13 @@ class RealtimeSession(BaseTransport):
         if self._voice != (voice, output.speed):
             self._voice = (voice, output.speed)
             tts = AgentTTSService.Settings(voice=voice, speed=output.speed)
-            await self._asks.push_frame(TTSUpdateSettingsFrame(delta=tts))
+            await self._push(TTSUpdateSettingsFrame(delta=tts))
         most = settings.max_output_tokens
         tokens = agent.llm.max_tokens if most == "inf" else min(most, agent.llm.max_tokens)
         if self._prompt != (instructions, tokens):
             self._prompt = (instructions, tokens)
             llm = OpenAILLMService.Settings(system_instruction=instructions or None, max_tokens=tokens)
-            await self._asks.push_frame(LLMUpdateSettingsFrame(delta=llm))
+            await self._push(LLMUpdateSettingsFrame(delta=llm))
 
     async def _recognise(self, stt: STTService) -> None:
         """Recognise the words of turns, one turn after another."""
@@ -403,7 +430,7 @@ class RealtimeSession(BaseTransport):
                 why = RECOGNITION_FAILED
                 logger.opt(exception=error).error("agent: {}", why)
             if text:
-                await self._asks.push_frame(TranscriptionFrame(text, "", time_now_iso8601()))
+                await self._push(TranscriptionFrame(text, "", time_now_iso8601()))
             self.conversation.recognised(item_id, text, why)
             await self._settle()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from collections.abc import Coroutine, Iterator
 from dataclasses import fields
 from datetime import datetime
@@ -15,6 +16,7 @@ from fastapi import APIRouter
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
+from starlette.responses import Response
 from starlette.types import Receive
 
 from agent_tts.errors import BadMessage, Draining, InvalidRequest, UnknownVoice, Unsupported
@@ -264,7 +266,7 @@ async def show_voice(name: str, request: Request, client: Authorized) -> VoiceDe
             languages = list(own.languages)
             return VoiceDetails(name=own.name, kind="own", languages=languages, description=own.description)
     with _library(node_of(request), name, "have a lexicon") as library:
-        stored = await asyncio.to_thread(library.get, name)
+        stored = await node_of(request).service.in_thread(library.get, name)
     return VoiceDetails.of(stored, sorted(set(service.routing.info.languages.values())))
 
 
@@ -273,32 +275,41 @@ async def show_voice(name: str, request: Request, client: Authorized) -> VoiceDe
 async def delete_voice(name: str, request: Request, client: Authorized) -> VoiceDeleted:
     """Delete an added voice."""
     with _library(node_of(request), name, "can be deleted") as library:
-        await asyncio.to_thread(library.delete, name)
+        await node_of(request).service.in_thread(library.delete, name)
     await _told(node_of(request))
     return VoiceDeleted(id=name)
 
 
-@routes.get("/voices/{name}/lexicon")
-async def get_lexicon(name: str, request: Request, client: Authorized) -> dict[str, Any]:
+@routes.get("/voices/{name}/lexicon", response_model=dict[str, Any])
+async def get_lexicon(name: str, request: Request, client: Authorized) -> Response:
     """How words are said in an added voice: a mapping from words to their alias, or to their alias and IPA."""
     with _library(node_of(request), name, "have a lexicon") as library:
-        lexicon = await asyncio.to_thread(library.lexicon, name)
-    return {} if lexicon is None else lexicon.mapping()
+        lexicon = await node_of(request).service.in_thread(library.lexicon, name)
+    return await _mapping_of(node_of(request), lexicon)
 
 
-@routes.put("/voices/{name}/lexicon", openapi_extra={"requestBody": _LEXICON})
-async def put_lexicon(name: str, request: Request, client: Authorized) -> dict[str, Any]:
+@routes.put("/voices/{name}/lexicon", response_model=dict[str, Any], openapi_extra={"requestBody": _LEXICON})
+async def put_lexicon(name: str, request: Request, client: Authorized) -> Response:
     """Set how words are said in an added voice, in JSON or W3C PLS; an empty mapping removes it. Answers as GET."""
     with _library(node_of(request), name, "have a lexicon") as library:
-        await asyncio.to_thread(library.get, name)
+        await node_of(request).service.in_thread(library.get, name)
     try:
         lexicon = await read_as(request, _lexicon, LEXICON_BYTES, at_once=0)
     except (BadMessage, ValueError) as error:
         raise InvalidRequest(f"lexicon: {error}", "lexicon") from None
     with _library(node_of(request), name, "have a lexicon") as library:
-        await asyncio.to_thread(library.set_lexicon, name, lexicon)
+        await node_of(request).service.in_thread(library.set_lexicon, name, lexicon)
     await _told(node_of(request))
-    return lexicon.mapping()
+    return await _mapping_of(node_of(request), lexicon)
+
+
+async def _mapping_of(node: Node, lexicon: Lexicon | None) -> Response:
+    """The answer with a lexicon, made where nobody waits: that of 10 000 words takes 50 ms."""
+
+    def write() -> bytes:
+        return json.dumps({} if lexicon is None else lexicon.mapping(), ensure_ascii=False).encode()
+
+    return Response(await node.service.in_thread(write), media_type="application/json")
 
 
 def _lexicon(body: bytes) -> Lexicon:
@@ -351,9 +362,9 @@ async def _add(node: Node, enrolment: Enrolment, new: NewClone | NewDesign | New
                     description=new.description,
                 )
         case NewDesign():
-            return await asyncio.to_thread(enrolment.design, new.name, new.prompt, description=new.description)
+            return await node.service.in_thread(enrolment.design, new.name, new.prompt, description=new.description)
         case NewEmbedding():
-            return await asyncio.to_thread(
+            return await node.service.in_thread(
                 enrolment.embed,
                 new.name,
                 new.speaker_embedding,

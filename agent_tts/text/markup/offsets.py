@@ -27,7 +27,6 @@ class Offsets:
 
     @property
     def is_shifted(self) -> bool:
-        """Whether any offset differs."""
         return len(self._clean) > 1 or self._raw[0] > 0
 
     def span(self, start: int, end: int) -> tuple[int, int]:

@@ -40,8 +40,6 @@ _BEHIND_TOKENS = ("message", "header", "role")
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What tags have set."""
-
     prosody: Prosody = field(default_factory=Prosody)
     style: Style = field(default_factory=lambda: Style(None))
     language: Language = field(default_factory=lambda: Language(None))

@@ -54,8 +54,6 @@ _INSTRUCTION_STARTS = Names(["<?xml", "<!--", "<!doctype", "<![cdata["])
 
 
 class Not(Enum):
-    """Why there is no tag at a place."""
-
     TEXT = "text"
     UNFINISHED = "unfinished"  # it may become one
     CERTAIN = "certain"  # it will become one
@@ -63,8 +61,6 @@ class Not(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Tag:
-    """A tag in a text."""
-
     end: int  # the index after it
     name: str  # in lower case, without a slash; "[", "<<", "\\" and "&" for these, "|" for a token, "![" for CDATA
     attributes: dict[str, str] = field(default_factory=dict)

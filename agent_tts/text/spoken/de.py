@@ -60,7 +60,6 @@ class _German(Table):
 
 @cache
 def table(*, dative: bool = False) -> Table:
-    """See `Table`."""
     hour, minute = Noun("Stunde", "Stunden", "f"), Noun("Minute", "Minuten", "f")
     cent = Noun("Cent", "Cent")
     euro, dollar = (Noun("Euro", "Euro"), cent), (Noun("Dollar", "Dollar"), cent)

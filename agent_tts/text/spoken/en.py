@@ -60,7 +60,6 @@ _UNITS = {
 
 
 def table() -> Table:
-    """See `Table`."""
     return Table(
         "en",
         percent=Noun("percent", "percent"),

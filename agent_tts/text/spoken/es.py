@@ -48,7 +48,6 @@ class _Spanish(Romance):
 
 
 def table() -> Table:
-    """See `Table`."""
     return _Spanish(
         "es",
         point_word="coma",

@@ -48,7 +48,6 @@ _MONARCHS = ("benoît", "charles", "françois", "henri", "louis", "napoléon", "
 
 
 def table() -> Table:
-    """See `Table`."""
     cents = Noun("centime", "centimes")
     return _French(
         "fr",

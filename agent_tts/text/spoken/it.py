@@ -40,7 +40,6 @@ class _Italian(Romance):
 
 
 def table() -> Table:
-    """See `Table`."""
     metres = {"km": "chilometr", "m": "metr", "cm": "centimetr", "mm": "millimetr"}
     litres = {"l": "litr", "L": "litr", "ml": "millilitr"}
     grams = {"kg": "chil", "g": "gramm", "mg": "milligramm", "min": "minut", "s": "second"}

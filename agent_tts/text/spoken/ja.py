@@ -35,7 +35,6 @@ _SAID = Numerals(
 
 
 def runs() -> Runs:
-    """See `Runs`."""
     clock = rule(rf"([01]?\d|2[0-4]):([0-5]\d)(?::([0-5]\d))?{END}", _clock)
     rules = (
         _SAID.international(),

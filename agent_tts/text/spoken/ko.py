@@ -58,7 +58,6 @@ def native(number: int) -> str:
 
 
 def runs() -> Runs:
-    """See `Runs`."""
     counter = rf"(?!{any_of(_OTHERS.split('|'))})({any_of(_COUNTERS.split('|'))})"
     clock = rule(rf"([01]?\d|2[0-4]):([0-5]\d)(?::([0-5]\d))?{END}", _clock)
     rules = (

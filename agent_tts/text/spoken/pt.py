@@ -49,7 +49,6 @@ class _Portuguese(Romance):
 
 
 def table() -> Table:
-    """See `Table`."""
     return _Portuguese(
         "pt",
         point_word="vírgula",

@@ -80,7 +80,6 @@ class _Russian(Table):
 
 @cache
 def table(*, genitive: bool = False) -> Table:
-    """See `Table`."""
     return _Russian(
         "ru",
         genitive=genitive,

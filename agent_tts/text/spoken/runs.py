@@ -86,7 +86,6 @@ class Numerals:
     gap: str = ""  # between a number and what it counts
 
     def digits(self, written: str) -> str:
-        """One digit after the other."""
         return "".join(self.names[int(digit)] for digit in written if digit.isdecimal())
 
     def decimals(self, written: str) -> str:
@@ -102,11 +101,9 @@ class Numerals:
         return f"{self.minus}{said}" if written[0] in "-−" else said
 
     def counted(self, written: str) -> str:
-        """A number before what it counts."""
         return self.number(written)
 
     def dialled(self, groups: Iterable[str]) -> str:
-        """A telephone number in groups of digits."""
         return self.comma.join(map(self.digits, groups))
 
     def spans(self, said: SpokenRule, end: str) -> SpokenRule:
@@ -124,7 +121,6 @@ class Numerals:
         return rule(pattern, lambda match, _: self.plus + self.dialled(re.findall(r"\d+", match[0])))
 
     def national(self, pattern: str) -> SpokenRule:
-        """A telephone number with hyphens."""
         return rule(pattern, lambda match, _: self.dialled(match[0].split("-")))
 
     def amounts(self) -> SpokenRule:
@@ -215,5 +211,4 @@ def narrowed(text: str) -> str:
 
 
 def starts_run(ch: str) -> bool:
-    """Whether a run starts at this character."""
     return narrowed(ch) in STARTS

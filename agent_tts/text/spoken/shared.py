@@ -15,7 +15,6 @@ SayDate = Callable[[int, int, int | None, str], str]
 
 
 def words(given: str) -> list[str]:
-    """The words of a text."""
     return given.split()
 
 
@@ -25,7 +24,6 @@ def invariable(names: Mapping[str, str], gender: str = "m") -> dict[str, Noun]:
 
 
 def with_s(word: str) -> str:
-    """The plural of most words."""
     return f"{word}s"
 
 

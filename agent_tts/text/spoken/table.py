@@ -130,7 +130,6 @@ class Table:
         return f"{said} {self.point_word} {self.integer(int(decimals)) if paired else self.digits(decimals)}"
 
     def digits(self, written: str) -> str:
-        """One digit after the other."""
         return " ".join(cardinal(int(char), self.code) for char in written if char.isdecimal())
 
     def integer(self, number: int, gender: str = "") -> str:
@@ -146,7 +145,6 @@ class Table:
         return noun.many
 
     def counted(self, written: str, noun: Noun) -> str:
-        """A number and what it counts."""
         whole, decimals = self.parts(written.lstrip("-−+"))
         if decimals or is_spelled(whole):
             return f"{self.say_number(written)} {self.form(None if decimals else 2, noun)}"
@@ -156,7 +154,6 @@ class Table:
         return self.sign(written) + self.joined(self.integer(number, noun.gender), said)
 
     def joined(self, number: str, noun: str) -> str:
-        """The words of a number before a noun."""
         return f"{number} {noun}"
 
     def gender_of(self, noun: str, number: int) -> str | None:
@@ -371,7 +368,6 @@ def any_of(found: Iterable[str]) -> str:
 
 
 def is_spelled(whole: str) -> bool:
-    """Whether digits are said one by one."""
     return len(whole) > MAX_DIGITS or (len(whole) > 1 and whole[0] == "0")
 
 

@@ -83,7 +83,6 @@ _SAID = _Chinese(
 
 
 def runs() -> Runs:
-    """See `Runs`."""
     clock = rule(rf"([01]?\d|2[0-4]):([0-5]\d)(?::([0-5]\d))?{END}", _clock)
     rules = (
         rule(rf"(1[3-9]\d)[-\ ]?(\d{{4}})[-\ ]?(\d{{4}}){END}", lambda match, _: _SAID.dialled(match.groups())),

@@ -27,6 +27,7 @@ from agent_tts.agent.realtime.conversation import (
 from agent_tts.agent.realtime.shapes import SessionSettings
 from agent_tts.errors import UnknownVoice
 from agent_tts.integrations.pipecat.words import SpokenWord
+from tests.support import typed
 
 SERVER_EVENT: TypeAdapter[Any] = TypeAdapter(RealtimeServerEvent)
 SECOND = bytes(48_000)  # of 24 kHz pcm_s16le
@@ -187,8 +188,7 @@ def test_a_detected_turn_is_answered_when_its_words_are_known(talk: Talk) -> Non
         "conversation.item.done",
     ]
     (heard,) = talk.orders()
-    assert isinstance(heard, Recognise)
-    talk.rules.recognised(heard.item_id, "Hello.")
+    talk.rules.recognised(typed(Recognise, heard).item_id, "Hello.")
     assert talk.kinds() == ["conversation.item.input_audio_transcription.completed", "response.created"]
     (asked,) = talk.orders()
     assert asked.messages == [{"role": "user", "content": "Hello."}]
@@ -223,8 +223,7 @@ def test_a_manual_turn_is_answered_on_request_and_waits_for_its_words(talk: Talk
     talk.send("input_audio_buffer.commit")
     talk.send("response.create")
     *_, heard = talk.orders()
-    assert isinstance(heard, Recognise)
-    talk.rules.recognised(heard.item_id, "Hello.")
+    talk.rules.recognised(typed(Recognise, heard).item_id, "Hello.")
     (asked,) = talk.orders()
     assert asked.messages == [{"role": "user", "content": "Hello."}]
     assert talk.kinds() == []  # nobody asked for transcripts
@@ -533,8 +532,7 @@ def test_words_are_answered_if_nothing_follows_them(end: str, talk: Talk) -> Non
         if end == "a response beside":
             assert talk.orders() == []
             talk.rules.answered()
-    asked = talk.orders()[-1]
-    assert isinstance(asked, Answer)
+    asked = typed(Answer, talk.orders()[-1])
     assert asked.messages == [{"role": "user", "content": "Hello?"}]
 
 

@@ -21,6 +21,7 @@ from agent_tts.engine.espeak.worker import LENGTH, READY, REPLY, SPOKEN
 from agent_tts.engine.espeak.workers import EspeakWorkers, Job
 from agent_tts.messages import Audio, Finished, OutOfText
 from agent_tts.options import EngineOptions
+from tests.cli.process import is_running
 from tests.engine.driver import Script, appended, routed, speak, speak_all, start_of
 from tests.fuzz.espeak import KILLER_LANGUAGES, KILLERS
 
@@ -53,14 +54,6 @@ def both_ready(espeak: EspeakWorkers) -> None:
     until = time.monotonic() + 30
     while not all(each.idle for each in espeak._workers):
         espeak.poll(until)
-
-
-def exists(pid: int) -> bool:
-    """Whether a process runs that is not a zombie."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def wait_until(done: Callable[[], bool]) -> None:
@@ -135,7 +128,7 @@ def test_a_text_whose_workers_are_killed_is_given_up(espeak: EspeakWorkers) -> N
         assert espeak.speak(job, time.monotonic() + 0.01) is None
         (busy,) = [each for each in espeak._workers if each.job]
         os.kill(busy._process.pid, signal.SIGKILL)
-        wait_until(lambda pid=busy._process.pid: not exists(pid))  # type: ignore[misc]
+        wait_until(lambda pid=busy._process.pid: not is_running(pid))  # type: ignore[misc]
         espeak.poll(time.monotonic() + 1)
     with pytest.raises(Deadly):
         espeak.speak(job, time.monotonic())
@@ -168,7 +161,7 @@ def test_a_killed_pair_of_workers_is_back_at_once(espeak: EspeakWorkers) -> None
     """26 ms on an idle machine."""
     for pid in pids(espeak):
         os.kill(pid, signal.SIGKILL)
-        wait_until(lambda pid=pid: not exists(pid))  # type: ignore[misc]
+        wait_until(lambda pid=pid: not is_running(pid))  # type: ignore[misc]
     start = time.monotonic()
     assert len(say(espeak, "hello").samples)
     assert time.monotonic() - start < 2
@@ -192,7 +185,7 @@ time.sleep(60)
         children = [int(pid) for pid in parent.stdout.readline().split()]
         assert len(children) == 2
         parent.kill()
-    wait_until(lambda: not any(map(exists, children)))
+    wait_until(lambda: not any(map(is_running, children)))
 
 
 def test_a_worker_ignores_the_signals_that_stop_a_node_and_knows_no_secret(

@@ -28,14 +28,14 @@ def main() -> None:
         adapters=(2, 4), fp8_weights=False, fp8_cache=False, architecture="sm_90",
     )  # fmt: skip
     both = replace(largest, sizes=(1, 256))
+    of_largest, of_both = rehearsed(largest), rehearsed(both).keys()
     every = rehearsed(both, layers=1_000).keys()
-    alone = replace(largest, references=False)
-    linear = [launch.arguments for launch in rehearsed(largest).values() if launch.kernel is codec.linear]
+    linear = [launch.arguments for launch in of_largest.values() if launch.kernel is codec.linear]
     found = {
-        "layers": [rehearsed(both).keys() == every, rehearsed(both, layers=1).keys() == every],
+        "layers": [of_both == every, rehearsed(both, layers=1).keys() == every],
         "references": [
-            rehearsed(alone).keys() < rehearsed(largest).keys(),
-            rehearsed(replace(both, references=False)).keys() == rehearsed(both).keys(),
+            rehearsed(replace(largest, references=False)).keys() < of_largest.keys(),
+            rehearsed(replace(both, references=False)).keys() == of_both,
         ],
         "steps without a ring": sorted({one["T"] for one in linear if one["ring"] is None}),
         "steps in a ring": sorted({one["T"] for one in linear if one["ring"] is not None}),

@@ -82,7 +82,7 @@ class Device:
         self._busy_until = began + took_ms / 1_000
         self.steps.append((began, self._busy_until, len(rows)))
         launched = Launched(self._clock, len(rows), size, self._busy_until) if rows else None
-        return launched, [torch.zeros(self._hidden_size) for _ in parts]
+        return launched, [torch.zeros(self._hidden_size, dtype=torch.bfloat16) for _ in parts]
 
 
 class Listener:
@@ -109,7 +109,8 @@ class Node:
             SimpleNamespace(perf_counter=lambda: clock.now, monotonic=lambda: clock.now, sleep=clock.sleep),
         )
         monkeypatch.setattr(ModelRunner, "warm_up", lambda *_: None)
-        qwen3 = Qwen3(models=(Checkpoint(source=folder),), device="cpu", max_model_len=512)
+        small: dict[str, Any] = {"dtype": "bfloat16", "codec_dtype": "bfloat16", "max_model_len": 384}  # in memory
+        qwen3 = Qwen3(models=(Checkpoint(source=folder),), device="cpu", **small)
         settings = Settings(qwen3=qwen3, slots=slots, limits=Limits(max_frames=max_frames))
         self.engine = Qwen3Engine(settings, slots)
         (model,) = self.engine._models

@@ -30,7 +30,7 @@ from agent_tts.errors import SettingsError
 from agent_tts.integrations.livekit.tts import TTS
 from agent_tts.protocol.v1 import SUBPROTOCOL
 from agent_tts.serve.session import Session
-from tests.support import RunningNode, dominant_hz, running_node, until
+from tests.support import RunningNode, dominant_hz, running_node, typed, until
 from tests.two_nodes import TEXT as SENTENCE
 from tests.two_nodes import two_nodes_in_this_loop
 
@@ -78,8 +78,7 @@ def spans(events: Iterable[tts.SynthesizedAudio]) -> list[tuple[float, float]]:
     for word in words(events):
         if word.strip():
             assert isinstance(word.start_time, float)
-            assert isinstance(word.end_time, float)
-            found.append((word.start_time, word.end_time))
+            found.append((word.start_time, typed(float, word.end_time)))
     return found
 
 
@@ -361,8 +360,7 @@ async def test_a_fallback_takes_over_at_capacity(node: RunningNode) -> None:
         await busy.cancel()
     assert dominant_hz(pcm(events)) == pytest.approx(660, abs=5)
     assert "".join(words(events)) == TEXT
-    error = failed[0].error
-    assert isinstance(error, APIStatusError)
+    error = typed(APIStatusError, failed[0].error)
     assert (error.status_code, error.retryable) == (503, True)
     assert isinstance(error.body, dict)
     assert error.body["code"] == "at_capacity"

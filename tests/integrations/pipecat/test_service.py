@@ -40,7 +40,7 @@ from agent_tts.integrations.pipecat.node_client import WebSocketNodeClient
 from agent_tts.integrations.pipecat.service import AgentTTSService
 from agent_tts.options import SpeechOptions
 from tests.integrations.pipecat.pipeline import Loudspeaker, Running, running, said
-from tests.support import RunningNode, dominant_hz, running_node, running_node_with_process, until
+from tests.support import RunningNode, dominant_hz, running_node, running_node_with_process, typed, until
 from tests.two_nodes import TEXT as SENTENCE
 from tests.two_nodes import two_nodes_in_this_loop
 
@@ -416,10 +416,8 @@ async def speaks_again(pipeline: Running) -> None:
 
 def cut(tts: AgentTTSService) -> None:
     """Break the network connection."""
-    link = tts._client
-    assert isinstance(link, WebSocketNodeClient)
-    assert isinstance(link._node, NodeConnection)
-    link._node._websocket.transport.abort()
+    link = typed(WebSocketNodeClient, tts._client)
+    typed(NodeConnection, link._node)._websocket.transport.abort()
 
 
 async def test_a_node_that_starts_later_is_found() -> None:

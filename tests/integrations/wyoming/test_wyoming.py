@@ -27,7 +27,7 @@ from agent_tts.integrations.wyoming.server import Target, WyomingServer, parse
 from tests.examples import examples
 from tests.serve.dialects.hearing import FIRST, LONG, NEXT, SECOND, VOICE, check_spoken
 from tests.serve.dialects.pipecat_run import tokens
-from tests.support import RunningNode, running_node, until
+from tests.support import RunningNode, present, running_node, until
 
 LIMIT_S = 20.0
 ASKED = SynthesizeVoice(name=VOICE)
@@ -64,8 +64,7 @@ async def spoken(client: AsyncTcpClient, last: str = "audio-stop") -> bytes:
 async def test_it_describes_its_voices(node: RunningNode) -> None:
     async with connected(node) as client:
         await client.write_event(Describe().event())
-        event = await client.read_event()
-        assert event is not None
+        event = present(await client.read_event())
         (program,) = Info.from_event(event).tts
         assert program.supports_synthesize_streaming
         assert "de" in {language for voice in program.voices for language in voice.languages}
@@ -108,8 +107,7 @@ async def test_a_client_that_leaves_stops_its_speech(node: RunningNode) -> None:
 async def test_a_ping_is_answered(node: RunningNode) -> None:
     async with connected(node) as client:
         await client.write_event(Ping("hello").event())
-        event = await client.read_event()
-        assert event is not None
+        event = present(await client.read_event())
         assert Pong.from_event(event).text == "hello"
 
 
@@ -181,9 +179,8 @@ def test_the_command_prints_its_address_and_exits_on_sigterm() -> None:
             stdout=asyncio.subprocess.PIPE,
             env={**os.environ, "COLUMNS": "200"},
         )
-        assert process.stdout is not None
         async with asyncio.timeout(LIMIT_S):
-            line = (await process.stdout.readline()).decode()
+            line = (await present(process.stdout).readline()).decode()
             host, port = parse(line.split()[0])
             async with AsyncTcpClient(host, port, read_timeout=LIMIT_S) as client:
                 await client.write_event(Describe().event())
@@ -215,8 +212,7 @@ def fed(data: bytes) -> asyncio.StreamReader:
 def test_events_equal_those_of_the_package(data: dict[str, str], payload: bytes) -> None:
     async def both() -> None:
         ours = wire.write(wire.WyomingEvent("some", data, payload))
-        theirs = await async_read_event(fed(ours))
-        assert theirs is not None
+        theirs = present(await async_read_event(fed(ours)))
         assert (theirs.type, theirs.data, theirs.payload or b"") == ("some", data, payload)
         assert await wire.read(fed(ours)) == wire.WyomingEvent("some", data, payload)
 

@@ -15,7 +15,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from agent_tts.config.settings import Settings
 from agent_tts.serve.app import create_app
-from tests.support import RunningNode, running_node
+from tests.support import RunningNode, present, running_node
 from tests.wire import wire
 
 pytestmark = pytest.mark.node
@@ -149,8 +149,7 @@ async def stream_close_code(running: RunningNode, query: str = "", headers: dict
     """The code with which the stream is closed at once; None when it greets."""
     async with wire(running.ws_url + query, additional_headers=headers or {}) as peer:
         try:
-            first = await peer.receive()
-            assert first is not None
+            first = present(await peer.receive())
             if first["type"] == "session.created":
                 return None
             assert (first["type"], first["fatal"]) == ("error", True)

@@ -35,18 +35,6 @@ def test_a_key_is_the_same_owner_on_all_fronts_and_keyless_sessions_are_one_each
     assert len({0, *numbers, *others}) == 1 + 2 + 6
 
 
-def test_a_token_opens_one_session_of_all_fronts() -> None:
-    ledger, token = make(), Token("t", 60.0)
-    ledger.admit(0, Claim(1, "a", token), 0.0)
-    for front, given in ((0, token), (1, token), (1, Token("late", 1.0))):
-        with pytest.raises(Unauthorized):
-            ledger.admit(front, Claim(2, "a", given), 1.0)
-    ledger.release(0, 1, 2.0)
-    ledger.lose(0)
-    with pytest.raises(Unauthorized):
-        ledger.admit(1, Claim(3, "a", token), 3.0)
-
-
 def test_a_token_is_good_again_if_its_client_never_heard_that_it_was_taken() -> None:
     ledger, token = make(), Token("t", 60.0)
     ledger.admit(0, Claim(1, "a", token), 0.0)

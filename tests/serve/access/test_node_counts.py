@@ -10,7 +10,6 @@ from typing import Any
 
 import httpx
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from agent_tts.agent import relay, server
 from agent_tts.config.settings import Settings
@@ -23,7 +22,7 @@ from agent_tts.serve.app import Extension
 from tests.agent.caller import Caller, calling
 from tests.fronts import Fronts, running_fronts
 from tests.rtc_peer import RtcPeer, connected
-from tests.support import ended, passes, until, with_models
+from tests.support import ended, figures, passes, present, until, with_models
 from tests.wire import speak, wire
 
 pytestmark = pytest.mark.node
@@ -75,11 +74,10 @@ async def test_sessions_of_a_key_count_on_all_fronts() -> None:
 
 
 async def test_a_front_that_dies_leaves_nothing_behind() -> None:
-    async with running_fronts(limits={"connections": 2}) as node:
-        async with wire(urls(node)[0]), wire(urls(node)[1]):
-            assert await greeting(urls(node)[1]) == "at_capacity"
-            await node.kill(0)
-            assert await greeting(urls(node)[1]) == "session.created"
+    async with running_fronts(limits={"connections": 2}) as node, wire(urls(node)[0]), wire(urls(node)[1]):
+        assert await greeting(urls(node)[1]) == "at_capacity"
+        await node.kill(0)
+        assert await greeting(urls(node)[1]) == "session.created"
 
 
 async def test_a_key_may_send_its_requests_to_one_front_or_to_all() -> None:
@@ -95,8 +93,7 @@ async def test_a_key_may_send_its_requests_to_one_front_or_to_all() -> None:
 
 
 def share_of(node: Fronts, number: int = 0) -> SupervisorClient:
-    supervisor = node.fronts[number].node.supervisor
-    assert supervisor is not None
+    supervisor = present(node.fronts[number].node.supervisor)
     return supervisor
 
 
@@ -214,23 +211,6 @@ async def test_rtc_peers_are_limited_over_all_fronts() -> None:
 # ---------------------------------------------------------------- metrics
 
 
-async def figures(node: Fronts, number: int = 0) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
-    """The samples of the node's page on a front."""
-    async with httpx.AsyncClient(timeout=20) as http:
-        page = await http.get(f"{node.fronts[number].url}/metrics")
-    assert page.status_code == 200
-    assert page.headers["content-type"].startswith("text/plain")
-    families = list(text_string_to_metric_families(page.text))
-    assert len({family.name for family in families}) == len(families)
-    found = [
-        (sample.name, tuple(sorted(sample.labels.items())), sample.value)
-        for each in families
-        for sample in each.samples
-    ]
-    assert len(found) == len({sample[:2] for sample in found})
-    return {(name, labels): value for name, labels, value in found}
-
-
 WEBSOCKET = (("carrier", "websocket"),)
 
 
@@ -239,7 +219,7 @@ async def test_one_page_has_what_all_fronts_have_done(node: Fronts) -> None:
         for _ in range(count):
             await speak(url, "some words to speak")
     async with wire(urls(node)[0]), wire(urls(node)[1]):
-        first, second = await figures(node, 0), await figures(node, 1)
+        first, second = await figures(node.fronts[0].url), await figures(node.fronts[1].url)
     for page in (first, second):
         assert page["agent_tts_contexts_total", (("carrier", "websocket"), ("reason", "end"))] == 3
         assert page["agent_tts_ttfa_seconds_count", WEBSOCKET] == 3
@@ -262,9 +242,9 @@ async def test_counters_do_not_go_backwards_when_a_front_dies(node: Fronts) -> N
     for url in urls(node):
         await speak(url, "some words")
     async with wire(urls(node)[0]):
-        before = await figures(node, 1)
+        before = await figures(node.fronts[1].url)
         await node.kill(0)
-    after = await figures(node, 1)
+    after = await figures(node.fronts[1].url)
     assert before["agent_tts_sessions", ()] == 1
     assert after["agent_tts_sessions", ()] == 0
     assert before[counted] == after[counted] == 2
@@ -277,14 +257,14 @@ async def test_counters_do_not_go_backwards_when_a_front_dies(node: Fronts) -> N
 
 async def test_a_front_that_does_not_answer_is_told_and_counts_as_it_was(node: Fronts) -> None:
     await speak(urls(node)[0], "some words")
-    before = await figures(node, 1)
+    before = await figures(node.fronts[1].url)
     share, loop = share_of(node, 0), asyncio.get_running_loop()
     loop.remove_reader(share.channel._sock)
-    after = await figures(node, 1)
+    after = await figures(node.fronts[1].url)
     loop.add_reader(share.channel._sock, share.channel._read)
     assert after["agent_tts_front_up", (("front", "0"),)] == 0
     assert after["agent_tts_ttfa_seconds_count", WEBSOCKET] == before["agent_tts_ttfa_seconds_count", WEBSOCKET] == 1
-    assert (await figures(node, 1))["agent_tts_front_up", (("front", "0"),)] == 1
+    assert (await figures(node.fronts[1].url))["agent_tts_front_up", (("front", "0"),)] == 1
 
 
 async def test_metrics_without_a_supervisor_are_refused_in_time(node: Fronts) -> None:
@@ -342,36 +322,11 @@ async def test_calls_run_in_a_process_of_their_own_whichever_front_they_reach() 
 
 
 async def offer() -> dict[str, str]:
-    caller = Caller()
-    try:
+    async with Caller() as caller:
         return {"sdp": await caller.offer(), "type": "offer"}
-    finally:
-        await caller.close()
 
 
 # ---------------------------------------------------------------- voices
-
-
-async def test_a_voice_is_there_and_gone_on_all_fronts_with_the_next_request(tmp_path: Path) -> None:
-    """A front reads the library's folder again whenever it may have changed; the clock of files is coarse."""
-    design = {"type": "prompt", "prompt": "a calm voice"}
-    async with (
-        running_fronts(engine=with_models(DESIGN), voices={"folder": str(tmp_path)}) as node,
-        httpx.AsyncClient() as http,
-    ):
-        first, second = (f"{front.url}/v1/audio/voices" for front in node.fronts)
-
-        async def names(url: str) -> list[str]:
-            listed = (await http.get(url)).json()["voices"]
-            return [voice["name"] for voice in listed if voice["name"].startswith("calm")]
-
-        for turn in range(20):
-            assert (await http.post(first, json=design | {"name": f"calm-{turn}"})).status_code == 200
-            assert await names(second) == [f"calm-{turn}"]
-            assert (await http.post(second, json=design | {"name": f"calm-{turn}"})).status_code == 409
-            assert (await http.delete(f"{second}/calm-{turn}")).status_code == 200
-            assert await names(first) == []
-            assert (await http.delete(f"{first}/calm-{turn}")).status_code == 404
 
 
 async def test_new_voices_are_limited_over_all_fronts(tmp_path: Path) -> None:

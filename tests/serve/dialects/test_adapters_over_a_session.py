@@ -11,64 +11,28 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from agent_tts.config.settings import Settings
-from agent_tts.engine.factory import create_loop
 from agent_tts.errors import SlowConsumer
-from agent_tts.messages import Audio, EngineCommand, Open
+from agent_tts.messages import Audio, Open
 from agent_tts.protocol.adapter import ProtocolAdapter
-from agent_tts.serve.access.guard import Guard
 from agent_tts.serve.dialects.cartesia import CartesiaAdapter
 from agent_tts.serve.dialects.deepgram import AuraAdapter, FluxAdapter
 from agent_tts.serve.dialects.elevenlabs import MultiStreamAdapter, StreamAdapter
 from agent_tts.serve.dialects.platforms import JambonzAdapter
 from agent_tts.serve.dialects.vllm_omni import VllmOmniAdapter
-from agent_tts.serve.node import Node
-from agent_tts.serve.session import Session
-from agent_tts.serve.telemetry.metrics import Metrics
-from agent_tts.speech.service import SpeechService
 from tests.examples import examples
-from tests.support import NO_DICTIONARIES
+from tests.fuzz.conversation import SETTINGS, Conversation
+from tests.support import NO_DICTIONARIES, present, typed
 
-LIMITS = {"contexts_per_session": 2, "text_context_chars": 60, "text_message_chars": 40, "text_idle_s": 3}
-CONFIG = Settings(engine="tone", slots=1, queue=1, limits=LIMITS, tone={"char_ms": 30}, voice_aliases={"*": "tone-440"})
-
-
-class Clocked:
-    """An engine client whose engine turns only in `turn`, with its own clock."""
-
-    alive = True
-    late = False
-
-    def __init__(self, on_events: Any, on_lost: Any) -> None:
-        self.now = 0.0
-        self.loop = create_loop(CONFIG, lambda: self.now)
-        self.on_events = on_events
-
-    def send(self, command: EngineCommand, *, waits: bool = False) -> None:
-        self.loop.submit(command)
-
-    def turn(self) -> None:
-        self.on_events(self.loop.step())
+CONFIG = SETTINGS.model_copy(update={"voice_aliases": {"*": "tone-440"}})
 
 
 class Connected:
     """A connection without a socket."""
 
     def __init__(self, adapter: ProtocolAdapter) -> None:
-        metrics = Metrics()
-        links: list[Clocked] = []
-
-        def make(on_events: Any, on_lost: Any) -> Any:
-            links.append(Clocked(on_events, on_lost))
-            return links[0]
-
-        service = SpeechService([make], aliases=CONFIG.voice_aliases)
-        (self.link,) = links
-        service.engines[0].info = self.link.loop.ready().info
+        self.talk = Conversation(CONFIG)
+        self.session = self.talk.session
         self.adapter = adapter
-        self.session = Session(
-            Node(CONFIG, service, Guard(CONFIG, metrics), metrics), "test", clock=lambda: self.link.now
-        )
         self.told: list[dict[str, Any] | bytes] = []
         # Messages that the client sends while the writer waits, one at each wait.
         self.meanwhile: list[dict[str, Any]] = []
@@ -95,15 +59,10 @@ class Connected:
             if isinstance(event, Audio):
                 return
 
-    def live(self, steps: int, seconds: float) -> None:
-        for _ in range(steps):
-            self.link.turn()
-        self.link.now += seconds
-
     def settle(self) -> None:
         """Run until idle: every open context has ended, if only for lack of text."""
         for _ in range(100):
-            self.live(3, 0.5)
+            self.talk.turn(3, 0.5)
             self.take(1_000)
 
 
@@ -201,7 +160,7 @@ def run(kind: str, steps: list[Any], *, leaves_at_once: bool, stays: bool = Fals
             elif isinstance(step, list):
                 peer.meanwhile += step
             else:
-                peer.live(*step[:2])
+                peer.talk.turn(*step[:2])
                 peer.take(step[2])
         while peer.meanwhile:
             peer.say(peer.meanwhile.pop(0))
@@ -293,8 +252,7 @@ def test_text_that_waits_for_an_id_is_bounded() -> None:
         peer.say(message)
     for _ in range(2_500):
         peer.say({"text": "x" * 40, "context_id": "a"})
-    assert isinstance(peer.adapter, MultiStreamAdapter)
-    assert sum(len(waiting.messages) for waiting in peer.adapter._waiting.values()) < 2_000
+    assert sum(len(waiting.messages) for waiting in typed(MultiStreamAdapter, peer.adapter)._waiting.values()) < 2_000
     peer.settle()
     assert peer.is_closed
 
@@ -327,7 +285,7 @@ def test_vllm_omnis_late_cancel_is_confirmed() -> None:
     peer.say({"type": "input.text", "text": "One."})
     peer.say({"type": "input.done"})
     for _ in range(100):
-        peer.live(3, 0.5)
+        peer.talk.turn(3, 0.5)
         while peer.session.poll() is not None:
             pass
     assert not peer.session.is_speaking
@@ -342,8 +300,7 @@ def test_vllm_omnis_text_is_bounded_while_the_writer_waits() -> None:
     for _ in range(100):
         peer.say({"type": "input.text", "text": "x" * 40})
     assert isinstance(peer.adapter, VllmOmniAdapter)
-    assert peer.adapter._utterance is not None
-    assert len(peer.adapter._utterance.text) <= CONFIG.limits.text_context_chars
+    assert len(present(peer.adapter._utterance).text) <= CONFIG.limits.text_context_chars
 
 
 def configured() -> Connected:
@@ -377,11 +334,11 @@ def test_text_after_a_too_long_pause_is_spoken(kind: str, at_once: bool) -> None
     peer = configured() if kind == "vllm-omni" else Connected(KINDS[kind][0]())
     peer.say(text)
     for _ in range(4):
-        peer.live(3, 0.5)
+        peer.talk.turn(3, 0.5)
         peer.take(1_000)
     before = len(peer.told)
     for _ in range(4):
-        peer.live(3, 0.5)
+        peer.talk.turn(3, 0.5)
     if at_once:
         peer.meanwhile = [text, end]
     peer.settle()

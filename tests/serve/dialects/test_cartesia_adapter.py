@@ -44,7 +44,7 @@ from agent_tts.protocol.v1 import Message
 from agent_tts.serve.dialects.cartesia import MAX_REMEMBERED, CartesiaAdapter
 from agent_tts.serve.dialects.text import spaced
 from tests.examples import CUTS, examples, split
-from tests.support import NO_DICTIONARIES, running_node, until
+from tests.support import NO_DICTIONARIES, running_node, typed, until
 
 OUTPUT = {"encoding": "pcm_s16le", "sample_rate": 24_000, "framing": "binary"}
 DEFAULTS = {"output": OUTPUT, "language": None, "timestamps": "none"}
@@ -66,8 +66,7 @@ def into(one: CartesiaAdapter, **fields: Any) -> list[Command]:
 
 def opening(one: CartesiaAdapter, **fields: Any) -> Message:
     """The fields with which a context is opened."""
-    opened = next(one.decode(json.dumps({"context_id": "a", **fields})))
-    assert isinstance(opened, Open)
+    opened = typed(Open, next(one.decode(json.dumps({"context_id": "a", **fields}))))
     return dict(opened.options)
 
 

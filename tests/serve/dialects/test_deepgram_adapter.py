@@ -17,6 +17,7 @@ from agent_tts.protocol.v1 import Message
 from agent_tts.serve.dialects.deepgram import AuraAdapter, FluxAdapter
 from agent_tts.serve.dialects.text import MAX_WAITING, MESSAGE_COST
 from tests.examples import examples
+from tests.support import present
 
 Adapter = AuraAdapter | FluxAdapter
 ADAPTERS = [AuraAdapter, FluxAdapter]
@@ -161,8 +162,7 @@ def test_a_refusal_is_in_deepgrams_shape_and_closes(make: type[Adapter]) -> None
         new = Talk(make({}, {}))
         new.hear(error(code))
         assert new.types() == ["Error"]
-        assert new.adapter.closing is not None
-        assert new.adapter.closing[0] == close_code
+        assert present(new.adapter.closing)[0] == close_code
 
 
 def test_the_greeting_has_the_models_name() -> None:
@@ -364,8 +364,7 @@ def test_flux_speaks_the_rest_before_it_closes() -> None:
     assert peer.adapter.closing is None
     peer.speak("1")
     assert peer.types() == ["SpeechStarted", "ab", "Flushed", "SpeechMetadata", "SessionMetadata"]
-    assert peer.adapter.closing is not None
-    assert peer.adapter.closing[0] == 1_000
+    assert present(peer.adapter.closing)[0] == 1_000
 
 
 def test_flux_closes_at_once_when_idle() -> None:

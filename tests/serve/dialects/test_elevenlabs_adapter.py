@@ -29,7 +29,7 @@ from agent_tts.protocol.validation import check_body
 from agent_tts.serve.dialects.elevenlabs import MAX_IDLE_CONTEXTS, MAX_REASON_BYTES, MultiStreamAdapter, StreamAdapter
 from agent_tts.serve.dialects.elevenlabs_messages import FORMATS, CharacterTimes, ElevenLabsRequest, format_of
 from tests.examples import examples
-from tests.support import NO_DICTIONARIES
+from tests.support import NO_DICTIONARIES, present, typed
 
 LIVEKIT = {"auto_mode": "true", "sync_alignment": "true"}
 SENTENCES = {"auto_mode": "true"}
@@ -69,8 +69,7 @@ def refused(adapter: MultiStreamAdapter, error: SpeechError, **fields: Any) -> l
     generator = adapter.decode(json.dumps(fields))
     command = next(generator)
     del generator
-    assert isinstance(command, Open)
-    return hear(adapter, Failed(command.id, error))
+    return hear(adapter, Failed(typed(Open, command).id, error))
 
 
 def configured(adapter: MultiStreamAdapter) -> dict[str, Any]:
@@ -204,8 +203,7 @@ def test_a_context_without_a_text_ends_too(adapter: MultiStreamAdapter) -> None:
     say(adapter, text=" ", context_id="a")
     say(adapter, text="", context_id="a", flush=True)
     (echo,) = say(adapter, context_id="a", close_context=True)
-    assert isinstance(echo, Echo)
-    (final,) = hear(adapter, echo)
+    (final,) = hear(adapter, typed(Echo, echo))
     assert (final["isFinal"], final["contextId"]) == (True, "a")
 
 
@@ -360,15 +358,13 @@ def test_one_text_and_its_final_message() -> None:
     assert "contextId" not in spoken
     (final,) = hear(adapter, done())
     assert final["isFinal"] is True
-    assert adapter.closing is not None
-    assert adapter.closing[0] == 1000
+    assert present(adapter.closing)[0] == 1000
 
 
 def test_no_text_and_its_final_message() -> None:
     adapter = begun(kind=StreamAdapter)
     (echo,) = say(adapter, text="")
-    assert isinstance(echo, Echo)
-    assert hear(adapter, echo)[0]["isFinal"] is True
+    assert hear(adapter, typed(Echo, echo))[0]["isFinal"] is True
     assert adapter.closing is not None
 
 

@@ -13,14 +13,11 @@ from pathlib import Path
 
 import httpx
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 from websockets.exceptions import ConnectionClosed
 
-from agent_tts.serve.access.supervisor_client import front_of
 from tests.cli.process import is_running, run
 from tests.node_process import RunningProcess, callers, running_process, served_by_all
-from tests.rtc_peer import connected
-from tests.support import until
+from tests.support import figures, until
 from tests.wire import speak, wire
 
 pytestmark = [
@@ -99,43 +96,20 @@ def processes(node: RunningProcess) -> dict[str, list[bytes]]:
     }
 
 
-async def test_a_peer_is_closed_whichever_front_gets_the_request(node: RunningProcess) -> None:
-    asked: set[bool] = set()
-    async with asyncio.timeout(PATIENCE_S):
-        while len(asked) < 2:
-            async with connected(node.url) as peer, httpx.AsyncClient(base_url=node.url) as http:
-                assert (await http.get("/health")).status_code == 200
-                (request,) = http._transport._pool.connections  # type: ignore[attr-defined]
-                stream = request._connection._network_stream.get_extra_info("client_addr")
-                asked.add(node.front_of(stream) == f"front {front_of(peer.session_id)}")
-                assert (await http.delete(f"/v1/rtc/{peer.session_id}")).status_code == 204
-                await peer.wait(lambda: peer.channel.readyState == "closed")
-
-
 async def test_the_page_of_any_front_has_what_both_have_done(node: RunningProcess) -> None:
     done = ("agent_tts_contexts_total", (("carrier", "websocket"), ("reason", "end")))
-    before = (await page(node)).get(done, 0.0)
+    before = (await figures(node.url)).get(done, 0.0)
     async with callers(node) as peers:
         for peer in peers.values():
             await peer.say("t", "some words", lead_ms=None)
             await peer.until("context.done")
         for _ in range(6):
-            found = await page(node)
+            found = await figures(node.url)
             assert found[done] == before + 2
             assert found["agent_tts_front_up", (("front", "0"),)] == found["agent_tts_front_up", (("front", "1"),)] == 1
             assert found["agent_tts_engine_up", (("engine", "0"),)] == 1
             assert found["agent_tts_slots", ()] == 8
             assert found["agent_tts_sessions", ()] >= 2
-
-
-async def page(node: RunningProcess) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
-    async with httpx.AsyncClient(timeout=PATIENCE_S) as http:
-        families = text_string_to_metric_families((await http.get(f"{node.url}/metrics")).text)
-    return {
-        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
-        for each in families
-        for sample in each.samples
-    }
 
 
 def test_no_descriptor_is_passed_on_to_decoders(node: RunningProcess) -> None:

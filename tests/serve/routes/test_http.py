@@ -6,24 +6,23 @@ import contextlib
 import gzip
 import itertools
 import json
-import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import numpy as np
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 from starlette.requests import Request
 
 from agent_tts.config.settings import Settings
 from agent_tts.errors import RequestTimeout
 from agent_tts.serve.routes.http import SLOWEST_UPLOAD, read_body
 from agent_tts.speech.audio.files import CONTENT_TYPES, HEADER_BYTES
+from tests.serve.processes.test_server import raw, read_all
 from tests.speech.audio.test_files import SLACK_MS, decode
-from tests.support import RunningNode, dominant_hz, running_node, running_node_with_process, until
+from tests.support import RunningNode, dominant_hz, figures, running_node, running_node_with_process, until
 
 pytestmark = pytest.mark.node
 
@@ -322,19 +321,6 @@ async def test_a_disconnect_frees_the_place_in_the_queue() -> None:
         await until(lambda: idle(node))
 
 
-async def open_raw(node: RunningNode, head: bytes, receive_buffer: int | None = None) -> socket.socket:
-    """A connection that has sent `head` and does not read by itself."""
-    raw = socket.socket()
-    raw.setblocking(False)
-    if receive_buffer is not None:
-        raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
-    host, port = node.url.removeprefix("http://").split(":")
-    loop = asyncio.get_running_loop()
-    await loop.sock_connect(raw, (host, int(port)))
-    await loop.sock_sendall(raw, head)
-    return raw
-
-
 def post(body: bytes, *headers: str) -> bytes:
     """The bytes of a speech request."""
     framed = any(header.startswith(("Content-Length", "Transfer-Encoding")) for header in headers)
@@ -343,25 +329,11 @@ def post(body: bytes, *headers: str) -> bytes:
     return "\r\n".join(head).encode() + body
 
 
-async def read_all(raw: socket.socket, timeout_s: float = 10.0) -> bytes:
-    """Everything until the other side closes."""
-    received = b""
-    async with asyncio.timeout(timeout_s):
-        while True:
-            try:
-                piece = await asyncio.get_running_loop().sock_recv(raw, 65_536)
-            except ConnectionError:
-                return received
-            if not piece:
-                return received
-            received += piece
-
-
 async def test_client_that_never_reads_is_cut() -> None:
     """Without the write deadline it would hold its slot for ever."""
     async with running_node(timeouts={"write_s": 0.2}) as node:
         body = json.dumps({"input": LONG, "response_format": "pcm"}).encode()
-        with closing(await open_raw(node, post(body), receive_buffer=4_096)):
+        async with raw(node, post(body)):
             await until(lambda: node.node.service.speaking == 1)
             await until(lambda: idle(node), 5)
         refused = node.node.metrics.registry.get_sample_value("agent_tts_refused_total", {"code": "slow_consumer"})
@@ -375,11 +347,11 @@ async def test_slow_client_gets_every_sample() -> None:
         async with client(node) as http:
             whole = (await speak(http, text, response_format="pcm", seed=3)).content
         body = json.dumps({"input": text, "response_format": "pcm", "seed": 3}).encode()
-        with closing(await open_raw(node, post(body, "Connection: close"), receive_buffer=4_096)) as raw:
+        async with raw(node, post(body, "Connection: close")) as sock:
             received = b""
             loop = asyncio.get_running_loop()
             start = loop.time()
-            while piece := await loop.sock_recv(raw, 2_048):
+            while piece := await loop.sock_recv(sock, 2_048):
                 received += piece
                 await asyncio.sleep(max(0.0, start + len(received) / 90_000 - loop.time()))
         assert unchunked(received) == whole
@@ -407,27 +379,26 @@ def unchunked(response: bytes) -> bytes:
 async def test_a_body_with_a_wrong_length_is_refused_and_no_other_request(
     node: RunningNode, body: bytes, declared: int, status: bytes, said: bytes
 ) -> None:
-    with closing(await open_raw(node, post(body, f"Content-Length: {declared}"))) as raw:
-        answer = await read_all(raw)
+    async with raw(node, post(body, f"Content-Length: {declared}")) as sock:
+        answer = await read_all(sock)
     assert answer.startswith(b"HTTP/1.1 " + status)
     assert said in answer
     assert b" 200 " not in answer
 
 
 async def test_chunked_body_over_the_limit_is_refused_while_it_is_read(node: RunningNode) -> None:
-    raw = await open_raw(node, post(b"", "Transfer-Encoding: chunked"))
-    with closing(raw):
+    async with raw(node, post(b"", "Transfer-Encoding: chunked")) as sock:
         loop = asyncio.get_running_loop()
         for _ in range(65_536 // 1_024 + 1):
-            await loop.sock_sendall(raw, b"400\r\n" + b"x" * 1_024 + b"\r\n")
-        answer = await read_all(raw)
+            await loop.sock_sendall(sock, b"400\r\n" + b"x" * 1_024 + b"\r\n")
+        answer = await read_all(sock)
     assert answer.startswith(b"HTTP/1.1 413 ")
 
 
 async def test_slow_body_is_refused_in_time() -> None:
     async with running_node(timeouts={"handshake_s": 0.3}) as node:
-        with closing(await open_raw(node, post(b'{"input":', "Content-Length: 60"))) as raw:
-            answer = await read_all(raw, 3)
+        async with raw(node, post(b'{"input":', "Content-Length: 60")) as sock:
+            answer = await read_all(sock)
     assert answer.startswith(b"HTTP/1.1 408 ")
     assert b'"timeout"' in answer
 
@@ -455,7 +426,8 @@ async def test_an_upload_has_time_for_what_has_come_of_it() -> None:
 
 
 async def test_a_disconnect_in_the_middle_of_the_body(http: httpx.AsyncClient, node: RunningNode) -> None:
-    (await open_raw(node, post(b'{"input":', "Content-Length: 60"))).close()
+    async with raw(node, post(b'{"input":', "Content-Length: 60")):
+        pass
     assert (await speak(http)).status_code == 200
     await until(lambda: idle(node))
 
@@ -463,11 +435,11 @@ async def test_a_disconnect_in_the_middle_of_the_body(http: httpx.AsyncClient, n
 async def test_expect_is_answered_before_the_body(node: RunningNode) -> None:
     body = b'{"input":"x","response_format":"wav"}'
     head = post(b"", f"Content-Length: {len(body)}", "Expect: 100-continue", "Connection: close")
-    with closing(await open_raw(node, head)) as raw:
+    async with raw(node, head) as sock:
         loop = asyncio.get_running_loop()
-        assert (await loop.sock_recv(raw, 1_000)).startswith(b"HTTP/1.1 100 ")
-        await loop.sock_sendall(raw, body)
-        assert (await read_all(raw)).startswith(b"HTTP/1.1 200 ")
+        assert (await loop.sock_recv(sock, 1_000)).startswith(b"HTTP/1.1 100 ")
+        await loop.sock_sendall(sock, body)
+        assert (await read_all(sock)).startswith(b"HTTP/1.1 200 ")
 
 
 async def test_range_has_no_meaning_for_speech(node: RunningNode) -> None:
@@ -477,11 +449,10 @@ async def test_range_has_no_meaning_for_speech(node: RunningNode) -> None:
 
 @pytest.mark.parametrize("headers", [["X-Long: " + "x" * 70_000], [f"X-{i}: y" for i in range(10_000)]])
 async def test_oversized_headers_are_refused(http: httpx.AsyncClient, node: RunningNode, headers: list[str]) -> None:
-    raw = await open_raw(node, b"")
-    with closing(raw):
+    async with raw(node) as sock:
         with contextlib.suppress(ConnectionError):
-            await asyncio.get_running_loop().sock_sendall(raw, post(b'{"input":"x"}', *headers))
-        answer = await read_all(raw)
+            await asyncio.get_running_loop().sock_sendall(sock, post(b'{"input":"x"}', *headers))
+        answer = await read_all(sock)
     assert answer == b"" or answer.startswith(b"HTTP/1.1 400 ")
     assert (await speak(http)).status_code == 200
 
@@ -499,15 +470,10 @@ async def test_voices_are_listed_with_their_other_names(http: httpx.AsyncClient,
 
 async def test_metrics_count_spoken_text(http: httpx.AsyncClient, node: RunningNode) -> None:
     await speak(http, "a" * 20, response_format="pcm")
-    text = (await http.get("/metrics")).text
-    samples = {
-        (sample.name, *sample.labels.values()): sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-    }
-    assert samples["agent_tts_audio_seconds_total", "http"] == pytest.approx(1.2)
-    assert samples["agent_tts_contexts_total", "http", "end"] == 1
-    assert samples["agent_tts_ttfa_seconds_count", "http"] == 1
+    samples = await figures(node.url)
+    assert samples["agent_tts_audio_seconds_total", (("carrier", "http"),)] == pytest.approx(1.2)
+    assert samples["agent_tts_contexts_total", (("carrier", "http"), ("reason", "end"))] == 1
+    assert samples["agent_tts_ttfa_seconds_count", (("carrier", "http"),)] == 1
 
 
 async def test_health_and_ready_follow_the_engine() -> None:

@@ -9,7 +9,7 @@ import json
 import tempfile
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from itertools import chain, islice
 from pathlib import Path
@@ -26,9 +26,10 @@ from agent_tts.errors import UnknownVoice
 from agent_tts.options import SpeechOptions
 from agent_tts.serve.access.ledger import MAX_CLIPS, MAX_UPLOADS
 from tests.fronts import running_fronts
-from tests.serve.routes.test_http import error_of, open_raw, read_all
+from tests.serve.processes.test_server import raw, read_all
+from tests.serve.routes.test_http import error_of
 from tests.small_disk import NEEDS_ROOT, small_disk
-from tests.support import RunningNode, app_with, ended, running_app, settings_of, taken, until, with_models
+from tests.support import RunningNode, app_with, ended, present, running_app, settings_of, taken, until, with_models
 from tests.voices.clips import KINDS, encoded, mutated, tone, wav
 
 pytestmark = pytest.mark.node
@@ -41,8 +42,7 @@ CLIP = encoded(KINDS["wav"], tone())
 def base(tmp_path_factory: pytest.TempPathFactory) -> Model:
     """A Base checkpoint, which can clone voices."""
     folder = tmp_path_factory.mktemp("base") / "checkpoint"
-    encoder = write(folder, model_type="base").speaker_encoder
-    assert encoder is not None
+    encoder = present(write(folder, model_type="base").speaker_encoder)
     return Model("base-tiny", "cloned", str(folder), encoder.enc_dim)
 
 
@@ -142,8 +142,7 @@ async def test_a_deleted_voice_is_gone_from_all_fronts_and_files(
             service = front.node.service
             with pytest.raises(UnknownVoice):
                 service.resolve(SpeechOptions(voice="bob"))
-            assert service.library is not None
-            assert "nobody else" not in repr((vars(service.library), vars(service.routing)))
+            assert "nobody else" not in repr((vars(present(service.library)), vars(service.routing)))
     left = [path.read_bytes() for path in files_below(tmp_path)]
     for secret in (CLIP[1_000:2_000], b"Words of nobody else", vector, vector[:64]):
         assert not any(secret in content for content in left)
@@ -316,8 +315,8 @@ async def test_the_engines_own_voices_cannot_be_deleted(tmp_path: Path, base: Mo
 async def test_an_upload_beyond_the_limit_is_refused_before_it_is_read(tmp_path: Path, base: Model) -> None:
     async with voices_of(tmp_path, base, clip_bytes=200_000) as (node, http):
         head = "POST /v1/audio/voices HTTP/1.1\r\nHost: localhost\r\nContent-Length: 300000\r\n\r\n"
-        with closing(await open_raw(node, head.encode())) as raw:
-            answer = await read_all(raw)
+        async with raw(node, head.encode()) as sock:
+            answer = await read_all(sock)
         assert answer.startswith(b"HTTP/1.1 413 ")
         within = await clone(http, clip=bytes(199_000))
         assert error_of(within)["param"] == "audio_sample"

@@ -23,7 +23,7 @@ from agent_tts.serve import app
 from agent_tts.serve.telemetry.spans import Spans
 from agent_tts.serve.telemetry.tracing import spans_of
 from tests.rtc_peer import connected
-from tests.support import RunningNode, logged, running_node, until
+from tests.support import RunningNode, logged, present, running_node, until
 from tests.wire import wire
 
 pytestmark = pytest.mark.node
@@ -49,8 +49,7 @@ def spans(memory: InMemorySpanExporter, name: str) -> list[ReadableSpan]:
 
 
 def trace_of(span: ReadableSpan) -> str:
-    assert span.context is not None
-    return f"{span.context.trace_id:032x}"
+    return f"{present(span.context).trace_id:032x}"
 
 
 async def context_of(running: RunningNode, memory: InMemorySpanExporter, **options: object) -> ReadableSpan:
@@ -93,14 +92,12 @@ async def test_a_connection_is_a_span_with_its_contexts_in_the_client_s_trace(mo
         one, two = spans(memory, "context")
         (session,) = spans(memory, "WEBSOCKET /v1/tts/stream")
     assert {trace_of(span) for span in (one, two, session)} == {TRACE}
-    assert session.parent is not None
-    assert f"{session.parent.span_id:016x}" == "00f067aa0ba902b7"
+    assert f"{present(session.parent).span_id:016x}" == "00f067aa0ba902b7"
     assert one.parent == two.parent == session.context
     happened = sorted(one.events, key=lambda event: event.timestamp)
     assert [event.name for event in happened] == ["received", "text", "submitted", "started", "first_audio"]
     assert [event.name for event in two.events][-1] == "cancelled"
-    assert one.attributes is not None
-    told = {name.removeprefix("agent_tts."): value for name, value in one.attributes.items()}
+    told = {name.removeprefix("agent_tts."): value for name, value in present(one.attributes).items()}
     assert told.keys() == {
         *("carrier", "session_id", "context_no", "queue_ms", "reason", "audio_ms", "ttfa_ms", "rtf", "cut")
     }
@@ -146,8 +143,7 @@ async def test_a_context_that_fails_is_an_error_with_its_code(monkeypatch: pytes
     async with watched(monkeypatch, tone={"scripted_faults": True}) as (running, memory):
         context = await context_of(running, memory, instructions="fault:raise@1")
     assert not context.status.is_ok
-    assert context.attributes is not None
-    assert context.attributes["agent_tts.code"] == "internal"
+    assert present(context.attributes)["agent_tts.code"] == "internal"
 
 
 # ---------------------------------------------------------------- to a collector
@@ -201,8 +197,7 @@ def test_when_off_nothing_is_imported() -> None:
 
 
 async def test_the_standard_variables_turn_it_on() -> None:
-    made = spans_of(Telemetry(), {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9"})
-    assert made is not None
+    made = present(spans_of(Telemetry(), {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9"}))
     await made.close()
 
 

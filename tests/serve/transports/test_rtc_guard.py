@@ -66,8 +66,7 @@ def send(to: list[tuple[str, int]], *datagrams: bytes) -> None:
 @asynccontextmanager
 async def half_open(node: RunningNode, *, ice: bool) -> AsyncIterator[tuple[RtcPeer, Any, list[tuple[str, int]]]]:
     """A peer that has got its answer and, if `ice`, has connected as far as ICE goes; and the node's side of it."""
-    peer = RtcPeer()
-    try:
+    async with RtcPeer() as peer:
         async with httpx.AsyncClient(base_url=node.url) as client:
             reply = (await client.post("/v1/rtc/offer", json={"sdp": await peer.offer(), "type": "offer"})).json()
         if ice:
@@ -77,8 +76,6 @@ async def half_open(node: RunningNode, *, ice: bool) -> AsyncIterator[tuple[RtcP
             await until(lambda: dtls.transport.state == "completed")
             await asyncio.sleep(0.1)  # for aiortc's task that connects
         yield peer, node.node.peers[reply["session_id"]], ports(reply["sdp"])
-    finally:
-        await peer.close()
 
 
 # ---------------------------------------------------------------- strangers
@@ -403,25 +400,21 @@ async def test_a_peer_that_reads_nothing_is_ended(monkeypatch: pytest.MonkeyPatc
 
 async def test_a_peer_disputes_its_role_a_bounded_number_of_times() -> None:
     """aioice repeats a check from within itself, at once: 1 000 times, and 3 000 a second."""
-    async with running_node() as node:
-        peer = RtcPeer()
-        try:
-            offer = await peer.offer()
-            ice: Any = peer.connection.getTransceivers()[0].receiver.transport.transport._connection
-            asked = 0
+    async with running_node() as node, RtcPeer() as peer:
+        offer = await peer.offer()
+        ice: Any = peer.connection.getTransceivers()[0].receiver.transport.transport._connection
+        asked = 0
 
-            def dispute(message: stun.Message, address: tuple[str, int], protocol: Any) -> None:
-                nonlocal asked
-                asked += 1
-                ice.respond_error(message, address, protocol, (487, "Role Conflict"))
+        def dispute(message: stun.Message, address: tuple[str, int], protocol: Any) -> None:
+            nonlocal asked
+            asked += 1
+            ice.respond_error(message, address, protocol, (487, "Role Conflict"))
 
-            ice.request_received = dispute
-            async with httpx.AsyncClient(base_url=node.url) as client:
-                await client.post("/v1/rtc/offer", json={"sdp": offer, "type": "offer"})
-            await until(lambda: dropped(node, "stun") > 0)
-            assert asked <= MAX_CONFLICTS + 20
-        finally:
-            await peer.close()
+        ice.request_received = dispute
+        async with httpx.AsyncClient(base_url=node.url) as client:
+            await client.post("/v1/rtc/offer", json={"sdp": offer, "type": "offer"})
+        await until(lambda: dropped(node, "stun") > 0)
+        assert asked <= MAX_CONFLICTS + 20
 
 
 # ---------------------------------------------------------------- memory
@@ -462,23 +455,19 @@ async def test_a_peer_leaves_nothing_even_without_the_garbage_collector(
 
 async def test_a_peer_that_is_closed_while_it_connects_leaves_no_task(node: RunningNode) -> None:
     """aioice would ask for consent for ever, and tell a failure that nobody retrieves."""
-    async with httpx.AsyncClient(base_url=node.url) as client:
-        peer = RtcPeer()
-        try:
-            offer = {"sdp": await peer.offer(), "type": "offer"}
-            answer = (await client.post("/v1/rtc/offer", json=offer)).json()
-            there: Any = node.node.peers[answer["session_id"]]
-            ice: Any = there._sender.transport.transport._connection
-            await peer.accept(answer)
-            await until(lambda: ice._check_list_done, 5)
-            (connecting,) = there._guard._connecting
-            assert not connecting.done()
-            await there.close()
-            assert connecting.cancelled()
-            assert ice._query_consent_task is None
-            await until(lambda: peer.connection.iceConnectionState in ("completed", "failed"), 5)
-        finally:
-            await peer.close()
+    async with httpx.AsyncClient(base_url=node.url) as client, RtcPeer() as peer:
+        offer = {"sdp": await peer.offer(), "type": "offer"}
+        answer = (await client.post("/v1/rtc/offer", json=offer)).json()
+        there: Any = node.node.peers[answer["session_id"]]
+        ice: Any = there._sender.transport.transport._connection
+        await peer.accept(answer)
+        await until(lambda: ice._check_list_done, 5)
+        (connecting,) = there._guard._connecting
+        assert not connecting.done()
+        await there.close()
+        assert connecting.cancelled()
+        assert ice._query_consent_task is None
+        await until(lambda: peer.connection.iceConnectionState in ("completed", "failed"), 5)
 
 
 async def test_what_waits_for_a_peer_goes_with_it() -> None:

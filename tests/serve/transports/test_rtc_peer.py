@@ -38,13 +38,9 @@ def hz(sound: list[tuple[float, np.typing.NDArray[np.int16]]]) -> float:
 
 async def post_offer(node: RunningNode, headers: dict[str, str] | None = None, query: str = "") -> httpx.Response:
     """The answer to a valid offer of a peer that never connects."""
-    peer = RtcPeer()
-    try:
-        async with httpx.AsyncClient(base_url=node.url, headers=headers) as client:
-            offer = {"sdp": await peer.offer(), "type": "offer", "of a later browser": 1}
-            return await client.post(f"/v1/rtc/offer{query}", json=offer)
-    finally:
-        await peer.close()
+    async with RtcPeer() as peer, httpx.AsyncClient(base_url=node.url, headers=headers) as client:
+        offer = {"sdp": await peer.offer(), "type": "offer", "of a later browser": 1}
+        return await client.post(f"/v1/rtc/offer{query}", json=offer)
 
 
 # ---------------------------------------------------------------- speech
@@ -320,8 +316,7 @@ async def test_clients_with_a_key_get_the_ice_servers() -> None:
 
 
 async def test_without_any_network_it_speaks_over_loopback(node: RunningNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    peer = RtcPeer()
-    try:
+    async with RtcPeer() as peer:
         offer = await peer.offer()
         monkeypatch.setattr(aioice.ice, "get_host_addresses", lambda **_: [])
         async with httpx.AsyncClient(base_url=node.url) as client:
@@ -329,8 +324,6 @@ async def test_without_any_network_it_speaks_over_loopback(node: RunningNode, mo
         assert " 127.0.0.1 " in reply["sdp"]
         await peer.accept(reply)
         await peer.message("session.created")
-    finally:
-        await peer.close()
 
 
 # ---------------------------------------------------------------- limits and end

@@ -10,8 +10,6 @@ import socket
 import ssl
 import sys
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
 import httpx
@@ -23,7 +21,8 @@ from agent_tts.errors import SettingsError
 from agent_tts.serve.transports.tls import MAX_HANDSHAKES, server_context
 from tests.certificates import Certificate, make_certificate
 from tests.cli.process import invoke, start
-from tests.support import RunningNode, running_node, until
+from tests.serve.processes.test_server import raw
+from tests.support import present, running_node, until
 from tests.wire import speak, wire
 
 pytestmark = pytest.mark.node
@@ -35,17 +34,6 @@ TEXT = "Nobody on the way can listen."
 @pytest.fixture
 def certificate(tmp_path: Path) -> Certificate:
     return make_certificate(tmp_path)
-
-
-@asynccontextmanager
-async def knock(running: RunningNode) -> AsyncIterator[socket.socket]:
-    """A TCP connection that sends nothing by itself."""
-    host, port = running.url.removeprefix("https://").split(":")
-    with closing(socket.socket()) as sock:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
-        sock.setblocking(False)
-        await asyncio.get_running_loop().sock_connect(sock, (host, int(port)))
-        yield sock
 
 
 async def test_the_page_http_and_the_stream_are_encrypted(certificate: Certificate) -> None:
@@ -77,7 +65,7 @@ async def test_a_client_without_trust_in_the_certificate_gets_no_data(certificat
 
 async def test_a_missing_handshake_is_cut_in_time(certificate: Certificate) -> None:
     """Guards the deadline in `Handshakes`."""
-    async with running_node(tls=certificate.settings, timeouts={"handshake_s": 0.3}) as running, knock(running) as sock:
+    async with running_node(tls=certificate.settings, timeouts={"handshake_s": 0.3}) as running, raw(running) as sock:
         async with asyncio.timeout(2):
             assert await asyncio.get_running_loop().sock_recv(sock, 1) == b""
 
@@ -88,7 +76,7 @@ async def test_the_oldest_handshake_gives_way(certificate: Certificate, sends: b
     loop = asyncio.get_running_loop()
     async with running_node(tls=certificate.settings) as running, contextlib.AsyncExitStack() as knocks:
         table = running.server.config.table
-        first, *others = [await knocks.enter_async_context(knock(running)) for _ in range(MAX_HANDSHAKES)]
+        first, *others = [await knocks.enter_async_context(raw(running)) for _ in range(MAX_HANDSHAKES)]
         for sock in (first, *others):
             await loop.sock_sendall(sock, sends)
         await until(lambda: len(table) == MAX_HANDSHAKES)
@@ -105,7 +93,7 @@ async def test_the_oldest_handshake_gives_way(certificate: Certificate, sends: b
 @pytest.mark.parametrize("sends", [b"GET / HTTP/1.1\r\n", b"\x16\x03\x01\xff\xff"], ids=["no TLS", "a long record"])
 async def test_what_begins_no_handshake_is_cut_at_once(certificate: Certificate, sends: bytes) -> None:
     loop = asyncio.get_running_loop()
-    async with running_node(tls=certificate.settings) as running, knock(running) as sock, asyncio.timeout(1):
+    async with running_node(tls=certificate.settings) as running, raw(running) as sock, asyncio.timeout(1):
         await loop.sock_sendall(sock, sends)
         assert await loop.sock_recv(sock, 1) == b""
 
@@ -113,7 +101,7 @@ async def test_what_begins_no_handshake_is_cut_at_once(certificate: Certificate,
 async def test_a_client_hello_in_pieces_is_taken(certificate: Certificate) -> None:
     """Byte by byte, and with the first request right behind the end of the handshake."""
     loop = asyncio.get_running_loop()
-    async with running_node(tls=certificate.settings) as running, knock(running) as sock, asyncio.timeout(5):
+    async with running_node(tls=certificate.settings) as running, raw(running) as sock, asyncio.timeout(5):
         incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         client = certificate.client().wrap_bio(incoming, outgoing, server_hostname="localhost")
         while True:
@@ -171,9 +159,8 @@ async def test_a_slow_reader_is_served_and_a_stopped_one_is_cut(certificate: Cer
 def test_the_commands_speak_tls_with_a_node_process(certificate: Certificate, tmp_path: Path) -> None:
     flags = ("--tls-cert", str(certificate.cert), "--tls-key", str(certificate.key))
     process = start("serve", "--port", "0", "--engine", "tone", "--set", "timeouts.handshake_s=1", *flags)
-    assert process.stderr is not None
     try:
-        url = process.stderr.readline().decode().removeprefix("agent-tts: ").strip()
+        url = present(process.stderr).readline().decode().removeprefix("agent-tts: ").strip()
         host, port = url.removeprefix("https://").split(":")
         with socket.create_connection((host, int(port)), timeout=5) as silent:
             assert silent.recv(1) == b""
@@ -203,8 +190,7 @@ async def test_the_client_library_speaks_tls(certificate: Certificate, monkeypat
 
 
 def test_old_protocols_are_refused(certificate: Certificate) -> None:
-    context = server_context(Tls(**certificate.settings))
-    assert context is not None
+    context = present(server_context(Tls(**certificate.settings)))
     assert context.minimum_version >= ssl.TLSVersion.TLSv1_2
 
 

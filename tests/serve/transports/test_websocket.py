@@ -17,7 +17,7 @@ from agent_tts.protocol.adapter import Command, Event, ProtocolAdapter
 from agent_tts.serve.transports.uvicorn_protocols import SPARE_CONNECTIONS, WebSocketProtocol
 from agent_tts.serve.transports.websocket import Dialect, StreamEndpoint
 from agent_tts.serve.transports.writer import WRITE_BYTES
-from tests.support import RunningNode, app_with, in_this_loop, running_app, running_node, settings_of, until
+from tests.support import RunningNode, app_with, in_this_loop, present, running_app, running_node, settings_of, until
 from tests.wire import speak, wire
 
 pytestmark = pytest.mark.node
@@ -84,8 +84,7 @@ async def test_an_idle_session_is_closed_with_1000() -> None:
         assert (await peer.until("context.done"))["reason"] == "end"
         with pytest.raises(ConnectionClosed) as closed:
             await peer.until("nothing that ever comes")
-        assert closed.value.rcvd is not None
-        assert closed.value.rcvd.code == 1000
+        assert present(closed.value.rcvd).code == 1000
 
 
 async def test_a_connection_beyond_the_limit_is_closed_with_1013() -> None:
@@ -97,8 +96,7 @@ async def test_a_connection_beyond_the_limit_is_closed_with_1013() -> None:
             assert error["retry_after_ms"] > 0
             with pytest.raises(ConnectionClosed) as closed:
                 await second.receive()
-            assert closed.value.rcvd is not None
-            assert closed.value.rcvd.code == 1013
+            assert present(closed.value.rcvd).code == 1013
 
 
 async def test_a_full_node_refuses_within_the_promised_time() -> None:
@@ -252,6 +250,5 @@ async def test_invalid_utf8_is_closed_with_1007_and_not_logged(caplog: pytest.Lo
         await peer.socket.send(b"\xff\xfe", text=True)
         with pytest.raises(ConnectionClosed) as closed:
             await peer.until("pong")
-        assert closed.value.rcvd is not None
-        assert closed.value.rcvd.code == 1007
+        assert present(closed.value.rcvd).code == 1007
     assert not caplog.records

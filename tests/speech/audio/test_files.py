@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import wave
+from collections.abc import Callable
 from pathlib import Path
 
 import av
@@ -35,6 +36,21 @@ def decode(data: bytes, format: str) -> tuple[NDArray[np.float64], int]:
     return samples.astype(float) * (1 if samples.dtype.kind == "i" else 32_768), rate
 
 
+def assert_frees(leave: Callable[[], object]) -> None:
+    """It frees its memory at once, without the garbage collector."""
+
+    def resident_kib() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * 4
+
+    for _ in range(20):
+        leave()
+    with uncollected():
+        before = resident_kib()
+        for _ in range(60):
+            leave()
+        assert resident_kib() - before < 3_000
+
+
 @pytest.mark.parametrize("format", CONTENT_TYPES)
 def test_a_file_decodes_to_the_input(format: str) -> None:
     samples, rate = decode(b"".join(encode(tone(440, 2.0), format)), format)
@@ -66,23 +82,14 @@ def test_a_file_without_sound_can_be_closed(format: str) -> None:
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is read from /proc")
 @pytest.mark.parametrize("format", CONTENT_TYPES)
 def test_closing_in_the_middle_frees_all_memory(format: str) -> None:
-    """Without the garbage collector: a left request frees its memory at once."""
+    """By a request that is left."""
 
     def leave() -> None:
         encoder = FileEncoder(format)
         encoder.encode(NOISE)
         encoder.close()
 
-    def resident_kib() -> int:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * 4
-
-    for _ in range(20):
-        leave()
-    with uncollected():
-        before = resident_kib()
-        for _ in range(60):
-            leave()
-        assert resident_kib() - before < 3_000
+    assert_frees(leave)
 
 
 def test_wav_of_unknown_length_is_read_by_the_standard_library() -> None:

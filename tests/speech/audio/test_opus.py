@@ -11,13 +11,12 @@ from agent_tts.client.resuming import frames_of
 from agent_tts.speech.audio.opus import OpusEncoder
 from tests.examples import examples
 from tests.speech.audio.test_pcm import NOISE, tone
-from tests.support import dominant_hz
+from tests.support import dominant_hz, typed
 
 
 def decode(packets: list[bytes]) -> NDArray[np.int16]:
     """48 kHz pcm of packets, decoded without any other information."""
-    codec = av.CodecContext.create("libopus", "r")
-    assert isinstance(codec, av.AudioCodecContext)
+    codec = typed(av.AudioCodecContext, av.CodecContext.create("libopus", "r"))
     codec.sample_rate, codec.layout = 48_000, "mono"
     return np.concatenate(
         [frame.to_ndarray().reshape(-1) for packet in packets for frame in codec.decode(av.Packet(packet))]

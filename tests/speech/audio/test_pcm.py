@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from agent_tts.engine_info import FRAME_BYTES
 from agent_tts.speech.audio.pcm import PcmEncoding, Transcoder
 from tests.examples import examples
-from tests.support import dominant_hz
+from tests.support import dominant_hz, typed
 
 RATES = (8_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000)
 ENCODINGS: tuple[PcmEncoding, ...] = ("pcm_s16le", "pcm_f32le", "mulaw", "alaw")
@@ -40,8 +40,7 @@ def decode(payload: bytes, encoding: PcmEncoding, rate: int) -> NDArray[np.int16
         return np.frombuffer(payload, "<i2")
     if encoding == "pcm_f32le":
         return (np.frombuffer(payload, "<f4") * 32_768).astype(np.int16)
-    codec = av.CodecContext.create(f"pcm_{encoding}", "r")
-    assert isinstance(codec, av.AudioCodecContext)
+    codec = typed(av.AudioCodecContext, av.CodecContext.create(f"pcm_{encoding}", "r"))
     codec.sample_rate, codec.layout = rate, "mono"
     return np.concatenate([frame.to_ndarray().reshape(-1) for frame in codec.decode(av.Packet(payload))])
 
