@@ -71,7 +71,7 @@ def cut(transport: asyncio.Transport) -> None:
 
 
 class PlayerConnection(asyncio.Protocol):
-    """A connection whose client may play what it is sent.
+    """What HTTP and WebSocket share: a connection in the node's table, whose client may play what it is sent.
 
     The kernel would cut a player that has no room for `timeouts.tcp_user_s`. So a writer waits for it instead, until
     nothing is unsent.
@@ -87,12 +87,17 @@ class PlayerConnection(asyncio.Protocol):
         self._player = socket_of(self.transport)
         tcp.set_user_timeout(self._player, 0)
 
+    def recognise(self) -> None:
+        """The client has shown a key that is right. Raises `AtCapacity`."""
+        self.config.recognise(self.transport)
+
     def _leave_to_kernel(self) -> None:
         if self._player is not None:
             tcp.set_user_timeout(self._player, self.config.settings.timeouts.tcp_user_s)
             self._player = None
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.config.table.remove(self.transport)
         if self._player is not None and tcp.unsent_bytes(self._player) > TAIL_BYTES:  # it has left before the end
             self._leave_to_kernel()
         super().connection_lost(exc)
@@ -122,7 +127,6 @@ class HttpProtocol(PlayerConnection, HttpToolsProtocol):
         self.config.enter(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.config.table.remove(self.transport)
         self._clear_deadline()
         super().connection_lost(exc)
 
@@ -234,10 +238,6 @@ class HttpProtocol(PlayerConnection, HttpToolsProtocol):
 
     # The endpoint calls these.
 
-    def recognise(self) -> None:
-        """The client has shown a key that is right. Raises `AtCapacity`."""
-        self.config.recognise(self.transport)
-
     @property
     def is_full(self) -> bool:
         """Whether written bytes wait in this process."""
@@ -275,10 +275,6 @@ class WebSocketProtocol(PlayerConnection, WebSocketsSansIOProtocol):
         # ping is due because of that.
         self.unplayed_s: Callable[[], float] = lambda: 0.0
         self._pong_due_at = 0.0
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.config.table.remove(self.transport)
-        super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         self._unparsed += data
@@ -362,9 +358,6 @@ class WebSocketProtocol(PlayerConnection, WebSocketsSansIOProtocol):
         self.unplayed_s = lambda: 0.0  # that of the endpoint holds this protocol
 
     # The endpoint calls these; see `HttpProtocol`.
-
-    def recognise(self) -> None:
-        self.config.recognise(self.transport)
 
     def take_messages_of(self, size: int) -> None:
         """Take messages of up to `size` bytes from now on, in place of `limits.message_bytes`."""
