@@ -11,7 +11,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from functools import partial
@@ -179,7 +179,7 @@ class Machine:
                 assert process.stdout is not None
                 async for line in process.stdout:
                     told = True
-                    addresses = [address_of(report) for report in json.loads(line)]
+                    addresses = list(_addresses(json.loads(line)))
                     await self._tell_door(addresses)
                     here = living_nodes(self._folder)
                     for name in unattended.hear({address.name for address in addresses}, here, time.monotonic()):
@@ -265,6 +265,15 @@ class Machine:
             end(record)
         while living_nodes(self._folder):  # noqa: ASYNC110 - another process
             await asyncio.sleep(LOOK_S)
+
+
+def _addresses(reports: list[dict[str, Any]]) -> Iterator[NodeAddress]:
+    """Where nodes are. One that cannot be reached by what it tells is left out, so the door learns of the others."""
+    for report in reports:
+        try:
+            yield address_of(report)
+        except (ValueError, KeyError, TypeError) as error:
+            logger.error("a node tells what cannot be used: {}: {}", type(error).__name__, error)
 
 
 def _write(path: Path, text: str) -> None:

@@ -78,8 +78,7 @@ class AdapterBank:
         # [B, 1, R]: 1 in the columns of the adapters of the rows of the present call of modules.
         self.now = weight.new_zeros(rows, 1, count * rank)
         self._loaded: WeakValueDictionary[object, Adapter] = WeakValueDictionary()
-        # Held while a place is taken.
-        self._lock = Lock()
+        self._lock = Lock()  # held while a place is taken
         # What each layer adds, in the order of `PARALLEL`.
         self.layers = [
             [LowRank.empty([shapes[name] for name in names], count * rank, weight) for names in PARALLEL]

@@ -20,8 +20,7 @@ class BlockAllocator:
         self._most = cache.padding_position
         self._free = list(range(blocks - 1, 0, -1))  # block 0 belongs to no row
         self._of_row: list[list[int]] = [[] for _ in range(len(cache.block_table))]
-        # Rows whose block tables the device does not know yet.
-        self._changed: set[int] = set()
+        self._changed: set[int] = set()  # rows whose block tables the device does not know yet
 
     def ensure(self, row: int, positions: int) -> bool:
         """Gives a row the blocks for its first `positions`; False, and nothing changes, if too few are free.

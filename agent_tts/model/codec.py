@@ -113,8 +113,7 @@ class WholeClip:
         age = positions[:, None] - positions
         self.positions = positions[None]
         self._state = state
-        # bool[T, T]: the frames (columns) that a frame (row) looks at.
-        self._seen = (age >= 0) & (age < window)
+        self._seen = (age >= 0) & (age < window)  # bool[T, T]: the frames (columns) that a frame (row) looks at
         # The last frames, as many as a ring has slots.
         self._last = positions[-window:]
         self._slots = self._last % window

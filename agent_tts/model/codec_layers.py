@@ -38,8 +38,7 @@ class History(nn.Module):
         self.channels = channels
         self.size = size
         self.rate = rate
-        # The index among the histories of the codec, which sets it.
-        self.index = -1
+        self.index = -1  # the index among the histories of the codec, which sets it
 
     @property
     def frames(self) -> int:

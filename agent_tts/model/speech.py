@@ -57,8 +57,7 @@ class SpeechModel:
         self.decode: Callable[[CodecState, Tensor, Tensor, Tensor | None], Tensor] = codec.step
         # What does as Watermark.step does. None without a watermark.
         self.mark = watermark.step if watermark else None
-        # What does as `pack` does.
-        self.pack: Callable[[Frame, Tensor], Tensor] = pack
+        self.pack: Callable[[Frame, Tensor], Tensor] = pack  # what does as `pack` does
 
     def init_state(self, rows: int, max_model_len: int, blocks: int | None = None) -> SpeechState:
         """Empty rows; see `FrameModel.init_state`."""

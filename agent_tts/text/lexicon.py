@@ -49,8 +49,7 @@ class LexiconReader:
         self._spelled: list[str] = []
         self._folded: list[str] = []
         self._text = ""
-        # The two characters before them.
-        self._before = ("", "")
+        self._before = ("", "")  # the two characters before them
         # Certain, and not yet returned: characters that follow one another, and what came before them.
         self._plain: list[str] = []
         self._done: list[str | Say] = []

@@ -122,12 +122,9 @@ class _InWords:
         # Words that wait for the next, each with the white space after it.
         self._words: list[tuple[Chars, Chars]] = []
         self._word: Chars = []
-        # Whether the word that is being read is longer than `MAX_WORD`.
-        self._passing = False
-        # The word before those that wait, in lower case.
-        self._before = ""
-        # The words before those that wait.
-        self._recent = ""
+        self._passing = False  # whether the word that is being read is longer than `MAX_WORD`
+        self._before = ""  # the word before those that wait, in lower case
+        self._recent = ""  # the words before those that wait
 
     def push(self, ch: str, offset: int) -> None:
         if ch in ("\n", PICTOGRAPH):

@@ -101,19 +101,14 @@ class Segmenter:
 
     def __init__(self, language: str = "en") -> None:
         self._ordinals = language.partition("-")[0] == "de"
-        # The begin of a word whose end is not known; not given out.
-        self.held = ""
-        # Whether the begin of a long word has been given out, and the rest follows.
-        self._in_word = False
-        # Whether the place before the word that is held back has been given out.
-        self._placed = False
+        self.held = ""  # the begin of a word whose end is not known; not given out
+        self._in_word = False  # whether the begin of a long word has been given out, and the rest follows
+        self._placed = False  # whether the place before the word that is held back has been given out
         # The last characters before the place that comes next: up to the white space, and that.
         self._before = ""
         self._gap = ""
-        # Brackets and quotes of scripts without spaces that are open in the line.
-        self._open = 0
-        # The last number of a list, 0 before the first.
-        self._item = 0
+        self._open = 0  # brackets and quotes of scripts without spaces that are open in the line
+        self._item = 0  # the last number of a list, 0 before the first
 
     def feed(self, text: str) -> Iterator[str | Level]:
         """Parts of the text in order; before a part, the place that it begins at. A word comes when it is complete."""
@@ -235,8 +230,7 @@ class Pieces:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._segmenter = Segmenter()
-        # How many characters the present piece has.
-        self._length = 0
+        self._length = 0  # how many characters the present piece has
 
     def feed(self, text: str) -> Iterator[str | None]:
         """The parts of the text in order, with None where a piece ends."""

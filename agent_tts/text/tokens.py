@@ -120,10 +120,8 @@ class TokenFeed:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        # Pieces of the text without tokens yet, joined only at a boundary.
-        self._held: list[str] = []
-        # Kinds of the last characters held.
-        self._context = ""
+        self._held: list[str] = []  # pieces of the text without tokens yet, joined only at a boundary
+        self._context = ""  # kinds of the last characters held
 
     @property
     def held(self) -> int:

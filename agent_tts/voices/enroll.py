@@ -64,8 +64,7 @@ class Enrolment:
         # One folder for each hidden size: models of the same size share a speaker encoder.
         self._checkpoints = {size: folder for folder, size in checkpoints}
         self._max_s = max_s
-        # Held while a clip is processed.
-        self._turn = asyncio.Lock()
+        self._turn = asyncio.Lock()  # held while a clip is processed
 
     async def enroll(
         self,

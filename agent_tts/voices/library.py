@@ -125,8 +125,7 @@ class VoiceLibrary:
         self._records = Records(folder, "voice", is_name, _read)
         self._limit = limit
         self.store = store  # whose copy the folder is; None: it is no copy
-        # States of the store's voices that were copied, or are damaged, by name.
-        self._origins: dict[str, str] = {}
+        self._origins: dict[str, str] = {}  # states of the store's voices that were copied, or are damaged, by name
         # The voices as they were read last; None unless a thread follows the folder.
         self._known: tuple[StoredVoice, ...] | None = None
         # Lexicons that were read, the last used last, and what is held while one is read or they change.

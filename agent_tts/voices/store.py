@@ -57,13 +57,11 @@ class VoiceStore:
             extra = "needs agent-tts[voices-remote], and s3fs, gcsfs or another package for its kind of address"
             raise SettingsError(f"voices.folder: {extra}: {error}") from None
         self._address = address
-        # The file system and the folder in it, from the first call on.
-        self._place: tuple[Any, str] | None = None
+        self._place: tuple[Any, str] | None = None  # the file system and the folder in it, from the first call on
         # The last call. While it has no result, others are refused: a hung store holds one thread.
         self._call: Future[Any] = Future()
         self._call.set_result(None)
-        # Held while a call is started.
-        self._starting = threading.Lock()
+        self._starting = threading.Lock()  # held while a call is started
 
     @staticmethod
     def is_address(folder: str) -> bool:

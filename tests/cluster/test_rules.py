@@ -12,7 +12,7 @@ from prometheus_client import generate_latest
 
 from agent_tts.cli.cluster import _address
 from agent_tts.cluster.directory import FORGET_S, Directory, NodeAddress, address_of
-from agent_tts.cluster.machine import AGAIN_S, KEEP_S, UNATTENDED_S, WHOLE_S, Known, Machine, Unattended
+from agent_tts.cluster.machine import AGAIN_S, KEEP_S, UNATTENDED_S, WHOLE_S, Known, Machine, Unattended, _addresses
 from agent_tts.cluster.scaling import Figures, Load, decide, nodes_wanted
 from agent_tts.config.settings import ENV_PREFIX
 from agent_tts.engine_info import EngineInfo
@@ -145,6 +145,13 @@ async def test_keys_in_the_environment_are_not_for_rays_processes(
         environment = Path(f"/proc/{process.pid}/environ").read_bytes()  # noqa: ASYNC240
     assert b"PATH=" in environment
     assert b"secret" not in environment
+
+
+def test_what_one_node_tells_hides_no_other() -> None:
+    """Mutation: a fault leaves `_addresses`; then the door learns of no node any more."""
+    right = {"name": "a", "host": "10.0.0.1", "port": 8101, "version": "1"}
+    wrong = [{}, right | {"name": "a b"}, right | {"host": "localhost"}, right | {"port": None}, right | {"host": None}]
+    assert list(_addresses([*wrong, right])) == [NodeAddress("a", "10.0.0.1", 8101, "1")]
 
 
 def test_a_name_of_loopback_is_its_address() -> None:

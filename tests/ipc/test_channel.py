@@ -21,6 +21,7 @@ from agent_tts.ipc import channel as module
 from agent_tts.ipc.channel import Channel, NoAnswer
 from agent_tts.ipc.front_messages import Question
 from agent_tts.ipc.wire import frame
+from agent_tts.system import open_files
 
 pytestmark = [pytest.mark.node, pytest.mark.real_time]
 
@@ -179,7 +180,8 @@ async def test_descriptors_go_with_their_message() -> None:
 
 
 @on_both_loops
-async def test_descriptors_without_room_are_refused_and_later_ones_come() -> None:
+async def test_descriptors_without_room_are_refused_and_later_ones_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(open_files, "_full", None)  # of a node that another test has run in this process
     async with both() as (asking, answering):
 
         def take(_: Take, fd: int) -> str:

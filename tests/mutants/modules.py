@@ -164,12 +164,6 @@ MODULES = {
                 "LexiconReader._may_begin: return fold_char(ch)[:1] in self._first or not (self._whole_words and "
                 "_joined(self._before[1], ch))",
             ),
-            "no entry ends with white space": (
-                "LexiconReader._longest: for entry in lexicon.find(self._text[:length]) if (self._folded[end - "
-                "1]) or True else ():",
-                "LexiconReader._longest: for entry in lexicon.find(self._text[:length]) if self._folded[end - 2] "
-                "else ():",
-            ),
             "no word has such a letter, or kinds are compared with one another alone": (
                 'LexiconReader._fits: if after[:1] in APOSTROPHES and word[-1] in "XXnNXX":  # "don\'t"',
                 "_kind: if not (ch.isalnum() or _is_mark(ch)) or is_cjk(ch) or any(first <= ch < last for first, "
@@ -183,9 +177,6 @@ MODULES = {
                 'LexiconReader.flush: self._before = ("XXXX", "")',
             ),
             "None is no more true": ("LexiconReader.append: self._settle(final=None)",),
-            "an entry has no line break": (
-                'LexiconReader._hold: folded = "XX\\nXX" if ch in LINE_BREAKS else fold_char(ch)',
-            ),
         },
     ),
     "config/lexicon": Module(

@@ -62,10 +62,13 @@ from agent_tts.serve.connections import CONNECTION
 from agent_tts.serve.node import Node
 from agent_tts.serve.token_bucket import TokenBucket
 from agent_tts.serve.transports.uvicorn_protocols import WebSocketProtocol
-from agent_tts.serve.transports.websocket import MESSAGES_BURST, MESSAGES_PER_S, next_message
+from agent_tts.serve.transports.websocket import next_message
 from agent_tts.serve.transports.writer import Writer
 
 MAX_AUDIO_MESSAGE = 1 << 20  # bytes: 16 s of audio
+# Messages of one session; faster ones wait in the client. Audio comes in 10 to 100 a second. Each may have the models
+# work and be answered by several.
+MESSAGES_PER_S, MESSAGES_BURST = 250, 1_000
 # Answers of one session that are begun, cancelled ones included: each asks the language model.
 ANSWERS_PER_S = 4
 ANSWERS_BURST = 20

@@ -12,8 +12,7 @@ class Offsets:
         # The offset in the clean text, and that in the raw one, at which each run of equal characters starts.
         self._clean = [0]
         self._raw = [0]
-        # Length of the clean text.
-        self.length = 0
+        self.length = 0  # length of the clean text
 
     def add(self, length: int, raw: int) -> None:
         """So many more clean characters, which start at offset `raw` of the raw text."""

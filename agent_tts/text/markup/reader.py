@@ -60,8 +60,7 @@ class MarkupReader:
     """The items depend on the text and its flushes, not on its split, apart from how text is cut into items."""
 
     def __init__(self) -> None:
-        # Where the clean text is in the raw one.
-        self.offsets = Offsets()
+        self.offsets = Offsets()  # where the clean text is in the raw one
         # What may become a tag, the raw character before it, and the offset after it in the raw text.
         self._held = self._before = ""
         self._at = 0
@@ -76,8 +75,7 @@ class MarkupReader:
         self._span: Say | None = None
         self._span_at = 0
         self._span_text: list[tuple[str, int]] = []
-        # Whether characters are spelled, and by which tag.
-        self._spells = ""
+        self._spells = ""  # whether characters are spelled, and by which tag
         # What is left out, a block of this name or one of `_BEHIND_TOKENS`, "" for nothing; and the text of the header.
         self._block = self._header = ""
         # The last character of the clean text, and the last that is no white space; "" before the first.

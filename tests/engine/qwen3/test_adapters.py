@@ -18,6 +18,8 @@ from tests.engine.driver import resolved, start_of
 from tests.engine.qwen3.adapter_voices import assert_close, engine, of, speak, write_voices
 from tests.model import lora, tiny
 
+pytestmark = pytest.mark.usefixtures("quick_predictor")
+
 
 @pytest.fixture(scope="module")
 def base() -> Path:

@@ -22,14 +22,13 @@ from livekit.agents import (
     tts,
 )
 from livekit.agents.types import USERDATA_TIMED_TRANSCRIPT, TimedString
-from websockets.asyncio.server import ServerConnection, serve
-from websockets.typing import Subprotocol
+from websockets.asyncio.server import ServerConnection
 
 from agent_tts.client.moving import connect
 from agent_tts.errors import SettingsError
 from agent_tts.integrations.livekit.tts import TTS
-from agent_tts.protocol.v1 import SUBPROTOCOL
 from agent_tts.serve.session import Session
+from tests.client.test_connection import GREETING, serving
 from tests.support import RunningNode, dominant_hz, running_node, typed, until
 from tests.two_nodes import TEXT as SENTENCE
 from tests.two_nodes import two_nodes_in_this_loop
@@ -413,22 +412,16 @@ async def test_a_missing_node_is_a_connection_error(way: str) -> None:
 
 @pytest.mark.parametrize("way", ["stream", "synthesize"])
 async def test_a_node_that_never_starts_a_context_times_out(way: str) -> None:
-    limits = {"contexts": 16, "text_message_chars": 4_000, "text_idle_s": 15.0}
-    about = {"session_id": "s", "engine": "tone", "model": None, "sample_rate": 24_000, "frame_ms": 80}
-    greeting = {"type": "session.created", "protocol": SUBPROTOCOL, **about, "limits": limits}
-
     async def greet_alone(websocket: ServerConnection) -> None:
-        await websocket.send(json.dumps(greeting))
+        limits = {"text_message_chars": 4_000, "text_idle_s": 15.0}
+        await websocket.send(json.dumps(GREETING | {"limits": limits}))
         await websocket.wait_closed()
 
     options = APIConnectOptions(max_retry=0, timeout=0.5)
-    async with serve(greet_alone, "127.0.0.1", 0, subprotocols=[Subprotocol(SUBPROTOCOL)]) as server:
-        async with TTS(f"ws://127.0.0.1:{next(iter(server.sockets)).getsockname()[1]}") as speaker:
-            stream = (
-                reply(speaker, TOKENS, options) if way == "stream" else speaker.synthesize(TEXT, conn_options=options)
-            )
-            with pytest.raises(APITimeoutError):
-                await spoken(stream)
+    async with serving(greet_alone) as address, TTS(f"ws://{address}") as speaker:
+        whole = speaker.synthesize(TEXT, conn_options=options) if way == "synthesize" else None
+        with pytest.raises(APITimeoutError):
+            await spoken(whole or reply(speaker, TOKENS, options))
 
 
 async def test_a_lost_connection_is_reopened(node: RunningNode) -> None:
