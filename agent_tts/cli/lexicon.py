@@ -16,7 +16,7 @@ from agent_tts.directives import Say
 from agent_tts.text.entries import Lexicon
 from agent_tts.text.feed import Reader, Reading
 from agent_tts.text.lexicon import LexiconReader
-from agent_tts.text.markup import MarkupReader
+from agent_tts.text.markup.reader import MarkupReader
 from agent_tts.voices.library import VoiceLibrary
 
 NOTHING = "no word of this text is in a lexicon"

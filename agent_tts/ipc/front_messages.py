@@ -175,7 +175,7 @@ class LinkLost:
 
 
 # What there is a number of, apart from sessions.
-Place = Literal["WebRTC peers", "calls", "new voices", "clips", "signed files"]
+Place = Literal["WebRTC peers", "calls", "new voices", "clips", "whole files"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,8 @@ from agent_tts.protocol.options import SessionConfig
 
 # ---------------------------------------------------------------- commands, besides those of `messages`
 
+FOLLOWING = 8  # messages that are translated at once: thousands may wait
+
 ALL = "*"  # a `Cancel` of this id is one of every context
 
 
@@ -158,5 +160,12 @@ class ProtocolAdapter:
         raise NotImplementedError
 
     def follow(self) -> Iterable[Command]:
-        """Commands that are no longer held back; called after each `encode`. Raises the errors of `decode`."""
+        """Commands that are no longer held back, of `FOLLOWING` messages at most; called after each `encode`, and while
+        `has_more`. Raises the errors of `decode`.
+        """
         return ()
+
+    @property
+    def has_more(self) -> bool:
+        """Whether `follow` has more now."""
+        return False

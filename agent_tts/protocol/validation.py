@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from collections.abc import Mapping
+from itertools import accumulate
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -61,7 +63,7 @@ def _openings(data: str | bytes) -> int:
 
 
 def _check_count(text: str, most: int) -> None:
-    """Refuse more values than `most`, by the commas and brackets that stand in no string."""
+    """Refuse more values than `most`, and what is nested too deep, by what stands in no string."""
     if "\\" in text:
         text = text.replace("\\\\", "").replace('\\"', "")
     if text.count('"') > 4 * most:  # a value takes two of them, and its name two
@@ -69,12 +71,19 @@ def _check_count(text: str, most: int) -> None:
     plain = '"'.join(text.split('"')[::2]).translate(_NO_SPACE)
     if plain.count(",") + _openings(plain) - plain.count("[]") - plain.count("{}") > most:
         raise _too_many(most)
+    if max(accumulate(1 if bracket in "[{" else -1 for bracket in _BRACKET.findall(plain)), default=0) > MAX_DEPTH:
+        raise _too_deep()
+
+
+def _too_deep() -> BadMessage:
+    return BadMessage(f"objects and lists are nested at most {MAX_DEPTH} deep")
 
 
 def _too_many(most: int) -> BadMessage:
     return BadMessage(f"objects and lists have at most {most} values together")
 
 
+_BRACKET = re.compile(r"[\[\]{}]")
 _NO_SPACE = dict.fromkeys(map(ord, " \t\r\n"))
 
 
@@ -101,7 +110,7 @@ def _check_size(found: dict[str, Any]) -> None:
         if not below:
             return
         level = below
-    raise BadMessage(f"objects and lists are nested at most {MAX_DEPTH} deep")
+    raise _too_deep()
 
 
 class Complaint(NamedTuple):

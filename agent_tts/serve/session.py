@@ -42,7 +42,7 @@ MAX_REPLIES = 1_000  # answers that a client may leave unread before it is disco
 # Characters of a text that are read at once, in about a millisecond with all that markup and lexicons can do; and of
 # what a client may send while earlier text is read, where each command counts for COMMAND_COST more.
 SLICE_CHARS = 256
-MAX_BEHIND, COMMAND_COST = 1_000_000, 100
+MAX_BEHIND, COMMAND_COST = 250_000, 100
 
 
 class Session:
@@ -81,7 +81,6 @@ class Session:
         # The rest of a text that is read in slices, of which the first was read; and the commands that came after it.
         self._rest: tuple[Utterance, str] | None = None
         self._behind: deque[Command] = deque()
-        self._behind_cost = 0
         # Events that need not wait for audio.
         self._replies: deque[Event] = deque()
         # Open contexts that may have events, in round-robin order.
@@ -115,38 +114,37 @@ class Session:
         try:
             for command in commands:
                 context_id = getattr(command, "id", None)
-                if self._rest is None:
-                    self._dispatch(command)
-                else:
+                if self.is_reading:
                     self._behind.append(command)
-                    self._behind_cost += _cost(command)
+                else:
+                    self._dispatch(command)
         except SpeechError as error:
             self._refuse(error, context_id)
         if len(self._replies) > MAX_REPLIES:
             raise SlowConsumer("the client does not read the answers")
-        if self._behind_cost > MAX_BEHIND:
+        if sum(map(_cost, self._behind)) > MAX_BEHIND:
             raise SlowConsumer("the client sends text faster than it is read")
 
     @property
     def is_reading(self) -> bool:
-        """Whether `go_on` has text to read; `poll` does it too."""
-        return self._rest is not None
+        """Whether `go_on` has something to do; `poll` does it too."""
+        return self._rest is not None or bool(self._behind)
 
     def go_on(self) -> None:
-        """Read a slice of the text that waits, and obey what came after its end."""
-        if self._rest is None:
-            return
-        (utterance, text), self._rest = self._rest, None
-        if self._contexts.get(utterance.context_id) is utterance and not utterance.stopped:  # else its end is told
-            self._read(utterance, text)
-        while self._behind and self._rest is None:
+        """Read a slice of the text that waits, or obey some of what came after its end."""
+        if self._rest is not None:
+            (utterance, text), self._rest = self._rest, None
+            if self._contexts.get(utterance.context_id) is utterance and not utterance.stopped:  # else its end is told
+                self._read(utterance, text)
+        for _ in range(adapter.FOLLOWING):
+            if self._rest is not None or not self._behind:
+                break
             command = self._behind.popleft()
-            self._behind_cost -= _cost(command)
             try:
                 self._dispatch(command)
             except SpeechError as error:
                 self._refuse(error, getattr(command, "id", None))
-        if self._rest is not None:
+        if self._behind:
             self.waker()
 
     def _refuse(self, error: SpeechError, context_id: str | None) -> None:

@@ -39,10 +39,9 @@ from agent_tts.protocol.utterance import AnyUtterance, UtteranceEvent
 from agent_tts.speech.routing import Resolved
 from agent_tts.speech.words.marks import Marks
 from agent_tts.speech.words.timeline import LateTimeline, Paces, WordTimeline
-from agent_tts.text import markup
 from agent_tts.text.entries import Lexicon
 from agent_tts.text.lexicon import LexiconReader
-from agent_tts.text.markup import Item, MarkupReader
+from agent_tts.text.markup.reader import Item, MarkTag, MarkupReader
 
 if TYPE_CHECKING:
     from agent_tts.speech.audio.encoding import Chunk, Encoder
@@ -56,6 +55,9 @@ PCM = OutputFormat()
 
 # What a text without words sounds like, 20 ms at 24 kHz: clients take an answer without audio for a failure.
 NO_WORDS = bytes(SAMPLE_RATE // 50 * 2)
+
+# Words that get their final times at once, at the end: in about a millisecond.
+SETTLED_AT_ONCE = 64
 
 # Credit is granted in this many parts of the window: few messages, and the engine never runs out of credit.
 GRANTS = 8
@@ -184,6 +186,8 @@ class Utterance(AnyUtterance):
         self._first_sample = 0
         # Whether the chunk with FLAG_LAST, and all that comes before `Finished`, was told.
         self._is_last_out = self._is_complete = False
+        # Whether the timeline has got the length of the audio.
+        self._is_resting = False
         # The listener's last acknowledgement: (ms played, time of arrival); None before the first.
         self._acked: tuple[float, float] | None = None
         # The engine's last event; None until it arrives.
@@ -384,7 +388,7 @@ class Utterance(AnyUtterance):
         timeline = self._timeline
         words: list[Word] = []
         for item in items if self._lexicon is None else self._looked_up(self._lexicon, items, complete=complete):
-            if isinstance(item, markup.MarkTag):
+            if isinstance(item, MarkTag):
                 if timeline is not None:
                     self._marks.add(item.name, item.offset, timeline.place)
                 continue
@@ -458,8 +462,7 @@ class Utterance(AnyUtterance):
             case Finished() if self._is_complete:
                 self._told.append(self._end(event))
             case Finished():
-                self._is_complete = True
-                self._tell_rest(event)
+                self._is_complete = self._tell_rest(event)
                 self._events.append(event)  # once the reader has taken the rest: until then `stop` can drop it
 
     def _tell_audio(self, pcm: bytes, peaks: bytes) -> None:
@@ -495,21 +498,27 @@ class Utterance(AnyUtterance):
             self._told.append(Audio(self.context_id, payload, *place, self._base64))
             self._first_sample += samples
 
-    def _tell_rest(self, event: Finished[int]) -> None:
-        """All that comes before a regular end."""
+    def _tell_rest(self, event: Finished[int]) -> bool:
+        """What comes before a regular end, `SETTLED_AT_ONCE` words of it. Returns whether that was all."""
         if event.reason == "end" and self._has_text and not self.samples:
             self._tell_audio(NO_WORDS, b"")
         if event.reason not in ("end", "length"):
-            return
+            return True
         if self.samples and not self._is_last_out:
             self._tell_chunks(self._last_chunks(), FLAG_LAST)
         if isinstance(self._timeline, WordTimeline) and self._tells:
-            left = self._timeline.finish(self.audio_ms, cut=event.reason == "length")
-            self._tell_final(left) if self._timeline.aligned else self._tell_words("estimated", left)
-            self._tell_final(self._timeline.settle())
+            if not self._is_resting:
+                self._is_resting = True
+                left = self._timeline.finish(self.audio_ms, cut=event.reason == "length")
+                self._tell_final(left) if self._timeline.aligned else self._tell_words("estimated", left)
+            words = self._timeline.settle(most=SETTLED_AT_ONCE)
+            self._tell_final(words)
+            if len(words) == SETTLED_AT_ONCE:
+                return False
             if event.reason == "end":
                 self._told += self._marks.rest(self.context_id)
             self._paces.learn(self._voice, self._timeline.pace)
+        return True
 
     def _tell_new(self, words: list[Word]) -> None:
         """Tell of words whose text has just come; the rest is read by `poll`."""

@@ -27,7 +27,7 @@ from agent_tts.serve.transports.websocket import NATIVE, Dialect
 from agent_tts.text.entries import Lexicon
 from agent_tts.text.feed import Reading, TextFeed, Unit
 from agent_tts.text.lexicon import LexiconReader
-from agent_tts.text.markup import Item, MarkupReader, Offsets
+from agent_tts.text.markup.reader import Item, MarkupReader, Offsets
 from agent_tts.text.markup.scan import MAX_TAG
 from agent_tts.text.normalize import RUNS, TABLES
 from agent_tts.text.pls import read_pls, write_pls

@@ -152,6 +152,12 @@ def errors_of(model: type[BaseModel], fields: dict[str, Any]) -> int:
     return 0
 
 
+def test_depth_is_counted_before_anything_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(validation, "_DECODER", None)
+    with pytest.raises(BadMessage, match="at most 16 deep"):
+        parse('{"a":' * 2_000, "an object, please")
+
+
 @pytest.mark.parametrize(
     "data", ['{"a": [' + ",".join(["[]"] * 300_000) + "]}", '{"a": ' + "[" * 500_000, '{"' + '":1,"' * 200_000]
 )

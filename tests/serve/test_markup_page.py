@@ -16,7 +16,7 @@ from agent_tts.engine import tone
 from agent_tts.engine.espeak import engine as espeak
 from agent_tts.engine.qwen3.model import Qwen3Model
 from agent_tts.text.directives import ABILITIES
-from agent_tts.text.markup import Item, MarkTag, MarkupReader
+from agent_tts.text.markup.reader import Item, MarkTag, MarkupReader
 from tests.support import running_node
 
 PAGE = Path("web/docs/markup.md").read_text()

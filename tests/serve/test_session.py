@@ -17,7 +17,7 @@ from agent_tts.engine_info import FRAME_SAMPLES
 from agent_tts.errors import SlowConsumer
 from agent_tts.messages import Append, Audio, Finished, Word, Words
 from agent_tts.options import SpeechOptions
-from agent_tts.protocol.adapter import Event
+from agent_tts.protocol.adapter import FOLLOWING, Event
 from agent_tts.protocol.v1 import MAX_UNKNOWN, NativeAdapter
 from agent_tts.serve import session as session_module
 from agent_tts.serve.access.guard import Guard
@@ -877,3 +877,14 @@ async def test_what_waits_for_a_text_is_bounded(peer: Peer) -> None:
     many = [Append("b", "x" * 4_000)] * (MAX_BEHIND // 4_000)
     with pytest.raises(SlowConsumer):
         peer.session.receive(many)
+
+
+async def test_what_came_behind_a_text_is_obeyed_in_slices(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A burst of messages may have come over WebRTC meanwhile."""
+    lengths = slices(monkeypatch)
+    peer.session.receive([Append("a", LONG[: SLICE_CHARS + 1]), *[Append("b", "word ")] * 20])
+    peer.session.go_on()
+    assert lengths == [SLICE_CHARS, 1] + [5] * FOLLOWING
+    while peer.session.is_reading:
+        peer.session.go_on()
+    assert sum(lengths) == SLICE_CHARS + 1 + 20 * 5

@@ -26,7 +26,7 @@ from agent_tts.messages import (
 from agent_tts.options import EngineOptions
 from agent_tts.protocol.options import OutputFormat
 from agent_tts.speech.routing import Resolved
-from agent_tts.speech.utterance import Listener, Told, Utterance, WordsMode
+from agent_tts.speech.utterance import SETTLED_AT_ONCE, Listener, Told, Utterance, WordsMode
 from agent_tts.text.entries import Lexicon
 from agent_tts.voices.library import StoredLexicon
 from tests.support import ended, present, typed
@@ -141,6 +141,21 @@ def test_what_is_said_counts_as_text() -> None:
     bench = Bench(lexicon={"a": "b" * 200})
     bench.utterance.write("a a c")
     assert bench.utterance.chars == 5 + 2 * 199
+
+
+def test_at_the_end_words_get_their_final_times_in_slices() -> None:
+    """Those of a long text take a tenth of a second together. Guards `Utterance._tell_rest`."""
+    bench = Bench()
+    bench.hear(Started(7, 0))
+    bench.write("word " * 200)
+    bench.utterance.end()
+    told = bench.hear(AUDIO, END)
+    final = [event.words for event in told if isinstance(event, Words) and event.kind == "aligned"]
+    assert max(map(len, final)) == SETTLED_AT_ONCE
+    assert sum(map(len, final)) == 200
+    assert isinstance(told[-1], Finished)
+    starts = [word.start_ms for words in final for word in words]
+    assert starts == sorted(starts)
 
 
 def test_the_last_audio_is_flagged_and_done_follows() -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from agent_tts.directives import Say
 from agent_tts.messages import Word
 from agent_tts.speech.words.due_words import DueWords
-from agent_tts.text.markup import MarkupReader
+from agent_tts.text.markup.reader import MarkupReader
 
 # A character of a script that is written without spaces.
 _CHARACTER = "[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"

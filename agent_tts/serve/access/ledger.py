@@ -16,7 +16,7 @@ from agent_tts.serve.fronts import connections, rtc_peers
 from agent_tts.serve.token_bucket import TokenBucket
 
 MAX_UPLOADS = 4  # bodies with a new voice, received at once; each is kept in memory
-MAX_SIGNED = 4  # files that are made whole and signed; each is kept in memory
+MAX_WHOLE_FILES = 4  # that are sent when they are complete; each is kept in memory
 MAX_CLIPS = 5  # that are made into voices, or wait for it; each takes seconds
 
 REQUESTS_BURST_S = 5.0  # of requests at once
@@ -67,7 +67,7 @@ class Ledger:
             "calls": (settings.agent.calls, "agent.calls"),
             "new voices": (MAX_UPLOADS, None),
             "clips": (MAX_CLIPS, None),
-            "signed files": (MAX_SIGNED, None),
+            "whole files": (MAX_WHOLE_FILES, None),
         }
         self._requests.clear()
         self._characters.clear()

@@ -198,8 +198,8 @@ class FluxAdapter(DeepgramAdapter):
     def __init__(self, query: Mapping[str, str], aliases: Mapping[str, str]) -> None:
         super().__init__(query, aliases)
         self._connected = False  # the session has taken the query
-        # The utterance that is being cancelled, the client's playback offset in ms, and the text of the utterances
-        # after it; None when there is none.
+        # The utterance that is being cancelled, the client's playback offset in ms, and the text that had no context
+        # yet; None when there is none.
         self._interrupted: tuple[QueuedUtterance, float | None, str] | None = None
         # The first utterance's id.
         self._speech_id = _speech_id()
@@ -262,7 +262,7 @@ class FluxAdapter(DeepgramAdapter):
                 self._over(utterance)
             return Echo(_warning("NO_ACTIVE_SPEECH"))
         offset_ms = None if offset is None else offset.value
-        self._interrupted = utterance, offset_ms, "".join(text for other in dropped[1:] for text in other.waiting)
+        self._interrupted = utterance, offset_ms, "".join(text for each in dropped for text in each.waiting)
         if offset_ms is None:
             return Cancel(utterance.context_id)
         return Cancel(utterance.context_id, max(0.0, offset_ms - self._position_ms - utterance.audio_ms))

@@ -14,7 +14,7 @@ from agent_tts.engine_info import FRAME_MS
 from agent_tts.errors import SpeechError, Starved, TextTooLong, UnknownContext, UnknownDictionary, cut_short, from_code
 from agent_tts.messages import Append, Audio, Cancel, End, Finished, Flush, Open, Word, Words
 from agent_tts.protocol import v1 as protocol
-from agent_tts.protocol.adapter import Close, Command, Echo, Event, Failed, ProtocolAdapter, Update
+from agent_tts.protocol.adapter import FOLLOWING, Close, Command, Echo, Event, Failed, ProtocolAdapter, Update
 from agent_tts.protocol.validation import check_message
 from agent_tts.serve.dialects.elevenlabs_messages import (
     CharacterTimes,
@@ -136,12 +136,21 @@ class MultiStreamAdapter(ProtocolAdapter):
             yield from self._dispatch(message)
 
     def follow(self) -> Iterator[Command]:
+        left = FOLLOWING
         for name, waiting in list(self._waiting.items()):
-            while waiting.messages and not self._is_behind(waiting.messages[0]):
+            while left and self._is_due(waiting):
+                left -= 1
                 yield from self._dispatch(waiting.take())
             if not waiting.messages:
                 del self._waiting[name]
         self._close_if_left()
+
+    @property
+    def has_more(self) -> bool:
+        return any(map(self._is_due, self._waiting.values()))
+
+    def _is_due(self, waiting: _WaitingText) -> bool:
+        return bool(waiting.messages) and not self._is_behind(waiting.messages[0])
 
     def _parse(self, data: str | bytes) -> ElevenLabsMessage:
         self._is_heard = True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, TypeVar
 
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
@@ -111,17 +111,6 @@ class Added(BaseModel):
     description: str | None
     permission_on_resource: Literal["admin"] = "admin"
 
-    @classmethod
-    def of(cls, dictionary: Dictionary) -> Self:
-        return cls(
-            id=dictionary.id,
-            name=dictionary.name,
-            creation_time_unix=int(dictionary.created_at.timestamp()),
-            version_id=dictionary.latest.id,
-            version_rules_num=len(dictionary.latest.rules),
-            description=dictionary.description or None,
-        )
-
 
 class Told(BaseModel):
     """A dictionary without its rules."""
@@ -135,20 +124,6 @@ class Told(BaseModel):
     creation_time_unix: int
     archived_time_unix: int | None
     description: str | None
-
-    @classmethod
-    def of(cls, dictionary: Dictionary, **more: Any) -> Self:
-        archived = dictionary.archived_at
-        return cls(
-            id=dictionary.id,
-            latest_version_id=dictionary.latest.id,
-            latest_version_rules_num=len(dictionary.latest.rules),
-            name=dictionary.name,
-            creation_time_unix=int(dictionary.created_at.timestamp()),
-            archived_time_unix=None if archived is None else int(archived.timestamp()),
-            description=dictionary.description or None,
-            **more,
-        )
 
 
 class ToldWithRules(Told):
@@ -164,10 +139,24 @@ class ToldVersion(BaseModel):
     version_id: str
     version_rules_num: int
 
-    @classmethod
-    def of(cls, dictionary: Dictionary) -> Self:
-        latest = dictionary.latest
-        return cls(id=dictionary.id, version_id=latest.id, version_rules_num=len(latest.rules))
+
+Shape = TypeVar("Shape", bound=BaseModel)
+
+
+def _as(shape: type[Shape], dictionary: Dictionary) -> Shape:
+    """What an answer of this shape tells of a dictionary."""
+    archived, latest = dictionary.archived_at, dictionary.latest
+    facts = {
+        "id": dictionary.id,
+        "name": dictionary.name,
+        "description": dictionary.description or None,
+        "creation_time_unix": int(dictionary.created_at.timestamp()),
+        "archived_time_unix": None if archived is None else int(archived.timestamp()),
+        **dict.fromkeys(("version_id", "latest_version_id"), latest.id),
+        **dict.fromkeys(("version_rules_num", "latest_version_rules_num"), len(latest.rules)),
+        "rules": [_told(rule) for rule in latest.rules] if "rules" in shape.model_fields else [],
+    }
+    return shape.model_validate(facts)
 
 
 class Page(BaseModel):
@@ -204,7 +193,7 @@ async def list_dictionaries(
     found = [each for each in stored if include_archived or each.archived_at is None]
     first = next((at + 1 for at, each in enumerate(found) if each.id == cursor), 0)
     page, has_more = found[first : first + page_size], first + page_size < len(found)
-    told, next_cursor = [Told.of(each) for each in page], page[-1].id if has_more else None
+    told, next_cursor = [_as(Told, each) for each in page], page[-1].id if has_more else None
     return Page(pronunciation_dictionaries=told, next_cursor=next_cursor, has_more=has_more)
 
 
@@ -213,7 +202,7 @@ async def add_from_rules(request: Request, client: Authorized) -> Added:
     """Add a dictionary."""
     wanted = await read_fields(request, NewDictionary, RULES_BYTES)
     node, rules = node_of(request), map(_rule, wanted.rules)
-    return Added.of(await node.storing(node.dictionaries.add, wanted.name, rules, wanted.description or ""))
+    return _as(Added, await node.storing(node.dictionaries.add, wanted.name, rules, wanted.description or ""))
 
 
 @routes.post("/add-from-file", openapi_extra={"requestBody": _FORM})
@@ -222,7 +211,7 @@ async def add_from_file(request: Request, client: Authorized) -> Added:
     read = partial(_read_form, request.headers.get("content-type", ""))
     name, rules, description = await read_as(request, read, MAX_BYTES, at_once=0)
     node = node_of(request)
-    return Added.of(await node.storing(node.dictionaries.add, name, rules, description))
+    return _as(Added, await node.storing(node.dictionaries.add, name, rules, description))
 
 
 def _read_form(content_type: str, body: bytes) -> tuple[str, list[Rule], str]:
@@ -252,7 +241,7 @@ async def retrieve_dictionary(dictionary_id: str, request: Request, client: Auth
 
     def told() -> str:
         found = node.dictionaries.get(dictionary_id)
-        return ToldWithRules.of(found, rules=[_told(rule) for rule in found.latest.rules]).model_dump_json()
+        return _as(ToldWithRules, found).model_dump_json()
 
     return Response(await node.computing(told), media_type="application/json")
 
@@ -261,7 +250,7 @@ async def retrieve_dictionary(dictionary_id: str, request: Request, client: Auth
 async def update_dictionary(dictionary_id: str, request: Request, client: Authorized) -> Told:
     """Change the name, or archive it: it is left out of the list."""
     wanted = await read_fields(request, ChangedDictionary)
-    return Told.of(await _change(dictionary_id, request, name=wanted.name, is_archived=wanted.archived))
+    return _as(Told, await _change(dictionary_id, request, name=wanted.name, is_archived=wanted.archived))
 
 
 @routes.get("/{dictionary_id}/{version_id}/download", response_class=Response, responses=_PLS)
@@ -276,7 +265,7 @@ async def download_dictionary(dictionary_id: str, version_id: str, request: Requ
 async def set_rules(dictionary_id: str, request: Request, client: Authorized) -> ToldVersion:
     """Replace all rules."""
     wanted = await read_fields(request, Rules, RULES_BYTES)
-    return ToldVersion.of(await _change(dictionary_id, request, rules=[_rule(rule) for rule in wanted.rules]))
+    return _as(ToldVersion, await _change(dictionary_id, request, rules=[_rule(rule) for rule in wanted.rules]))
 
 
 @routes.post("/{dictionary_id}/add-rules", openapi_extra=json_body(Rules))
@@ -284,7 +273,7 @@ async def add_rules(dictionary_id: str, request: Request, client: Authorized) ->
     """Add rules; one for a word that has a rule replaces it."""
     wanted = await read_fields(request, Rules, RULES_BYTES)
     added = {rule.string_to_replace: _rule(rule) for rule in wanted.rules}
-    return ToldVersion.of(await _change(dictionary_id, request, rules=added.values(), instead_of=added))
+    return _as(ToldVersion, await _change(dictionary_id, request, rules=added.values(), instead_of=added))
 
 
 @routes.post("/{dictionary_id}/remove-rules", openapi_extra=json_body(RuleStrings))
@@ -292,7 +281,7 @@ async def remove_rules(dictionary_id: str, request: Request, client: Authorized)
     """Remove the rules for some words."""
     wanted = await read_fields(request, RuleStrings, RULES_BYTES)
     words = frozenset(wanted.rule_strings)
-    return ToldVersion.of(await _change(dictionary_id, request, rules=(), instead_of=words))
+    return _as(ToldVersion, await _change(dictionary_id, request, rules=(), instead_of=words))
 
 
 async def _change(dictionary_id: str, request: Request, **changes: Any) -> Dictionary:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -30,7 +29,7 @@ from agent_tts.serve.dialects.elevenlabs_messages import (
 )
 from agent_tts.serve.node import Node
 from agent_tts.serve.routes.http import AUDIO, VENDOR_ERRORS, Authorized, errors_as, node_of, read_request, speaks
-from agent_tts.serve.routes.speech_response import AudioBody, Body, SpeechResponse
+from agent_tts.serve.routes.speech_response import AudioBody, SpeechResponse, WholeAudio
 from agent_tts.speech.words.due_words import DueWords
 
 
@@ -105,20 +104,23 @@ async def create_audio(voice_id: str, request: Request, client: Authorized, audi
 @routes.post(PATH + "/with-timestamps", **_SPEAKS_TIMED)
 async def create_timed(voice_id: str, request: Request, client: Authorized, audio: Format) -> Response:
     """Speak a text: all of its audio and times in one object."""
-    return await _speak_timed(voice_id, request, client, partial(TimedBody, audio, is_whole=True))
+    return await _speak_timed(voice_id, request, client, audio, is_whole=True)
 
 
 @routes.post(PATH + "/stream/with-timestamps", **_SPEAKS_TIMED)
 async def stream_timed(voice_id: str, request: Request, client: Authorized, audio: Format) -> Response:
     """Speak a text: an object a line, sent while it is made."""
-    return await _speak_timed(voice_id, request, client, partial(TimedBody, audio, is_whole=False))
+    return await _speak_timed(voice_id, request, client, audio, is_whole=False)
 
 
-async def _speak_timed(voice_id: str, request: Request, client: Client, make_body: Callable[[], Body]) -> Response:
+async def _speak_timed(
+    voice_id: str, request: Request, client: Client, audio: AudioFormat, *, is_whole: bool
+) -> Response:
     wanted = await read_request(request, ElevenLabsRequest)
     node = node_of(request)
     options = await _options(voice_id, node, wanted)
-    return SpeechResponse(node, client, wanted.text, options, "application/json", make_body, "told")
+    make_body = partial(TimedBody, audio, is_whole=is_whole)
+    return SpeechResponse(node, client, wanted.text, options, "application/json", make_body, "told", is_whole=is_whole)
 
 
 async def _options(voice_id: str, node: Node, wanted: ElevenLabsRequest) -> SpeechOptions:
@@ -139,7 +141,7 @@ class TimedBody(AudioBody):
         self._due = DueWords[Word]()
         self._characters = CharacterTimes()
         # Bytes and characters for the next object.
-        self._data = b""
+        self._pieces = WholeAudio()
         self._told: list[TimedCharacter] = []
         # Audio so far, at 24 kHz.
         self._samples = 0
@@ -159,11 +161,11 @@ class TimedBody(AudioBody):
         return self._tell()
 
     def _add(self, data: bytes, words: list[Word]) -> None:
-        self._data += data
+        self._pieces.add(data)
         self._told += self._characters.of(words)
 
     def _tell(self) -> bytes:
-        data, self._data = self._data, b""
+        data = self._pieces.take()
         told, self._told = self._told, []
         if not data and not told:
             return b""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from agent_tts.errors import BadMessage
 from agent_tts.messages import Append, Audio, Cancel, End, Finished
 from agent_tts.protocol import v1 as protocol
-from agent_tts.protocol.adapter import Command, Event, ProtocolAdapter
+from agent_tts.protocol.adapter import FOLLOWING, Command, Event, ProtocolAdapter
 from agent_tts.protocol.options import Lenient
 from agent_tts.protocol.v1 import Message
 from agent_tts.serve.dialects.text import WaitingBudget
@@ -59,6 +59,10 @@ class UtterancesAdapter(ProtocolAdapter):
     # ------------------------------------------------------------ from the client
 
     @property
+    def _first(self) -> QueuedUtterance | None:
+        return self._utterances[0] if self._utterances else None
+
+    @property
     def _writing(self) -> QueuedUtterance | None:
         """The utterance that further text belongs to; None if further text begins one."""
         return self._utterances[-1] if self._utterances and not self._utterances[-1].flushes else None
@@ -85,7 +89,7 @@ class UtterancesAdapter(ProtocolAdapter):
         if utterance.flushes >= MAX_FLUSHES:
             raise BadMessage(f"{MAX_FLUSHES} flushes wait for the same audio")
         utterance.flushes += 1
-        if utterance.flushes == 1 and utterance.context_id is not None:
+        if utterance.flushes == 1 and utterance.context_id is not None and not utterance.waiting:
             return [End(utterance.context_id)]
         return []
 
@@ -101,20 +105,24 @@ class UtterancesAdapter(ProtocolAdapter):
         return [Cancel(each.context_id) for each in self._drop()[:1] if each.context_id is not None]
 
     def follow(self) -> list[Command]:
-        """What to tell the session now: the texts of the first utterance."""
-        first = self._utterances[0] if self._utterances else None
+        """What to tell the session now: some of the texts of the first utterance."""
+        first = self._first
         if first is None or not first.waiting:
             return []
         if first.context_id is None:
             self._context_no += 1
             first.context_id = str(self._context_no)
-        ready: list[Command] = [Append(first.context_id, text) for text in first.waiting]
-        if first.flushes:
-            ready.append(End(first.context_id))
-        for text in first.waiting:
+        texts, first.waiting = first.waiting[:FOLLOWING], first.waiting[FOLLOWING:]
+        for text in texts:
             self._budget.remove(len(text))
-        first.waiting.clear()
+        ready: list[Command] = [Append(first.context_id, text) for text in texts]
+        if first.flushes and not first.waiting:
+            ready.append(End(first.context_id))
         return ready
+
+    @property
+    def has_more(self) -> bool:
+        return self._first is not None and bool(self._first.waiting)
 
     # ------------------------------------------------------------ to the client
 
@@ -125,14 +133,14 @@ class UtterancesAdapter(ProtocolAdapter):
             ended.context_id = None
             ended.audio_ms += event.audio_ms
         messages = [*self._answers(event)]
-        while self._utterances and (first := self._utterances[0]).is_over:
+        while (first := self._first) is not None and first.is_over:
             self._utterances.popleft()
             messages += self._spoken(first)
         return [protocol.dump(message) for message in messages]
 
     def _of(self, context_id: str | None) -> QueuedUtterance | None:
         """The utterance that a context speaks; None if it was dropped."""
-        first = self._utterances[0] if self._utterances else None
+        first = self._first
         return first if first is not None and context_id is not None and first.context_id == context_id else None
 
     def _answers(self, event: Event) -> Iterator[Message]:

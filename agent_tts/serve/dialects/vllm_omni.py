@@ -17,7 +17,7 @@ from agent_tts.engine_info import SAMPLE_RATE
 from agent_tts.errors import BadMessage, SpeechError, Starved, UnknownContext, UnknownType, Unsupported, cut_short
 from agent_tts.messages import Append, Audio, Cancel, End, Finished, Open, Word, Words
 from agent_tts.protocol import v1 as protocol
-from agent_tts.protocol.adapter import Close, Command, Echo, Event, Failed, ProtocolAdapter, Update
+from agent_tts.protocol.adapter import FOLLOWING, Close, Command, Echo, Event, Failed, ProtocolAdapter, Update
 from agent_tts.protocol.options import Lenient, SpeakerEmbedding
 from agent_tts.protocol.v1 import Message
 from agent_tts.protocol.validation import check_message
@@ -134,10 +134,16 @@ class VllmOmniAdapter(ProtocolAdapter):
         if self._failed is not None:
             context_id, self._failed = self._failed, None
             yield Cancel(context_id)
-        while self._waiting and not self._is_busy:
+        for _ in range(FOLLOWING):
+            if not self.has_more:
+                break
             message, chars = self._waiting.popleft()
             self._budget.remove(chars)
             yield from self._dispatch(message)
+
+    @property
+    def has_more(self) -> bool:
+        return bool(self._waiting) and not self._is_busy
 
     @property
     def _is_busy(self) -> bool:

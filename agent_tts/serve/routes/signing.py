@@ -18,7 +18,6 @@ from agent_tts.speech.audio.manifest import ManifestSigner, signed
 from agent_tts.system.in_child import die_with, take_stdout
 from agent_tts.system.processes import run_module
 
-MAX_FILE = 8 << 20  # bytes of a file to be signed: three minutes of WAV, nine of MP3
 MORE_BYTES = 1 << 20  # that a manifest may add; it has 3 KB with short certificates
 SIGN_S = 30.0  # longest time; a second on an idle machine
 NICE = 10

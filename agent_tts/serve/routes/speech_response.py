@@ -23,7 +23,6 @@ from agent_tts.serve import openai
 from agent_tts.serve.access.fair_queue import Flow
 from agent_tts.serve.access.guard import Client
 from agent_tts.serve.node import Node
-from agent_tts.serve.routes.signing import MAX_FILE
 from agent_tts.serve.session import SLICE_CHARS
 from agent_tts.serve.transports.writer import Writer, disconnected
 from agent_tts.sound.provenance import HEADERS
@@ -32,6 +31,7 @@ from agent_tts.speech.audio.files import HEADER_BYTES, FileEncoder, wav_header
 from agent_tts.speech.utterance import Listener, Utterance, WordsMode
 
 TRANSPORT = "http"  # in metrics
+MAX_WHOLE = 8 << 20  # bytes of audio that is sent when it is complete: three minutes of WAV, nine of MP3
 SENT_AT_ONCE = 65_536  # bytes: TLS encrypts them in a fraction of a millisecond
 PCM_BYTES_PER_S = 2 * SAMPLE_RATE
 
@@ -98,25 +98,46 @@ class AudioBody(Body):
         return head + b"".join(payload for payload, _ in chunks)
 
 
+class WholeAudio:
+    """The audio of a body that is sent when it is complete, and is in memory until then."""
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+        self._size = 0
+
+    def add(self, piece: bytes) -> None:
+        """Raises `TextTooLong`."""
+        self._pieces.append(piece)
+        self._size += len(piece)
+        if self._size > MAX_WHOLE:
+            what = f"audio that is sent when it is complete has at most {MAX_WHOLE} bytes"
+            raise TextTooLong(f"{what}: send a shorter text, or ask for MP3")
+
+    def take(self) -> bytes:
+        """All of it, joined."""
+        joined = b"".join(self._pieces)
+        self._pieces.clear()
+        self._size = 0
+        return joined
+
+
 class WholeBody(FileBody):
     """The file, given when it is complete: a WAV file with its length."""
 
     def __init__(self, format: str) -> None:
         super().__init__(format)
         self._is_wav = format == "wav"
-        self._pieces: list[bytes] = []
-        self._samples = self._size = 0
+        self._pieces = WholeAudio()
+        self._samples = 0
 
     def audio(self, pcm: bytes) -> bytes:
-        self._pieces.append(piece := super().audio(pcm))
+        self._pieces.add(super().audio(pcm))
         self._samples += len(pcm) // 2
-        self._size += len(piece)
-        if self._size > MAX_FILE:
-            raise TextTooLong(f"c2pa: a file has at most {MAX_FILE} bytes: sign a shorter text, or an MP3 file")
         return b""
 
     def end(self) -> bytes:
-        file = b"".join([*self._pieces, super().end()])
+        self._pieces.add(super().end())
+        file = self._pieces.take()
         return wav_header(self._samples) + file[HEADER_BYTES:] if self._is_wav else file
 
 
@@ -172,6 +193,7 @@ class SpeechResponse(Response):
         make_body: Callable[[], Body],
         words: WordsMode = "none",
         seal: Seal | None = None,
+        is_whole: bool = False,
     ) -> None:
         super().__init__(headers={"Cache-Control": "no-store", **HEADERS}, media_type=media_type)
         del self.headers["content-length"]  # not known yet
@@ -182,8 +204,9 @@ class SpeechResponse(Response):
         # Called when the request is open.
         self._make_body = make_body
         self._words: WordsMode = words
-        # Applied to the whole body, which `make_body` gives at its end. None: what there is is sent at once.
+        # What is applied to a whole body, if anything. A whole body is given at its end, in a thread.
         self._seal = seal
+        self._is_whole = is_whole or seal is not None
         # Whether the status line was sent.
         self._started = False
 
@@ -197,8 +220,8 @@ class SpeechResponse(Response):
         with contextlib.ExitStack() as admitted:
             try:
                 owner = admitted.enter_context(await self._node.guard.admit(self._client))
-                if self._seal is not None:
-                    admitted.enter_context(await self._node.guard.place("signed files"))
+                if self._is_whole:
+                    admitted.enter_context(await self._node.guard.place("whole files"))
                 how = Listener(words=self._words)
                 metrics, service = self._node.metrics, self._node.service
                 utterance = metrics.open(service, TRANSPORT, self.resolved, owner, how, characters=len(self._text))
@@ -240,7 +263,7 @@ class SpeechResponse(Response):
                     async with encoder:
                         held += body.words(event)
                 case Audio(payload=pcm) if pcm:
-                    if self._seal is None:
+                    if not self._is_whole:
                         await self._start(writer)
                     async with encoder:
                         data, held = held + body.audio(pcm), b""
@@ -254,7 +277,10 @@ class SpeechResponse(Response):
                     error = cut_short(audio_ms) if reason == "length" else utterance.error
                     if error is not None and not self._started:
                         raise error
-                    last = body.end() if error is None else body.error(error)
+                    if error is not None:
+                        last = body.error(error)
+                    else:
+                        last = await asyncio.to_thread(body.end) if self._is_whole else body.end()
                     if self._seal is not None and last:
                         last = await self._seal(last)
                     await self._start(writer)

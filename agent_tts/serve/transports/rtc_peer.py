@@ -213,23 +213,27 @@ class RtcPeer:
             self._wake.clear()
             if self._channel is not None:
                 async with self._sending:
-                    self._send_all(self._channel)
+                    self._send_some(self._channel)
                 if self._session.closing is not None:
                     await self._linger(self._channel)
                     self.hang_up(self._session.closing[1])
             await self._wake.wait()
 
-    def _send_all(self, channel: RTCDataChannel) -> None:
+    def _send_some(self, channel: RTCDataChannel) -> None:
+        """Send a slice of what the session has; the wake is set if that was not all."""
         while channel.readyState == "open" and channel.bufferedAmount < MAX_BUFFERED:
             event = self._session.poll()
             if event is None:
                 break
             if isinstance(event, Audio):
                 self._track.write(event.context_no, event.payload)
-                continue
-            for message in self._adapter.encode(event):
-                channel.send(message)
-                self._pace.wrote(len(message))
+            else:
+                for message in self._adapter.encode(event):
+                    channel.send(message)
+                    self._pace.wrote(len(message))
+            if not self._sending.has_time():
+                self._wake.set()
+                break
         if channel.bufferedAmount < MAX_BUFFERED:
             self._full_since = None
         elif self._full_since is None:
@@ -241,10 +245,12 @@ class RtcPeer:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LINGER_S):
                 await asyncio.sleep(LINGER_S / 10)
-                self._send_all(channel)
-                while channel.bufferedAmount:
-                    self._wake.clear()
+                self._wake.set()
+                while channel.bufferedAmount or self._wake.is_set():
                     await self._wake.wait()
+                    self._wake.clear()
+                    async with self._sending:
+                        self._send_some(channel)
         await asyncio.sleep(LINGER_S / 10)
 
 

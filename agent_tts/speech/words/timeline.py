@@ -216,8 +216,9 @@ class WordTimeline:
             self._fit.reach(len(self._fit), audio_ms)
         return left
 
-    def settle(self, until_ms: float | None = None) -> list[Word]:
-        """Words with final times, once each: those that start before `until_ms` of audio, or all remaining.
+    def settle(self, until_ms: float | None = None, most: int | None = None) -> list[Word]:
+        """Words with final times, once each: those that start before `until_ms` of audio, or all remaining; `most` of
+        them at once.
 
         Applies to estimates only. Final times are fitted to the audio heard so far, follow earlier settled words, and
         lie within the audio once its end is known.
@@ -225,7 +226,7 @@ class WordTimeline:
         words: list[Word] = []
         if until_ms is not None and self._next[0] == self._fit.revision and until_ms <= self._next[1]:
             return words
-        while self._settled < len(self._tokens):
+        while self._settled < len(self._tokens) and len(words) != most:
             text, _, first, _ = token = self._tokens[self._settled]
             if not text:
                 self._settled += 1

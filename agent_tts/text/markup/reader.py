@@ -8,12 +8,12 @@ Thoughts and calls of tools are left out with what is in them.
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from dataclasses import dataclass, field, replace
 
 from agent_tts.directives import Directive, Language, Pause, Prosody, Say, Style
 from agent_tts.text.chars import NOT_FIRST, is_word
 from agent_tts.text.markup import inventory
-from agent_tts.text.markup.offsets import Offsets
 from agent_tts.text.markup.scan import Not, Tag, broken, find, next_opener
 
 MAX_SPAN = 128  # characters between the tags of a text with an alias or phonemes; a longer one is read as it is
@@ -54,6 +54,38 @@ class State:
             (self.language, told.language),
         ]
         return [new for new, old in pairs if new != old]
+
+
+class Offsets:
+    """Clean offsets to raw ones. Memory grows with the number of tags."""
+
+    def __init__(self) -> None:
+        # The offset in the clean text, and that in the raw one, at which each run of equal characters starts.
+        self._clean = [0]
+        self._raw = [0]
+        self.length = 0  # length of the clean text
+
+    def add(self, length: int, raw: int) -> None:
+        """So many more clean characters, which start at offset `raw` of the raw text."""
+        if self._raw[-1] + self.length - self._clean[-1] != raw:
+            if self._clean[-1] == self.length:
+                self._raw[-1] = raw
+            else:
+                self._clean.append(self.length)
+                self._raw.append(raw)
+        self.length += length
+
+    @property
+    def is_shifted(self) -> bool:
+        return len(self._clean) > 1 or self._raw[0] > 0
+
+    def span(self, start: int, end: int) -> tuple[int, int]:
+        """The raw offsets of a span with at least one character. Tags at its sides do not belong to it."""
+        return self._at(start), self._at(end - 1) + 1
+
+    def _at(self, clean: int) -> int:
+        run = bisect_right(self._clean, clean) - 1
+        return self._raw[run] + clean - self._clean[run]
 
 
 class MarkupReader:

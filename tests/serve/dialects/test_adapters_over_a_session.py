@@ -48,9 +48,12 @@ class Connected:
     def take(self, count: int) -> None:
         """The messages to the client, as a connection's writer takes them."""
         for _ in range(count):
-            if self.adapter.closing is not None or (event := self.session.poll()) is None:
+            if self.adapter.closing is not None:
                 return
-            for data in tuple(self.adapter.encode(event)):
+            event = self.session.poll()
+            if event is None and (self.session.is_reading or not self.adapter.has_more):
+                return
+            for data in () if event is None else tuple(self.adapter.encode(event)):
                 self.told.append(json.loads(data) if isinstance(data, str) else data)
                 if self.meanwhile:
                     self.say(self.meanwhile.pop(0))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from typing import Any
 
 import httpx
@@ -41,6 +42,7 @@ from agent_tts.messages import (
 from agent_tts.protocol.adapter import Command, Created, Event, Failed, Pong, Updated
 from agent_tts.protocol.options import SessionConfig
 from agent_tts.protocol.v1 import Message
+from agent_tts.serve.dialects import text as text_module
 from agent_tts.serve.dialects.cartesia import MAX_REMEMBERED, CartesiaAdapter
 from agent_tts.serve.dialects.text import spaced
 from tests.examples import CUTS, examples, split
@@ -196,6 +198,27 @@ def test_sentences_stay_separate(said: str, is_whole: bool, given: str) -> None:
     one = adapter()
     commands = into(one, transcript=said, max_buffer_delay_ms=0 if is_whole else 3_000)
     assert texts(commands) == ([given] if given else [])
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_the_end_of_a_long_text_is_looked_for_at_its_end(monkeypatch: pytest.MonkeyPatch, is_whole: bool) -> None:
+    """In all of 64 kB it takes 20 ms of the event loop."""
+    sizes: list[int] = []
+
+    class Counted:
+        def __init__(self, pattern: re.Pattern[str]) -> None:
+            self._pattern = pattern
+
+        def search(self, text: str) -> re.Match[str] | None:
+            sizes.append(len(text))
+            return self._pattern.search(text)
+
+    for name in ("_END", "_PLAIN_END"):
+        monkeypatch.setattr(text_module, name, Counted(getattr(text_module, name)))
+    said = "Hello there. " * 5_000
+    assert spaced(said.rstrip(), is_whole=is_whole) == said
+    assert spaced("x" * 64_000, is_whole=is_whole) == "x" * 64_000
+    assert sizes == [text_module.END_CHARS] * 2
 
 
 # ---------------------------------------------------------------- to the client

@@ -11,11 +11,12 @@ from hypothesis import given
 
 from agent_tts.errors import BadMessage, SpeechError, TextTooLong, UnknownType, UnsupportedFormat, from_code
 from agent_tts.messages import Append, Audio, Cancel, Cancelled, End, Finished, FinishReason, Started
-from agent_tts.protocol.adapter import Close, Command, Echo, Event, Failed, Update, Updated
+from agent_tts.protocol.adapter import FOLLOWING, Close, Command, Echo, Event, Failed, Update, Updated
 from agent_tts.protocol.options import SessionConfig
 from agent_tts.protocol.v1 import Message
 from agent_tts.serve.dialects.deepgram import AuraAdapter, FluxAdapter
 from agent_tts.serve.dialects.text import MAX_WAITING, MESSAGE_COST
+from agent_tts.serve.dialects.utterances import UtteranceQueue
 from tests.examples import examples
 from tests.support import present
 
@@ -54,6 +55,8 @@ class Talk:
         for data in self.adapter.encode(event):
             self.told.append(json.loads(data) if isinstance(data, str) else data)
         self.asked += self.adapter.follow()
+        while self.adapter.has_more:
+            self.asked += self.adapter.follow()
 
     def speak(self, context_id: str, audio: bytes = b"ab", reason: FinishReason = "end", audio_ms: int = 100) -> None:
         """The session speaks a whole context."""
@@ -506,3 +509,18 @@ def test_every_text_is_spoken_once_in_order_or_dropped(make: type[Adapter], wish
             peer.hear(done(context_id, "end" if wish == "spoken" else "error"))
     assert expected == []
     assert peer.adapter.closing is None
+
+
+def test_texts_that_waited_for_a_turn_are_given_in_slices() -> None:
+    """Thousands may wait; the end of their turn comes behind the last."""
+    queue = UtteranceQueue()
+    queue.write("first")
+    queue.flush()
+    for _ in range(FOLLOWING + 1):
+        queue.write("word ")
+    queue.flush()
+    queue.ended(done("1"))
+    assert queue.finish() is not None
+    assert queue.follow() == [Append("2", "word ")] * FOLLOWING
+    assert queue.flush() == []
+    assert queue.follow() == [Append("2", "word "), End("2")]

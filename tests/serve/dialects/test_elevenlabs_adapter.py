@@ -22,7 +22,7 @@ from agent_tts.errors import (
     UnsupportedFormat,
 )
 from agent_tts.messages import Append, Audio, Cancel, End, Finished, FinishReason, Flush, Open, Word, Words
-from agent_tts.protocol.adapter import Close, Command, Echo, Event, Failed, Update
+from agent_tts.protocol.adapter import FOLLOWING, Close, Command, Echo, Event, Failed, Update
 from agent_tts.protocol.formats import check_format
 from agent_tts.protocol.options import SessionConfig
 from agent_tts.protocol.validation import check_body
@@ -396,3 +396,17 @@ FIELDS = st.fixed_dictionaries(
 def test_any_body_is_a_request_or_refused(body: bytes) -> None:
     with contextlib.suppress(BadMessage):
         assert check_body(ElevenLabsRequest, body, "text", 100).text.strip()
+
+
+def test_what_waited_for_a_context_is_translated_in_slices() -> None:
+    """Thousands of messages may wait for the last context of their name to be spoken."""
+    adapter = MultiStreamAdapter("anna", {}, Limits(), NO_DICTIONARIES)
+    list(adapter.begin())
+    messages: list[dict[str, Any]] = [{"text": "Hi. ", "flush": True}, {"close_context": True}]
+    for message in messages + [{"text": "word "}] * (2 * FOLLOWING):
+        list(adapter.decode(json.dumps({"context_id": "a", **message})))
+    assert not adapter.has_more
+    list(adapter.encode(Finished("1", "end")))
+    for left in (True, False):
+        assert sum(isinstance(command, Append) for command in adapter.follow()) == FOLLOWING
+        assert adapter.has_more == left

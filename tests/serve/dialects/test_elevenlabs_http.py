@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from agent_tts.messages import Word, Words
 from agent_tts.serve.dialects.elevenlabs_http import TimedBody
 from agent_tts.serve.dialects.elevenlabs_messages import FILE_FORMATS, format_of
+from agent_tts.serve.routes import speech_response
 from tests.speech.audio.test_files import decode
 from tests.speech.audio.test_pcm import decode as decode_g711
 from tests.support import RunningNode, running_node, until
@@ -126,3 +127,13 @@ async def test_an_error_before_the_first_audio_is_in_its_shape_too() -> None:
 async def test_other_routes_keep_their_own_shape(client: httpx.AsyncClient) -> None:
     answer = await client.post("/v1/audio/speech", json={"input": ""})
     assert answer.json()["error"]["code"] == "bad_message"
+
+
+async def test_an_answer_that_is_held_until_it_is_complete_has_a_limit(
+    client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(speech_response, "MAX_WHOLE", 10_000)
+    refused = await client.post(f"{PATH}/with-timestamps", json={"text": "one two three"})
+    assert (refused.status_code, refused.json()["detail"]["status"]) == (413, "text_too_long")
+    streamed = await client.post(f"{PATH}/stream/with-timestamps", json={"text": "one two three"})
+    assert streamed.status_code == 200

@@ -15,8 +15,8 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
 from agent_tts.errors import SpeechError
-from agent_tts.messages import Audio
-from agent_tts.protocol.adapter import Update
+from agent_tts.messages import Audio, Finished
+from agent_tts.protocol.adapter import FOLLOWING, Update
 from agent_tts.serve.dialects.vllm_omni import VllmOmniAdapter
 from tests.serve.dialects.hearing import FIRST, LONG, NEXT, SECOND, VOICE, check_spoken
 from tests.serve.dialects.pipecat_run import tokens
@@ -185,6 +185,20 @@ def test_waiting_text_is_bounded() -> None:
     assert not any(taken)
     with pytest.raises(SpeechError, match="too much waits"):
         [list(adapter.decode(waiting)) for _ in range(100)]
+
+
+def test_what_waited_is_translated_in_slices() -> None:
+    """Thousands of messages may wait for an utterance to be spoken."""
+    adapter = VllmOmniAdapter(1_000)
+    for message in ({"type": "session.config"}, {"type": "input.text", "text": "Hi."}, {"type": "input.done"}):
+        list(adapter.decode(json.dumps(message)))
+    for _ in range(3 * FOLLOWING):
+        assert not list(adapter.decode(json.dumps({"type": "input.text", "text": "word "})))
+    assert not adapter.has_more
+    list(adapter.encode(Finished("utterance-0", "end")))
+    for left in (True, True, False):
+        assert len(list(adapter.follow())) == FOLLOWING
+        assert adapter.has_more == left
 
 
 def test_audio_of_another_context_is_not_sent() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import asyncio
 import json
 import threading
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from typing import Any
 
 import httpx
 import pytest
+from filelock import FileLock
 
 import agent_tts
 from agent_tts.serve.dictionaries import Dictionaries
@@ -103,3 +105,24 @@ async def _speak_on_sockets(node: RunningNode, dictionary_id: str, locators: lis
             first = {"context_id": "a", "text": "UN. ", "pronunciation_dictionary_locators": locators, "flush": True}
             await socket.send_str(json.dumps(first))
             assert (await socket.receive_json())["audio"]
+
+
+@pytest.mark.node
+async def test_changes_that_wait_for_another_process_hold_nobody_else(tmp_path: Path) -> None:
+    """Threads are few: those that wait for a lock leave some to bodies and to readers. Guards `Node.storing`."""
+    async with (
+        running_node(dictionaries={"folder": str(tmp_path)}) as node,
+        httpx.AsyncClient(base_url=node.url) as client,
+    ):
+        rules = [{"type": "alias", "string_to_replace": "UN", "alias": "you en"}]
+        path = "/v1/pronunciation-dictionaries"
+        made = (await client.post(f"{path}/add-from-rules", json={"name": "a", "rules": rules})).json()["id"]
+        with FileLock(tmp_path / ".lock"):
+            deletions = [asyncio.create_task(client.delete(f"/pronunciation-dicts/{made}")) for _ in range(40)]
+            await asyncio.sleep(0.2)
+            assert (await client.get(f"{path}/{made}")).status_code == 200
+            long = await client.post("/v1/audio/speech", json={"input": "Hi.", "unknown": "x" * PARSED_AT_ONCE})
+            assert long.status_code == 400
+            assert not any(deletion.done() for deletion in deletions)
+        answers = await asyncio.gather(*deletions)
+        assert sorted(answer.status_code for answer in answers) == [204] + 39 * [404]

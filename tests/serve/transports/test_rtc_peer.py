@@ -13,8 +13,11 @@ import httpx
 import numpy as np
 import pytest
 
+from agent_tts.serve.access.fair_queue import Flow
 from agent_tts.serve.routes.rtc import close_all
+from agent_tts.serve.session import SLICE_CHARS
 from agent_tts.serve.transports import rtc_peer as peers
+from agent_tts.speech.utterance import Utterance
 from tests.rtc_peer import RATE, RtcPeer, connected, rms
 from tests.support import RunningNode, dominant_hz, running_node, until
 from tests.virtual_time import free_computing
@@ -58,6 +61,33 @@ async def test_text_on_the_channel_becomes_sound_on_the_track(peer: RtcPeer) -> 
     order = [message["type"] for _, message in peer.messages if message.get("context_id") == "t1"]
     assert list(dict.fromkeys(order)) == ["context.started", "words", "context.done"]
     assert order[-1] == "context.done"
+
+
+async def test_a_long_text_is_read_in_slices(peer: RtcPeer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between two of them others have their turn. Guards the ends of slices in `RtcPeer._send_some`."""
+    lengths: list[int] = []
+    turns: list[int] = []
+    write, enter = Utterance.write, Flow.__aenter__
+
+    def counted(self: Utterance, text: str) -> None:
+        lengths.append(len(text))
+        turns.append(len(entered))
+        write(self, text)
+
+    entered: list[Flow] = []
+
+    async def entering(self: Flow) -> None:
+        entered.append(self)
+        await enter(self)
+
+    monkeypatch.setattr(Utterance, "write", counted)
+    monkeypatch.setattr(Flow, "__aenter__", entering)
+    monkeypatch.setattr(Flow, "has_time", lambda self: False)
+    peer.send("text.append", context_id="t1", text="word " * 400)
+    peer.send("context.cancel", context_id="t1")
+    await peer.message("context.cancelled")
+    assert lengths == [SLICE_CHARS] * 7 + [2_000 - 7 * SLICE_CHARS]
+    assert len(set(turns[1:])) == 7
 
 
 async def test_done_comes_when_all_has_been_played(peer: RtcPeer) -> None:

@@ -17,7 +17,7 @@ from c2pa import Reader
 
 from agent_tts.cli.sinks import FileSink
 from agent_tts.errors import SettingsError
-from agent_tts.serve.access.ledger import MAX_SIGNED
+from agent_tts.serve.access.ledger import MAX_WHOLE_FILES
 from agent_tts.serve.routes import signing, speech_response
 from agent_tts.sound.provenance import DIGITAL_SOURCE, has_mark
 from agent_tts.speech.audio.files import CONTENT_TYPES, HEADER_BYTES
@@ -100,12 +100,12 @@ async def test_signing_has_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     body = {"model": "tts-1", "input": "Hello there.", "response_format": "wav", "c2pa": True}
     async with running_node(c2pa=c2pa) as node, httpx.AsyncClient(base_url=node.url, timeout=60) as http:
         with contextlib.ExitStack() as taken:
-            for _ in range(MAX_SIGNED):
-                taken.enter_context(await node.node.guard.place("signed files"))
+            for _ in range(MAX_WHOLE_FILES):
+                taken.enter_context(await node.node.guard.place("whole files"))
             refused = await http.post("/v1/audio/speech", json=body)
         assert (refused.status_code, refused.json()["error"]["code"]) == (503, "at_capacity")
         with monkeypatch.context() as patch:
-            patch.setattr(speech_response, "MAX_FILE", 1_000)
+            patch.setattr(speech_response, "MAX_WHOLE", 1_000)
             refused = await http.post("/v1/audio/speech", json=body)
         assert (refused.status_code, refused.json()["error"]["code"]) == (413, "text_too_long")
         monkeypatch.setattr(signing, "SIGN_S", 0.001)

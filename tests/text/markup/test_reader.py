@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_tts.directives import MAX_PAUSE_MS, Directive, Language, Pause, Prosody, Say, Style
-from agent_tts.text.markup import Item, MarkTag, MarkupReader
 from agent_tts.text.markup.inventory import BRACKETS, NAMES
+from agent_tts.text.markup.reader import Item, MarkTag, MarkupReader
 from agent_tts.text.markup.scan import MAX_TAG
 from tests.examples import CUTS, examples, split
 from tests.fuzz.targets import directed, read_markup
