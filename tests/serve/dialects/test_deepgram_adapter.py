@@ -16,7 +16,6 @@ from agent_tts.protocol.options import SessionConfig
 from agent_tts.protocol.v1 import Message
 from agent_tts.serve.dialects.deepgram import AuraAdapter, FluxAdapter
 from agent_tts.serve.dialects.text import MAX_WAITING, MESSAGE_COST
-from agent_tts.serve.dialects.utterances import UtteranceQueue
 from tests.examples import examples
 from tests.support import present
 
@@ -513,14 +512,15 @@ def test_every_text_is_spoken_once_in_order_or_dropped(make: type[Adapter], wish
 
 def test_texts_that_waited_for_a_turn_are_given_in_slices() -> None:
     """Thousands may wait; the end of their turn comes behind the last."""
-    queue = UtteranceQueue()
-    queue.write("first")
-    queue.flush()
+    adapter = AuraAdapter({}, {})
+    adapter._write("first")
+    adapter._flush()
     for _ in range(FOLLOWING + 1):
-        queue.write("word ")
-    queue.flush()
-    queue.ended(done("1"))
-    assert queue.finish() is not None
-    assert queue.follow() == [Append("2", "word ")] * FOLLOWING
-    assert queue.flush() == []
-    assert queue.follow() == [Append("2", "word "), End("2")]
+        adapter._write("word ")
+    adapter._flush()
+    adapter.encode(done("1"))
+    assert adapter.follow() == [Append("2", "word ")] * FOLLOWING
+    assert adapter.has_more
+    assert adapter._flush() == []
+    assert adapter.follow() == [Append("2", "word "), End("2")]
+    assert not adapter.has_more
