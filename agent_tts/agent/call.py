@@ -28,7 +28,7 @@ from agent_tts.integrations.pipecat.service import AgentTTSService
 IN_RATE = 16_000  # Hz, of VAD, smart turn and Whisper
 CHECK_S = 0.5  # between two checks whether the caller is gone
 END_S = 5.0  # for a pipeline to end
-LEFT_S = 10.0  # after its end nothing of a pipeline is used: its transport is closed, too
+LEFT_S = 3.0  # after its end nothing of a pipeline and its connection is used
 VOICE_FIELDS = ("voice", "language", "instructions")
 
 

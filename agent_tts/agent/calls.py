@@ -17,7 +17,7 @@ from pipecat.transports.base_transport import BaseTransport, TransportParams
 from pipecat.transports.smallwebrtc.connection import SmallWebRTCConnection
 from pipecat.transports.smallwebrtc.transport import SmallWebRTCTransport
 
-from agent_tts.agent.call import Build, Call, run
+from agent_tts.agent.call import LEFT_S, Build, Call, run
 from agent_tts.agent.llm import LanguageModel
 from agent_tts.agent.stt import SpeechToText
 from agent_tts.agent.turns import AgentMetrics, Tell, Turns
@@ -60,6 +60,8 @@ class Calls:
         self.llm = llm
         self._build = build
         self._metrics = AgentMetrics(node.metrics.registry)
+        # Held while a pipeline is built: models are loaded, and each thread that works keeps the event loop waiting.
+        self._building = asyncio.Semaphore(1)
         # Calls over WebRTC, by session id, which the caller gets as `pc_id`.
         self._peers: dict[str, _WebRTCCall] = {}
 
@@ -138,15 +140,17 @@ class Calls:
         def tell(data: dict[str, Any]) -> None:
             connection.send_app_message(ServerMessage(data=data).model_dump())
 
+        params = TransportParams(audio_in_enabled=True, audio_out_enabled=True, audio_out_10ms_chunks=2)
+        transport = SmallWebRTCTransport(connection, params)
         async with resources:
             try:
-                params = TransportParams(audio_in_enabled=True, audio_out_enabled=True, audio_out_10ms_chunks=2)
-                transport = SmallWebRTCTransport(connection, params)
                 await self._run(transport, style, owner, SAMPLE_RATE, _presence(connection, guard), tell)
             except asyncio.CancelledError:
                 logger.info("agent: call {}: the node is shutting down", session_id)
             except Exception:  # noqa: BLE001 - a failed pipeline ends its own call
                 logger.exception("agent: call {} failed", session_id)
+        for one in (transport, connection):  # they hold each other, and FFmpeg's threads: see `call._dismantle`
+            asyncio.get_running_loop().call_later(LEFT_S, vars(one).clear)
 
     # ------------------------------------------------------------ any transport
 
@@ -203,7 +207,8 @@ class Calls:
     ) -> None:
         """Run a call until it ends; `tell` sends messages to its page, and is None without one."""
         call = self.parts(await self.llm.service(), transport, owner, style, tell)
-        pipeline = await asyncio.to_thread(self._build, call)
+        async with self._building:
+            pipeline = await asyncio.to_thread(self._build, call)
         await run(call, pipeline, out_rate, gone, page=tell is not None, idle_s=self._settings.idle_s)
 
     def parts(

@@ -167,6 +167,7 @@ def _none(why: str) -> ComponentStatus:
 
 
 MAX_WORDS = 200  # of an answer, as long as a language model's: Pipecat compares each with all since the last full stop
+WORD_S = 0.01  # between two of them, each of which passes the pipeline; nobody speaks faster
 
 
 class Responder(FrameProcessor):
@@ -181,7 +182,7 @@ class Responder(FrameProcessor):
         await self.push_frame(LLMFullResponseStartFrame())
         for word in answer(frame.context.get_messages()).split(" ")[:MAX_WORDS]:
             await self.push_frame(LLMTextFrame(f"{word} "))
-            await asyncio.sleep(0)  # Pipecat's queues give way only when they are empty
+            await asyncio.sleep(WORD_S)
         await self.push_frame(LLMFullResponseEndFrame())
 
 

@@ -9,7 +9,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -19,8 +19,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from agent_tts.bench import report, scenario
-from agent_tts.bench.connection import dial
-from agent_tts.bench.load import LoadOutcome
+from agent_tts.bench.load import Outcome
 from agent_tts.bench.node import own_node, pin
 from agent_tts.bench.runner import MeasuredNode, ScenarioResult, measure
 from agent_tts.bench.scenario import REQUEST_S, Scenario
@@ -36,6 +35,7 @@ from agent_tts.cli.bench_options import (
 )
 from agent_tts.cli.options import TERMINATED, complain
 from agent_tts.client.connection import http_url, stream_url
+from agent_tts.client.moving import connect
 from agent_tts.doctor.gpu import gpus
 from agent_tts.errors import SettingsError
 from agent_tts.serve.fronts import FEWEST_CONNECTIONS
@@ -148,12 +148,9 @@ def missing_package(error: ImportError) -> SettingsError:
 
 async def _info(node: MeasuredNode) -> dict[str, Any]:
     """What a node tells of itself; it has accepted the session, too."""
-    connection, greeting = await dial(node.ws_url, node.key)
-    try:
-        await connection.update(dict(node.session))
-    finally:
-        await connection.close()
-    return {name: greeting[name] for name in ("engine", "model", "limits")}
+    async with connect(node.ws_url, api_key=node.key, **node.session) as connection:
+        info = connection.info
+        return {"engine": info.engine, "model": info.model, "limits": info.limits}
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
@@ -195,7 +192,8 @@ def measured(
     """
     node_options: OwnNodeOptions = options.node
     processes: ProcessOptions = options.processes
-    clients, front_cores = processes.client_processes, cores("--front-cores", processes.front_cores)
+    front_cores = cores("--front-cores", processes.front_cores)
+    how: dict[str, Any] = {"clients": processes.clients, "cores": cores("--client-cores", processes.client_cores)}
     if front_cores and isinstance(node_options, NodeOptions) and node_options.url is not None:
         raise SettingsError("--front-cores is for a node of our own: leave it out with --url, AGENT_TTS_URL")
 
@@ -206,7 +204,7 @@ def measured(
             results = []
             for wanted in scenarios:
                 with progress(f"{wanted.name}, {wanted.end_s:g} s"):
-                    results.append(await measure(node, replace(wanted, session=node.session), clients=clients))
+                    results.append(await measure(node, replace(wanted, session=node.session), **how))
             return info, results
 
     return run(main())
@@ -298,7 +296,7 @@ TITLES = {
     f"{scenario.STORM_CALLS} sessions",
     "soak": "short contexts, clients that vanish, an engine that is killed",
 }
-Loads = Mapping[str, Callable[[MeasuredNode], Awaitable[LoadOutcome]]]
+Loads = Mapping[str, Callable[[MeasuredNode], Awaitable[Outcome]]]
 
 
 def hold(
@@ -309,24 +307,25 @@ def hold(
     # More slots than calls: no call waits for one, and the load is on the front.
     settings = {"slots": 3 * scenario.SESSIONS, "limits__rtc_peers": 48}
 
-    async def main() -> tuple[dict[str, Any], dict[str, LoadOutcome]]:
+    async def main() -> tuple[dict[str, Any], dict[str, Outcome]]:
         async with target(options, {"voice": voice}, **settings) as (node, info):
             with progress(f"{', '.join(loads)}: about {seconds:.0f} s"):
                 return info, {name: await held(node) for name, held in loads.items()}
 
     info, outcomes = run(main())
-    for name, outcome in outcomes.items():
+    runs = []
+    for name, (figures, promises) in outcomes.items():
         rows = [
             (one.what, *("-" if n is None else f"{n:g}" for n in (one.found, one.most)), "yes" if one.kept else "NO")
-            for one in outcome.promises
+            for one in promises
         ]
         report.table(f"{name}, {info['engine']}: {TITLES[name]}", ("promise", "found", "at most", "kept"), rows)
-        figures = outcome.figures
         print(
             f"{figures['visits']} sessions, {figures['mean_in_flight']} at once on average and"
             f" {figures['peak_in_flight']} at most; first audio p50 {figures['ttfa_ms']['p50']} ms; client lag p99"
             f" {figures['client_lag_ms']['p99']} ms; errors {report.counted(figures['errors'])}\n"
         )
-    outputs.write(kind, info, [{"load": name, **outcome.as_dict()} for name, outcome in outcomes.items()])
-    if broken := sum(not promise.kept for outcome in outcomes.values() for promise in outcome.promises):
+        runs.append({"load": name, **figures, "promises": [asdict(one) | {"kept": one.kept} for one in promises]})
+    outputs.write(kind, info, runs)
+    if broken := sum(not promise.kept for _, promises in outcomes.values() for promise in promises):
         raise complain(f"{broken} of the promises above are broken", 1)

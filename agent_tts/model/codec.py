@@ -4,6 +4,10 @@
 * causal: frame n is samples [1920 n, 1920 (n + 1)) and does not depend on frame n + 1
 * exact: decoding frame by frame equals decoding the whole clip, because the state keeps all that a frame depends on
 * a stream is a row; rows are paused and released by masks, so that a step is always the same work on the same tensors
+* a whole clip and one frame of a stream run the same layers with a different `Past`: so a stream equals the clip
+
+Parameters except codebooks are named as in the released checkpoints. Shapes: B clips or rows, T steps of the layer's
+own rate, C channels.
 """
 
 from __future__ import annotations
@@ -13,28 +17,198 @@ from dataclasses import dataclass
 from functools import reduce
 from itertools import accumulate, pairwise
 from operator import mul
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from agent_tts.model.codec_layers import (
-    CausalConv,
-    Codebook,
-    CodecAttention,
-    DecoderBlock,
-    History,
-    LayerScale,
-    Past,
-    SnakeBeta,
-    Upsampling,
-)
 from agent_tts.model.config import CodecConfig
-from agent_tts.model.layers import MLP, RMSNorm, Rope
+from agent_tts.model.layers import MLP, Projections, RMSNorm, Rope, rotate
 from agent_tts.model.weights import Loadable
 
 # Prefixes in speech_tokenizer/model.safetensors of what only encoding needs.
 ENCODING = ("encoder.", "decoder.quantizer.rvq_first.input_proj.", "decoder.quantizer.rvq_rest.input_proj.")
+
+
+class Past(Protocol):
+    """What precedes the inputs of one forward pass."""
+
+    # int64[1 or B, T]: the positions of the frames, counted from the start of the clip or stream.
+    positions: Tensor
+
+    def extend(self, history: History, x: Tensor) -> Tensor:
+        """[B, C, T] -> [B, C, size + T]: prepends the inputs of the history."""
+
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Arguments and result [B, T, heads, head_dim]: a frame attends to the window that ends with it."""
+
+
+class History(nn.Module):
+    """The last `size` inputs of a convolution, each of `channels`; a frame adds `rate` more."""
+
+    def __init__(self, channels: int, size: int, rate: int) -> None:
+        super().__init__()
+        self.channels = channels
+        self.size = size
+        self.rate = rate
+        self.index = -1  # the index among the histories of a `Streamed` module, which sets it
+
+    @property
+    def frames(self) -> int:
+        """Frames of a ring that holds a frame and what it needs of the past."""
+        return 1 + -(-self.size // self.rate)
+
+    def forward(self, x: Tensor, past: Past) -> Tensor:
+        return past.extend(self, x) if self.size else x
+
+
+class CausalConv(nn.Module):
+    """[B, C_in, T] -> [B, C_out, T]; a frame is `rate` steps."""
+
+    def __init__(
+        self, inputs: int, outputs: int, kernel: int, *, rate: int, dilation: int = 1, groups: int = 1
+    ) -> None:
+        super().__init__()
+        self.history = History(inputs, (kernel - 1) * dilation, rate)
+        self.conv = nn.Conv1d(inputs, outputs, kernel, dilation=dilation, groups=groups)
+
+    def forward(self, x: Tensor, past: Past) -> Tensor:
+        out: Tensor = self.conv(self.history(x, past))
+        return out
+
+
+class CausalUpsample(nn.Module):
+    """A transposed convolution cut on the right: [B, C_in, T] -> [B, C_out, T * stride]; `rate` is that of the inputs.
+
+    The history keeps inputs, not their part of outputs to come: fewer numbers, and the bias is added once.
+    """
+
+    def __init__(self, inputs: int, outputs: int, kernel: int, stride: int, *, rate: int) -> None:
+        super().__init__()
+        if kernel % stride:
+            raise ValueError(f"the kernel {kernel} is not a multiple of the stride {stride}")
+        self.history = History(inputs, kernel // stride - 1, rate)
+        self.stride = stride
+        self.conv = nn.ConvTranspose1d(inputs, outputs, kernel, stride=stride)
+
+    def forward(self, x: Tensor, past: Past) -> Tensor:
+        out: Tensor = self.conv(self.history(x, past))
+        first = self.history.size * self.stride  # outputs before it belong to the past
+        return out[..., first : first + x.shape[-1] * self.stride]
+
+
+class SnakeBeta(nn.Module):
+    """x + sin(exp(alpha) x)^2 / exp(beta), by channel: [B, C, T] -> [B, C, T]."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.alpha = nn.Parameter(torch.zeros(channels))
+        self.beta = nn.Parameter(torch.zeros(channels))
+
+    def forward(self, x: Tensor) -> Tensor:
+        alpha, beta = self.alpha.exp()[:, None], self.beta.exp()[:, None]
+        return x + (1.0 / (beta + 1e-9)) * torch.sin(x * alpha).pow(2)
+
+
+class ResidualUnit(nn.Module):
+    """[B, C, T] -> [B, C, T]."""
+
+    def __init__(self, channels: int, dilation: int, *, rate: int) -> None:
+        super().__init__()
+        self.act1 = SnakeBeta(channels)
+        self.conv1 = CausalConv(channels, channels, 7, rate=rate, dilation=dilation)
+        self.act2 = SnakeBeta(channels)
+        self.conv2 = CausalConv(channels, channels, 1, rate=rate)
+
+    def forward(self, x: Tensor, past: Past) -> Tensor:
+        out: Tensor = self.conv2(self.act2(self.conv1(self.act1(x), past)), past)
+        return x + out
+
+
+class DecoderBlock(nn.Module):
+    """[B, C_in, T] -> [B, C_out, T * stride]."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int, *, rate: int) -> None:
+        super().__init__()
+        upsample = CausalUpsample(inputs, outputs, 2 * stride, stride, rate=rate)
+        units = [ResidualUnit(outputs, dilation, rate=rate * stride) for dilation in (1, 3, 9)]
+        self.block = nn.ModuleList([SnakeBeta(inputs), upsample, *units])
+
+    def forward(self, x: Tensor, past: Past) -> Tensor:
+        snake, upsample, *units = self.block
+        x = upsample(snake(x), past)
+        for unit in units:
+            x = unit(x, past)
+        return x
+
+
+class ConvNeXtBlock(nn.Module):
+    """[B, C, T] -> [B, C, T]."""
+
+    def __init__(self, channels: int, *, rate: int) -> None:
+        super().__init__()
+        self.dwconv = CausalConv(channels, channels, 7, rate=rate, groups=channels)
+        self.norm = nn.LayerNorm(channels, eps=1e-6)
+        self.pwconv1 = nn.Linear(channels, 4 * channels)
+        self.pwconv2 = nn.Linear(4 * channels, channels)
+        self.gamma = nn.Parameter(torch.full((channels,), 1e-6))
+
+    def forward(self, x: Tensor, past: Past) -> Tensor:
+        hidden: Tensor = self.norm(self.dwconv(x, past).transpose(1, 2))
+        hidden = self.gamma * self.pwconv2(F.gelu(self.pwconv1(hidden)))
+        return x + hidden.transpose(1, 2)
+
+
+class Upsampling(nn.ModuleList):
+    """[B, C, T] -> [B, C, T * ratio]."""
+
+    def __init__(self, channels: int, ratio: int, *, rate: int) -> None:
+        upsample = CausalUpsample(channels, channels, ratio, ratio, rate=rate)
+        super().__init__([upsample, ConvNeXtBlock(channels, rate=rate * ratio)])
+
+    def forward(self, x: Tensor, past: Past) -> Tensor:
+        upsample, block = self
+        out: Tensor = block(upsample(x, past), past)
+        return out
+
+
+class LayerScale(nn.Module):
+    """[..., C] -> [..., C]."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.full((channels,), 0.01))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.scale * x
+
+
+class CodecAttention(Projections):
+    """[B, T, C] -> [B, T, C]: as many key as query heads, no norm on either."""
+
+    def __init__(self, layer: int, config: CodecConfig) -> None:
+        super().__init__(config, bias=config.attention_bias)
+        self.layer = layer
+
+    def forward(self, x: Tensor, past: Past, cos: Tensor, sin: Tensor) -> Tensor:
+        """x [B, T, C]; cos and sin [1 or B, T, 1, head_dim]."""
+        query, key, value = self.heads(x)
+        mixed = past.attend(self.layer, rotate(query, cos, sin), rotate(key, cos, sin), value)
+        out: Tensor = self.o_proj(mixed.flatten(2))
+        return out
+
+
+class Codebook(nn.Module):
+    """Codes [B, T] -> vectors [B, T, D]: means, stored as a sum and a count."""
+
+    def __init__(self, size: int, dim: int) -> None:
+        super().__init__()
+        self.cluster_usage = nn.Parameter(torch.ones(size))
+        self.embedding_sum = nn.Parameter(torch.empty(size, dim))
+
+    def forward(self, codes: Tensor) -> Tensor:
+        return self.embedding_sum[codes] / self.cluster_usage[codes].clamp(min=1e-5)[..., None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,11 +370,42 @@ class CodecTransformer(nn.Module):
         return out
 
 
-class Codec(Loadable):
+class Streamed(Loadable):
+    """A module whose layers keep what they need of the past in a `CodecState`.
+
+    Args:
+        attention: layers, window, heads and head_dim of its keys and values; it may have no layer.
+    """
+
+    def __init__(self, attention: tuple[int, int, int, int] = (0, 1, 1, 1)) -> None:
+        super().__init__()
+        self._attention = attention
+        # Those that look back, by their index in the state.
+        self._histories: list[History] = []
+
+    def number_histories(self) -> None:
+        """To be called when all layers are there."""
+        self._histories = [module for module in self.modules() if isinstance(module, History) and module.size]
+        for index, history in enumerate(self._histories):
+            history.index = index
+
+    def init_state(self, rows: int, device: torch.device | str, dtype: torch.dtype) -> CodecState:
+        """A state of `rows` streams at their start, in the dtype of the weights."""
+        layers, *ring = self._attention
+        rings = [(rows, history.frames * history.rate, history.channels) for history in self._histories]
+        return CodecState(
+            position=torch.zeros(rows, dtype=torch.int64, device=device),
+            keys=torch.zeros(layers, rows, *ring, dtype=dtype, device=device),
+            values=torch.zeros(layers, rows, *ring, dtype=dtype, device=device),
+            histories=tuple(torch.zeros(ring, dtype=dtype, device=device) for ring in rings),
+        )
+
+
+class Codec(Streamed):
     """Decodes codes of many streams at once, a frame of each a step, or whole clips."""
 
     def __init__(self, config: CodecConfig) -> None:
-        super().__init__()
+        super().__init__((config.num_hidden_layers, config.sliding_window, config.num_attention_heads, config.head_dim))
         self.config = config
         # The first, semantic code has a projection of its own.
         first_code, others = Quantizer(1, config), Quantizer(config.num_quantizers - 1, config)
@@ -222,24 +427,7 @@ class Codec(Loadable):
         ]
         first, last = CausalConv(latent, widths[0], 7, rate=rate), CausalConv(widths[-1], 1, 7, rate=samples)
         self.decoder = nn.ModuleList([first, *blocks, SnakeBeta(widths[-1]), last])
-        # Those that look back, by their index in the state.
-        self._histories = [module for module in self.modules() if isinstance(module, History) and module.size]
-        for index, history in enumerate(self._histories):
-            history.index = index
-
-    def init_state(self, rows: int, device: torch.device | str, dtype: torch.dtype) -> CodecState:
-        """A state of `rows` streams at their start, in the dtype of the weights."""
-        config = self.config
-        ring = (config.num_hidden_layers, rows, config.sliding_window, config.num_attention_heads, config.head_dim)
-        return CodecState(
-            position=torch.zeros(rows, dtype=torch.int64, device=device),
-            keys=torch.zeros(ring, dtype=dtype, device=device),
-            values=torch.zeros(ring, dtype=dtype, device=device),
-            histories=tuple(
-                torch.zeros(rows, history.frames * history.rate, history.channels, dtype=dtype, device=device)
-                for history in self._histories
-            ),
-        )
+        self.number_histories()
 
     @torch.inference_mode()
     def step(self, state: CodecState, codes: Tensor, run: Tensor, rows: Tensor | None = None) -> Tensor:

@@ -15,8 +15,16 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from agent_tts.model.codec import Codec, CodecState, CodecTransformerLayer
-from agent_tts.model.codec_layers import CausalConv, CausalUpsample, DecoderBlock, ResidualUnit, Upsampling
+from agent_tts.model.codec import (
+    CausalConv,
+    CausalUpsample,
+    Codec,
+    CodecState,
+    CodecTransformerLayer,
+    DecoderBlock,
+    ResidualUnit,
+    Upsampling,
+)
 from agent_tts.model.kernels import codec as kernels
 from agent_tts.model.kernels import tiles
 from agent_tts.model.kernels.launch import has_warpgroups, launch, overlap, power_of_2

@@ -20,10 +20,9 @@ from agent_tts.model.frame_state import COUNTS, FLAGS, SAMPLING_PARAMS, FrameSta
 from agent_tts.model.layers import BLOCK_SIZE, Cache
 from agent_tts.model.predictor import Choose, Predictor, PredictorState
 from agent_tts.model.prompt import VECTOR, Prompt
-from agent_tts.model.row_changes import RowChanges
+from agent_tts.model.row_changes import RowChanges, Writes, queued
 from agent_tts.model.sampling import SamplingParams, Warp, draw, forbid, penalise
 from agent_tts.model.talker import PromptPositions, Talker
-from agent_tts.model.upload import Writes, queued
 from agent_tts.model.weights import Loadable
 
 PROMPT_ENTRIES = 128  # of prompts in a step of fused kernels; `bench frame` measures their cost

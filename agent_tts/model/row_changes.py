@@ -1,17 +1,21 @@
-"""Changes of rows between two frames: they are collected, and sent to the device at once."""
+"""Changes of rows between two frames: they are collected, and sent to the device at once, without waiting.
+
+A copy from pinned memory is only queued. torch's pinned pool reuses the memory only after the device has read it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from agent_tts.model.block_allocator import BlockAllocator
+from agent_tts.model.device import queues
 from agent_tts.model.frame_state import (
     COUNTS,
     FLAGS,
@@ -22,8 +26,108 @@ from agent_tts.model.frame_state import (
     TEXT_LENGTH,
     FrameState,
 )
+from agent_tts.model.layers import Cache
 from agent_tts.model.sampling import SamplingParams
-from agent_tts.model.upload import Writes
+
+_LEAST = 8_192  # numbers of a buffer: nearly all copies fit, so that the pool needs few buffers
+
+
+class Writes:
+    """Writes on a device between two steps; their arrays go there in one copy."""
+
+    def __init__(self) -> None:
+        # A function that writes, and what it takes.
+        self._writes: list[tuple[Callable[..., object], tuple[NDArray[np.int64], ...]]] = []
+
+    def add(self, write: Callable[..., object], *arrays: NDArray[np.int64]) -> None:
+        """Calls `write` with these arrays as tensors on the device, after all that was added before."""
+        self._writes.append((write, arrays))
+
+    def send(self, device: torch.device) -> None:
+        if self._writes:
+            self._send(device)
+
+    @torch.inference_mode()
+    def _send(self, device: torch.device) -> None:
+        numbers = [array for _, arrays in self._writes for array in arrays]
+        sent = iter(upload(numbers, device) if numbers else ())
+        for write, arrays in self._writes:
+            write(*islice(sent, len(arrays)))
+
+
+def staged(arrays: Sequence[NDArray[np.int64]], device: torch.device) -> Tensor:
+    """All numbers, int64[n], in pinned memory of the host where the device has streams."""
+    count = sum(array.size for array in arrays)
+    if queues(device):
+        pinned = torch.empty(max(count, _LEAST), dtype=torch.int64, pin_memory=True)[:count]
+    else:
+        pinned = torch.empty(count, dtype=torch.int64)
+    np.concatenate(arrays, axis=None, out=pinned.numpy())
+    return pinned
+
+
+def queued(arrays: Sequence[NDArray[np.int64]], device: torch.device) -> Tensor:
+    """All numbers on the device, int64[n]. Without waiting on a GPU with pinned memory: others may read it too late."""
+    return staged(arrays, device).to(device, non_blocking=queues(device))
+
+
+def upload(arrays: Sequence[NDArray[np.int64]], device: torch.device) -> list[Tensor]:
+    """Arrays on the device, of the same shapes, by one copy: splitting types would take longer than eight bytes for
+    each.
+    """
+    sent = torch.split(queued(arrays, device), [array.size for array in arrays])
+    return [whole if array.ndim == 1 else whole.view(array.shape) for whole, array in zip(sent, arrays, strict=True)]
+
+
+class BlockAllocator:
+    """Gives the blocks of a cache to rows. `collect` tells the device: a step in flight reads the old block tables."""
+
+    def __init__(self, cache: Cache) -> None:
+        _, blocks, self._size, _, _ = cache.keys.shape
+        self._table = cache.block_table
+        self._most = cache.padding_position
+        self._free = list(range(blocks - 1, 0, -1))  # block 0 belongs to no row
+        self._of_row: list[list[int]] = [[] for _ in range(len(cache.block_table))]
+        self._changed: set[int] = set()  # rows whose block tables the device does not know yet
+
+    def ensure(self, row: int, positions: int) -> bool:
+        """Gives a row the blocks for its first `positions`; False, and nothing changes, if too few are free.
+
+        Raises ValueError: `positions` is more than a row may have.
+        """
+        if positions > self._most:
+            raise ValueError(f"a row has at most {self._most} positions")
+        mine = self._of_row[row]
+        have, need = len(mine), -(-positions // self._size)
+        if need - have > len(self._free):
+            return False
+        if need > have:
+            mine += [self._free.pop() for _ in range(need - have)]
+            self._changed.add(row)
+        return True
+
+    def release(self, row: int) -> None:
+        if not self._of_row[row]:
+            return
+        self._free += self._of_row[row]
+        self._of_row[row] = []
+        self._changed.add(row)
+
+    def positions(self, row: int, length: int) -> NDArray[np.int64]:
+        """The first positions of a row, counted through all blocks: int64[length]."""
+        at = np.arange(length)
+        return np.array(self._of_row[row], np.int64)[at // self._size] * self._size + at % self._size
+
+    def collect(self, writes: Writes) -> None:
+        """Adds the changed block tables to what is sent to the device, before a step writes to those blocks."""
+        if not self._changed:
+            return
+        rows = np.fromiter(self._changed, np.int64)
+        block_table = np.zeros((len(rows), self._table.shape[1]), np.int64)
+        for entry, row in zip(block_table, rows, strict=True):
+            entry[: len(self._of_row[row])] = self._of_row[row]
+        self._changed.clear()
+        writes.add(partial(self._table.index_copy_, 0), rows, block_table)
 
 
 @dataclass(frozen=True, slots=True)

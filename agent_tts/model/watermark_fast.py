@@ -12,9 +12,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from agent_tts.model.codec import CodecState
+from agent_tts.model.codec import CausalConv, CodecState
 from agent_tts.model.codec_fast import Output, PackedConv, PackedLinear, PackedSnake, Rings, Streams, waveform
-from agent_tts.model.codec_layers import CausalConv
 from agent_tts.model.config import FRAME_SAMPLES
 from agent_tts.model.kernels import codec as kernels
 from agent_tts.model.kernels.launch import launch, power_of_2

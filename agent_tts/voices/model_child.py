@@ -49,7 +49,7 @@ def detect(waveform: Tensor, folder: Path) -> bytes:
     """What the detector finds. Raises `SettingsError`: it cannot be used."""
     from agent_tts.errors import SettingsError
     from agent_tts.model.entries import CheckpointError
-    from agent_tts.model.watermark_weights import load_detector
+    from agent_tts.model.watermark import load_detector
 
     try:
         share, message = load_detector(folder).detect(waveform)

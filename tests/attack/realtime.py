@@ -67,13 +67,13 @@ async def flood(target: Target, socket: ClientConnection, *messages: str) -> int
     return sent
 
 
-@attack("Realtime: audio faster than it is spoken", node=agent_node, settings=SETTINGS)
+@attack("Realtime: audio faster than it is spoken", node=agent_node, settings=SETTINGS, warms=True)
 async def audio(target: Target) -> str:
     piece = json.dumps({"type": "input_audio_buffer.append", "audio": noise(10)})
     return f"{await sessions(target, lambda socket: flood(target, socket, piece))} pieces of 10 s"
 
 
-@attack("Realtime: turns without an end", node=agent_node, settings=SETTINGS)
+@attack("Realtime: turns without an end", node=agent_node, settings=SETTINGS, warms=True)
 async def commits(target: Target) -> str:
     manual = json.dumps({"type": "session.update", "session": {"audio": {"input": {"turn_detection": None}}}})
     piece = json.dumps({"type": "input_audio_buffer.append", "audio": noise(0.1)})
@@ -86,7 +86,7 @@ async def commits(target: Target) -> str:
     return f"{await sessions(target, one)} messages"
 
 
-@attack("Realtime: answers that are cancelled", node=agent_node, settings=SETTINGS)
+@attack("Realtime: answers that are cancelled", node=agent_node, settings=SETTINGS, warms=True)
 async def cancelled(target: Target) -> str:
     item = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "word " * 2_000}]}
     first = json.dumps({"type": "conversation.item.create", "item": item})

@@ -14,6 +14,7 @@ pytestmark = [pytest.mark.node, pytest.mark.real_time, pytest.mark.timeout(300)]
 
 # The first attack of each group that takes longer than 10 s.
 LONG = {
+    "Realtime: audio faster than it is spoken",
     "a word each 8 s in all slots",
     "120 voices with large lexicons, two fronts",
     "a broken lexicon file, then a front dies",

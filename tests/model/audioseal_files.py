@@ -13,7 +13,7 @@ from audioseal.loader import AudioSeal
 from omegaconf import OmegaConf
 from torch import Tensor
 
-from agent_tts.model.watermark_weights import DETECTOR, GENERATOR
+from agent_tts.model.watermark import DETECTOR, GENERATOR
 
 FILTERS, RATIOS, DIMENSION = 8, (2, 4, 5, 8), 16
 

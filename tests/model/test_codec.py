@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from agent_tts.model.codec import ENCODING, Codec, CodecState
-from agent_tts.model.codec_layers import CausalUpsample
+from agent_tts.model.codec import ENCODING, CausalUpsample, Codec, CodecState
 from agent_tts.model.config import CodecConfig, ModelConfig
 from agent_tts.model.weights import CODEC, build, plan
 from tests.examples import examples

@@ -13,8 +13,7 @@ pytest.importorskip("audioseal", reason="the reference: pip install 'agent-tts[w
 
 from agent_tts.model.codec import CodecState
 from agent_tts.model.entries import CheckpointError
-from agent_tts.model.watermark import Watermark
-from agent_tts.model.watermark_weights import DETECTOR, GENERATOR, load_detector, load_watermark
+from agent_tts.model.watermark import DETECTOR, GENERATOR, Watermark, load_detector, load_watermark
 from tests.model import audioseal_files
 from tests.model.audioseal_files import DIMENSION, FILTERS, RATIOS, watermark_of
 

@@ -31,8 +31,8 @@ from agent_tts.model.device import queues
 from agent_tts.model.frame import PROMPT_ENTRIES, PromptEntries
 from agent_tts.model.frame_state import FrameState
 from agent_tts.model.prompt import VECTOR
+from agent_tts.model.row_changes import staged
 from agent_tts.model.speech import SpeechModel, SpeechState
-from agent_tts.model.upload import staged
 
 BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 CPU_ENTRIES = 64  # of prompts in a step: 1 s on a small CPU

@@ -37,8 +37,7 @@ from agent_tts.model.prompt import VECTOR, PromptVoice, Reference, takes_instruc
 from agent_tts.model.quantised import EightBits, check, saved_bytes
 from agent_tts.model.sampling import SamplingParams
 from agent_tts.model.speech import SpeechModel, can_fuse, prepare_kernels, put_kernels, why_not_e4m3, why_not_fused
-from agent_tts.model.watermark import Watermark
-from agent_tts.model.watermark_weights import load_watermark
+from agent_tts.model.watermark import Watermark, load_watermark
 from agent_tts.model.weights import CODEC, MODEL, build, plan
 from agent_tts.text.directives import Ability
 from agent_tts.text.tokens import Tokenizer

@@ -18,13 +18,11 @@ from torch import Tensor
 
 from agent_tts.engine.qwen3.graphs import ChunkInputs, FrameGraphs, LaunchedStep, PrefillBudget
 from agent_tts.model.adapters import Adapter, AdapterBank
-from agent_tts.model.block_allocator import BlockAllocator
 from agent_tts.model.codec import CodecState
 from agent_tts.model.prompt import Position, Prompt, PromptVoice
-from agent_tts.model.row_changes import Prefix, RowChanges
+from agent_tts.model.row_changes import BlockAllocator, Prefix, RowChanges, Writes
 from agent_tts.model.sampling import SamplingParams
 from agent_tts.model.speech import SpeechModel, SpeechState
-from agent_tts.model.upload import Writes
 from agent_tts.options import StoredVoices
 
 PREFIX_POSITIONS = 4_096  # of cached prompts: 115 kB each at the released sizes
