@@ -12,8 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from agent_tts.errors import BadMessage, SpeechError
-from agent_tts.protocol.formats import check_format
-from agent_tts.protocol.options import Lenient, SessionConfig
+from agent_tts.protocol.options import Lenient, SessionConfig, check_format
 from agent_tts.protocol.validation import check_body, decode
 from agent_tts.serve.access.guard import Client
 from agent_tts.serve.dialects.jambonz import JambonzVoice
