@@ -61,6 +61,7 @@ START_S = 5.0  # for the carrier's first messages
 # Audio is taken little faster than it is spoken: Pipecat keeps without a bound what its models have not heard. After a
 # stop of the network some seconds come at once.
 SPEED, BURST_S = 1.25, 5.0
+MAX_MESSAGE = 16_384  # characters: more than a second of audio; carriers send 20 ms, and models hear a message at once
 WORK_S = 0.001  # of the event loop, for a message: its audio passes all processors
 CALL_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_:=+-]{0,255}")  # no part of it is a path
 
@@ -176,6 +177,8 @@ class Line(FrameSerializer):
     async def deserialize(self, data: str | bytes) -> Frame | None:
         """What a message holds, when its audio may have been spoken; None for what is no message of a carrier's."""
         await self._flow.wait(WORK_S)
+        if len(data) > MAX_MESSAGE:
+            return None
         try:
             parse(data, "a message is a JSON object")
             frame = await self._carriers.deserialize(data)

@@ -60,6 +60,8 @@ class Calls:
         self.llm = llm
         self._build = build
         self._metrics = AgentMetrics(node.metrics.registry)
+        # Held while a pipeline is built: models are loaded, and each thread that works keeps the event loop waiting.
+        self._building = asyncio.Semaphore(1)
         # Calls over WebRTC, by session id, which the caller gets as `pc_id`.
         self._peers: dict[str, _WebRTCCall] = {}
 
@@ -205,7 +207,8 @@ class Calls:
     ) -> None:
         """Run a call until it ends; `tell` sends messages to its page, and is None without one."""
         call = self.parts(await self.llm.service(), transport, owner, style, tell)
-        pipeline = await asyncio.to_thread(self._build, call)
+        async with self._building:
+            pipeline = await asyncio.to_thread(self._build, call)
         await run(call, pipeline, out_rate, gone, page=tell is not None, idle_s=self._settings.idle_s)
 
     def parts(

@@ -134,7 +134,7 @@ class Caller:
             listener.sample.trace_id = token_hex(TRACE_ID_BYTES)
         trace_id = listener.sample.trace_id
         parent = f"00-{trace_id}-{token_hex(SPAN_ID_BYTES)}-01" if trace_id is not None else None
-        connection, _ = await dial(self._urls["ws"], self._key, parent)
+        connection = await dial(self._urls["ws"], self._key, parent)
         listener.sample.connected_at = time.monotonic()
         try:
             connection.observer = listener.saw

@@ -24,7 +24,6 @@ from websockets.typing import Subprotocol
 from websockets.uri import parse_uri
 
 from agent_tts.client.connection import CLOSE_S, ConnectionLost
-from agent_tts.errors import from_code
 from agent_tts.protocol.v1 import HEADER, SUBPROTOCOL
 
 OPEN_S = 30.0
@@ -53,16 +52,9 @@ class RawConnection(asyncio.Protocol):
         self._by_no: dict[int, ContextListener] = {}
         # The first message completes it: `session.created` or an error.
         self.greeted: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
-        # The answer to `update` completes it; it is None while no answer is due.
-        self._updated: asyncio.Future[None] | None = None
         # It gets every message before its listener does.
         self.observer: Callable[[dict[str, Any]], None] | None = None
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    @property
-    def contexts(self) -> int:
-        """Number of open contexts."""
-        return len(self._listeners)
 
     @property
     def _is_open(self) -> bool:
@@ -77,16 +69,6 @@ class RawConnection(asyncio.Protocol):
         if self._is_open:
             self._protocol.send_text(json.dumps({"type": type_, **fields}, separators=(",", ":")).encode())
             self._flush()
-
-    async def update(self, session: dict[str, Any]) -> None:
-        """Set the options of later contexts. Raises SpeechError, TimeoutError."""
-        self._updated = asyncio.get_running_loop().create_future()
-        self.send("session.update", session=session)
-        try:
-            async with asyncio.timeout(OPEN_S):
-                await self._updated
-        finally:
-            self._updated = None
 
     async def hang_up(self) -> None:
         """Close it by the closing handshake; without it after 2 s."""
@@ -132,8 +114,6 @@ class RawConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if not self.greeted.done():
             self.greeted.set_exception(ConnectionLost("the node closed the connection"))
-        if self._updated is not None and not self._updated.done():
-            self._updated.set_exception(ConnectionLost("the node closed the connection"))
         message = {"type": "error", "code": "connection_lost"}
         for listener in self._listeners.values():
             listener.told(time.monotonic(), message)
@@ -148,15 +128,10 @@ class RawConnection(asyncio.Protocol):
     def _take(self, now: float, message: dict[str, Any]) -> None:
         if self.observer is not None:
             self.observer(message)
-        context_id = message.get("context_id")
-        listener = self._listeners.get(context_id) if context_id is not None else None
+        listener = self._listeners.get(message.get("context_id", ""))
         match message["type"]:
             case "session.created" | "error" if not self.greeted.done():
                 self.greeted.set_result(message)
-            case "session.updated" if self._updated is not None:
-                self._updated.set_result(None)
-            case "error" if context_id is None and self._updated is not None:
-                self._updated.set_exception(from_code(message["code"], message["message"]))
             case "context.started" if listener is not None:
                 self._by_no[message["context_no"]] = listener
                 listener.told(now, message)
@@ -174,10 +149,8 @@ def _never_linger(fd: int) -> None:
         same.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
-async def dial(
-    url: str, key: str | None = None, traceparent: str | None = None
-) -> tuple[RawConnection, dict[str, Any]]:
-    """Connect to the WebSocket at `url` (ws:// or wss://); returns the connection and the node's greeting.
+async def dial(url: str, key: str | None = None, traceparent: str | None = None) -> RawConnection:
+    """Connect to the WebSocket at `url` (ws:// or wss://); the node has greeted on return.
 
     Args:
         traceparent: the header of W3C's trace context: the parent of the node's span.
@@ -207,7 +180,7 @@ async def dial(
     if greeting["type"] == "error":
         await connection.close()
         raise ConnectionLost(f"the node refuses: {greeting['message']}")
-    return connection, greeting
+    return connection
 
 
 def send_text(send: Callable[..., None], context_id: str, text: str) -> None:

@@ -16,8 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from agent_tts.bench.checkpoint import distribution
-from agent_tts.bench.checkpoint_config import SIZES, write_configuration
+from agent_tts.bench.checkpoint import SIZES, distribution, write_configuration
 from agent_tts.errors import SettingsError
 from agent_tts.model import codec as codec_module
 from agent_tts.model.codec import Codec

@@ -8,7 +8,7 @@ import os
 import signal
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from agent_tts.bench import scenario as scenarios
@@ -50,44 +50,32 @@ class Promise:
         return self.found is not None and self.found <= self.most
 
 
-@dataclass(frozen=True, slots=True)
-class LoadOutcome:
-    """The result of a load."""
-
-    figures: dict[str, Any]
-    promises: list[Promise]
-
-    def as_dict(self) -> dict[str, Any]:
-        """For the JSON file."""
-        return {**self.figures, "promises": [asdict(promise) | {"kept": promise.kept} for promise in self.promises]}
+Outcome = tuple[dict[str, Any], list[Promise]]  # figures of a load, and what was promised under it
 
 
-async def sessions(node: MeasuredNode, seconds: float) -> LoadOutcome:
+async def sessions(node: MeasuredNode, seconds: float) -> Outcome:
     """64 WebSocket sessions at once. Raises SpeechError."""
     result, before, after, figures = await _held(node, scenarios.sessions(seconds, node.session))
     figures["ttfa_p95_ms"] = figures["ttfa_ms"]["p95"]
-    return LoadOutcome(figures, [*_orderly(result.samples, before, after), *_punctual(figures)])
+    return figures, [*_orderly(result.samples, before, after), *_punctual(figures)]
 
 
-async def mixed(node: MeasuredNode, seconds: float) -> LoadOutcome:
+async def mixed(node: MeasuredNode, seconds: float) -> Outcome:
     """All transports, short and long texts in eight languages, and interruptions."""
     result, before, after, figures = await _held(node, scenarios.mixed(seconds, node.session))
     for transport in ("websocket", "http", "rtc"):
         if some := [sample for sample in result.samples if sample.transport == transport]:
             figures[transport] = session_figures(some)
     figures["ttfa_p95_ms"] = figures["websocket"]["ttfa_ms"]["p95"] if "websocket" in figures else None
-    return LoadOutcome(
-        figures,
-        [
-            *_orderly(result.samples, before, after),
-            *_punctual(figures),
-            Promise("WebRTC packets lost", figures["lost_packets"], 0),
-            Promise("WebRTC packets late, ms, p99 of the median visit", figures["late_ms"]["p50"], LATE_P99_MS),
-        ],
-    )
+    return figures, [
+        *_orderly(result.samples, before, after),
+        *_punctual(figures),
+        Promise("WebRTC packets lost", figures["lost_packets"], 0),
+        Promise("WebRTC packets late, ms, p99 of the median visit", figures["late_ms"]["p50"], LATE_P99_MS),
+    ]
 
 
-async def storm(node: MeasuredNode) -> LoadOutcome:
+async def storm(node: MeasuredNode) -> Outcome:
     """Hundreds of idle connections beside speaking sessions; compared to the same sessions without them."""
     good, idle, health = scenarios.storm(node.session)
     calm, *_ = await _held(node, good)
@@ -115,27 +103,24 @@ async def storm(node: MeasuredNode) -> LoadOutcome:
         },
         "front_rss_mib": {"first": rss[0], "most": max(rss), "last": rss[-1]},
     }
-    return LoadOutcome(
-        figures,
-        [
-            *_orderly(result.samples, watch.looks[0], after),
-            Promise("strangers who could not connect", len(idled.samples) - len(connected), 0),
-            Promise("strangers who were still there in the end", len(connected) - len(stayed_s), 0),
-            Promise("longest stay of a stranger, s", max(stayed_s, default=None), GONE_S),
-            Promise("probes of /health that failed", sum(sample.error is not None for sample in probed.samples), 0),
-            Promise(
-                "first audio later than without the storm, ms, p95",
-                None if now is None or then is None else round(now - then, 1),
-                LATER_MS,
-            ),
-            Promise("memory of the front, most, MiB more", round(max(rss) - rss[0], 1), GROWTH_MIB),
-            Promise("memory of the front, after it, MiB more", round(rss[-1] - rss[0], 1), KEPT_MIB),
-            Promise("file descriptors of the front, after it, more", after.front.fds - watch.looks[0].front.fds, 0),
-        ],
-    )
+    return figures, [
+        *_orderly(result.samples, watch.looks[0], after),
+        Promise("strangers who could not connect", len(idled.samples) - len(connected), 0),
+        Promise("strangers who were still there in the end", len(connected) - len(stayed_s), 0),
+        Promise("longest stay of a stranger, s", max(stayed_s, default=None), GONE_S),
+        Promise("probes of /health that failed", sum(sample.error is not None for sample in probed.samples), 0),
+        Promise(
+            "first audio later than without the storm, ms, p95",
+            None if now is None or then is None else round(now - then, 1),
+            LATER_MS,
+        ),
+        Promise("memory of the front, most, MiB more", round(max(rss) - rss[0], 1), GROWTH_MIB),
+        Promise("memory of the front, after it, MiB more", round(rss[-1] - rss[0], 1), KEPT_MIB),
+        Promise("file descriptors of the front, after it, more", after.front.fds - watch.looks[0].front.fds, 0),
+    ]
 
 
-async def soak(node: MeasuredNode, scenario: Scenario, kill_every_s: float) -> LoadOutcome:
+async def soak(node: MeasuredNode, scenario: Scenario, kill_every_s: float) -> Outcome:
     """Thousands of short contexts, while the engine is killed repeatedly."""
     kills: list[int] = []
     async with (
@@ -159,9 +144,7 @@ async def _kill_every(pid: int, seconds: float, kills: list[int]) -> None:
                     kills.append(child)
 
 
-def soak_outcome(
-    result: ScenarioResult, watch: NodeWatch, before: NodeStats, after: NodeStats, kills: int
-) -> LoadOutcome:
+def soak_outcome(result: ScenarioResult, watch: NodeWatch, before: NodeStats, after: NodeStats, kills: int) -> Outcome:
     """Figures and promises of a soak between `before` and `after`."""
     samples, looks = result.samples, watch.looks
     growth = round(slope(front_growth(samples, looks)), 3)
@@ -201,7 +184,7 @@ def soak_outcome(
             Promise("file descriptors of the engine, more", now.fds - then.fds, 0),
             Promise("threads of the engine, more", now.threads - then.threads, 0),
         ]
-    return LoadOutcome(figures, promises)
+    return figures, promises
 
 
 def front_growth(samples: Sequence[CallSample], looks: Sequence[NodeStats]) -> list[tuple[float, float]]:

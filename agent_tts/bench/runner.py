@@ -41,17 +41,6 @@ class MeasuredNode:
 
 
 @dataclass(frozen=True, slots=True)
-class ClientProcesses:
-    """Processes that make the calls."""
-
-    count: int | None = None  # for WebSockets and HTTP, and for many WebRTC peers; None: as many as the load needs
-    cores: Sequence[int] = ()  # one for each, in turn; empty: any
-
-
-ANY_CLIENTS = ClientProcesses()
-
-
-@dataclass(frozen=True, slots=True)
 class ScenarioResult:
     """What came of a scenario."""
 
@@ -63,12 +52,15 @@ class ScenarioResult:
 
 @asynccontextmanager
 async def prepared(
-    node: MeasuredNode, scenario: Scenario, *, clients: ClientProcesses = ANY_CLIENTS
+    node: MeasuredNode, scenario: Scenario, *, clients: int | None = None, cores: Sequence[int] = ()
 ) -> AsyncIterator[Callable[[float], Coroutine[Any, Any, ScenarioResult]]]:
     """Client processes that are ready for a scenario; ended with the block. Cancelling it ends all calls.
 
     What it yields runs the scenario once, from a time of the monotonic clock on.
 
+    Args:
+        clients: processes for WebSockets and HTTP, and for many WebRTC peers; None: as many as the load needs.
+        cores: one for each process, in turn; empty: any.
     Raises:
         SpeechError: one of them cannot do its job, or the node refuses the WebRTC peers.
         SettingsError: the machine has no such core.
@@ -76,12 +68,12 @@ async def prepared(
     job = {"urls": {"ws": node.ws_url, "http": node.http_url}, "scenario": asdict(scenario)}
     async with AsyncExitStack() as stack:
         found: list[Worker] = []
-        for transports, parts in _groups(scenario, clients):
+        for transports, parts in _groups(scenario, clients, len(cores)):
             jobs = [{**job, "transports": transports, "part": part, "parts": parts} for part in range(parts)]
             found += await stack.enter_async_context(workers(MODULE, jobs, key=node.key, ready_s=READY_S))
         pids = {f"clients {number}": worker.pid for number, worker in enumerate(found)}
-        if clients.cores:
-            pin(pids, "clients", clients.cores)
+        if cores:
+            pin(pids, "clients", cores)
 
         async def run(start: float) -> ScenarioResult:
             last_s = scenario.last_s + (scenario.tail_s or 0) if scenario.rate is not None else 0
@@ -105,9 +97,11 @@ async def prepared(
         yield run
 
 
-async def measure(node: MeasuredNode, scenario: Scenario, *, clients: ClientProcesses = ANY_CLIENTS) -> ScenarioResult:
+async def measure(
+    node: MeasuredNode, scenario: Scenario, *, clients: int | None = None, cores: Sequence[int] = ()
+) -> ScenarioResult:
     """Run a scenario now; see `prepared`."""
-    async with prepared(node, scenario, clients=clients) as run:
+    async with prepared(node, scenario, clients=clients, cores=cores) as run:
         return await run(start_time())
 
 
@@ -116,14 +110,14 @@ def start_time() -> float:
     return time.monotonic() + HEAD_START_S
 
 
-def _groups(scenario: Scenario, clients: ClientProcesses) -> list[tuple[list[str], int]]:
+def _groups(scenario: Scenario, clients: int | None, cores: int) -> list[tuple[list[str], int]]:
     """Groups of processes: the transports of their calls, and how many.
 
     WebRTC is apart, because its handshakes would make other calls late: one costs more than a minute of speech.
     """
     if scenario.transport in ("health", "idle"):
         return [([scenario.transport], 1)]
-    wanted = clients.count or clients_for(scenario, len(clients.cores) or None)
+    wanted = clients or clients_for(scenario, cores)
     parts = min(wanted, scenario.concurrency or wanted)
     if scenario.transport == "rtc":
         return [(["rtc"], parts)]
@@ -131,7 +125,7 @@ def _groups(scenario: Scenario, clients: ClientProcesses) -> list[tuple[list[str
     return [*streamed, (["rtc"], 1)] if scenario.rtc else streamed
 
 
-def clients_for(scenario: Scenario, cores: int | None = None) -> int:
+def clients_for(scenario: Scenario, cores: int = 0) -> int:
     """Processes that take the messages of a scenario without being late, at most one for each core.
 
     Without `cores` of their own, half of the machine's are the node's.

@@ -16,7 +16,6 @@ from agent_tts.errors import SettingsError
 
 if TYPE_CHECKING:
     from agent_tts.bench import report
-    from agent_tts.bench.runner import ClientProcesses
 
 Json = Annotated[Path | None, typer.Option("--json", help="Write all figures to this file.")]
 Voice = Annotated[str | None, typer.Option(help="A voice of the node.")]
@@ -163,13 +162,6 @@ class ProcessOptions:
     front_cores: Annotated[
         str | None, typer.Option(help="Cores for the fronts of a node that is started, likewise: 0-3.")
     ] = None
-
-    @property
-    def client_processes(self) -> ClientProcesses:
-        """Raises SettingsError: no list of cores."""
-        from agent_tts.bench.runner import ClientProcesses
-
-        return ClientProcesses(self.clients, cores("--client-cores", self.client_cores))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -150,7 +150,7 @@ def _present() -> str:
 @contextmanager
 def _released(names: str | None) -> Iterator[list[Path]]:
     """Folders with the configurations of released sizes; removed with the block. Raises SettingsError."""
-    from agent_tts.bench.checkpoint_config import SIZES, write_configuration
+    from agent_tts.bench.checkpoint import SIZES, write_configuration
 
     sizes = [name.strip() for name in names.split(",")] if names is not None else RELEASED
     for name in sizes:

@@ -10,9 +10,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from operator import itemgetter
 from secrets import token_hex
-from typing import ParamSpec, Protocol, TypeVar
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 from agent_tts.config.settings import Settings
+from agent_tts.options import SpeechOptions
+from agent_tts.protocol.options import MIN_LEAD_MS, SessionConfig
 from agent_tts.serve.access.fair_queue import FairQueue
 from agent_tts.serve.access.guard import Client, Guard
 from agent_tts.serve.access.supervisor_client import SupervisorClient
@@ -117,6 +119,11 @@ class Node:
         """Raises `SettingsError` if its dictionaries have no folder."""
         self.dictionaries = Dictionaries.of(self.settings.dictionaries)
         self.metrics.usage.budget = self.guard
+
+    def unpaced(self, fields: dict[str, Any]) -> SpeechOptions:
+        """The options of a whole text by the fields of a session, over the node's settings; raises as `merged` does."""
+        config = SessionConfig(lead_ms=None, normalize=self.settings.normalize)
+        return config.merged(fields, MIN_LEAD_MS).options()
 
     def is_full(self) -> bool:
         """Whether it is above `limits.ready_share`; then it asks idle sessions to move, the longest idle first.

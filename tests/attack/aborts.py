@@ -30,7 +30,7 @@ LONGEST_S = 1.2  # of what is left alone before it ends
 
 async def by_reset(target: Target, chance: random.Random) -> None:
     """Open some contexts, then reset the connection."""
-    connection, _ = await dial(target.ws_url, target.key)
+    connection = await dial(target.ws_url, target.key)
     for number in range(4):
         connection.send("text.append", context_id=str(number), text=TEXT)
     await asyncio.sleep(chance.uniform(0, LONGEST_S))
@@ -39,7 +39,7 @@ async def by_reset(target: Target, chance: random.Random) -> None:
 
 async def by_cancel(target: Target, chance: random.Random) -> None:
     """Cancel contexts at any time: in the queue, before their first audio, twice, after their end."""
-    connection, _ = await dial(target.ws_url, target.key)
+    connection = await dial(target.ws_url, target.key)
     for number in range(8):
         connection.send("context.open", context_id=str(number), lead_ms=chance.choice([None, 240, 5_000]))
         connection.send("text.append", context_id=str(number), text=TEXT[: chance.randrange(1, len(TEXT))])

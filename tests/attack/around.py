@@ -22,6 +22,7 @@ from tests.attack.harness import Broken, Target, attack
 from tests.attack.stalls import SLOTS
 
 CALLS, SETTINGS = 4, {**SLOTS, "agent__stt__kind": "scripted", "agent__llm__base_url": "http://127.0.0.1:9/v1"}
+CALLS_MIB = 160.0  # of a dozen calls: each of the first ones takes less than the one before, and the last ones nothing
 SECOND = b"\x80\x20" * 4_000  # of loud mu-law
 IDLE, FLOODS = 64, 8  # clients of Wyoming
 FIRST_AUDIO_MS, FIRST_AUDIO_SHORT_MS = 100.0, 5_000.0  # of a client beside them, p95
@@ -33,7 +34,13 @@ def phone_node(settings: Mapping[str, object]) -> AbstractAsyncContextManager[Ow
     return own_node(str(data_folder("pipelines") / "phone.py"), **settings)
 
 
-@attack("a carrier's audio faster than it is spoken", node=phone_node, settings=SETTINGS, warms=True)
+@attack(
+    "a carrier's audio faster than it is spoken",
+    node=phone_node,
+    settings=SETTINGS,
+    warms=True,
+    max_growth_mib=CALLS_MIB,
+)
 async def fast_carrier(target: Target) -> str:
     """Each call sends six seconds in a message, as fast as they are taken, and a list among them."""
     url = f"{target.url.replace('http', 'ws', 1)}/api/phone/twilio?key={target.key}"

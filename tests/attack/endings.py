@@ -69,7 +69,7 @@ async def ready(target: Target) -> bool:
 @attack("a word said otherwise, without timestamps", settings=SLOTS)
 async def said_otherwise(target: Target) -> str:
     """Each context is spoken to its end; one is paced, and its audio is longer than the longest lead."""
-    connection, _ = await dial(target.ws_url, target.key)
+    connection = await dial(target.ws_url, target.key)
     caller = Caller(target.ws_url, target.key)
     kinds: dict[str, dict[str, object]] = {"lexicon": {"lexicon": SAID}, "markup": {"markup": "auto"}, "plain": {}}
     words = "all of this goes on calmly "

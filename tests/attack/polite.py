@@ -111,7 +111,7 @@ class Caller:
         while True:
             connection = None
             try:
-                connection, _ = await dial(self._url, self._key)
+                connection = await dial(self._url, self._key)
                 async with background(self._ping(connection), "pings"):
                     for number in itertools.count():
                         await self._say(connection, str(number))
@@ -153,7 +153,7 @@ class Caller:
         while True:
             began = time.monotonic()
             try:
-                connection, _ = await dial(self._url, self._key)
+                connection = await dial(self._url, self._key)
                 self.figures.connects.append((time.monotonic() - began) * 1_000)
                 await connection.close()
             except (SpeechError, TimeoutError) as error:

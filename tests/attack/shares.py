@@ -53,7 +53,7 @@ class Hog:
 
     async def hold(self, text: str, every_s: float) -> None:
         """Hold every slot: each context gets the text now and each `every_s`, at times of its own."""
-        connections = [(await dial(self._target.ws_url, self._target.key))[0] for _ in range(SESSIONS)]
+        connections = [await dial(self._target.ws_url, self._target.key) for _ in range(SESSIONS)]
         try:
             for connection in connections:
                 connection.observer = self._observer(connection, text)

@@ -246,7 +246,7 @@ async def storm(target: Target) -> str:
     async def come(delay_s: float, seconds: float) -> None:
         await asyncio.sleep(delay_s)
         try:
-            connection, _ = await dial(target.ws_url, target.key)
+            connection = await dial(target.ws_url, target.key)
         except (SpeechError, TimeoutError) as error:
             failed[str(error)[:60]] += 1
             return

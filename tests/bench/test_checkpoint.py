@@ -14,14 +14,15 @@ import torch
 from agent_tts.bench.checkpoint import (
     CLIP_FRAMES,
     ICL,
+    SIZES,
     XVECTOR,
     SyntheticClone,
     add_clones,
     codec_shapes,
     model_shapes,
     write,
+    write_configuration,
 )
-from agent_tts.bench.checkpoint_config import SIZES, write_configuration
 from agent_tts.errors import SettingsError
 from agent_tts.model.config import ModelType
 from agent_tts.voices.library import VoiceLibrary

@@ -16,7 +16,7 @@ from agent_tts.bench.connection import RawConnection
 from agent_tts.bench.figures import is_clean, request_figures, rtc_figures, session_figures
 from agent_tts.bench.load import settled
 from agent_tts.bench.node import watched
-from agent_tts.bench.runner import ClientProcesses, MeasuredNode, ScenarioResult, measure
+from agent_tts.bench.runner import MeasuredNode, ScenarioResult, measure
 from agent_tts.bench.scenario import Scenario, requests
 from agent_tts.errors import SpeechError
 from tests.support import RunningNode, running_node
@@ -47,7 +47,7 @@ async def made(node: RunningNode, scenario: Scenario) -> ScenarioResult:
 async def test_client_processes_share_an_open_loop_and_are_monitored() -> None:
     load = requests("20/s", rate=20, warmup_s=0.5, duration_s=1.5, session={"voice": "tone-660"}, texts=SHORT)
     async with running_node(slots=64) as node:
-        found = await measure(at(node), load, clients=ClientProcesses(2, cores=[0]))
+        found = await measure(at(node), load, clients=2, cores=[0])
     figures = request_figures(load, found)
     arrivals = [call.after_s for call in load.calls()]
     assert [one.begin - found.samples[0].begin for one in found.samples] == pytest.approx(

@@ -9,7 +9,6 @@ import pytest
 
 from agent_tts.bench.connection import dial
 from agent_tts.client.connection import ConnectionLost, stream_url
-from agent_tts.errors import UnknownVoice
 from tests.support import running_node
 
 pytestmark = pytest.mark.node
@@ -34,7 +33,7 @@ class KeptContext:
 
 async def test_several_contexts_speak_on_one_connection() -> None:
     async with running_node() as node:
-        connection, greeting = await dial(node.ws_url)
+        connection = await dial(node.ws_url)
         kept = [KeptContext(), KeptContext()]
         for number, one in enumerate(kept):
             connection.listen(f"t{number}", one)
@@ -42,29 +41,27 @@ async def test_several_contexts_speak_on_one_connection() -> None:
             connection.send("context.end", context_id=f"t{number}")
         async with asyncio.timeout(10):
             await asyncio.gather(*(one.over.wait() for one in kept))
-        assert connection.contexts == 0
         await connection.close()
-    assert greeting["engine"] == "tone"
     assert [one.bytes for one in kept] == [17_280, 17_280]
     assert kept[0].messages[-1] == "context.done"
 
 
 async def test_a_refused_context_gets_an_error_and_is_removed() -> None:
     async with running_node() as node:
-        connection, _ = await dial(node.ws_url)
+        connection = await dial(node.ws_url)
         one = KeptContext()
         connection.listen("t", one)
         connection.send("context.open", context_id="t", voice="nobody")
         async with asyncio.timeout(10):
             await one.over.wait()
-        assert (one.messages, connection.contexts) == (["error"], 0)
         await connection.close()
+        assert one.messages == ["error"]  # no other, of a lost connection
 
 
 async def test_a_ping_is_answered() -> None:
     """A node cuts a client that does not answer its pings."""
     async with running_node(timeouts={"ping_s": 0.2}) as node:
-        connection, _ = await dial(node.ws_url)
+        connection = await dial(node.ws_url)
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(1.0):
                 await asyncio.shield(connection.closed)
@@ -73,7 +70,7 @@ async def test_a_ping_is_answered() -> None:
 
 async def test_a_lost_connection_is_reported_to_every_context() -> None:
     async with running_node() as node:
-        connection, _ = await dial(node.ws_url)
+        connection = await dial(node.ws_url)
         one = KeptContext()
         connection.listen("t", one)
         connection.send("context.open", context_id="t")
@@ -86,19 +83,9 @@ async def test_a_node_that_refuses_is_a_lost_connection() -> None:
     async with running_node(auth={"api_keys": ["sesame"]}) as node:
         with pytest.raises(ConnectionLost, match="the API key is wrong"):
             await dial(node.ws_url, "wrong")
-        connection, _ = await dial(node.ws_url, "sesame")
+        connection = await dial(node.ws_url, "sesame")
         await connection.close()
         with pytest.raises(ConnectionLost, match="HTTP"):
             await dial(stream_url(node.url + "/elsewhere"))
     with pytest.raises(ConnectionLost, match="no node answers"):
         await dial(node.ws_url)
-
-
-async def test_an_invalid_session_is_an_error() -> None:
-    """Otherwise an unknown voice would be measured as the default one."""
-    async with running_node() as node:
-        connection, _ = await dial(node.ws_url)
-        await connection.update({"voice": "tone-660"})
-        with pytest.raises(UnknownVoice):
-            await connection.update({"voice": "nobody"})
-        await connection.close()

@@ -8,8 +8,7 @@ from dataclasses import fields
 import torch
 from torch import Tensor
 
-from agent_tts.bench.checkpoint import distribution
-from agent_tts.bench.checkpoint_config import SIZES, codec_config
+from agent_tts.bench.checkpoint import SIZES, codec_config, distribution
 from agent_tts.model.codec import Codec, CodecState
 from agent_tts.model.config import CodecConfig
 from agent_tts.model.weights import build

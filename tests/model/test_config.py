@@ -12,7 +12,7 @@ from typing import Any, get_args
 
 import pytest
 
-from agent_tts.bench.checkpoint_config import SIZES, write_configuration
+from agent_tts.bench.checkpoint import SIZES, write_configuration
 from agent_tts.model.config import (
     CodecConfig,
     ModelConfig,

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from agent_tts.bench.checkpoint_config import SIZES, write_configuration
+from agent_tts.bench.checkpoint import SIZES, write_configuration
 from agent_tts.model.clone import FFT_SIZE, HOP, LogMel, SpeakerEncoder, slaney_filters
 from agent_tts.model.config import ModelConfig, SpeakerConfig
 from agent_tts.model.entries import CheckpointError

@@ -13,8 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from agent_tts.bench.checkpoint import write
-from agent_tts.bench.checkpoint_config import SIZES, write_configuration
+from agent_tts.bench.checkpoint import SIZES, write, write_configuration
 from agent_tts.model import weights
 from agent_tts.model.config import ModelConfig, ModelType
 from agent_tts.model.frame import FrameModel

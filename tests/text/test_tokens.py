@@ -13,7 +13,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from tokenizers import pre_tokenizers
 
-from agent_tts.bench.checkpoint_config import FIRST_SPECIAL, write_tokenizer
+from agent_tts.bench.checkpoint import FIRST_SPECIAL, write_tokenizer
 from agent_tts.errors import SettingsError
 from agent_tts.text.tokens import TokenFeed, Tokenizer, kinds, last_boundary
 from tests.examples import CUTS, examples, split

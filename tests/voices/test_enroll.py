@@ -13,8 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from agent_tts.bench.checkpoint import write
-from agent_tts.bench.checkpoint_config import SIZES
+from agent_tts.bench.checkpoint import SIZES, write
 from agent_tts.errors import (
     RETRY_MS,
     AtCapacity,

@@ -46,16 +46,20 @@ class Resampler:
         return made
 
 
+class DetectorTurns:
+    """In which the detectors of all sessions work: each thread keeps the event loop waiting for Python's lock."""
+
+    def __init__(self) -> None:
+        # One looks for a voice, for about 1 ms; one judges whether a turn is complete, or is loaded, for 0.1 s or more.
+        self.short, self.long = asyncio.Semaphore(1), asyncio.Semaphore(1)
+
+
 class Ear:
-    """Hears one session. Its turn detectors run in threads of their own until `close`.
+    """Hears one session. Its turn detectors run in threads of their own until `close`."""
 
-    Args:
-        detecting: of all sessions: each thread that works keeps the event loop waiting for Python's lock.
-    """
-
-    def __init__(self, settings: Agent, detecting: asyncio.Semaphore) -> None:
+    def __init__(self, settings: Agent, turns: DetectorTurns) -> None:
         self._settings = settings
-        self._detecting = detecting
+        self._turns = turns
         self._resampler: tuple[RealtimeFormat, Resampler] | None = None
         # Audio at `IN_RATE`: not watched yet, less than a window; and since the last turn.
         self._unseen = bytearray()
@@ -87,7 +91,7 @@ class Ear:
         Between two of them the caller may `take` what was heard.
         """
         if self._detection is not None and not self._is_prepared:
-            async with self._detecting:
+            async with self._turns.long:
                 await self._prepare(self._detection)
         if self._resampler is None or self._resampler[0] != form:
             self._resampler = form, Resampler(form)
@@ -100,8 +104,7 @@ class Ear:
             if self._detection is None:
                 continue
             was_in_turn = self._in_turn
-            async with self._detecting:
-                await self._watch(window)
+            await self._watch(window)
             if not was_in_turn and not self._in_turn:
                 self._trim(self._detection)
             elif was_in_turn != self._in_turn:
@@ -148,14 +151,16 @@ class Ear:
     async def _watch(self, window: bytes) -> None:
         """Set `_in_turn` after this window."""
         assert self._vad is not None
-        state = await self._vad.analyze_audio(window)
+        async with self._turns.short:
+            state = await self._vad.analyze_audio(window)
         was_voiced = self._is_voiced
         self._is_voiced = state is VADState.SPEAKING or (was_voiced and state is VADState.STOPPING)
         is_complete = not self._is_voiced
         if self._complete is not None:
             found = self._complete.append_audio(window, self._is_voiced)
             if was_voiced and not self._is_voiced and found is not EndOfTurnState.COMPLETE:
-                found, _ = await self._complete.analyze_end_of_turn()
+                async with self._turns.long:
+                    found, _ = await self._complete.analyze_end_of_turn()
             is_complete = found is EndOfTurnState.COMPLETE
         if not self._in_turn:
             self._in_turn = self._is_voiced

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketState
 
+from agent_tts.agent.realtime.ear import DetectorTurns
 from agent_tts.agent.realtime.session import RealtimeSession
 from agent_tts.errors import SpeechError
 from agent_tts.serve.node import Node
@@ -29,8 +30,7 @@ class RealtimeEndpoint:
     def __init__(self, node: Node, calls: Calls) -> None:
         self._node = node
         self._calls = calls
-        # Held while a turn detector works.
-        self._detecting = asyncio.Semaphore(1)
+        self._detectors = DetectorTurns()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         offered: list[str] = scope.get("subprotocols", [])
@@ -45,7 +45,7 @@ class RealtimeEndpoint:
                 async with asyncio.timeout(self._node.settings.timeouts.handshake_s):
                     await websocket.accept(subprotocol=SUBPROTOCOL if SUBPROTOCOL in offered else None)
                 session = RealtimeSession(
-                    self._node, websocket, send, client, self._calls.deaf, self._detecting, beta=beta
+                    self._node, websocket, send, client, self._calls.deaf, self._detectors, beta=beta
                 )
                 llm = await self._calls.llm.service(for_client=True)
                 await session.serve(self._calls.parts(llm, session, owner))

@@ -48,7 +48,7 @@ from agent_tts.agent.realtime.conversation import (
     Recognise,
     Stop,
 )
-from agent_tts.agent.realtime.ear import Ear, Resampler
+from agent_tts.agent.realtime.ear import DetectorTurns, Ear, Resampler
 from agent_tts.agent.realtime.shapes import OPENAI_VOICES, SessionSettings, SharedSettings, Tool
 from agent_tts.agent.turns import Turns
 from agent_tts.engine_info import SAMPLE_RATE
@@ -189,7 +189,7 @@ class RealtimeSession(BaseTransport):
         send: Send,
         client: Client,
         deaf: str | None,
-        detecting: asyncio.Semaphore,
+        detectors: DetectorTurns,
         *,
         beta: bool,
     ) -> None:
@@ -207,7 +207,7 @@ class RealtimeSession(BaseTransport):
         self._asks, self._speaks = Asks(self), Speaks(self)
         start = SessionSettings(instructions=agent.llm.instructions, model=websocket.query_params.get("model"))
         self.conversation = Conversation(start, self._check_voice, deaf, _new_id, beta=beta)
-        self._ear = Ear(agent, detecting)
+        self._ear = Ear(agent, detectors)
         # Turns whose words are to be recognised: item and audio at 16 kHz; at most `MAX_PENDING`.
         self._heard: asyncio.Queue[tuple[str, bytes]] = asyncio.Queue()
         # Set when there is something to send, and when there may be room for more.

@@ -22,7 +22,7 @@ from agent_tts.serve.access.ledger import NO_TOKEN, spend
 from agent_tts.serve.access.ledger_client import NodeLedger
 from agent_tts.serve.access.supervisor_client import SupervisorClient
 from agent_tts.serve.connections import CONNECTION
-from agent_tts.serve.telemetry.metrics import Metrics
+from agent_tts.serve.telemetry.metrics import Budget, Metrics
 from agent_tts.serve.token_bucket import TokenBucket
 
 
@@ -56,7 +56,7 @@ class Permit:
         self.close()
 
 
-class Guard:
+class Guard(Budget):
     """Checks the clients of a front; the node's ledger counts them.
 
     Args:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from secrets import token_hex
 from typing import Annotated, Any, ClassVar, Literal
@@ -13,12 +12,12 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, field_validator
 
 from agent_tts.config.settings import Limits
-from agent_tts.errors import BadMessage, SpeechError, TextTooLong, UnknownDictionary, cut_short
+from agent_tts.errors import BadMessage, SpeechError, TextTooLong, cut_short
 from agent_tts.messages import Append, Audio, Cancel, End, Finished, Flush, Flushed, Open, Word, Words
 from agent_tts.options import SpeechOptions
 from agent_tts.protocol import v1 as protocol
 from agent_tts.protocol.adapter import Command, Created, Event, Failed, ProtocolAdapter
-from agent_tts.protocol.options import MIN_LEAD_MS, Lenient, SessionConfig, SpeakerEmbedding
+from agent_tts.protocol.options import Lenient, SpeakerEmbedding
 from agent_tts.protocol.validation import check_message
 from agent_tts.serve.dialects.text import spaced
 from agent_tts.serve.dictionaries import Dictionaries, LoadedDictionaries
@@ -146,8 +145,7 @@ class CartesiaRequest(Lenient):
 
     def options(self, node: Node) -> SpeechOptions:
         """The options of speech, unpaced. Raises `UnknownDictionary`."""
-        config = SessionConfig(lead_ms=None, normalize=node.settings.normalize)
-        return config.merged(self.overrides(node.dictionaries), MIN_LEAD_MS).options()
+        return node.unpaced(self.overrides(node.dictionaries))
 
 
 # ---------------------------------------------------------------- to the client
@@ -167,6 +165,8 @@ class ContextEvents:
         self._samples_ms = audio_format.sample_rate / 1_000
         # Flushes that have been answered.
         self._flushed = 0
+        # Whether the client has ended the context, and whether it was cancelled.
+        self.is_ended = self.is_cancelled = False
 
     def audio(self, payload: bytes, first_sample: int) -> Iterator[str]:
         """The next audio, after the words that begin in it. `first_sample`: its index at the output rate."""
@@ -240,15 +240,6 @@ class GenerationMessage(CartesiaRequest):
     max_buffer_delay_ms: int | None = None
 
 
-@dataclass(slots=True)
-class _Context:
-    """A context that has not ended."""
-
-    events: ContextEvents
-    is_ended: bool  # by the client
-    is_cancelled: bool = False
-
-
 class CartesiaAdapter(ProtocolAdapter):
     """An error ends its context; its later text is dropped, up to the message that would have ended it. After `starved`
     all text has been spoken, and later text goes on in a new context.
@@ -257,7 +248,8 @@ class CartesiaAdapter(ProtocolAdapter):
     def __init__(self, limits: Limits, dictionaries: Dictionaries) -> None:
         self._limits = limits
         self._dictionaries = LoadedDictionaries(dictionaries)
-        self._contexts: dict[str, _Context] = {}
+        # Those that have not ended.
+        self._contexts: dict[str, ContextEvents] = {}
         # Contexts that failed before the client ended them, oldest first.
         self._failed: OrderedDict[str, None] = OrderedDict()
         # The session's id, for error messages.
@@ -307,40 +299,37 @@ class CartesiaAdapter(ProtocolAdapter):
             context.is_ended |= is_last
             return
         text = spaced(message.transcript, is_whole=message.max_buffer_delay_ms == 0)
-        if (error := self._complaint(context, text)) is not None:
+        try:
+            self._check(context, text)
+            opening = message.overrides(self._dictionaries) if context is None else {}
+        except SpeechError as error:
             yield from self._refuse(context_id, error, is_last=is_last)
         if context is None:
-            text, opening = message.prologue + text, dict[str, Any]()
-            try:
-                opening = message.overrides(self._dictionaries)
-            except UnknownDictionary as unknown:
-                yield from self._refuse(context_id, unknown, is_last=is_last)
-            audio = message.output_format
-            context = _Context(ContextEvents(context_id, audio), is_ended=is_last)
-            self._contexts[context_id] = context
+            text, audio = message.prologue + text, message.output_format
+            context = self._contexts[context_id] = ContextEvents(context_id, audio)
+            context.is_ended = is_last
             output = {"encoding": audio.ours, "sample_rate": audio.sample_rate, "framing": "binary"}
             yield Open(context_id, {"output": output} | opening)
         elif context.is_ended:
             return
         context.is_ended = is_last
         if text:
-            context.events.text += text
+            context.text += text
             yield Append(context_id, text)
         if message.flush:
             yield Flush(context_id)
         if is_last:
             yield End(context_id)
 
-    def _complaint(self, context: _Context | None, text: str) -> SpeechError | None:
-        """What is wrong with more text; the session would only find it after the context was opened."""
+    def _check(self, context: ContextEvents | None, text: str) -> None:
+        """Refuse more text: raises what the session would only find after the context was opened."""
         if context is not None and context.is_ended and text.strip():
-            return BadMessage("its context was ended by a message without continue: use another context_id")
+            raise BadMessage("its context was ended by a message without continue: use another context_id")
         limits = self._limits
         if len(text) > limits.text_message_chars:
-            return TextTooLong(f"transcript of one message is at most {limits.text_message_chars} characters")
-        if context is not None and len(context.events.text) + len(text) > limits.text_context_chars:
-            return TextTooLong(f"text of one context is at most {limits.text_context_chars} characters")
-        return None
+            raise TextTooLong(f"transcript of one message is at most {limits.text_message_chars} characters")
+        if context is not None and len(context.text) + len(text) > limits.text_context_chars:
+            raise TextTooLong(f"text of one context is at most {limits.text_context_chars} characters")
 
     def _refuse(self, context_id: str | None, error: SpeechError, *, is_last: bool) -> Iterator[Command]:
         """End a context because of a message and raise the error; `is_last`: the message would have ended it anyway.
@@ -370,22 +359,22 @@ class CartesiaAdapter(ProtocolAdapter):
             return ()
         match event:
             case Audio(payload=payload, first_sample=first_sample):
-                return context.events.audio(payload, first_sample)
+                return context.audio(payload, first_sample)
             case Words(words=words, kind=kind):
-                context.events.words.learn(words, final=kind == "aligned")
+                context.words.learn(words, final=kind == "aligned")
             case Flushed():
-                return [context.events.flushed()]
+                return [context.flushed()]
             case Finished(reason=reason) if reason != "error":  # already told; a new context may have its id
                 return self._done(context_id, context, event)
         return ()
 
-    def _done(self, context_id: str, context: _Context, done: Finished[str]) -> Iterable[str]:
+    def _done(self, context_id: str, context: ContextEvents, done: Finished[str]) -> Iterable[str]:
         del self._contexts[context_id]
         if done.reason == "length":
             if not context.is_ended:
                 self._fail(context_id)
             return failure(context_id, cut_short(done.audio_ms), self._request_id)
-        return [context.events.done()] if done.reason == "cancelled" else context.events.end()
+        return [context.done()] if done.reason == "cancelled" else context.end()
 
     def _error(self, context_id: str | None, error: SpeechError) -> Iterable[str]:
         context = None if context_id is None else self._contexts.pop(context_id, None)

@@ -1,20 +1,21 @@
-"""Deepgram: what its WebSocket protocols and its HTTP API share, and Aura's protocol, `/v1/speak`. Pure."""
+"""Deepgram's WebSockets, Aura's `/v1/speak` and Flux' `/v2/speak`, and what they share with its HTTP API. Pure."""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator, Mapping
+from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from agent_tts.errors import SpeechError, UnknownType, UnknownVoice, UnsupportedFormat, cut_short
-from agent_tts.messages import Cancel, Finished
+from agent_tts.messages import Cancel, Cancelled, Finished, Started
 from agent_tts.protocol import v1 as protocol
 from agent_tts.protocol.adapter import Close, Command, Echo, Event, Failed, Update, Updated
-from agent_tts.protocol.options import Lenient
+from agent_tts.protocol.options import Lenient, SessionConfig
 from agent_tts.protocol.v1 import Message
 from agent_tts.protocol.validation import check_message
-from agent_tts.serve.dialects.utterances import UtterancesAdapter
+from agent_tts.serve.dialects.utterances import QueuedUtterance, TextMessage, UtterancesAdapter
 from agent_tts.speech.routing import ANY_NAME
 
 # What Pipecat's and LiveKit's classes send when their user names no voice.
@@ -22,8 +23,6 @@ STOCK_MODELS = frozenset({"aura-2-helena-en", "aura-2-andromeda-en", "flux-heath
 
 # Encodings of raw audio by Deepgram's names: this node's name, and the default rate in Hz.
 ENCODINGS = {"linear16": ("pcm_s16le", 24_000), "mulaw": ("mulaw", 8_000), "alaw": ("alaw", 8_000)}
-
-AURA_TYPES = ("Speak", "Flush", "Clear", "Close")
 
 
 class DeepgramQuery(Lenient, strict=False):
@@ -46,10 +45,6 @@ class DeepgramQuery(Lenient, strict=False):
             raise UnsupportedFormat(f"encoding of raw audio is one of {', '.join(ENCODINGS)}")
         encoding, usual_rate = found
         return encoding, usual_rate if self.sample_rate is None else self.sample_rate
-
-
-class SpeakMessage(Lenient):
-    text: str
 
 
 def described(error: SpeechError) -> str:
@@ -94,6 +89,11 @@ class DeepgramAdapter(UtterancesAdapter):
         }
 
 
+# ---------------------------------------------------------------- Aura
+
+AURA_TYPES = ("Speak", "Flush", "Clear", "Close")
+
+
 class AuraAdapter(DeepgramAdapter):
     """Text and flushes on one connection, a `Flushed` for each flush."""
 
@@ -106,16 +106,15 @@ class AuraAdapter(DeepgramAdapter):
         message = protocol.load(data)
         match message.get("type"):
             case "Speak":
-                yield from self._queue.write(self._apart(check_message(SpeakMessage, message).text))
+                yield from self._write(self._apart(check_message(TextMessage, message).text))
             case "Flush":
                 # Without text before it, only earlier flushes are answered first.
-                yield Echo(protocol.build("Flushed") if self._queue.speaking is None else None)
-                yield from self._queue.flush()
+                yield Echo(protocol.build("Flushed") if not self._utterances else None)
+                yield from self._flush()
             case "Clear":
-                dropped = self._queue.drop()
+                cancel = self._silence()
                 yield Echo(protocol.build("Cleared"))
-                if dropped and dropped[0].context_id is not None:
-                    yield Cancel(dropped[0].context_id)
+                yield from cancel
             case "Close":
                 yield Close()
             case "KeepAlive":
@@ -127,25 +126,226 @@ class AuraAdapter(DeepgramAdapter):
         match event:
             case Updated():
                 yield protocol.build("Metadata", **self._described_model(), additional_model_uuids=[])
-            case Finished(reason=reason, audio_ms=audio_ms):
-                self._queue.ended(event)
-                if reason == "length":
-                    yield cut_short_warning(audio_ms)
+            case Finished(reason="length", audio_ms=audio_ms):
+                yield cut_short_warning(audio_ms)
             case Echo(item=answer) if answer is not None:
                 yield self._numbered(answer)
             case Failed(error=error) if self._closes(error.code, error.code):
                 message = described(error)
                 yield protocol.build("Error", description=message, message=message, variant=error.code)
-        while (utterance := self._queue.finish()) is not None:
-            for _ in range(utterance.flushes):
-                yield self._numbered(protocol.build("Flushed"))
+
+    def _spoken(self, utterance: QueuedUtterance) -> Iterator[Message]:
+        for _ in range(utterance.flushes):
+            yield self._numbered(protocol.build("Flushed"))
 
     def _apart(self, text: str) -> str:
         """The text, after a space if it begins a sentence and the text before it ended one without white space."""
-        utterance = self._queue.writing
+        utterance = self._writing
         return f" {text}" if utterance is not None and utterance.tail in ".!?" and text[:1].isupper() else text
 
     def _numbered(self, answer: Message) -> Message:
         answer["sequence_id"] = self._answered
         self._answered += 1
         return answer
+
+
+# ---------------------------------------------------------------- Flux
+
+FLUX_TYPES = ("Speak", "Flush", "Interrupt", "Configure", "Close")
+
+# Flux' codes of errors; others keep the node's own.
+FLUX_CODES = {
+    "bad_message": "MESSAGE-0000",
+    "unknown_type": "MESSAGE-0000",
+    "text_too_long": "BIG-0000",
+    "unknown_voice": "DATA-0000",
+    "unsupported_format": "DATA-0000",
+    "unsupported_language": "DATA-0000",
+}
+
+FLUX_WARNINGS = {
+    "NO_ACTIVE_SPEECH": "there is no active turn",
+    "NO_SYNTHESIZABLE_TEXT": "the turn has no text that can be spoken",
+    "INTERRUPT_IN_PROGRESS": "an earlier Interrupt is still being processed",
+    "INVALID_INTERRUPT_OFFSET": "playback_offset lies before that of an earlier Interrupt",
+}
+
+
+class ConfigureMessage(Lenient):
+    """New settings, for the utterances that begin after it."""
+
+    speed: float | None = Field(None, allow_inf_nan=False)
+
+
+class PlaybackOffset(Lenient):
+    """How much of the session's audio the client has played."""
+
+    type: Literal["time_ms"] = "time_ms"
+    value: protocol.Milliseconds
+
+
+class InterruptMessage(Lenient):
+    playback_offset: PlaybackOffset | None = None
+
+
+class FluxAdapter(DeepgramAdapter):
+    """Utterances, which Flux calls turns, on one connection, spoken one at a time.
+
+    Positions are milliseconds of the session's audio: all that was spoken of earlier utterances, but of an interrupted
+    one only what was heard.
+    """
+
+    def __init__(self, query: Mapping[str, str], aliases: Mapping[str, str]) -> None:
+        super().__init__(query, aliases)
+        self._connected = False  # the session has taken the query
+        # The utterance that is being cancelled, the client's playback offset in ms, and the text that had no context
+        # yet; None when there is none.
+        self._interrupted: tuple[QueuedUtterance, float | None, str] | None = None
+        # The first utterance's id.
+        self._speech_id = _speech_id()
+        self._is_started = False  # SpeechStarted was sent for it
+        self._position_ms = 0  # where its audio begins
+        # The position of the last Interrupt.
+        self._interrupt_ms = 0.0
+        self._chars = 0  # text of all utterances that are over
+        self._is_leaving = False  # the client has sent Close: the rest is spoken first
+
+    # ------------------------------------------------------------ from the client
+
+    def decode(self, data: str | bytes) -> Iterator[Command]:
+        message = protocol.load(data)
+        if self._is_leaving:
+            return
+        match message.get("type"):
+            case "Speak":
+                yield from self._write(check_message(TextMessage, message).text)
+            case "Flush":
+                if self._writing is None:
+                    yield Echo(_warning("NO_ACTIVE_SPEECH"))
+                else:
+                    yield from self._flush()
+                    yield Echo()
+            case "Interrupt":
+                yield self._interrupt(check_message(InterruptMessage, message).playback_offset)
+            case "Configure":
+                yield self._configure(check_message(ConfigureMessage, message).speed)
+            case "Close":
+                self._is_leaving = True
+                if self._writing is not None:
+                    yield from self._flush()
+                yield Echo()
+            case "KeepAlive":
+                pass
+            case _:
+                raise UnknownType(f"type is one of {', '.join(FLUX_TYPES)}")
+
+    def _configure(self, speed: float | None) -> Command:
+        fields = {} if speed is None else {"speed": speed}
+        try:
+            SessionConfig.model_validate(fields)
+        except ValidationError:
+            limit = SessionConfig.model_json_schema()["properties"]["speed"]
+            failure = protocol.build("ConfigureFailure", code="SPEED_OUT_OF_RANGE", field="speed", value=speed)
+            failure["description"] = f"speed is {limit['minimum']} to {limit['maximum']}"
+            return Echo(failure)
+        return Update(fields)
+
+    def _interrupt(self, offset: PlaybackOffset | None) -> Command:
+        if self._interrupted is not None:
+            return Echo(_warning("INTERRUPT_IN_PROGRESS"))
+        if offset is not None and offset.value < self._interrupt_ms:
+            return Echo(_warning("INVALID_INTERRUPT_OFFSET"))
+        dropped = self._drop()
+        utterance = dropped[0] if dropped else None
+        if utterance is None or utterance.context_id is None:
+            if utterance is not None:
+                self._over(utterance)
+            return Echo(_warning("NO_ACTIVE_SPEECH"))
+        offset_ms = None if offset is None else offset.value
+        self._interrupted = utterance, offset_ms, "".join(text for each in dropped for text in each.waiting)
+        if offset_ms is None:
+            return Cancel(utterance.context_id)
+        return Cancel(utterance.context_id, max(0.0, offset_ms - self._position_ms - utterance.audio_ms))
+
+    # ------------------------------------------------------------ to the client
+
+    def encode(self, event: Event) -> list[str | bytes]:
+        told = super().encode(event)
+        if self._is_leaving and not self._utterances and self.closing is None:
+            self.closing = 1000, "closed by the client"
+            totals = {"total_input_character_count": self._chars, "total_billable_character_count": self._chars}
+            metadata = protocol.build("SessionMetadata", total_audio_duration_ms=self._position_ms, **totals)
+            told.append(protocol.dump(metadata))
+        return told
+
+    def _answers(self, event: Event) -> Iterator[Message]:
+        match event:
+            case Updated(session=session) if self._connected:
+                yield protocol.build("ConfigureSuccess", applied={"speed": session.speed})
+            case Updated():
+                self._connected = True
+                model = self._described_model()
+                model["model_uuids"] = [model.pop("model_uuid")]
+                yield protocol.build("Connected", **model)
+            case Started(id=context_id) if self._of(context_id) is not None and not self._is_started:
+                self._is_started = True
+                yield protocol.build("SpeechStarted", speech_id=self._speech_id)
+            case Cancelled() if self._interrupted is not None:
+                interrupted, self._interrupted = self._interrupted, None
+                yield self._cut(event, *interrupted)
+            case Finished(reason=reason, audio_ms=audio_ms):
+                if reason == "length":
+                    yield cut_short_warning(audio_ms)
+                yield from self._late(event.id, audio_ms)
+            case Echo(item=answer) if answer is not None:
+                yield answer
+            case Failed(error=error):
+                code = FLUX_CODES.get(error.code, error.code.upper())
+                if self._closes(error.code, code):
+                    yield protocol.build("Error", code=code, description=described(error))
+
+    def _cut(self, cut: Cancelled[str], utterance: QueuedUtterance, offset_ms: float | None, behind: str) -> Message:
+        """The answer to an Interrupt, whose context has been cancelled."""
+        utterance.audio_ms += cut.generated_ms
+        metadata = self._over(utterance)
+        text = {}
+        if offset_ms is not None:
+            self._position_ms = min(round(offset_ms), self._position_ms)
+            text = {"text_spoken": cut.heard_text, "text_remaining": cut.unheard_text + behind}
+        self._interrupt_ms = self._position_ms
+        return protocol.build("SpeechInterrupted", audio_played_ms=self._position_ms, **text, metadata=metadata)
+
+    def _late(self, context_id: str, audio_ms: int) -> Iterator[Message]:
+        """The answers to an Interrupt of a context that had ended before it came."""
+        if self._interrupted is not None and self._interrupted[0].context_id == context_id:
+            utterance, self._interrupted = self._interrupted[0], None
+            utterance.audio_ms += audio_ms
+            yield from self._spoken(utterance)
+            yield _warning("NO_ACTIVE_SPEECH")
+
+    def _spoken(self, utterance: QueuedUtterance) -> Iterator[Message]:
+        if not utterance.audio_ms:
+            yield _warning("NO_SYNTHESIZABLE_TEXT")
+        yield protocol.build("Flushed", speech_id=self._speech_id)
+        yield protocol.build("SpeechMetadata", **self._over(utterance))
+
+    def _over(self, utterance: QueuedUtterance) -> dict[str, Any]:
+        """Count an utterance, for whatever reason it ended, and return its figures."""
+        self._chars += utterance.chars
+        self._position_ms += utterance.audio_ms
+        speech_id, self._speech_id, self._is_started = self._speech_id, _speech_id(), False
+        return {
+            "speech_id": speech_id,
+            "audio_duration_ms": utterance.audio_ms,
+            "input_character_count": utterance.chars,
+            "billable_character_count": utterance.chars,
+            "controls_applied": {"pronunciations_applied": 0, "breaks_applied": 0, "pronunciation_warnings": 0},
+        }
+
+
+def _warning(code: str) -> Message:
+    return protocol.build("Warning", code=code, description=FLUX_WARNINGS[code])
+
+
+def _speech_id() -> str:
+    return f"dg_sp_{uuid.uuid4().hex[:12]}"

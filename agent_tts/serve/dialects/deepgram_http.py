@@ -13,8 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from agent_tts.errors import SpeechError, Unsupported, UnsupportedFormat
-from agent_tts.protocol.formats import check_format
-from agent_tts.protocol.options import Lenient, SessionConfig
+from agent_tts.protocol.options import Lenient, check_format
 from agent_tts.protocol.validation import check_message
 from agent_tts.serve.dialects.deepgram import ENCODINGS, DeepgramQuery, described, model_uuid
 from agent_tts.serve.routes.http import AUDIO, Authorized, errors_as, node_of, read_request, speaks
@@ -75,9 +74,8 @@ async def create_audio(request: Request, client: Authorized) -> Response:
         raise Unsupported("callback: the audio is the answer to the request, and is sent nowhere else")
     media_type, make_body = audio_of(query)
     text = (await read_request(request, DeepgramRequest)).text
-    session = query.session(node.settings.voice_aliases) | {"lead_ms": None}
-    config = SessionConfig().merged(session, node.settings.limits.max_lead_ms)
-    response = SpeechResponse(node, client, text, config.options(), media_type, make_body)
+    options = node.unpaced(query.session(node.settings.voice_aliases))
+    response = SpeechResponse(node, client, text, options, media_type, make_body)
     model = query.model or "default"
     response.headers["dg-request-id"] = str(uuid.uuid4())
     response.headers["dg-model-name"] = model if model.isascii() and model.isprintable() else "unprintable"

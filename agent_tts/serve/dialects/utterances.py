@@ -1,4 +1,4 @@
-"""Protocols whose text is spoken up to a flush, one utterance after another: their queue and base. Pure."""
+"""The base of protocols whose text is spoken up to a flush, one utterance after another. Pure."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from agent_tts.errors import BadMessage
-from agent_tts.messages import Append, Audio, End, Finished
+from agent_tts.messages import Append, Audio, Cancel, End, Finished
 from agent_tts.protocol import v1 as protocol
 from agent_tts.protocol.adapter import FOLLOWING, Command, Event, ProtocolAdapter
+from agent_tts.protocol.options import Lenient
 from agent_tts.protocol.v1 import Message
 from agent_tts.serve.dialects.text import WaitingBudget
 
@@ -31,9 +32,23 @@ class QueuedUtterance:
     flushes: int = 0  # sent by the client; the first one completes the text
     audio_ms: int = 0  # of contexts that have ended
 
+    @property
+    def is_over(self) -> bool:
+        """Whether all of it has been spoken."""
+        return bool(self.flushes) and self.context_id is None and not self.waiting
 
-class UtteranceQueue:
-    """The utterances of one connection, in their order. Only the first has a context."""
+
+class TextMessage(Lenient):
+    """A message with text to speak."""
+
+    text: str
+
+
+class UtterancesAdapter(ProtocolAdapter):
+    """The utterances of one connection, in their order, of which only the first has a context.
+
+    Its audio is binary messages without a header.
+    """
 
     def __init__(self) -> None:
         self._utterances: deque[QueuedUtterance] = deque()
@@ -41,26 +56,23 @@ class UtteranceQueue:
         # Number of the last context.
         self._context_no = 0
 
+    # ------------------------------------------------------------ from the client
+
     @property
-    def speaking(self) -> QueuedUtterance | None:
+    def _first(self) -> QueuedUtterance | None:
         return self._utterances[0] if self._utterances else None
 
     @property
-    def writing(self) -> QueuedUtterance | None:
+    def _writing(self) -> QueuedUtterance | None:
         """The utterance that further text belongs to; None if further text begins one."""
         return self._utterances[-1] if self._utterances and not self._utterances[-1].flushes else None
 
-    def of(self, context_id: str | None) -> QueuedUtterance | None:
-        """The utterance that a context speaks; None if it was dropped."""
-        first = self.speaking
-        return first if first is not None and context_id is not None and first.context_id == context_id else None
-
-    def write(self, text: str) -> list[Command]:
+    def _write(self, text: str) -> list[Command]:
         """Add text; raises `TextTooLong` when too much of it waits for earlier utterances."""
         if not text:
             return []
         self._budget.add(len(text))
-        utterance = self.writing
+        utterance = self._writing
         if utterance is None:
             utterance = QueuedUtterance()
             self._utterances.append(utterance)
@@ -69,7 +81,7 @@ class UtteranceQueue:
         utterance.waiting.append(text)
         return self.follow()
 
-    def flush(self) -> list[Command]:
+    def _flush(self) -> list[Command]:
         """Complete the last utterance, if there is one; raises `BadMessage` when too many flushes wait for it."""
         if not self._utterances:
             return []
@@ -81,30 +93,20 @@ class UtteranceQueue:
             return [End(utterance.context_id)]
         return []
 
-    def drop(self) -> list[QueuedUtterance]:
+    def _drop(self) -> list[QueuedUtterance]:
         """Forget all utterances; the caller cancels the first one's context."""
         dropped = list(self._utterances)
         self._utterances.clear()
         self._budget.clear()
         return dropped
 
-    def ended(self, done: Finished[str]) -> None:
-        """A context has ended, for whatever reason."""
-        if (utterance := self.of(done.id)) is not None:
-            utterance.context_id = None
-            utterance.audio_ms += done.audio_ms
-
-    def finish(self) -> QueuedUtterance | None:
-        """Forget and return the first utterance if all of it has been spoken; otherwise None."""
-        first = self.speaking
-        if first is None or not first.flushes or first.context_id is not None or first.waiting:
-            return None
-        self._utterances.popleft()
-        return first
+    def _silence(self) -> list[Command]:
+        """Forget all utterances, and cancel the first one's context."""
+        return [Cancel(each.context_id) for each in self._drop()[:1] if each.context_id is not None]
 
     def follow(self) -> list[Command]:
         """What to tell the session now: some of the texts of the first utterance."""
-        first = self.speaking
+        first = self._first
         if first is None or not first.waiting:
             return []
         if first.context_id is None:
@@ -118,28 +120,36 @@ class UtteranceQueue:
             ready.append(End(first.context_id))
         return ready
 
-
-class UtterancesAdapter(ProtocolAdapter):
-    """An adapter whose audio is binary messages without a header."""
-
-    def __init__(self) -> None:
-        self._queue = UtteranceQueue()
-
-    def follow(self) -> Iterable[Command]:
-        return self._queue.follow()
-
     @property
     def has_more(self) -> bool:
-        return self._queue.speaking is not None and bool(self._queue.speaking.waiting)
+        return self._first is not None and bool(self._first.waiting)
+
+    # ------------------------------------------------------------ to the client
 
     def encode(self, event: Event) -> list[str | bytes]:
         if isinstance(event, Audio):
-            return [event.payload] if event.payload and self._queue.of(event.id) is not None else []
-        return [protocol.dump(message) for message in self._answers(event)]
+            return [event.payload] if event.payload and self._of(event.id) is not None else []
+        if isinstance(event, Finished) and (ended := self._of(event.id)) is not None:
+            ended.context_id = None
+            ended.audio_ms += event.audio_ms
+        messages = [*self._answers(event)]
+        while (first := self._first) is not None and first.is_over:
+            self._utterances.popleft()
+            messages += self._spoken(first)
+        return [protocol.dump(message) for message in messages]
+
+    def _of(self, context_id: str | None) -> QueuedUtterance | None:
+        """The utterance that a context speaks; None if it was dropped."""
+        first = self._first
+        return first if first is not None and context_id is not None and first.context_id == context_id else None
 
     def _answers(self, event: Event) -> Iterator[Message]:
         """What the client is told of an event of the session."""
         raise NotImplementedError
+
+    def _spoken(self, utterance: QueuedUtterance) -> Iterable[Message]:
+        """What the client is told of an utterance that was spoken to its end."""
+        return ()
 
     def _closes(self, code: str, reason: str) -> bool:
         """Whether an error ends the connection; `closing` is set then.

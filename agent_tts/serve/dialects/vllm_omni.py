@@ -91,7 +91,6 @@ class _Utterance:
     is_over: bool = False  # spoken or failed
     is_starved: bool = False  # failed for lack of text, after all text so far was spoken
     bytes: int = 0  # of audio sent
-    header_bytes: int = 0  # of those, before the first sample
     chunks: int = 0
     words: DueWords[Word] = field(default_factory=DueWords)
 
@@ -285,8 +284,7 @@ def _audio(utterance: _Utterance, chunk: Audio[str]) -> Iterator[Message | bytes
     if not utterance.chunks:
         yield _start(utterance)
         if utterance.config.response_format == "wav":
-            header = wav_header()
-            utterance.header_bytes, payload = len(header), header + payload
+            payload = wav_header() + payload
     if utterance.config.word_timestamps:
         end_ms = (chunk.first_sample + len(chunk.payload) // 2) * 1_000 / SAMPLE_RATE
         yield _sound(utterance, payload, utterance.words.due(end_ms))
@@ -308,8 +306,7 @@ def _start(utterance: _Utterance) -> Message:
 
 def _sound(utterance: _Utterance, pcm: bytes, words: list[Word]) -> Message:
     """A chunk of audio with the words that begin in it; the last chunk of an utterance has only words."""
-    header = utterance.header_bytes
-    chunk_id, start = utterance.chunks, utterance.bytes - header
+    chunk_id, start = utterance.chunks, utterance.bytes
     utterance.chunks += 1
     utterance.bytes += len(pcm)
     times = [{"word": word.word, "start_ms": word.start_ms, "end_ms": word.end_ms} for word in words]
@@ -318,7 +315,7 @@ def _sound(utterance: _Utterance, pcm: bytes, words: list[Word]) -> Message:
         sentence_index=0,
         chunk_id=chunk_id,
         chunk_start_ms=_milliseconds(start),
-        chunk_end_ms=_milliseconds(utterance.bytes - header),
+        chunk_end_ms=_milliseconds(utterance.bytes),
         sample_rate=SAMPLE_RATE,
         channels=1,
         audio_b64=base64.b64encode(pcm).decode(),
@@ -327,4 +324,4 @@ def _sound(utterance: _Utterance, pcm: bytes, words: list[Word]) -> Message:
 
 
 def _milliseconds(pcm_bytes: int) -> int:
-    return round(max(0, pcm_bytes) * 500 / SAMPLE_RATE)
+    return round(pcm_bytes * 500 / SAMPLE_RATE)

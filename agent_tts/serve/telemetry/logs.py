@@ -18,8 +18,8 @@ import queue
 import threading
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -80,14 +80,13 @@ class StderrLog:
     def write(self, message: Message) -> None:
         """Log a record of loguru, unless its place has logged too many. Never waits."""
         record = message.record
-        left_out = 0
+        left_out: int | None = 0
         if record["level"].no >= _LIMITED_FROM:
             place = record["extra"].get("place") or f"{record['file'].path}:{record['line']}"
-            passes = self._repeats.take(place, time.monotonic())
-            if passes is None:
-                self.on_lost("repeated")
-                return
-            left_out = passes
+            left_out = self._repeats.take(place, time.monotonic())
+        if left_out is None:
+            self.on_lost("repeated")
+            return
         note = f" ({left_out} more of these were left out)" if left_out else ""
         self._writer.write(self._form(record, self._front, note))
 
@@ -100,24 +99,16 @@ class Repeats:
     """Limits the lines of each place in the code. Pure: the caller passes the time, in seconds."""
 
     def __init__(self) -> None:
-        self._places: dict[str, _Place] = {}
+        self._buckets: dict[str, TokenBucket] = {}
+        # Lines of each place since the last that was not left out.
+        self._left_out: Counter[str] = Counter()
 
     def take(self, place: str, now: float) -> int | None:
         """None if a line of this place is to be left out; otherwise how many were, since the last that was not."""
-        state = self._places.get(place)
-        if state is None:
-            state = self._places[place] = _Place(TokenBucket(LINES_PER_S, BURST, now))
-        if not state.bucket.allows(now):
-            state.left_out += 1
+        if not self._buckets.setdefault(place, TokenBucket(LINES_PER_S, BURST, now)).allows(now):
+            self._left_out[place] += 1
             return None
-        left_out, state.left_out = state.left_out, 0
-        return left_out
-
-
-@dataclass(slots=True)
-class _Place:
-    bucket: TokenBucket
-    left_out: int = 0  # lines since the last that was not
+        return self._left_out.pop(place, 0)
 
 
 class LineWriter:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, Protocol, get_args
+from typing import TYPE_CHECKING, NamedTuple, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -91,17 +91,18 @@ class _Engine(NamedTuple):
     queued: int = 0
 
 
-class Budget(Protocol):
-    """Who counts the characters of keys, for the whole node."""
+class Budget:
+    """Who counts the characters of keys, for the whole node. This one counts none: that of a service without a node."""
 
     def name(self, owner: int) -> str:
-        """The name of an owner's key."""
+        """The name of an owner's key; see `SpeechService.open`."""
+        return UNNAMED
 
     def check(self, owner: int, characters: int, *, begins: bool) -> None:
         """Raise `RateLimited` if the owner's key may not speak so many characters now."""
 
     def spend(self, owner: int, characters: int) -> None:
-        """Count text that is spoken for an owner."""
+        """Count text that is to be spoken for an owner."""
 
 
 class Usage:
@@ -115,8 +116,7 @@ class Usage:
         self.refused = counter(
             "agent_tts_key_refused", "Sessions and texts refused at a limit, by key.", ["key", "code"]
         )
-        # None where no node counts: a speech service of its own.
-        self.budget: Budget | None = None
+        self.budget = Budget()
         self.show(UNNAMED)
 
     def show(self, name: str) -> None:
@@ -126,23 +126,13 @@ class Usage:
         for code in (AtCapacity.code, RateLimited.code):
             self.refused.labels(name, code)
 
-    def name(self, owner: int) -> str:
-        """The name of the key of an owner; see `SpeechService.open`."""
-        return UNNAMED if self.budget is None else self.budget.name(owner)
-
     def check(self, owner: int, characters: int, *, begins: bool = True) -> None:
         """Refuse a text of an owner whose key has too few characters left: raises `RateLimited`."""
-        if self.budget is not None:
-            try:
-                self.budget.check(owner, characters, begins=begins)
-            except SpeechError as error:
-                self.refused.labels(self.name(owner), error.code).inc()
-                raise
-
-    def spend(self, owner: int, characters: int) -> None:
-        """Count text that is to be spoken for an owner."""
-        if self.budget is not None:
-            self.budget.spend(owner, characters)
+        try:
+            self.budget.check(owner, characters, begins=begins)
+        except SpeechError as error:
+            self.refused.labels(self.budget.name(owner), error.code).inc()
+            raise
 
 
 class Metrics:
@@ -247,15 +237,15 @@ class ContextMeter(Meter):
 
     def take(self, characters: int, *, begins: bool) -> None:
         self._metrics.usage.check(self._owner, characters, begins=begins)
-        self._metrics.usage.spend(self._owner, characters)
+        self._metrics.usage.budget.spend(self._owner, characters)
         self._taken += characters
 
     def text(self, characters: int) -> None:
         usage = self._metrics.usage
-        usage.characters.labels(usage.name(self._owner)).inc(characters)
+        usage.characters.labels(usage.budget.name(self._owner)).inc(characters)
         self._taken -= characters
         if self._taken < 0:
-            usage.spend(self._owner, -self._taken)
+            usage.budget.spend(self._owner, -self._taken)
             self._taken = 0
         if self._text_at is None:
             self._text_at = self._clock()
@@ -315,7 +305,7 @@ class ContextMeter(Meter):
         metrics.active.labels(self._transport).dec()
         metrics.finished.labels(self._transport, event.reason).inc()
         metrics.audio.labels(self._transport).inc(self.audio_ms / 1_000)
-        metrics.usage.audio.labels(metrics.usage.name(self._owner)).inc(self.audio_ms / 1_000)
+        metrics.usage.audio.labels(metrics.usage.budget.name(self._owner)).inc(self.audio_ms / 1_000)
         if event.code is not None:
             (metrics.gave_way if event.gave_way else metrics.refused).labels(event.code).inc()
         for why in event.cut:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from socket import SO_RCVBUF, SOL_SOCKET
@@ -92,6 +93,8 @@ class PeerGuard:
     ) -> None:
         # Why the peer must be closed, or None. None of its SCTP packets is handled then.
         self.fault: str | None = None
+        # When the peer last told of the audio that it gets, in monotonic seconds; 0 before it has.
+        self.heard_at = 0.0
         self._metrics = metrics
         self._max_message = max_message
         self._work_per_byte = work_per_kib / 1_024
@@ -136,7 +139,7 @@ class PeerGuard:
         self._replace(sctp, ON_SCTP, partial(self._checked, partial(self._is_sane_sctp, sctp), "sctp"))
         self._replace(sctp, SEND_SCTP, _reliable)
         for transceiver in connection.getTransceivers():
-            self._replace(transceiver.sender, ON_RTCP_PACKET, partial(self._checked, _is_no_nack, None))
+            self._replace(transceiver.sender, ON_RTCP_PACKET, partial(self._checked, self._is_no_nack, None))
             self._replace(transceiver.receiver, ON_RTP_PACKET, partial(self._checked, self._microphone(), "audio"))
         self._ties.callback(transport.remove_all_listeners)
         self._ties.callback(forget_checks, ice)
@@ -202,6 +205,11 @@ class PeerGuard:
             self._inbox.work.take(self._inbox.clock(), len(data) // RTCP_UNIT)
         return is_known
 
+    def _is_no_nack(self, packet: AnyRtcpPacket) -> bool:
+        """Requests to send audio again are ignored, which no answer offers: one datagram may hold 6 000 of them."""
+        self.heard_at = time.monotonic()
+        return not isinstance(packet, RtcpRtpfbPacket)
+
     def _microphone(self) -> Callable[..., bool]:
         """Bounds what a microphone sends: aiortc decodes all of it, and ends the decoder at an empty packet."""
         seconds = TokenBucket(AUDIO_RATE, AUDIO_BURST_S, self._inbox.clock())
@@ -211,11 +219,6 @@ class PeerGuard:
             return bool(audio_s) and seconds.allows(self._inbox.clock(), max(audio_s, SHORTEST_S))
 
         return admits
-
-
-def _is_no_nack(packet: AnyRtcpPacket) -> bool:
-    """Requests to send audio again are ignored, which no answer offers: one datagram may hold 6 000 of them."""
-    return not isinstance(packet, RtcpRtpfbPacket)
 
 
 def _reliable(send: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:

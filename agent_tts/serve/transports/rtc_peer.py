@@ -86,11 +86,9 @@ class RtcPeer:
         self._channel: RTCDataChannel | None = None
         self._channel_due = time.monotonic() + 3 * node.settings.timeouts.handshake_s
         self._stray_channels = 0
-        # When the client was last known to be alive: by a message or, unless it has sent a ping, by a receiver report.
+        # When the client last sent a message, and whether it has sent a ping.
         self._alive_at = time.monotonic()
         self._pings = False
-        # Time of the last receiver report, only compared for equality: it is wall clock time.
-        self._report: object = None
         # Since when `MAX_BUFFERED` bytes or more wait for the client, or None; and how fast it takes them.
         self._full_since: float | None = None
         self._pace = Pace(node.settings.timeouts.write_s, time.monotonic())
@@ -127,7 +125,7 @@ class RtcPeer:
         try:
             while (why := self._close_reason(time.monotonic())) is None:
                 await asyncio.wait([self._closing], timeout=CHECK_S)
-                await self._check_activity()
+                self._session.expire()
             logger.info("rtc peer {} closes: {}", self.id, why)
         finally:
             pump.cancel()
@@ -145,16 +143,6 @@ class RtcPeer:
             del self._node.peers[self.id]
             self._permit.close()
 
-    async def _check_activity(self) -> None:
-        """Read receiver reports; expire an idle session."""
-        stats = (await self._sender.getStats()).values()
-        report = next((item.timestamp for item in stats if item.type == "remote-inbound-rtp"), None)
-        if report != self._report:
-            self._report = report
-            if not self._pings:
-                self._alive_at = time.monotonic()
-        self._session.expire()
-
     def _close_reason(self, now: float) -> str | None:
         if self._closing.done():
             return self._closing.result()
@@ -162,7 +150,11 @@ class RtcPeer:
             return self._guard.fault
         if self._channel is None:
             return "no data channel was opened" if now > self._channel_due else None
-        if now - self._alive_at > (PING_SILENCE_S if self._pings else RTCP_SILENCE_S):
+        if self._pings:
+            is_gone = now - self._alive_at > PING_SILENCE_S
+        else:
+            is_gone = now - max(self._alive_at, self._guard.heard_at) > RTCP_SILENCE_S
+        if is_gone:
             return "the client is gone"
         self._pace.look(now, self._channel.bufferedAmount)
         if self._full_since is not None and now >= self._pace.deadline(self._full_since):

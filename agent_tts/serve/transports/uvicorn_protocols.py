@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-import struct
 import sys
 import weakref
 from asyncio.trsock import TransportSocket
@@ -54,10 +53,6 @@ IDLE_FRAMES_BURST = 1_000
 MAX_FRAGMENTS = 1_000
 MAX_PONG_BACKLOG = 65_536  # unsent bytes; pongs are written without waiting for room
 
-# The head of a WebSocket frame: its first byte, then a size of 7, 16 or 64 bits (RFC 6455, 5.2).
-_FIN = 0x80
-_HEAD, _HEAD_16, _HEAD_64 = struct.Struct("!BB"), struct.Struct("!BBH"), struct.Struct("!BBQ")
-
 TAIL_BYTES = 1_024  # unsent when a connection closes at its end: the last chunk, a close frame
 SHUTDOWN_S = 2  # for responses that are still being sent after the drain
 
@@ -76,7 +71,7 @@ def cut(transport: asyncio.Transport) -> None:
 
 
 class PlayerConnection(asyncio.Protocol):
-    """A connection whose client may play what it is sent.
+    """What HTTP and WebSocket share: a connection in the node's table, whose client may play what it is sent.
 
     The kernel would cut a player that has no room for `timeouts.tcp_user_s`. So a writer waits for it instead, until
     nothing is unsent.
@@ -92,12 +87,17 @@ class PlayerConnection(asyncio.Protocol):
         self._player = socket_of(self.transport)
         tcp.set_user_timeout(self._player, 0)
 
+    def recognise(self) -> None:
+        """The client has shown a key that is right. Raises `AtCapacity`."""
+        self.config.recognise(self.transport)
+
     def _leave_to_kernel(self) -> None:
         if self._player is not None:
             tcp.set_user_timeout(self._player, self.config.settings.timeouts.tcp_user_s)
             self._player = None
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.config.table.remove(self.transport)
         if self._player is not None and tcp.unsent_bytes(self._player) > TAIL_BYTES:  # it has left before the end
             self._leave_to_kernel()
         super().connection_lost(exc)
@@ -127,7 +127,6 @@ class HttpProtocol(PlayerConnection, HttpToolsProtocol):
         self.config.enter(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.config.table.remove(self.transport)
         self._clear_deadline()
         super().connection_lost(exc)
 
@@ -239,10 +238,6 @@ class HttpProtocol(PlayerConnection, HttpToolsProtocol):
 
     # The endpoint calls these.
 
-    def recognise(self) -> None:
-        """The client has shown a key that is right. Raises `AtCapacity`."""
-        self.config.recognise(self.transport)
-
     @property
     def is_full(self) -> bool:
         """Whether written bytes wait in this process."""
@@ -280,10 +275,6 @@ class WebSocketProtocol(PlayerConnection, WebSocketsSansIOProtocol):
         # ping is due because of that.
         self.unplayed_s: Callable[[], float] = lambda: 0.0
         self._pong_due_at = 0.0
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.config.table.remove(self.transport)
-        super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         self._unparsed += data
@@ -368,9 +359,6 @@ class WebSocketProtocol(PlayerConnection, WebSocketsSansIOProtocol):
 
     # The endpoint calls these; see `HttpProtocol`.
 
-    def recognise(self) -> None:
-        self.config.recognise(self.transport)
-
     def take_messages_of(self, size: int) -> None:
         """Take messages of up to `size` bytes from now on, in place of `limits.message_bytes`."""
         self.conn.max_message_size = size
@@ -386,22 +374,11 @@ class WebSocketProtocol(PlayerConnection, WebSocketsSansIOProtocol):
         """Write messages now, whether there is room or not. Raises `ClientDisconnected` if it is closed or closing."""
         if self.disconnected or self.close_sent or self.conn.state is not State.OPEN:
             raise ClientDisconnected
-        # Framed here: `websockets` makes objects and copies for each message.
-        parts: list[bytes] = []
-        for message in messages:
-            parts += _framed(message)
-        self.transport.writelines(parts)
-
-
-def _framed(message: str | bytes) -> tuple[bytes, bytes]:
-    """Head and payload of an unmasked WebSocket frame that holds a whole message."""
-    opcode, payload = (Opcode.BINARY, message) if isinstance(message, bytes) else (Opcode.TEXT, message.encode())
-    first, size = _FIN | opcode, len(payload)
-    if size <= 125:
-        return _HEAD.pack(first, size), payload
-    if size < 1 << 16:
-        return _HEAD_16.pack(first, 126, size), payload
-    return _HEAD_64.pack(first, 127, size), payload
+        frames = (
+            Frame(Opcode.BINARY, message) if isinstance(message, bytes) else Frame(Opcode.TEXT, message.encode())
+            for message in messages
+        )
+        self.transport.writelines([frame.serialize(mask=False) for frame in frames])
 
 
 _NAMES: dict[type, str] = {

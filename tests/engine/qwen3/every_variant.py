@@ -22,7 +22,7 @@ from typing import Annotated
 import triton
 import typer
 
-from agent_tts.bench.checkpoint_config import SIZES, write_configuration
+from agent_tts.bench.checkpoint import SIZES, write_configuration
 from agent_tts.cli.compile import progress_bar
 from agent_tts.engine.qwen3.compiling import Steps, rehearse
 from agent_tts.engine.qwen3.graphs import BUCKETS

@@ -7,8 +7,7 @@ import math
 from collections.abc import Mapping
 from pathlib import Path
 
-from agent_tts.bench.checkpoint import codec_shapes, model_shapes
-from agent_tts.bench.checkpoint_config import SIZES, write_configuration, write_tokenizer
+from agent_tts.bench.checkpoint import SIZES, codec_shapes, model_shapes, write_configuration, write_tokenizer
 from agent_tts.model.config import ModelType
 from agent_tts.model.entries import Shape
 from agent_tts.model.weights import CODEC, MODEL

@@ -20,7 +20,7 @@ pytest.importorskip("triton", reason="it is what compiles")
 if sys.platform != "linux":
     pytest.skip("kernels are compiled ahead on Linux", allow_module_level=True)
 
-from agent_tts.bench.checkpoint_config import SIZES, write_configuration
+from agent_tts.bench.checkpoint import SIZES, write_configuration
 from agent_tts.engine.qwen3 import compiling
 from agent_tts.engine.qwen3.compiling import STAMP, Compilation, Steps, begun_ahead
 from agent_tts.model.kernels.ahead import Pointer

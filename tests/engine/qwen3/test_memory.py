@@ -18,7 +18,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from agent_tts.bench.checkpoint_config import SIZES, write_configuration
+from agent_tts.bench.checkpoint import SIZES, write_configuration
 from agent_tts.config.settings import Qwen3
 from agent_tts.engine.qwen3.memory import GIB, LIBRARIES, STREAM_POSITIONS, DeviceMemory, ModelNeeds
 from agent_tts.engine.qwen3.model import CHECK, Qwen3Model

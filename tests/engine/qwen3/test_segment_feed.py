@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_tts.bench.checkpoint_config import write_tokenizer
+from agent_tts.bench.checkpoint import write_tokenizer
 from agent_tts.directives import Language, Pause, Prosody, Say, Style
 from agent_tts.engine.qwen3.delivery import Manner
 from agent_tts.engine.qwen3.segment_feed import FIRST_WORDS, SEGMENT_TOKENS, SegmentFeed

@@ -15,10 +15,9 @@ from agent_tts.errors import SlowConsumer
 from agent_tts.messages import Audio, Open
 from agent_tts.protocol.adapter import ProtocolAdapter
 from agent_tts.serve.dialects.cartesia import CartesiaAdapter
-from agent_tts.serve.dialects.deepgram import AuraAdapter
-from agent_tts.serve.dialects.deepgram_flux import FluxAdapter
+from agent_tts.serve.dialects.deepgram import AuraAdapter, FluxAdapter
 from agent_tts.serve.dialects.elevenlabs import MultiStreamAdapter, StreamAdapter
-from agent_tts.serve.dialects.jambonz import JambonzAdapter
+from agent_tts.serve.dialects.platforms import JambonzAdapter
 from agent_tts.serve.dialects.vllm_omni import VllmOmniAdapter
 from tests.examples import examples
 from tests.fuzz.conversation import SETTINGS, Conversation
@@ -133,10 +132,10 @@ KINDS: dict[str, tuple[Callable[[], ProtocolAdapter], st.SearchStrategy[Any], Le
     "aura": (
         lambda: AuraAdapter({}, {}),
         DEEPGRAM,
-        lambda adapter: adapter._queue.speaking is not None,
+        lambda adapter: bool(adapter._utterances),
         {"type": "Close"},
     ),
-    "jambonz": (lambda: JambonzAdapter({}), JAMBONZ, lambda adapter: adapter._queue.speaking is not None, None),
+    "jambonz": (lambda: JambonzAdapter({}), JAMBONZ, lambda adapter: bool(adapter._utterances), None),
     "vllm-omni": (
         lambda: VllmOmniAdapter(1_000),
         VLLM_OMNI,
@@ -146,7 +145,7 @@ KINDS: dict[str, tuple[Callable[[], ProtocolAdapter], st.SearchStrategy[Any], Le
     "flux": (
         lambda: FluxAdapter({}, {}),
         DEEPGRAM,
-        lambda adapter: adapter._queue.speaking is not None,
+        lambda adapter: bool(adapter._utterances),
         {"type": "Close"},
     ),
 }

@@ -14,10 +14,8 @@ from agent_tts.messages import Append, Audio, Cancel, Cancelled, End, Finished, 
 from agent_tts.protocol.adapter import FOLLOWING, Close, Command, Echo, Event, Failed, Update, Updated
 from agent_tts.protocol.options import SessionConfig
 from agent_tts.protocol.v1 import Message
-from agent_tts.serve.dialects.deepgram import AuraAdapter
-from agent_tts.serve.dialects.deepgram_flux import FluxAdapter
+from agent_tts.serve.dialects.deepgram import AuraAdapter, FluxAdapter
 from agent_tts.serve.dialects.text import MAX_WAITING, MESSAGE_COST
-from agent_tts.serve.dialects.utterances import UtteranceQueue
 from tests.examples import examples
 from tests.support import present
 
@@ -184,7 +182,7 @@ def test_the_greeting_has_the_models_name() -> None:
 
 
 def test_a_turn_is_one_context_and_the_next_turn_waits_for_it(peer: Talk) -> None:
-    """Fails without `if first.flushes` in `UtteranceQueue.follow`: the second text is never spoken."""
+    """Fails without `if first.flushes` in `UtterancesAdapter.follow`: the second text is never spoken."""
     peer.say("Speak", text="One ")
     peer.say("Speak", text="")
     peer.turn("two.", "Three.")
@@ -225,7 +223,7 @@ def test_a_flush_after_a_starved_turn_is_answered_at_once(peer: Talk) -> None:
 
 
 def test_waiting_text_is_bounded(peer: Talk) -> None:
-    """Fails if `UtteranceQueue.write` counts no cost."""
+    """Fails if `UtterancesAdapter._write` counts no cost."""
     peer.turn("One.")
     for _ in range(MAX_WAITING // (MESSAGE_COST + 1)):
         peer.say("Speak", text="a")
@@ -394,7 +392,7 @@ def test_aura_answers_each_flush_after_its_audio() -> None:
 
 
 def test_aura_clears_everything_at_once() -> None:
-    """Fails if `AuraAdapter.encode` does not check `UtteranceQueue.of`: late audio follows."""
+    """Fails if `UtterancesAdapter.encode` does not check `_of`: late audio follows."""
     peer = talk(AuraAdapter)
     peer.turn("One.")
     peer.say("Speak", text="Two.")
@@ -514,14 +512,15 @@ def test_every_text_is_spoken_once_in_order_or_dropped(make: type[Adapter], wish
 
 def test_texts_that_waited_for_a_turn_are_given_in_slices() -> None:
     """Thousands may wait; the end of their turn comes behind the last."""
-    queue = UtteranceQueue()
-    queue.write("first")
-    queue.flush()
+    adapter = AuraAdapter({}, {})
+    adapter._write("first")
+    adapter._flush()
     for _ in range(FOLLOWING + 1):
-        queue.write("word ")
-    queue.flush()
-    queue.ended(done("1"))
-    assert queue.finish() is not None
-    assert queue.follow() == [Append("2", "word ")] * FOLLOWING
-    assert queue.flush() == []
-    assert queue.follow() == [Append("2", "word "), End("2")]
+        adapter._write("word ")
+    adapter._flush()
+    adapter.encode(done("1"))
+    assert adapter.follow() == [Append("2", "word ")] * FOLLOWING
+    assert adapter.has_more
+    assert adapter._flush() == []
+    assert adapter.follow() == [Append("2", "word "), End("2")]
+    assert not adapter.has_more

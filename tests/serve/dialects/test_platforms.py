@@ -16,7 +16,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidStatus
 
 from agent_tts.protocol.adapter import Update
-from agent_tts.serve.dialects.jambonz import JambonzAdapter
+from agent_tts.serve.dialects.platforms import JambonzAdapter
 from tests.serve.dialects.hearing import FIRST, LONG, NEXT, SECOND, VOICE, check_spoken
 from tests.support import RunningNode, running_node
 
@@ -62,6 +62,24 @@ async def test_jambonz_request_is_answered_with_mp3(node: RunningNode) -> None:
         samples = np.concatenate([frame.to_ndarray().reshape(-1) for frame in file.decode(audio=0)])
         rate = file.streams.audio[0].rate
     check_spoken((samples * 32_767).astype("<i2").tobytes(), SECOND, rate=rate)
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/vapi", {"message": {"type": "voice-request", "text": "$5"}}),
+        ("/v1/jambonz", {"text": "$5"}),
+        ("/v1/speak?encoding=linear16", {"text": "$5"}),
+        ("/tts/bytes", {"transcript": "$5", "output_format": {"container": "raw"}}),
+    ],
+)
+async def test_figures_are_said_in_words_if_the_node_does_so_by_default(path: str, body: dict[str, Any]) -> None:
+    """Fails if a route's options do not begin with the node's settings."""
+    sizes = []
+    for normalize in (False, True):
+        async with running_node(normalize=normalize) as plain, client(plain) as platform:
+            sizes.append(len((await platform.post(path, json=body)).raise_for_status().content))
+    assert sizes[0] < sizes[1]
 
 
 async def spoken(socket: ClientConnection, quiet_s: float = 0.6) -> bytes:

@@ -93,7 +93,7 @@ async def test_sender_reports_and_statistics_count_every_packet(node: RunningNod
     assert last.octet_count - first.octet_count == 3 * (last.packet_count - first.packet_count)
     stats = next(one for one in (await there._sender.getStats()).values() if one.type == "outbound-rtp")
     assert stats.packetsSent >= last.packet_count
-    await until(lambda: there._report is not None, 10)
+    await until(lambda: there._guard.heard_at > 0, 10)
 
 
 async def test_a_request_to_send_again_is_ignored(node: RunningNode, peer: RtcPeer) -> None:

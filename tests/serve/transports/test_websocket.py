@@ -178,7 +178,7 @@ class Sizes(ProtocolAdapter):
 
 
 async def test_messages_of_every_size_are_complete_and_in_order() -> None:
-    """Guards `_framed`."""
+    """Guards `WebSocketProtocol.write`."""
     sizes = Sizes().sizes
     app = app_with(settings_of(), in_this_loop(settings_of()))
     app.router.routes.append(
