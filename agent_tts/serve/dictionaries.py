@@ -8,9 +8,9 @@ from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import TypeAdapter
+from pydantic import AwareDatetime, Field, TypeAdapter
 
 from agent_tts.config import settings as config
 from agent_tts.errors import InvalidRequest, UnknownDictionary
@@ -21,6 +21,7 @@ from agent_tts.text.phones import to_ipa
 MAX_RULES = 1_000  # of one dictionary
 RULES_BYTES = 1_024 * MAX_RULES  # of a request with rules
 MAX_VERSIONS = 8  # of one dictionary that are kept, the latest ones
+MAX_FILE_BYTES = 2 * RULES_BYTES * MAX_VERSIONS  # more than the longest one has
 MAX_NAME = 256  # characters
 MAX_DESCRIPTION = 2_048  # characters
 
@@ -82,10 +83,10 @@ class Dictionary:
 
     id: str
     name: str
-    created_at: datetime
-    versions: tuple[Version, ...]  # oldest first; at least one
+    created_at: AwareDatetime
+    versions: Annotated[tuple[Version, ...], Field(min_length=1)]  # oldest first
     description: str = ""
-    archived_at: datetime | None = None
+    archived_at: AwareDatetime | None = None
 
     @property
     def latest(self) -> Version:
@@ -134,7 +135,7 @@ class Dictionaries:
         except FileNotFoundError:
             raise _unknown() from None
         except ValueError:
-            raise UnknownDictionary("this pronunciation dictionary is damaged: delete it and add it again") from None
+            raise _damaged() from None
 
     def lexicon(self, wanted: Wanted) -> Lexicon:
         """The lexicon of dictionaries, by id and version, where None is the latest; the first rule for a word counts.
@@ -146,7 +147,10 @@ class Dictionaries:
         lexicon = self._compiled.get(key)
         if lexicon is None:
             rules = (rule for version in reversed(versions) for rule in version.rules)
-            lexicon = self._compiled[key] = Lexicon(entry for rule in rules for entry in rule.entries())
+            try:
+                lexicon = self._compiled[key] = Lexicon(entry for rule in rules for entry in rule.entries())
+            except ValueError:  # a rule in a file that others write
+                raise _damaged() from None
             if len(self._compiled) > _CACHED:
                 self._compiled.pop(next(iter(self._compiled)), None)  # another thread may have
         return lexicon
@@ -234,7 +238,15 @@ def _file(dictionary_id: str) -> str:
 
 
 def _read(path: Path) -> Dictionary:
-    return _FILE.validate_json(regular(path).read_bytes())
+    with regular(path).open("rb") as file:
+        found = _FILE.validate_json(file.read(MAX_FILE_BYTES))
+    if _file(found.id) != path.name:
+        raise ValueError("its id is that of another one")
+    return found
+
+
+def _damaged() -> UnknownDictionary:
+    return UnknownDictionary("this pronunciation dictionary is damaged: delete it and add it again")
 
 
 def _unknown() -> UnknownDictionary:

@@ -80,8 +80,12 @@ class Records(Generic[T]):
                 settled = age_s(modified) > _SETTLED_S and self._tidied()
                 entries = {}
                 for name in sorted(self._names()):
-                    with suppress(FileNotFoundError):  # deleted meanwhile
+                    try:
                         entries[name] = self._entry(name)
+                    except FileNotFoundError:  # deleted meanwhile
+                        pass
+                    except OSError as error:  # of a disk that has lost this entry: the others are there
+                        entries[name] = self._damaged(name, None, error)
                 self._entries = entries
                 found = tuple(record for _, record in entries.values() if record is not None)
                 records = records if found == records else found
@@ -129,16 +133,21 @@ class Records(Generic[T]):
         if known is not None and known[0] == identity:
             return known
         # A successor may get its inode.
-        is_final, record = age_s(at.st_mtime_ns) > _SETTLED_S, None
+        is_final = age_s(at.st_mtime_ns) > _SETTLED_S
         try:
-            record = self._read(path)
+            return identity if is_final else None, self._read(path)
         except Exception as error:  # noqa: BLE001 - a file that others write may raise any error
-            # The text of the error may quote the file.
-            if self._is_news(name, (identity, type(error))):
-                logger.warning("the {} {!r} is damaged and left out: {}", self._noun, name, type(error).__name__)
-            # Other errors of the system, such as that no descriptor is free, say nothing of the record.
-            is_final = not isinstance(error, OSError) or isinstance(error, FileNotFoundError)
-        return identity if is_final else None, record
+            return self._damaged(name, identity, error)
+
+    def _damaged(
+        self, name: str, identity: tuple[int, int] | None, error: Exception
+    ) -> tuple[tuple[int, int] | None, None]:
+        """The entry of a record that cannot be read; it is told once. The text of the error may quote the file."""
+        if self._is_news(name, (identity, type(error))):
+            logger.warning("the {} {!r} is damaged and left out: {}", self._noun, name, type(error).__name__)
+        # Other errors of the system, such as that no descriptor is free, say nothing of the record.
+        is_final = not isinstance(error, OSError) or isinstance(error, FileNotFoundError)
+        return identity if is_final else None, None
 
     def _is_news(self, name: str, what: object) -> bool:
         before, self._told[name] = self._told.get(name), what

@@ -318,13 +318,13 @@ class VoiceLibrary:
     def _put(self, name: str, file: str, data: bytes | None) -> None:
         """Replace a file of a voice, or remove it."""
         path = self._records.path(name) / file
-        if data is None:
-            path.unlink(missing_ok=True)
-        else:
-            with self._records.temporary() as made:
+        # Both renames change the records' folder, too, which alone the other processes look at.
+        with self._records.temporary() as made:
+            if data is not None:
                 write_file(made, data)
                 made.replace(path)
-        os.utime(self._records.folder)  # for the other processes, which look at this alone
+            elif os.path.lexists(path):
+                path.rename(made)
 
     def set_adapter(self, name: str, source: Path | None) -> None:
         """Speak a cloned voice by the adapter in a folder from now on, which is copied; None: by the model as it is.

@@ -9,6 +9,7 @@ import pytest
 from loguru import logger
 
 from agent_tts.system.records import Records
+from tests.support import logged
 
 
 def test_an_error_of_the_system_is_not_damage(tmp_path: Path) -> None:
@@ -55,3 +56,23 @@ def test_a_folder_that_cannot_be_read_is_told_once(tmp_path: Path, monkeypatch: 
     assert records.all() == records.all() == ()
     logger.remove(sink)
     assert lines == ["the folder of each record cannot be read: Permission denied\n"]
+
+
+def test_an_entry_that_the_disk_has_lost_hides_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fails where an error of one entry is taken for one of the folder: all voices were gone."""
+    (tmp_path / "one").write_text("text")
+    (tmp_path / "two").write_text("more")
+    look = Path.lstat
+
+    def lost(path: Path) -> os.stat_result:
+        if path.name == "one":
+            raise OSError(5, "Input/output error")
+        return look(path)
+
+    records = Records(tmp_path, "record", str.isalnum, Path.read_text)
+    monkeypatch.setattr(Path, "lstat", lost)
+    with logged() as log:
+        assert records.all() == records.all() == ("more",)
+    assert ["'one'" in line for line in log] == [True]
+    monkeypatch.undo()
+    assert records.all() == ("text", "more")

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -649,6 +650,22 @@ def test_a_damaged_adapter_damages_the_voice(
     with pytest.raises(UnknownVoice, match="damaged"):
         library.adapter("bob")
     assert "is not a regular file" in log[-1]
+
+
+def test_a_lexicon_that_goes_is_seen_though_its_writer_is_killed(
+    library: VoiceLibrary, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fails where the folder is changed by a step of its own: killed before it, other processes had the lexicon on."""
+    library.add(designed(), {})
+    library.set_lexicon("sage", Lexicon.of({"nginx": "engine x"}))
+    for path in (folder / "sage", folder):
+        os.utime(path, (1, 1))
+    other = VoiceLibrary(folder, 3)
+    assert [voice.lexicon is None for voice in other.voices()] == [False]
+    monkeypatch.setattr(os, "utime", lambda *_: pytest.fail("killed"))
+    with suppress(pytest.fail.Exception):
+        library.set_lexicon("sage", None)
+    assert [voice.lexicon is None for voice in other.voices()] == [True]
 
 
 @pytest.mark.node

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -31,7 +32,14 @@ from pipecat.services.tts_service import TTSService
 
 from agent_tts.errors import InvalidRequest, UnknownDictionary
 from agent_tts.serve.dialects import elevenlabs_dictionaries
-from agent_tts.serve.dictionaries import MAX_RULES, MAX_VERSIONS, Dictionaries, Rule, Version
+from agent_tts.serve.dictionaries import (
+    MAX_FILE_BYTES,
+    MAX_RULES,
+    MAX_VERSIONS,
+    Dictionaries,
+    Rule,
+    Version,
+)
 from agent_tts.system.records import Records, RecordsBusy
 from agent_tts.text.pls import read_pls
 from tests.integrations.pipecat.pipeline import running
@@ -99,6 +107,30 @@ def test_a_lock_that_another_process_keeps_is_an_error(tmp_path: Path) -> None:
     records = Records(tmp_path, "dictionary", str.isalnum, Path.read_text)
     with FileLock(tmp_path / ".lock"), pytest.raises(RecordsBusy), records.changing("stored", 0.05):
         pass
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"created_at": "2026-01-01T00:00:00"},
+        {"versions": []},
+        {"id": "f" * 20},
+        {"description": "x" * MAX_FILE_BYTES},
+        {"versions": [{"id": "a" * 20, "rules": [{"written": "", "said": "x"}]}]},
+        {"versions": [{"id": "a" * 20, "rules": [{"written": "x", "said": "x", "alphabet": "klingon"}]}]},
+    ],
+    ids=lambda damage: next(iter(damage)),
+)
+def test_a_damaged_dictionary_costs_the_others_nothing(
+    damage: dict[str, Any], stored: Dictionaries, tmp_path: Path
+) -> None:
+    """Fails where what orders or tells all of them trusts a file: a time without a zone refused every list."""
+    whole, broken = stored.add("whole", [NGINX]), stored.add("broken", [NGINX])
+    path = tmp_path / "dictionaries" / f"{broken.id}.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | damage))
+    assert [each.latest for each in stored.all() if each.id == whole.id] == [whole.latest]
+    with pytest.raises(UnknownDictionary, match="damaged"):
+        stored.lexicon([(broken.id, None)])
 
 
 def test_a_version_is_kept_until_there_are_too_many(stored: Dictionaries) -> None:
