@@ -17,7 +17,7 @@ from pipecat.pipeline.pipeline import Pipeline
 from pipecat.pipeline.worker import PipelineParams, PipelineWorker
 from pipecat.workers.runner import WorkerRunner
 
-from agent_tts.cli.link import own_settings
+from agent_tts.cli.node import own_settings
 from agent_tts.cli.sinks import FileSink, StdoutSink
 from agent_tts.pipecat import AgentTTSService
 from agent_tts.serve.local_engine import engine

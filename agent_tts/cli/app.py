@@ -100,7 +100,7 @@ def say(
     """Speak a text, on a running node (--url) or an engine of this machine."""
 
 
-@command_of(app, run="agent_tts.cli.detect:run")
+@command_of(app, run="agent_tts.cli.voices:detect")
 def detect(
     file: Annotated[Path, typer.Argument(help="An audio file.")],
     watermark: Annotated[

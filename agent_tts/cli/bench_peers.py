@@ -21,8 +21,16 @@ from agent_tts.bench.scenario import requests, texts_of
 from agent_tts.bench.statistics import percentiles
 from agent_tts.bench.workers import answers, workers
 from agent_tts.cli.bench import PeersOptions
+from agent_tts.cli.bench_measurements import (
+    BenchCheckpoint,
+    checkpoint,
+    missing_package,
+    print_memory,
+    progress,
+    run,
+    target,
+)
 from agent_tts.cli.bench_options import ModelOptions
-from agent_tts.cli.bench_runs import BenchCheckpoint, checkpoint, missing_package, print_memory, progress, run, target
 from agent_tts.engine_info import FRAME_SAMPLES, SAMPLE_RATE
 from agent_tts.errors import SettingsError, SpeechError
 

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from agent_tts.cli.link import Speaker, local, own_settings, refuse_engine_flags, remote
+from agent_tts.cli.node import Speaker, local, own_settings, refuse_engine_flags, remote
 from agent_tts.cli.options import speech_options
 from agent_tts.cli.sinks import FileSink, PlayerSink, Sink, StdoutSink
 from agent_tts.config.lexicon import read_lexicon

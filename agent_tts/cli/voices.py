@@ -1,4 +1,4 @@
-"""`agent-tts voices`: list, add, show and delete, on a running node or on this machine."""
+"""`agent-tts voices`: list, add, show and delete, on a running node or on this machine; `agent-tts detect`."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from agent_tts.cli.link import own_settings, refuse_engine_flags
-from agent_tts.cli.node import answer_of, read_clip, request
+from agent_tts.cli.node import answer_of, own_settings, read_clip, refuse_engine_flags, request
 from agent_tts.cli.options import AddFlags, ListFlags
+from agent_tts.config.hub import watermark_folder
 from agent_tts.config.lexicon import read_lexicon
 from agent_tts.config.loading import load_settings
 from agent_tts.config.settings import Settings
@@ -31,10 +31,12 @@ from agent_tts.serve.openai import VoiceList, voice_list
 from agent_tts.serve.routes.voices import VoiceAdded, VoiceDetails
 from agent_tts.speech.routing import check_free
 from agent_tts.text.entries import Lexicon
+from agent_tts.voices.detection import Detection
+from agent_tts.voices.detection import detect as find_marks
 from agent_tts.voices.enroll import Enrolment
 from agent_tts.voices.library import VoiceLibrary
 
-CLONING_S = 300.0  # for a node to make a voice, after the clips that wait before it
+CLIP_S = 300.0  # for a node to make a voice of a clip, or to look for marks in one, after those that wait before it
 # Codes of constructed languages and of spellings for a joke, as espeak-ng has them. People speak Esperanto.
 CONSTRUCTED = frozenset(("ia", "io", "jbo", "lfn", "piqd", "py", "qdb", "qya", "sjn", "en-shaw"))
 QUESTION = "Does the speaker of this clip allow you to clone their voice?"
@@ -103,7 +105,7 @@ def _clone(name: str, audio: Path, flags: AddFlags) -> VoiceAdded:
         form |= {field: value for field, value in given.items() if value}
         files = {"audio_sample": (audio.name, read_clip("--audio ", audio, None))}
         with _working("the node processes the clip"):
-            answer = request("POST", flags.url, flags.key, "voices", data=form, files=files, timeout_s=CLONING_S)
+            answer = request("POST", flags.url, flags.key, "voices", data=form, files=files, timeout_s=CLIP_S)
         return answer_of(VoiceAdded, answer)
     settings = own_settings({"qwen3.models": flags.model or None})
     clip = read_clip("--audio ", audio, settings.voices.clip_bytes)
@@ -173,6 +175,20 @@ def adapter(name: str, folder: Path | None, *, clear: bool) -> None:
     _console().print(f"agent-tts: {name} has {'no' if clear else 'an'} adapter")
 
 
+def detect(file: Path, watermark: str | None, url: str | None, key: str | None, *, as_json: bool) -> None:
+    """Print whether an audio file is synthetic speech, and by which of its marks."""
+    if url:
+        if watermark is not None:
+            raise SettingsError("--watermark: a running node (--url, AGENT_TTS_URL) has its own: leave it out")
+        files = {"audio_sample": (file.name, read_clip("", file, None))}
+        found = answer_of(Detection, request("POST", url, key, "detect", files=files, timeout_s=CLIP_S))
+    else:
+        settings = load_settings(overrides={"watermark": watermark} if watermark else None)
+        clip = read_clip("", file, settings.voices.clip_bytes)
+        found = asyncio.run(find_marks(clip, watermark_folder(settings), max_s=settings.voices.clip_s))
+    print(found.model_dump_json(indent=2) if as_json else _told(found))
+
+
 # ---------------------------------------------------------------- this machine
 
 
@@ -227,6 +243,17 @@ def _ask_consent() -> str:
 
 
 # ---------------------------------------------------------------- output
+
+
+def _told(found: Detection) -> str:
+    """The findings, a line each."""
+    lines = ["comment: the file says that it is synthetic speech" if found.comment else "comment: none of a node"]
+    if found.watermark is None:
+        lines.append("watermark: not looked for; --watermark audioseal does")
+    else:
+        lines.append(f"watermark: in {found.watermark.share:.0%} of the audio, message {found.watermark.message}")
+    lines.append("synthetic speech" if found.synthetic else "no mark was found, which proves nothing")
+    return "\n".join(lines)
 
 
 def _lines(voice: VoiceDetails) -> Iterator[tuple[str, str]]:

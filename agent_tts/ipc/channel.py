@@ -1,8 +1,7 @@
 """Messages, questions and file descriptors between two processes of a node, over one Unix socket pair.
 
 Frames are those of `wire`; the tag says what a frame is. Its body is `u32 call | u8 descriptors | u8 length of name |
-name | JSON`: the name of the message and its fields, or no name and the value of an answer. The first parts of a long
-JSON come before, in frames of their own.
+name | JSON`: the name of the message and its fields, or no name and the value of an answer.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import struct
 import types
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar, get_args, get_origin
 
@@ -28,12 +27,11 @@ from agent_tts.system import open_files
 
 READ_BYTES = 1 << 16
 MAX_FDS = 64  # of one message
-PART_BYTES = 1 << 18  # of JSON in one frame
-MAX_JSON_BYTES = 16 << 20  # of one message
-MAX_UNSENT_BYTES = 2 * MAX_JSON_BYTES  # with more, the other side counts as hung
+MAX_BYTES = 16 << 20  # of one message: with 1 000 keys a page of metrics has some, and so have settings
+MAX_UNSENT_BYTES = 2 * MAX_BYTES  # with more, the other side counts as hung
 MAX_OPEN = 4_096  # questions without an answer, asked by this side, and handlers that run for the other
 
-_TELL, _ASK, _ANSWER, _REFUSAL, _PART = range(1, 6)
+_TELL, _ASK, _ANSWER, _REFUSAL = range(1, 5)
 _PREFIX = struct.Struct("<IBB")  # call, 0 in what is told; descriptors; length of the name
 
 A = TypeVar("A")
@@ -57,7 +55,6 @@ def _frame(tag: int, body: bytes) -> _Frame:
 
 # Readers for `decode`.
 _FRAMES = {tag: partial(_frame, tag) for tag in (_TELL, _ASK, _ANSWER, _REFUSAL)}
-_FRAMES[_PART] = partial(_Frame, _PART, 0, 0, "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +91,6 @@ class Channel:
         # They are kept by kind: how many descriptors come with a message, and who gets it.
         self._handlers: dict[type, tuple[int, Callable[..., Any]]] = {}
         self._rest = bytearray()
-        # Parts of the JSON of a message whose end has not come.
-        self._parts = bytearray()
         # Descriptors that have come, for the messages that announce some: a list for each message.
         self._received: deque[list[int]] = deque()
         # Frames that the kernel has not taken, with descriptors that go with their first byte; and their bytes.
@@ -120,7 +115,7 @@ class Channel:
         """Send a message; never blocks. Does nothing if the channel is lost.
 
         The descriptors belong to the channel from now on: it closes them when they are sent, or cannot be.
-        Raises `WireError` for a message of more than `MAX_JSON_BYTES`.
+        Raises `WireError` for a message of more than `MAX_BYTES`.
         """
         self._send(_TELL, 0, type(message).__name__, message, fds)
 
@@ -131,7 +126,7 @@ class Channel:
 
         Raises:
             NoAnswer: the channel is lost, no answer came within `timeout_s`, or `MAX_OPEN` questions are open.
-            Internal: the question has more than `MAX_JSON_BYTES`.
+            Internal: the question has more than `MAX_BYTES`.
             SpeechError: the other side's refusal, with its code, message and `retry_after_ms`.
         """
         if self.closed or len(self._asked) >= MAX_OPEN:
@@ -165,12 +160,7 @@ class Channel:
     def _send(self, tag: int, call: int, name: str, content: object, fds: Sequence[int] = ()) -> None:
         try:
             prefix = _PREFIX.pack(call, len(fds), len(name)) + name.encode("ascii")
-            json = to_json(content)
-            if len(json) > MAX_JSON_BYTES:
-                raise WireError(f"{name or 'an answer'} of {len(json)} bytes; at most {MAX_JSON_BYTES} are allowed")
-            *parts, last = range(0, len(json), PART_BYTES)
-            frames = [frame(_PART, json[start : start + PART_BYTES], name) for start in parts]
-            data = b"".join([*frames, frame(tag, prefix + json[last:], name)])
+            data = frame(tag, prefix + to_json(content), name or "an answer", MAX_BYTES)
         except BaseException:
             _close(fds)
             raise
@@ -221,7 +211,7 @@ class Channel:
             self._lose("it is gone")
             return
         try:
-            for message in decode(self._rest, data, _FRAMES):
+            for message in decode(self._rest, data, _FRAMES, MAX_BYTES):
                 self._take(message)
         except WireError as error:
             self._lose(f"it broke the protocol: {error}")
@@ -229,14 +219,6 @@ class Channel:
     def _take(self, message: _Frame) -> None:
         if self.closed:
             return
-        if message.tag == _PART:
-            self._parts += message.json
-            if len(self._parts) > MAX_JSON_BYTES:
-                raise WireError("a message that is too long")
-            return
-        if self._parts:
-            message = replace(message, json=bytes(self._parts) + message.json)
-            self._parts.clear()
         if message.tag in (_ANSWER, _REFUSAL):
             self._take_answer(message)
             return

@@ -154,19 +154,21 @@ def encode(message: Setup | EngineCommand | EngineEvent) -> bytes:
     return frame(tag, body, type(message).__name__)
 
 
-def frame(tag: int, body: bytes, name: str) -> bytes:
-    """A frame for `decode`. Raises `WireError`, with this name of the message, if it is longer than `MAX_LENGTH`."""
+def frame(tag: int, body: bytes, name: str, most: int = MAX_LENGTH) -> bytes:
+    """A frame for `decode`. Raises `WireError`, with this name of the message, if it is longer than `most` bytes."""
     length = 1 + len(body)
-    if length > MAX_LENGTH:
-        raise WireError(f"{name} of {length} bytes; at most {MAX_LENGTH} are allowed")
+    if length > most:
+        raise WireError(f"{name} of {length} bytes; at most {most} are allowed")
     return _HEAD.pack(length, tag) + body
 
 
-def decode(rest: bytearray, data: bytes, readers: Mapping[int, Callable[[bytes], T]]) -> list[T]:
+def decode(
+    rest: bytearray, data: bytes, readers: Mapping[int, Callable[[bytes], T]], most: int = MAX_LENGTH
+) -> list[T]:
     """The messages that `data` completes, in order. Linear in the bytes, for any size of pieces.
 
     `rest` has the bytes of an incomplete frame before `data`, and then those behind it. Raises `WireError`: nothing can
-    be decoded any more, and the messages before the broken frame in `data` are lost.
+    be decoded any more, and the messages before the broken frame in `data` are lost; also for one longer than `most`.
     """
     found: list[T] = []
     source: bytes | bytearray = data
@@ -177,8 +179,8 @@ def decode(rest: bytearray, data: bytes, readers: Mapping[int, Callable[[bytes],
     with memoryview(source) as view:
         while start <= last:
             length, tag = _HEAD.unpack_from(source, start)
-            if not 1 <= length <= MAX_LENGTH:
-                raise WireError(f"a frame of {length} bytes; 1 to {MAX_LENGTH} are allowed")
+            if not 1 <= length <= most:
+                raise WireError(f"a frame of {length} bytes; 1 to {most} are allowed")
             end = start + _U32.size + length
             if end > len(source):
                 break

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection
-from typing import Annotated, Any, Literal, NoReturn, Self
+from typing import Annotated, Any, Literal, NoReturn, Self, get_args
 
 from pydantic import (
     BaseModel,
@@ -21,7 +21,6 @@ from pydantic import (
 
 from agent_tts.errors import BadMessage, UnsupportedFormat
 from agent_tts.options import Option, Sampling, SpeechOptions, declared
-from agent_tts.protocol.formats import Encoding, SampleRate, check_format
 from agent_tts.protocol.validation import UNKNOWN_FIELD, first_complaint, message_error
 from agent_tts.text.entries import Lexicon
 
@@ -94,6 +93,24 @@ def sampling_of(values: BaseModel) -> Sampling:
 MIN_LEAD_MS = 120
 
 Framing = Literal["binary", "base64"]
+
+
+Encoding = Literal["pcm_s16le", "pcm_f32le", "mulaw", "alaw", "opus", "ogg_opus", "mp3"]
+SampleRate = Literal[8_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000]
+ENCODINGS: tuple[str, ...] = get_args(Encoding)
+SAMPLE_RATES: tuple[int, ...] = get_args(SampleRate)
+
+# Sample rates of encodings with restrictions. Ogg counts Opus samples at 48 kHz regardless of the audio.
+RATES_OF = {"opus": (8_000, 16_000, 24_000, 48_000), "ogg_opus": (48_000,)}
+
+
+def check_format(encoding: str, sample_rate: int) -> None:
+    """Raise `UnsupportedFormat`, with the allowed values, unless `make_encoder` supports the combination."""
+    if encoding not in ENCODINGS:
+        raise UnsupportedFormat(f"encoding is one of {', '.join(ENCODINGS)}")
+    rates = RATES_OF.get(encoding, SAMPLE_RATES)
+    if sample_rate not in rates:
+        raise UnsupportedFormat(f"sample_rate of {encoding} is one of {', '.join(map(str, rates))}")
 
 
 class OutputFormat(Strict):

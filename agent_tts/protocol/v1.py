@@ -16,8 +16,7 @@ from agent_tts.errors import BadMessage, SpeechError, UnknownType
 from agent_tts.messages import Audio, Cancelled, Finished, Words
 from agent_tts.protocol import adapter
 from agent_tts.protocol.adapter import ALL, Command, Created, Echo, Event, Failed, Pong, ProtocolAdapter, Updated
-from agent_tts.protocol.formats import ENCODINGS
-from agent_tts.protocol.options import Framing, Lenient, SessionConfig, refuse
+from agent_tts.protocol.options import ENCODINGS, Framing, Lenient, SessionConfig, refuse
 from agent_tts.protocol.validation import parse
 
 SUBPROTOCOL = "agent_tts.v1"

@@ -69,7 +69,10 @@ def _check_count(text: str, most: int) -> None:
     if text.count('"') > 4 * most:  # a value takes two of them, and its name two
         raise _too_many(most)
     plain = '"'.join(text.split('"')[::2]).translate(_NO_SPACE)
-    if plain.count(",") + _openings(plain) - plain.count("[]") - plain.count("{}") > most:
+    openings = _openings(plain)
+    values = plain.count(",") + openings - plain.count("[]") - plain.count("{}")
+    # Each object or list but the first is a value; in what is no JSON there may be more, and closings alone.
+    if max(values, openings - 1, plain.count("]") + plain.count("}") - 1) > most:
         raise _too_many(most)
     if max(accumulate(1 if bracket in "[{" else -1 for bracket in _BRACKET.findall(plain)), default=0) > MAX_DEPTH:
         raise _too_deep()
@@ -96,15 +99,11 @@ _DECODER = json.JSONDecoder(parse_constant=_no_constant)  # `json.loads` would m
 
 def _check_size(found: dict[str, Any]) -> None:
     level: list[dict[str, Any] | list[Any]] = [found]
-    values = 0
     for _ in range(MAX_DEPTH):
         below = []
         for container in level:
-            values += len(container)
             if isinstance(container, dict) and len(container) > MAX_FIELDS:
                 raise BadMessage(f"an object has at most {MAX_FIELDS} fields")
-            if values > MAX_VALUES:
-                raise _too_many(MAX_VALUES)
             inside = container.values() if isinstance(container, dict) else container
             below += [value for value in inside if isinstance(value, (dict, list))]
         if not below:

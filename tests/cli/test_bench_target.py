@@ -7,7 +7,7 @@ import pytest
 
 from agent_tts.bench.checkpoint import INSTRUCTIONS, SIZES, write_configuration
 from agent_tts.bench.scenario import REQUEST_S
-from agent_tts.cli.bench_runs import SPARE_CONNECTIONS, BenchCheckpoint, limits, serve_scenarios
+from agent_tts.cli.bench_measurements import SPARE_CONNECTIONS, BenchCheckpoint, limits, serve_scenarios
 from agent_tts.model.config import ModelType
 
 

@@ -20,7 +20,7 @@ from agent_tts.errors import AtCapacity, Internal, RateLimited, SpeechError
 from agent_tts.ipc import channel as module
 from agent_tts.ipc.channel import Channel, NoAnswer
 from agent_tts.ipc.front_messages import Question
-from agent_tts.ipc.wire import frame
+from agent_tts.ipc.wire import MAX_LENGTH
 from agent_tts.system import open_files
 
 pytestmark = [pytest.mark.node, pytest.mark.real_time]
@@ -268,12 +268,9 @@ async def test_open_questions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @on_both_loops
-async def test_a_long_message_goes_in_parts_and_one_that_is_too_long_is_refused(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """With 1 000 keys a page of metrics has more than a frame, and so have settings. The channel stands."""
-    monkeypatch.setattr(module, "PART_BYTES", 1 << 10)
-    monkeypatch.setattr(module, "MAX_JSON_BYTES", 1 << 16)
+async def test_a_long_message_comes_and_one_that_is_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With 1 000 keys a page of metrics is longer than any message of an engine. The channel stands."""
+    monkeypatch.setattr(module, "MAX_BYTES", 2 * MAX_LENGTH)
     async with both() as (asking, answering):
         said: list[Said] = []
         answering.handle(Said, said.append)
@@ -282,36 +279,30 @@ async def test_a_long_message_goes_in_parts_and_one_that_is_too_long_is_refused(
 
         def take(_: Take, fd: int) -> str:
             os.close(fd)
-            return "x" * (1 << 16)
+            return "x" * 2 * MAX_LENGTH
 
         answering.handle(Take, take, fds=1)
-        for length in (0, 1_000, 1 << 10, 5_000, 60_000):
+        for length in (0, 1_000, MAX_LENGTH, 2 * MAX_LENGTH - 50):
             asking.tell(Said("y" * length))
             assert await asking.ask(Known("z" * length), SOON_S) == Said("z" * length)
-        assert [len(one.text) for one in said] == [0, 1_000, 1 << 10, 5_000, 60_000]
+        assert [len(one.text) for one in said] == [0, 1_000, MAX_LENGTH, 2 * MAX_LENGTH - 50]
         with pytest.raises(Internal):
             await asking.ask(Take(), SOON_S, [os.open(os.devnull, os.O_RDONLY)])
-        with pytest.raises(Internal, match="Known of 65"):
-            await asking.ask(Known("z" * (1 << 16)), SOON_S)
+        with pytest.raises(Internal, match="Known of 209"):
+            await asking.ask(Known("z" * 2 * MAX_LENGTH), SOON_S)
         assert await asking.ask(Add(2, 0), SOON_S) == 100
         assert not asking.closed
         assert not answering.closed
 
 
-@on_both_loops
-async def test_parts_without_an_end_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_JSON_BYTES", 100)
-    one, other = socket.socketpair()
-    lost = asyncio.get_running_loop().create_future()
-    channel = Channel(one, MESSAGES, lost.set_result)
-    with other:
-        other.send(3 * frame(module._PART, b"x" * 50, "a part"))
-        assert "too long" in await asyncio.wait_for(lost, SOON_S)
-        await channel.close()
-
-
 @pytest.mark.parametrize(
-    "data", [b"\xff" * 64, b"\x09\x00\x00\x00\x01\x00\x00\x00\x00\x00\xff{}", b"\x05\0\0\0\x03abcd"]
+    "data",
+    [
+        (module.MAX_BYTES + 1).to_bytes(4, "little") + b"\x01",
+        b"\xff" * 64,
+        b"\x09\x00\x00\x00\x01\x00\x00\x00\x00\x00\xff{}",
+        b"\x05\0\0\0\x03abcd",
+    ],
 )
 @on_both_loops
 async def test_garbage_ends_the_channel(data: bytes) -> None:

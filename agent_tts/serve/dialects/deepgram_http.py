@@ -13,8 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from agent_tts.errors import SpeechError, Unsupported, UnsupportedFormat
-from agent_tts.protocol.formats import check_format
-from agent_tts.protocol.options import Lenient
+from agent_tts.protocol.options import Lenient, check_format
 from agent_tts.protocol.validation import check_message
 from agent_tts.serve.dialects.deepgram import ENCODINGS, DeepgramQuery, described, model_uuid
 from agent_tts.serve.routes.http import AUDIO, Authorized, errors_as, node_of, read_request, speaks

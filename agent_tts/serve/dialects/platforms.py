@@ -15,8 +15,7 @@ from starlette.responses import Response
 from agent_tts.errors import BadMessage, SpeechError, UnknownType
 from agent_tts.protocol import v1 as protocol
 from agent_tts.protocol.adapter import Command, Echo, Event, Failed, Update, Updated
-from agent_tts.protocol.formats import check_format
-from agent_tts.protocol.options import Lenient, VoiceName, limits
+from agent_tts.protocol.options import Lenient, VoiceName, check_format, limits
 from agent_tts.protocol.v1 import Message
 from agent_tts.protocol.validation import check_body, check_message, decode
 from agent_tts.serve.dialects.utterances import TextMessage, UtterancesAdapter

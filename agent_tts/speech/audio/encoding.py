@@ -6,7 +6,7 @@ import weakref
 from typing import Protocol, cast
 
 from agent_tts.engine_info import SAMPLE_RATE
-from agent_tts.protocol.formats import check_format
+from agent_tts.protocol.options import check_format
 from agent_tts.speech.audio.files import Muxer
 from agent_tts.speech.audio.opus import RELIABLE_MS, OpusEncoder
 from agent_tts.speech.audio.pcm import PcmEncoding, Transcoder

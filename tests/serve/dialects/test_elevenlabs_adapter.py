@@ -23,8 +23,7 @@ from agent_tts.errors import (
 )
 from agent_tts.messages import Append, Audio, Cancel, End, Finished, FinishReason, Flush, Open, Word, Words
 from agent_tts.protocol.adapter import FOLLOWING, Close, Command, Echo, Event, Failed, Update
-from agent_tts.protocol.formats import check_format
-from agent_tts.protocol.options import SessionConfig
+from agent_tts.protocol.options import SessionConfig, check_format
 from agent_tts.protocol.validation import check_body
 from agent_tts.serve.dialects.elevenlabs import MAX_IDLE_CONTEXTS, MAX_REASON_BYTES, MultiStreamAdapter, StreamAdapter
 from agent_tts.serve.dialects.elevenlabs_messages import FORMATS, CharacterTimes, ElevenLabsRequest, format_of

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from agent_tts.errors import UnsupportedFormat
-from agent_tts.protocol.formats import ENCODINGS, RATES_OF, SAMPLE_RATES
+from agent_tts.protocol.options import ENCODINGS, RATES_OF, SAMPLE_RATES
 from agent_tts.speech.audio.encoding import make_encoder
 from tests.speech.audio.test_files import SLACK_MS, assert_frees, decode
 from tests.speech.audio.test_pcm import NOISE, tone
