@@ -30,9 +30,9 @@ from agent_tts.errors import SettingsError
 from agent_tts.model.clone import CodecEncoder, EncoderConfig, SpeakerEncoder
 from agent_tts.model.codec import Codec
 from agent_tts.model.config import ModelConfig, ModelType
-from agent_tts.model.entries import JsonObject
+from agent_tts.model.entries import JsonObject, Shape
 from agent_tts.model.frame import FrameModel
-from agent_tts.model.weights import Shape, build
+from agent_tts.model.weights import build
 from agent_tts.voices.library import CODEBOOKS, Consent, StoredVoice, VoiceLibrary
 
 ENTRIES: dict[str, Any] = json.loads(Path(__file__).with_suffix(".json").read_text("utf-8"))

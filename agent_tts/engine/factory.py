@@ -44,7 +44,7 @@ def create_engine(settings: Settings) -> Engine:
         return _qwen3(settings)
     try:
         from agent_tts.engine.espeak.engine import EspeakEngine
-        from agent_tts.engine.espeak.library import EspeakError
+        from agent_tts.engine.espeak.workers import EspeakError
     except ImportError as error:
         raise SettingsError(f"espeak-ng is not there ({error}): install espeakng-loader") from error
     try:

@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 
 from agent_tts.config.settings import Settings
-from agent_tts.engine.base import Engine
+from agent_tts.engine.base import Engine, StepTimes
 from agent_tts.engine.requests import Policy
 from agent_tts.engine.scheduler import Scheduler, Step
-from agent_tts.engine.stages import StageLog
-from agent_tts.messages import EngineCommand, EngineEvent, EnginePing, EnginePong, EngineReady, StepEvent, StopEngine
+from agent_tts.messages import (
+    Append,
+    Audio,
+    EngineCommand,
+    EngineEvent,
+    EnginePing,
+    EnginePong,
+    EngineReady,
+    Finished,
+    Open,
+    RequestCommand,
+    Stages,
+    StepEvent,
+    StopEngine,
+)
 
 
 def policy(settings: Settings, slots: int, batch_sizes: tuple[int, ...] = ()) -> Policy:
@@ -144,3 +157,49 @@ class EngineLoop:
     def close(self) -> None:
         """Free the engine. Idempotent."""
         self._engine.close()
+
+
+class StageLog:
+    """When each request passes the stages before its first audio; used only where `telemetry.stages` is on.
+
+    It watches a request from its opening to its first audio, or its end.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        # When its first text was taken, and when it was in a step: what of it a request has passed.
+        self._waiting: dict[int, list[float]] = {}
+
+    def take(self, command: RequestCommand) -> None:
+        """The command was taken."""
+        if isinstance(command, Open):
+            self._waiting[command.id] = []
+        elif isinstance(command, Append) and isinstance(command.content, str):
+            passed = self._waiting.get(command.id)
+            if passed == []:
+                passed.append(self._clock())
+
+    def schedule(self, request_ids: Iterable[int], began: float) -> None:
+        """These requests are in a step."""
+        for request_id in request_ids:
+            if len(passed := self._waiting.get(request_id, [])) == 1:
+                passed.append(began)
+
+    def tell(self, events: Sequence[EngineEvent], began: float, times: StepTimes | None) -> list[EngineEvent]:
+        """The events of a step, and before each request's first audio when it passed which stage.
+
+        Args:
+            began: when the step did.
+            times: of the frames among `events`, of an engine that knows them. Otherwise the step is one computation.
+        """
+        now = self._clock()
+        told: list[EngineEvent] = []
+        for event in events:
+            if isinstance(event, Audio | Finished):
+                passed = self._waiting.pop(event.id, [])
+                if isinstance(event, Audio) and len(passed) == 2:
+                    taken, scheduled = passed
+                    step = times or StepTimes(began, began, began, now, now)
+                    told.append(Stages(event.id, taken, scheduled, *step, now))
+            told.append(event)
+        return told

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agent_tts.model.config import TransformerConfig
-from agent_tts.model.entries import CheckpointError, JsonObject, brief
+from agent_tts.model.entries import CheckpointError, JsonObject, Shape, brief, tensor_shapes
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 MAX_BYTES = 1 << 30  # of the weights
@@ -28,8 +28,6 @@ _HARMLESS |= {"peft_version", "qalora_group_size", "r", "revision", "runtime_con
 _HARMLESS |= {"use_rslora"}
 # Other ways to begin, such as PiSSA, also change the weights of the base.
 _INITIAL = (True, False, None, "gaussian", "orthogonal", "eva")
-
-Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +68,7 @@ class AdapterFile:
         config = entries.typed(_Entries)
         if not 1 <= config.r <= MAX_RANK or not math.isfinite(config.lora_alpha):
             raise CheckpointError(f"{CONFIG}: r is {brief(config.r)}, lora_alpha {config.lora_alpha}")
-        shapes = _header(folder / WEIGHTS)
+        shapes = tensor_shapes(folder, WEIGHTS, MAX_BYTES)
         scale = config.lora_alpha / (math.sqrt(config.r) if config.use_rslora else config.r)
         base = config.base_model_name_or_path or ""
         return AdapterFile(folder / WEIGHTS, config.r, scale, base, _pairs(shapes), shapes)
@@ -118,17 +116,3 @@ def _pairs(shapes: Mapping[str, Shape]) -> dict[tuple[int, str], tuple[str, str]
 def _of_others(what: str) -> CheckpointError:
     wanted = r"target_modules=r'.*talker\.model\.layers\..*_proj'"
     return CheckpointError(f"{WEIGHTS}: {what}: only linear layers of the talker may have adapters: {wanted}")
-
-
-def _header(path: Path) -> dict[str, Shape]:
-    from safetensors import SafetensorError, safe_open
-
-    if not path.is_file():
-        raise CheckpointError(f"{WEIGHTS}: missing; only safetensors are read")
-    if path.stat().st_size > MAX_BYTES:
-        raise CheckpointError(f"{WEIGHTS}: more than {MAX_BYTES >> 20} MiB")
-    try:
-        with safe_open(path, "numpy") as file:
-            return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
-    except SafetensorError as error:
-        raise CheckpointError(f"{WEIGHTS}: not a safetensors file: {error}") from error

@@ -34,12 +34,12 @@ class Adapter:
         self.place = place
 
 
-# Layers whose products are one product of fused kernels, in the order of their outputs.
+# Layers whose products are one product of fused kernels, in the order of their outputs, with the shape of its matrix.
 PARALLEL = (
-    ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
-    ("self_attn.o_proj",),
-    ("mlp.gate_proj", "mlp.up_proj"),
-    ("mlp.down_proj",),
+    ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),  # [(queries + 2 pairs) dim, H]
+    ("self_attn.o_proj",),  # [H, queries dim]
+    ("mlp.gate_proj", "mlp.up_proj"),  # [2 I, H]
+    ("mlp.down_proj",),  # [H, I]
 )
 
 

@@ -6,6 +6,7 @@ Errors say which file and which entry. No torch here: `config.hub` checks checkp
 from __future__ import annotations
 
 import json
+import os
 import re
 import reprlib
 import typing
@@ -18,6 +19,7 @@ from typing import Any, Literal, Self, TypeVar
 from agent_tts.errors import SettingsError
 
 T = TypeVar("T")
+Shape = tuple[int, ...]
 
 # A file in the folder of the index.
 _SHARD = re.compile(r"[\w-][\w.-]*\.safetensors", re.ASCII)
@@ -144,3 +146,24 @@ def read_index(folder: Path, weights: str) -> dict[str, str]:
         if not isinstance(shard, str) or not _SHARD.fullmatch(shard):
             raise CheckpointError(f"{index}: {name} is in {brief(shard)}, not in a .safetensors file beside the index")
     return {name: PurePosixPath(weights).with_name(shard).as_posix() for name, shard in shards.items()}
+
+
+def tensor_shapes(folder: Path, weights: str, most: int | None = None) -> dict[str, Shape]:
+    """The shape of each tensor, by the header of a file of a folder, which may have `most` bytes, None any.
+
+    Raises CheckpointError: the file is missing, too large, or not safetensors.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    path = folder / weights
+    if not path.is_file():
+        raise CheckpointError(f"{weights}: missing from the checkpoint; only safetensors are read")
+    if not os.access(path, os.R_OK):  # safetensors says it were not there, and writes files like this
+        raise CheckpointError(f"{weights}: this user may not read it: chmod a+r")
+    if most is not None and path.stat().st_size > most:
+        raise CheckpointError(f"{weights}: more than {most >> 20} MiB")
+    try:
+        with safe_open(path, "numpy") as file:
+            return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+    except SafetensorError as error:
+        raise CheckpointError(f"{weights}: not a safetensors file: {error}") from error

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from agent_tts.model.adapters import AdapterBank, LowRank
+from agent_tts.model.adapters import PARALLEL, AdapterBank, LowRank
 from agent_tts.model.frame import CONTROL_CODES, Frame, FrameModel, StepOps
 from agent_tts.model.frame_state import FrameState
 from agent_tts.model.kernels import frame as kernels
@@ -102,16 +102,11 @@ class FusedLayer:
     def __init__(
         self, layer: TransformerLayer, lay_out: LayOut, lows: list[LowRank] | None = None, *, cached: bool = False
     ) -> None:
-        attention, mlp = layer.self_attn, layer.mlp
+        attention = layer.self_attn
         self._cached = cached  # its output matrix, in the second-level cache
         self.input_norm, self.mlp_norm = layer.input_layernorm, layer.post_attention_layernorm
         self.q_norm, self.k_norm = attention.q_norm.weight, attention.k_norm.weight
-        parallel = (
-            (attention.q_proj, attention.k_proj, attention.v_proj),  # [(queries + 2 pairs) dim, H]
-            (attention.o_proj,),  # [H, queries dim]
-            (mlp.gate_proj, mlp.up_proj),  # [2 I, H]
-            (mlp.down_proj,),  # [H, I]
-        )
+        parallel = [[layer.get_submodule(name) for name in names] for names in PARALLEL]
         self._lows = lows
         if lows is None or lay_out is not joined:
             matrices = [lay_out(*modules) for modules in parallel]

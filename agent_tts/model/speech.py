@@ -139,10 +139,8 @@ def put_kernels(model: SpeechModel, adapters: AdapterBank | None = None, eight: 
     fuse(model.frame, adapters, eight)
     model.pack = pack
     if next(model.codec.parameters()).dtype != torch.float32:  # the codec's tiles are for 16-bit numbers
-        from agent_tts.model.codec_fast import FastCodec
+        from agent_tts.model.codec_fast import FastCodec, FastWatermark
 
         model.decode = FastCodec(model.codec).step
         if model.watermark is not None:
-            from agent_tts.model.watermark_fast import FastWatermark
-
             model.mark = FastWatermark(model.watermark).step

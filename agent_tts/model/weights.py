@@ -7,7 +7,6 @@ that is needed are known before any is taken.
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -15,16 +14,14 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from agent_tts.model.entries import CheckpointError, index_of, read_index
+from agent_tts.model.entries import CheckpointError, Shape, index_of, read_index, tensor_shapes
 
 P = ParamSpec("P")
 M = TypeVar("M", bound=nn.Module)
-
-Shape = tuple[int, ...]
 
 # The weights of a checkpoint folder: of the talker, the predictor and the speaker encoder; of the codec.
 MODEL, CODEC = "model.safetensors", "speech_tokenizer/model.safetensors"
@@ -144,11 +141,11 @@ def _contents(folder: Path, weights: str) -> dict[str, tuple[str, Shape]]:
     """File and shape of each tensor."""
     index = index_of(weights)
     if (folder / weights).exists() or not (folder / index).exists():
-        return {name: (weights, shape) for name, shape in _header(folder, weights).items()}
+        return {name: (weights, shape) for name, shape in tensor_shapes(folder, weights).items()}
     shards = read_index(folder, weights)
     found: dict[str, tuple[str, Shape]] = {}
     for shard in sorted(set(shards.values())):
-        for name, shape in _header(folder, shard).items():
+        for name, shape in tensor_shapes(folder, shard).items():
             if shards.get(name) != shard:
                 said = f"says {shards[name]}" if name in shards else "does not name it"
                 raise CheckpointError(f"{index}: {name} is in {shard}; the index {said}")
@@ -156,18 +153,6 @@ def _contents(folder: Path, weights: str) -> dict[str, tuple[str, Shape]]:
     if absent := [f"{name} in {shard}" for name, shard in shards.items() if name not in found]:
         raise CheckpointError(f"{index}: not there: {_listed(absent)}")
     return found
-
-
-def _header(folder: Path, weights: str) -> dict[str, Shape]:
-    if not (folder / weights).is_file():
-        raise CheckpointError(f"{weights}: missing from the checkpoint; only safetensors are read")
-    if not os.access(folder / weights, os.R_OK):  # safetensors says it were not there, and writes files like this
-        raise CheckpointError(f"{weights}: this user may not read it: chmod a+r")
-    try:
-        with safe_open(folder / weights, "pt") as file:
-            return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
-    except SafetensorError as error:
-        raise CheckpointError(f"{weights}: not a safetensors file: {error}") from error
 
 
 def _listed(names: list[str]) -> str:

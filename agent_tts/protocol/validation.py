@@ -69,7 +69,10 @@ def _check_count(text: str, most: int) -> None:
     if text.count('"') > 4 * most:  # a value takes two of them, and its name two
         raise _too_many(most)
     plain = '"'.join(text.split('"')[::2]).translate(_NO_SPACE)
-    if plain.count(",") + _openings(plain) - plain.count("[]") - plain.count("{}") > most:
+    openings = _openings(plain)
+    values = plain.count(",") + openings - plain.count("[]") - plain.count("{}")
+    # Each object or list but the first is a value; in what is no JSON there may be more, and closings alone.
+    if max(values, openings - 1, plain.count("]") + plain.count("}") - 1) > most:
         raise _too_many(most)
     if max(accumulate(1 if bracket in "[{" else -1 for bracket in _BRACKET.findall(plain)), default=0) > MAX_DEPTH:
         raise _too_deep()

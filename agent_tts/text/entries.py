@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import lru_cache
@@ -67,10 +67,10 @@ class Entry:
         return given["alias"] if list(given) == ["alias"] else given
 
 
-_Fields = tuple[str, str | None, str | None, bool | None, bool]
+Fields = tuple[str, str | None, str | None, bool | None, bool]
 
 
-def _fields_of(entry: Entry) -> _Fields:
+def _fields_of(entry: Entry) -> Fields:
     return entry.written, entry.alias, entry.ipa, entry.match_case, entry.whole_word
 
 
@@ -93,30 +93,30 @@ class Lexicon:
     def __init__(self, entries: Iterable[Entry]) -> None:
         # They are tuples of texts, not entries, which are made when they are found: the garbage collector, which stops
         # the whole process, does not look at such tuples.
-        latest: dict[str, _Fields] = {}
+        latest: dict[str, Fields] = {}
         for entry in entries:
             latest[_plain(entry.written)] = _fields_of(entry)
             if len(latest) > MAX_ENTRIES:
                 raise ValueError(f"a lexicon has at most {MAX_ENTRIES} entries")
         self._entries = tuple(latest.values())
-        # They are kept by each spelling, or by the text without capitals: parts of words, then whole words. Of those
-        # with one key the strictest counts, "US" before "us", so a look-up costs the same for any number.
-        self._spelled: tuple[dict[str, _Fields], dict[str, _Fields]] = {}, {}
-        self._folded: tuple[dict[str, _Fields], dict[str, _Fields]] = {}, {}
+        # By each spelling, or by the text without capitals: parts of words, then whole words. Of those with one key the
+        # strictest counts, "US" before "us", so a look-up costs the same for any number.
+        spelled: tuple[dict[str, Fields], dict[str, Fields]] = {}, {}
+        folded: tuple[dict[str, Fields], dict[str, Fields]] = {}, {}
         keys = set()
         for plain, each in latest.items():
             entry = Entry(*each)
-            keys.add(folded := _fold(entry.written))
+            keys.add(fold := _fold(entry.written))
             spellings = _spellings(plain, entry.match_case)
-            table = (self._spelled if spellings else self._folded)[entry.whole_word]
-            for key in spellings or (folded,):
-                if key not in table or _strictness(entry) > _strictness(Entry(*table[key])):
+            table = (spelled if spellings else folded)[entry.whole_word]
+            for key in spellings or (fold,):
+                if key not in table or strictness(each) > strictness(table[key]):
                     table[key] = each
+        self._spelled, self._folded = tuple(map(_Table, spelled)), tuple(map(_Table, folded))
         # Sorted, to find those that begin with a text.
         self._keys = sorted(keys)
-        self.lengths = frozenset(map(len, keys))
         self.first = frozenset(key[0] for key in keys)
-        self.whole_words = not (self._spelled[False] or self._folded[False])
+        self.whole_words = not (spelled[False] or folded[False])
 
     @property
     def entries(self) -> tuple[Entry, ...]:
@@ -149,11 +149,42 @@ class Lexicon:
         place = bisect_left(self._keys, folded)
         return place < len(self._keys) and self._keys[place].startswith(folded)
 
-    def find(self, plain: str, folded: str) -> Iterator[Entry]:
-        """The entries for a text with and without its capitals, the strictest first: four at most."""
-        for tables, key in ((self._spelled, plain), (self._folded, folded)):
-            found = [Entry(*table[key]) for table in tables if key in table]
-            yield from sorted(found, key=_strictness, reverse=True)
+    def begin(self, plain: str, folded: str, *, in_word: bool) -> Iterator[tuple[bool, int, Fields]]:
+        """The fields of entries that a text, given with and without its capitals, begins with; in no order.
+
+        Each comes with whether it was found without capitals, and its length in this form of the text. Those that are
+        whole words are left out if the text begins `in_word`.
+        """
+        for tables, text, is_folded in ((self._spelled, plain, False), (self._folded, folded, True)):
+            for table in tables[: 1 if in_word else 2]:
+                for key in table.begin(text):
+                    yield is_folded, len(key), table.entries[key]
+
+
+class _Table:
+    """Entries by key, where those whose key begins a text are found without a look at others."""
+
+    def __init__(self, entries: dict[str, Fields]) -> None:
+        self.entries = entries
+        self._keys = sorted(entries)
+        # The longest other key that a key begins with, if there is one.
+        self._within: dict[str, str] = {}
+        outer: list[str] = []
+        for key in self._keys:
+            while outer and not key.startswith(outer[-1]):
+                outer.pop()
+            if outer:
+                self._within[key] = outer[-1]
+            outer.append(key)
+
+    def begin(self, text: str) -> Iterator[str]:
+        """The keys that a text begins with, longest first: all are within the last that is not after it."""
+        place = bisect_right(self._keys, text)
+        key = self._keys[place - 1] if place else None
+        while key is not None:
+            if text.startswith(key):
+                yield key
+            key = self._within.get(key)
 
 
 @lru_cache(4_096)
@@ -201,5 +232,8 @@ def _entry(word: object, said: object) -> Entry:
     return Entry(word, **given)
 
 
-def _strictness(entry: Entry) -> tuple[bool, bool, int]:
-    return entry.match_case is True, entry.match_case is None, sum(map(str.isupper, entry.written))
+@lru_cache(4_096)
+def strictness(fields: Fields) -> tuple[bool, bool, int]:
+    """The order of entries that are found at one place: the largest counts."""
+    written, _, _, match_case, _ = fields
+    return match_case is True, match_case is None, sum(map(str.isupper, written))

@@ -18,10 +18,12 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import accumulate
+from operator import itemgetter
 
 from agent_tts.directives import Say
 from agent_tts.text.chars import LINE_BREAKS, is_cjk
-from agent_tts.text.entries import APOSTROPHES, MAX_WRITTEN, Entry, Lexicon, fold_char, plain_char
+from agent_tts.text.entries import APOSTROPHES, MAX_WRITTEN, Entry, Lexicon, fold_char, plain_char, strictness
 
 MAX_HELD = 4 * MAX_WRITTEN  # characters: with white space and decomposed letters
 
@@ -41,7 +43,6 @@ class LexiconReader:
     def __init__(self, lexicons: Sequence[Lexicon]) -> None:
         self._lexicons = tuple(lexicon for lexicon in lexicons if len(lexicon))
         self._first = frozenset(ch for lexicon in self._lexicons for ch in lexicon.first)
-        self._lengths = frozenset(length for lexicon in self._lexicons for length in lexicon.lengths)
         self._whole_words = all(lexicon.whole_words for lexicon in self._lexicons)
         # What may begin an entry: its characters; each as entries have it, with its capitals and without ("" for white
         # space after white space); and the latter joined.
@@ -117,32 +118,39 @@ class LexiconReader:
 
         None if the next character decides.
         """
-        length = len(self._text)
-        for end in range(len(self._held), 0, -1):
-            if length in self._lengths and self._folded[end - 1]:
-                plain, folded = "".join(self._spelled[:end]), self._text[:length]
-                for entry in (entry for lexicon in self._lexicons for entry in lexicon.find(plain, folded)):
-                    fits = self._fits(entry, end, final=final)
-                    if fits is None:
-                        return None
-                    if fits:
-                        return end, entry
-            length -= len(self._folded[end - 1])
+        plain, in_word = "".join(self._spelled), _joined(self._before[1], self._held[0])
+        found = [
+            (number, each)
+            for number, lexicon in enumerate(self._lexicons)
+            for each in lexicon.begin(plain, self._text, in_word=in_word)
+        ]
+        if not found:
+            return 1, None
+        ends = _ends(self._spelled), _ends(self._folded)
+        at = [
+            (end, -number, strictness(fields), fields)
+            for number, (is_folded, length, fields) in found
+            if (end := ends[is_folded].get(length)) is not None  # else it ends within a character
+        ]
+        for end, _, _, fields in sorted(at, key=itemgetter(0, 1, 2), reverse=True):
+            fits = self._fits(end, whole_word=fields[-1], final=final)
+            if fits is not False:
+                return None if fits is None else (end, Entry(*fields))
         return 1, None
 
-    def _fits(self, entry: Entry, end: int, *, final: bool) -> bool | None:
-        """Whether the first `end` characters are this entry; None if the next character decides."""
-        word, after = "".join(self._held[:end]), "".join(self._held[end : end + 2])
+    def _fits(self, end: int, *, whole_word: bool, final: bool) -> bool | None:
+        """Whether the first `end` characters are an entry that is there; None if the next character decides."""
+        after = "".join(self._held[end : end + 2])
         if _is_mark(after[:1]):  # it belongs to the last letter
             return False
-        if not entry.whole_word:
+        if not whole_word:
             return True
-        before = self._before
-        if _joined(before[1], word[0]) or (before[1] in APOSTROPHES and _kind(before[0]) and word.lower() in _CLITICS):
+        before, last = self._before, self._held[end - 1]
+        if before[1] in APOSTROPHES and _kind(before[0]) and "".join(self._held[:end]).lower() in _CLITICS:
             return False
-        if after[:1] in APOSTROPHES and word[-1] in "nN":  # "don't"
+        if after[:1] in APOSTROPHES and last in "nN":  # "don't"
             return None if len(after) == 1 and not final else after[1:] not in ("t", "T")
-        return not _joined(word[-1], after[:1]) or _kind(word[-1]) == "hangul"
+        return not _joined(last, after[:1]) or _kind(last) == "hangul"
 
     def _say(self, entry: Entry, written: list[str]) -> None:
         self._cut()
@@ -157,6 +165,11 @@ class LexiconReader:
         self._cut()
         done, self._done = self._done, []
         return done
+
+
+def _ends(parts: list[str]) -> dict[int, int]:
+    """How many parts have so many characters together; of several numbers the least."""
+    return {length: end for end, length in reversed([*enumerate(accumulate(map(len, parts)), 1)])}
 
 
 @lru_cache(4_096)

@@ -28,9 +28,8 @@ from pathlib import Path
 from rich.progress import Progress
 
 from agent_tts.engine.espeak import engine, scripts, workers
-from agent_tts.engine.espeak.library import Deadly, Delivery, EspeakError, EspeakLanguage, languages
-from agent_tts.engine.espeak.voices import VARIANTS
-from agent_tts.engine.espeak.workers import EspeakWorkers, Job
+from agent_tts.engine.espeak.voices import VARIANTS, EspeakLanguage, languages
+from agent_tts.engine.espeak.workers import Deadly, Delivery, EspeakError, EspeakWorkers, Job
 from agent_tts.options import EngineOptions
 from agent_tts.text.feed import Reading, TextFeed, Unit
 
@@ -132,7 +131,7 @@ def main() -> None:
     parser.add_argument("--preload", default="", help="libraries that the build needs first")
     args = parser.parse_args()
     if args.library:
-        workers.library_path = lambda: str(Path(args.library).resolve())  # type: ignore[attr-defined]
+        workers.library_path = lambda: str(Path(args.library).resolve())
         Path("build/fuzz").mkdir(parents=True, exist_ok=True)
         reports = Path("build/fuzz/espeak").resolve()
         workers.ENVIRONMENT |= {

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from agent_tts.engine.espeak.library import Deadly, Delivery, languages
-from agent_tts.engine.espeak.workers import EspeakWorkers
+from agent_tts.engine.espeak.voices import languages
+from agent_tts.engine.espeak.workers import Deadly, Delivery, EspeakWorkers
 from tests.fuzz.espeak import KILLER_LANGUAGES, KILLERS, fuzz, jobs
 
 pytestmark = pytest.mark.node

@@ -7,9 +7,9 @@ import torch
 
 from agent_tts.bench.frame import mid_speech, synthetic
 from agent_tts.engine.qwen3.graphs import FrameGraphs, rows_of_state
+from agent_tts.model.codec_fast import FastWatermark
 from agent_tts.model.speech import SpeechModel, accelerate
 from agent_tts.model.watermark import Watermark
-from agent_tts.model.watermark_fast import FastWatermark
 from tests.measure.watermark_cost import ratio_db
 
 pytestmark = pytest.mark.gpu

@@ -20,11 +20,10 @@ from torch import Tensor
 
 from agent_tts.bench.frame import _milliseconds, synthetic, versions
 from agent_tts.model.codec import CodecState
-from agent_tts.model.codec_fast import Output, Streams
+from agent_tts.model.codec_fast import FastWatermark, Output, Streams
 from agent_tts.model.device import Device
 from agent_tts.model.speech import accelerate
 from agent_tts.model.watermark import Watermark
-from agent_tts.model.watermark_fast import FastWatermark
 
 FRAMES = 8
 

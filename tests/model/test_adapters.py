@@ -246,5 +246,5 @@ def test_rank_and_size_have_limits(base: Path, tmp_path: Path, monkeypatch: pyte
     with pytest.raises(CheckpointError, match="more than"):
         AdapterFile.read(folder)
     (folder / adapter_file.WEIGHTS).rename(folder / "adapter_model.bin")
-    with pytest.raises(CheckpointError, match="missing; only safetensors are read"):
+    with pytest.raises(CheckpointError, match="missing from the checkpoint; only safetensors are read"):
         AdapterFile.read(folder)

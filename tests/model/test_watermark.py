@@ -108,19 +108,19 @@ def test_the_message_changes_the_watermark() -> None:
 def test_the_kernels_compute_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """Run by triton's interpreter, in float32, in frames of a twentieth of the samples."""
     pytest.importorskip("triton", reason="comes with torch for CUDA")
-    from agent_tts.model import watermark, watermark_fast
+    from agent_tts.model import codec_fast, watermark
     from agent_tts.model.kernels import tiles
 
     samples, ratios = SAMPLES // 20, (4, 4)  # as many steps in the middle
-    for module in (watermark, watermark_fast):
+    for module in (watermark, codec_fast):
         monkeypatch.setattr(module, "FRAME_SAMPLES", samples)
     # The tiles of a large batch: the interpreter runs one program after the other.
-    monkeypatch.setattr(watermark_fast, "_UNITS", 128)
+    monkeypatch.setattr(codec_fast, "_UNITS", 128)
     tile = tiles.codec_tile
     monkeypatch.setattr(tiles, "codec_tile", lambda _, *shape: tile(1 << 20, *shape))
     torch.manual_seed(0)
     plain = Watermark(32, ratios, DIMENSION).eval().requires_grad_(False)
-    fast = watermark_fast.FastWatermark(plain)
+    fast = codec_fast.FastWatermark(plain)
     wanted, found, rows = state_of(plain, 3), state_of(plain, 3), torch.tensor([2, 0])
     for number, frame in enumerate(torch.split(noise(2, 1)[:, : 3 * samples], samples, dim=1)):
         run = torch.tensor([True, number != 1])

@@ -159,10 +159,15 @@ def test_depth_is_counted_before_anything_is_made(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize(
-    "data", ['{"a": [' + ",".join(["[]"] * 300_000) + "]}", '{"a": ' + "[" * 500_000, '{"' + '":1,"' * 200_000]
+    "data",
+    [
+        '{"a": [' + ",".join(["[]"] * 300_000) + "]}",
+        *('{"a": ' + piece * 500_000 for piece in ("[", "[]", "]", "{}", "}")),
+        '{"' + '":1,"' * 200_000,
+    ],
 )
 def test_values_are_counted_before_they_are_made(monkeypatch: pytest.MonkeyPatch, data: str) -> None:
-    """A million bytes of empty lists hold the interpreter for half a second."""
+    """A million bytes of empty lists hold the interpreter for half a second, of brackets that are no JSON for 0.1 s."""
     monkeypatch.setattr(validation, "_DECODER", None)
     with pytest.raises(BadMessage, match="at most 4096 values together"):
         parse(data, "an object, please")

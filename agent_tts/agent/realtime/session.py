@@ -63,7 +63,7 @@ from agent_tts.serve.node import Node
 from agent_tts.serve.token_bucket import TokenBucket
 from agent_tts.serve.transports.uvicorn_protocols import WebSocketProtocol
 from agent_tts.serve.transports.websocket import next_message
-from agent_tts.serve.transports.writer import Writer
+from agent_tts.serve.transports.writer import WRITE_BYTES, Writer
 
 MAX_AUDIO_MESSAGE = 1 << 20  # bytes: 16 s of audio
 # Messages of one session; faster ones wait in the client. Audio comes in 10 to 100 a second. Each may have the models
@@ -198,8 +198,8 @@ class RealtimeSession(BaseTransport):
         self._node = node
         self._websocket = websocket
         self._writer = Writer(websocket.scope, send, node.settings.timeouts)
-        connection: WebSocketProtocol = websocket.scope["extensions"][CONNECTION]
-        connection.take_messages_of(max(MAX_AUDIO_MESSAGE, node.settings.limits.message_bytes))
+        self._connection: WebSocketProtocol = websocket.scope["extensions"][CONNECTION]
+        self._connection.take_messages_of(max(MAX_AUDIO_MESSAGE, node.settings.limits.message_bytes))
         # One is for reading, and what that has the models do; one for writing.
         share = node.fair_queue.share(client.key_id)
         self._flow, self._encoder = Flow(share), Flow(share)
@@ -292,9 +292,9 @@ class RealtimeSession(BaseTransport):
         try:
             while True:
                 while events:
+                    await self._writer.room()
                     async with self._encoder:
-                        text = json.dumps(events.popleft(), ensure_ascii=False, separators=(",", ":"))
-                    await self._writer.write({"type": "websocket.send", "text": text})
+                        self._send_some()
                     self._has_room.set()
                 self._has_events.clear()
                 await self._has_events.wait()
@@ -304,6 +304,16 @@ class RealtimeSession(BaseTransport):
             self._node.metrics.refused.labels("slow_consumer").inc()
             self._writer.cut()
             raise
+
+    def _send_some(self) -> None:
+        """Send a slice of work and `WRITE_BYTES` at most, in one write."""
+        texts: list[str] = []
+        events, size = self.conversation.events, 0
+        while not texts or (events and size < WRITE_BYTES and self._encoder.has_time()):
+            texts.append(json.dumps(events.popleft(), ensure_ascii=False, separators=(",", ":")))
+            size += len(texts[-1])
+        self._connection.write(texts)
+        self._writer.wrote(size, 0.0)
 
     async def _close(self) -> None:
         with contextlib.suppress(Exception):  # the client may be gone

@@ -15,7 +15,9 @@ from agent_tts.config.settings import Settings
 from agent_tts.directives import Language as SpokenLanguage
 from agent_tts.directives import Prosody
 from agent_tts.engine.base import Engine, Faults
-from agent_tts.engine.espeak.library import (
+from agent_tts.engine.espeak.scripts import parts, reader
+from agent_tts.engine.espeak.voices import EspeakLanguage, EspeakVoices
+from agent_tts.engine.espeak.workers import (
     PITCH_MAX,
     PITCH_NORMAL,
     RATE_MAX,
@@ -23,14 +25,12 @@ from agent_tts.engine.espeak.library import (
     RATE_NORMAL,
     Deadly,
     Delivery,
-    EspeakLanguage,
+    EspeakWorkers,
+    Job,
     NoPhonemes,
     TooLong,
 )
-from agent_tts.engine.espeak.scripts import parts, reader
-from agent_tts.engine.espeak.voices import EspeakVoices
-from agent_tts.engine.espeak.workers import EspeakWorkers, Job
-from agent_tts.engine.gain import Leveler, Levels, amplify
+from agent_tts.engine.gain import Levels, amplify
 from agent_tts.engine.slots import Opened, SlotFeed, SlotTable
 from agent_tts.engine_info import SAMPLE_RATE, EngineInfo
 from agent_tts.errors import BadMessage
@@ -74,7 +74,6 @@ class EspeakEngine(Engine):
     def __init__(self, settings: Settings, slots: int) -> None:
         self._voices = EspeakVoices(settings.espeak.voice)
         self._workers = EspeakWorkers()
-        self._levels = Levels()
         self.info = EngineInfo(
             engine="espeak",
             model="espeak-ng",
@@ -85,8 +84,8 @@ class EspeakEngine(Engine):
             aliases=self._voices.aliases,
             aligns_words=True,
         )
-        self._first_words = settings.espeak.first_words
-        self._slots = SlotTable(slots, self._make)
+        parts = self._workers, self._voices, Levels(), settings.espeak.first_words
+        self._slots = SlotTable(slots, lambda opened, slot: _EspeakRequest(*parts, opened, slot))
 
     def step(self, commands: Sequence[StepCommand], run: Collection[int]) -> list[StepEvent]:
         """See `Engine.step`. A slot whose clause does not fit into the step's budget yields nothing.
@@ -112,13 +111,6 @@ class EspeakEngine(Engine):
         self._slots.clear()
         self._workers.close()
 
-    def _make(self, opened: Opened, slot: int) -> _EspeakRequest:
-        language, variant = self._voices.resolve(opened.options.voice, opened.options.language)
-        directives = Directives(PERFORMS, self._voices.languages, language.code)
-        feed = SlotFeed(opened, slot, language.code, self._first_words, directives)
-        leveler = self._levels.leveler(opened.options, self._workers.sample_rate)
-        return _EspeakRequest(self._workers, self._voices, feed, opened.options, language, variant, leveler)
-
 
 def delivery(
     language: EspeakLanguage, variant: str | None, options: EngineOptions, prosody: Prosody | None = None
@@ -142,24 +134,20 @@ def _clamp(pitch: int) -> int:
 
 
 class _EspeakRequest:
+    """A request in its slot: the clause that is spoken, and how."""
+
     def __init__(
-        self,
-        workers: EspeakWorkers,
-        voices: EspeakVoices,
-        feed: SlotFeed,
-        options: EngineOptions,
-        language: EspeakLanguage,
-        variant: str | None,
-        leveler: Leveler | None,
+        self, workers: EspeakWorkers, voices: EspeakVoices, levels: Levels, first_words: int, opened: Opened, slot: int
     ) -> None:
-        self.feed = feed
         self._workers = workers
         self._voices = voices
-        self._options = options
-        self._own = self._language = language
+        self._options = options = opened.options
+        self._own, self._variant = voices.resolve(options.voice, options.language)
+        self._language = self._own
         self._prosody = Prosody()
-        self._variant = variant
-        self._leveler = leveler
+        code = self._own.code
+        self.feed = SlotFeed(opened, slot, code, first_words, Directives(PERFORMS, voices.languages, code))
+        self._leveler = levels.leveler(options, workers.sample_rate)
         # The first pending unit, while it is with a worker for longer than a step.
         self._job: Job | None = None
         self._deadly = 0

@@ -1,9 +1,13 @@
-"""Names of espeak-ng's voices and languages: those listed, those accepted, and what each means."""
+"""espeak-ng's voices and languages: those that it has, those listed, the names accepted, and what each means."""
 
 from __future__ import annotations
 
-from agent_tts.engine.espeak import library as espeak_lib
-from agent_tts.engine.espeak.library import EspeakLanguage
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import espeakng_loader
+
 from agent_tts.engine_info import Voice
 from agent_tts.errors import SettingsError
 from agent_tts.options import NamedVoice, ResolvedVoice
@@ -53,6 +57,48 @@ REGIONS = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class EspeakLanguage:
+    """A language file of espeak-ng."""
+
+    code: str  # its first code, lower case
+    codes: tuple[tuple[str, int], ...]  # all its codes, lower case, and how well each fits: lower is better
+    name: str  # in English
+    path: str  # below `lang/`
+
+
+@lru_cache(maxsize=1)
+def data_path() -> Path:
+    return Path(espeakng_loader.get_data_path())
+
+
+@lru_cache(maxsize=1)
+def languages() -> tuple[EspeakLanguage, ...]:
+    """All languages whose dictionary is installed; of two with the same code, the plain one is first."""
+    found = [_language(path) for path in (data_path() / "lang").rglob("*") if path.is_file()]
+    return tuple(sorted((language for language in found if language is not None), key=lambda each: each.path))
+
+
+@lru_cache(maxsize=1)
+def variants() -> frozenset[str]:
+    return frozenset(path.name for path in (data_path() / "voices" / "!v").iterdir() if path.is_file())
+
+
+def _language(path: Path) -> EspeakLanguage | None:
+    attributes = [line.split(maxsplit=1) for line in path.read_text("utf-8").splitlines()]
+    pairs = [(key, value.strip()) for key, value in (each for each in attributes if len(each) == 2)]
+    codes = [value.lower().split() for key, value in pairs if key == "language"]
+    names = [value for key, value in pairs if key == "name"]
+    first = codes[0][0]
+    dictionary = next((value for key, value in pairs if key == "dictionary"), first.partition("-")[0])
+    if not (data_path() / f"{dictionary}_dict").is_file():
+        return None
+    ranked = tuple((code[0], int(code[1]) if len(code) > 1 else 5) for code in codes)
+    return EspeakLanguage(
+        first, ranked, names[0].partition("//")[0].strip(), path.relative_to(data_path() / "lang").as_posix()
+    )
+
+
 class EspeakVoices:
     """The voices and languages, given a default voice such as "en-us" or "de+f3".
 
@@ -62,9 +108,9 @@ class EspeakVoices:
 
     def __init__(self, default: str) -> None:
         self._by_code: dict[str, EspeakLanguage] = {}
-        for language in espeak_lib.languages():
+        for language in languages():
             self._by_code.setdefault(language.code, language)
-        self._variants = tuple(name for name in VARIANTS if name in espeak_lib.variants())
+        self._variants = tuple(name for name in VARIANTS if name in variants())
         self._default = default
         base, _, variant = default.partition("+")
         if base not in self._by_code or (variant and variant not in self._variants):

@@ -11,35 +11,18 @@ import struct
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import IO, cast
 
+import espeakng_loader
 import numpy as np
 from loguru import logger
+from numpy.typing import NDArray
 
 from agent_tts.engine.base import Faults
 from agent_tts.engine.espeak import worker
-from agent_tts.engine.espeak.library import (
-    Clause,
-    Deadly,
-    Delivery,
-    EspeakError,
-    NoPhonemes,
-    TooLong,
-    clause_words,
-    data_path,
-    library_path,
-)
-from agent_tts.engine.espeak.worker import (
-    IPA_END,
-    IPA_START,
-    LENGTH,
-    MARK,
-    NO_PHONEMES,
-    REFUSED,
-    REPLY,
-    REQUEST,
-    TOO_LONG,
-)
+from agent_tts.engine.espeak.voices import EspeakLanguage, data_path
 from agent_tts.text.chars import SOUND
 
 WORKERS = 2  # one speaks, the other takes over when that one ends, or while it is in a text without end
@@ -57,9 +40,59 @@ LOG_S = 10.0  # between two lines about ended workers
 READ_BYTES = 1 << 20
 MAX_REPLY_BYTES = 1 << 27  # `worker.CPU_S` of speech, stretched, is 70 MB
 
+# Words a minute. Faster speech is stretched: espeak-ng does so by itself from 450 on, but what it keeps of a text
+# outlasts the synthesis.
+RATE_NORMAL, RATE_MIN, RATE_MAX = 175, 80, 350
+PITCH_NORMAL, PITCH_MAX = 50, 99
+
 # NUL ends the text, U+0001 starts a command that outlasts the synthesis, and a lone surrogate has no UTF-8. A hyphen
 # between a sign and a letter, which is silent, crashes the Vietnamese voices at the start of a clause.
 _UNSPEAKABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]|(?<=[^\w\s])-(?=[^\W\d_])")
+
+
+class EspeakError(RuntimeError):
+    """espeak-ng refused a call, or cannot be started."""
+
+
+class TooLong(EspeakError):
+    """The audio would be longer than was allowed."""
+
+
+class NoPhonemes(EspeakError):
+    """The text has a word in IPA that the language has no phonemes for."""
+
+
+class Deadly(EspeakError):
+    """The text ended the process that spoke it; it is not spoken."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    language: EspeakLanguage
+    variant: str | None
+    rate: int = RATE_NORMAL  # words a minute, RATE_MIN .. RATE_MAX
+    # Where the lowest tones are, 0 .. PITCH_MAX; PITCH_NORMAL is the voice's own, PITCH_MAX an octave higher.
+    pitch: int = PITCH_NORMAL
+    # It goes from the lowest tones to the highest, 0 .. PITCH_MAX; it is linear, PITCH_NORMAL is the voice's own.
+    pitch_range: int = PITCH_NORMAL
+    stretch: float = 1.0  # speed beyond what the rate can do
+
+
+@dataclass(frozen=True, slots=True)
+class ClauseWord:
+    """A word of the text, by characters, and by samples before the stretch."""
+
+    char: int
+    length: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Clause:
+    samples: NDArray[np.int16]  # int16[n] at the library's sample rate
+    words: tuple[ClauseWord, ...]
+    scale: float = 1.0  # samples of `samples` for one of `words`
 
 
 class Job:
@@ -95,35 +128,35 @@ class Job:
         how = self.how
         path, variant = how.language.path.encode(), (how.variant or "").encode()
         most = -1 if self.most is None else self.most
-        head = REQUEST.pack(
+        head = worker.REQUEST.pack(
             self.pause, how.rate, how.pitch, how.pitch_range, most, how.stretch, len(path), len(variant)
         )
         body = head + path + variant + self._text().encode()
-        return LENGTH.pack(len(body)) + body
+        return worker.LENGTH.pack(len(body)) + body
 
     def _text(self) -> str:
         if not self.ipa:
             return _UNSPEAKABLE.sub(" ", self.text)
         first, *others = (_UNSPEAKABLE.sub(" ", text).replace("[", " ") for text in self.text.split(SOUND))
-        words = (f"{IPA_START}{_UNSPEAKABLE.sub(' ', ipa)}{IPA_END}" for ipa in self.ipa)
+        words = (f"{worker.IPA_START}{_UNSPEAKABLE.sub(' ', ipa)}{worker.IPA_END}" for ipa in self.ipa)
         return first + "".join(word + text for word, text in zip(words, others, strict=True))
 
     def take(self, reply: bytes) -> None:
         """Set the outcome. Raises `ValueError` or `struct.error` for what is no reply."""
-        status, count, sample_bytes = REPLY.unpack_from(reply)
-        body = reply[REPLY.size :]
-        if status == TOO_LONG:
+        status, count, sample_bytes = worker.REPLY.unpack_from(reply)
+        body = reply[worker.REPLY.size :]
+        if status == worker.TOO_LONG:
             self.outcome = TooLong(f"the audio is longer than {self.most} samples")
-        elif status == NO_PHONEMES:
+        elif status == worker.NO_PHONEMES:
             self.outcome = NoPhonemes("the language lacks a sound")
-        elif status == REFUSED:
+        elif status == worker.REFUSED:
             self.outcome = EspeakError(str(body, "utf-8", "replace"))
         else:
-            marks_end = count * MARK.size
+            marks_end = count * worker.MARK.size
             if len(body) < marks_end + sample_bytes:
                 raise ValueError("the reply is cut off")
             samples = np.frombuffer(body[marks_end : marks_end + sample_bytes], np.int16)
-            words = tuple(clause_words(self.text, MARK.iter_unpack(body[:marks_end]), samples))
+            words = tuple(clause_words(self.text, worker.MARK.iter_unpack(body[:marks_end]), samples))
             if self.how.stretch == 1.0:
                 self.outcome = Clause(samples, words)
             else:
@@ -170,14 +203,14 @@ class _Worker:
         """Take what it has written; False when it has ended, or its memory is so broken that this is no reply."""
         chunk = os.read(self.stdout.fileno(), READ_BYTES)
         self._unread += chunk
-        if len(self._unread) < LENGTH.size:
+        if len(self._unread) < worker.LENGTH.size:
             return bool(chunk)
-        length: int = LENGTH.unpack_from(self._unread)[0]
+        length: int = worker.LENGTH.unpack_from(self._unread)[0]
         if length > MAX_REPLY_BYTES:
             return False
-        if len(self._unread) < LENGTH.size + length:
+        if len(self._unread) < worker.LENGTH.size + length:
             return bool(chunk)
-        reply = bytes(self._unread[LENGTH.size :])
+        reply = bytes(self._unread[worker.LENGTH.size :])
         self._unread.clear()
         try:
             self._take(reply)
@@ -190,7 +223,7 @@ class _Worker:
             self.job.take(reply)
             self.job = None
         elif self.sample_rate is None:
-            _, self.sample_rate, _ = REPLY.unpack_from(reply)
+            _, self.sample_rate, _ = worker.REPLY.unpack_from(reply)
         else:
             raise ValueError("a reply without a request")
 
@@ -333,3 +366,34 @@ class EspeakWorkers:
         if len(self._deadly) > MAX_DEADLY:
             del self._deadly[next(iter(self._deadly))]
         job.outcome = Deadly("the text ended espeak-ng")
+
+
+def library_path() -> str:
+    return str(espeakng_loader.get_library_path())
+
+
+def clause_words(text: str, marks: Iterable[tuple[int, int, int, int]], samples: NDArray[np.int16]) -> list[ClauseWord]:
+    """Words in order, without the silence after them. A word ends where the next starts or its clause ends.
+
+    The library reports numbers and spelled words several times and in parts, which are merged here; it omits the length
+    of a word before a closing quote, and may report a word's start after that of the next.
+
+    Args:
+        marks: (type of the event, character, length, sample) of each event.
+    """
+    words: list[ClauseWord] = []
+    sounding = np.flatnonzero(samples)
+    edges = [mark for mark in marks if mark[0] in (worker.WORD, worker.CLAUSE_END)]
+    limits = [*(mark[3] for mark in edges), len(samples)][1:]
+    for (kind, char, length, start), limit in zip(edges, limits, strict=True):
+        if kind != worker.WORD or not 0 <= char < len(text):
+            continue
+        token = text[char : char + length] if length > 0 else text[char:].partition(" ")[0]
+        start = min(max(start, words[-1].end if words else 0), len(samples))
+        before = int(np.searchsorted(sounding, limit))  # sounding samples before the limit
+        end = max(start, int(sounding[before - 1]) + 1 if before else 0)
+        if words and (char < words[-1].char + words[-1].length or not token.strip()):
+            words[-1] = replace(words[-1], end=end)
+        else:
+            words.append(ClauseWord(char, max(1, len(token)), start, end))
+    return words

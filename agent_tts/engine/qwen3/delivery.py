@@ -47,11 +47,6 @@ class Manner:
                 return Manner(self.speed, self.volume, self.style, code)
         return self
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether the model's frames are handed out as such."""
-        return self.speed == self.volume == 1
-
 
 class RowOutlet(Outlet):
     """The audio of a row in pieces, each in its manner."""

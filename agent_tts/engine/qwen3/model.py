@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
@@ -21,7 +21,7 @@ from agent_tts.config.settings import Qwen3, Settings
 from agent_tts.engine.laps import Laps
 from agent_tts.engine.qwen3.compiling import Compilation, Steps, are_compiled
 from agent_tts.engine.qwen3.graphs import FrameGraphs, batch_sizes, rows_of_state
-from agent_tts.engine.qwen3.memory import LIBRARIES, DeviceMemory, MemoryPlan, ModelNeeds
+from agent_tts.engine.qwen3.memory import LIBRARIES, DeviceMemory, ModelNeeds
 from agent_tts.engine.qwen3.runner import LoadedVoice, ModelRunner
 from agent_tts.engine_info import VoiceKind
 from agent_tts.errors import SettingsError
@@ -319,7 +319,8 @@ def create_models(node: Settings, slots: int) -> list[Qwen3Model]:
     logger.info("opening {}", settings.device)
     laps = Laps()
     device = Device.named(settings.device)
-    limit_threads(device)
+    if "OMP_NUM_THREADS" not in os.environ:  # the user has not set PyTorch's threads on the host
+        torch.set_num_threads(device.threads)
     device.use()
     device.memory()
     laps.end("device")
@@ -330,7 +331,11 @@ def create_models(node: Settings, slots: int) -> list[Qwen3Model]:
         logger.info("{}: {}", device.device, device.note)
     for model in models:
         model.watermark = watermark
-    plan = plan_memory(models, memory_of(device, settings.memory), slots, exact=node.slots is not None)
+    free, total = device.memory() or (math.inf, math.inf)
+    memory = DeviceMemory(free, total, settings.memory, LIBRARIES if device.queues else 0)
+    plan = memory.plan([model.needs for model in models], slots, models[0].max_model_len, exact=node.slots is not None)
+    for model, part in zip(models, plan.models, strict=True):
+        model.rows, model.blocks = plan.slots, part.blocks
     for line in plan.lines:
         logger.info("memory of {}: {}", device.device, line)
     for checkpoint, model in zip(settings.models, models, strict=True):
@@ -367,25 +372,6 @@ def _named(folder: Path) -> Iterator[None]:
         yield
     except CheckpointError as error:
         raise SettingsError(f"qwen3.models: {folder.name}: {error}") from error
-
-
-def limit_threads(device: Device) -> None:
-    """Set PyTorch's threads on the host, unless the user has."""
-    if "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(device.threads)
-
-
-def plan_memory(models: Sequence[Qwen3Model], memory: DeviceMemory, slots: int, *, exact: bool) -> MemoryPlan:
-    """Give the models their slots and blocks of the cache; see `DeviceMemory.plan`."""
-    plan = memory.plan([model.needs for model in models], slots, models[0].max_model_len, exact=exact)
-    for model, part in zip(models, plan.models, strict=True):
-        model.rows, model.blocks = plan.slots, part.blocks
-    return plan
-
-
-def memory_of(device: Device, share: float) -> DeviceMemory:
-    free, total = device.memory() or (math.inf, math.inf)
-    return DeviceMemory(free, total, share, LIBRARIES if device.queues else 0)
 
 
 def _name(folder: Path, taken: Iterable[Qwen3Model]) -> str:

@@ -158,7 +158,7 @@ class Row:
         # Frames of the present segment that may have left its text, in order.
         self._held: list[bytes] = []
         # Why segments ended short of their end of speech, or with it, but too early; each once.
-        self._cuts: list[CutReason] = []
+        self._cuts: dict[CutReason, None] = {}
         # Whether text of a segment was certainly not spoken.
         self._short = False
 
@@ -206,22 +206,18 @@ class Row:
         new: list[StepEvent] = []
         if isinstance(self.state, Ending):
             return new
-        self.feed.read(now)
-        self._shape()
-        while (
-            self.feed.segments
-            and self.feed.segments[0].is_mute
-            and not (self.outlet and self.outlet.ready > RESTS_AHEAD)
-        ):
-            new += self._end_segment()
+        while True:
             self.feed.read(now)
             self._shape()
-        return new
+            is_mute = bool(self.feed.segments) and self.feed.segments[0].is_mute
+            if not is_mute or (self.outlet and self.outlet.ready > RESTS_AHEAD):
+                return new
+            new += self._end_segment()
 
-    def prefill(self, now: float) -> bool:
+    def prefill(self, now: float) -> None:
         """Lay out the prompt of the present segment if enough is known, and ask for it until it is in the cache.
 
-        The first prompt may be computed before its text is there. Returns whether the row decodes now.
+        The first prompt may be computed before its text is there.
 
         Raises:
             Unsupported: the prompt leaves no room for speech.
@@ -231,10 +227,10 @@ class Row:
             self.state = self._layout(self.speaker, now) or self.state
         state = self.state
         if not isinstance(state, Prefill):
-            return False
+            return
         prompt, tokens = state.prompt, state.tokens
         if not self.model.runner.prefill(self.feed.slot, prompt, self._sampling, self.speaker):
-            return False
+            return
         del self.feed.segments[0].tokens[:tokens]
         self.state = Decoding(len(prompt.prefix), len(prompt.text), tokens, prompt.complete)
         self.in_speech = False
@@ -242,7 +238,6 @@ class Row:
         self._plays_until = max(self._plays_until, now)
         if prompt.complete:
             self._expect(self.state)
-        return True
 
     def _layout(self, speaker: LoadedVoice, now: float) -> Prefill | None:
         """The prompt of the present segment, if enough of it is known."""
@@ -405,7 +400,7 @@ class Row:
         assert isinstance(self.state, Decoding)
         frames, nominal = self._frames, self.state.nominal
         if frames < SHORT * self._paces.of(self._voice) * nominal:
-            self._tell("early")
+            self._cuts["early"] = None
         else:
             self._paces.learn(self._voice, frames, nominal)
         if self.said is not None:
@@ -420,7 +415,7 @@ class Row:
         frames = self._frames - len(self._held)
         expected = self._paces.of(self._voice) * self.state.nominal
         self._short = self._short or why == "positions" or not self.state.complete or frames < expected / 2
-        self._tell(why)
+        self._cuts[why] = None
         if self.said is not None:
             self.said = []
         last = _until_quiet(self._held) if why == "overrun" else _faded(self._held)
@@ -435,10 +430,6 @@ class Row:
     def _plays(self, frames: float) -> None:
         """So many frames of the present segment are heard, or fewer than were counted."""
         self._plays_until += frames * FRAME_MS / 1_000 / self.feed.segments[0].manner.speed
-
-    def _tell(self, why: CutReason) -> None:
-        if why not in self._cuts:
-            self._cuts.append(why)
 
     def _hold(self, frame: bytes) -> None:
         """Keep a frame back. From now on the row has an outlet, which hands out a frame a step if they are good."""

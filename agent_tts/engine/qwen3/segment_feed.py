@@ -61,7 +61,7 @@ class Segment:
     @property
     def is_shaped(self) -> bool:
         """Whether its audio is more than the model's frames."""
-        return bool(self.rest_ms) or self.seam or not self.manner.is_plain
+        return bool(self.rest_ms) or self.seam or self.manner.speed != 1 or self.manner.volume != 1
 
     @property
     def is_mute(self) -> bool:

@@ -7,20 +7,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from agent_tts.engine.espeak.library import (
+from agent_tts.engine.espeak.voices import VARIANTS, EspeakLanguage, languages, variants
+from agent_tts.engine.espeak.workers import (
     PITCH_NORMAL,
     RATE_MAX,
     RATE_MIN,
     RATE_NORMAL,
     Clause,
     Delivery,
-    EspeakLanguage,
+    EspeakWorkers,
+    Job,
     TooLong,
-    languages,
-    variants,
 )
-from agent_tts.engine.espeak.voices import VARIANTS
-from agent_tts.engine.espeak.workers import EspeakWorkers, Job
 
 BY_CODE = {language.code: language for language in reversed(languages())}
 

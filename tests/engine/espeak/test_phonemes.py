@@ -13,8 +13,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agent_tts.engine.espeak import worker
-from agent_tts.engine.espeak.library import Clause, Delivery, NoPhonemes, data_path, languages, library_path
-from agent_tts.engine.espeak.workers import EspeakWorkers, Job
+from agent_tts.engine.espeak.voices import data_path, languages
+from agent_tts.engine.espeak.workers import Clause, Delivery, EspeakWorkers, Job, NoPhonemes, library_path
 from agent_tts.text.chars import SOUND
 from tests.examples import examples
 

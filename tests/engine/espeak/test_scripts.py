@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_tts.engine.espeak.library import languages
 from agent_tts.engine.espeak.scripts import LANGUAGES, parts, reader
+from agent_tts.engine.espeak.voices import languages
 from agent_tts.text.feed import Reading, TextFeed, Unit
 from tests.examples import examples
 from tests.fuzz.espeak import KILLERS, alphabets

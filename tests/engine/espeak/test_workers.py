@@ -16,9 +16,9 @@ from agent_tts.engine.base import Faults
 from agent_tts.engine.espeak import engine as engines
 from agent_tts.engine.espeak import worker, workers
 from agent_tts.engine.espeak.engine import EspeakEngine
-from agent_tts.engine.espeak.library import Clause, Deadly, Delivery, EspeakError, languages
+from agent_tts.engine.espeak.voices import languages
 from agent_tts.engine.espeak.worker import LENGTH, READY, REPLY, SPOKEN
-from agent_tts.engine.espeak.workers import EspeakWorkers, Job
+from agent_tts.engine.espeak.workers import Clause, Deadly, Delivery, EspeakError, EspeakWorkers, Job
 from agent_tts.messages import Audio, Finished, OutOfText
 from agent_tts.options import EngineOptions
 from tests.cli.process import is_running

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from agent_tts.bench.checkpoint import SIZES, codec_shapes, model_shapes, write_configuration, write_tokenizer
 from agent_tts.model.config import ModelType
-from agent_tts.model.weights import CODEC, MODEL, Shape
+from agent_tts.model.entries import Shape
+from agent_tts.model.weights import CODEC, MODEL
 
 
 def write_hollow(folder: Path, size: str, model_type: ModelType = "custom_voice") -> None:

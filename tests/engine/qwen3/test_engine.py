@@ -421,7 +421,7 @@ class TestALiveTextForAReference:
             for _ in range(2 * LOOP_FRAMES):
                 outputs += looping.step([], [0])
             (row,) = looping._slots.requests()
-            assert row._cuts == ["loop"]
+            assert [*row._cuts] == ["loop"]
             assert len(pcm_of(outputs)) == 3_840 * (LOOP_HELD + 1)
             assert row._plays_until - clock.now == pytest.approx(0.08 * (LOOP_HELD + 1))
 
