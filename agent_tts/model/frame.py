@@ -18,11 +18,10 @@ from torch import Tensor
 from agent_tts.model.config import ModelConfig
 from agent_tts.model.frame_state import COUNTS, FLAGS, SAMPLING_PARAMS, FrameState
 from agent_tts.model.layers import BLOCK_SIZE, Cache
-from agent_tts.model.predictor import Choose, Predictor, PredictorState
 from agent_tts.model.prompt import VECTOR, Prompt
 from agent_tts.model.row_changes import RowChanges, Writes, queued
 from agent_tts.model.sampling import SamplingParams, Warp, draw, forbid, penalise
-from agent_tts.model.talker import PromptPositions, Talker
+from agent_tts.model.talker import Choose, Predictor, PredictorState, PromptPositions, Talker
 from agent_tts.model.weights import Loadable
 
 PROMPT_ENTRIES = 128  # of prompts in a step of fused kernels; `bench frame` measures their cost
@@ -226,7 +225,9 @@ class FrameModel(Loadable):
 
         text_read = now.text_read + has_text
         may_end = now.text_complete & (text_read >= now.text_length) & (now.frame >= now.sampling.min_frames)
-        logits = self._mask_first(now, self.talker.codec_head(hidden).float(), may_end)
+        logits = penalise(self.talker.codec_head(hidden).float(), now.seen, now.sampling.repetition_penalty)
+        logits = forbid(logits, self.end_of_speech & ~may_end[:, None])
+        logits = forbid(logits, self.control)
         if choose is None:
             choose = partial(self._draw, now)
         first = choose(logits, 0)
@@ -241,12 +242,6 @@ class FrameModel(Loadable):
         state.ended[batch] = now.ended | ended
         finite = run & hidden.isfinite().all(-1)
         return Frame(torch.cat((first[:, None], others), dim=1), run & ~ended, finite, ended, starved, full)
-
-    def _mask_first(self, state: FrameState, logits: Tensor, may_end: Tensor) -> Tensor:
-        """Masks first codes that may not be drawn: float32[B, V], bool[B] -> float32[B, V]."""
-        logits = penalise(logits, state.seen, state.sampling.repetition_penalty)
-        logits = forbid(logits, self.end_of_speech & ~may_end[:, None])
-        return forbid(logits, self.control)
 
     def _draw(self, state: FrameState, logits: Tensor, codebook: int) -> Tensor:
         how = state.sampling.predictor if codebook else state.sampling.talker

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from torch import Tensor
 
 from agent_tts.model.layers import Cache
-from agent_tts.model.predictor import PredictorState
 from agent_tts.model.sampling import SAMPLING_FLOATS, SAMPLING_INTS, SamplingRows
+from agent_tts.model.talker import PredictorState
 
 POSITION, TEXT_LENGTH, TEXT_READ, FRAME, SAMPLING = range(5)  # of the counts; those of the sampling are the last
 TEXT_COMPLETE, ENDED = range(2)  # of the flags

@@ -24,9 +24,8 @@ from agent_tts.model.kernels.linear import Hidden, linear, linear_before, rms_no
 from agent_tts.model.kernels.low_rank import add_low_rank
 from agent_tts.model.kernels.sampling import draw, draw_following
 from agent_tts.model.layers import Cache, RMSNorm, Transformer, TransformerLayer
-from agent_tts.model.predictor import Choose, PredictorState
 from agent_tts.model.quantised import E4M3, INTERLEAVED, NOTHING, EightBits, Quantised
-from agent_tts.model.talker import PromptPositions
+from agent_tts.model.talker import Choose, PredictorState, PromptPositions
 
 LayOut = Callable[..., Tensor | Quantised]  # the weights of modules as one matrix
 

@@ -43,12 +43,10 @@ class Writes:
         """Calls `write` with these arrays as tensors on the device, after all that was added before."""
         self._writes.append((write, arrays))
 
-    def send(self, device: torch.device) -> None:
-        if self._writes:
-            self._send(device)
-
     @torch.inference_mode()
-    def _send(self, device: torch.device) -> None:
+    def send(self, device: torch.device) -> None:
+        if not self._writes:
+            return
         numbers = [array for _, arrays in self._writes for array in arrays]
         sent = iter(upload(numbers, device) if numbers else ())
         for write, arrays in self._writes:
@@ -218,7 +216,7 @@ class RowChanges:
                 known = np.array([lengths[row] for row in others], np.int64)
                 writes.add(partial(state.text_length.index_copy_, 0), np.array(others, np.int64), known)
             if complete := [row for row in others if texts[row].complete]:
-                writes.add(partial(_complete, state), np.array(complete, np.int64))
+                writes.add(partial(state.text_complete.index_fill_, 0, value=True), np.array(complete, np.int64))
             writes.add(partial(state.text.view(-1).index_copy_, 0), *_token_numbers(texts, state.text.shape[1]))
         return list(admissions)
 
@@ -243,10 +241,6 @@ def _write_admissions(
     state.flags.index_copy_(1, rows, flags.view(torch.bool)[:, ::8])
     state.seen.index_fill_(0, rows, False)
     state.feedback.index_copy_(0, rows, torch.stack(starts))
-
-
-def _complete(state: FrameState, rows: Tensor) -> None:
-    state.text_complete.index_fill_(0, rows, True)
 
 
 def _joined(parts: list[Tensor]) -> Tensor:

@@ -17,9 +17,9 @@ from agent_tts.errors import SettingsError
 from agent_tts.model.codec import ENCODING, Codec
 from agent_tts.model.config import ModelConfig
 from agent_tts.model.frame import CONTROL_CODES, FrameModel
-from agent_tts.model.predictor import Choose
 from agent_tts.model.sampling import SamplingParams
 from agent_tts.model.speech import SpeechModel, accelerate
+from agent_tts.model.talker import Choose
 from agent_tts.model.weights import CODEC, MODEL, build, plan
 from tests.measure.parity_distance import NEWLINE, TEXT, Logits, Request
 

@@ -25,7 +25,7 @@ from agent_tts.model.kernels import frame as kernels
 from agent_tts.model.kernels.architectures import ARCHITECTURES
 from agent_tts.model.kernels.launch import Arguments, unmade
 from agent_tts.model.layers import TransformerLayer
-from agent_tts.model.predictor import Choose
+from agent_tts.model.talker import Choose
 from tests.model import tiny
 
 ROWS = 8

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from agent_tts.engine.qwen3.engine import Qwen3Engine
-from agent_tts.model.predictor import Predictor
+from agent_tts.model.talker import Predictor
 from agent_tts.text.tokens import Tokenizer
 
 
