@@ -12,9 +12,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from agent_tts.bench import scenario as scenarios
-from agent_tts.bench.figures import first_audio_ms, session_figures
 from agent_tts.bench.node import NodeStats, NodeWatch, lag_ms, processes_of, slope, watched
-from agent_tts.bench.runner import MeasuredNode, ScenarioResult, measure, prepared, start_time
+from agent_tts.bench.runner import (
+    MeasuredNode,
+    ScenarioResult,
+    first_audio_ms,
+    measure,
+    prepared,
+    session_figures,
+    start_time,
+)
 from agent_tts.bench.scenario import CallSample, Scenario
 from agent_tts.bench.statistics import background, percentile, percentiles
 from agent_tts.config.settings import Timeouts

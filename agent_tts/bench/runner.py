@@ -1,4 +1,4 @@
-"""Runs a scenario: client processes, the CPU time of all processes meanwhile, and what came of every call."""
+"""Runs a scenario: client processes, the CPU time of all processes meanwhile; what came of every call, and figures."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import math
 import os
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass, field
@@ -13,8 +14,9 @@ from typing import Any
 
 from agent_tts.bench.node import by_kind, cpu_percent, pin
 from agent_tts.bench.scenario import CallSample, Scenario
-from agent_tts.bench.statistics import worst
+from agent_tts.bench.statistics import mean_at_once, most_at_once, percentiles, worst
 from agent_tts.bench.workers import Worker, answers, workers
+from agent_tts.engine_info import FRAME_MS
 
 MODULE = "agent_tts.bench.client"
 READY_S = 90.0  # for a process to start and to connect
@@ -140,3 +142,126 @@ def clients_for(scenario: Scenario, cores: int = 0) -> int:
         paced = scenario.session.get("lead_ms") is not None
         messages_per_s = calls * (MESSAGES_PER_S_PACED if paced else MESSAGES_PER_S_UNPACED)
     return max(1, min(math.ceil(messages_per_s / MESSAGES_A_CLIENT), calls, room))
+
+
+# ---------------------------------------------------------------- figures
+# By their names in JSON files. Percentiles are of the samples of all processes together.
+
+# Above these the client is the limit: it would add to what it measures, or ask for less than it should.
+CLIENT_CPU_PERCENT = 80.0  # of a core, of one process
+CLIENT_LATE_MS = 5.0  # p99 of its event loop, and of the words that it sends
+
+
+def call_figures(
+    calls: Sequence[CallSample], everything: Sequence[CallSample], begin: float, end: float
+) -> dict[str, Any]:
+    """Figures of some calls; and how many of all were going on at once between two times."""
+    good = [call for call in calls if call.ttfa_ms is not None]
+    spans = [(call.begin, call.ended_at) for call in everything if call.ended_at is not None]
+    return {
+        "errors": dict(Counter(call.error for call in calls if call.error is not None)),
+        "ttfa_ms": percentiles(first_audio_ms(calls), 50, 95, 99, 100),
+        "audible_ms": percentiles([ms for call in calls if (ms := call.audible_ms) is not None], 50, 95),
+        "underruns": sum(bool(call.gaps) for call in good),
+        "underrun_s": round(sum(seconds for call in good for _, seconds in call.gaps), 3),
+        "peak_in_flight": most_at_once(spans, begin, end),
+        "mean_in_flight": round(mean_at_once(spans, begin, end), 2) if end > begin else 0.0,
+    }
+
+
+def measured_calls(result: ScenarioResult) -> list[CallSample]:
+    """Calls that were to begin during the measurement."""
+    begin, end = result.window
+    return [sample for sample in result.samples if begin <= sample.begin < end]
+
+
+def first_audio_ms(calls: Sequence[CallSample]) -> list[float]:
+    """Every time to first audio of some calls."""
+    return [ms for call in calls if (ms := call.ttfa_ms) is not None]
+
+
+def request_figures(scenario: Scenario, result: ScenarioResult) -> dict[str, Any]:
+    """`bench serve` and `bench streams`: of the requests that were to begin during the measurement.
+
+    Throughput, requests at once and gaps are of all that was going on meanwhile, whenever it began.
+    """
+    calls, (begin, _) = measured_calls(result), result.window
+    good = [call for call in calls if call.ttfa_ms is not None]
+    gaps = [(call.caller, 1_000 * seconds) for call in result.samples for when, seconds in call.gaps if when >= begin]
+    audio_s_per_s = round(sum(sample.measured_audio_s for sample in result.samples) / scenario.duration_s, 2)
+    connects_ms = [(call.connected_at - call.begin) * 1_000 for call in calls if call.connected_at is not None]
+    send_late_ms = percentiles([call.send_late_ms for call in calls if call.sent_at is not None], 50, 99, 100)
+    return {
+        "load": scenario.name,
+        "requests": len(calls),
+        **call_figures(calls, result.samples, *result.window),
+        "silent": sum(call.error is None and call.first_audio_at is None for call in calls),
+        "gaps": len(gaps),
+        "callers_with_gaps": len({caller for caller, _ in gaps}),
+        "longest_gap_ms": round(max((ms for _, ms in gaps), default=0.0), 1),
+        # The chunk counts that came last before its play time.
+        "margin_ms": percentiles([ms for call in good if (ms := call.least_margin_ms) is not None], 50, 1, 0, digits=1),
+        "audio_s_per_s": audio_s_per_s,
+        "frames_per_s": round(audio_s_per_s * 1_000 / FRAME_MS),
+        "request_audio_s": percentiles([call.audio_s for call in good], 0, 50, 100),
+        # They last from when a request was to begin until the node greeted it, and until its context was opened.
+        "connect_ms": percentiles(connects_ms, 50, 99, 100),
+        "send_late_ms": send_late_ms,
+        **result.processes,
+        "us_per_frame": us_per_frame(result.processes["cpu_percent"], audio_s_per_s),
+        "client_limit": client_limit(result.processes, send_late_ms["p99"]),
+    }
+
+
+def us_per_frame(percent: Mapping[str, float], audio_s_per_s: float) -> dict[str, float]:
+    """CPU time for 80 ms of audio, in µs, of processes that use these shares of a core; empty without audio."""
+    if not audio_s_per_s:
+        return {}
+    return {name: round(share / 100 * FRAME_MS * 1_000 / audio_s_per_s, 1) for name, share in percent.items()}
+
+
+def client_limit(processes: Mapping[str, Any], send_late_ms: float | None = None) -> str | None:
+    """Why the clients were too slow for a load, so that its figures are not the node's; None where they were not."""
+    each, lag_ms = processes["cpu_percent_each"], processes["client_lag_ms"].get("p99")
+    busiest = max((percent for name, percent in each.items() if name.startswith("clients")), default=0.0)
+    found = [
+        (busiest, CLIENT_CPU_PERCENT, f"a client process used {busiest:.0f} % of a core"),
+        (lag_ms, CLIENT_LATE_MS, f"their event loops were {lag_ms} ms late at p99"),
+        (send_late_ms, CLIENT_LATE_MS, f"they sent words {send_late_ms} ms late at p99"),
+    ]
+    return "; ".join(said for value, most, said in found if value is not None and value > most) or None
+
+
+def is_clean(figures: dict[str, Any]) -> bool:
+    """Whether every caller heard all of its speech without a gap, and the clients had time for it."""
+    return not (figures["gaps"] or figures["silent"] or figures["errors"] or figures["client_limit"])
+
+
+def rtc_figures(result: ScenarioResult) -> dict[str, Any]:
+    """`bench rtc`."""
+    samples = result.samples
+    late_ms = [ms for sample in samples for ms in sample.late_ms]
+    return {
+        "peers": len(samples),
+        "packets": len(late_ms),
+        "lost": sum(sample.lost for sample in samples),
+        "silent": sum(not sample.late_ms for sample in samples),
+        "lateness_ms": percentiles(late_ms, 50, 99, 100),
+        "worst_p99_ms": max((ms for sample in samples if (ms := sample.late_p99_ms) is not None), default=None),
+        "errors": dict(Counter(sample.error for sample in samples if sample.error is not None)),
+        **result.processes,
+        "client_limit": client_limit(result.processes),
+    }
+
+
+def session_figures(samples: Sequence[CallSample]) -> dict[str, Any]:
+    """`bench load` and `bench soak`: of all sessions."""
+    begin, end = (pick((sample.begin for sample in samples), default=0.0) for pick in (min, max))
+    late_ms = [ms for sample in samples if (ms := sample.late_p99_ms) is not None]
+    return {
+        "visits": len(samples),
+        **call_figures(samples, samples, begin, end),
+        "not_one_end": sum(not sample.ended_once for sample in samples),
+        "lost_packets": sum(sample.lost for sample in samples),
+        "late_ms": percentiles(late_ms, 50, 100),
+    }

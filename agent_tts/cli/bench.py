@@ -1,28 +1,228 @@
-"""`agent-tts bench`: the table of its commands, a class each: its options, and its help as the docstring.
+"""`agent-tts bench`: the groups of options that commands share, and the table of commands, a class each.
 
 What a command does is imported when it runs, so that help is quick.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, dataclass_transform
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, dataclass_transform
 
 import typer
 
-from agent_tts.cli import bench_options as shared
-from agent_tts.cli.bench_options import ModelOptions, NodeOptions, OwnNodeOptions, PacedVoiceOptions, ProcessOptions
-from agent_tts.cli.options import command_of
+from agent_tts.cli.options import Key, Set, Url, assigned, command_of
+from agent_tts.errors import SettingsError
+
+if TYPE_CHECKING:
+    from agent_tts.bench import report
+
+Json = Annotated[Path | None, typer.Option("--json", help="Write all figures to this file.")]
+Voice = Annotated[str | None, typer.Option(help="A voice of the node.")]
+WordsEveryMs = Annotated[float, typer.Option(min=0, max=60_000, help="Pace of the text; 0 sends it whole.")]
+Frames = Annotated[
+    int | None, typer.Option(min=1, max=3_000, help="Of a node that is started: most 80 ms frames of a request.")
+]
+LoadSeconds = Annotated[float, typer.Option(min=1, max=86_400, help="Seconds measured, for each load.")]
+RunSeconds = Annotated[float, typer.Option(min=1, max=86_400, help="Measured, for each run.")]
+Warmup = Annotated[float, typer.Option(min=0, max=86_400, help="Seconds before, not measured.")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelOptions:
+    """The model and the settings of a node that the command starts. Raises SettingsError."""
+
+    synthetic: Annotated[
+        str | None, typer.Option(help="Start a node with random Qwen3-TTS weights: 0.6B or 1.7B; no download.")
+    ] = None
+    type_: Annotated[
+        str | None,
+        typer.Option("--type", help="With --synthetic: custom_voice, voice_design, or base (voices xvector and icl)."),
+    ] = None
+    model: Annotated[Path | None, typer.Option("--model", help="Instead of --synthetic: a checkpoint folder.")] = None
+    set_: Set = None
+
+    def __post_init__(self) -> None:
+        if self.synthetic is not None and self.model is not None:
+            raise SettingsError("--synthetic 1.7B and --model FOLDER are two ways to have a model: choose one")
+        if self.type_ is not None and self.synthetic is None:
+            raise SettingsError("--type is of random weights: add --synthetic 1.7B")
+
+    @property
+    def has_model(self) -> bool:
+        return self.synthetic is not None or self.model is not None
+
+    @property
+    def engine_name(self) -> str:
+        return "qwen3"
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The engine and --set, as `own_node` takes them. Raises SettingsError: an assignment without "="."""
+        found = {"engine": self.engine_name} | assigned(self.set_)
+        return {name.replace(".", "__"): value for name, value in found.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnNodeOptions(ModelOptions):
+    """A node that the command starts on a free port."""
+
+    engine: Annotated[str, typer.Option("--engine", help="Of the node that is started: tone, espeak or qwen3.")] = (
+        "espeak"
+    )
+
+    @property
+    def engine_name(self) -> str:
+        return "qwen3" if self.has_model else self.engine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeOptions(OwnNodeOptions):
+    """A running node, or one that the command starts."""
+
+    url: Url = None
+    key: Key = None
+
+    def __post_init__(self) -> None:
+        OwnNodeOptions.__post_init__(self)
+        if self.url is not None and self.has_model:
+            raise SettingsError(
+                "--synthetic and --model are for a node of our own: leave them out with --url, AGENT_TTS_URL"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VoiceOptions:
+    """How the node is asked to speak."""
+
+    voice: Voice = None
+    instructions: Annotated[
+        str | None, typer.Option(help="How to speak, or who speaks; voice_design has a default.")
+    ] = None
+
+    @property
+    def session(self) -> dict[str, Any]:
+        """Fields of `session.update`."""
+        return dataclasses.asdict(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PacedVoiceOptions(VoiceOptions):
+    """The same for WebSocket clients."""
+
+    lead_ms: Annotated[int, typer.Option(min=120, help="How far audio may run ahead of its playback.")] = 1_000
+    timestamps: Annotated[str, typer.Option(help="Whether clients are told of words: word or none.")] = "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outputs:
+    """Files for the figures, besides the table. Raises SettingsError."""
+
+    json: Json = None
+    plot: Annotated[Path | None, typer.Option("--plot", help="Draw them: png, svg or pdf (needs matplotlib).")] = None
+
+    def __post_init__(self) -> None:
+        if self.json is None and self.plot is None:
+            return
+        from agent_tts.bench import report
+
+        if self.json is not None:
+            report.check_output("--json", self.json)
+        if self.plot is not None:
+            report.Plot(self.plot)
+
+    def write(
+        self,
+        kind: str,
+        about: Mapping[str, Any],
+        runs: list[dict[str, Any]],
+        draw: Callable[[report.Plot], None] = lambda plot: None,
+    ) -> None:
+        """Write the files that were asked for."""
+        from agent_tts.bench import report
+
+        if self.json is not None:
+            report.write_json(self.json, report.document(kind, about, runs))
+        if self.plot is not None:
+            picture = report.Plot(self.plot)
+            draw(picture)
+            picture.save()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessOptions:
+    """The processes of a measurement, and the cores that they run on."""
+
+    clients: Annotated[
+        int | None, typer.Option(min=1, max=256, help="Client processes; default: as many as the load needs.")
+    ] = None
+    client_cores: Annotated[
+        str | None, typer.Option(help="Cores for client processes, one for each in turn: 8-15.")
+    ] = None
+    front_cores: Annotated[
+        str | None, typer.Option(help="Cores for the fronts of a node that is started, likewise: 0-3.")
+    ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextOptions:
+    """The texts of requests."""
+
+    words_every_ms: WordsEveryMs = 10
+    words: Annotated[
+        int | None, typer.Option(min=1, max=1_000, help="Of each text; default: sentences of voice agents.")
+    ] = None
+    frames: Frames = None
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        from agent_tts.bench.scenario import TEXTS, texts_of
+
+        return TEXTS if self.words is None else texts_of(self.words)
+
+
+def cores(option: str, text: str | None) -> list[int]:
+    """Numbers and ranges, separated by commas: 0-3,8; none of None. Raises SettingsError."""
+    found: list[int] = []
+    for part in text.split(",") if text is not None else ():
+        first, _, last = (end.strip() for end in part.partition("-"))
+        if not first.isdecimal() or (last and not last.isdecimal()):
+            raise SettingsError(f"{option} {text}: must be numbers of cores and ranges of them, like 0-3,8")
+        found += range(int(first), int(last or first) + 1)
+    return found
+
+
+def numbers(option: str, text: str) -> list[float]:
+    """Positive numbers, separated by commas. Raises SettingsError."""
+    try:
+        values = [float(part) for part in text.split(",")]
+    except ValueError:
+        values = []
+    if not values or not all(math.isfinite(value) and value > 0 for value in values):
+        raise SettingsError(f"{option} {text}: must be positive numbers with commas between them, like 0.5,1,10")
+    return values
+
+
+def counts(option: str, text: str) -> list[int]:
+    """Whole numbers from 1, separated by commas. Raises SettingsError."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and int(part) for part in parts):
+        raise SettingsError(f"{option} {text}: must be whole numbers from 1 with commas between them, like 1,10,20")
+    return [int(part) for part in parts]
+
+
+# ---------------------------------------------------------------- the commands
 
 T = TypeVar("T")
 
 ESPEAK, TONE = NodeOptions(engine="espeak"), NodeOptions(engine="tone")
-OWN, OWN_TONE, MODEL, FILES = OwnNodeOptions(), OwnNodeOptions(engine="tone"), ModelOptions(), shared.Outputs()
-VOICE, PACED, PROCESSES = shared.VoiceOptions(), PacedVoiceOptions(), ProcessOptions()
-TEXT, SLOW = shared.TextOptions(), shared.TextOptions(words_every_ms=40)
+OWN, OWN_TONE, MODEL, FILES = OwnNodeOptions(), OwnNodeOptions(engine="tone"), ModelOptions(), Outputs()
+VOICE, PACED, PROCESSES = VoiceOptions(), PacedVoiceOptions(), ProcessOptions()
+TEXT, SLOW = TextOptions(), TextOptions(words_every_ms=40)
 
 bench = typer.Typer(
     help="Measure a node from outside: a running one (--url), or one that is started on a free port.",
@@ -67,12 +267,12 @@ class ServeOptions:
             help="Instead: this many slots, all busy: unpaced, whole texts, an eighth more requests than slots.",
         ),
     ] = None
-    duration: shared.LoadSeconds = 60
-    warmup: shared.Warmup = 10
-    text: shared.TextOptions = TEXT
+    duration: LoadSeconds = 60
+    warmup: Warmup = 10
+    text: TextOptions = TEXT
     voice: PacedVoiceOptions = PACED
     processes: ProcessOptions = PROCESSES
-    outputs: shared.Outputs = FILES
+    outputs: Outputs = FILES
 
 
 @_run_by("agent_tts.cli.bench_measurements:trace")
@@ -86,12 +286,12 @@ class TraceOptions:
 
     node: OwnNodeOptions = OWN
     rate: Annotated[str, typer.Option(help="Requests per second at random times, one run for each: 1,20.")] = "2"
-    duration: shared.LoadSeconds = 20
-    warmup: shared.Warmup = 4
-    text: shared.TextOptions = TEXT
+    duration: LoadSeconds = 20
+    warmup: Warmup = 4
+    text: TextOptions = TEXT
     voice: PacedVoiceOptions = PACED
     processes: ProcessOptions = PROCESSES
-    json: shared.Json = None
+    json: Json = None
 
 
 @_run_by("agent_tts.cli.bench_measurements:streams")
@@ -103,12 +303,12 @@ class StreamsOptions:
 
     node: NodeOptions = TONE
     streams: Annotated[str, typer.Option(help="Callers at once, one run for each number.")] = "64,128,256,500"
-    seconds: shared.RunSeconds = 30
+    seconds: RunSeconds = 30
     ramp: Annotated[float, typer.Option(min=0, max=86_400, help="Seconds in which the callers begin.")] = 4
-    text: shared.TextOptions = SLOW
+    text: TextOptions = SLOW
     voice: PacedVoiceOptions = PACED
     processes: ProcessOptions = PROCESSES
-    outputs: shared.Outputs = FILES
+    outputs: Outputs = FILES
 
 
 @_run_by("agent_tts.cli.bench_measurements:rtc")
@@ -117,11 +317,11 @@ class RtcOptions:
 
     node: NodeOptions = TONE
     peers: Annotated[str, typer.Option(help="Peers at once, one run for each number.")] = "1,16,32,48"
-    seconds: shared.RunSeconds = 20
-    words_every_ms: shared.WordsEveryMs = 40
-    voice: shared.VoiceOptions = VOICE
+    seconds: RunSeconds = 20
+    words_every_ms: WordsEveryMs = 40
+    voice: VoiceOptions = VOICE
     processes: ProcessOptions = PROCESSES
-    outputs: shared.Outputs = FILES
+    outputs: Outputs = FILES
 
 
 @_run_by("agent_tts.cli.bench_measurements:fronts")
@@ -136,11 +336,11 @@ class FrontsOptions:
     fronts: Annotated[str, typer.Option(help="Front processes, one run on a new node for each number.")] = "1,2,4,8"
     slots: Annotated[int, typer.Option(min=1, max=10_000, help="Busy slots for each front.")] = 64
     duration: Annotated[float, typer.Option(min=1, max=86_400, help="Seconds measured, for each run.")] = 15
-    warmup: shared.Warmup = 4
-    frames: shared.Frames = 60
+    warmup: Warmup = 4
+    frames: Frames = 60
     voice: PacedVoiceOptions = PACED
     processes: ProcessOptions = PROCESSES
-    outputs: shared.Outputs = FILES
+    outputs: Outputs = FILES
 
 
 @_run_by("agent_tts.cli.bench_peers:peers")
@@ -160,8 +360,8 @@ class PeersOptions:
     frames: Annotated[int, typer.Option(min=2, max=2_000, help="Most 80 ms frames of a request.")] = 60
     requests: Annotated[int, typer.Option(min=1, max=1_000, help="One after the other, to each engine.")] = 5
     warmups: Annotated[int, typer.Option(min=0, max=1_000, help="Requests before, not measured.")] = 2
-    voice: shared.VoiceOptions = VOICE
-    outputs: shared.Outputs = FILES
+    voice: VoiceOptions = VOICE
+    outputs: Outputs = FILES
 
 
 @_run_by("agent_tts.cli.bench_measurements:load")
@@ -176,8 +376,8 @@ class LoadOptions:
     node: OwnNodeOptions = OWN
     only: Annotated[str, typer.Option(help="Some of the loads.")] = "sessions,mixed,storm"
     minutes: Annotated[float, typer.Option(min=0.05, max=1_440, help="Of sessions, and of mixed.")] = 1
-    voice: shared.Voice = None
-    json: shared.Json = None
+    voice: Voice = None
+    json: Json = None
 
 
 @_run_by("agent_tts.cli.bench_measurements:soak")
@@ -193,8 +393,8 @@ class SoakOptions:
     rate: Annotated[float, typer.Option(min=0.1, max=1_000, help="A second, at random times.")] = 12
     vanish: Annotated[float, typer.Option(min=0, max=1, help="Share of clients that leave without a message.")] = 0.1
     kill_every: Annotated[float, typer.Option(min=5, max=86_400, help="Seconds between kills of the engine.")] = 60
-    voice: shared.Voice = None
-    json: shared.Json = None
+    voice: Voice = None
+    json: Json = None
 
 
 @_run_by("agent_tts.cli.bench_measurements:frame")
@@ -209,4 +409,4 @@ class FrameOptions:
     fp8: Annotated[str, typer.Option(help="What is in 8 bits, one run for each: nothing,cache,weights,both.")] = (
         "nothing"
     )
-    json: shared.Json = None
+    json: Json = None

@@ -23,13 +23,21 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from agent_tts.bench import load as loads
 from agent_tts.bench import report, scenario
-from agent_tts.bench.figures import first_audio_ms, is_clean, measured_calls, request_figures, rtc_figures
 from agent_tts.bench.load import Outcome
 from agent_tts.bench.node import own_node, pin
-from agent_tts.bench.runner import MeasuredNode, ScenarioResult, measure
+from agent_tts.bench.runner import (
+    MeasuredNode,
+    ScenarioResult,
+    first_audio_ms,
+    is_clean,
+    measure,
+    measured_calls,
+    request_figures,
+    rtc_figures,
+)
 from agent_tts.bench.scenario import REQUEST_S, Scenario
 from agent_tts.cli import bench as cli
-from agent_tts.cli.bench_options import (
+from agent_tts.cli.bench import (
     ModelOptions,
     NodeOptions,
     Outputs,

@@ -20,7 +20,7 @@ from agent_tts.bench.client import Caller
 from agent_tts.bench.scenario import requests, texts_of
 from agent_tts.bench.statistics import percentiles
 from agent_tts.bench.workers import answers, workers
-from agent_tts.cli.bench import PeersOptions
+from agent_tts.cli.bench import ModelOptions, PeersOptions
 from agent_tts.cli.bench_measurements import (
     BenchCheckpoint,
     checkpoint,
@@ -30,7 +30,6 @@ from agent_tts.cli.bench_measurements import (
     run,
     target,
 )
-from agent_tts.cli.bench_options import ModelOptions
 from agent_tts.engine_info import FRAME_SAMPLES, SAMPLE_RATE
 from agent_tts.errors import SettingsError, SpeechError
 

@@ -13,10 +13,17 @@ import pytest
 from agent_tts.bench import scenario as scenarios
 from agent_tts.bench.client import Caller
 from agent_tts.bench.connection import RawConnection
-from agent_tts.bench.figures import is_clean, request_figures, rtc_figures, session_figures
 from agent_tts.bench.load import settled
 from agent_tts.bench.node import watched
-from agent_tts.bench.runner import MeasuredNode, ScenarioResult, measure
+from agent_tts.bench.runner import (
+    MeasuredNode,
+    ScenarioResult,
+    is_clean,
+    measure,
+    request_figures,
+    rtc_figures,
+    session_figures,
+)
 from agent_tts.bench.scenario import Scenario, requests
 from agent_tts.errors import SpeechError
 from tests.support import RunningNode, running_node

@@ -9,8 +9,7 @@ import pytest
 
 from agent_tts.bench.peer_process import timed
 from agent_tts.cli import bench_peers
-from agent_tts.cli.bench import PeersOptions
-from agent_tts.cli.bench_options import ModelOptions
+from agent_tts.cli.bench import ModelOptions, PeersOptions
 from agent_tts.cli.bench_peers import PEERS, PeerTask, chosen, figures_of, measure_node
 from agent_tts.errors import SettingsError, SpeechError
 from tests.support import running_node

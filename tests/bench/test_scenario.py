@@ -13,18 +13,19 @@ from typing import Any
 import pytest
 
 from agent_tts.bench import scenario as scenarios
-from agent_tts.bench.figures import (
+from agent_tts.bench.load import Promise, front_growth
+from agent_tts.bench.node import MetricSamples, NodeStats, ProcessStats, lag_ms, slope
+from agent_tts.bench.rtc_peer import Arrivals
+from agent_tts.bench.runner import (
+    ScenarioResult,
     client_limit,
+    clients_for,
     is_clean,
     request_figures,
     rtc_figures,
     session_figures,
     us_per_frame,
 )
-from agent_tts.bench.load import Promise, front_growth
-from agent_tts.bench.node import MetricSamples, NodeStats, ProcessStats, lag_ms, slope
-from agent_tts.bench.rtc_peer import Arrivals
-from agent_tts.bench.runner import ScenarioResult, clients_for
 from agent_tts.bench.scenario import LANGUAGES, TEXTS, CallListener, CallSample, Scenario, requests, texts_of
 
 PROCESSES: dict[str, Any] = {

@@ -14,7 +14,7 @@ import pytest
 import torch  # its import keeps a pipe open: the first test to import it would leak one
 
 from agent_tts.bench.checkpoint import INSTRUCTIONS
-from agent_tts.bench.figures import is_clean
+from agent_tts.bench.runner import is_clean
 from tests.bench.test_report import fonts
 from tests.cli.process import children_of, environment, invoke, is_running, run, start
 from tests.node_process import running_process

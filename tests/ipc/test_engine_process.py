@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from agent_tts.ipc import engine_process as client
-from agent_tts.ipc.engine_child import STOP_S
-from agent_tts.ipc.engine_process import BACKOFF_S, EngineProcess
+from agent_tts.ipc.engine_process import BACKOFF_S, STOP_S, EngineProcess
 from agent_tts.messages import Audio, EnginePong, EngineReady
 from agent_tts.system import processes
 from tests.ipc.listener import Listener, engine_process, shadow_numpy, speak, tone_settings

@@ -15,8 +15,8 @@ import typer
 from agent_tts.bench import report
 from agent_tts.bench.node import own_node
 from agent_tts.bench.statistics import percentiles
+from agent_tts.cli.bench import Json, Outputs, OwnNodeOptions
 from agent_tts.cli.bench_measurements import checkpoint, run
-from agent_tts.cli.bench_options import Json, Outputs, OwnNodeOptions
 from agent_tts.cli.options import command
 from agent_tts.errors import SpeechError
 from tests.measure.chat import running_chat

@@ -12,7 +12,7 @@ import torch
 import typer
 
 from agent_tts.bench import report
-from agent_tts.cli.bench_options import Json, Outputs
+from agent_tts.cli.bench import Json, Outputs
 from agent_tts.cli.options import command
 from agent_tts.config.hub import local_folder
 from agent_tts.errors import SettingsError

@@ -15,8 +15,8 @@ import typer
 
 from agent_tts.bench import report
 from agent_tts.bench.statistics import percentiles
+from agent_tts.cli.bench import Json, Outputs
 from agent_tts.cli.bench_measurements import run
-from agent_tts.cli.bench_options import Json, Outputs
 from agent_tts.cli.node import own_settings
 from agent_tts.cli.options import command
 from agent_tts.engine_info import SAMPLE_RATE

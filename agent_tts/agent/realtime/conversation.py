@@ -40,7 +40,7 @@ from agent_tts.agent.realtime.shapes import (
 from agent_tts.errors import SpeechError
 from agent_tts.integrations.pipecat.words import SpokenWord
 from agent_tts.protocol import v1 as protocol
-from agent_tts.speech.audio.pcm import Transcoder
+from agent_tts.speech.audio.encoding import Transcoder
 
 MIN_COMMIT_MS = 100  # OpenAI's
 MAX_ITEMS = 1_000  # of a conversation

@@ -17,7 +17,7 @@ from agent_tts.agent.call import IN_RATE
 from agent_tts.agent.realtime.conversation import Detection
 from agent_tts.agent.realtime.shapes import RealtimeFormat, SemanticVad
 from agent_tts.config.settings import Agent
-from agent_tts.speech.audio.pcm import g711_samples
+from agent_tts.speech.audio.encoding import g711_samples
 
 WINDOW = 512 * 2  # bytes that the voice detector takes at once: 32 ms
 PER_MS = IN_RATE * 2 // 1_000  # bytes

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from agent_tts.errors import SpeechError
 from agent_tts.protocol.validation import first_complaint
-from agent_tts.speech.audio.pcm import PcmEncoding
+from agent_tts.speech.audio.encoding import PcmEncoding
 
 Event = dict[str, Any]  # one message of either side
 

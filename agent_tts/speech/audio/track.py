@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from agent_tts.engine_info import SAMPLE_RATE
-from agent_tts.speech.audio.opus import OpusEncoder
+from agent_tts.speech.audio.encoding import OpusEncoder
 from agent_tts.speech.audio.packet_clock import PACKET_MS
 
 # Audio that waits here. It covers jitter on the way from the engine; further audio stays in the engine's credit window,

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from agent_tts.client.resuming import frames_of
-from agent_tts.speech.audio.opus import OpusEncoder
+from agent_tts.speech.audio.encoding import OpusEncoder
 from tests.examples import examples
 from tests.speech.audio.test_pcm import NOISE, tone
 from tests.support import dominant_hz, typed

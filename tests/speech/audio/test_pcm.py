@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from agent_tts.engine_info import FRAME_BYTES
-from agent_tts.speech.audio.pcm import PcmEncoding, Transcoder
+from agent_tts.speech.audio.encoding import PcmEncoding, Transcoder
 from tests.examples import examples
 from tests.support import dominant_hz, typed
 

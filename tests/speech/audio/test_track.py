@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from agent_tts.speech.audio.opus import OpusEncoder
+from agent_tts.speech.audio.encoding import OpusEncoder
 from agent_tts.speech.audio.track import DTX, DTX_AFTER, DTX_EVERY, LEAD_MS, SILENCE, SpeechTrack
 from tests.support import dominant_hz
 
