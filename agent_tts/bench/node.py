@@ -19,7 +19,7 @@ import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
 from agent_tts.bench.statistics import background
-from agent_tts.config.settings import ENV_PREFIX
+from agent_tts.config.settings import is_of_environment
 from agent_tts.errors import EngineLost, SettingsError
 from agent_tts.system.processes import stat_of
 
@@ -62,7 +62,7 @@ async def own_node(command: str = "serve", /, **settings: object) -> AsyncIterat
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.PIPE,
-        env={name: value for name, value in os.environ.items() if not name.startswith(ENV_PREFIX)},
+        env={name: value for name, value in os.environ.items() if not is_of_environment(name)},
         start_new_session=sys.platform != "win32",  # Ctrl-C reaches only this process, which stops the node
     )
     url: asyncio.Future[str] = asyncio.get_running_loop().create_future()

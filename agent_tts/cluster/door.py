@@ -250,7 +250,7 @@ class Door:
             await asyncio.sleep(LONGEST_PAUSE_S if pause_s is None else pause_s)
             try:
                 await self._spawn()
-            except SettingsError as error:
+            except Exception as error:  # noqa: BLE001 - such as a PEM file that is no text now: it is tried again
                 logger.error("door: {}", error)
                 continue
             with contextlib.suppress(*_FAULTS):

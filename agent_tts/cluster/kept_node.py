@@ -29,7 +29,7 @@ from loguru import logger
 from agent_tts import __version__
 from agent_tts.cluster.directory import host_port
 from agent_tts.cluster.scaling import Figures, Load
-from agent_tts.config.settings import ENV_PREFIX, Settings
+from agent_tts.config.settings import Settings, is_of_environment
 from agent_tts.errors import SettingsError
 from agent_tts.serve.processes.reload import with_secrets
 from agent_tts.system.processes import module_command, stat_of, write_private
@@ -215,7 +215,8 @@ class KeptNode:
             log.rename(self._path("log.1"))
         config = self._write("yaml", values)  # JSON is YAML
         # The settings have the environment's share of them already, and Ray's token is not for the node.
-        environment = {name: value for name, value in os.environ.items() if not name.startswith((ENV_PREFIX, "RAY_"))}
+        others = (name for name in os.environ if not is_of_environment(name) and not name.startswith("RAY_"))
+        environment = {name: os.environ[name] for name in others}
         environment["CUDA_VISIBLE_DEVICES"] = self._gpus
         # Ray ends the children of its processes: this one's parent is gone at once.
         done = subprocess.run(

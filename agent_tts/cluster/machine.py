@@ -23,7 +23,7 @@ from loguru import logger
 from agent_tts.cluster.directory import NodeAddress, address_of
 from agent_tts.cluster.door import Door
 from agent_tts.cluster.kept_node import FOLDER, START_S, end, living_nodes
-from agent_tts.config.settings import ENV_PREFIX
+from agent_tts.config.settings import is_of_environment
 from agent_tts.errors import SettingsError
 from agent_tts.system.in_child import die_with
 from agent_tts.system.processes import module_command
@@ -227,7 +227,7 @@ class Machine:
                 stdout=asyncio.subprocess.PIPE if module.endswith("watch") else log,
                 stderr=log,
                 # The nodes' settings come with the application: keys are not for Ray's processes.
-                env={name: value for name, value in os.environ.items() if not name.startswith(ENV_PREFIX)}
+                env={name: value for name, value in os.environ.items() if not is_of_environment(name)}
                 | ENVIRONMENT
                 | {FOLDER: str(self._folder)},
                 # Where the application is deployed from, workers on all machines look for modules first. Nodes inherit
@@ -279,9 +279,9 @@ def _addresses(reports: list[dict[str, Any]]) -> Iterator[NodeAddress]:
 def _write(path: Path, text: str) -> None:
     """Write a file that others read at any time. A fault is told: on a full disk the door still learns of nodes."""
     try:
-        if not path.exists() or path.read_text() != text:
+        if not path.exists() or path.read_bytes() != text.encode():
             new = path.with_name(f".{path.name}.new")
-            new.write_text(text)
+            new.write_bytes(text.encode())
             new.replace(path)
     except OSError as error:
         logger.error("{}: {}", path, error.strerror)

@@ -18,7 +18,7 @@ from pydantic import SecretStr, ValidationError
 from pydantic.fields import FieldInfo
 
 import agent_tts
-from agent_tts.config.settings import ENV_PREFIX, Section, Settings
+from agent_tts.config.settings import ENV_PREFIX, Section, Settings, is_of_environment
 from agent_tts.errors import SettingsError
 from agent_tts.protocol.validation import Complaint
 
@@ -152,7 +152,7 @@ def _flat(tree: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]
 
 def _from_environment(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     for name, text in environ.items():
-        if name.upper().startswith(ENV_PREFIX) and name.upper() not in CLIENT_VARIABLES:
+        if is_of_environment(name) and name.upper() not in CLIENT_VARIABLES:
             yield name[len(ENV_PREFIX) :].lower().replace("__", "."), text
 
 

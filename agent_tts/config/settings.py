@@ -24,6 +24,11 @@ UNNAMED = "unnamed"  # what metrics call keys without a name, and clients withou
 MAX_LEXICON = 512 * 1_024  # bytes of `lexicon`, as JSON
 
 
+def is_of_environment(name: str) -> bool:
+    """Whether an environment variable of this name, in any capitals, is a setting: it may be a key."""
+    return name.upper().startswith(ENV_PREFIX)
+
+
 class Section(BaseModel):
     # JSON, in which settings go to other processes, has no infinite numbers.
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)

@@ -34,7 +34,17 @@ from tests.cli.process import is_running
 from tests.node_process import running_process
 from tests.rtc_peer import connected
 from tests.serve.telemetry.test_tracing import assert_traced, watched
-from tests.support import RunningNode, app_with, in_this_loop, present, running_app, running_node, settings_of, until
+from tests.support import (
+    RunningNode,
+    app_with,
+    in_this_loop,
+    logged,
+    present,
+    running_app,
+    running_node,
+    settings_of,
+    until,
+)
 from tests.wire import Wire, speak, wire
 
 pytestmark = [pytest.mark.node, pytest.mark.real_time]
@@ -351,6 +361,23 @@ async def test_tls_whose_certificate_is_renewed(tmp_path: Path) -> None:
             await peer.say("t", TEXT)
             assert await finished(peer) == await speak(node.ws_url, TEXT)
         assert door.pid == pid
+
+
+async def test_a_door_whose_certificate_is_no_text_goes_on(tmp_path: Path) -> None:
+    """Fails where a fault that is no `SettingsError` ends the supervision of HAProxy, without a word."""
+    made = make_certificate(tmp_path / "made")
+    pem, good = tmp_path / "door.pem", made.cert.read_bytes() + made.key.read_bytes()
+    pem.write_bytes(good)
+    async with running_node() as node, opened(tmp_path, tls_pem=str(pem)) as door:
+        await door.update([address("one", node)])
+        await until_up(door, "one")
+        pem.write_bytes(b"\xff")
+        with logged() as log:
+            os.kill(present(door.pid), signal.SIGKILL)
+            await until(lambda: any("can't decode" in line for line in log))
+        pem.write_bytes(good)
+        async with httpx.AsyncClient(verify=made.client(), timeout=10) as http:
+            assert (await http.get(f"{url(door, 'https')}/ready")).is_success
 
 
 async def answers(http: httpx.AsyncClient, address: str) -> bool:

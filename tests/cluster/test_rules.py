@@ -134,12 +134,21 @@ async def test_on_a_full_disk_the_door_still_learns_of_nodes(tmp_path: Path) -> 
     assert door.nodes == [node]
 
 
+async def test_a_file_for_others_that_is_no_text_is_written(tmp_path: Path) -> None:
+    targets = tmp_path / "targets"
+    targets.write_bytes(b"\xff")
+    machine = Machine(tmp_path, "127.0.0.1:1", [], FakeDoor(), None, targets)  # type: ignore[arg-type]
+    await machine._tell_door([NodeAddress("a", "10.0.0.1", 8101)])
+    assert targets.read_text() == '[{"targets": ["10.0.0.1:8101"]}]'
+
+
 @pytest.mark.node
 @pytest.mark.real_time
+@pytest.mark.parametrize("prefix", [ENV_PREFIX, ENV_PREFIX.lower()])
 async def test_keys_in_the_environment_are_not_for_rays_processes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(f"{ENV_PREFIX}AUTH__API_KEYS", "secret")
+    monkeypatch.setenv(f"{prefix}AUTH__API_KEYS", "secret")
     machine = Machine(tmp_path, "127.0.0.1:1", [], FakeDoor(), None)  # type: ignore[arg-type]
     async with machine._running("agent_tts.cluster.watch", "127.0.0.1:1") as process:
         environment = Path(f"/proc/{process.pid}/environ").read_bytes()  # noqa: ASYNC240

@@ -11,7 +11,7 @@ from typing import Any
 
 from loguru import logger
 
-from agent_tts.config.settings import ENV_PREFIX
+from agent_tts.config.settings import is_of_environment
 from agent_tts.errors import SettingsError, SpeechError
 from agent_tts.ipc.channel import Channel
 from agent_tts.ipc.connection import BEATS
@@ -53,7 +53,7 @@ class FrontProcess(ChildProcess):
             await self.spawn(
                 *("agent_tts.serve.processes.front", *map(str, (os.getpid(), *passed, self.number))),
                 # It gets the settings by the channel: no secret is in an environment or a command line.
-                passes=lambda name: not name.upper().startswith(ENV_PREFIX),
+                passes=lambda name: not is_of_environment(name),
                 pass_fds=passed,
             )
         finally:
