@@ -37,16 +37,6 @@ from agent_tts.bench.runner import (
 )
 from agent_tts.bench.scenario import REQUEST_S, Scenario
 from agent_tts.cli import bench as cli
-from agent_tts.cli.bench import (
-    ModelOptions,
-    NodeOptions,
-    Outputs,
-    OwnNodeOptions,
-    ProcessOptions,
-    cores,
-    counts,
-    numbers,
-)
 from agent_tts.cli.options import TERMINATED, complain
 from agent_tts.client.connection import http_url, stream_url
 from agent_tts.client.moving import connect
@@ -102,7 +92,7 @@ class BenchCheckpoint:
 
 @asynccontextmanager
 async def target(
-    options: ModelOptions, session: Mapping[str, Any], **settings: object
+    options: cli.ModelOptions, session: Mapping[str, Any], **settings: object
 ) -> AsyncIterator[tuple[MeasuredNode, dict[str, Any]]]:
     """The running node that the options name, or a new one with these settings; and what it tells of itself.
 
@@ -113,7 +103,7 @@ async def target(
     Raises:
         SpeechError: the node cannot be reached, does not come up, or refuses the session.
     """
-    if isinstance(options, NodeOptions) and options.url is not None:
+    if isinstance(options, cli.NodeOptions) and options.url is not None:
         node = MeasuredNode(stream_url(options.url), http_url(options.url), options.key, session=dict(session))
         yield node, await _info(node)
         return
@@ -131,7 +121,7 @@ async def target(
 
 
 @contextmanager
-def checkpoint(options: ModelOptions) -> Iterator[BenchCheckpoint | None]:
+def checkpoint(options: cli.ModelOptions) -> Iterator[BenchCheckpoint | None]:
     """The checkpoint that the options ask for, None without one; a synthetic one is removed with the block."""
     if not options.has_model:
         yield None
@@ -207,11 +197,11 @@ def measured(
         options: of a command: `node` and `processes`.
         settings: of a node that is started, keys with "__" for the dots.
     """
-    node_options: OwnNodeOptions = options.node
-    processes: ProcessOptions = options.processes
-    front_cores = cores("--front-cores", processes.front_cores)
-    how: dict[str, Any] = {"clients": processes.clients, "cores": cores("--client-cores", processes.client_cores)}
-    if front_cores and isinstance(node_options, NodeOptions) and node_options.url is not None:
+    node_options: cli.OwnNodeOptions = options.node
+    processes: cli.ProcessOptions = options.processes
+    front_cores = cli.cores("--front-cores", processes.front_cores)
+    how: dict[str, Any] = {"clients": processes.clients, "cores": cli.cores("--client-cores", processes.client_cores)}
+    if front_cores and isinstance(node_options, cli.NodeOptions) and node_options.url is not None:
         raise SettingsError("--front-cores is for a node of our own: leave it out with --url, AGENT_TTS_URL")
 
     async def main() -> tuple[dict[str, Any], list[ScenarioResult]]:
@@ -236,7 +226,7 @@ def limits(connections: int, frames: int | None = None) -> dict[str, object]:
     return settings if frames is None else settings | {"limits__max_frames": frames}
 
 
-def refuse_frames(node: NodeOptions, frames: int | None) -> None:
+def refuse_frames(node: cli.NodeOptions, frames: int | None) -> None:
     """Raise SettingsError: --frames is given for a running node."""
     if frames is not None and node.url is not None:
         raise SettingsError("--frames is for a node of our own: a running one has its own limits.max_frames")
@@ -255,7 +245,7 @@ def serve_scenarios(
         raise SettingsError("--rate, --concurrency and --saturate are ways to load a node: choose one")
     fields["warmup_s"] = warmup_s
     if concurrencies is None and saturate is None:
-        found = numbers("--rate", rates or DEFAULT_RATES)
+        found = cli.numbers("--rate", rates or DEFAULT_RATES)
         loads = [scenario.requests(f"{rate:g}/s", rate=rate, **fields) for rate in found]
         return loads, limits(math.ceil(max(found) * SPOKEN_S), frames)
     if saturate is not None:
@@ -263,7 +253,7 @@ def serve_scenarios(
         fields |= {"words_every_ms": 0, "session": fields["session"] | {"lead_ms": None}}
         settings: dict[str, object] = {"slots": saturate, "timeouts__queue_s": REQUEST_S}
     else:
-        sizes = counts("--concurrency", concurrencies or "")
+        sizes = cli.counts("--concurrency", concurrencies or "")
         settings = {"slots": max(sizes)}
     loads = [scenario.requests(f"{size} at once", concurrency=size, ramp_s=warmup_s / 2, **fields) for size in sizes]
     return loads, settings | limits(max(sizes), frames)
@@ -317,10 +307,10 @@ Loads = Mapping[str, Callable[[MeasuredNode], Awaitable[Outcome]]]
 
 
 def hold(
-    kind: str, options: OwnNodeOptions, loads: Loads, voice: str | None, json: Path | None, seconds: float
+    kind: str, options: cli.OwnNodeOptions, loads: Loads, voice: str | None, json: Path | None, seconds: float
 ) -> None:
     """Put loads on one node: a table each, and perhaps a file. Raises SpeechError, typer.Exit."""
-    outputs = Outputs(json=json)
+    outputs = cli.Outputs(json=json)
     # More slots than calls: no call waits for one, and the load is on the front.
     settings = {"slots": 3 * scenario.SESSIONS, "limits__rtc_peers": 48}
 
@@ -402,12 +392,12 @@ def trace(options: cli.TraceOptions) -> None:
         else:
             print(f"{title}: NO FIGURES")
         print_processes(one.name, request_figures(one, result))
-    Outputs(json=options.json).write("trace", info, runs)
+    cli.Outputs(json=options.json).write("trace", info, runs)
 
 
 def streams(options: cli.StreamsOptions) -> None:
     refuse_frames(options.node, options.text.frames)
-    sizes, every_ms = counts("--streams", options.streams), options.text.words_every_ms
+    sizes, every_ms = cli.counts("--streams", options.streams), options.text.words_every_ms
     fields: dict[str, Any] = {"words_every_ms": every_ms, "texts": options.text.texts, "session": options.voice.session}
     fields |= {"ramp_s": options.ramp, "warmup_s": options.ramp, "duration_s": options.seconds}
     wanted = [scenario.requests(f"{size} callers", concurrency=size, **fields) for size in sizes]
@@ -425,7 +415,7 @@ def streams(options: cli.StreamsOptions) -> None:
 
 
 def rtc(options: cli.RtcOptions) -> None:
-    sizes = counts("--peers", options.peers)
+    sizes = cli.counts("--peers", options.peers)
     settings = {"slots": max(sizes), "limits__rtc_peers": 2 * max(sizes), **limits(2 * max(sizes))}
     session = options.voice.session
     wanted = [scenario.rtc_peers(size, options.seconds, options.words_every_ms, session) for size in sizes]
@@ -443,7 +433,7 @@ def rtc(options: cli.RtcOptions) -> None:
 
 
 def fronts(options: cli.FrontsOptions) -> None:
-    sizes, slots = counts("--fronts", options.fronts), options.slots
+    sizes, slots = cli.counts("--fronts", options.fronts), options.slots
     info: dict[str, Any] = {}
     runs: list[dict[str, Any]] = []
     for size in sizes:
@@ -496,7 +486,7 @@ def frame(options: cli.FrameOptions) -> None:
         raise SettingsError(f"--fp8 {options.fp8}: must be of {','.join(FP8)}, in this order")
     if kinds != ["nothing"] and not options.fused:
         raise SettingsError("--fp8 is for fused kernels alone: leave --no-fused out")
-    sizes, outputs = counts("--batches", options.batches), Outputs(json=options.json)
+    sizes, outputs = cli.counts("--batches", options.batches), cli.Outputs(json=options.json)
     try:
         from agent_tts.bench import frame as frames
         from agent_tts.model.quantised import EightBits

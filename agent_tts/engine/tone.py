@@ -1,4 +1,4 @@
-"""ToneEngine: a deterministic sine instead of speech, for tests and load runs, with scripted
+"""ToneEngine: a deterministic sine instead of speech, for tests and load runs, with scripted faults.
 
 Each character but the space sounds for `tone.char_ms` divided by the speed. The phase of the sine follows the sample's
 number over all words; the amplitude of a word follows from the seed, the word and its number. The audio thus shows

@@ -148,13 +148,18 @@ def serve(loop: EngineLoop, inbox: Inbox, out: int, links: Links) -> None:
     """Send `EngineReady`, then run the loop until `StopEngine`. An exception means that the engine is lost."""
     send(out, [loop.ready()])
     while not loop.stopped:
-        wait_s = min((wait_s for wait_s in (loop.wait_s(), links.wait_s()) if wait_s is not None), default=None)
+        waits_s = [loop.wait_s(), links.wait_s() if links.shared else None]
+        wait_s = min((wait_s for wait_s in waits_s if wait_s is not None), default=None)
         for command in inbox.receive(wait_s, links):
             if isinstance(command, Setup):
                 raise WireError("Setup came twice")
             loop.submit(command)
-        links.before_step()
-        if new := links.after_step(loop.step()):
+        if links.shared:
+            links.before_step()
+        new = loop.step()
+        if links.shared:
+            new = links.after_step(new)
+        if new:
             send(out, new)
     loop.close()
 

@@ -252,8 +252,8 @@ class Links:
         # None where no links can be passed to this process.
         self._thread = thread
         self._links: dict[int, Link] = {}
-        # Whether there has been a link. Before, all events are of the process' owner.
-        self._shared = False
+        # Whether there has been a link. Before, all events are of the process' owner, and no other method is called.
+        self.shared = False
         # Requests of ended links that are still to be cancelled.
         self._orphans: deque[int] = deque()
         # Slots in use, waiting requests, and open requests of each link: now, and as told; None: a link is new.
@@ -264,7 +264,7 @@ class Links:
     def arrive(self, link: Link, data: bytes | None) -> None:
         if data is None:
             self._links[link.number] = link
-            self._shared = True
+            self.shared = True
             self._told = None
         elif data:
             link.take(data, self._loop)
@@ -287,8 +287,6 @@ class Links:
 
     def after_step(self, new: list[EngineEvent]) -> list[EngineEvent]:
         """Write a step's events, and answers to pings, to each link at once; returns those of the process' owner."""
-        if not self._shared:
-            return new
         owners: list[EngineEvent] = []
         for event in new:
             if isinstance(event, EnginePong | EngineReady | EngineLoad) or not (number := event.id >> ID_BITS):

@@ -66,10 +66,7 @@ class Cuda(Device):
     """A GPU of NVIDIA or AMD."""
 
     queues = True
-
-    @property
-    def threads(self) -> int:
-        return 1
+    threads = 1
 
     def check(self) -> None:
         if not torch.cuda.is_available():
@@ -94,10 +91,7 @@ class Metal(Device):
     """A GPU of Apple, whose memory is the host's."""
 
     note = "modules alone, without fused kernels and graphs; not measured: begin with one slot"
-
-    @property
-    def threads(self) -> int:
-        return 1
+    threads = 1
 
     def check(self) -> None:
         if not torch.backends.mps.is_available():

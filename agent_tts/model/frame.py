@@ -19,8 +19,8 @@ from agent_tts.model.config import ModelConfig
 from agent_tts.model.frame_state import COUNTS, FLAGS, SAMPLING_PARAMS, FrameState
 from agent_tts.model.layers import BLOCK_SIZE, Cache
 from agent_tts.model.prompt import VECTOR, Prompt
-from agent_tts.model.row_changes import RowChanges, Writes, queued
-from agent_tts.model.sampling import SamplingParams, Warp, draw, forbid, penalise
+from agent_tts.model.row_changes import queued
+from agent_tts.model.sampling import Warp, draw, forbid, penalise
 from agent_tts.model.talker import Choose, Predictor, PredictorState, PromptPositions, Talker
 from agent_tts.model.weights import Loadable
 
@@ -139,20 +139,6 @@ class FrameModel(Loadable):
         size, needed = self.config.talker.hidden_size, any(one.codec == VECTOR for one in prompt.prefix)
         if needed and (vector is None or vector.shape != (size,)):
             raise ValueError(f"this voice needs a speaker vector of {size} values")
-
-    @torch.inference_mode()
-    def admit(
-        self, state: FrameState, row: int, prompt: Prompt, sampling: SamplingParams, vector: Tensor | None = None
-    ) -> None:
-        """Gives a row to a request with prompt and text, whatever it held before. Raises ValueError as `check` does."""
-        self.check(state, prompt, vector)
-        positions = np.append(np.arange(len(prompt.prefix)), state.cache.padding_position)
-        entries = self.entries(state, row, positions, prompt.numbers(self.config.talker.num_code_groups), vector)
-        changes = RowChanges(state)
-        changes.admit(row, len(prompt.prefix), sampling, self.prefill(state, entries, None)[-1])
-        changes.add_text(row, prompt.text, complete=prompt.complete)
-        changes.collect(writes := Writes())
-        writes.send(state.ended.device)
 
     @staticmethod
     def entries(

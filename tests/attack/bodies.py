@@ -34,6 +34,7 @@ from tests.attack.stalls import SLOTS, connected, opened, text_frame, told
 LIMITS = Settings().limits
 TEXT = ("é 12.5 " * LIMITS.text_context_chars)[: LIMITS.text_context_chars]
 MESSAGE_TEXT = TEXT[: LIMITS.text_message_chars]
+WHOLE_CHARS = 6_000  # whose audio, at 60 ms each, may be sent when it is complete
 SPEAKER = "tone-660"  # an engine's own voice
 VOICE = "walker"  # a designed voice of the node's library
 LEXICON = {f"{number}é".rjust(30, "é"): {"alias": "é" * 8} for number in range(9_000)}
@@ -141,7 +142,7 @@ BODIES: dict[tuple[str, str], Callable[[], Body]] = {
     ("POST", "/v2/speak"): spoken("text"),
     ("POST", ELEVENLABS): spoken("text"),
     ("POST", f"{ELEVENLABS}/stream"): spoken("text"),
-    ("POST", f"{ELEVENLABS}/with-timestamps"): spoken("text"),
+    ("POST", f"{ELEVENLABS}/with-timestamps"): lambda: (JSON, json.dumps({"text": TEXT[:WHOLE_CHARS]}).encode()),
     ("POST", f"{ELEVENLABS}/stream/with-timestamps"): spoken("text"),
     ("POST", f"{RULES_PATH}/add-from-rules"): listed("rules", rules, name="n"),
     ("POST", f"{RULES_PATH}/add-from-file"): lambda: (FORM, form(name="n", file=pls(4_000_000))),

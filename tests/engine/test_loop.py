@@ -15,15 +15,7 @@ from agent_tts.engine.loop import SPARE_AFTER_S, EngineLoop
 from agent_tts.engine.requests import Policy
 from agent_tts.engine.scheduler import BYTES_PER_S, Scheduler
 from agent_tts.engine_info import FRAME_BYTES, EngineInfo
-from agent_tts.messages import (
-    Audio,
-    EngineEvent,
-    EnginePong,
-    Finished,
-    Open,
-    StepCommand,
-    StepEvent,
-)
+from agent_tts.messages import Audio, EngineEvent, EnginePong, Finished, Open, StepCommand, StepEvent
 from agent_tts.options import EngineOptions
 
 HOST_S = 0.001  # of a step, before its launch

@@ -22,6 +22,7 @@ from agent_tts.model.speech import SpeechModel, accelerate
 from agent_tts.model.talker import Choose
 from agent_tts.model.weights import CODEC, MODEL, build, plan
 from tests.measure.parity_distance import NEWLINE, TEXT, Logits, Request
+from tests.model import tiny
 
 # No dependence on earlier draws.
 PLAIN = SamplingParams(temperature=0, predictor_temperature=0, repetition_penalty=1, min_frames=0)
@@ -95,7 +96,7 @@ class Eager:
         prompt = request.prompt
         positions = len(prompt.prefix) + max(frames, len(prompt.text))
         state = self.model.init_state(1, positions)
-        self.model.admit(state, 0, prompt, PLAIN, request.vector)
+        tiny.admit(self.model, state, 0, prompt, PLAIN, request.vector)
         for _ in range(frames):
             self.model.step(state, torch.ones_like(state.ended), choose)
 

@@ -36,7 +36,7 @@ def loaded(folder: Path) -> FrameModel:
 
 def admit(model: FrameModel, state: FrameState, row: int) -> None:
     prompt = build_prompt(model.config, PromptVoice(VECTOR), role=tiny.ROLE, text=tiny.TEXT)
-    model.admit(state, row, prompt, SamplingParams(), tiny.speaker_vector())
+    tiny.admit(model, state, row, prompt, SamplingParams(), tiny.speaker_vector())
 
 
 def adapting(model: FrameModel, rows: int, count: int, rank: int) -> AdapterBank:

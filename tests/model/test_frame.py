@@ -82,7 +82,7 @@ def speak(
 ) -> Tensor:
     """Codes of one request alone: int64[<= frames, 16]."""
     state = model.init_state(rows=1, max_model_len=64)
-    model.admit(state, 0, prompt, sampling, vector)
+    tiny.admit(model, state, 0, prompt, sampling, vector)
     return said([step(model, state, 0) for _ in range(frames)])
 
 
@@ -222,7 +222,7 @@ class TestEndOfSpeech:
     def test_is_reported_once_without_a_frame(self) -> None:
         upstream, ours = tiny.models("custom_voice")
         state = ours.init_state(rows=1, max_model_len=64)
-        ours.admit(state, 0, prompt_of(ours), GREEDY)
+        tiny.admit(ours, state, 0, prompt_of(ours), GREEDY)
         with end_of_speech_at(6, upstream, ours, languages=["auto"], speakers=["ryan"]):
             frames = [step(ours, state, 0) for _ in range(FRAMES)]
         assert [frame.spoke.item() for frame in frames] == [True] * 6 + [False] * 2
@@ -251,7 +251,7 @@ class TestText:
         _, ours = tiny.models("custom_voice")
         state = ours.init_state(rows=1, max_model_len=64)
         first, *bounds = [*cuts, len(tiny.TEXT)]
-        ours.admit(state, 0, prompt_of(ours, text=tiny.TEXT[:first], complete=False), GREEDY)
+        tiny.admit(ours, state, 0, prompt_of(ours, text=tiny.TEXT[:first], complete=False), GREEDY)
         frames = [step(ours, state, 0) for _ in range(first)]
         for begin, end in zip([first, *bounds], bounds, strict=False):
             waiting = [step(ours, state, 0) for _ in range(late)]
@@ -266,8 +266,8 @@ class TestText:
         _, ours = tiny.models("custom_voice")
         state = ours.init_state(rows=1, max_model_len=20)
         with pytest.raises(ValueError, match="20 positions"):
-            ours.admit(state, 0, prompt_of(ours, text=[5] * 20), GREEDY)
-        ours.admit(state, 0, prompt_of(ours, complete=False), GREEDY)
+            tiny.admit(ours, state, 0, prompt_of(ours, text=[5] * 20), GREEDY)
+        tiny.admit(ours, state, 0, prompt_of(ours, complete=False), GREEDY)
         with pytest.raises(ValueError, match="20 tokens"):
             add_text(state, 0, [5] * 16, complete=True)
 
@@ -307,7 +307,7 @@ class TestRows:
         for now in range(22):
             for request, (prompt, sampling) in enumerate(wanted):
                 if arrivals[request] == now:
-                    ours.admit(state, places[request], prompt, sampling)
+                    tiny.admit(ours, state, places[request], prompt, sampling)
             running = [r for r in range(3) if arrivals[r] <= now and len(heard[r]) < len(alone[r])]
             chosen = [r for r in running if now > 14 or data.draw(st.booleans())]
             frame = step(ours, state, *(places[r] for r in chosen))
@@ -320,7 +320,7 @@ class TestRows:
         _, ours = tiny.models("custom_voice")
         state = ours.init_state(rows=2, max_model_len=48)
         for row in (0, 1):
-            ours.admit(state, row, *requests(ours)[row])
+            tiny.admit(ours, state, row, *requests(ours)[row])
         step(ours, state, 0, 1)
         before = {name: tensor.clone() for name, tensor in row_tensors(state, 1).items()}
         moving = row_tensors(state, 0)["position"].clone()
@@ -337,13 +337,13 @@ class TestRows:
         for tensor in row_tensors(state, 1).values():
             tensor.fill_(True if tensor.dtype == torch.bool else 7)
         state.seen[1, ::2] = False  # a penalty on all codes alike would change little
-        ours.admit(state, 1, prompt, sampling)
+        tiny.admit(ours, state, 1, prompt, sampling)
         assert torch.equal(said([step(ours, state, 1) for _ in range(8)], 1), speak(ours, prompt, sampling, frames=8))
 
     def test_without_a_request_give_no_frame(self) -> None:
         _, ours = tiny.models("custom_voice")
         state = ours.init_state(rows=2, max_model_len=48)
-        ours.admit(state, 0, *requests(ours)[0])
+        tiny.admit(ours, state, 0, *requests(ours)[0])
         frame = step(ours, state, 0, 1)
         assert frame.spoke.tolist() == [True, False]
         assert not frame.starved.any()  # a row without a request does not wait for text
@@ -352,7 +352,7 @@ class TestRows:
         _, ours = tiny.models("custom_voice")
         prompt = prompt_of(ours)
         state = ours.init_state(rows=1, max_model_len=len(prompt.prefix) + 9)
-        ours.admit(state, 0, prompt, GREEDY)
+        tiny.admit(ours, state, 0, prompt, GREEDY)
         frames = [step(ours, state, 0) for _ in range(11)]
         assert torch.equal(said(frames), speak(ours, prompt, frames=9))
         assert [frame.full.item() for frame in frames] == [False] * 9 + [True] * 2
@@ -362,7 +362,7 @@ class TestRows:
         state = ours.init_state(rows=1, max_model_len=48)
         for vector in (None, torch.zeros(3)):
             with pytest.raises(ValueError, match="vector of 64"):
-                ours.admit(state, 0, prompt_of(ours, PromptVoice(VECTOR)), GREEDY, vector)
+                tiny.admit(ours, state, 0, prompt_of(ours, PromptVoice(VECTOR)), GREEDY, vector)
 
 
 def row_tensors(state: FrameState, row: int) -> dict[str, Tensor]:
@@ -405,7 +405,7 @@ class TestPrefill:
         for prompt, vector in self.prompts(model):
             whole, cut_up = self.state(model, paged=paged), self.state(model, paged=paged)
             cut_up.cache.block_table.copy_(whole.cache.block_table)
-            model.admit(whole, self.ROW, prompt, GREEDY, vector)
+            tiny.admit(model, whole, self.ROW, prompt, GREEDY, vector)
 
             length, positions = (
                 len(prompt.prefix),
@@ -483,7 +483,7 @@ class TestStep:
         _, ours = tiny.models("custom_voice")
         state = ours.init_state(rows=2, max_model_len=48)
         places = {name: tensor.data_ptr() for name, tensor in row_tensors(state, 0).items()}
-        ours.admit(state, 0, *requests(ours)[0])
+        tiny.admit(ours, state, 0, *requests(ours)[0])
         step(ours, state, 0)
         assert {name: tensor.data_ptr() for name, tensor in row_tensors(state, 0).items()} == places
 
@@ -501,6 +501,6 @@ def test_a_row_with_nan_is_reported_although_it_draws_codes() -> None:
     _, model = tiny.models("custom_voice")
     state = model.init_state(2, 64)
     for row in range(2):
-        model.admit(state, row, prompt_of(model), GREEDY)
+        tiny.admit(model, state, row, prompt_of(model), GREEDY)
     state.feedback[0] = torch.nan
     assert step(model, state, 0, 1).finite.tolist() == [False, True]

@@ -31,7 +31,7 @@ def spoken_before(model: FrameModel, state: FrameState) -> Prefix:
     """Fill all rows with a former owner; return a prefix of the first row's prompt."""
     prompt = prompt_of(model)
     for row in range(ROWS):
-        model.admit(state, row, prompt, SamplingParams(seed=row))
+        tiny.admit(model, state, row, prompt, SamplingParams(seed=row))
     start = state.feedback[0].clone()
     for _ in range(3):
         step(model, state, *range(ROWS))
@@ -70,7 +70,8 @@ def test_changes_in_one_upload_equal_changes_one_by_one(model: FrameModel, block
     assert tell(together) == list(admitted)
 
     for row in admitted:
-        model.admit(
+        tiny.admit(
+            model,
             again,
             row,
             prompt_of(model, text=tiny.TEXT[:row], complete=row == 1),
@@ -233,7 +234,7 @@ def test_blocks_do_not_change_the_codes() -> None:
         assert blocks.ensure(row, len(prompt.prefix))
         tell(blocks)
         for state in (contiguous, paged):
-            model.admit(state, row, prompt, SamplingParams(seed=row))
+            tiny.admit(model, state, row, prompt, SamplingParams(seed=row))
     found, expected = [], []
     for frame in range(12):
         for row in range(2):

@@ -100,7 +100,7 @@ def upstream_speech(folder: Path, spoken: Case) -> dict[bool, tuple[Tensor, Tens
 def our_codes(model: FrameModel, spoken: Case, streaming: bool) -> Tensor:
     state = model.init_state(rows=1, max_model_len=64)
     options: dict[str, Any] = {"role": tiny.ROLE, "text": tiny.TEXT, "language": "english", "streaming": streaming}
-    model.admit(state, 0, build_prompt(model.config, spoken.voice, **options), GREEDY, spoken.vector)
+    tiny.admit(model, state, 0, build_prompt(model.config, spoken.voice, **options), GREEDY, spoken.vector)
     return torch.cat([model.step(state, torch.tensor([True])).codes for _ in range(FRAMES)])
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,6 +18,10 @@ from agent_tts.bench.checkpoint import SIZES, write, write_configuration
 from agent_tts.model import weights
 from agent_tts.model.config import ModelConfig, ModelType
 from agent_tts.model.frame import FrameModel
+from agent_tts.model.frame_state import FrameState
+from agent_tts.model.prompt import Prompt
+from agent_tts.model.row_changes import RowChanges, Writes
+from agent_tts.model.sampling import SamplingParams
 from tests.model import crafted, oracle
 
 # Two sizes: with the projection into the predictor, as in 1.7B, and without it, as in 0.6B.
@@ -34,6 +39,26 @@ def config(model_type: ModelType, size: str = PROJECTED) -> ModelConfig:
     """The configuration of a checkpoint."""
     with TemporaryDirectory() as folder:
         return write_configuration(Path(folder), SIZES[size], model_type)
+
+
+@torch.inference_mode()
+def admit(
+    model: FrameModel,
+    state: FrameState,
+    row: int,
+    prompt: Prompt,
+    sampling: SamplingParams,
+    vector: Tensor | None = None,
+) -> None:
+    """Give a row to a request with prompt and text at once, whatever it held before."""
+    model.check(state, prompt, vector)
+    positions = np.append(np.arange(len(prompt.prefix)), state.cache.padding_position)
+    entries = model.entries(state, row, positions, prompt.numbers(model.config.talker.num_code_groups), vector)
+    changes = RowChanges(state)
+    changes.admit(row, len(prompt.prefix), sampling, model.prefill(state, entries, None)[-1])
+    changes.add_text(row, prompt.text, complete=prompt.complete)
+    changes.collect(writes := Writes())
+    writes.send(state.ended.device)
 
 
 @cache

@@ -40,23 +40,12 @@ def make_encoder(encoding: str, sample_rate: int, bit_rate: int | None = None) -
     """
     check_format(encoding, sample_rate)
     if encoding == "opus":
-        return _OpusChunks(OpusEncoder(sample_rate, RELIABLE_MS))
+        return OpusEncoder(sample_rate, RELIABLE_MS)
     if encoding == "ogg_opus":
         return _FileChunks(Muxer("opus", SAMPLE_RATE, bit_rate), SAMPLE_RATE, sample_rate // SAMPLE_RATE)
     if encoding == "mp3":
         return _FileChunks(Muxer("mp3", sample_rate, bit_rate), sample_rate)
     return Transcoder(cast(PcmEncoding, encoding), sample_rate)
-
-
-class _OpusChunks:
-    def __init__(self, opus: OpusEncoder) -> None:
-        self._opus = opus
-
-    def encode(self, pcm: bytes) -> list[Chunk]:
-        return [(packet, self._opus.packet_samples) for packet in self._opus.encode(pcm)]
-
-    def flush(self) -> list[Chunk]:
-        return [(packet, self._opus.packet_samples) for packet in self._opus.flush()]
 
 
 class _FileChunks:
@@ -118,7 +107,7 @@ class OpusEncoder:
 
     def __init__(self, sample_rate: int = SAMPLE_RATE, packet_ms: int = 20) -> None:
         # Samples per packet at the listener's rate.
-        self.packet_samples = sample_rate * packet_ms // 1_000
+        self._packet_samples = sample_rate * packet_ms // 1_000
         self._packet_bytes = 2 * SAMPLE_RATE * packet_ms // 1_000
         # pcm of an incomplete packet.
         self._rest = b""
@@ -140,23 +129,23 @@ class OpusEncoder:
         self._frame = audio_frame(bytes(self._packet_bytes))
         (self._plane,) = self._frame.planes
 
-    def encode(self, pcm: bytes) -> list[bytes]:
+    def encode(self, pcm: bytes) -> list[Chunk]:
         """The packets that `pcm` completes, each `packet_ms` long. `pcm` holds whole samples."""
         pcm = self._rest + pcm if self._rest else pcm
         end = len(pcm) - len(pcm) % self._packet_bytes
         self._rest = pcm[end:]
         return [self._packet(pcm[start : start + self._packet_bytes]) for start in range(0, end, self._packet_bytes)]
 
-    def flush(self) -> list[bytes]:
+    def flush(self) -> list[Chunk]:
         """The last packet, padded with silence; none if the audio ended at a packet boundary."""
         if not self._rest:
             return []
         return self.encode(bytes(self._packet_bytes - len(self._rest)))
 
-    def _packet(self, pcm: bytes) -> bytes:
+    def _packet(self, pcm: bytes) -> Chunk:
         self._plane.update(pcm)
         (packet,) = self._codec.encode(self._frame)
-        return bytes(packet)
+        return bytes(packet), self._packet_samples
 
 
 # ---------------------------------------------------------------- PCM and G.711

@@ -132,12 +132,12 @@ class SpeechTrack:
             if not audio.ended:
                 # The engine is late, or waits for text. Silence from the same encoder keeps the listener's decoder in
                 # step with it.
-                return audio.encoder.encode(SILENT_PCM)[0]
+                return audio.encoder.encode(SILENT_PCM)[0][0]
             del self._contexts[context_no]
         return None
 
     def _play(self, audio: _ContextAudio) -> bytes:
-        (packet,) = audio.encoder.encode(audio.pieces.popleft())
+        ((packet, _),) = audio.encoder.encode(audio.pieces.popleft())
         audio.played += 1
         if audio.queued_ms in (0, LEAD_MS - PACKET_MS):
             self._on_room()

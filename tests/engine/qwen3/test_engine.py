@@ -30,14 +30,7 @@ from agent_tts.engine.qwen3 import model as qwen3_model
 from agent_tts.engine.qwen3.engine import Qwen3Engine
 from agent_tts.engine.qwen3.graphs import ChunkInputs, LaunchedStep
 from agent_tts.engine.qwen3.model import Qwen3Model
-from agent_tts.engine.qwen3.runaway import (
-    LOOP_FRAMES,
-    LOOP_HELD,
-    SILENT_HELD,
-    TEXT_FRAMES,
-    TEXT_HELD,
-    nominal_frames,
-)
+from agent_tts.engine.qwen3.runaway import LOOP_FRAMES, LOOP_HELD, SILENT_HELD, TEXT_FRAMES, TEXT_HELD, nominal_frames
 from agent_tts.engine.qwen3.runner import PromptChunk
 from agent_tts.engine.requests import Policy
 from agent_tts.engine.scheduler import Scheduler
@@ -470,7 +463,7 @@ class TestAVoiceThatIsDrawn:
                 instruct=prompts_instruct(model, options),
             )
             assert prompt.prefix == prompts[1].prefix
-            speech.frame.admit(state.frame, 0, prompt, SamplingParams(temperature=0, predictor_temperature=0))
+            tiny.admit(speech.frame, state.frame, 0, prompt, SamplingParams(temperature=0, predictor_temperature=0))
             expected = []
             while not (packed := speech.step(state, run))[0, -2]:  # ended
                 expected.append(packed[0, -1_922:-2].numpy())

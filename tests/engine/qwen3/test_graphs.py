@@ -18,6 +18,7 @@ from agent_tts.model.prompt import PromptVoice, build_prompt
 from agent_tts.model.sampling import SamplingParams
 from agent_tts.model.speech import SpeechModel, SpeechState
 from agent_tts.model.weights import CODEC, MODEL, build, plan
+from tests.model import tiny
 
 ROWS = 6
 ROLE, TEXT = (151644, 77091, 198), (9707, 11, 1879, 0, 1096)
@@ -39,7 +40,7 @@ def state(model: SpeechModel) -> SpeechState:
     state = model.init_state(ROWS, 64)
     prompt = build_prompt(model.frame.config, PromptVoice("ryan"), role=ROLE, text=TEXT)
     for row in range(ROWS):
-        model.frame.admit(state.frame, row, prompt, SamplingParams(seed=row))
+        tiny.admit(model.frame, state.frame, row, prompt, SamplingParams(seed=row))
     return state
 
 

@@ -65,7 +65,7 @@ def test_prompts_computed_together_equal_prompts_computed_alone(model: FrameMode
         embedded = model.prefill(together, inputs.entries, None)
         starts |= {row: embedded[end] for row, end in zip(wanted, ends, strict=True)}
     for row, prompt in ((2, prompt_of(model, 20)), (0, prompt_of(model, 12)), (1, long)):
-        model.admit(alone, row, prompt, SamplingParams(), vector(row))
+        tiny.admit(model, alone, row, prompt, SamplingParams(), vector(row))
         torch.testing.assert_close(starts[row], alone.feedback[row], rtol=0, atol=1e-5)
     for mine, theirs in ((together.cache.keys, alone.cache.keys), (together.cache.values, alone.cache.values)):
         torch.testing.assert_close(mine[:, :, :padding_position], theirs[:, :, :padding_position], rtol=0, atol=1e-5)
