@@ -61,6 +61,7 @@ START_S = 5.0  # for the carrier's first messages
 # Audio is taken little faster than it is spoken: Pipecat keeps without a bound what its models have not heard. After a
 # stop of the network some seconds come at once.
 SPEED, BURST_S = 1.25, 5.0
+KEY_S = 0.1  # that a key of the telephone counts as: nobody presses more
 MAX_MESSAGE = 16_384  # characters: more than a second of audio; carriers send 20 ms, and models hear a message at once
 WORK_S = 0.001  # of the event loop, for a message: its audio passes all processors
 CALL_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_:=+-]{0,255}")  # no part of it is a path
@@ -185,8 +186,8 @@ class Line(FrameSerializer):
         except Exception as error:  # noqa: BLE001 - Pipecat would read no more of this call
             logger.debug("agent: a carrier's message is left out: {}", type(error).__name__)
             return None
-        if isinstance(frame, InputAudioRawFrame):
-            seconds = len(frame.audio) / (2 * frame.sample_rate)
+        if frame is not None:
+            seconds = len(frame.audio) / (2 * frame.sample_rate) if isinstance(frame, InputAudioRawFrame) else KEY_S
             await asyncio.sleep(self._allowed.take(self._clock(), seconds))
         return frame
 

@@ -16,6 +16,7 @@ import socket
 import stat
 import time
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -23,7 +24,9 @@ from loguru import logger
 
 from agent_tts.cluster import haproxy
 from agent_tts.cluster.directory import NodeAddress
+from agent_tts.config.settings import Tls
 from agent_tts.errors import SettingsError
+from agent_tts.serve.transports.tls import warn_of_certificate
 from agent_tts.system.processes import ENVIRONMENT, ChildProcess, Deaths
 
 START_S = 5.0  # for HAProxy to answer, and for an old one to leave the port
@@ -169,7 +172,7 @@ class Door:
                 self._listener = self._files.enter_context(self._listen())
                 self.port = self._listener.getsockname()[1]
             (self._folder / "haproxy.cfg").write_text(self._text() + haproxy.server_lines(self._nodes or ()))
-            self._certificate = None if self._tls is None else self._tls.read_text()
+            self._certificate = None if self._tls is None else self._read_certificate(self._tls)
             env = {name: value for name, value in os.environ.items() if name in ENVIRONMENT}
             fd = self._listener.fileno()
             self._process = ChildProcess("HAProxy")
@@ -311,12 +314,20 @@ class Door:
 
     async def _renew(self) -> None:
         """Give HAProxy a certificate that has changed."""
-        if self._tls is None or (pem := self._tls.read_text()) == self._certificate:
+        if self._tls is None or self._tls.read_text() == self._certificate:
             return
+        pem = self._read_certificate(self._tls)
         async with self._talk:
             answers = [await self._ask(command) for command in haproxy.new_certificate(str(self._tls), pem)]
         self._certificate = pem  # a wrong one is tried once
         logger.info("door: the certificate has changed: {}", " ".join(" ".join(answers).split()))
+
+    @staticmethod
+    def _read_certificate(path: Path) -> str:
+        """The PEM file, with a warning of one that clients refuse."""
+        pem = path.read_text()
+        warn_of_certificate(Tls(cert=str(path)), {str(path): pem.encode()}, datetime.now(UTC))
+        return pem
 
     async def _ask(self, command: str) -> str:
         """The answer of the runtime API. Raises `OSError` and `TimeoutError`."""

@@ -94,7 +94,9 @@ class VoiceStore:
                 file, size = entry["name"].rpartition("/")[2], entry["size"] or 0
                 name = file.removesuffix(_SUFFIX)
                 marked |= file == _MARK
-                if file != name and is_name(name) and size <= MAX_BYTES:
+                # A folder could not be read, nor a pipe: it would hide the others. A link may lead to a file.
+                is_voice = file != name and is_name(name) and size <= MAX_BYTES
+                if is_voice and (entry["type"] == "file" or fs.isfile(entry["name"])):
                     found[name] = _identity(entry), size
             return found if marked else None
 

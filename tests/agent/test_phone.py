@@ -273,6 +273,14 @@ async def test_audio_is_taken_little_faster_than_it_is_spoken(carrier: str) -> N
     assert time.monotonic() - began > (100 - 5) / 1.25 - 1
 
 
+async def test_keys_are_taken_as_fast_as_they_are_pressed() -> None:
+    """Each passes all processors: four calls that send them without a pause make others wait for 50 ms."""
+    ear, began = await line("twilio"), time.monotonic()
+    for _ in range(150):
+        assert await ear.deserialize(json.dumps({"event": "dtmf", "dtmf": {"digit": "1"}})) is not None
+    assert time.monotonic() - began > (15 - 5) / 1.25 - 1
+
+
 TOKEN = "12345"
 
 

@@ -363,6 +363,18 @@ async def test_tls_whose_certificate_is_renewed(tmp_path: Path) -> None:
         assert door.pid == pid
 
 
+async def test_a_certificate_that_clients_refuse_is_told(tmp_path: Path) -> None:
+    """At the start, and when it is renewed; once each."""
+    pem = tmp_path / "door.pem"
+    old, new = make_certificate(tmp_path / "old", days=-1), make_certificate(tmp_path / "new", days=-2)
+    pem.write_bytes(old.cert.read_bytes() + old.key.read_bytes())
+    with logged() as log:
+        async with opened(tmp_path, tls_pem=str(pem)):
+            assert len([line for line in log if "has expired" in line]) == 1
+            pem.write_bytes(new.cert.read_bytes() + new.key.read_bytes())
+            await until(lambda: len([line for line in log if "has expired" in line]) == 2)
+
+
 async def test_a_door_whose_certificate_is_no_text_goes_on(tmp_path: Path) -> None:
     """Fails where a fault that is no `SettingsError` ends the supervision of HAProxy, without a word."""
     made = make_certificate(tmp_path / "made")

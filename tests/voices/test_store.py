@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -204,6 +205,19 @@ def test_a_setting_says_what_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_pat
         VoiceLibrary.of(Voices(folder="nowhere://voices"))
     assert VoiceLibrary.of(Voices(folder="memory://voices")).store is not None
     assert VoiceLibrary.of(Voices(folder=str(tmp_path))).store is None
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="pipes and links are of POSIX")
+def test_what_is_no_file_hides_no_voice(tmp_path: Path) -> None:
+    """Fails where all that has a voice's name is read: a folder, a pipe or a link in a circle hid the whole store."""
+    folder, odd = tmp_path / "shared", tmp_path / "shared" / "odd.voice"
+    here, there = (VoiceLibrary(tmp_path / name, 9, VoiceStore(f"file://{folder}")) for name in ("here", "there"))
+    here.add(clone("bob"), VECTOR)
+    (folder / "linked.voice").symlink_to("bob.voice")
+    for make in (Path.mkdir, os.mkfifo, lambda path: path.symlink_to(path.name)):
+        make(odd)
+        assert names(there) == ["bob", "linked"]
+        odd.rmdir() if odd.is_dir() else odd.unlink()
 
 
 @pytest.mark.node
