@@ -163,6 +163,9 @@ class Cancelled(_Message[K]):
     unheard_text: str
 
 
+# ready: running, trial synthesis succeeded; starting: running, no audio yet; lost: restarting; failed: given up.
+EngineState = Literal["ready", "starting", "lost", "failed"]
+
 FinishReason = Literal["end", "cancelled", "length", "error"]
 
 # Why a piece of a text was ended by the engine, not by the model: its speech went round in a loop, fell silent, went on

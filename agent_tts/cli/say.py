@@ -124,7 +124,7 @@ async def _speak(
     async def write() -> None:
         current: AnyUtterance | None = None
         opened = False
-        async for text in _ended(source):
+        async for text in source:
             for piece in pieces.end() if text is None else pieces.feed(text):
                 if piece is None:
                     if current is not None:
@@ -161,20 +161,15 @@ async def _speak(
         await asyncio.gather(writer, return_exceptions=True)
 
 
-async def _ended(source: AsyncIterator[str | None]) -> AsyncIterator[str | None]:
-    """The source, with None at its end."""
-    async for text in source:
-        yield text
+async def once(text: str) -> AsyncIterator[str | None]:
+    """A complete text, then None."""
+    yield text
     yield None
 
 
-async def once(text: str) -> AsyncIterator[str | None]:
-    """A complete text."""
-    yield text
-
-
 async def arriving(fd: int, *, lines: bool, idle_s: float = IDLE_S) -> AsyncIterator[str | None]:
-    """UTF-8 text from a file descriptor as it arrives; None where the text so far is complete, with `lines` each line.
+    """UTF-8 text from a file descriptor as it arrives; None where the text so far is complete: at its end, after a
+    pause, and with `lines` behind each line.
 
     A thread reads, because files, terminals and pipes have no common asynchronous interface. If the iteration is
     abandoned, the thread stays blocked in `read`.
@@ -213,6 +208,7 @@ async def arriving(fd: int, *, lines: bool, idle_s: float = IDLE_S) -> AsyncIter
             if complete:
                 yield None
         if not data:
+            yield None
             return
 
 

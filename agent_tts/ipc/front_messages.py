@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
-from agent_tts.messages import EngineReady
+from agent_tts.messages import EngineReady, EngineState
 
 A = TypeVar("A")
 
@@ -18,9 +18,6 @@ class Question(Generic[A]):
     """Base of a message that is asked; `A` is the type of its answer."""
 
     __slots__ = ()
-
-
-EngineState = Literal["ready", "starting", "lost", "failed"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Literal, Protocol
+from typing import Protocol
 
 from loguru import logger
 
@@ -17,6 +17,7 @@ from agent_tts.messages import (
     EngineLoad,
     EnginePong,
     EngineReady,
+    EngineState,
     Finished,
     Open,
     RequestEvent,
@@ -26,9 +27,6 @@ from agent_tts.options import EngineOptions, SpeechOptions
 from agent_tts.speech.routing import Routing
 from agent_tts.speech.utterance import Utterance
 from agent_tts.speech.words.peaks import peaks_of_each
-
-# ready: running, trial synthesis succeeded; starting: running, no audio yet; lost: restarting; failed: given up.
-EngineState = Literal["ready", "starting", "lost", "failed"]
 
 
 class EngineClient(Protocol):

@@ -30,7 +30,7 @@ async def test_text_is_yielded_as_soon_as_it_is_written(pipe: tuple[int, int]) -
         os.write(write, text.encode())
         assert await anext(source) == text
     os.close(write)
-    assert [text async for text in source] == []
+    assert [text async for text in source] == [None]
 
 
 async def test_a_character_split_between_two_reads_is_joined(pipe: tuple[int, int]) -> None:
@@ -54,7 +54,7 @@ async def test_a_pause_completes_the_text_once(pipe: tuple[int, int]) -> None:
     os.write(write, b"two")
     assert await anext(source) == "two"
     os.close(write)
-    assert [text async for text in source] == []
+    assert [text async for text in source] == [None]
 
 
 async def test_a_text_of_any_length_is_read_with_little_read_ahead(pipe: tuple[int, int]) -> None:
@@ -73,8 +73,8 @@ async def test_a_typed_line_is_complete(pipe: tuple[int, int]) -> None:
     os.write(write, b"one\n")
     assert [await anext(source), await anext(source)] == ["one\n", None]
     os.close(write)
-    assert [text async for text in source] == []
+    assert [text async for text in source] == [None]
 
 
 async def test_a_whole_text_is_yielded_once() -> None:
-    assert [text async for text in once("all")] == ["all"]
+    assert [text async for text in once("all")] == ["all", None]

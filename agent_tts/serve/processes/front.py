@@ -34,7 +34,6 @@ from agent_tts.ipc.front_messages import (
     Beat,
     Drain,
     EngineIs,
-    EngineState,
     EngineUp,
     FrontReady,
     FrontSetup,
@@ -43,6 +42,7 @@ from agent_tts.ipc.front_messages import (
     ToFront,
     UseSettings,
 )
+from agent_tts.messages import EngineState
 from agent_tts.serve.access.supervisor_client import SupervisorClient
 from agent_tts.serve.app import create_app, extension_of
 from agent_tts.serve.local_engine import service_of

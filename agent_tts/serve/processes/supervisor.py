@@ -19,7 +19,6 @@ from agent_tts.ipc.engine_process import EngineProcess, engine_processes
 from agent_tts.ipc.front_messages import (
     Drain,
     EngineIs,
-    EngineState,
     EngineUp,
     FrontReady,
     FrontSetup,
@@ -28,7 +27,7 @@ from agent_tts.ipc.front_messages import (
     Serve,
     UseSettings,
 )
-from agent_tts.messages import EnginePong
+from agent_tts.messages import EnginePong, EngineState
 from agent_tts.serve.access.node_counts import NodeCounts
 from agent_tts.serve.fronts import Role
 from agent_tts.serve.processes.front_process import FrontProcess

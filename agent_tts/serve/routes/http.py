@@ -28,6 +28,7 @@ from agent_tts.errors import (
     Unauthorized,
     Unsupported,
 )
+from agent_tts.messages import EngineState
 from agent_tts.protocol.validation import NOT_JSON, Complaint, body_error, check_body, parse
 from agent_tts.serve import openai
 from agent_tts.serve.access.guard import Client, authorized
@@ -37,7 +38,6 @@ from agent_tts.serve.routes.speech_response import EventBody, FileBody, Seal, Sp
 from agent_tts.sound.provenance import HEADERS
 from agent_tts.speech.audio.files import CONTENT_TYPES
 from agent_tts.speech.audio.manifest import SIGNABLE
-from agent_tts.speech.engine_handle import EngineState
 
 T = TypeVar("T")
 Model = TypeVar("Model", bound=BaseModel)
