@@ -104,10 +104,11 @@ class MovingConnection:
                 self._end(error if isinstance(error, SpeechError) else ConnectionLost("no other node answers in time"))
                 return
             self._node = new
-            self._tell()
+            # Before those who are told may call `close`: a task that is cancelled before it begins closes nothing.
             leaving = asyncio.create_task(old.retire(), name="end of an old node connection")
             self._leaving.add(leaving)
             leaving.add_done_callback(self._leaving.discard)
+            self._tell()
 
     async def _find(self, old: NodeConnection) -> NodeConnection:
         """Connect until it succeeds; for `RENEW_S` at most after `old` is lost."""

@@ -8,7 +8,7 @@ from typing import Any
 import av
 import pytest
 
-from agent_tts.client.connection import ConnectionLost
+from agent_tts.client.connection import ConnectionLost, NodeConnection, open_connection
 from agent_tts.client.moving import MovingConnection, _allowed, connect
 from agent_tts.messages import Audio, Cancelled, Flushed, Words
 from tests.support import dominant_hz, running_node, typed, until
@@ -82,6 +82,31 @@ async def test_the_next_turn_is_on_the_node_that_was_asked_for() -> None:
             assert [len([pcm async for pcm in speech]) > 0 for speech in (old, new)] == [True, True]
             await until(lambda: not first.node.sessions)
             assert len(second.node.sessions) == 1
+
+
+async def test_who_closes_as_soon_as_it_has_moved_closes_the_old_connection_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Fails where the task that closes the old one is cancelled before it begins."""
+    async with running_node() as node:
+        old, new = [await open_connection(node.ws_url) for _ in range(2)]
+        moving = MovingConnection(old, node.ws_url, None)
+
+        async def find(_: object) -> NodeConnection:
+            return new
+
+        async def leave() -> None:
+            await moving._next_node(old)
+            await moving.close()
+
+        monkeypatch.setattr(moving, "_find", find)
+        leaving = asyncio.create_task(leave())
+        await asyncio.sleep(0)
+        old.parting.set()
+        await leaving
+        assert old.lost is not None
+        assert new.lost is not None
+        await old.close()
 
 
 async def test_without_another_node_the_utterance_fails() -> None:
