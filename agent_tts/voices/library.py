@@ -130,6 +130,7 @@ class VoiceLibrary:
         self._known: tuple[StoredVoice, ...] | None = None
         # Lexicons that were read, the last used last, and what is held while one is read or they change.
         self._lexicons: OrderedDict[StoredLexicon, Lexicon] = OrderedDict()
+        self._told: dict[str, StoredLexicon] = {}  # the damaged ones that the log has named, by voice
         self._reading, self._keeping = threading.Lock(), threading.Lock()
 
     @classmethod
@@ -212,8 +213,10 @@ class VoiceLibrary:
                 try:
                     found = _read_lexicon(self._records.path(stored.voice) / _LEXICON)
                 except Exception as error:  # noqa: BLE001 - a file that others write may raise any error
-                    why = type(error).__name__  # its text may quote the file
-                    logger.error("the lexicon of the voice {!r} is damaged and left out: {}", stored.voice, why)
+                    if self._told.get(stored.voice) != stored:
+                        why = type(error).__name__  # its text may quote the file
+                        logger.error("the lexicon of the voice {!r} is damaged and left out: {}", stored.voice, why)
+                    self._told[stored.voice] = stored
                     if isinstance(error, OSError):  # says nothing of the file: the next request reads it again
                         return DAMAGED
                     found = DAMAGED
