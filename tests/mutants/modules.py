@@ -209,8 +209,8 @@ MODULES = {
             ),
             "it is the default": ("to_json: body = pydantic_core.to_json(message, )",),
             "a frame without a body is refused for its body, too": (
-                "decode: if not 2 <= length <= MAX_LENGTH:",
-                "decode: if not 1 < length <= MAX_LENGTH:",
+                "decode: if not 2 <= length <= most:",
+                "decode: if not 1 < length <= most:",
             ),
         },
     ),
