@@ -192,7 +192,9 @@ class Connection:
         allowed = TokenBucket(MESSAGES_PER_S, MESSAGES_BURST, clock())
         while (message := await next_message(self._websocket, allowed, clock)) is not None:
             with contextlib.suppress(SpeechError):  # `decode` raises it again
-                if (work := self._adapter.prepare(message)) is not None:
+                async with self._reader:
+                    work = self._adapter.prepare(message)
+                if work is not None:
                     await self._node.computing(work)
             async with self._reader:
                 self._session.receive(self._adapter.decode(message))

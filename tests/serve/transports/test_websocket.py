@@ -14,6 +14,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from agent_tts.engine_info import FRAME_BYTES
 from agent_tts.protocol.adapter import Command, Event, ProtocolAdapter
+from agent_tts.serve.access.fair_queue import Flow
 from agent_tts.serve.transports.uvicorn_protocols import SPARE_CONNECTIONS, WebSocketProtocol
 from agent_tts.serve.transports.websocket import Dialect, StreamEndpoint
 from agent_tts.serve.transports.writer import WRITE_BYTES
@@ -158,6 +159,47 @@ async def test_messages_of_one_item_are_encoded_together() -> None:
             async with asyncio.timeout(10):
                 told = [await peer.socket.recv() for _ in range(3)]
         assert told[1:] == ["waits", "0"]
+
+
+class Reading(ProtocolAdapter):
+    """An adapter that tells where its messages are read; `is_served` is whether that is in a slice."""
+
+    def __init__(self) -> None:
+        self.is_served = False
+        self.seen: list[bool] = []
+
+    def prepare(self, data: str | bytes) -> None:
+        self.seen.append(self.is_served)
+
+    def decode(self, data: str | bytes) -> Iterator[Command]:
+        self.seen.append(self.is_served)
+        yield from ()
+
+    def encode(self, event: Event) -> Iterator[str]:
+        yield from ()
+
+
+async def test_messages_are_read_in_fair_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also what is read of them before dictionaries are: 64 kB of JSON take a millisecond."""
+    adapter, enter, leave = Reading(), Flow.__aenter__, Flow.__aexit__
+
+    async def entered(flow: Flow) -> None:
+        await enter(flow)
+        adapter.is_served = True
+
+    async def left(flow: Flow, *error: object) -> None:
+        adapter.is_served = False
+        await leave(flow, *error)
+
+    monkeypatch.setattr(Flow, "__aenter__", entered)
+    monkeypatch.setattr(Flow, "__aexit__", left)
+    app = app_with(settings_of(), in_this_loop(settings_of()))
+    endpoint = StreamEndpoint(app.state.node, Dialect("reading", lambda *_: adapter))
+    app.router.routes.append(WebSocketRoute("/reading", endpoint))
+    async with running_app(app) as node, wire(node.ws_url.replace("/v1/tts/stream", "/reading")) as peer:
+        await peer.socket.send("a message")
+        await until(lambda: len(adapter.seen) == 2)
+    assert adapter.seen == [True, True]
 
 
 class Sizes(ProtocolAdapter):
