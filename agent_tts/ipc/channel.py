@@ -300,11 +300,12 @@ class Channel:
             _close(fds)
         self._unsent.clear()
         self._received.clear()
+        # Not now: the caller may be in the middle of its own work. But before those who ask know, to whom a lost channel
+        # is no answer, as a hung peer's.
+        self._loop.call_soon(self._tell_lost, why)
         for _, answer in self._asked.values():
             if not answer.done():
                 answer.set_exception(_no_answer())
-        # Not now: the caller may be in the middle of its own work.
-        self._loop.call_soon(self._tell_lost, why)
 
     def _tell_lost(self, why: str) -> None:
         self._on_lost(why)

@@ -295,6 +295,26 @@ async def test_a_long_message_comes_and_one_that_is_too_long_is_refused(monkeypa
         assert not answering.closed
 
 
+@on_both_loops
+async def test_the_loss_is_told_before_those_who_ask_go_on() -> None:
+    """Who counts answers that do not come would otherwise take a dead front for a hung one, and wait for its stacks."""
+    order = list[str]()
+    async with both(lambda why: order.append("lost")) as (asking, answering):
+        answering.handle(Add, lambda question: asyncio.sleep(SOON_S))
+
+        async def ask() -> None:
+            for _ in range(2):
+                with pytest.raises(NoAnswer):
+                    await asking.ask(Add(1, 2), SOON_S)
+            order.append("asked")
+
+        task = asyncio.create_task(ask())
+        await asyncio.sleep(0.05)
+        await answering.close()
+        await task
+    assert order == ["lost", "asked"]
+
+
 @pytest.mark.parametrize(
     "data",
     [

@@ -130,6 +130,7 @@ async def test_a_waiting_context_does_not_stop_the_one_before_it(peer: RtcPeer) 
     assert hz(peer.loud()[-40:]) == pytest.approx(880, abs=5)
 
 
+@pytest.mark.alone
 async def test_cancel_is_silent_within_150_ms(node: RunningNode, peer: RtcPeer) -> None:
     peer.say("t1", LONG, voice="tone-440")
     await peer.wait(lambda: len(peer.loud()) > 40)
