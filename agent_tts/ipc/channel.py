@@ -300,8 +300,8 @@ class Channel:
             _close(fds)
         self._unsent.clear()
         self._received.clear()
-        # Not now: the caller may be in the middle of its own work. But before those who ask know, to whom a lost channel
-        # is no answer, as a hung peer's.
+        # Not now: the caller may be in the middle of its own work. But before those who ask go on, because to them
+        # a lost channel looks like a hung peer.
         self._loop.call_soon(self._tell_lost, why)
         for _, answer in self._asked.values():
             if not answer.done():

@@ -128,6 +128,7 @@ class VoiceLibrary:
         self._origins: dict[str, str] = {}  # states of the store's voices that were copied, or are damaged, by name
         # The voices as they were read last; None unless a thread follows the folder.
         self._known: tuple[StoredVoice, ...] | None = None
+        self._looking = threading.Lock()
         # Lexicons that were read, the last used last, and what is held while one is read or they change.
         self._lexicons: OrderedDict[StoredLexicon, Lexicon] = OrderedDict()
         self._told: dict[str, StoredLexicon] = {}  # the damaged ones that the log has named, by voice
@@ -148,9 +149,10 @@ class VoiceLibrary:
 
     def voices(self) -> tuple[StoredVoice, ...]:
         """All voices, sorted by name, see `Records.all`."""
-        found = self._records.all()
-        if self._known is not None:
-            self._known = found
+        with self._looking:  # what was read before a change is not kept after what was read behind it
+            found = self._records.all()
+            if self._known is not None:
+                self._known = found
         return found
 
     @property

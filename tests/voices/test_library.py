@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -680,3 +680,27 @@ def test_a_kill_at_any_system_call_loses_nothing(change: str, tmp_path: Path) ->
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert done.stdout.strip().isdigit(), done.stdout + done.stderr
     assert int(done.stdout) >= 3
+
+
+def test_a_slow_look_hides_no_later_change(library: VoiceLibrary, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread that follows reads the folder, a voice is added, and then the thread keeps what it has read."""
+    library.follow()()
+    read, began, goes_on = library._records.all, threading.Event(), threading.Event()
+
+    def slow() -> tuple[StoredVoice, ...]:
+        found = read()
+        if not began.is_set():
+            began.set()
+            assert goes_on.wait(20)
+        return found
+
+    monkeypatch.setattr(library._records, "all", slow)
+    with ThreadPoolExecutor(2) as pool:
+        looks = pool.submit(library.voices)
+        assert began.wait(20)
+        adds = pool.submit(library.add, designed(), {})
+        wait([adds], 0.3)  # it ends only where it does not wait for the look
+        goes_on.set()
+        looks.result()
+        adds.result()
+    assert [voice.name for voice in library.known] == ["sage"]
