@@ -24,7 +24,6 @@ from loguru import logger
 
 from agent_tts.cluster import haproxy
 from agent_tts.cluster.directory import NodeAddress
-from agent_tts.config.settings import Tls
 from agent_tts.errors import SettingsError
 from agent_tts.serve.transports.tls import warn_of_certificate
 from agent_tts.system.processes import ENVIRONMENT, ChildProcess, Deaths
@@ -326,7 +325,7 @@ class Door:
     def _read_certificate(path: Path) -> str:
         """The PEM file, with a warning of one that clients refuse."""
         pem = path.read_text()
-        warn_of_certificate(Tls(cert=str(path)), {str(path): pem.encode()}, datetime.now(UTC))
+        warn_of_certificate(str(path), pem.encode(), datetime.now(UTC))
         return pem
 
     async def _ask(self, command: str) -> str:

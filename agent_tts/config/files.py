@@ -10,7 +10,7 @@ from pathlib import Path
 from agent_tts.config.settings import Settings
 from agent_tts.errors import SettingsError
 
-Contents = Mapping[str, bytes]  # by path, as the settings name it
+FileContents = Mapping[str, bytes]  # by path, as the settings name it
 
 MAX_BYTES = 4 << 20  # of a file
 

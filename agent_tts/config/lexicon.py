@@ -6,7 +6,7 @@ from pathlib import Path
 
 import yaml
 
-from agent_tts.config.files import Contents, read
+from agent_tts.config.files import FileContents, read
 from agent_tts.config.loading import read_yaml
 from agent_tts.config.settings import Settings
 from agent_tts.errors import SettingsError
@@ -44,7 +44,7 @@ def _lexicon_of(data: bytes, name: str) -> Lexicon:
         raise SettingsError(f"{name}: {error}") from error
 
 
-def node_lexicon(settings: Settings, contents: Contents | None = None) -> Lexicon | None:
+def node_lexicon(settings: Settings, contents: FileContents | None = None) -> Lexicon | None:
     """The lexicon of all requests to a node, its file as in `contents`; None without one. Raises `SettingsError`."""
     entries = list(Lexicon.of(settings.lexicon).entries)
     if settings.lexicon_file is not None:

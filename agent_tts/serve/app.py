@@ -26,7 +26,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 import agent_tts
-from agent_tts.config.files import Contents
+from agent_tts.config.files import FileContents
 from agent_tts.config.loading import data_folder
 from agent_tts.config.settings import Settings
 from agent_tts.errors import EngineLost, SettingsError, SpeechError
@@ -101,7 +101,7 @@ def create_app(
     service: SpeechService | None = None,
     extension: Extension | None = None,
     supervisor: SupervisorClient | None = None,
-    contents: Contents | None = None,
+    contents: FileContents | None = None,
 ) -> FastAPI:
     """A node as an application; its engines start with the lifespan.
 

@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 from loguru import logger
 
-from agent_tts.config.files import Contents
+from agent_tts.config.files import FileContents
 from agent_tts.config.lexicon import node_lexicon
 from agent_tts.config.settings import Settings
 from agent_tts.engine_info import EngineInfo
@@ -21,7 +21,7 @@ from agent_tts.voices.library import VoiceLibrary
 def service_of(
     settings: Settings,
     clients: Sequence[EngineClientFactory] | None = None,
-    contents: Contents | None = None,
+    contents: FileContents | None = None,
     *,
     tries: bool = True,
     prefers: int = 0,

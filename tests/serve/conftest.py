@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from agent_tts.speech.utterance import Utterance
 from tests.support import RunningNode, running_node
 
 
@@ -12,3 +13,17 @@ async def node() -> AsyncIterator[RunningNode]:
     """A node with the tone engine and the usual settings."""
     async with running_node() as made:
         yield made
+
+
+@pytest.fixture
+def slices(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The lengths of the texts that utterances of this process get at once."""
+    lengths: list[int] = []
+    write = Utterance.write
+
+    def counted(self: Utterance, text: str) -> None:
+        lengths.append(len(text))
+        write(self, text)
+
+    monkeypatch.setattr(Utterance, "write", counted)
+    return lengths

@@ -25,7 +25,6 @@ from agent_tts.serve.node import Node
 from agent_tts.serve.session import MAX_BEHIND, SLICE_CHARS, Session
 from agent_tts.serve.telemetry.metrics import Metrics
 from agent_tts.speech.service import SpeechService
-from agent_tts.speech.utterance import Utterance
 from agent_tts.speech.words.timeline import WordTimeline
 from tests.in_process import InProcessEngine
 from tests.support import dominant_hz, present, typed, until
@@ -817,36 +816,20 @@ async def test_a_context_that_speaks_gives_way_to_another_owner_and_no_audio_fol
 LONG = "Words of a long text, one after another. " * 90
 
 
-def slices(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The lengths of the texts that utterances get at once."""
-    lengths: list[int] = []
-    write = Utterance.write
-
-    def counted(self: Utterance, text: str) -> None:
-        lengths.append(len(text))
-        write(self, text)
-
-    monkeypatch.setattr(Utterance, "write", counted)
-    return lengths
-
-
-async def test_a_long_text_is_read_in_slices_and_what_follows_waits_for_its_end(
-    peer: Peer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_long_text_is_read_in_slices_and_what_follows_waits_for_its_end(peer: Peer, slices: list[int]) -> None:
     """Reading one at once would hold the event loop for tens of milliseconds. Guards `Session._read`."""
-    lengths = slices(monkeypatch)
     peer.send("context.open", context_id="a")
     peer.send("text.append", context_id="a", text=LONG)
     peer.send("text.append", context_id="b", text="short")
     peer.send("context.end", context_id="b")
     peer.send("context.cancel", context_id="a")
-    assert lengths == [SLICE_CHARS]
+    assert slices == [SLICE_CHARS]
     cancelled = await peer.until("context.cancelled", "a")
     assert cancelled["heard_text"] + cancelled["unheard_text"] == LONG
     assert (await peer.until("context.done", "a"))["reason"] == "cancelled"
     assert (await peer.until("context.done", "b"))["reason"] == "end"
-    assert max(lengths) == SLICE_CHARS
-    assert sum(lengths) == len(LONG) + len("short")
+    assert max(slices) == SLICE_CHARS
+    assert sum(slices) == len(LONG) + len("short")
     assert not peer.session.is_reading
 
 
@@ -879,12 +862,11 @@ async def test_what_waits_for_a_text_is_bounded(peer: Peer) -> None:
         peer.session.receive(many)
 
 
-async def test_what_came_behind_a_text_is_obeyed_in_slices(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_came_behind_a_text_is_obeyed_in_slices(peer: Peer, slices: list[int]) -> None:
     """A burst of messages may have come over WebRTC meanwhile."""
-    lengths = slices(monkeypatch)
     peer.session.receive([Append("a", LONG[: SLICE_CHARS + 1]), *[Append("b", "word ")] * 20])
     peer.session.go_on()
-    assert lengths == [SLICE_CHARS, 1] + [5] * FOLLOWING
+    assert slices == [SLICE_CHARS, 1] + [5] * FOLLOWING
     while peer.session.is_reading:
         peer.session.go_on()
-    assert sum(lengths) == SLICE_CHARS + 1 + 20 * 5
+    assert sum(slices) == SLICE_CHARS + 1 + 20 * 5

@@ -76,13 +76,18 @@ class Counts:
         bucket = self._characters.get((key, most))
         if bucket is None:
             bucket = self._characters[key, most] = TokenBucket(most / 60_000, most, now_ms)
-        return math.ceil(bucket.take(now_ms, min(characters, bucket.left(now_ms) + MAX_DEBT * most)))
+        return math.ceil(spend(bucket, now_ms, characters, most))
+
+
+def spend(bucket: TokenBucket, now: float, characters: float, most: int) -> float:
+    """Take characters of a key with `most` a minute. Returns the time until it has some, in the bucket's unit."""
+    return bucket.take(now, min(characters, bucket.left(now) + MAX_DEBT * most))
 
 
 # It does what `Counts` does.
 # Keys: u:TOKEN a used token; s:GROUP sessions by node, "COUNT UNTIL"; c:KEY characters left, and when that was.
 _SCRIPT = """
-local prefix, batch, lease = KEYS[1], cjson.decode(ARGV[1]), tonumber(ARGV[2])
+local prefix, batch, lease, debt = KEYS[1], cjson.decode(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 
@@ -131,7 +136,7 @@ for i, spent in ipairs(batch.spent) do
   local was = redis.call('HMGET', key, 'left', 'at')
   local left = spent[3]
   if was[1] then left = math.min(left, tonumber(was[1]) + (now - tonumber(was[2])) * rate) end
-  left = math.max(left - spent[2], -3 * spent[3])
+  left = math.max(left - spent[2], -debt * spent[3])
   redis.call('HSET', key, 'left', string.format('%.6f', left), 'at', string.format('%.0f', now))
   redis.call('PEXPIRE', key, string.format('%.0f', (spent[3] - left) / rate + 1000))
   waits[i] = math.ceil(math.max(0, -left / rate))
@@ -155,7 +160,7 @@ class RedisCounts:
 
     async def exchange(self, batch: Batch) -> tuple[list[int], list[int]]:
         """See `SharedCounts`."""
-        claims, waits_ms = await self._script(keys=[self._prefix], args=[json.dumps(asdict(batch)), LEASE_MS])
+        claims, waits_ms = await self._script(keys=[self._prefix], args=[json.dumps(asdict(batch)), LEASE_MS, MAX_DEBT])
         return claims, waits_ms
 
     async def close(self) -> None:

@@ -16,9 +16,9 @@ from starlette.requests import HTTPConnection
 from agent_tts.config.settings import Settings, is_loopback
 from agent_tts.errors import RateLimited, SpeechError, Unauthorized
 from agent_tts.ipc.front_messages import Claim, Place, Token
-from agent_tts.serve.access.fleet_counts import MAX_DEBT
+from agent_tts.serve.access.fleet_counts import MAX_DEBT, spend
 from agent_tts.serve.access.keys import Keys, Tokens
-from agent_tts.serve.access.ledger import NO_TOKEN, spend
+from agent_tts.serve.access.ledger import NO_TOKEN
 from agent_tts.serve.access.ledger_client import NodeLedger
 from agent_tts.serve.access.supervisor_client import SupervisorClient
 from agent_tts.serve.connections import CONNECTION

@@ -10,7 +10,7 @@ from agent_tts.config.settings import Settings
 from agent_tts.errors import AtCapacity, RateLimited, Unauthorized, at_capacity
 from agent_tts.forecast import Forecast, retry_ms
 from agent_tts.ipc.front_messages import Claim, Place, Token
-from agent_tts.serve.access.fleet_counts import MAX_DEBT
+from agent_tts.serve.access.fleet_counts import spend
 from agent_tts.serve.access.keys import Keys
 from agent_tts.serve.fronts import connections, rtc_peers
 from agent_tts.serve.token_bucket import TokenBucket
@@ -219,11 +219,6 @@ class Ledger:
             return None
         self.sessions -= 1
         return self._open[group].pop((front, claim.number))
-
-
-def spend(bucket: TokenBucket, now: float, characters: float, most: int) -> float:
-    """Take characters of a key with `most` a minute. Returns the time until it has some, in the bucket's unit."""
-    return bucket.take(now, min(characters, bucket.left(now) + MAX_DEBT * most))
 
 
 def _name(group: _Group) -> str:

@@ -24,7 +24,7 @@ if __name__ == "__main__":
 
 from loguru import logger
 
-from agent_tts.config.files import Contents
+from agent_tts.config.files import FileContents
 from agent_tts.config.lexicon import node_lexicon
 from agent_tts.config.settings import Settings
 from agent_tts.errors import SettingsError
@@ -145,7 +145,7 @@ class Front:
         return None
 
 
-def _read(document: dict[str, Any], contents: Contents) -> tuple[Settings, Lexicon | None]:
+def _read(document: dict[str, Any], contents: FileContents) -> tuple[Settings, Lexicon | None]:
     """In a thread: settings with 1 000 keys take 0.1 s."""
     settings = Settings.model_validate(document)
     return settings, node_lexicon(settings, contents)

@@ -15,7 +15,7 @@ from typing import Any
 from loguru import logger
 from pydantic import SecretStr
 
-from agent_tts.config.files import Contents, contents_of
+from agent_tts.config.files import FileContents, contents_of
 from agent_tts.config.lexicon import node_lexicon
 from agent_tts.config.settings import Section, Settings
 from agent_tts.errors import SettingsError
@@ -41,7 +41,7 @@ class Change:
     settings: Settings  # as read, without what needs a restart
     used: tuple[str, ...]  # dotted keys that differ, of which the new value is used now
     kept: tuple[str, ...]  # and those that need a restart
-    contents: Contents = field(default_factory=dict)  # of the files of `settings`, as they are now
+    contents: FileContents = field(default_factory=dict)  # of the files of `settings`, as they are now
     lexicon: Lexicon | None = None  # that of `settings`, with its file
 
     def apply(self, running: Settings) -> Settings:
@@ -108,7 +108,8 @@ class Reload:
             return
         self._settings = found.settings
         logger.info("SIGHUP: the settings are read again; {}", found)
-        warn_of_certificate(found.settings.tls, found.contents, datetime.now(UTC))
+        if (cert := found.settings.tls.cert) is not None:
+            warn_of_certificate(cert, found.contents[cert], datetime.now(UTC))
 
     def _find(self, reading: Future[Change]) -> None:
         try:

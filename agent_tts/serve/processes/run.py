@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from loguru import logger
 
-from agent_tts.config.files import Contents, contents_of
+from agent_tts.config.files import FileContents, contents_of
 from agent_tts.config.hub import with_local_models
 from agent_tts.config.settings import Settings
 from agent_tts.errors import EngineLost
@@ -62,7 +62,8 @@ def run(
         settings = with_local_models(settings)
         contents = contents_of(settings)
         server_context(settings.tls, contents)  # its errors come before anything has started
-        warn_of_certificate(settings.tls, contents, datetime.now(UTC))
+        if (cert := settings.tls.cert) is not None:
+            warn_of_certificate(cert, contents[cert], datetime.now(UTC))
         if len(parts) > 1:
             reserved = closing.enter_context(reserve(settings))
             serving = _supervise(settings, contents, parts, reserved, on_ready, reload)
@@ -84,7 +85,7 @@ def run(
 
 async def _supervise(
     settings: Settings,
-    contents: Contents,
+    contents: FileContents,
     parts: Sequence[Role],
     reserved: socket.socket,
     on_ready: Callable[[str], None],
@@ -99,7 +100,7 @@ async def _supervise(
 
 async def _serve(
     settings: Settings,
-    contents: Contents,
+    contents: FileContents,
     listener: socket.socket,
     log: StderrLog,
     on_ready: Callable[[str], None],

@@ -14,7 +14,7 @@ import uvicorn
 from fastapi import FastAPI
 from loguru import logger
 
-from agent_tts.config.files import Contents
+from agent_tts.config.files import FileContents
 from agent_tts.config.settings import Settings
 from agent_tts.errors import EngineLost
 from agent_tts.serve.access.fair_queue import Flow
@@ -43,7 +43,7 @@ class NodeServer(uvicorn.Server):
         settings: Settings,
         on_ready: Callable[[str], None] | None = None,
         reload: Reload | None = None,
-        contents: Contents | None = None,
+        contents: FileContents | None = None,
     ) -> None:
         super().__init__(NodeConfig(app, settings, contents))
         self._app = app
@@ -85,7 +85,7 @@ class NodeServer(uvicorn.Server):
         if self._on_ready is not None and not self.should_exit:
             self._on_ready(url_of(self._sockets[0], self._node.settings) if self._sockets else "")
 
-    def use(self, settings: Settings, lexicon: Lexicon | None, contents: Contents) -> None:
+    def use(self, settings: Settings, lexicon: Lexicon | None, contents: FileContents) -> None:
         """Take settings that differ from the present ones in what `reload` calls live, and their files: no cut.
 
         Raises `SettingsError` for a certificate that cannot be used; all is as before.

@@ -10,7 +10,7 @@ from typing import cast
 
 from loguru import logger
 
-from agent_tts.config.files import Contents
+from agent_tts.config.files import FileContents
 from agent_tts.config.settings import Settings
 from agent_tts.engine_info import EngineInfo
 from agent_tts.errors import EngineLost, SettingsError, SpeechError
@@ -52,7 +52,7 @@ class Supervisor(EngineObserver):
     """A node with several fronts."""
 
     def __init__(
-        self, settings: Settings, contents: Contents, roles: Sequence[Role], port: int, on_ready: Callable[[], None]
+        self, settings: Settings, contents: FileContents, roles: Sequence[Role], port: int, on_ready: Callable[[], None]
     ) -> None:
         self._settings = settings
         # Of the files of the settings, as they were accepted: fronts that start later get the same.

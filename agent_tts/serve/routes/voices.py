@@ -309,7 +309,7 @@ async def _mapping_of(node: Node, lexicon: Lexicon | None) -> Response:
     def write() -> bytes:
         return json.dumps({} if lexicon is None else lexicon.mapping(), ensure_ascii=False).encode()
 
-    return Response(await node.service.in_thread(write), media_type="application/json")
+    return Response(await node.computing(write), media_type="application/json")
 
 
 def _lexicon(body: bytes) -> Lexicon:

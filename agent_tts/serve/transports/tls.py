@@ -14,7 +14,7 @@ from typing import NoReturn, cast
 
 from loguru import logger
 
-from agent_tts.config.files import Contents, read
+from agent_tts.config.files import FileContents, read
 from agent_tts.config.settings import Tls
 from agent_tts.errors import SettingsError
 from agent_tts.serve.access.fair_queue import SLICE_S, Flow
@@ -159,7 +159,7 @@ class _Handshake(asyncio.Protocol):
         self.has_record.set()
 
 
-def server_context(tls: Tls, contents: Contents | None = None) -> ssl.SSLContext | None:
+def server_context(tls: Tls, contents: FileContents | None = None) -> ssl.SSLContext | None:
     """TLS 1.2 or newer with the certificate in the settings; None without one.
 
     Raises:
@@ -180,7 +180,7 @@ def server_context(tls: Tls, contents: Contents | None = None) -> ssl.SSLContext
 
 
 @contextmanager
-def _at_path(path: str, contents: Contents) -> Iterator[str]:
+def _at_path(path: str, contents: FileContents) -> Iterator[str]:
     """A file as it is in `contents`, at a path in this block, for OpenSSL, which takes no bytes."""
     if sys.platform == "win32":
         yield path
@@ -191,17 +191,16 @@ def _at_path(path: str, contents: Contents) -> Iterator[str]:
         yield f"/dev/fd/{file.fileno()}"
 
 
-def warn_of_certificate(tls: Tls, contents: Contents, now: datetime) -> None:
-    """Log that clients refuse the certificate at this time, if they do."""
+def warn_of_certificate(path: str, pem: bytes, now: datetime) -> None:
+    """Log that clients refuse a certificate at this time, if they do. `pem` is what is at the path."""
     from cryptography.x509 import load_pem_x509_certificate
 
     with suppress(ValueError):  # of a form that OpenSSL alone knows
-        if tls.cert is not None:
-            certificate = load_pem_x509_certificate(contents[tls.cert])
-            begin, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
-            if not begin <= now <= end:
-                why = "has expired" if now > end else "is not valid yet"
-                logger.warning("tls.cert: {} {}: it is valid from {} to {}", tls.cert, why, begin, end)
+        certificate = load_pem_x509_certificate(pem)
+        begin, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+        if not begin <= now <= end:
+            why = "has expired" if now > end else "is not valid yet"
+            logger.warning("tls.cert: {} {}: it is valid from {} to {}", path, why, begin, end)
 
 
 def _refuse_passphrase() -> NoReturn:

@@ -20,7 +20,7 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from websockets.frames import CloseCode, Frame, Opcode
 from websockets.protocol import Protocol, State
 
-from agent_tts.config.files import Contents
+from agent_tts.config.files import FileContents
 from agent_tts.config.settings import Settings
 from agent_tts.serve.connections import CONNECTION, ConnectionTable, Standing
 from agent_tts.serve.fronts import connections
@@ -402,7 +402,7 @@ class NodeConfig(uvicorn.Config):
     is used here and that they do not promise.
     """
 
-    def __init__(self, app: FastAPI, settings: Settings, contents: Contents | None = None) -> None:
+    def __init__(self, app: FastAPI, settings: Settings, contents: FileContents | None = None) -> None:
         require("uvicorn", _NAMES)
         require("websockets", {Protocol: "max_message_size"})
         self.tls = server_context(settings.tls, contents)

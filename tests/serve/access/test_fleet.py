@@ -22,7 +22,7 @@ from agent_tts.errors import AtCapacity, Unauthorized
 from agent_tts.ipc.front_messages import Claim, Token
 from agent_tts.serve.access import fleet
 from agent_tts.serve.access.fleet import fleet_of
-from agent_tts.serve.access.fleet_counts import FULL, OK, USED, Batch, Counts, RedisCounts
+from agent_tts.serve.access.fleet_counts import FULL, MAX_DEBT, OK, USED, Batch, Counts, RedisCounts
 from agent_tts.serve.access.fleet_socket import CountsServer
 from agent_tts.serve.access.keys import Keys
 from agent_tts.serve.access.ledger import Ledger
@@ -277,11 +277,13 @@ async def test_redis_counts_as_python_does(redis: Redis) -> None:
         if rng.random() < 0.1:
             batch.freed.append(f"t{rng.randrange(30)}")
         batch.spent = [(key, rng.randrange(200), 6_000) for key in "kl" if rng.random() < 0.5]
+        batch.spent.append(("far beyond its limit", 40_000, 6_000))
         outcomes, waits_ms = await there.exchange(batch)
         expected, expected_ms = here.exchange(batch, time.monotonic() * 1_000)
         assert outcomes == expected
         seen.update(outcomes)
         assert waits_ms == pytest.approx(expected_ms, abs=500)
+        assert waits_ms[-1] == pytest.approx(60_000 * MAX_DEBT, abs=500)
     assert seen == {OK, FULL, USED}
     await there.close()
 

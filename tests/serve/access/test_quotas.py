@@ -9,8 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from agent_tts.serve.access.fleet_counts import MAX_DEBT, Batch, Counts
-from agent_tts.serve.access.ledger import spend
+from agent_tts.serve.access.fleet_counts import MAX_DEBT, Batch, Counts, spend
 from agent_tts.serve.token_bucket import TokenBucket
 from tests.fronts import Fronts, running_fronts
 from tests.support import until

@@ -7,8 +7,6 @@ import itertools
 import json
 from typing import Any
 
-import pytest
-
 from agent_tts.engine_info import FRAME_SAMPLES
 from agent_tts.serve.access.fair_queue import SLICE_S
 from agent_tts.serve.connections import CONNECTION
@@ -102,20 +100,12 @@ async def test_audio_stays_in_the_window_while_the_client_does_not_read() -> Non
         assert most <= 2
 
 
-async def test_a_long_text_is_read_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_long_text_is_read_in_slices(slices: list[int]) -> None:
     """Its speech begins before all of it is read. Guards the loop in `SpeechResponse._send`."""
-    lengths: list[int] = []
-    write = Utterance.write
-
-    def counted(self: Utterance, text: str) -> None:
-        lengths.append(len(text))
-        write(self, text)
-
-    monkeypatch.setattr(Utterance, "write", counted)
     async with local_node() as (_, app):
         exchange = Exchange(input="word " * 200, response_format="pcm")
         await app(exchange.scope, exchange.receive, exchange.send)
-    assert lengths[-4:] == [SLICE_CHARS, SLICE_CHARS, SLICE_CHARS, 1_000 - 3 * SLICE_CHARS]
+    assert slices[-4:] == [SLICE_CHARS, SLICE_CHARS, SLICE_CHARS, 1_000 - 3 * SLICE_CHARS]
     assert exchange.sent[0]["status"] == 200
     assert exchange.sent[-1] == {"type": "http.response.body"}
 
