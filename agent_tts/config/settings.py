@@ -294,8 +294,8 @@ class Qwen3(Section):
         60.0,
         ge=1,
         le=60,
-        description="speech, as estimated from the text, after which the end of a sentence ends a piece: each piece has "
-        "a prompt of its own; in seconds",
+        description="speech, as estimated from the text, after which the end of a sentence ends a piece; "
+        "each has a prompt of its own; in seconds",
     )
     memory: float = Field(
         0.9,
