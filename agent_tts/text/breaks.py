@@ -20,9 +20,9 @@ WRAP = 60  # characters of a line that is filled
 _MARKS = CLAUSE_MARKS | WIDE_CLAUSE_MARKS
 _ENDS = ".!?…؟।"
 _CLOSERS = "".join(CLOSERS)
-# What stands before a point that ends a sentence: a word, or the short names and numbers that a starter may follow.
-_WORD = re.compile(r"[^\W\d_]+[^\W\d_A-Z]")
-_SHORT = re.compile(r"(?:[^\W\d_]\.)*[^\W\d_]|\d+(?:[.,]\d+)*")
+# What stands before a point that ends a sentence: a word, a number, or a short name that a starter may follow.
+_WORD = re.compile(r"[^\W\d_]+[^\W\d_A-Z]|\d+(?:[.,]\d+)*")
+_SHORT = re.compile(r"(?:[^\W\d_]\.)*[^\W\d_]")
 # What a point also joins to a name: ends of names of hosts and files.
 _ENDINGS = re.compile(
     "ai|app|br|ca|ch|cn|co|com|css|csv|de|dev|docx?|edu|e[su]|exe|fr|go|gov|html|info|io|it|java|jpe?g|json|jp|js|kr|md|me|"
@@ -111,7 +111,7 @@ class Breaks:
             if not self._paused:
                 self._mark(end=self._lines > 1, offset=self._broken_at)
             self._sink("\n", self._broken_at)
-        self._lines = 0
+        self._lines, self._word = 0, ""
 
     def _mark(self, *, end: bool, offset: int) -> None:
         marks = "。，" if is_cjk(self._heard) else ".,"

@@ -224,8 +224,11 @@ class Cleaner:
 
     def _arrow(self, _: str, offset: int) -> None:
         if not self._at_start:
+            if self._gap is not None:  # of a table
+                self._give(" ", self._gap)
+                self._gap = None
             self._breaks.pause(offset)
-            self._pass(" ", offset)
+            self._give(" ", offset)
         self._folds = True
 
     def _escape(self, backslash: str, start: int) -> Mode:

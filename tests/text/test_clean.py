@@ -87,6 +87,7 @@ CASES = [
     ),
     # sentences without a space between them
     ("First one.Second one.", "First one. Second one."),
+    ("It is 3.14.Next one! Last.ex. Am 3.Dezember", "It is 3.14. Next one! Last.ex. Am 3. Dezember"),
     ("I will do it!Then we go.", "I will do it! Then we go."),
     ("Is it?Yes.It is…Good", "Is it? Yes. It is… Good"),
     ("Wait...Then go. “Go.”Then (it ended.)Now", "Wait... Then go. “Go.” Then (it ended.) Now"),
@@ -119,7 +120,7 @@ CASES = [
     ("Settings → Privacy", "Settings , Privacy"),
     ("A→B, C⇒D ➡️ E ⬆ F\n→ G →\nH", "A, B, C, D , E , F, G , H"),
     ("a --> b => c, -> d x->y =>z", "a , b , c, d x->y =>z"),
-    ("| a → b | c |", "a, b, c"),
+    ("| a → b | c |", "a , b, c"),
     # citations
     ("Paris [1] is", "Paris is"),
     ("Paris.[1] It is.[2][3]Next", "Paris. It is. Next"),
