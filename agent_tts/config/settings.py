@@ -290,6 +290,13 @@ class Qwen3(Section):
     max_model_len: int = Field(
         2_048, ge=64, le=32_768, description="positions of one utterance: its prompt, then one for each 80 ms frame"
     )
+    piece_s: float = Field(
+        60.0,
+        ge=1,
+        le=60,
+        description="speech, as estimated from the text, after which the end of a sentence ends a piece; "
+        "each has a prompt of its own; in seconds",
+    )
     memory: float = Field(
         0.9,
         gt=0,

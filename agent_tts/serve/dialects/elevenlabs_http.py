@@ -126,7 +126,7 @@ async def _speak_timed(
 async def _options(voice_id: str, node: Node, wanted: ElevenLabsRequest) -> SpeechOptions:
     if not wanted.pronunciation_dictionary_locators:
         return wanted.options(voice_id, node)
-    return await node.computing(wanted.options, voice_id, node)
+    return await node.reading(wanted.options, voice_id, node)
 
 
 # ---------------------------------------------------------------- bodies
