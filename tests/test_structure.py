@@ -187,7 +187,8 @@ def test_a_process_never_imports(modules: str, heavy: str) -> None:
 
 def test_libraries_are_imported_only_where_they_belong() -> None:
     """transformers by the comparison with the reference and for a model of speakers that a user names: a user's own
-    version stands in no conflict with the node. OpenTelemetry where it is turned on. Pipecat and LiveKit by their own packages."""
+    version stands in no conflict with the node. OpenTelemetry where it is turned on. Pipecat and LiveKit by their own
+    packages."""
     assert importers("transformers") == {"bench/peer_process.py", "bench/quality.py"}
     tracing = {f"serve/telemetry/{name}.py" for name in ("spans", "tracing")}
     assert importers("opentelemetry") == {"bench/trace.py", *tracing}
