@@ -31,7 +31,10 @@ _PICTOGRAPH_CATEGORIES = frozenset(("So", "Sk", "Cn"))  # keeps circled digits, 
 _KEYCAP_OR_SELECTOR = re.compile("[\u20e3\ufe00-\ufe0f\U000e0100-\U000e01ef]")
 
 # Han characters and kana, for a set of a regular expression.
-CJK = "\u3005-\u3007\u3041-\u3096\u309d-\u312f\u31f0-\u31ff\u3400-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
+CJK = (
+    "\u3005-\u3007\u3021-\u3029\u3031-\u3035\u3038-\u303c\u3041-\u3096\u309d-\u312f\u31a0-\u31bf\u31f0-\u31ff\u3400-\u4dbf"
+    "\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f\U00016fe3\U0001aff0-\U0001b16f\U00020000-\U0003ffff"
+)
 _CJK = re.compile(f"[{CJK}]")
 # Blocks of symbols that are not read aloud.
 _PICTOGRAPHIC = re.compile("[\u231a\u231b\u23cf-\u23fa\u25a0-\u27bf\u2b00-\u2bff\ufffc\ufffd\U0001f000-\U0001fbff]")
