@@ -3,7 +3,7 @@
 A unit ends at the first of
 * a line break,
 * white space after clause punctuation ("3.14", "10:30", "e.g." and "Dr. Smith" stay whole), or a CJK clause mark,
-* white space after as many words as a unit may have, or after `MAX_CHARS` characters,
+* white space after as many words as a unit may have (one with `each_word`), or after `MAX_CHARS` characters,
 * the next CJK character after CJK text without punctuation that is as long as those words,
 * the next character after `MAX_RUN` characters without white space,
 * the next digit after `MAX_DIGITS` digits in a row.
@@ -91,6 +91,7 @@ class Cutter:
 
     def __init__(self, first_words: int, sink: Callable[[Unit], None]) -> None:
         self._sink = sink
+        self.each_word = False
         self._chars: list[str] = []  # the unit in the making
         self._offsets: list[int] = []  # where its characters are in the raw text
         self._limit = CJK_PER_WORD * first_words  # length of a unit, in CJK characters
@@ -139,7 +140,10 @@ class Cutter:
             self._said += CJK_PER_WORD
         bare = word.rstrip(_CLOSERS)
         ends_clause = bare[-1:] in _MARKS and not is_abbreviation(bare)
-        if ends_clause or self._said >= self._limit or len(self._chars) >= MAX_CHARS:
+        if self.each_word:
+            if self._speakable:  # a dash between two words is the second one's
+                self.cut()
+        elif ends_clause or self._said >= self._limit or len(self._chars) >= MAX_CHARS:
             self.cut()
 
     def _push_visible(self, ch: str, offset: int) -> None:
