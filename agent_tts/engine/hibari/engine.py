@@ -256,11 +256,7 @@ class HibariRequest(EspeakRequest):
                 for place, part in enumerate(cut, self._words):
                     pending.insert(place, part)
                 continue
-            sounds = (to_alphabet(ipa, self._voice.british) for ipa in self.feed.ipa(item))
-            if not _is_english(reader(item.text, code)) or None in sounds:
-                self._closed = True
-                return
-            if self._words and self._chars + len(item.text) > MAX_CHARS:
+            if not self._is_hibaris(item) or (self._words and self._chars + len(item.text) > MAX_CHARS):
                 self._closed = True
                 return
             self._words += 1
@@ -268,6 +264,14 @@ class HibariRequest(EspeakRequest):
             self._closed = ends_sentence(item.text)
             if self._waiting_since is None:
                 self._waiting_since = now
+
+    def _is_hibaris(self, unit: Unit) -> bool:
+        sounds = [to_alphabet(ipa, self._voice.british) for ipa in self.feed.ipa(unit)]
+        if not _is_english(reader(unit.text, self._language.code)) or None in sounds:
+            return False
+        # The dictionary has no word for many symbols, which have names in espeak-ng.
+        has_word = sounds or any(char.isascii() and char.isalnum() for char in unit.text)
+        return bool(has_word or self._voice.phonemes((unit.text,)).text.strip())
 
     def _begin(self, now: float) -> None:
         """Have those words spoken that are due."""
