@@ -20,7 +20,18 @@ from agent_tts.engine.espeak.scripts import parts, reader
 from agent_tts.engine.espeak.voices import EspeakVoices
 from agent_tts.engine.espeak.workers import EspeakWorkers
 from agent_tts.engine.gain import FULL_SCALE, Leveler, Levels, amplify
-from agent_tts.engine.hibari.phrase import FADE, MAX_CHARS, SEARCH, TAIL, due, ends_clause, ends_sentence, joined
+from agent_tts.engine.hibari.phrase import (
+    CLAUSE_PAUSE,
+    FADE,
+    MAX_BEFORE,
+    MAX_CHARS,
+    SEARCH,
+    TAIL,
+    due,
+    ends_clause,
+    ends_sentence,
+    joined,
+)
 from agent_tts.engine.hibari.speech import HibariVoice, installed, to_alphabet
 from agent_tts.engine.hibari.voices import aliases, listed, near
 from agent_tts.engine.slots import Opened
@@ -148,7 +159,8 @@ class Wanted(NamedTuple):
     words: tuple[str, ...]  # those after them
     ipa: tuple[str, ...]  # of each `SOUND` of all these words
     heard: int  # of `words`, the first ones that are heard
-    ends: bool  # the pause behind them is heard, too
+    ends: bool  # they end the sentence: the pause behind them is heard, too
+    pause: int  # otherwise what is heard behind the last of all words, in samples
     speed: float
     pitch: float
     volume: float
@@ -163,7 +175,7 @@ class Wanted(NamedTuple):
         count = len(self.before)
         start = cuts[count - 1] if count else 0
         last = count + self.heard
-        end = len(samples) if self.ends else cuts[last - 1] + (TAIL if last == len(cuts) else 0)
+        end = len(samples) if self.ends else cuts[last - 1] + (self.pause if last == len(cuts) else 0)
         made = joined(self.over, samples, start, min(end, len(samples)))
         skips = skipped(_int16(made), SAMPLE_RATE, None if count else self.keep_ms)
         made = made[skips:]
@@ -211,7 +223,7 @@ class HibariRequest(EspeakRequest):
         # Text up to this offset is espeak-ng's, because hibari fails on it.
         self._fails_before = 0
         # When the audio so far began to play, as far as is known here.
-        self._began = 0.0
+        self._began: float | None = None
 
     def urgency(self, now: float) -> tuple[bool, float, bool]:
         """A sort key: paced requests first, then those whose listeners have the least to hear."""
@@ -229,9 +241,9 @@ class HibariRequest(EspeakRequest):
             if self._words:
                 self._begin(now)
                 break
-            self._forget_sentence()
             if self.feed.ready >= 2 or not self.feed.pending:
                 break
+            self._forget_sentence()
             performed = self._perform(until)
             if performed is None:
                 break
@@ -295,6 +307,7 @@ class HibariRequest(EspeakRequest):
             ipa=tuple(ipa for unit in units for ipa in self.feed.ipa(unit)),
             heard=heard,
             ends=self._closed and heard == len(words) and ends_sentence(words[-1].text),
+            pause=CLAUSE_PAUSE if ends_clause(words[-1].text) else TAIL,
             speed=within("speed", options.speed * prosody.speed),
             pitch=within("pitch", options.pitch * prosody.pitch),
             volume=prosody.volume,
@@ -313,7 +326,8 @@ class HibariRequest(EspeakRequest):
         units = [unit for unit in (self.feed.pending.popleft() for _ in range(wanted.heard)) if isinstance(unit, Unit)]
         self._words -= len(units)
         self._chars -= sum(len(unit.text) for unit in units)
-        self._waiting_since = None
+        now = time.monotonic()
+        self._waiting_since = now if self._words else None
         if (error := speech.exception()) is not None:
             logger.debug("hibari fails on a text ({}): espeak-ng speaks it", type(error).__name__)
             text, offsets = "".join(unit.text for unit in units), sum((unit.offsets for unit in units), ())
@@ -322,14 +336,16 @@ class HibariRequest(EspeakRequest):
             self._forget_sentence()
             return []
         pcm, spans, self._over = speech.result()
-        self._before += units
-        self._join()
+        self._before = [*self._before, *units][-MAX_BEFORE:]
+        if self._fed:
+            self._join()
         first = self.feed.samples
-        now = time.monotonic()
         if self._left_s(now) <= 0:
             self._began = now - first / SAMPLE_RATE
         self.feed.write(pcm)
         self._audible = True
+        if self._closed and not self._words:
+            self._forget_sentence()
 
         def ms(sample: int) -> int:
             return round((first + sample) * 1_000 / SAMPLE_RATE)
@@ -350,4 +366,4 @@ class HibariRequest(EspeakRequest):
 
     def _left_s(self, now: float) -> float:
         """Audio that the listener has still to hear, if it plays without a gap."""
-        return max(0.0, self._began + self.feed.samples / SAMPLE_RATE - now) if self._began else 0.0
+        return 0.0 if self._began is None else max(0.0, self._began + self.feed.samples / SAMPLE_RATE - now)
