@@ -61,8 +61,9 @@ _ABBREVIATION = re.compile(
 class Unit:
     """What an engine speaks at once.
 
-    `text` has something audible, no white space but single spaces, none at its start, and one at its end if white space
-    follows in the raw text: the texts of all units joined are the whole text. `offsets[i]` is the offset of `text[i]`
+    `text` has something audible, or is a mark of a pause whose words were in the unit before; no white space but single
+    spaces, none at its start, and one at its end if white space follows in the raw text: the texts of all units joined
+    are the whole text. `offsets[i]` is the offset of `text[i]`
     in the raw text; offsets never decrease.
     """
 
@@ -98,6 +99,7 @@ class Cutter:
         self._max_limit = max(self._limit, CJK_PER_WORD * MAX_WORDS)  # what the limit grows to
         self._said = 0  # length of the unit so far, in CJK characters
         self._speakable = False  # whether anything of the unit can be heard
+        self._open = False  # whether the unit before ended without a mark
         self._word = 0  # where in the unit its last word starts
         self._in_word = False  # no white space after it yet
         self._cluster = 0  # length of the last character, in code points
@@ -112,9 +114,13 @@ class Cutter:
             self._push_space(ch, offset)
 
     def cut(self) -> None:
-        """End the unit. A unit without anything audible is dropped."""
+        """End the unit. One without anything audible is dropped, unless its mark ends the unit before."""
+        text = "".join(self._chars)
+        paused = not _MARKS.isdisjoint(text.rstrip(_CLOSERS)[-1:])
+        if self._speakable or (paused and self._open):
+            self._sink(Unit(text, tuple(self._offsets)))
+            self._open = not paused
         if self._speakable:
-            self._sink(Unit("".join(self._chars), tuple(self._offsets)))
             self._limit = min(2 * self._limit, self._max_limit)
         self._chars.clear()
         self._offsets.clear()

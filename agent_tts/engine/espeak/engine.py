@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
@@ -36,6 +37,7 @@ from agent_tts.engine_info import SAMPLE_RATE, EngineInfo
 from agent_tts.errors import BadMessage
 from agent_tts.messages import StepCommand, StepEvent, Word, Words
 from agent_tts.options import EngineOptions, ResolvedVoice, within
+from agent_tts.text.chars import is_silent
 from agent_tts.text.directives import Ability, Directives
 from agent_tts.text.feed import Unit
 
@@ -59,6 +61,10 @@ PERFORMS: tuple[Ability, ...] = ("pause", "speed", "volume", "pitch", "language"
 # A pause follows these; closers may stand before it.
 CLAUSE_ENDS = tuple(".!?;:,…—–。！？，、；：।؟؛،")
 CLOSERS = " \"'”’»)]}」』）"
+# Behind white space espeak-ng ignores a mark.
+_APART = re.compile(r"( )([.!?;:,…—]+)(?= |$)")
+# What espeak-ng rests behind a clause and a sentence at its normal rate, in seconds.
+CLAUSE_S, SENTENCE_S = 0.14, 0.3
 
 NO_SAMPLES = np.zeros(0, np.int16)
 
@@ -230,10 +236,17 @@ class EspeakRequest:
     def _speak(self, unit: Unit, until: float) -> list[StepEvent] | None:
         """Speak a unit, or put its parts or halves in its place; None if it is not done until then."""
         own = self._language
+        if all(map(is_silent, unit.text)):
+            pause_s = SENTENCE_S if set(unit.text) & set(".!?。！？") else CLAUSE_S
+            rest = round(pause_s / (self._options.speed * self._prosody.speed) * self._workers.sample_rate)
+            self._fed += rest
+            self.feed.write(self._resampler.push(np.zeros(rest, np.int16)))
+            return []
         if self._job is None and (cut := parts(unit, own.code)) != [unit]:
             self.feed.pending.extendleft(reversed(cut))
             return []
-        text = unit.text.rstrip(CLOSERS)  # after punctuation they would be a clause and a pause of their own
+        # After punctuation closers would be a clause and a pause of their own.
+        text = _APART.sub(r"\2\1", unit.text).rstrip(CLOSERS)
         length = len(text)
         ends = text.endswith(CLAUSE_ENDS)
         if not ends:

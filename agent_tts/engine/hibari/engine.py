@@ -40,6 +40,7 @@ from agent_tts.errors import SettingsError
 from agent_tts.messages import StepEvent, Word, Words
 from agent_tts.options import NamedVoice, within
 from agent_tts.sound.silence import skipped
+from agent_tts.text.chars import is_silent
 from agent_tts.text.feed import Unit
 
 MAX_SLOTS = 64
@@ -278,6 +279,8 @@ class HibariRequest(EspeakRequest):
                 self._waiting_since = now
 
     def _is_hibaris(self, unit: Unit) -> bool:
+        if all(map(is_silent, unit.text)) and not (self._words or self._before):
+            return False  # a pause without a sentence before it
         sounds = [to_alphabet(ipa, self._voice.british) for ipa in self.feed.ipa(unit)]
         if not _is_english(reader(unit.text, self._language.code)) or None in sounds:
             return False
