@@ -202,6 +202,13 @@ def test_a_usual_length_ends_segments_with_sentences_alone(
     assert texts(reading(tokenizer, *text, limit=10, usual=usual, last=True)) == expected
 
 
+def test_line_breaks_of_a_clean_text_are_marks(tokenizer: Tokenizer) -> None:
+    """Of a list and of paragraphs; what ends a piece ends with them."""
+    feed = SegmentFeed(start_of(0, EngineOptions()), 0, TokenFeed(tokenizer), usual=1)
+    take_all(feed, appended(0, "# So\n- it is\n- we are 🎉\n\nWell.Here\n\nAs he", last=True), reads=True)
+    assert texts(feed) == ["So,", "it is,", "we are  .", "Well.", "Here.", "As he"]
+
+
 def test_white_space_around_a_segment_is_not_spoken(tokenizer: Tokenizer) -> None:
     assert segments(tokenizer, [" a. ", None, "\n b \n"]) == segments(tokenizer, ["a.", None, "b"])
 
